@@ -1,0 +1,1 @@
+"""Recollect trains reinforcement-learning agents with memory."""

@@ -1,0 +1,132 @@
+"""The contract of everything that carries over time.
+
+A core maps inputs x [T, B, D] to outputs y [T, B, output_size] and carries a state: a tree of
+tensors, batch first. State is a value that is passed, never an attribute: whoever calls owns it.
+
+The law: ``unroll`` equals ``step`` repeated, in values and gradients, for every pattern of
+``first``, every T, and every split of T into pieces.
+
+``first`` goes in together with the input, and the base class applies it: a subclass writes
+``_step`` and ``_unroll`` and cannot forget the reset, take a state of the wrong rows, or accept
+none at all.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from recollect import tree
+from recollect.errors import StateError
+from recollect.types import State
+
+
+class Core(nn.Module, ABC):
+    """Base of all cores; see the module's docstring for the law."""
+
+    def __init__(self, input_size: int, output_size: int):
+        super().__init__()
+        self.input_size = input_size
+        self.output_size = output_size
+
+    # What a subclass writes ---------------------------------------------------------------------
+
+    @abstractmethod
+    def initial_state(self, batch: int) -> State:
+        """The state before the first step of an episode, for ``batch`` rows.
+
+        May be an expanded view of one row. If it is learned, its gradient reaches the parameters
+        only where ``first`` selects it.
+        """
+
+    @abstractmethod
+    def _step(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step: x [B, D] -> y [B, output_size], state. ``first`` is already applied."""
+
+    @abstractmethod
+    def _unroll(self, x: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
+        """All steps: x [T, B, D], the raw state at step 0, first [T, B] -> y [T, B, ...], state."""
+
+    # What callers use ---------------------------------------------------------------------------
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether anything is carried at all."""
+        return bool(tree.leaves(self.initial_state(1)))
+
+    def step(self, x: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
+        """One step for acting: x [B, D], state, first [B] -> y [B, output_size], next state."""
+        self._check(x, state, first, lead=1)
+        return self._step(x, self.reset(state, first))
+
+    def unroll(self, x: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
+        """T steps for learning: x [T, B, D], state at step 0, first [T, B] -> y [T, B, ...], state."""
+        self._check(x, state, first, lead=2)
+        return self._unroll(x, state, first)
+
+    def reset(self, state: State, first: Tensor) -> State:
+        """``state`` with the initial state in the rows where ``first`` [B]."""
+        if first.device.type == "cpu" and not first.any():
+            return state
+        return tree.select(first, self.initial_state(first.shape[0]), state)
+
+    def states_at(
+        self, x: Tensor, state: State, first: Tensor, times: Sequence[int]
+    ) -> tuple[Tensor, list[State]]:
+        """Unroll and also return the raw input states of the steps ``times`` (ascending, 0..T).
+
+        Piece by piece, so that a core need not know of it. x [T, B, D] -> y [T, B, ...], states.
+        """
+        outputs, states, start = [], [], 0
+        for end in [*times, x.shape[0]]:
+            if end > start:
+                y, state = self.unroll(x[start:end], state, first[start:end])
+                outputs.append(y)
+                start = end
+            states.append(state)
+        return torch.cat(outputs), states[:-1]
+
+    def _check(self, x: Tensor, state: State, first: Tensor, lead: int) -> None:
+        where = f"{type(self).__name__}.{'step' if lead == 1 else 'unroll'}"
+        want = "[B, D]" if lead == 1 else "[T, B, D]"
+        if x.dim() != lead + 1 or x.shape[-1] != self.input_size:
+            raise StateError(
+                f"{where}: x has shape {tuple(x.shape)}, wanted {want} with D = {self.input_size}. "
+                "Time comes first, then rows: was the input transposed or flattened?"
+            )
+        if first.shape != x.shape[:lead]:
+            raise StateError(
+                f"{where}: first has shape {tuple(first.shape)}, x {tuple(x.shape)}: "
+                f"first needs shape {tuple(x.shape[:lead])}, one flag for every step and row"
+            )
+        if state is None:
+            raise StateError(
+                f"{where}: no state was given. Start with initial_state({x.shape[-2]}) and pass on "
+                "what the last call returned; nothing is assumed"
+            )
+        self._check_state(state, x.shape[-2], where)
+
+    def _check_state(self, state: State, rows: int, where: str) -> None:
+        expected = self.initial_state(1)
+        try:
+            got, want = tree.spec(state), tree.spec(expected)
+        except TypeError as error:
+            raise StateError(f"{where}: {error}") from None
+        if got.keys() != want.keys() or any(got[k][0] != want[k][0] for k in got):
+            raise StateError(
+                f"{where}: the state has leaves {_describe(got)}, this core needs {_describe(want)}: "
+                "is it the state of another core or size?"
+            )
+        for name, leaf in tree.named_leaves(state):
+            if leaf.shape[0] != rows:
+                raise StateError(
+                    f"{where}: state leaf '{name}' has {leaf.shape[0]} rows, the input {rows}: "
+                    "was the state cut with the minibatch?"
+                )
+
+
+def _describe(spec: dict) -> str:
+    return ", ".join(f"{name or 'state'} [B, {', '.join(map(str, s))}]" for name, (s, _) in spec.items())

@@ -1,0 +1,31 @@
+"""The errors of Recollect: each says what, where, the likely cause and the fix."""
+
+from __future__ import annotations
+
+
+class RecollectError(Exception):
+    """Whatever Recollect itself finds wrong."""
+
+
+class ConfigError(RecollectError, ValueError):
+    """A setting that cannot be meant."""
+
+
+class SpaceError(RecollectError, ValueError):
+    """An observation or action space, or a value from one, that is not supported or does not fit."""
+
+
+class StateError(RecollectError, ValueError):
+    """A recurrent state that is missing or does not fit."""
+
+
+class EnvError(RecollectError, RuntimeError):
+    """An env that broke its contract: a wrong shape, NaN, Inf."""
+
+
+class AlignmentError(RecollectError, RuntimeError):
+    """The learner does not reproduce what the actor recorded."""
+
+
+class DivergedError(RecollectError, RuntimeError):
+    """NaN or Inf in a loss, a gradient or a weight."""

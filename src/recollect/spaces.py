@@ -1,0 +1,88 @@
+"""Gymnasium spaces as trees of tensors.
+
+============================  ==================================================
+space                         tensor for B rows
+============================  ==================================================
+Discrete(n)                   int64 [B] (with ``start`` where it has one)
+MultiDiscrete(nvec)           int64 [B, *nvec.shape]
+MultiBinary(n)                int8 [B, *n]
+Box, floating                 float32 [B, *shape]
+Box, integer (images)         its own dtype [B, *shape]
+Tuple, Dict                   tuple, dict of these
+============================  ==================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from recollect.errors import SpaceError
+from recollect.types import Tree
+
+LEAVES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
+
+
+def walk(space: gym.Space, name: str = "") -> Iterator[tuple[str, gym.Space]]:
+    """The leaf spaces with their path, in tree order. Raises for a space that is not supported."""
+    if isinstance(space, spaces.Dict):
+        for key, sub in space.spaces.items():
+            yield from walk(sub, f"{name}.{key}" if name else str(key))
+    elif isinstance(space, spaces.Tuple):
+        for i, sub in enumerate(space.spaces):
+            yield from walk(sub, f"{name}.{i}" if name else str(i))
+    elif isinstance(space, LEAVES):
+        yield name, space
+    else:
+        raise SpaceError(
+            f"{name or 'the space'} is a {type(space).__name__}, which is not supported: wrap the env so "
+            "that it becomes Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+        )
+
+
+def map(fn: Callable[..., Any], space: gym.Space, *trees: Any) -> Tree:  # noqa: A001
+    """``fn(leaf space, *leaf values)`` over the structure of ``space``, as a tree."""
+    if isinstance(space, spaces.Dict):
+        return {key: map(fn, sub, *(t[key] for t in trees)) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(fn, sub, *(t[i] for t in trees)) for i, sub in enumerate(space.spaces))
+    if isinstance(space, LEAVES):
+        return fn(space, *trees)
+    list(walk(space))  # raises and names the space
+    raise AssertionError
+
+
+def numpy_dtype(space: gym.Space) -> np.dtype:
+    """The dtype in which values of a leaf space travel."""
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return np.dtype(np.int64)
+    if isinstance(space, spaces.MultiBinary):
+        return np.dtype(np.int8)
+    dtype = np.dtype(space.dtype)
+    return np.dtype(np.float32) if dtype.kind == "f" else dtype
+
+
+def buffers(space: gym.Space, rows: int) -> Any:
+    """Zeroed numpy arrays ``[rows, ...]`` for values of ``space``, as a tree of arrays."""
+    return map(lambda leaf: np.zeros((rows, *(leaf.shape or ())), numpy_dtype(leaf)), space)
+
+
+def zeros(space: gym.Space, rows: int, device: torch.device | str = "cpu") -> Tree:
+    """Zeroed tensors ``[rows, ...]`` for values of ``space``."""
+    return map(
+        lambda leaf: torch.from_numpy(np.zeros((rows, *(leaf.shape or ())), numpy_dtype(leaf))).to(device),
+        space,
+    )
+
+
+def is_image(space: gym.Space) -> bool:
+    """A Box of three dimensions in which two are at least 8 and one is a channel count."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        return False
+    height, width, channels = sorted(space.shape, reverse=True)
+    return width >= 8 and channels <= 16
