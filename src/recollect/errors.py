@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class RecollectError(Exception):
     """Whatever Recollect itself finds wrong."""
@@ -29,3 +32,9 @@ class AlignmentError(RecollectError, RuntimeError):
 
 class DivergedError(RecollectError, RuntimeError):
     """NaN or Inf in a loss, a gradient or a weight."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """ " (did you mean 'x'?)" for the known name closest to ``name``; nothing if none is close."""
+    close = difflib.get_close_matches(name.lower(), list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

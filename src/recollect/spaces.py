@@ -75,7 +75,9 @@ def buffers(space: gym.Space, rows: int) -> Any:
 def zeros(space: gym.Space, rows: int, device: torch.device | str = "cpu") -> Tree:
     """Zeroed tensors ``[rows, ...]`` for values of ``space``."""
     return map(
-        lambda leaf: torch.from_numpy(np.zeros((rows, *(leaf.shape or ())), numpy_dtype(leaf))).to(device),
+        lambda leaf: torch.from_numpy(np.zeros((rows, *(leaf.shape or ())), numpy_dtype(leaf))).to(
+            device
+        ),
         space,
     )
 
@@ -86,3 +88,47 @@ def is_image(space: gym.Space) -> bool:
         return False
     height, width, channels = sorted(space.shape, reverse=True)
     return width >= 8 and channels <= 16
+
+
+def sample(space: gym.Space, rows: int, rng: np.random.Generator) -> Tree:
+    """Random values ``[rows, ...]``: uniform, normal in the unbounded dimensions of a Box."""
+    return map(lambda leaf: torch.from_numpy(_sample(leaf, rows, rng)), space)
+
+
+def _sample(space: gym.Space, rows: int, rng: np.random.Generator) -> np.ndarray:
+    shape, dtype = (rows, *(space.shape or ())), numpy_dtype(space)
+    if isinstance(space, spaces.Discrete):
+        return rng.integers(space.start, space.start + space.n, shape, np.int64)
+    if isinstance(space, spaces.MultiDiscrete):
+        return rng.integers(space.start, space.start + space.nvec, shape, np.int64)
+    if isinstance(space, spaces.MultiBinary):
+        return rng.integers(0, 2, shape, np.int8)
+    assert isinstance(space, spaces.Box)
+    if dtype.kind != "f":
+        low, high = (
+            space.low.astype(object),
+            space.high.astype(object),
+        )  # high + 1 may not fit the dtype
+        return (low + np.floor(rng.random(shape) * (high - low + 1)).astype(object)).astype(dtype)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    within = np.where(bounded, low, 0) + rng.random(shape) * np.where(bounded, high - low, 0)
+    around = np.clip(rng.standard_normal(shape), low, high)
+    return np.where(bounded, within, around).astype(dtype)
+
+
+def outside(space: gym.Space, value: torch.Tensor) -> torch.Tensor:
+    """[B] bool: rows of ``value`` [B, ...] that the leaf ``space`` does not contain. NaN is outside."""
+    if isinstance(space, spaces.MultiBinary):
+        low, high = np.zeros(space.shape), np.ones(space.shape)
+    elif isinstance(space, spaces.Discrete):
+        low, high = space.start, space.start + space.n - 1
+    elif isinstance(space, spaces.MultiDiscrete):
+        low, high = space.start, space.start + space.nvec - 1
+    else:
+        assert isinstance(space, spaces.Box)
+        # In the dtype in which values travel: float32 may have rounded a value past a float64 bound.
+        low, high = space.low.astype(numpy_dtype(space)), space.high.astype(numpy_dtype(space))
+    low, high = (torch.as_tensor(np.asarray(bound), device=value.device) for bound in (low, high))
+    inside = (value >= low) & (value <= high)
+    return ~inside.flatten(1).all(1) if inside.dim() > 1 else ~inside

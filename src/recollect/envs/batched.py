@@ -38,7 +38,7 @@ class BatchedEnv(Protocol):
     """Where all tensors live."""
 
     def reset(self, seed: int) -> Tree:
-        """Start all rows anew, the same for the same ``seed``. Returns obs [B, ...]; all rows are first."""
+        """Start all rows anew, the same for the same ``seed``. Returns obs [B, ...]; all are first."""
         ...
 
     def step(self, action: Tree) -> Step:

@@ -1,0 +1,171 @@
+"""The actor: the one acting loop, which owns the live memory of its rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from recollect import spaces, tree
+from recollect.envs.batched import BatchedEnv
+from recollect.policy.policy import Policy
+from recollect.rollout import Finals, Rollout
+from recollect.types import State, Tree
+
+
+class Actor:
+    """Steps an env with a policy and records rollouts.
+
+    The live observation, ``first`` and state carry over from rollout to rollout, so an episode may
+    be longer than any number of rollouts.
+    """
+
+    def __init__(
+        self,
+        env: BatchedEnv,
+        policy: Policy,
+        *,
+        rollout: int,
+        state_steps: Sequence[int],
+        seed: int,
+        index: int = 0,
+    ):
+        """Reset the env and allocate one rollout, which every ``collect`` fills anew.
+
+        Args:
+            env: the rows.
+            policy: acts; its weights may change between rollouts, never within one.
+            rollout: T, the steps to record at a time.
+            state_steps: the steps whose raw input states the learner needs.
+            seed: of the env and of the sampling of actions.
+            index: which actor this is.
+        """
+        self.env, self.policy, self.index = env, policy, index
+        self.rows = env.num_envs * env.agents
+        self.generator = torch.Generator(env.device).manual_seed(seed)
+        self.obs: Tree = env.reset(seed)
+        self.first = torch.ones(self.rows, dtype=torch.bool, device=env.device)
+        self.state: State = policy.initial_state(self.rows)
+        self.sequence = 0
+        self.seconds = {"env": 0.0, "act": 0.0}
+        self._rollout = allocate(env, policy, rollout, tuple(state_steps), index)
+
+    @torch.no_grad()
+    def collect(self, version: int = 0) -> Rollout:
+        """Record T steps. The rollout's tensors are filled anew by the next call."""
+        out, policy, env = self._rollout, self.policy, self.env
+        obs, first, state = self.obs, self.first, self.state
+        views = _Views(out)
+        stored = {step: slot for slot, step in enumerate(out.state_steps)}
+        acted_steps, finals = [], []
+        env_seconds, started = 0.0, time.perf_counter()
+        for t in range(out.steps):
+            tree.copy_(views.obs[t], obs)
+            views.first[t].copy_(first)
+            if t in stored:
+                tree.copy_(tree.index(out.states, stored[t]), state)
+            acted, state = policy.act(obs, state, first, self.generator)
+            env_action = policy.to_env(acted.action)
+            before = time.perf_counter()
+            step = env.step(env_action)
+            env_seconds += time.perf_counter() - before
+            acted_steps.append(acted)
+            views.reward[t].copy_(step.reward)
+            views.terminated[t].copy_(step.terminated)
+            views.truncated[t].copy_(step.truncated)
+            views.valid[t].copy_(step.valid)
+            if step.truncated.any() and (cut := step.truncated & ~step.terminated).any():
+                finals.append(self._final(t, cut, step.final_obs, state))
+            obs, first = step.obs, step.first
+        tree.copy_(views.obs[out.steps], obs)
+        views.first[out.steps].copy_(first)
+        _stack_into(out.action, [acted.action for acted in acted_steps])
+        for name, buffer in out.record.items():
+            torch.stack([getattr(acted, name) for acted in acted_steps], out=buffer)
+        out.bootstrap = policy.value(obs, state, first)
+        out.finals = _record_finals(out, finals)
+        out.version, out.sequence = version, self.sequence
+        # The env owns its tensors only until its next step, and a user may step it in between.
+        self.obs, self.first, self.state = tree.clone(obs), first.clone(), state
+        self.sequence += 1
+        self.seconds = {"env": env_seconds, "act": time.perf_counter() - started - env_seconds}
+        return out
+
+    def _final(self, t: int, cut: Tensor, final_obs: Tree, state: State):
+        """V before the reset: the final observation with the state *after* step t, no reset applied."""
+        rows = cut.nonzero().squeeze(1)
+        obs = tree.index(final_obs, rows)
+        inside = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+        value = self.policy.value(obs, tree.index(state, rows), inside)
+        return torch.full_like(rows, t), rows, tree.clone(obs), value
+
+
+def allocate(
+    env: BatchedEnv, policy: Policy, steps: int, state_steps: tuple[int, ...], actor: int = 0
+) -> Rollout:
+    """An empty rollout for ``steps`` steps of the env's rows."""
+    rows, device = env.num_envs * env.agents, env.device
+    obs = spaces.zeros(env.observation_space, 1, device)
+    action = spaces.zeros(env.action_space, 1, device)
+
+    def floats() -> Tensor:
+        return torch.zeros(steps, rows, device=device)
+
+    def flags(extra: int = 0) -> Tensor:
+        return torch.zeros(steps + extra, rows, dtype=torch.bool, device=device)
+
+    return Rollout(
+        obs=tree.empty(obs, (steps + 1, rows)),
+        first=flags(extra=1),
+        action=tree.empty(action, (steps, rows)),
+        record={"log_prob": floats(), "value": floats()},
+        reward=floats(),
+        terminated=flags(),
+        truncated=flags(),
+        valid=flags(),
+        final_value=floats(),
+        bootstrap=torch.zeros(rows, device=device),
+        state_steps=state_steps,
+        states=tree.empty(policy.initial_state(1), (len(state_steps), rows)),
+        actor=actor,
+    )
+
+
+class _Views:
+    """The step-by-step views of a rollout, made at once: indexing a tensor costs more than the copy."""
+
+    def __init__(self, rollout: Rollout):
+        self.obs = _unbind(rollout.obs)
+        self.first = rollout.first.unbind()
+        self.reward = rollout.reward.unbind()
+        self.terminated = rollout.terminated.unbind()
+        self.truncated = rollout.truncated.unbind()
+        self.valid = rollout.valid.unbind()
+
+
+def _unbind(value: Tree) -> list[Tree]:
+    """A tree of [T, ...] as a list of T trees."""
+    if isinstance(value, dict):
+        parts = {key: _unbind(sub) for key, sub in value.items()}
+        return [dict(zip(parts, step)) for step in zip(*parts.values())]
+    if isinstance(value, tuple):
+        return list(zip(*(_unbind(sub) for sub in value)))
+    return list(value.unbind())
+
+
+def _stack_into(target: Tree, values: list[Tree]) -> None:
+    """Stack T trees into the buffers ``target`` [T, ...]."""
+    tree.map(lambda out, *steps: torch.stack(steps, out=out), target, *values)
+
+
+def _record_finals(out: Rollout, finals: list) -> Finals | None:
+    """Write the values at truncations into the rollout; keep the observations for recomputing them."""
+    out.final_value.zero_()
+    if not finals:
+        return None
+    times, rows, obs, values = zip(*finals)
+    time_index, row_index = torch.cat(times), torch.cat(rows)
+    out.final_value[time_index, row_index] = torch.cat(values)
+    return Finals(time_index, row_index, tree.cat(obs))

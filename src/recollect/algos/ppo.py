@@ -1,0 +1,400 @@
+"""Recurrent proximal policy optimisation.
+
+Schulman et al. 2017, *Proximal Policy Optimization Algorithms*; with memory, minibatches are drawn
+over rows x chunks, and each chunk is unrolled from the state that its first action was chosen in.
+
+::
+
+    r      = pi(a | o, h) / pi_old(a | o, h)
+    L_clip = -E[min(r A, clip(r, 1 - clip, 1 + clip) A)]
+    L_V    = 1/2 E[((V - R) / sigma)^2]            sigma: the returns' spread (PopArt), else 1
+    L      = L_clip + value_coef L_V - entropy E[H]
+
+Expectations are over valid steps only. Advantages A and returns R come from GAE over the whole
+rollout, in real units, before any chunking; A is normalised once per batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from recollect import gauges, tree
+from recollect.errors import ConfigError
+from recollect.policy.policy import Policy
+from recollect.refresh import refresh
+from recollect.returns import gae
+from recollect.rollout import Chunks, Rollout, make_chunks, minibatches, state_steps
+from recollect.schedules import Shape, scheduled
+
+RecurrentMode = Literal["none", "stored_state", "burn_in", "full"]
+Stats = dict[str, Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PPOConfig:
+    """The settings of PPO. docs/tuning.md says how the defaults were chosen."""
+
+    rollout: int = 128
+    """T: steps that every row records between two updates."""
+    chunk: int = 32
+    """L: steps through which gradients flow; at most the rollout."""
+    epochs: int = 4
+    """Passes over each rollout."""
+    minibatches: int = 4
+    """Optimiser steps in each pass."""
+    recurrent_mode: RecurrentMode = "stored_state"
+    """Where a chunk's memory starts: at the state stored while acting; at one replayed over the
+    ``burn_in_steps`` before it ("burn_in"); at the rollout's start, chunks being whole rollouts
+    ("full"). "none" is for cores without memory only."""
+    burn_in_steps: int = 0
+    """K: with "burn_in", steps replayed without gradient before each chunk; at most the chunk."""
+    learning_rate: float = 1e-3
+    """Of the encoder and the core, and of the heads unless they have their own."""
+    actor_learning_rate: float | None = None
+    """Of the action head; None: ``learning_rate``."""
+    critic_learning_rate: float | None = None
+    """Of the value head; None: ``learning_rate``."""
+    learning_rate_schedule: Shape = "constant"
+    """How all learning rates move over the run: constant, linear or cosine."""
+    learning_rate_end: float = 0.0
+    """What is left of them at the end, as a fraction."""
+    learning_rate_warmup: float = 0.0
+    """The fraction of the run over which they rise from 0."""
+    gamma: float = 0.99
+    """Discount; 1 / (1 - gamma) is the effective horizon."""
+    gae_lambda: float = 0.95
+    """Decay of the advantage trace."""
+    clip: float = 0.2
+    """How far a probability ratio may move before its gradient stops."""
+    value_clip: float | None = None
+    """If set, how far the value may move in an update, in units of the returns' spread."""
+    value_coef: float = 0.5
+    """Weight of the value loss."""
+    entropy: float = 0.01
+    """Weight of the entropy bonus."""
+    entropy_schedule: Shape = "constant"
+    """How the entropy bonus moves over the run: constant, linear or cosine."""
+    entropy_end: float = 0.0
+    """What is left of the entropy bonus at the end, as a fraction."""
+    max_grad_norm: float = 0.5
+    """The gradient is scaled down to this norm."""
+    target_kl: float | None = None
+    """If set, an update ends at the first minibatch whose KL from the acting policy is above it."""
+    normalise_advantages: bool = True
+    """Advantages to mean 0 and spread 1, once over all valid steps of the batch."""
+    reward_scale: float = 1.0
+    """Rewards are multiplied by this before learning; PopArt makes it unnecessary."""
+    reward_clip: float | None = None
+    """If set, scaled rewards are clipped to +- this."""
+    refresh_states: bool = False
+    """Recompute the chunk-start states under the new weights before every epoch but the first."""
+    recompute_advantages: bool = False
+    """Recompute values and advantages under the new weights before every epoch but the first."""
+    tolerance: float = 1e-4
+    """The run stops if recomputed log-probs or values deviate by more from the recorded ones."""
+    gauge_every: int = 10
+    """Updates between two measurements of the staleness of stored states; 0: never."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        for name in ("rollout", "chunk", "epochs", "minibatches"):
+            _require(getattr(self, name) >= 1, f"{name} = {getattr(self, name)}: it must be at least 1")
+        _require(
+            self.recurrent_mode in ("none", "stored_state", "burn_in", "full"),
+            f"recurrent_mode = {self.recurrent_mode!r}: choose none, stored_state, burn_in or full",
+        )
+        _require(
+            self.recurrent_mode == "full" or self.chunk <= self.rollout,
+            f"chunk = {self.chunk} is longer than rollout = {self.rollout}: "
+            "lower chunk, raise rollout, or use recurrent_mode='full'",
+        )
+        if self.recurrent_mode == "burn_in":
+            _require(
+                1 <= self.burn_in_steps <= self.chunk,
+                f"burn_in_steps = {self.burn_in_steps}: with recurrent_mode='burn_in' it must be "
+                f"from 1 to chunk = {self.chunk}",
+            )
+        else:
+            _require(
+                self.burn_in_steps == 0,
+                f"burn_in_steps = {self.burn_in_steps} does nothing with "
+                f"recurrent_mode={self.recurrent_mode!r}: use 'burn_in' or leave it 0",
+            )
+        for name in ("gamma", "gae_lambda"):
+            _require(0 <= getattr(self, name) <= 1, f"{name} = {getattr(self, name)}: it is in [0, 1]")
+        for name in (
+            "learning_rate",
+            "actor_learning_rate",
+            "critic_learning_rate",
+            "clip",
+            "value_clip",
+        ):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"{name} = {value}: it must be above 0")
+        for name in ("max_grad_norm", "target_kl", "reward_clip", "reward_scale", "tolerance"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, f"{name} = {value}: it must be above 0")
+        for name in ("value_coef", "entropy", "learning_rate_end", "entropy_end", "gauge_every"):
+            _require(
+                getattr(self, name) >= 0, f"{name} = {getattr(self, name)}: it must not be negative"
+            )
+        _require(
+            0 <= self.learning_rate_warmup < 1,
+            f"learning_rate_warmup = {self.learning_rate_warmup}: a fraction in [0, 1)",
+        )
+
+    @property
+    def chunk_length(self) -> int:
+        """L as it is used: the whole rollout with "full"."""
+        return self.rollout if self.recurrent_mode == "full" else self.chunk
+
+    @property
+    def state_steps(self) -> tuple[int, ...]:
+        """The steps whose states the actor must store."""
+        return state_steps(self.rollout, self.chunk_length, self.burn_in_steps)
+
+    @property
+    def effective_horizon(self) -> float:
+        """1 / (1 - gamma), in steps."""
+        return float("inf") if self.gamma == 1 else 1 / (1 - self.gamma)
+
+    def check(self, policy: Policy, rows: int) -> None:
+        """Refuse a policy or a number of rows that these settings do not fit."""
+        if self.recurrent_mode == "none" and policy.has_memory:
+            raise ConfigError(
+                f"recurrent_mode = 'none', but {type(policy.core).__name__} carries memory, which would be "
+                "trained from nothing: use 'stored_state', or core='none' for a policy without memory"
+            )
+        chunks = rows * -(-self.rollout // self.chunk_length)
+        if chunks < self.minibatches:
+            raise ConfigError(
+                f"{rows} rows x {chunks // rows} chunks a rollout make {chunks} chunks, too few for "
+                f"{self.minibatches} minibatches: raise num_envs, or lower chunk or minibatches"
+            )
+
+
+def loss(
+    policy: Policy, batch: Chunks, config: PPOConfig, entropy_coef: float, count: Tensor
+) -> tuple[Tensor, Stats]:
+    """The PPO loss of a minibatch of chunks, and what is worth knowing of it.
+
+    ``count`` is the number of valid steps that the sums are divided by.
+    """
+    log_prob, entropy, value = policy.evaluate_actions(
+        batch.obs, batch.action, batch.state, batch.first
+    )
+    valid, data = batch.valid, batch.data
+
+    def mean(x: Tensor) -> Tensor:
+        return x.masked_fill(~valid, 0).sum() / count
+
+    log_ratio = (log_prob - data["log_prob"]).masked_fill(~valid, 0)
+    ratio = log_ratio.exp()
+    advantage = data["advantage"]
+    clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
+    policy_loss = -mean(torch.minimum(ratio * advantage, clipped * advantage))
+    value_loss = 0.5 * mean(_squared_error(value, data, policy.value_scale, config.value_clip))
+    entropy_mean = mean(entropy)
+    total = policy_loss + config.value_coef * value_loss - entropy_coef * entropy_mean
+    with torch.no_grad():
+        stats = {
+            "loss/policy": policy_loss.detach(),
+            "loss/value": value_loss.detach(),
+            "entropy": entropy_mean.detach(),
+            "kl": mean(ratio - 1 - log_ratio).detach(),  # k3: unbiased and never negative
+            "clip_fraction": mean(((ratio - 1).abs() > config.clip).float()),
+            "deviation/log_prob": log_ratio.abs().max(),
+            "deviation/value": (value - data["value"]).masked_fill(~valid, 0).abs().max(),
+        }
+    return total, stats
+
+
+def _squared_error(
+    value: Tensor, data: dict[str, Tensor], scale: Tensor | float, value_clip: float | None
+) -> Tensor:
+    """((V - R) / sigma)^2, the larger of the plain and the clipped one if ``value_clip`` is set."""
+    error = ((value - data["return"]) / scale).square()
+    if value_clip is None:
+        return error
+    moved = (value - data["value"]).clamp(-value_clip * scale, value_clip * scale)
+    return torch.maximum(error, ((data["value"] + moved - data["return"]) / scale).square())
+
+
+class PPO:
+    """The learner: ``update`` turns a rollout into better weights."""
+
+    def __init__(self, policy: Policy, config: PPOConfig, *, seed: int = 0):
+        self.policy, self.config = policy, config
+        self.optimizer = torch.optim.Adam(parameter_groups(policy, config), eps=1e-5, fused=True)
+        self.device = next(policy.parameters()).device
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self.updates = 0
+
+    def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
+        """One iteration on one rollout; ``progress`` in [0, 1] drives the schedules."""
+        config, policy = self.config, self.policy
+        gauges.check_finite_rollout(rollout)
+        entropy_coef = self._schedule(progress)
+        data, metrics = self._targets(rollout)
+        chunks = self._cut(rollout, data)
+        steps: list[Stats] = []
+        stale: list[Tensor] = []
+        for epoch in range(config.epochs):
+            if epoch > 0 and (config.refresh_states or config.recompute_advantages):
+                rollout, data = self._refresh(rollout, data)
+                chunks = self._cut(rollout, data)
+            finished = self._epoch(chunks, entropy_coef, steps)
+            if self._is_gauged:
+                stale.append(gauges.staleness(policy, rollout))
+            if not finished:
+                break
+        if policy.obs_norm is not None:
+            # Only now: the statistics are frozen for a rollout and its update.
+            seen = tree.map(lambda leaf: leaf[: rollout.steps], rollout.obs)
+            policy.obs_norm.update(seen, rollout.valid)
+        metrics |= gauges.summarise(steps, stale, config.max_grad_norm)
+        metrics |= gauges.state_norms(rollout)
+        numbers = gauges.read(metrics)
+        numbers["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        numbers["entropy_coef"] = entropy_coef
+        gauges.check(numbers, config.tolerance, policy, self.updates)
+        self.updates += 1
+        return numbers
+
+    def _epoch(self, chunks: Chunks, entropy_coef: float, steps: list[Stats]) -> bool:
+        """One pass over all chunks. False if the KL, or a gradient that is not finite, ended it."""
+        config, policy = self.config, self.policy
+        for which in minibatches(chunks.count, config.minibatches, self.generator):
+            batch = self._burn_in(chunks.take(which))
+            count = batch.valid.sum().clamp(min=1)
+            total, stats = loss(policy, batch, config, entropy_coef, count)
+            if not steps and self.updates == 0:
+                stats |= self._deviation(chunks)
+            steps.append(stats)
+            if config.target_kl is not None and stats["kl"] > config.target_kl:
+                return False
+            self.optimizer.zero_grad(set_to_none=True)
+            total.backward()
+            stats["grad_norm"] = nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
+            if not torch.isfinite(stats["grad_norm"]):
+                return False
+            self.optimizer.step()
+        return True
+
+    @torch.no_grad()
+    def _deviation(self, chunks: Chunks) -> Stats:
+        """How far *all* that the learner recomputes is from what was recorded.
+
+        Asked once, before the first step of all. Later updates look at their first minibatch, a
+        random sample that the loss recomputes anyway.
+        """
+        _, stats = loss(self.policy, self._burn_in(chunks), self.config, 0.0, chunks.valid.sum())
+        return {name: value for name, value in stats.items() if name.startswith("deviation/")}
+
+    def _targets(self, rollout: Rollout) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Advantages and returns of a fresh rollout, and their metrics; moves the value statistics."""
+        policy, value = self.policy, rollout.record["value"]
+        advantage, returns = self._gae(rollout, value, rollout.final_value, rollout.bootstrap)
+        metrics = gauges.describe(rollout, advantage, returns)
+        if policy.value_norm is not None:
+            scale, shift = policy.value_norm.update(returns[rollout.valid], policy.critic)
+            value = value * scale + shift
+            metrics["value_scale"] = policy.value_norm.std.clone()
+        return self._data(rollout, advantage, returns) | {"value": value}, metrics
+
+    def _refresh(self, rollout: Rollout, data: dict[str, Tensor]) -> tuple[Rollout, dict[str, Tensor]]:
+        """The rollout and its targets under the current weights, as far as the config asks."""
+        fresh = refresh(self.policy, rollout)
+        if self.config.recompute_advantages:
+            targets = self._gae(rollout, fresh.value, fresh.final_value, fresh.bootstrap)
+            data = data | self._data(rollout, *targets)
+        if self.config.refresh_states:
+            rollout = replace(rollout, states=fresh.states)
+        return rollout, data
+
+    def _data(self, rollout: Rollout, advantage: Tensor, returns: Tensor) -> dict[str, Tensor]:
+        if self.config.normalise_advantages:
+            advantage = normalise(advantage, rollout.valid)
+        return {"advantage": advantage, "return": returns}
+
+    def _gae(
+        self, rollout: Rollout, value: Tensor, final_value: Tensor, bootstrap: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        config = self.config
+        reward = rollout.reward * config.reward_scale
+        if config.reward_clip is not None:
+            reward = reward.clamp(-config.reward_clip, config.reward_clip)
+        return gae(
+            reward=reward,
+            value=value,
+            terminated=rollout.terminated,
+            truncated=rollout.truncated,
+            final_value=final_value,
+            bootstrap=bootstrap,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
+            valid=rollout.valid,
+        )
+
+    def _cut(self, rollout: Rollout, data: dict[str, Tensor]) -> Chunks:
+        return make_chunks(rollout, self.config.chunk_length, data, self.config.burn_in_steps)
+
+    def _burn_in(self, batch: Chunks) -> Chunks:
+        """The batch with the states that its chunks start from after their burn-in, if there is one."""
+        prefix = batch.prefix
+        if prefix is None:
+            return batch
+        with torch.no_grad():
+            _, _, burnt = self.policy.unroll(prefix.obs, prefix.state, prefix.first)
+        return replace(batch, state=tree.select(prefix.exists, burnt, batch.state))
+
+    def _schedule(self, progress: float) -> float:
+        """Set the learning rate of every group; return the entropy coefficient."""
+        config = self.config
+        factor = scheduled(
+            1.0,
+            config.learning_rate_end,
+            config.learning_rate_schedule,
+            progress,
+            config.learning_rate_warmup,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["base_lr"] * factor
+        return config.entropy * scheduled(1.0, config.entropy_end, config.entropy_schedule, progress)
+
+    @property
+    def _is_gauged(self) -> bool:
+        every = self.config.gauge_every
+        return every > 0 and self.updates % every == 0 and self.policy.has_memory
+
+
+def normalise(advantage: Tensor, valid: Tensor) -> Tensor:
+    """Mean 0 and spread 1 over the valid steps [T, B]; 0 where invalid, or where all are equal."""
+    count = valid.sum().clamp(min=1)
+    mean = advantage.masked_fill(~valid, 0).sum() / count
+    centred = (advantage - mean).masked_fill(~valid, 0)
+    std = (centred.square().sum() / count).sqrt()
+    return centred / (std + 1e-8)
+
+
+def parameter_groups(policy: Policy, config: PPOConfig) -> list[dict]:
+    """Every parameter in exactly one group: the action head, the critic, and all the rest as trunk."""
+    head = list(policy.head.parameters())
+    critic = list(policy.critic.parameters())
+    taken = {id(p) for p in (*head, *critic)}
+    trunk = [p for p in policy.parameters() if id(p) not in taken]
+    rates = (
+        ("trunk", trunk, config.learning_rate),
+        ("actor", head, config.actor_learning_rate or config.learning_rate),
+        ("critic", critic, config.critic_learning_rate or config.learning_rate),
+    )
+    return [{"params": ps, "lr": lr, "base_lr": lr, "name": name} for name, ps, lr in rates if ps]
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise ConfigError(message)

@@ -1,0 +1,116 @@
+"""The configuration of a run: one name for each thing, everywhere.
+
+Keywords are flat: ``train(env, steps=300_000, learning_rate=3e-4, core="gru")`` finds out by itself
+that ``learning_rate`` is PPO's and ``core`` the policy's. Names that other libraries use are
+understood and answered with ours.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from recollect.algos.ppo import PPOConfig
+from recollect.errors import ConfigError, nearest
+from recollect.policy.policy import PolicyConfig
+
+ALIASES = {
+    "total_timesteps": "steps",
+    "n_envs": "num_envs",
+    "n_steps": "rollout",
+    "num_steps": "rollout",
+    "n_epochs": "epochs",
+    "update_epochs": "epochs",
+    "num_minibatches": "minibatches",
+    "lr": "learning_rate",
+    "clip_range": "clip",
+    "clip_coef": "clip",
+    "clip_range_vf": "value_clip",
+    "ent_coef": "entropy",
+    "vf_coef": "value_coef",
+    "norm_adv": "normalise_advantages",
+    "normalize_advantage": "normalise_advantages",
+    "normalize_observations": "normalise_observations",
+}
+"""Names of Stable-Baselines3 and CleanRL, and ours for them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainConfig:
+    """Everything that decides a run beside the env itself."""
+
+    steps: int = 300_000
+    """Env steps to train for, over all rows; only valid ones count."""
+    num_envs: int = 16
+    """Env slots that are stepped together."""
+    seed: int = 0
+    """Of the weights, the envs and the sampling."""
+    device: str = "cpu"
+    """Where the policy lives: "cpu" or "cuda"."""
+    target_return: float | None = None
+    """Stop once the mean return of the last ``target_episodes`` episodes reaches this."""
+    target_episodes: int = 100
+    """How many episodes ``target_return`` looks back at; no stop before that many."""
+    last_action_reward: bool = False
+    """Also show the policy its last action and reward."""
+    env_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Options of the env or task, such as ``horizon``."""
+    threads: int | None = None
+    """CPU threads while learning (acting uses one); None: all cores that this process may use."""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """The network."""
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    """The algorithm."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant."""
+        for name in ("steps", "num_envs", "target_episodes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name} = {getattr(self, name)}: it must be at least 1")
+        if self.threads is not None and self.threads < 1:
+            raise ConfigError(f"threads = {self.threads}: it must be at least 1")
+
+    def override(self, **values: Any) -> TrainConfig:
+        """A copy with flat names changed, each routed to the part that it belongs to."""
+        parts: dict[str, dict[str, Any]] = {"": {}, "policy": {}, "ppo": {}}
+        for given, value in values.items():
+            name = _canonical(given)
+            home = next((part for part, names in _names().items() if name in names), None)
+            if home is None:
+                known = [n for names in _names().values() for n in names]
+                raise ConfigError(
+                    f"there is no setting {given!r}{nearest(given, known + list(ALIASES))}"
+                )
+            if name in parts[home]:
+                raise ConfigError(f"{name} is given twice, once as {given!r}")
+            parts[home][name] = value
+        own = parts[""]
+        base_policy, base_ppo = own.pop("policy", self.policy), own.pop("ppo", self.ppo)
+        return replace(
+            self,
+            **own,
+            policy=replace(base_policy, **parts["policy"]) if parts["policy"] else base_policy,
+            ppo=replace(base_ppo, **parts["ppo"]) if parts["ppo"] else base_ppo,
+        )
+
+
+def _names() -> dict[str, set[str]]:
+    return {
+        "": {f.name for f in fields(TrainConfig)},
+        "policy": {f.name for f in fields(PolicyConfig)},
+        "ppo": {f.name for f in fields(PPOConfig)},
+    }
+
+
+def _canonical(name: str) -> str:
+    """Our name for a name that may be another library's."""
+    if name == "batch_size":
+        raise ConfigError(
+            "batch_size is counted in other units here: use `minibatches`, the number of optimiser steps per "
+            "pass; minibatches = num_envs * rollout / batch_size"
+        )
+    if name in ALIASES:
+        warnings.warn(f"{name} is called {ALIASES[name]} in Recollect", UserWarning, stacklevel=4)
+        return ALIASES[name]
+    return name

@@ -1,0 +1,183 @@
+"""Resets inside a sequence, without a reset inside the loop.
+
+A reset cuts a row in two: what follows knows nothing of what came before. So the T x B steps of a
+batch are S segments, each of which begins with a given state and never resets. Sorted by length
+and laid side by side, they form one batch that shrinks as the shorter ones end:
+
+    rows (| = reset)          segments, longest first        packed: step by step
+    row 0: a b | c d e        c d e                          c f a  d g b  e
+    row 1: f g                f g                            sizes = (3, 3, 1)
+                              a b
+
+A recurrent kernel runs over that as if there were no resets: max(length) steps instead of T, with
+larger products, no masks, and no arithmetic on a state that a reset has thrown away (0 * NaN).
+The layout is that of ``torch.nn.utils.rnn.PackedSequence``, so cuDNN takes it too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Where the N = T * B steps of a batch stand when its S segments are packed."""
+
+    sizes: tuple[int, ...]
+    """How many segments are alive at each step of the loop; they sum to N, and ``sizes[0]`` is S."""
+    order: Tensor | None
+    """[N] for each packed place the step ``t * B + b`` that stands there; None: nothing moves."""
+    place: Tensor | None
+    """[N] the inverse of ``order``."""
+    source: Tensor | None
+    """[S] the row whose state each segment begins with, B for the initial one; None: rows as given."""
+    previous: Tensor | None
+    """[N] where the state before each packed step stands in ``cat(start [S], after [N])``; None:
+    at the same place, so that the first N rows will do."""
+    end: Tensor
+    """[B] the packed place of the last step of each row."""
+    last: Tensor
+    """[B] the last segment of each row."""
+
+
+def cut(first: Tensor) -> Segments:
+    """The segments of first [T, B]. Reads ``first`` on the host: one synchronisation on a GPU."""
+    T, B = first.shape
+    device = first.device
+    flags = first.cpu().numpy()
+    if not flags[1:].any():
+        rows = torch.arange(B, device=device)
+        source = None
+        if flags.any():
+            source = torch.from_numpy(np.where(flags[0], B, np.arange(B))).to(device)
+        return Segments((B,) * T, None, None, source, None, rows + (T - 1) * B, rows)
+
+    # Row by row, [B * T], in which every segment is one stretch.
+    opens = flags.T.copy()
+    opens[:, 0] = True
+    opens = opens.reshape(-1)
+    begin = np.flatnonzero(opens)
+    length = np.diff(begin, append=T * B)
+    by_length = np.argsort(-length, kind="stable")
+    rank = np.empty_like(by_length)
+    rank[by_length] = np.arange(len(begin))
+
+    # sizes[k] = how many are longer than k; offset[k] = packed rows before step k.
+    longest = int(length.max())
+    sizes = len(begin) - np.cumsum(np.bincount(length, minlength=longest + 1))[:longest]
+    offset = np.cumsum(sizes) - sizes
+
+    segment = np.cumsum(opens) - 1
+    step = np.arange(T * B) - begin[segment]
+    place_by_row = offset[step] + rank[segment]
+    place = place_by_row.reshape(B, T).T.reshape(-1)
+    order = np.empty_like(place)
+    order[place] = np.arange(T * B)
+
+    # Segment r at step k continues r at step k - 1; at step 0 it continues row r of the start.
+    shift = np.concatenate(([0], len(begin) + offset[:-1])) - offset
+    previous = np.arange(T * B) + np.repeat(shift, sizes)
+
+    row, start = np.divmod(begin, T)
+    source = np.where((start == 0) & ~flags[0][row], row, B)[by_length]
+    end = place[(T - 1) * B :]
+    last = rank[segment.reshape(B, T)[:, -1]]
+
+    def tensor(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    return Segments(
+        tuple(sizes.tolist()),
+        tensor(order),
+        tensor(place),
+        tensor(source),
+        tensor(previous),
+        tensor(end),
+        tensor(last),
+    )
+
+
+def pack(x: Tensor, segments: Segments) -> Tensor:
+    """x [T, B, D] -> [N, D] in packed order."""
+    flat = x.reshape(-1, x.shape[-1])
+    if segments.order is None:
+        return flat
+    return _Move.apply(flat, segments.order, segments.place)  # pyright: ignore[reportReturnType]
+
+
+def unpack(y: Tensor, segments: Segments, rows: int) -> Tensor:
+    """y [N, H] in packed order -> [T, B, H] with B = ``rows``."""
+    if segments.order is not None:
+        y = _Move.apply(y, segments.place, segments.order)  # pyright: ignore[reportAssignmentType]
+    return y.view(-1, rows, y.shape[-1])
+
+
+def start(state: Tensor, initial: Tensor, segments: Segments) -> Tensor:
+    """What each segment begins with: state [B, ...], initial [1, ...] -> [S, ...].
+
+    Rows that nobody continues are left out rather than masked, so that neither their values nor
+    their gradients (NaN among them) go anywhere.
+    """
+    if segments.source is None:
+        return state
+    return torch.cat((state, initial)).index_select(0, segments.source)
+
+
+BLOCK = 128
+"""Packed rows that a kernel takes through all its work before it goes on: enough for fast products,
+few enough for their gates to stay in the cache of a CPU core."""
+
+
+def blocks(sizes: tuple[int, ...]) -> list[tuple[range, slice]]:
+    """Stretches of steps of about ``BLOCK`` packed rows: the steps of each, and the rows."""
+    out, begin, low, high = [], 0, 0, 0
+    for k, n in enumerate(sizes):
+        high += n
+        if high - low >= BLOCK or k == len(sizes) - 1:
+            out.append((range(begin, k + 1), slice(low, high)))
+            begin, low = k + 1, high
+    return out
+
+
+def survivors(after: Tensor, segments: Segments) -> tuple[Tensor, ...]:
+    """after [N, H] -> for every step but the last its rows that go on, as views [sizes[k+1], H]."""
+    sizes = segments.sizes
+    if segments.previous is None:
+        return after.split(sizes)[:-1]
+    pieces = [n for k in range(1, len(sizes)) for n in (sizes[k], sizes[k - 1] - sizes[k])]
+    return after[: after.shape[0] - sizes[-1]].split(pieces)[::2]
+
+
+def carried(buffer: Tensor, segments: Segments) -> tuple[Tensor, ...]:
+    """buffer = cat(start [S, H], after [N, H]) -> what each step begins with, as views [sizes[k], H]."""
+    S = segments.sizes[0]
+    return (buffer[:S], *survivors(buffer[S:], segments))
+
+
+def previous(buffer: Tensor, segments: Segments, rows: slice) -> Tensor:
+    """What the packed ``rows`` began with, out of cat(start [S, H], after [N, H]), as one tensor."""
+    if segments.previous is None:
+        return buffer[rows]
+    return buffer.index_select(0, segments.previous[rows])
+
+
+class _Move(torch.autograd.Function):
+    """Rows in another order; the gradient moves back the same way instead of being scattered."""
+
+    @staticmethod
+    def forward(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        return x.index_select(0, order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1], inputs[2])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore
+        order, inverse = ctx.saved_tensors
+        return _Move.apply(grad, inverse, order), None, None  # pyright: ignore[reportReturnType]

@@ -1,0 +1,108 @@
+"""The LSTM of Hochreiter and Schmidhuber (1997), with forget gates, in PyTorch's conventions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from recollect.cores.base import Core
+from recollect.cores.checks import check_chrono, check_size, chrono_bias, init_gates
+from recollect.cores.kernels.lstm import lstm
+from recollect.cores.kernels.segments import cut, pack, start, unpack
+from recollect.errors import ConfigError
+
+LSTMState = tuple[Tensor, Tensor]
+"""(h, c), each [B, layers, hidden]."""
+
+
+@dataclass(frozen=True, slots=True)
+class LSTMConfig:
+    """Settings of the LSTM core."""
+
+    hidden: int = 128
+    """Size of h and of c in every layer, and of the output."""
+    layers: int = 1
+    """Layers on top of each other; each feeds its h to the next."""
+    learned_initial_state: bool = False
+    """Whether the state at the start of an episode is learned; otherwise it is zero."""
+    forget_bias: float = 1.0
+    """Initial bias of the forget gates: 1 remembers over a few steps from the start of training."""
+    chrono: int | None = None
+    """The longest time to remember, in steps, for chrono initialisation, which replaces forget_bias."""
+
+    def __post_init__(self) -> None:
+        check_size(self, hidden=self.hidden, layers=self.layers)
+        check_chrono(self, self.chrono)
+        if not math.isfinite(self.forget_bias):
+            raise ConfigError(
+                f"LSTMConfig: forget_bias is {self.forget_bias!r}; it needs a finite number"
+            )
+
+    def build(self, input_size: int) -> LSTM:
+        """The core for inputs of ``input_size`` features."""
+        return LSTM(input_size, self)
+
+
+class LSTM(Core):
+    """State (h, c), each [B, layers, H]; the output is h of the last layer.
+
+    ``rnn`` holds the weights and is never called on the CPU: weights of an ``nn.LSTM`` load into it.
+    """
+
+    def __init__(self, input_size: int, config: LSTMConfig):
+        super().__init__(input_size, config.hidden)
+        check_size(self, input_size=input_size)
+        self.config = config
+        self.rnn = nn.LSTM(input_size, config.hidden, config.layers)
+        shape = (1, config.layers, config.hidden)
+        if config.learned_initial_state:
+            self.initial_h = nn.Parameter(torch.zeros(shape))
+            self.initial_c = nn.Parameter(torch.zeros(shape))
+        else:
+            self.register_buffer("initial_h", torch.zeros(shape), persistent=False)
+            self.register_buffer("initial_c", torch.zeros(shape), persistent=False)
+        self._init_weights()
+
+    @torch.no_grad()
+    def _init_weights(self) -> None:
+        init_gates(self.rnn)
+        H, config = self.config.hidden, self.config
+        for layer in range(config.layers):
+            i, f, _, _ = getattr(self.rnn, f"bias_ih_l{layer}").split(H)
+            f.fill_(config.forget_bias)
+            if config.chrono is not None:
+                f.copy_(chrono_bias(H, config.chrono))
+                i.copy_(-f)
+
+    def initial_state(self, batch: int) -> LSTMState:
+        """Zeros or the learned state, each [batch, layers, H], as expanded views."""
+        return self.initial_h.expand(batch, -1, -1), self.initial_c.expand(batch, -1, -1)
+
+    def _step(self, x: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
+        h, c = state
+        if self.config.layers == 1:
+            y, c = torch.lstm_cell(x, (h.squeeze(1), c.squeeze(1)), *self.rnn.all_weights[0])
+            return y, (y.unsqueeze(1), c.unsqueeze(1))
+        hs, cs = [], []
+        for weights, h_layer, c_layer in zip(self.rnn.all_weights, h.unbind(1), c.unbind(1)):
+            x, c_layer = torch.lstm_cell(x, (h_layer, c_layer), *weights)
+            hs.append(x)
+            cs.append(c_layer)
+        return x, (torch.stack(hs, 1), torch.stack(cs, 1))
+
+    def _unroll(self, x: Tensor, state: LSTMState, first: Tensor) -> tuple[Tensor, LSTMState]:
+        segments = cut(first)
+        h = start(state[0], self.initial_h, segments)  # [S, layers, H]
+        c = start(state[1], self.initial_c, segments)
+        y = pack(x, segments)
+        hs, cs = [], []
+        for (w_ih, w_hh, b_ih, b_hh), h_layer, c_layer in zip(
+            self.rnn.all_weights, h.unbind(1), c.unbind(1)
+        ):
+            y, h_layer, c_layer = lstm(y, h_layer, c_layer, w_ih, w_hh, b_ih + b_hh, segments)
+            hs.append(h_layer)
+            cs.append(c_layer)
+        return unpack(y, segments, x.shape[1]), (torch.stack(hs, 1), torch.stack(cs, 1))

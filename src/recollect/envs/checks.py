@@ -1,0 +1,279 @@
+"""Does a BatchedEnv keep its contract? And where is the first NaN?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces as gym_spaces
+from torch import Tensor
+
+from recollect import spaces, tree
+from recollect.envs.batched import BatchedEnv, Resumable
+from recollect.errors import EnvError, SpaceError
+from recollect.types import Step, Tree
+
+
+def find_nonfinite(obs: Tree, name: str = "obs") -> tuple[str, int, int] | None:
+    """(leaf, t, row) of the first NaN or Inf in observations [T, B, ...], or None."""
+    for leaf_name, leaf in tree.named_leaves(obs, name):
+        if not leaf.is_floating_point():
+            continue
+        finite = torch.isfinite(leaf)
+        if not finite.all():
+            t, row = (~finite).nonzero()[0, :2].tolist()
+            return leaf_name, t, row
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the checker met: a law about ends is tried only where something ended."""
+
+    steps: int
+    """Valid steps of all rows."""
+    terminated: int
+    truncated: int
+    invalid: int
+    """Steps that were no experience."""
+
+
+def check_batched_env(env: BatchedEnv, *, steps: int = 200, seed: int = 0) -> Seen:
+    """Drive ``env`` with random actions and raise EnvError for the first law that it breaks.
+
+    Checked are the structure, shape, dtype and device of all tensors, that observations lie in their
+    space and rewards are finite, the laws of ``BatchedEnv`` about ends, ``first`` and ``valid``, that the
+    action is left alone, that the same seed gives the same stream, and, for an env that has them, that
+    ``restore`` continues as after ``snapshot``. The env is left reset. Give ``steps`` enough that episodes
+    end: what is returned tells how often they did.
+    """
+    _check_attributes(env)
+    first_run = _drive(env, steps, seed, None)
+    again = _drive(env, steps, seed, first_run.actions)
+    _check_same(first_run, again, f"reset(seed={seed}) and the same actions", _UNSEEDED)
+    if isinstance(env, Resumable):
+        _check_resume(env, steps, seed, first_run.actions)
+    env.reset(seed)
+    return first_run.seen
+
+
+_UNSEEDED = (
+    "the env draws from a random stream that reset(seed) does not set (np.random, torch's default "
+    "generator, an RNG made in __init__), or keeps something over a reset"
+)
+_UNSAVED = "something that decides the future is missing in snapshot, or is shared instead of copied"
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    actions: list[Tree]
+    """t = 0..T-1."""
+    record: list[dict[str, Tensor]]
+    """For reset and each step: what the contract defines, by name; anything else zeroed."""
+    seen: Seen
+
+
+def _drive(env: BatchedEnv, steps: int, seed: int, actions: list[Tree] | None) -> _Run:
+    """``steps`` steps with the given or random actions, each checked."""
+    rng = np.random.default_rng(seed)
+    rows = env.num_envs * env.agents
+    obs = env.reset(seed)
+    inside = torch.ones(rows, dtype=torch.bool, device=env.device)  # rows within an episode
+    _check_tree(env, obs, "reset", "obs", inside)
+    record, made = [_record(obs, "obs", inside)], []
+    counts = torch.zeros(4, dtype=torch.int64)
+    for t in range(steps):
+        action = _random_action(env, obs, rng) if actions is None else tree.clone(actions[t])
+        given = tree.clone(action)
+        step = env.step(action)
+        _check_untouched(action, given, t)
+        _check_step(env, step, inside, t)
+        ended = step.terminated | step.truncated
+        inside = step.first | (inside & ~ended)
+        obs = step.obs
+        made.append(given)
+        record.append(
+            _record(obs, "obs", inside)
+            | _record(step.final_obs, "final_obs", ended)
+            | {
+                k: getattr(step, k).clone()
+                for k in ("reward", "terminated", "truncated", "valid", "first")
+            }
+        )
+        flags = (step.valid, step.terminated, step.truncated, ~step.valid)
+        counts += torch.stack([flag.sum() for flag in flags]).cpu()
+    return _Run(made, record, Seen(*counts.tolist()))
+
+
+def _random_action(env: BatchedEnv, obs: Tree, rng: np.random.Generator) -> Tree:
+    """A random action; among those of ``action_mask`` where a Discrete action has one."""
+    action = spaces.sample(env.action_space, env.num_envs * env.agents, rng)
+    if isinstance(env.action_space, gym_spaces.Discrete) and isinstance(obs, dict):
+        mask = obs.get("action_mask")
+        if mask is not None and mask.shape[1:] == (env.action_space.n,):
+            weight = torch.from_numpy(rng.random(mask.shape)) + (mask.cpu() > 0)
+            action = weight.argmax(1) + int(env.action_space.start)
+    return tree.to(action, env.device)
+
+
+def _check_attributes(env: BatchedEnv) -> None:
+    for name in ("num_envs", "agents"):
+        value = getattr(env, name, None)
+        if not isinstance(value, int) or value < 1:
+            raise EnvError(f"{name} is {value!r}: it must be an integer from 1 up")
+    if not isinstance(getattr(env, "device", None), torch.device):
+        raise EnvError("device must be a torch.device, such as torch.device('cpu')")
+    for name in ("observation_space", "action_space"):
+        space = getattr(env, name, None)
+        if not isinstance(space, gym.Space):
+            raise EnvError(f"{name} is {space!r}: it must be the gymnasium.Space of one row")
+        try:
+            list(spaces.walk(space, name))
+        except SpaceError as error:
+            raise EnvError(str(error)) from None
+
+
+def _check_tree(env: BatchedEnv, obs: Tree, where: str, name: str, rows: Tensor) -> None:
+    """Structure, shape, dtype and device of all rows; values in the space for ``rows`` [B]."""
+    expected = tree.spec(spaces.zeros(env.observation_space, 1))
+    try:
+        found = tree.spec(obs)
+        leaves = dict(tree.named_leaves(obs))
+    except TypeError as error:
+        raise EnvError(f"{where}: {name}: {error}") from None
+    if found.keys() != expected.keys():
+        raise EnvError(
+            f"{where}: {name} has the parts {sorted(found)}, and observation_space {sorted(expected)}"
+        )
+    for part, space in spaces.walk(env.observation_space):
+        leaf, label = leaves[part], f"{name}.{part}" if part else name
+        shape, dtype = expected[part]
+        batch = (env.num_envs * env.agents, *shape)
+        if tuple(leaf.shape) != batch or leaf.dtype != dtype:
+            raise EnvError(
+                f"{where}: {label} is {leaf.dtype} {tuple(leaf.shape)}, expected {dtype} {batch}: "
+                "rows come first, num_envs * agents of them, in the dtypes of recollect.spaces"
+            )
+        if leaf.device.type != env.device.type:
+            raise EnvError(f"{where}: {label} is on {leaf.device}, and env.device is {env.device}")
+        bad = (spaces.outside(space, leaf) & rows).nonzero()
+        if len(bad):
+            row = int(bad[0])
+            raise EnvError(
+                f"{where}: row {row} of {label} lies outside {space}: {leaf[row].tolist()!s:.200}. "
+                "Is the space declared too small, or the value not finite?"
+            )
+
+
+def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
+    """One step's tensors, and the laws; ``inside`` [B] are the rows that were within an episode."""
+    where = f"step {t}"
+    if not isinstance(step, Step):
+        raise EnvError(f"{where}: step returned a {type(step).__name__}, not a recollect.types.Step")
+    rows = (env.num_envs * env.agents,)
+    for name in ("first", "terminated", "truncated", "valid", "reward"):
+        value = getattr(step, name)
+        dtype = torch.float32 if name == "reward" else torch.bool
+        if not isinstance(value, Tensor) or value.dtype != dtype or tuple(value.shape) != rows:
+            found = f"{value.dtype} {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise EnvError(f"{where}: {name} is {found}, expected {dtype} {rows}")
+        if value.device.type != env.device.type:
+            raise EnvError(f"{where}: {name} is on {value.device}, and env.device is {env.device}")
+    for key, value in step.info.items():
+        if not isinstance(value, Tensor) or tuple(value.shape) != rows:
+            raise EnvError(f"{where}: info[{key!r}] must be a tensor {rows}, one number for each row")
+    ended = step.terminated | step.truncated
+    for broken, what in _laws(step, inside, ended):
+        if broken.any():
+            raise EnvError(f"{where}, row {int(broken.nonzero()[0])}: {what}")
+    _check_tree(env, step.obs, where, "obs", step.first | (inside & ~ended))
+    _check_tree(env, step.final_obs, where, "final_obs", ended)
+    if (ended & step.first).any():
+        _check_apart(step, where)
+
+
+def _laws(step: Step, inside: Tensor, ended: Tensor) -> list[tuple[Tensor, str]]:
+    """(rows that break the law [B], what is wrong with them) for each law."""
+    idle = ~step.valid
+    return [
+        (~torch.isfinite(step.reward), "the reward is NaN or Inf: look for a division by zero"),
+        (idle & ended, "a flag is set, but valid is false: an episode ends with a valid step"),
+        (
+            idle & (step.reward != 0),
+            "the reward is not zero, but valid is false: a reward of the last real step belongs there",
+        ),
+        (
+            idle & inside,
+            "valid is false inside an episode: was terminated or truncated of the step before forgotten, "
+            "or valid of the first step after a reset?",
+        ),
+        (
+            step.valid & ~inside,
+            "valid is true after an end that no first followed: was first forgotten where obs is reset?",
+        ),
+        (
+            step.first & inside & ~ended,
+            "first is true, but no episode ended before: were terminated and truncated forgotten, or is "
+            "first one step late?",
+        ),
+    ]
+
+
+def _check_apart(step: Step, where: str) -> None:
+    pairs = zip(tree.leaves(step.obs), tree.leaves(step.final_obs))
+    if any(a.data_ptr() == b.data_ptr() and a.numel() for a, b in pairs):
+        raise EnvError(
+            f"{where}: an episode ended and was reset, and final_obs is the same memory as obs: what was "
+            "seen before the reset is overwritten. Copy it before the reset"
+        )
+
+
+def _check_untouched(action: Tree, given: Tree, t: int) -> None:
+    for a, b in zip(tree.leaves(action), tree.leaves(given)):
+        if not torch.equal(a, b):
+            raise EnvError(
+                f"step {t}: the env changed the action tensor in place, which belongs to the rollout: "
+                "clone it, or avoid in-place operations such as clamp_"
+            )
+
+
+def _record(obs: Tree, name: str, rows: Tensor) -> dict[str, Tensor]:
+    return {part: leaf.clone() for part, leaf in tree.named_leaves(tree.zero_where(~rows, obs), name)}
+
+
+def _check_same(one: _Run, other: _Run, how: str, cause: str) -> None:
+    for t, (a, b) in enumerate(zip(one.record, other.record)):
+        for name in a:
+            differ = ~torch.isclose(a[name].double(), b[name].double(), rtol=0, atol=0, equal_nan=True)
+            if differ.any():
+                row = int(differ.nonzero()[0, 0])
+                where = "after reset" if t == 0 else f"at step {t - 1}"
+                raise EnvError(f"{how} gave another {name} {where}, row {row}: {cause}")
+
+
+def _check_resume(env: Any, steps: int, seed: int, actions: list[Tree]) -> None:
+    """Run on from a snapshot twice: at once, and again after ``restore``."""
+    half = steps // 2
+    env.reset(seed)
+    for action in actions[:half]:
+        env.step(tree.clone(action))
+    saved = env.snapshot()
+    futures = []
+    for attempt in range(2):
+        obs = tree.clone(env.restore(saved)) if attempt else None
+        stream = [_plain(env.step(tree.clone(action))) for action in actions[half:]]
+        futures.append(_Run([], stream, Seen(0, 0, 0, 0)))
+        if obs is not None:
+            inside = torch.ones(env.num_envs * env.agents, dtype=torch.bool, device=env.device)
+            _check_tree(env, obs, "restore", "obs", ~inside)
+    _check_same(*futures, "restore(snapshot()) and the same actions", _UNSAVED)
+
+
+def _plain(step: Step) -> dict[str, Tensor]:
+    """What is defined in every row, whatever went before."""
+    return {
+        k: getattr(step, k).clone() for k in ("reward", "terminated", "truncated", "valid", "first")
+    } | (_record(step.obs, "obs", step.first | (step.valid & ~(step.terminated | step.truncated))))

@@ -1,0 +1,111 @@
+"""From whatever a user calls an env to a BatchedEnv."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import gymnasium as gym
+import torch
+from gymnasium.vector import VectorEnv
+
+from recollect.envs.batched import BatchedEnv
+from recollect.envs.gym_loop import GymLoop
+from recollect.envs.gym_vector import GymVector
+from recollect.errors import ConfigError
+
+__all__ = ["EnvLike", "GymLoop", "GymVector", "make_env"]
+
+EnvLike = str | Callable[..., gym.Env] | gym.Env | VectorEnv | BatchedEnv
+"""What ``make_env`` takes."""
+
+
+def make_env(
+    env: EnvLike,
+    num_envs: int,
+    *,
+    device: torch.device | str = "cpu",
+    env_kwargs: dict[str, Any] | None = None,
+) -> BatchedEnv:
+    """A BatchedEnv of ``num_envs`` slots, with its tensors on ``device``. ``env`` is one of
+
+    * a built-in task: its short name ("delayed-cue") or its id ("recollect/DelayedCue-v0");
+    * a Gymnasium id, also "module:Env-v0", which imports ``module`` first;
+    * a callable that returns a new ``gymnasium.Env`` in each call, such as an Env class;
+    * one ``gymnasium.Env`` (then ``num_envs`` is 1), a VectorEnv, or a BatchedEnv, which comes back as
+      it is. These are made already, so that ``num_envs`` must be theirs and ``env_kwargs`` empty.
+
+    ``env_kwargs`` go to the task, to ``gymnasium.make`` or to the callable.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs is {num_envs}: at least one env is needed")
+    kwargs = env_kwargs or {}
+    if isinstance(env, str):
+        return _from_name(env, num_envs, device, kwargs)
+    if isinstance(env, gym.Env | VectorEnv | BatchedEnv) and not isinstance(env, type):
+        _check_made(env, num_envs, torch.device(device), kwargs)
+        if isinstance(env, BatchedEnv):
+            return env
+        if isinstance(env, VectorEnv):
+            return GymVector(env, device=device)
+        return GymLoop([lambda: env], device=device)
+    if callable(env):
+        return GymLoop([functools.partial(env, **kwargs)] * num_envs, device=device)
+    raise ConfigError(
+        f"env is a {type(env).__name__}: give a task's name, a Gymnasium id, a callable that returns a "
+        "gymnasium.Env, a VectorEnv or a BatchedEnv"
+    )
+
+
+def _from_name(
+    name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any]
+) -> BatchedEnv:
+    from recollect.tasks import TASKS, make_task  # the tasks are built on envs, so only here
+
+    tasks = [*TASKS, *(task.id for task in TASKS.values())]
+    if name in tasks:
+        return make_task(name, num_envs, device=device, **kwargs)
+    make = functools.partial(gym.make, name, disable_env_checker=True, **kwargs)
+    try:
+        return GymLoop([make] * num_envs, device=device)
+    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and ":" not in name:
+            raise  # a dependency of a known env, not the env
+        raise ConfigError(_unknown(name, [*tasks, *gym.registry], error)) from None
+
+
+def _unknown(name: str, known: Iterable[str], error: Exception) -> str:
+    # Compared without version and case, so that "cartpole" finds CartPole-v1.
+    by_key: dict[str, str] = {}
+    for other in known:
+        by_key[_key(other)] = other  # the last of several versions
+    near = difflib.get_close_matches(_key(name), by_key, n=1)
+    hint = f": did you mean {by_key[near[0]]!r}?" if near else "."
+    return (
+        f"no env is registered as {name!r}{hint} An env of another package needs its module, "
+        f"'module:Env-v0', or an import before. ({error})"
+    )
+
+
+def _key(name: str) -> str:
+    return name.rsplit(":")[-1].rsplit("-v", 1)[0].lower().replace("-", "").replace("_", "")
+
+
+def _check_made(env: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any]) -> None:
+    kind = type(env).__name__
+    if kwargs:
+        raise ConfigError(f"env_kwargs {sorted(kwargs)} cannot reach a {kind} that is made already")
+    if isinstance(env, gym.Env):
+        if num_envs != 1:
+            raise ConfigError(
+                f"num_envs is {num_envs}, and env is one {kind}: give a callable that makes it, "
+                "such as its class or lambda: MyEnv(...)"
+            )
+    elif env.num_envs != num_envs:
+        raise ConfigError(f"num_envs is {num_envs}, and the given {kind} has {env.num_envs}")
+    if isinstance(env, BatchedEnv) and env.device.type != device.type:
+        raise ConfigError(
+            f"device is {device}, and the given {kind} is on {env.device}: give it device="
+        )

@@ -1,0 +1,201 @@
+"""Single Gymnasium envs, stepped one after another in this process.
+
+Leaner than Gymnasium's ``SyncVectorEnv``: rows are written straight into the arrays whose tensors the
+Step hands out, and nothing is copied, merged or iterated besides.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+
+from recollect import spaces
+from recollect.envs.values import (
+    Buffers,
+    RowError,
+    env_seeds,
+    flag,
+    number,
+    to_rows,
+    write_row,
+    write_rows,
+)
+from recollect.errors import ConfigError, EnvError, SpaceError
+from recollect.types import Step, Tree
+
+_NUMBERS = frozenset({float, int, np.float64, np.float32})
+"""Types of rewards that need no second look."""
+
+
+class GymLoop:
+    """A BatchedEnv of single envs. An env that ended is reset in the same step; every step is valid."""
+
+    agents = 1
+
+    def __init__(
+        self, makers: Sequence[Callable[[], gym.Env]], *, device: torch.device | str = "cpu"
+    ) -> None:
+        if not makers:
+            raise ConfigError("num_envs is 0: a GymLoop needs at least one env")
+        self.device = torch.device(device)
+        self.envs = _make_all(makers)
+        self.num_envs = len(self.envs)
+        self.observation_space: gym.Space = self.envs[0].observation_space
+        self.action_space: gym.Space = self.envs[0].action_space
+        for what, space in (("observation", self.observation_space), ("action", self.action_space)):
+            list(spaces.walk(space, f"{what}_space of {_name(self.envs[0])}"))
+        self._steppers = [env.step for env in self.envs]
+        self._now, self._next = (Buffers(self.observation_space, self.num_envs) for _ in range(2))
+        self._steps = -1  # since reset; -1 before the first
+
+    def reset(self, seed: int) -> Tree:
+        """Seed env i from (seed, i) and start it anew. Returns obs [B, ...]."""
+        self._steps = 0
+        seeds = env_seeds(seed, self.num_envs)
+        self._write_obs([self._restart(i, env_seed) for i, env_seed in enumerate(seeds)])
+        self._now, self._next = self._next, self._now
+        return self._now.obs_on(self.device)
+
+    def step(self, action: Tree) -> Step:
+        """Apply ``action`` [B, ...]; where an episode ended, ``obs`` is the next one's first."""
+        if self._steps < 0:
+            raise EnvError("GymLoop.step before GymLoop.reset: call reset(seed) first")
+        actions = to_rows(self.action_space, action, self.num_envs)
+        self._steps += 1
+        self._next.flags.fill(False)
+        observations, rewards = [], []
+        for step, row_action in zip(self._steppers, actions):
+            try:
+                result = step(row_action)
+            except Exception as error:
+                text = f"step({row_action!r}) raised {type(error).__name__}: {error}"
+                raise self._error(len(rewards), text) from error
+            try:
+                obs, reward, terminated, truncated, _ = result
+            except (TypeError, ValueError):
+                raise self._error(len(rewards), _wrong_result(result)) from None
+            # `is False` is the short way past the checks for the step that ends nothing.
+            if terminated is not False or truncated is not False:
+                obs = self._finish(len(rewards), obs, terminated, truncated)
+            observations.append(obs)
+            rewards.append(reward)
+        self._write_obs(observations)
+        self._write_rewards(rewards)
+        self._now, self._next = self._next, self._now
+        return self._now.step_on(self.device)
+
+    def close(self) -> None:
+        """Close all envs."""
+        for env in self.envs:
+            env.close()
+
+    def _finish(self, i: int, obs: Any, terminated: Any, truncated: Any) -> Any:
+        """Check the flags of env ``i``; at an end keep ``obs`` and reset. Returns the next obs."""
+        out = self._next
+        for key, given in (("terminated", terminated), ("truncated", truncated)):
+            value = flag(given)
+            if value is None:
+                raise self._error(
+                    i,
+                    f"{key} is {given!r} ({type(given).__name__}), not a bool: step returns "
+                    "(obs, reward, terminated, truncated, info), and a lone done is not accepted",
+                )
+            getattr(out, key)[i] = value
+        if not (out.terminated[i] or out.truncated[i]):
+            return obs
+        try:
+            # Written before the reset, because an env may use one array for all its observations.
+            write_row(self.observation_space, out.final_obs, i, obs)
+        except SpaceError as error:
+            raise self._error(i, str(error)) from None
+        out.first[i] = True
+        return self._restart(i, None)
+
+    def _restart(self, i: int, seed: int | None) -> Any:
+        try:
+            result = self.envs[i].reset() if seed is None else self.envs[i].reset(seed=seed)
+        except Exception as error:
+            raise self._error(i, f"reset raised {type(error).__name__}: {error}") from error
+        if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
+            raise self._error(
+                i,
+                f"reset returned a {type(result).__name__}, not (obs, info): is it written for the old "
+                "gym API? Return the observation and a dict",
+            )
+        return result[0]
+
+    def _write_obs(self, observations: list[Any]) -> None:
+        try:
+            write_rows(self.observation_space, self._next.obs, observations)
+        except RowError as error:
+            raise self._error(error.row, str(error)) from None
+
+    def _write_rewards(self, rewards: list[Any]) -> None:
+        array = self._next.reward
+        if not _NUMBERS.issuperset(map(type, rewards)):
+            rewards = [self._number(i, reward) for i, reward in enumerate(rewards)]
+        array[:] = rewards
+        # The dot product of finite rewards is finite, save for huge ones, and costs one short call.
+        if not math.isfinite(array.dot(array)) and not np.isfinite(array).all():
+            i = int(np.flatnonzero(~np.isfinite(array))[0])
+            raise self._error(
+                i,
+                f"the reward is {rewards[i]} ({array[i]} in float32): look for a division by zero or a "
+                "diverged simulation in the env",
+            )
+
+    def _number(self, i: int, reward: Any) -> float:
+        value = number(reward)
+        if value is None:
+            raise self._error(
+                i, f"the reward is {reward!r} ({type(reward).__name__}), not a number: return a float"
+            )
+        return value
+
+    def _error(self, i: int, text: str) -> EnvError:
+        return EnvError(f"env {i} ({_name(self.envs[i])}), step {self._steps}: {text}")
+
+
+def _make_all(makers: Sequence[Callable[[], gym.Env]]) -> list[gym.Env]:
+    envs: list[gym.Env] = []
+    for i, make in enumerate(makers):
+        env = make()
+        if not isinstance(env, gym.Env):
+            raise EnvError(
+                f"the callable for env {i} returned a {type(env).__name__}, not a gymnasium.Env: "
+                "envs of the old gym package need a conversion, such as shimmy's GymV21CompatibilityV0"
+            )
+        if any(env.unwrapped is other.unwrapped for other in envs):
+            raise EnvError(
+                f"the callable for env {i} returned an env that is in use already: its rows would step "
+                "one another. Make a new env in each call"
+            )
+        envs.append(env)
+        for kind in ("observation_space", "action_space"):
+            own, expected = getattr(env, kind), getattr(envs[0], kind)
+            if own != expected:
+                raise SpaceError(
+                    f"{kind} of env {i} is {own}, that of env 0 {expected}: they must be equal"
+                )
+    return envs
+
+
+def _wrong_result(result: Any) -> str:
+    expected = "step returns (obs, reward, terminated, truncated, info)"
+    if isinstance(result, tuple) and len(result) == 4:
+        return (
+            f"step returned 4 values, and {expected}: a lone done is not accepted, since a time limit "
+            "is not a death. Split done into terminated and truncated"
+        )
+    if isinstance(result, tuple):
+        return f"step returned {len(result)} values, and {expected}"
+    return f"step returned a {type(result).__name__}, and {expected}"
+
+
+def _name(env: gym.Env) -> str:
+    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__

@@ -1,0 +1,213 @@
+"""Any Gymnasium VectorEnv as a BatchedEnv. The one place that knows about autoreset.
+
+==========  ======================================================================================
+mode        what becomes of an end
+==========  ======================================================================================
+NEXT_STEP   ``obs`` is the final observation, ``first`` false; the step after it is a filler
+            (``valid`` false, its action unused) that brings the reset observation, ``first`` true
+SAME_STEP   ``obs`` is the reset observation, ``first`` true; ``final_obs`` comes out of the info
+DISABLED    this adapter resets what ended, in the same step: as SAME_STEP
+==========  ======================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from recollect import spaces
+from recollect.envs.values import Buffers, env_seeds, to_batch, write_batch, write_row
+from recollect.errors import EnvError, SpaceError
+from recollect.types import Step, Tree
+
+
+class GymVector:
+    """A BatchedEnv around a VectorEnv, in whichever autoreset mode it runs.
+
+    ``autoreset_mode`` is for a VectorEnv whose metadata does not name its mode. There is no default:
+    a wrong guess would shift every episode by a step, and nothing would tell.
+    """
+
+    agents = 1
+
+    def __init__(
+        self,
+        env: VectorEnv,
+        *,
+        autoreset_mode: AutoresetMode | str | None = None,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self.env = env
+        self.device = torch.device(device)
+        self.autoreset_mode = _mode(env, autoreset_mode)
+        self.num_envs = env.num_envs
+        self.observation_space: gym.Space = env.single_observation_space
+        self.action_space: gym.Space = env.single_action_space
+        for what, space in (("observation", self.observation_space), ("action", self.action_space)):
+            list(spaces.walk(space, f"single_{what}_space of {env}"))
+        self._now, self._next = (Buffers(self.observation_space, self.num_envs) for _ in range(2))
+        self._scratch = spaces.buffers(self.observation_space, self.num_envs)
+        self._ended = np.zeros(self.num_envs, np.bool_)  # in the last step
+        self._steps = -1  # since reset; -1 before the first
+
+    def reset(self, seed: int) -> Tree:
+        """Start all envs anew. Returns obs [B, ...].
+
+        Env i is seeded from (seed, i) where the VectorEnv takes a list of seeds, as Gymnasium's own
+        two do; any other gets one number that is derived from ``seed``.
+        """
+        seeds = env_seeds(seed, self.num_envs)
+        takes_list = isinstance(self.env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
+        self._steps = 0
+        self._ended[:] = False
+        self._write(self._next.obs, self._reset(seed=seeds if takes_list else seeds[0]))
+        self._now, self._next = self._next, self._now
+        return self._now.obs_on(self.device)
+
+    def step(self, action: Tree) -> Step:
+        """Apply ``action`` [B, ...]; the module's docstring says what becomes of an end."""
+        if self._steps < 0:
+            raise EnvError("GymVector.step before GymVector.reset: call reset(seed) first")
+        batch = to_batch(self.action_space, action, self.num_envs)
+        self._steps += 1
+        try:
+            result = self.env.step(batch)
+        except Exception as error:
+            raise self._error(f"step raised {type(error).__name__}: {error}") from error
+        if not isinstance(result, tuple) or len(result) != 5:
+            raise self._error(
+                "step does not return (obs, rewards, terminations, truncations, infos): a lone done is "
+                "not accepted, since a time limit is not a death"
+            )
+        obs, reward, terminated, truncated, info = result
+        out = self._next
+        self._write(out.obs, obs)
+        out.terminated[:] = self._flags("terminations", terminated)
+        out.truncated[:] = self._flags("truncations", truncated)
+        out.reward[:] = self._rewards(reward)
+        if self.autoreset_mode == AutoresetMode.NEXT_STEP:
+            self._finish_next_step(out)
+        else:
+            np.logical_or(out.terminated, out.truncated, out=out.first)
+            if out.first.any():
+                self._finish_same_step(out, info)
+        self._check_finite(out.reward)
+        self._now, self._next = out, self._now
+        return out.step_on(self.device)
+
+    def close(self) -> None:
+        """Close the VectorEnv."""
+        self.env.close()
+
+    def _finish_next_step(self, out: Buffers) -> None:
+        """What ended in the last step was reset in this one; what ended now stays as it is."""
+        filler, ended = self._ended, out.terminated | out.truncated
+        if (filler & ended).any():
+            i = int(np.flatnonzero(filler & ended)[0])
+            raise self._error(
+                f"env {i} ended in the step that should have reset it: "
+                "metadata['autoreset_mode'] is NEXT_STEP, and the env seems to reset in the same step"
+            )
+        out.first[:] = filler
+        np.logical_not(filler, out=out.valid)
+        out.reward[filler] = 0.0
+        if ended.any():
+            _copy_rows(self.observation_space, out.final_obs, out.obs, ended)
+        self._ended = ended
+
+    def _finish_same_step(self, out: Buffers, info: Mapping[str, Any]) -> None:
+        """Final observations out of the info (SAME_STEP), or by a reset of our own (DISABLED)."""
+        if self.autoreset_mode == AutoresetMode.SAME_STEP:
+            self._take_final_obs(out, info)
+            return
+        _copy_rows(self.observation_space, out.final_obs, out.obs, out.first)
+        self._write(self._scratch, self._reset(options={"reset_mask": out.first.copy()}))
+        _copy_rows(self.observation_space, out.obs, self._scratch, out.first)
+
+    def _take_final_obs(self, out: Buffers, info: Mapping[str, Any]) -> None:
+        """Gymnasium's object array with one observation for each env that ended, or a plain batch."""
+        final = info.get("final_obs")
+        if final is None:
+            raise self._error(
+                "an episode ended, and info has no 'final_obs': in SAME_STEP mode the observation "
+                f"before the reset is found there (Gymnasium 1.1 or later); info has {sorted(info)}"
+            )
+        if isinstance(final, list) or (isinstance(final, np.ndarray) and final.dtype == object):
+            for i in np.flatnonzero(out.first).tolist():
+                try:
+                    write_row(self.observation_space, out.final_obs, i, final[i])
+                except SpaceError as error:
+                    raise self._error(f"env {i}, info['final_obs']: {error}") from None
+        else:
+            self._write(self._scratch, final)
+            _copy_rows(self.observation_space, out.final_obs, self._scratch, out.first)
+
+    def _reset(self, **how: Any) -> Any:
+        try:
+            obs, _ = self.env.reset(**how)
+        except Exception as error:
+            raise self._error(f"reset raised {type(error).__name__}: {error}") from error
+        return obs
+
+    def _write(self, arrays: Any, obs: Any) -> None:
+        try:
+            write_batch(self.observation_space, arrays, obs)
+        except SpaceError as error:
+            raise self._error(str(error)) from None
+
+    def _flags(self, name: str, value: Any) -> np.ndarray:
+        array = np.asarray(value)
+        if array.dtype != np.bool_ or array.shape != (self.num_envs,):
+            raise self._error(
+                f"{name} has dtype {array.dtype} and shape {array.shape}, not bool ({self.num_envs},)"
+            )
+        return array
+
+    def _rewards(self, value: Any) -> np.ndarray:
+        array = np.asarray(value)
+        if array.dtype.kind not in "fiub" or array.shape != (self.num_envs,):
+            raise self._error(
+                f"rewards have dtype {array.dtype} and shape {array.shape}, and one number for each of "
+                f"{self.num_envs} envs is needed"
+            )
+        return array
+
+    def _check_finite(self, rewards: np.ndarray) -> None:
+        finite = np.isfinite(rewards)
+        if not finite.all():
+            i = int(np.flatnonzero(~finite)[0])
+            raise self._error(
+                f"the reward of env {i} is {rewards[i]}: look for a division by zero or a diverged "
+                "simulation in the env"
+            )
+
+    def _error(self, text: str) -> EnvError:
+        return EnvError(f"{self.env}, step {self._steps}: {text}")
+
+
+def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
+    mode = given if given is not None else (env.metadata or {}).get("autoreset_mode")
+    names = [mode.name for mode in AutoresetMode]
+    if mode is None:
+        raise EnvError(
+            f"{env} does not say in metadata['autoreset_mode'] how it resets an env that ended: set it "
+            f"there, or wrap it yourself, GymVector(env, autoreset_mode=...), with one of {names}"
+        )
+    for known in AutoresetMode:
+        if mode in (known, known.name, known.value):
+            return known
+    raise EnvError(f"autoreset_mode of {env} is {mode!r}: it must be one of {names}")
+
+
+def _copy_rows(space: gym.Space, target: Any, source: Any, mask: np.ndarray) -> None:
+    """Copy the rows of ``mask`` [B] in every leaf [B, ...]."""
+
+    def copy(_: gym.Space, into: np.ndarray, out_of: np.ndarray) -> None:
+        into[mask] = out_of[mask]
+
+    spaces.map(copy, space, target, source)

@@ -1,0 +1,304 @@
+"""Values between Gymnasium and Recollect: what an env says and takes, checked and in the right dtype.
+
+Observations are written into preallocated arrays: a list of single ones (``write_rows``), one of them
+(``write_row``) or a batch as a VectorEnv returns it (``write_batch``). Actions come out as one batch
+(``to_batch``) or as a list of single ones (``to_rows``). A value that differs from its space only in
+dimensions of size one is reshaped here, and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces as gym_spaces
+from torch import Tensor
+
+from recollect import spaces, tree
+from recollect.errors import ConfigError, SpaceError
+from recollect.types import Step, Tree
+
+_OBS = "the observation"
+
+_KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "b"}
+"""Kinds of numpy dtypes that a target kind takes without changing what the numbers mean."""
+
+
+class RowError(SpaceError):
+    """A SpaceError that knows its row."""
+
+    def __init__(self, row: int, text: str) -> None:
+        super().__init__(text)
+        self.row = row
+
+
+class Buffers:
+    """The arrays of one Step, and the Step whose CPU tensors look at the same memory.
+
+    The adapters hold two and alternate, so that a Step is not overwritten while the next is made.
+    """
+
+    def __init__(self, space: gym.Space, rows: int) -> None:
+        self.obs = spaces.buffers(space, rows)
+        self.final_obs = spaces.buffers(space, rows)
+        self.reward = np.zeros(rows, np.float32)
+        self.flags = np.zeros((3, rows), np.bool_)
+        self.terminated, self.truncated, self.first = self.flags
+        self.valid = np.ones(rows, np.bool_)
+        self._step = Step(
+            obs=_tensors(space, self.obs),
+            first=torch.from_numpy(self.first),
+            reward=torch.from_numpy(self.reward),
+            terminated=torch.from_numpy(self.terminated),
+            truncated=torch.from_numpy(self.truncated),
+            final_obs=_tensors(space, self.final_obs),
+            valid=torch.from_numpy(self.valid),
+        )
+
+    def obs_on(self, device: torch.device) -> Tree:
+        """The observation, copied only if ``device`` is not the CPU."""
+        return self._step.obs if device.type == "cpu" else tree.to(self._step.obs, device)
+
+    def step_on(self, device: torch.device) -> Step:
+        """The Step, each tensor copied once if ``device`` is not the CPU."""
+        step = self._step
+        if device.type == "cpu":
+            return step
+        obs = tree.to(step.obs, device)
+        # Where nothing ended, final_obs may be anything: save the copy.
+        ended = bool(self.terminated.any() or self.truncated.any())
+        return Step(
+            obs=obs,
+            first=step.first.to(device),
+            reward=step.reward.to(device),
+            terminated=step.terminated.to(device),
+            truncated=step.truncated.to(device),
+            final_obs=tree.to(step.final_obs, device) if ended else obs,
+            valid=step.valid.to(device),
+        )
+
+
+def write_rows(space: gym.Space, arrays: Any, values: list[Any]) -> None:
+    """Write one observation per row into ``arrays`` [rows, ...]; RowError names one that misfits."""
+    try:
+        _write_at_once(space, arrays, values)
+    except (TypeError, ValueError, LookupError):
+        # Something is unusual: row by row it is either put right or named.
+        for row, value in enumerate(values):
+            try:
+                write_row(space, arrays, row, value)
+            except SpaceError as error:
+                raise RowError(row, str(error)) from None
+
+
+def _write_at_once(space: gym.Space, arrays: Any, values: list[Any]) -> None:
+    """A NumPy call or two per leaf, which raise for whatever needs a closer look."""
+    if isinstance(arrays, np.ndarray):  # the leaf first: Dict and Tuple are ABCs, slow to ask
+        if arrays.ndim > 1:
+            # [rows, n, ...] seen as [rows * n, ...]: np.concatenate checks all dimensions but n.
+            if set(map(len, values)) != {arrays.shape[1]}:
+                raise ValueError
+            flat = arrays.reshape(-1, *arrays.shape[2:])
+            np.concatenate(
+                values, out=flat, casting="same_kind" if arrays.dtype.kind == "f" else "safe"
+            )
+        else:
+            arrays[:] = _fitted(values, arrays.dtype, arrays.shape, _OBS)
+            _check_range(space, arrays, _OBS)
+    elif isinstance(space, gym_spaces.Dict):
+        for key, sub in space.spaces.items():
+            _write_at_once(sub, arrays[key], [value[key] for value in values])
+    elif isinstance(space, gym_spaces.Tuple):
+        for i, sub in enumerate(space.spaces):
+            _write_at_once(sub, arrays[i], [value[i] for value in values])
+
+
+def write_row(space: gym.Space, arrays: Any, row: int, value: Any, name: str = _OBS) -> None:
+    """Write one observation into its row of ``arrays`` [rows, ...], checked against ``space``."""
+    if isinstance(arrays, np.ndarray):
+        fitted = _fitted(value, arrays.dtype, arrays.shape[1:], name)
+        _check_range(space, fitted, name)
+        arrays[row] = fitted
+    else:
+        for key, sub, item in _items(space, value, name):
+            write_row(sub, arrays[key], row, item, f"{name}[{key!r}]")
+
+
+def write_batch(space: gym.Space, arrays: Any, values: Any, name: str = _OBS) -> None:
+    """Write a batch ``[rows, ...]`` of observations, as a VectorEnv returns it."""
+    if isinstance(arrays, np.ndarray):
+        fitted = _fitted(values, arrays.dtype, arrays.shape, name)
+        _check_range(space, fitted, name)
+        arrays[...] = fitted
+    else:
+        for key, sub, item in _items(space, values, name):
+            write_batch(sub, arrays[key], item, f"{name}[{key!r}]")
+
+
+def to_batch(space: gym.Space, action: Tree, rows: int, name: str = "the action") -> Any:
+    """An action tree ``[rows, ...]`` as arrays in the dtypes of ``space`` and in memory of their own.
+
+    A copy, because an env may keep or change what it is given, and the tensor is the rollout's.
+    """
+    if not isinstance(space, spaces.LEAVES):
+        parts = {
+            key: to_batch(sub, item, rows, f"{name}[{key!r}]")
+            for key, sub, item in _items(space, action, name)
+        }
+        return parts if isinstance(space, gym_spaces.Dict) else tuple(parts.values())
+    if isinstance(action, Tensor):
+        action = action.numpy(force=True)
+    dtype = spaces.numpy_dtype(space)
+    shape = (rows, *(space.shape or ()))
+    if type(action) is not np.ndarray or action.dtype is not dtype or action.shape != shape:
+        action = _fitted(action, dtype, shape, name)
+    if isinstance(space, gym_spaces.Box) and space.dtype != dtype:
+        return _widened(space, action)
+    return action.copy()
+
+
+def to_rows(space: gym.Space, action: Tree, rows: int) -> list[Any]:
+    """An action tree ``[rows, ...]`` as a list of single actions, each as ``space`` samples it."""
+    if (
+        isinstance(space, gym_spaces.Discrete)
+        and isinstance(action, Tensor)
+        and action.dtype is torch.int64
+        and action.shape == (rows,)
+    ):
+        return list(action.numpy(force=True))  # the commonest case: scalars need no copy
+    return _split(space, to_batch(space, action, rows))
+
+
+def _split(space: gym.Space, batch: Any) -> list[Any]:
+    if isinstance(space, spaces.LEAVES):
+        if space.shape == () and isinstance(space, gym_spaces.Box):
+            return [batch[row, ...] for row in range(len(batch))]  # 0-d arrays, which Box asks for
+        return list(batch)
+    if isinstance(space, gym_spaces.Dict):
+        parts = [_split(sub, batch[key]) for key, sub in space.spaces.items()]
+        return [dict(zip(space.spaces, row)) for row in zip(*parts)]
+    assert isinstance(space, gym_spaces.Tuple)  # spaces.walk has seen to it
+    return list(zip(*(_split(sub, batch[i]) for i, sub in enumerate(space.spaces))))
+
+
+def _widened(space: gym_spaces.Box, action: np.ndarray) -> np.ndarray:
+    """float32 in the dtype of ``space``; a bound stays that bound, though float32 had to round it."""
+    wide = action.astype(space.dtype)
+    wide = np.where(action == space.high.astype(action.dtype), space.high, wide)
+    return np.where(action == space.low.astype(action.dtype), space.low, wide).astype(space.dtype)
+
+
+def number(value: Any) -> float | None:
+    """``value`` as a float if it is a real number (or one in an array of one), else None."""
+    if isinstance(value, bool | int | float | np.number | np.bool_ | np.ndarray | Tensor):
+        array = np.asarray(value)
+        if array.size == 1 and array.dtype.kind in "fiub":
+            return float(array.reshape(()))
+    return None
+
+
+def flag(value: Any) -> bool | None:
+    """``value`` as a bool if it is one (or one in an array of one), else None."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, np.ndarray | Tensor):
+        array = np.asarray(value)
+        if array.size == 1 and array.dtype.kind == "b":
+            return bool(array.reshape(()))
+    return None
+
+
+def env_seeds(seed: int, count: int) -> list[int]:
+    """Distinct seeds for ``count`` envs; number i depends on (seed, i) only, not on ``count``.
+
+    31 bits, because some simulators hold their seed in a signed 32-bit integer.
+    """
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ConfigError(f"reset(seed={seed!r}): a seed is an integer from 0 up")
+    seeds: dict[int, None] = {}
+    for i in range(count):
+        attempt = 0
+        while (drawn := _draw(int(seed), i, attempt)) in seeds:
+            attempt += 1
+        seeds[drawn] = None
+    return list(seeds)
+
+
+def _draw(*key: int) -> int:
+    return int(np.random.SeedSequence(key).generate_state(1)[0]) >> 1
+
+
+def _items(space: gym.Space, value: Any, name: str) -> Iterator[tuple[Any, gym.Space, Any]]:
+    """(key, sub-space, sub-value) of a value that must have the structure of ``space``."""
+    if isinstance(space, gym_spaces.Dict):
+        if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
+            expected = f"a dict with the keys {sorted(space.spaces)}"
+            raise SpaceError(f"{name} is {_described(value)}, and its space says {expected}")
+        for key, sub in space.spaces.items():
+            yield key, sub, value[key]
+    elif isinstance(space, gym_spaces.Tuple):
+        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
+            expected = f"a tuple of {len(space.spaces)}"
+            raise SpaceError(f"{name} is {_described(value)}, and its space says {expected}")
+        for i, sub in enumerate(space.spaces):
+            yield i, sub, value[i]
+
+
+def _fitted(value: Any, dtype: np.dtype, shape: tuple[int, ...], name: str) -> np.ndarray:
+    """``value`` as an array of ``dtype`` and ``shape``, or a SpaceError that says what is wrong."""
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise SpaceError(
+            f"{name} is {_described(value)} that NumPy cannot read ({error}): return NumPy arrays; "
+            "an env that lives on a GPU is best written as a BatchedEnv"
+        ) from None
+    if array.dtype.kind not in _KINDS[dtype.kind]:
+        found = f"has dtype {array.dtype}" if array.dtype.kind in "fiubc" else f"is {_described(value)}"
+        raise SpaceError(
+            f"{name} {found}, and its space says {dtype}: the values would not survive. Declare the "
+            "space with the dtype of the values, or cast them in the env"
+        )
+    if array.shape != shape:
+        if _squeezed(array.shape) != _squeezed(shape):
+            raise SpaceError(
+                f"{name} has shape {array.shape}, and its space says {shape}: "
+                "does the declared space fit what the env returns?"
+            )
+        array = array.reshape(shape)
+    if dtype.kind == "f" or np.can_cast(array.dtype, dtype):
+        return array.astype(dtype, copy=False)
+    limits = np.iinfo(dtype)  # another integer: look before NumPy wraps around
+    if array.size and (array.min() < limits.min or array.max() > limits.max):
+        raise SpaceError(
+            f"{name} has values from {array.min()} to {array.max()}, which {dtype} cannot hold"
+        )
+    return array.astype(dtype)
+
+
+def _check_range(space: gym.Space, array: np.ndarray, name: str) -> None:
+    """A category that does not exist would be an index out of bounds deep in the policy."""
+    if isinstance(space, gym_spaces.Discrete):
+        low, high = int(space.start), int(space.start + space.n) - 1
+        if array.min() < low or array.max() > high:
+            worst = array.min() if array.min() < low else array.max()
+            raise SpaceError(f"{name} is {worst}, outside {space}: its values are {low} to {high}")
+
+
+def _squeezed(shape: tuple[int, ...]) -> list[int]:
+    return [size for size in shape if size != 1]
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"a dict with the keys {sorted(map(str, value))}"
+    if isinstance(value, tuple | list):
+        return f"a {type(value).__name__} of {len(value)}"
+    return f"a {type(value).__name__}"
+
+
+def _tensors(space: gym.Space, arrays: Any) -> Tree:
+    return spaces.map(lambda _, array: torch.from_numpy(array), space, arrays)

@@ -1,0 +1,166 @@
+"""The gauges: what an update measures about itself, and the checks that stop a run.
+
+Everything is computed as tensors on the device and read in one go, once an iteration.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from recollect import tree
+from recollect.errors import AlignmentError, DivergedError, EnvError
+from recollect.policy.policy import Policy
+from recollect.refresh import refresh
+from recollect.rollout import Rollout
+
+
+def read(metrics: dict[str, Tensor]) -> dict[str, float]:
+    """All metrics as numbers, in one synchronisation."""
+    values = torch.stack([value.detach().double().reshape(()) for value in metrics.values()])
+    return dict(zip(metrics, values.tolist()))
+
+
+def describe(rollout: Rollout, advantage: Tensor, returns: Tensor) -> dict[str, Tensor]:
+    """Mean, spread and range of reward, value, advantage and return over the valid steps.
+
+    ``advantage`` and ``returns`` are [T, B]. Explained variance is 1 - Var[R - V] / Var[R].
+    """
+    valid = rollout.valid
+    value = rollout.record["value"]
+    named = {"reward": rollout.reward, "value": value, "advantage": advantage, "return": returns}
+    samples = torch.stack([x[valid] for x in named.values()])  # [4, N]
+    if samples.shape[1] == 0:
+        raise EnvError("a whole rollout without one valid step: every row was a filler or a dead agent")
+    std, mean = torch.std_mean(samples, dim=1, correction=0)
+    low, high = samples.aminmax(dim=1)
+    metrics = {}
+    for i, name in enumerate(named):
+        metrics |= {f"{name}/mean": mean[i], f"{name}/std": std[i]}
+        metrics |= {f"{name}/min": low[i], f"{name}/max": high[i]}
+    variance = samples[3].var(correction=0)
+    residual = (samples[3] - samples[1]).var(correction=0)
+    metrics["explained_variance"] = torch.where(variance > 0, 1 - residual / variance, torch.nan)
+    return metrics
+
+
+def state_norms(rollout: Rollout) -> dict[str, Tensor]:
+    """The norm of the stored states, and how fast it drifts within episodes, per step.
+
+    Drift compares neighbouring stored states of the same episode; NaN if there are none.
+    """
+    norm = _norm(rollout)
+    if norm is None:
+        return {}
+    steps = torch.tensor(rollout.state_steps, device=norm.device)
+    metrics = {"state/norm": norm.mean(), "state/norm_max": norm.max()}
+    resets = rollout.first.long().cumsum(0)
+    # The raw state at step s belongs to the episode of step s - 1: the two are of one episode if
+    # nothing opened in steps s_k .. s_(k+1) - 1.
+    before = torch.where(steps > 0, steps - 1, 0)
+    opened = resets[steps[1:] - 1] - torch.where(steps[:-1, None] > 0, resets[before[:-1]], 0)
+    together = opened == 0
+    growth = (norm[1:] - norm[:-1]) / (steps[1:] - steps[:-1]).unsqueeze(1)
+    count = together.sum()
+    total = growth.masked_fill(~together, 0).sum()
+    metrics["state/drift"] = torch.where(count > 0, total / count, torch.nan)
+    return metrics
+
+
+@torch.no_grad()
+def staleness(policy: Policy, rollout: Rollout) -> Tensor:
+    """How far the stored states are from those that the current weights would have: a ratio.
+
+    The norm of the difference over the norm of the stored states, over all stored states but the
+    rollout's first, which is where the replay starts; 0 if there is no other.
+    """
+    if len(rollout.state_steps) < 2:
+        return torch.zeros((), device=rollout.reward.device)
+    fresh = tree.leaves(refresh(policy, rollout).states)
+    stored = tree.leaves(rollout.states)
+    gap = sum(((a[1:] - b[1:]).float().square().sum() for a, b in zip(fresh, stored)), torch.zeros(()))
+    size = sum((b[1:].float().square().sum() for b in stored), torch.zeros(()))
+    return (gap / size.clamp(min=1e-12)).sqrt()
+
+
+def summarise(
+    steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm: float
+) -> dict[str, Tensor]:
+    """The minibatches of an update in one row: means, the first one's deviations, the last KL."""
+    metrics = {}
+    for name in ("loss/policy", "loss/value", "entropy", "kl", "clip_fraction"):
+        metrics[name] = torch.stack([stats[name] for stats in steps]).mean()
+    for name in ("deviation/log_prob", "deviation/value"):
+        metrics[name] = steps[0][name]
+    metrics["kl_last"] = steps[-1]["kl"]
+    metrics["minibatches"] = torch.tensor(float(len(steps)))
+    norms = [stats["grad_norm"] for stats in steps if "grad_norm" in stats]
+    if norms:
+        norm = torch.stack(norms)
+        metrics["grad_norm"] = norm.mean()
+        metrics["grad_norm_max"] = norm.max()
+        metrics["grad_clip_rate"] = (norm > max_grad_norm).float().mean()
+    if stale:
+        metrics["staleness"] = stale[-1]
+        metrics |= {f"staleness/epoch_{i + 1}": value for i, value in enumerate(stale)}
+    return metrics
+
+
+def check_finite_rollout(rollout: Rollout) -> None:
+    """Raise if an observation or reward of a valid step is NaN or Inf, and say which."""
+    T = rollout.steps
+    named = [("reward", rollout.reward)]
+    named += [(f"obs.{n}" if n else "obs", leaf[:T]) for n, leaf in tree.named_leaves(rollout.obs)]
+    for name, leaf in named:
+        # The sum is finite unless something in it is not, or it overflows: then look closely.
+        if not leaf.is_floating_point() or torch.isfinite(leaf.sum()):
+            continue
+        bad = ~torch.isfinite(leaf).flatten(2).all(2) if leaf.dim() > 2 else ~torch.isfinite(leaf)
+        bad &= rollout.valid
+        if bad.any():
+            t, row = bad.nonzero()[0].tolist()
+            value = leaf[t, row][~torch.isfinite(leaf[t, row])].flatten()[0].item()
+            raise EnvError(
+                f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence} "
+                f"(step {rollout.sequence * T + t} of that row): the env produced it; nothing was learned "
+                "from this rollout, and the weights are as they were before it"
+            )
+
+
+def check(metrics: dict[str, float], tolerance: float, policy: Policy, update: int) -> None:
+    """Raise if the learner does not reproduce the actor, or if the gradient is not finite."""
+    if not metrics.get("grad_norm_max", 0.0) < float("inf"):
+        raise DivergedError(_explain_divergence(policy, metrics, update))
+    scale = max(1.0, metrics["value/max"] - metrics["value/min"], metrics.get("value_scale", 1.0))
+    log_prob, value = metrics["deviation/log_prob"], metrics["deviation/value"] / scale
+    if not (log_prob <= tolerance and value <= tolerance):
+        raise AlignmentError(
+            f"update {update}: before its first optimiser step the learner recomputed log-probs that deviate "
+            f"from the recorded ones by {log_prob:.2e} and values by {value:.2e} (in units of their scale; "
+            f"tolerance {tolerance:.0e}). It does not see what the actor saw: a different state at a chunk's "
+            "start, a reset at another step, an observation changed in place, dropout or batch statistics in "
+            "a custom network, or weights changed in mid-rollout. With weights that are huge or "
+            "near-deterministic Gaussians, rounding alone can do it: then raise `tolerance`"
+        )
+
+
+def _explain_divergence(policy: Policy, metrics: dict[str, float], update: int) -> str:
+    names = [
+        name
+        for name, parameter in policy.named_parameters()
+        if parameter.grad is not None and not torch.isfinite(parameter.grad).all()
+    ]
+    losses = ", ".join(f"{k} {metrics[k]:.3g}" for k in ("loss/policy", "loss/value", "entropy"))
+    return (
+        f"update {update}, minibatch {int(metrics['minibatches'])}: the gradient is not finite, first in "
+        f"{names[0] if names else 'an earlier minibatch'} ({losses}). That step was not applied: the weights "
+        "are the last finite ones. Lower learning_rate, or look at the spread of rewards and advantages"
+    )
+
+
+def _norm(rollout: Rollout) -> Tensor | None:
+    """The norm over all leaves of every stored state, [S, B]."""
+    leaves = tree.leaves(rollout.states)
+    if not leaves:
+        return None
+    return torch.stack([leaf.float().flatten(2).square().sum(2) for leaf in leaves]).sum(0).sqrt()

@@ -1,0 +1,181 @@
+"""Metrics: what each one means, the episodes behind them, and a history that stays small."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from recollect.rollout import Rollout
+
+GLOSSARY = {
+    "steps": "valid env steps so far, over all rows",
+    "updates": "rollouts learned from so far",
+    "episodes": "episodes finished so far",
+    "return": "mean return of the last finished episodes (at most 100), unscaled rewards",
+    "length": "mean length of the same episodes, in steps",
+    "loss/policy": "the clipped surrogate loss, mean over the update's minibatches",
+    "loss/value": "half the squared value error, in units of the returns' spread",
+    "entropy": "mean entropy of the action distribution, in nats",
+    "kl": "mean KL divergence from the acting policy over the update's minibatches (k3 estimator)",
+    "kl_last": "the same in the last minibatch of the update",
+    "clip_fraction": "share of steps whose probability ratio was clipped",
+    "minibatches": "optimiser steps of this update; fewer than planned if the KL ended it",
+    "grad_norm": "mean gradient norm before clipping",
+    "grad_norm_max": "largest gradient norm before clipping",
+    "grad_clip_rate": "share of minibatches whose gradient was clipped",
+    "explained_variance": "1 - Var[return - value] / Var[return]; 1 is a perfect critic",
+    "value_scale": "spread of the returns that the critic predicts in (PopArt)",
+    "deviation/log_prob": "largest difference of recomputed and recorded log-probs before the first "
+    "optimiser step of the update: 0 but for rounding, or the memory is wrong",
+    "deviation/value": "the same for values",
+    "state/norm": "mean norm of the stored states",
+    "state/norm_max": "largest norm of a stored state",
+    "state/drift": "growth of that norm within episodes, per step",
+    "staleness": "how far the stored states are from those of the updated weights, as a ratio",
+    "learning_rate": "of the encoder and the core",
+    "entropy_coef": "weight of the entropy bonus",
+    "speed/total": "env steps per second, everything included",
+    "speed/env": "env steps per second if there were only the env",
+    "speed/act": "env steps per second if there were only the acting",
+    "speed/learn": "env steps per second if there were only the learning",
+} | {
+    f"{name}/{kind}": f"{words} {what}"
+    for name, what in {
+        "reward": "reward of the rollout's valid steps",
+        "value": "recorded value of the rollout's valid steps",
+        "advantage": "advantage before normalisation",
+        "return": "return target of the critic",
+    }.items()
+    for kind, words in {
+        "mean": "mean",
+        "std": "spread of the",
+        "min": "lowest",
+        "max": "highest",
+    }.items()
+}
+"""Every metric with one line. ``staleness/epoch_K`` is ``staleness`` after the K-th epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """Finished episodes, N of them."""
+
+    returns: np.ndarray
+    """[N] sums of the raw rewards."""
+    lengths: np.ndarray
+    """[N] valid steps."""
+
+
+class EpisodeTracker:
+    """Cuts the stream of rollouts into episodes; keeps running sums and the last 100."""
+
+    def __init__(self, rows: int, window: int = 100):
+        self.count = 0
+        self.recent: deque[tuple[float, int]] = deque(maxlen=window)
+        self._return = np.zeros(rows)
+        self._length = np.zeros(rows, dtype=np.int64)
+
+    def add(self, rollout: Rollout) -> Episodes:
+        """The episodes that ended in this rollout, in order of time."""
+        valid = rollout.valid.cpu().numpy()
+        reward = np.where(valid, rollout.reward.cpu().numpy(), 0.0).astype(np.float64)
+        ended = (rollout.terminated | rollout.truncated).cpu().numpy() & valid
+        # Running totals since each row's start, with what the row brought along.
+        total = reward.cumsum(0) + self._return
+        steps = valid.cumsum(0) + self._length
+        rows, times = ended.T.nonzero()  # row by row, and in order of time within each
+        returns, lengths = (
+            _since_previous(total[times, rows], rows),
+            _since_previous(steps[times, rows], rows),
+        )
+        self._return, self._length = total[-1].copy(), steps[-1].copy()
+        np.subtract.at(self._return, rows, returns)
+        np.subtract.at(self._length, rows, lengths)
+        order = times.argsort(kind="stable")
+        returns, lengths = returns[order], lengths[order]
+        self.count += len(rows)
+        self.recent.extend(zip(returns.tolist(), lengths.tolist()))
+        return Episodes(returns, lengths)
+
+    def forget_running(self) -> None:
+        """Drop the episodes that have not ended: the env starts anew."""
+        self._return[:] = 0
+        self._length[:] = 0
+
+    def metrics(self) -> dict[str, float]:
+        """Count, and mean return and length of the last episodes if there are any."""
+        summary = {"episodes": float(self.count)}
+        if self.recent:
+            returns, lengths = zip(*self.recent)
+            summary |= {"return": float(np.mean(returns)), "length": float(np.mean(lengths))}
+        return summary
+
+
+def _since_previous(total: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """What each running total gained since the one before it in the same row; both [N], row by row."""
+    gained = total.copy()
+    same = rows[1:] == rows[:-1]
+    gained[1:][same] -= total[:-1][same]
+    return gained
+
+
+class History:
+    """The metrics of the run so far, at most ``limit`` rows: when full, every other one is dropped."""
+
+    def __init__(self, limit: int = 2000):
+        self.rows: list[dict[str, float]] = []
+        self._limit, self._every, self._seen = limit, 1, 0
+
+    def add(self, row: dict[str, float]) -> None:
+        """Keep the row if it is one of each ``every``-th."""
+        if self._seen % self._every == 0:
+            self.rows.append(row)
+        self._seen += 1
+        if len(self.rows) > self._limit:
+            self.rows = self.rows[::2]
+            self._every *= 2
+
+    def column(self, name: str) -> tuple[list[float], list[float]]:
+        """The steps and the values of one metric, where it has a value."""
+        pairs = [(row["steps"], row[name]) for row in self.rows if name in row]
+        return [s for s, _ in pairs], [v for _, v in pairs]
+
+
+class Advisor:
+    """Watches the metrics and says each piece of advice once."""
+
+    def __init__(self, max_grad_norm: float, patience: int = 100):
+        self._limit, self._patience = max_grad_norm, patience
+        self._above = self._below = 0
+        self._last: dict[str, float] = {}
+        self._said: set[str] = set()
+
+    def watch(self, metrics: dict[str, float]) -> list[str]:
+        """Advice that this update gives rise to, if it was not given before."""
+        advice = {}
+        if "grad_norm" in metrics:
+            self._above = self._above + 1 if metrics["grad_clip_rate"] == 1 else 0
+            self._below = self._below + 1 if metrics["grad_norm_max"] < 0.1 else 0
+            if self._above >= self._patience:
+                advice["above"] = (
+                    f"the gradient was clipped in every minibatch of {self._above} updates "
+                    f"(norm {metrics['grad_norm']:.3g}, limit {self._limit:g}): lower learning_rate"
+                )
+            if self._below >= self._patience:
+                advice["below"] = (
+                    f"the gradient norm stayed below 0.1 for {self._below} updates: raise learning_rate"
+                )
+        for name in ("advantage/std", "value/std", "reward/std"):
+            now, before = metrics[name], self._last.get(name, 0.0)
+            if min(now, before) > 0 and max(now, before) >= 10 * min(now, before):
+                what = name.split("/")[0]
+                advice[name] = (
+                    f"the spread of the {what} went from {before:.3g} to {now:.3g} in one update: unstable; "
+                    "lower learning_rate, or raise num_envs or rollout"
+                )
+            self._last[name] = now
+        fresh = [text for key, text in advice.items() if key not in self._said]
+        self._said |= advice.keys()
+        return fresh

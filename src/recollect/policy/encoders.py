@@ -1,0 +1,412 @@
+"""From observations to features, by observation space.
+
+============================  =====================================================================
+space                         what the network sees
+============================  =====================================================================
+Box                           its numbers, flattened; integers become floats, nothing is rescaled
+Box that is an image          a conv stack; 8-bit values become floats divided by 255
+Discrete, MultiDiscrete       one-hot vectors (``start`` is respected); an id out of range is all zeros
+MultiBinary                   0.0 and 1.0
+Dict, Tuple, nested           all vectors joined go through one MLP, every image through its own conv
+                              stack; the results are joined
+============================  =====================================================================
+
+An image is a Box for which ``spaces.is_image`` holds (or by ``EncoderConfig.images``). Its channels
+are its smallest dimension, first (CHW) or last (HWC); if it is a cube, the last, as Gymnasium has it.
+
+The key ``action_mask`` of a Dict observation space is not encoded: it goes to the action head.
+
+Encoders take raw observations with one leading dimension, ``[N, ...]``, or such whose float leaves
+were normalised before; they never write to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+from itertools import pairwise
+from typing import Any, Literal, cast
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.errors import ConfigError, SpaceError
+from recollect.spaces import is_image, walk
+from recollect.types import Tree
+
+ACTION_MASK = "action_mask"
+
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+    # With the gain that keeps the scale of activations through layers; silu's is 1 / rms(silu(z)).
+    "tanh": (torch.tanh, 5.0 / 3.0),
+    "relu": (torch.relu, math.sqrt(2.0)),
+    "silu": (F.silu, 1.68),
+}
+
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Channels, kernel and stride of the layers of Mnih et al., 2015."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderConfig:
+    """The encoder that is built from an observation space."""
+
+    hidden: tuple[int, ...] = (128,)
+    """Widths of the MLP's layers, also after a conv stack; () passes the numbers on as they are."""
+    activation: Literal["tanh", "relu", "silu"] = "tanh"
+    """After every layer."""
+    layer_norm: bool = False
+    """Normalise every layer of the MLP before its activation."""
+    conv: Literal["small", "nature"] = "small"
+    """Images: 3 x 3 layers that halve the sides down to 8, for any size; or DQN's, from 36 x 36 on."""
+    images: Literal["auto", "always", "never"] = "auto"
+    """Which three-dimensional Boxes go through conv: those that look like images, all, or none."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hidden", tuple(self.hidden))
+        if any(not isinstance(width, int) or width < 1 for width in self.hidden):
+            raise ConfigError(
+                f"encoder.hidden is {self.hidden}: give widths of at least 1, such as (128,)"
+            )
+        _check_choice("encoder.activation", self.activation, tuple(ACTIVATIONS))
+        _check_choice("encoder.conv", self.conv, ("small", "nature"))
+        _check_choice("encoder.images", self.images, ("auto", "always", "never"))
+
+    def build(self, observation_space: gym.Space) -> Encoder:
+        """The encoder for this space."""
+        return Encoder(observation_space, self)
+
+
+class Encoder(nn.Module):
+    """Features [N, output_size] of observations [N, ...]; see the module's docstring."""
+
+    output_size: int
+    unit: Tensor
+
+    def __init__(self, observation_space: gym.Space, config: EncoderConfig | None = None):
+        super().__init__()
+        self.config = config = config or EncoderConfig()
+        leaves = _leaves(observation_space)
+        if not leaves:
+            raise SpaceError(
+                "the observation space has nothing to encode: it is empty or only an action mask"
+            )
+        self.vector_paths: list[tuple] = []
+        self.image_paths: list[tuple] = []
+        vectors, images = [], []
+        for path, space in leaves:
+            name = _name(path)
+            if _goes_through_conv(space, config):
+                self.image_paths.append(path)
+                images.append(_Image(cast(spaces.Box, space), config, name))
+            else:
+                self.vector_paths.append(path)
+                vectors.append(_Vector(space, name))
+        self.vectors, self.images = nn.ModuleList(vectors), nn.ModuleList(images)
+        self.mlp = _mlp(sum(vector.size for vector in vectors), config) if vectors else nn.Identity()
+        vector_size = sum(vector.size for vector in vectors)
+        if vectors and config.hidden:
+            vector_size = config.hidden[-1]
+        self.output_size = vector_size + sum(image.output_size for image in images)
+        # Has the dtype of the weights, which inputs must share.
+        self.register_buffer("unit", torch.ones(()), persistent=False)
+        # The usual case, one float vector, is linear and activation and nothing else.
+        self.plain = len(leaves) == 1 and bool(vectors) and vectors[0].plain
+
+    def forward(self, obs: Tree) -> Tensor:
+        """Obs [N, ...] -> [N, output_size]."""
+        dtype = self.unit.dtype
+        if self.plain:
+            return self.mlp(_leaf(obs, self.vector_paths[0]).to(dtype))
+        parts = []
+        if self.vector_paths:
+            vectors = [
+                vec(_leaf(obs, path), dtype) for vec, path in zip(self.vectors, self.vector_paths)
+            ]
+            parts.append(self.mlp(vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)))
+        parts += [image(_leaf(obs, path), dtype) for image, path in zip(self.images, self.image_paths)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+    def check(self, obs: Tree) -> None:
+        """Raise SpaceError if obs [N, ...] does not fit the space. Reads values: not for every step."""
+        for modules, paths in ((self.vectors, self.vector_paths), (self.images, self.image_paths)):
+            for module, path in zip(modules, paths):
+                cast("_Vector | _Image", module).check(_leaf(obs, path))
+
+
+class _Vector(nn.Module):
+    """One leaf as a float vector: [N, *shape] -> [N, size]."""
+
+    column: Tensor
+    ids: Tensor
+
+    def __init__(self, space: gym.Space, name: str):
+        super().__init__()
+        self.name = name
+        self.shape = tuple(space.shape or ())
+        self.columns = math.prod(self.shape)
+        self.size = self.columns
+        self.scale: float | None = None
+        self.plain = False
+        self.one_hot = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+        if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            column, ids = _one_hot_table(space)
+            self.size = len(ids)
+            self.register_buffer("column", torch.from_numpy(column), persistent=False)
+            self.register_buffer("ids", torch.from_numpy(ids), persistent=False)
+        elif isinstance(space, spaces.Box):
+            # An image that is flattened all the same keeps the range that images have.
+            self.scale = 1.0 / 255.0 if space.dtype == np.uint8 and is_image(space) else None
+            self.plain = np.dtype(space.dtype).kind == "f" and len(self.shape) == 1
+
+    def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        x = x.reshape(x.shape[0], self.columns)  # [N, *shape] -> [N, columns]
+        if self.one_hot:
+            # Comparing has no range check to wait for on a GPU, unlike F.one_hot.
+            return (x[:, self.column] == self.ids).to(dtype)
+        x = x.to(dtype)
+        return x if self.scale is None else x * self.scale
+
+    def check(self, x: Tensor) -> None:
+        _check_shape(x, self.shape, self.name)
+        if not self.one_hot:
+            return
+        hit = self(x, torch.float32).sum(-1) == self.columns
+        if not hit.all():
+            row = int(hit.logical_not().nonzero()[0, 0])
+            raise SpaceError(
+                f"{self.name} is {x[row].tolist()} in row {row}, out of the range of its space: does "
+                "the env count from another start than the space says?"
+            )
+
+
+class _Image(nn.Module):
+    """One image: [N, H, W, C] or [N, C, H, W] -> conv stack -> MLP -> [N, output_size]."""
+
+    def __init__(self, space: spaces.Box, config: EncoderConfig, name: str):
+        super().__init__()
+        self.name = name
+        self.shape = tuple(space.shape)
+        self.channels_last = _channels_last(self.shape, name)
+        channels, height, width = self.shape
+        if self.channels_last:
+            height, width, channels = self.shape
+        self.scale = 1.0 / 255.0 if space.dtype == np.uint8 else None
+        if config.conv == "nature" and min(height, width) < 36:
+            raise SpaceError(
+                f"{name} is an image of {height} x {width}, and conv 'nature' needs at least 36 x 36: "
+                "use conv 'small'"
+            )
+        build = _small_conv if config.conv == "small" else _nature_conv
+        self.conv, flat = build((channels, height, width), config)
+        self.mlp = _mlp(flat, config)
+        self.output_size = config.hidden[-1] if config.hidden else flat
+
+    def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        if self.channels_last:
+            x = x.permute(0, 3, 1, 2)  # [N, H, W, C] -> [N, C, H, W]
+        x = x.to(dtype)
+        if self.scale is not None:
+            x = x * self.scale
+        return self.mlp(self.conv(x).flatten(1))
+
+    def check(self, x: Tensor) -> None:
+        _check_shape(x, self.shape, self.name)
+
+
+# Building ---------------------------------------------------------------------------------------
+
+
+class _Dense(nn.Linear):
+    """Linear, normalisation if asked for, activation: one module call instead of three."""
+
+    def __init__(self, inputs: int, outputs: int, config: EncoderConfig):
+        super().__init__(inputs, outputs)
+        self.activation, gain = ACTIVATIONS[config.activation]
+        self.norm = nn.LayerNorm(outputs) if config.layer_norm else None
+        _orthogonal(self, gain)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        x = F.linear(input, self.weight, self.bias)
+        return self.activation(x if self.norm is None else self.norm(x))
+
+
+class _Conv(nn.Conv2d):
+    """Convolution and activation."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int | tuple[int, int],
+        padding: int,
+        config: EncoderConfig,
+    ):
+        super().__init__(inputs, outputs, kernel, stride, padding)
+        self.activation, gain = ACTIVATIONS[config.activation]
+        _orthogonal(self, gain)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        return self.activation(super().forward(input))
+
+
+def _mlp(inputs: int, config: EncoderConfig) -> nn.Module:
+    sizes = (inputs, *config.hidden)
+    layers = [_Dense(n, m, config) for n, m in pairwise(sizes)]
+    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+
+
+def _small_conv(shape: tuple[int, int, int], config: EncoderConfig) -> tuple[nn.Module, int]:
+    """3 x 3 layers, two at least, that halve each side until it is at most 8; and their output size."""
+    channels, height, width = shape
+    layers: list[nn.Module] = []
+    while len(layers) < 2 or max(height, width) > 8:
+        stride = (2 if height > 8 else 1, 2 if width > 8 else 1)
+        outputs = 32 if layers else 16
+        layers.append(_Conv(channels, outputs, 3, stride, 1, config))
+        height, width = math.ceil(height / stride[0]), math.ceil(width / stride[1])
+        channels = outputs
+    return nn.Sequential(*layers), channels * height * width
+
+
+def _nature_conv(shape: tuple[int, int, int], config: EncoderConfig) -> tuple[nn.Module, int]:
+    channels, height, width = shape
+    layers: list[nn.Module] = []
+    for outputs, kernel, stride in NATURE:
+        layers.append(_Conv(channels, outputs, kernel, stride, 0, config))
+        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        channels = outputs
+    return nn.Sequential(*layers), channels * height * width
+
+
+def _orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
+    nn.init.orthogonal_(layer.weight, gain)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+
+
+def _one_hot_table(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
+    """For each entry of the joined one-hot vectors: the column it looks at and the id it means."""
+    nvec = np.atleast_1d(space.n if isinstance(space, spaces.Discrete) else space.nvec).reshape(-1)
+    start = np.broadcast_to(np.asarray(space.start).reshape(-1), nvec.shape)
+    column = np.repeat(np.arange(len(nvec)), nvec)
+    ids = np.concatenate([np.arange(first, first + n) for first, n in zip(start, nvec)])
+    return column.astype(np.int64), ids.astype(np.int64)
+
+
+def _leaves(space: gym.Space) -> list[tuple[tuple, gym.Space]]:
+    """The leaf spaces with the keys that lead to them, but for the action mask."""
+    if isinstance(space, spaces.Dict):
+        space = spaces.Dict({key: sub for key, sub in space.spaces.items() if key != ACTION_MASK})
+    return list(_paths(space, ()))
+
+
+def _paths(space: gym.Space, path: tuple) -> Iterator[tuple[tuple, gym.Space]]:
+    if isinstance(space, spaces.Dict):
+        for key, sub in space.spaces.items():
+            yield from _paths(sub, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for i, sub in enumerate(space.spaces):
+            yield from _paths(sub, (*path, i))
+    else:
+        for _, leaf in walk(space, _name(path)):  # raises for a space that is not supported
+            yield path, leaf
+
+
+def _name(path: tuple) -> str:
+    return ".".join(["obs", *map(str, path)])
+
+
+def _leaf(obs: Tree, path: tuple) -> Tensor:
+    for key in path:
+        obs = obs[key]
+    return obs
+
+
+def _goes_through_conv(space: gym.Space, config: EncoderConfig) -> bool:
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        return False
+    return config.images == "always" or (config.images == "auto" and is_image(space))
+
+
+def _channels_last(shape: tuple[int, ...], name: str) -> bool:
+    smallest = min(shape)
+    if shape[2] == smallest:
+        return True
+    if shape[0] == smallest:
+        return False
+    raise SpaceError(
+        f"{name} is an image of shape {shape} with its channels in the middle: transpose it to "
+        "(H, W, C) or (C, H, W) in a wrapper"
+    )
+
+
+def _check_shape(x: Tensor, shape: tuple[int, ...], name: str) -> None:
+    if tuple(x.shape[1:]) != shape:
+        raise SpaceError(
+            f"{name} has shape {tuple(x.shape)}, wanted (N, {', '.join(map(str, shape))}): one leading "
+            "dimension, then the shape of the space"
+        )
+
+
+def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        near = get_close_matches(str(value), choices, n=1, cutoff=0.4)
+        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        raise ConfigError(f"{name} is {value!r}{hint}: choose from {', '.join(choices)}")
+
+
+# By name, config or factory -----------------------------------------------------------------------
+
+NAMES: dict[str, EncoderConfig] = {
+    "auto": EncoderConfig(),
+    "mlp": EncoderConfig(images="never"),
+    "conv": EncoderConfig(images="always"),
+}
+
+
+def make_encoder(
+    spec: str | EncoderConfig | Callable[[gym.Space], nn.Module] | None, observation_space: gym.Space
+) -> Any:
+    """An encoder from what a user gave.
+
+    None or "auto" chooses by the space; "mlp" flattens everything; "conv" takes every
+    three-dimensional Box for an image; an ``EncoderConfig`` says more. A factory is called with the
+    whole observation space and returns a module with an ``output_size`` that maps whole
+    observations [N, ...] to [N, output_size].
+    """
+    if spec is None or isinstance(spec, str):
+        spec = "auto" if spec is None else spec
+        _check_choice("encoder", spec, tuple(NAMES))
+        config = NAMES[spec]
+        if spec == "conv" and not any(
+            _goes_through_conv(leaf, config) for _, leaf in _leaves(observation_space)
+        ):
+            raise SpaceError(
+                f"the encoder is 'conv', but the observation space {observation_space} has no "
+                "three-dimensional Box: use 'auto' or 'mlp'"
+            )
+        return config.build(observation_space)
+    if isinstance(spec, EncoderConfig):
+        return spec.build(observation_space)
+    if isinstance(spec, nn.Module) or not callable(spec):
+        raise ConfigError(
+            f"encoder is a {type(spec).__name__}: give a name ({', '.join(NAMES)}), an EncoderConfig, "
+            "or a function that makes the module, such as lambda space: MyEncoder(space)"
+        )
+    encoder = spec(observation_space)
+    size = getattr(encoder, "output_size", None)
+    if not isinstance(encoder, nn.Module) or not isinstance(size, int) or size < 1:
+        raise ConfigError(
+            f"the encoder factory {getattr(spec, '__name__', spec)} returned a "
+            f"{type(encoder).__name__} with output_size {size!r}: it must be an nn.Module that says "
+            "in output_size (an int) how many features a row gets"
+        )
+    return encoder

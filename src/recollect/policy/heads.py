@@ -1,0 +1,424 @@
+"""From features to a distribution over actions, for any supported action space.
+
+=====================  =======================  ==================  ==============================
+action space           distribution             stored action       the env gets (``to_env``)
+=====================  =======================  ==================  ==============================
+Discrete               Categorical              int64 [...], from 0 plus ``start``
+MultiDiscrete          MultiCategorical         int64, from 0       plus ``start``
+MultiBinary            Bernoulli                int8                the same
+Box, squashed          TanhGaussian             float32, u          tanh(u) scaled to the bounds
+Box, not squashed      Gaussian                 float32             clipped to the bounds
+Tuple, Dict            Joint                    tuple, dict         part by part
+=====================  =======================  ==================  ==============================
+
+Stored actions have the shapes and dtypes of ``spaces.zeros(action_space, rows)``; what is stored
+is what ``log_prob`` takes, and ``to_env`` is applied on the way to the env only.
+
+Masks (``mask_space`` gives their space; true or 1 = allowed): Discrete(n) takes ``[..., n]``;
+MultiDiscrete one flat ``[..., sum(nvec)]``, choice after choice; a Dict takes a dict, in which
+parts may be missing or None; a Tuple a tuple, in which parts may be None or (). MultiBinary and Box
+take none.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, Protocol, cast
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
+
+from recollect.errors import ConfigError, SpaceError
+from recollect.policy.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Gaussian,
+    Joint,
+    MultiCategorical,
+    Shaped,
+    TanhGaussian,
+)
+from recollect.types import Tree
+
+MAX_SQUASHED_LOG_STD = 1.0
+"""Up to here the quadrature of a squashed entropy is right to 1e-4."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadConfig:
+    """How actions are chosen from features."""
+
+    squash: Literal["auto"] | bool = "auto"
+    """Whether a Box action is tanh(u), scaled to its bounds; auto: where all bounds are finite."""
+    state_dependent_std: bool = False
+    """Whether the standard deviation is a function of the features; else a parameter per dimension."""
+    log_std_init: float = -0.5
+    """The log standard deviation to begin with, in units of the (pre-tanh) action."""
+    log_std_min: float = -5.0
+    """The log standard deviation never falls below this (see ``clamp_inward``)."""
+    log_std_max: float = 1.0
+    """The log standard deviation never rises above this; at most 1 for a squashed Box."""
+    gain: float = 0.01
+    """Of the orthogonal initial weights of the last layer; small, so that all actions start likely."""
+
+    def __post_init__(self) -> None:
+        if self.squash not in ("auto", True, False):
+            raise ConfigError(f"head.squash is {self.squash!r}: choose auto, true or false")
+        if not self.log_std_min < self.log_std_max:
+            raise ConfigError(
+                f"head.log_std_min is {self.log_std_min}, head.log_std_max {self.log_std_max}: "
+                "the first must be the smaller"
+            )
+        if not self.log_std_min <= self.log_std_init <= self.log_std_max:
+            raise ConfigError(
+                f"head.log_std_init is {self.log_std_init}, outside of "
+                f"[{self.log_std_min}, {self.log_std_max}] (log_std_min, log_std_max): move one of them"
+            )
+        if not (math.isfinite(self.gain) and self.gain >= 0):
+            raise ConfigError(f"head.gain is {self.gain}: it scales weights; give a number >= 0")
+
+
+class ActionHead(nn.Module):
+    """One linear layer for all parts of an action space, cut into the parts' parameters."""
+
+    def __init__(self, space: gym.Space, features: int, config: HeadConfig | None = None):
+        super().__init__()
+        self.space = space
+        self.config = config or HeadConfig()
+        self.root = cast(_Part, _make_part(space, self.config, "the action space"))
+        self.linear = nn.Linear(features, self.root.size)
+        nn.init.orthogonal_(self.linear.weight, self.config.gain)
+        with torch.no_grad():
+            self.linear.bias.copy_(self.root.initial_bias())
+
+    def forward(self, features: Tensor, mask: Tree | None = None) -> Distribution:
+        """Features [..., D] and masks [..., n] -> the distribution for every row of [...]."""
+        return self.root.distribution(self.linear(features), mask)
+
+    def to_env(self, action: Tree) -> Tree:
+        """What the env gets for a stored action: shifted, scaled, clipped. No gradient, not stored."""
+        return self.root.to_env(action)
+
+
+class _Part(Protocol):
+    """One leaf (or node) of the action space; an ``nn.Module``, for its buffers and parameters."""
+
+    size: int
+    """How many outputs of the linear layer it takes."""
+
+    def initial_bias(self) -> Tensor:
+        """[size]."""
+        ...
+
+    def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
+        """Outputs [..., size] -> Distribution."""
+        ...
+
+    def to_env(self, action: Tree) -> Tree:
+        """Stored action -> the env's."""
+        ...
+
+
+class _Discrete(nn.Module):
+    def __init__(self, space: spaces.Discrete, name: str):
+        super().__init__()
+        self.name = name
+        self.size = int(space.n)
+        self.start = int(space.start)
+
+    def initial_bias(self) -> Tensor:
+        return torch.zeros(self.size)
+
+    def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
+        if mask is not None:
+            _check_mask(mask, self.size, self.name)
+        return Categorical(outputs, mask)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action + self.start if self.start else action
+
+
+class _MultiDiscrete(nn.Module):
+    start: Tensor
+
+    def __init__(self, space: spaces.MultiDiscrete, name: str):
+        super().__init__()
+        self.name = name
+        self.shape = tuple(space.nvec.shape)
+        self.nvec = tuple(int(n) for n in space.nvec.reshape(-1))
+        self.size = sum(self.nvec)
+        self.starts_at_zero = not space.start.any()
+        self.register_buffer("start", torch.as_tensor(space.start, dtype=torch.int64), persistent=False)
+
+    def initial_bias(self) -> Tensor:
+        return torch.zeros(self.size)
+
+    def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
+        if mask is not None:
+            _check_mask(mask, self.size, self.name)
+        return _shaped(MultiCategorical(outputs, self.nvec, mask), self.shape)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action if self.starts_at_zero else action + self.start
+
+
+class _MultiBinary(nn.Module):
+    def __init__(self, space: spaces.MultiBinary, name: str):
+        super().__init__()
+        self.name = name
+        self.shape = tuple(space.shape)
+        self.size = math.prod(self.shape)
+
+    def initial_bias(self) -> Tensor:
+        return torch.zeros(self.size)
+
+    def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
+        if mask is not None:
+            _refuse_mask(self.name, "MultiBinary")
+        return _shaped(Bernoulli(outputs), self.shape)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        return action
+
+
+class _Box(nn.Module):
+    low: Tensor
+    high: Tensor
+    middle: Tensor
+    radius: Tensor
+
+    def __init__(self, space: spaces.Box, config: HeadConfig, name: str):
+        super().__init__()
+        if np.dtype(space.dtype).kind != "f":
+            raise SpaceError(
+                f"{name} is a Box of {space.dtype}, and Box actions are continuous: declare it as "
+                "MultiDiscrete(high - low + 1, start=low), or as a float Box and round in the env"
+            )
+        self.name = name
+        self.shape = tuple(space.shape)
+        self.actions = math.prod(self.shape)
+        self.config = config
+        low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
+        self.squash = _decide_squash(config, low, high, name)
+        self.size = 2 * self.actions if config.state_dependent_std else self.actions
+        if not config.state_dependent_std:
+            self.log_std = nn.Parameter(torch.full((self.actions,), float(config.log_std_init)))
+        with np.errstate(invalid="ignore"):  # inf - inf, of bounds that are then not used
+            middle, radius = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
+        for key, value in {"low": low, "high": high, "middle": middle, "radius": radius}.items():
+            # Not persistent: they are the space's, not learned, and a checkpoint has the space.
+            self.register_buffer(key, torch.as_tensor(value, dtype=torch.float32), persistent=False)
+        # Rounding is monotone, so if the ends of the scaled range are inside the bounds, all of it is.
+        spill = (self.middle - self.radius < self.low) | (self.middle + self.radius > self.high)
+        self.clips = bool(spill.any()) if self.squash else bool(np.isfinite([low, high]).any())
+
+    def initial_bias(self) -> Tensor:
+        bias = torch.zeros(self.size)
+        bias[self.actions :] = self.config.log_std_init
+        return bias
+
+    def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
+        if mask is not None:
+            _refuse_mask(self.name, "Box")
+        if self.config.state_dependent_std:
+            mean, log_std = outputs[..., : self.actions], outputs[..., self.actions :]
+        else:
+            mean, log_std = outputs, self.log_std
+        log_std = clamp_inward(log_std, self.config.log_std_min, self.config.log_std_max)
+        return _shaped((TanhGaussian if self.squash else Gaussian)(mean, log_std), self.shape)
+
+    def to_env(self, action: Tensor) -> Tensor:
+        if self.squash:
+            action = torch.addcmul(self.middle, self.radius, action.tanh())
+        return torch.clamp(action, self.low, self.high) if self.clips else action
+
+
+class _Composite(nn.Module):
+    """A Dict or Tuple: the outputs are split among its parts, in order."""
+
+    def __init__(self, space: spaces.Dict | spaces.Tuple, config: HeadConfig, name: str):
+        super().__init__()
+        named = dict(space.spaces.items()) if isinstance(space, spaces.Dict) else None
+        subs = list(named.values()) if named is not None else list(cast(spaces.Tuple, space).spaces)
+        if not subs:
+            raise SpaceError(f"{name} is an empty {type(space).__name__}: there is no action to choose")
+        self.name = name
+        self.keys = None if named is None else tuple(named)
+        labels = range(len(subs)) if self.keys is None else self.keys
+        parts = [_make_part(sub, config, f"{name}.{label}") for sub, label in zip(subs, labels)]
+        self.parts = nn.ModuleList(parts)
+        self.sizes = [cast(_Part, part).size for part in parts]
+        self.size = sum(self.sizes)
+
+    def _each(self) -> list[_Part]:
+        return cast(list[_Part], list(self.parts))
+
+    def initial_bias(self) -> Tensor:
+        return torch.cat([part.initial_bias() for part in self._each()])
+
+    def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
+        masks = self._masks(mask)
+        split = outputs.split(self.sizes, -1)
+        parts = [part.distribution(out, m) for part, out, m in zip(self._each(), split, masks)]
+        return Joint(tuple(parts) if self.keys is None else dict(zip(self.keys, parts)))
+
+    def _masks(self, mask: Tree | None) -> list[Tree | None]:
+        if mask is None:
+            return [None] * len(self.sizes)
+        if self.keys is not None and isinstance(mask, dict):
+            unknown = mask.keys() - set(self.keys)
+            if not unknown:
+                return [mask.get(key) for key in self.keys]
+            raise SpaceError(
+                f"the action mask has {sorted(unknown)}, which {self.name} has not; its parts: "
+                f"{list(self.keys)}"
+            )
+        if self.keys is None and isinstance(mask, tuple) and len(mask) == len(self.sizes):
+            return [None if isinstance(m, tuple) and not m else m for m in mask]
+        kind = "tuple" if self.keys is None else "dict"
+        raise SpaceError(
+            f"the action mask of {self.name} is a {type(mask).__name__}: it needs a {kind} of its "
+            f"{len(self.sizes)} parts' masks (None for a part without one)"
+        )
+
+    def to_env(self, action: Tree) -> Tree:
+        if self.keys is None:
+            return tuple(part.to_env(action[i]) for i, part in enumerate(self._each()))
+        return {key: part.to_env(action[key]) for key, part in zip(self.keys, self._each())}
+
+
+def _make_part(space: gym.Space, config: HeadConfig, name: str) -> nn.Module:
+    if isinstance(space, spaces.Discrete):
+        return _Discrete(space, name)
+    if isinstance(space, spaces.Box):
+        return _Box(space, config, name)
+    if isinstance(space, spaces.MultiDiscrete):
+        return _MultiDiscrete(space, name)
+    if isinstance(space, spaces.MultiBinary):
+        return _MultiBinary(space, name)
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        return _Composite(space, config, name)
+    raise SpaceError(
+        f"{name} is a {type(space).__name__}, for which there is no head: wrap the env so that it "
+        "becomes Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of these"
+    )
+
+
+def _decide_squash(config: HeadConfig, low: np.ndarray, high: np.ndarray, name: str) -> bool:
+    bounded = bool(np.isfinite(low).all() and np.isfinite(high).all())
+    if config.squash is True and not bounded:
+        raise SpaceError(
+            f"{name} is a Box with infinite bounds and head.squash is true: there is no range to scale "
+            "the tanh to. Give the Box finite bounds, or leave squash at auto"
+        )
+    squash = bounded if config.squash == "auto" else bool(config.squash)
+    if squash and config.log_std_max > MAX_SQUASHED_LOG_STD:
+        raise ConfigError(
+            f"head.log_std_max is {config.log_std_max} and {name} is squashed: beyond "
+            f"{MAX_SQUASHED_LOG_STD} nearly all actions lie at the bounds and the entropy is no longer "
+            "exact. Lower log_std_max, or set squash to false"
+        )
+    return squash
+
+
+def mask_space(space: gym.Space) -> gym.Space | None:
+    """The space of an action space's masks, for the key ``action_mask`` of a Dict observation space.
+
+    None where nothing can be masked. A Dict leaves such parts out; a Tuple has an empty Tuple there.
+    """
+    if isinstance(space, spaces.Discrete):
+        return spaces.MultiBinary(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.MultiBinary(int(space.nvec.sum()))
+    if isinstance(space, spaces.Dict):
+        masks = {key: mask_space(sub) for key, sub in space.spaces.items()}
+        masks = {key: mask for key, mask in masks.items() if mask is not None}
+        return spaces.Dict(masks) if masks else None
+    if isinstance(space, spaces.Tuple):
+        parts = [mask_space(sub) for sub in space.spaces]
+        if all(part is None for part in parts):
+            return None
+        return spaces.Tuple([spaces.Tuple(()) if part is None else part for part in parts])
+    return None
+
+
+def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "action_mask") -> None:
+    """Raise SpaceError if masks of the space ``mask`` do not fit: to be called once, when building."""
+    if isinstance(mask, spaces.Tuple) and not mask.spaces:
+        return
+    want = mask_space(action_space)
+    if isinstance(want, spaces.Dict) and isinstance(mask, spaces.Dict):
+        subs = cast(spaces.Dict, action_space).spaces
+        for key, sub in mask.spaces.items():
+            if key not in subs:
+                raise SpaceError(
+                    f"{name} has a part '{key}', which the action space has not: it has {list(subs)}"
+                )
+            check_mask_space(subs[key], sub, f"{name}.{key}")
+        return
+    if isinstance(want, spaces.Tuple) and isinstance(mask, spaces.Tuple):
+        subs = cast(spaces.Tuple, action_space).spaces
+        if len(mask.spaces) == len(subs):
+            for i, (action_sub, sub) in enumerate(zip(subs, mask.spaces)):
+                check_mask_space(action_sub, sub, f"{name}.{i}")
+            return
+    if isinstance(want, spaces.MultiBinary) and mask.shape == want.shape:
+        return
+    fix = "leave it out" if want is None else f"it needs {want}"
+    raise SpaceError(
+        f"{name} is {mask}, but the actions that it masks are {action_space}: {fix} "
+        "(recollect.policy.heads.mask_space gives the space of the masks)"
+    )
+
+
+def _check_mask(mask: Tree, size: int, name: str) -> None:
+    if not isinstance(mask, Tensor) or mask.shape[-1:] != (size,):
+        got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        raise SpaceError(
+            f"the action mask of {name} is {got}: it needs a tensor [..., {size}], 1 = allowed"
+        )
+
+
+def _refuse_mask(name: str, kind: str) -> None:
+    raise SpaceError(
+        f"{name} is a {kind}, which takes no action mask: leave its mask out, or None. "
+        "Only Discrete and MultiDiscrete choices can be forbidden"
+    )
+
+
+def _shaped(base: Distribution, shape: tuple[int, ...]) -> Distribution:
+    return base if len(shape) == 1 else Shaped(base, shape)
+
+
+# The clamp of log_std ---------------------------------------------------------------------------
+
+
+class _ClampInward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x: Tensor, low: float, high: float) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx.save_for_backward(x)
+        ctx.bounds = (low, high)
+        return x.clamp(low, high)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (x,) = ctx.saved_tensors
+        low, high = ctx.bounds
+        outward = ((x >= high) & (grad < 0)) | ((x <= low) & (grad > 0))
+        return grad.masked_fill(outward, 0), None, None
+
+
+def clamp_inward(x: Tensor, low: float, high: float) -> Tensor:
+    """Clamp, with a gradient that can lead back inside.
+
+    Beyond a bound, a plain clamp has no gradient: a parameter that one large step carried outside
+    stays there for ever. Here the gradient passes unless descending it would lead further out.
+    """
+    if torch.is_grad_enabled() and x.requires_grad:
+        return cast(Tensor, _ClampInward.apply(x, low, high))
+    return x.clamp(low, high)

@@ -1,0 +1,166 @@
+"""Running statistics that live in the policy and travel with its weights.
+
+Both are frozen while a rollout is collected and learned from, so that what the learner recomputes
+is what the actor saw; the learner moves them between the two, and never anyone else.
+"""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import torch
+from gymnasium import spaces as gym_spaces
+from torch import Tensor, nn
+
+from recollect import spaces, tree
+from recollect.types import Tree
+
+
+class Moments(nn.Module):
+    """Count, mean and variance of a stream, merged batch by batch (Chan et al. 1979) in float64."""
+
+    count: Tensor
+    mean: Tensor
+    m2: Tensor
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("m2", torch.zeros(shape, dtype=torch.float64))
+
+    @torch.no_grad()
+    def merge(self, x: Tensor) -> None:
+        """Add the samples x [N, *shape]."""
+        if x.shape[0] == 0:
+            return
+        x = x.double()
+        count, mean = x.shape[0], x.mean(0)
+        m2 = (x - mean).square().sum(0)
+        total = self.count + count
+        shift = mean - self.mean
+        self.m2 += m2 + shift.square() * (self.count * count / total)
+        self.mean += shift * (count / total)
+        self.count.copy_(total)
+
+    @property
+    def variance(self) -> Tensor:
+        """Of the whole stream; 1 before anything was seen."""
+        return torch.where(self.count > 0, self.m2 / self.count.clamp(min=1), torch.ones_like(self.m2))
+
+
+class ObservationNorm(nn.Module):
+    """Normalises the floating Box leaves of an observation to mean 0 and variance 1, clipped.
+
+    Images, Discrete and binary leaves pass unchanged, and so do action masks.
+    """
+
+    def __init__(self, space: gym.Space, clip: float = 10.0):
+        super().__init__()
+        self.clip = clip
+        self.moments = nn.ModuleDict()
+        for name, leaf in spaces.walk(space):
+            if _is_normalised(leaf):
+                assert leaf.shape is not None
+                moments = Moments(leaf.shape)
+                # What acting reads: fixed until the next update, and already in float32.
+                moments.register_buffer("offset", torch.zeros(leaf.shape))
+                moments.register_buffer("scale", torch.ones(leaf.shape))
+                self.moments[_key(name)] = moments
+
+    def forward(self, obs: Tree) -> Tree:
+        """Normalise obs [..., *shape], leaf by leaf."""
+        return self._map(obs, "")
+
+    @torch.no_grad()
+    def update(self, obs: Tree, valid: Tensor) -> None:
+        """Merge the valid steps of obs [T, B, ...] and publish the new scale."""
+        for name, leaf in tree.named_leaves(obs):
+            if _key(name) in self.moments:
+                moments: Moments = self.moments[_key(name)]  # pyright: ignore[reportAssignmentType]
+                moments.merge(leaf[valid])
+                moments.get_buffer("offset").copy_(moments.mean)
+                moments.get_buffer("scale").copy_((moments.variance + 1e-8).rsqrt())
+
+    def _map(self, obs: Tree, name: str) -> Tree:
+        if isinstance(obs, dict):
+            return {k: self._map(v, f"{name}.{k}" if name else str(k)) for k, v in obs.items()}
+        if isinstance(obs, tuple):
+            return tuple(self._map(v, f"{name}.{i}" if name else str(i)) for i, v in enumerate(obs))
+        key = _key(name)
+        if key not in self.moments:
+            return obs
+        moments = self.moments[key]
+        scaled = (obs - moments.get_buffer("offset")) * moments.get_buffer("scale")
+        return scaled.clamp_(-self.clip, self.clip)
+
+
+class PopArt(nn.Module):
+    """Value normalisation that preserves outputs (van Hasselt et al. 2016).
+
+    The critic's last layer predicts in normalised units; ``denormalise`` gives real ones. When the
+    statistics move, the layer is rescaled so that every prediction in real units stays as it was.
+    The very first statistics are set *without* rescaling: preserving the outputs of an untrained
+    head from (0, 1) on would start it far from its targets and stall the learning.
+    """
+
+    mean: Tensor
+    mean_square: Tensor
+    std: Tensor
+    weight: Tensor
+
+    def __init__(self, decay: float = 0.99, min_std: float = 1e-4):
+        super().__init__()
+        self.decay = decay
+        self.min_std = min_std
+        # float64 scalars: mean_square - mean^2 cancels badly in float32, and a scalar does not
+        # widen the float32 tensors that it scales.
+        self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean_square", torch.ones((), dtype=torch.float64))
+        self.register_buffer("std", torch.ones((), dtype=torch.float64))
+        self.register_buffer("weight", torch.zeros((), dtype=torch.float64))
+
+    def denormalise(self, value: Tensor) -> Tensor:
+        """From the critic's units to real ones."""
+        return value * self.std + self.mean
+
+    @torch.no_grad()
+    def update(self, returns: Tensor, head: nn.Linear) -> tuple[Tensor, Tensor]:
+        """Move the statistics towards those of ``returns`` [N], preserving the outputs of ``head``.
+
+        The mean and the mean square are averages over updates with weights that decay by
+        ``decay``, corrected for their start.
+
+        Returns:
+            (scale, shift) that turn a value recorded before into what the head says now: (1, 0),
+            except for the first update, which preserves nothing.
+        """
+        returns = returns.double()
+        if returns.numel() == 0:
+            return torch.ones_like(self.mean), torch.zeros_like(self.mean)
+        is_first = self.weight == 0
+        weight = self.decay * self.weight + (1 - self.decay)
+        rate = (1 - self.decay) / weight
+        mean = self.mean + rate * (returns.mean() - self.mean)
+        mean_square = self.mean_square + rate * (returns.square().mean() - self.mean_square)
+        std = (mean_square - mean.square()).clamp(min=0).sqrt().clamp(min=self.min_std)
+        old_mean, old_std = self.mean.clone(), self.std.clone()
+        ratio = torch.where(is_first, torch.ones_like(std), old_std / std)
+        offset = torch.where(is_first, torch.zeros_like(std), (old_mean - mean) / std)
+        head.weight.mul_(ratio)
+        head.bias.copy_(head.bias * ratio + offset)
+        self.mean.copy_(mean)
+        self.mean_square.copy_(mean_square)
+        self.std.copy_(std)
+        self.weight.copy_(weight)
+        # Recorded v = old_std * n + old_mean; the head now says std * (n * ratio + offset) + mean.
+        scale = std * ratio / old_std
+        return scale, mean + std * offset - scale * old_mean
+
+
+def _is_normalised(space: gym.Space) -> bool:
+    return isinstance(space, gym_spaces.Box) and space.dtype.kind == "f" and not spaces.is_image(space)
+
+
+def _key(name: str) -> str:
+    """A module's name may hold neither dots nor nothing."""
+    return name.replace(".", "/") or "obs"

@@ -1,0 +1,1 @@
+"""Runtimes: who collects where."""

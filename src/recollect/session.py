@@ -1,0 +1,101 @@
+"""Sessions: a trained agent in use, which keeps the memory of every env that it talks to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect import exchange, tree
+from recollect.errors import StateError
+from recollect.policy.policy import Policy
+from recollect.types import State
+
+Memory = dict[str, Any]
+"""What ``get_memory`` returns: ``state``, ``first`` and the RNG, as copies."""
+
+
+class Session:
+    """Live rows with their memories. Every row begins at the start of an episode."""
+
+    def __init__(self, policy: Policy, num_envs: int, *, deterministic: bool = True, seed: int = 0):
+        self.policy, self.num_envs, self.deterministic = policy, num_envs, deterministic
+        if num_envs < 1:
+            raise StateError(f"a session needs at least one env, not {num_envs}")
+        self._device = next(policy.parameters()).device
+        self._generator = torch.Generator(self._device).manual_seed(seed)
+        self._state: State = policy.initial_state(num_envs)
+        self._first = torch.ones(num_envs, dtype=torch.bool, device=self._device)
+
+    def act(self, obs: Any, rows: Sequence[int] | None = None) -> Any:
+        """Actions for the observations of all envs, or of the envs ``rows`` in that order.
+
+        ``obs`` has rows first; with one env it may also be that env's plain observation, and then
+        so is the action.
+        """
+        which = self._rows(rows)
+        batch, is_single = exchange.observations(self.policy.observation_space, obs, self._device)
+        given = tree.leaves(batch)[0].shape[0]
+        if given != len(which):
+            raise StateError(
+                f"{given} observations for {len(which)} envs: pass one for each, or name the envs by rows="
+            )
+        state = tree.index(self._state, which)
+        acted, state = self.policy.act(
+            batch, state, self._first[which], self._generator, self.deterministic
+        )
+        self._state = tree.put(self._state, which, state)
+        self._first[which] = False
+        return exchange.actions(self.policy.action_space, self.policy.to_env(acted.action), is_single)
+
+    def reset(self, rows: Sequence[int] | None = None) -> None:
+        """The next observation of these envs (all if None) opens an episode."""
+        self._first[self._rows(rows)] = True
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether the policy carries anything from step to step."""
+        return self.policy.has_memory
+
+    def get_memory(self) -> Memory:
+        """A copy of everything that decides the next actions: memory, pending resets, RNG."""
+        return {
+            "state": tree.clone(self._state),
+            "first": self._first.clone(),
+            "rng": self._generator.get_state(),
+        }
+
+    def set_memory(self, memory: Memory) -> None:
+        """Continue from what ``get_memory`` returned."""
+        missing = {"state", "first", "rng"} - memory.keys()
+        if missing:
+            raise StateError(
+                f"the memory lacks {', '.join(sorted(missing))}: pass what get_memory returned"
+            )
+        want, got = tree.spec(self._state, lead=0), tree.spec(memory["state"], lead=0)
+        if want != got or memory["first"].shape != self._first.shape:
+            raise StateError(
+                f"the memory has leaves {got}, this session {want}: it is of another policy or of "
+                "another number of envs"
+            )
+        self._state = tree.clone(memory["state"])
+        self._first = memory["first"].clone()
+        self._generator.set_state(memory["rng"])
+
+    def reset_memory(self, rows: Sequence[int] | None = None) -> None:
+        """Forget at once what these envs (all if None) remember; their next step opens an episode."""
+        which = self._rows(rows)
+        self._state = tree.put(self._state, which, self.policy.initial_state(len(which)))
+        self._first[which] = True
+
+    def _rows(self, rows: Sequence[int] | None) -> Tensor:
+        if rows is None:
+            return torch.arange(self.num_envs, device=self._device)
+        which = torch.as_tensor(np.asarray(rows, dtype=np.int64).reshape(-1), device=self._device)
+        known = set(range(self.num_envs))
+        if len(set(which.tolist()) & known) != len(which):
+            raise StateError(f"rows {which.tolist()}: each of 0 to {self.num_envs - 1} at most once")
+        return which

@@ -1,0 +1,68 @@
+"""The built-in tasks by name."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from typing import Any
+
+import torch
+
+from recollect.errors import ConfigError
+from recollect.tasks.base import Task
+from recollect.tasks.delayed_cue import DelayedCue
+from recollect.tasks.position_cartpole import PositionCartPole
+from recollect.tasks.position_pendulum import PositionPendulum
+from recollect.tasks.repeat_first import RepeatFirst
+from recollect.tasks.repeat_previous import RepeatPrevious
+from recollect.tasks.t_maze import TMaze
+
+TASKS: dict[str, type[Task]] = {
+    task.name: task
+    for task in (
+        DelayedCue,
+        RepeatPrevious,
+        RepeatFirst,
+        TMaze,
+        PositionCartPole,
+        PositionPendulum,
+    )
+}
+"""The task classes by short name; each also knows its Gymnasium ``id``."""
+
+
+def task_class(name_or_id: str) -> type[Task]:
+    """The task with this short name (``t-maze``) or Gymnasium id (``recollect/TMaze-v0``)."""
+    known = TASKS | {task.id: task for task in TASKS.values()}
+    if name_or_id not in known:
+        raise ConfigError(
+            f"there is no task {name_or_id!r}{_nearest(name_or_id, list(known))}: "
+            f"the tasks are {', '.join(TASKS)}"
+        )
+    return known[name_or_id]
+
+
+def make_task(
+    name_or_id: str, num_envs: int, device: torch.device | str = "cpu", **options: Any
+) -> Task:
+    """A built-in task with ``num_envs`` rows on ``device``; ``options`` as its class takes them."""
+    task: Any = task_class(name_or_id)
+    known = task_options(task)
+    for option in options:
+        if option not in known:
+            raise ConfigError(
+                f"{task.name} has no option {option!r}{_nearest(option, known)}: "
+                f"its options are {', '.join(known) or 'none'}"
+            )
+    return task(num_envs, device, **options)
+
+
+def task_options(task: type[Task]) -> list[str]:
+    """The names of the options that this task takes."""
+    parameters = inspect.signature(task).parameters.values()
+    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,0 +1,87 @@
+"""Delayed cue: see one of a few cues, wait, say which it was."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.tasks import random
+from recollect.tasks.base import Task, at_least, pick_size
+
+SIZES = {"easy": (2, 10), "medium": (4, 100), "hard": (8, 1000)}
+"""Kinds of cue, blanks between cue and query."""
+
+
+class DelayedCue(Task):
+    """An episode has ``horizon + 2`` steps.
+
+    * t = 0: the cue, one of ``cues`` kinds, uniformly drawn, is seen.
+    * t = 1 .. horizon: blanks.
+    * t = horizon + 1: the query. The action here is the answer: +1 if it names the cue, else 0, and
+      the episode terminates. All other actions do nothing, all other rewards are 0.
+
+    Observation, Box [cues + 1] of 0 and 1: the cue one-hot, all zero but at t = 0; then the query
+    flag. The step counter is not seen. Action, Discrete(cues).
+
+    With memory 1 is reached; without, the answer is a guess: 1 / cues.
+    """
+
+    name = "delayed-cue"
+    id = "recollect/DelayedCue-v0"
+
+    cue: Tensor
+
+    def __init__(
+        self,
+        num_envs: int,
+        device: torch.device | str = "cpu",
+        *,
+        size: str = "easy",
+        cues: int | None = None,
+        horizon: int | None = None,
+    ) -> None:
+        default_cues, default_horizon = pick_size(self.name, SIZES, size)
+        self.cues = default_cues if cues is None else cues
+        self.horizon = default_horizon if horizon is None else horizon
+        at_least(self.name, 2, cues=self.cues)
+        at_least(self.name, 0, horizon=self.horizon)
+        super().__init__(
+            num_envs,
+            device,
+            observation_space=gym.spaces.Box(0.0, 1.0, (self.cues + 1,), np.float32),
+            action_space=gym.spaces.Discrete(self.cues),
+            max_episode_steps=self.horizon + 2,
+            time_limit=False,
+        )
+        self.max_return = 1.0
+        self.memoryless_return = 1.0 / self.cues
+        # At every age one of three things is seen, for every cue: the cue, nothing, the query.
+        scene = torch.ones(self.max_episode_steps + 1, dtype=torch.int64, device=self.device)
+        scene[0], scene[-2] = 0, 2
+        self._scene = scene
+        sights = torch.zeros(3, self.cues, self.cues + 1, device=self.device)
+        sights[0, :, :-1] = torch.eye(self.cues)
+        sights[2, :, -1] = 1.0
+        self._sights = sights.view(3 * self.cues, self.cues + 1)
+
+    def _begin(self, key: Tensor) -> dict[str, Tensor]:
+        return {"cue": random.integers(random.bits(key, 0), self.cues)}
+
+    def _advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        answered = self.age == self._limit
+        reward = (answered & (action == self.cue)).float()
+        return reward, answered
+
+    def _observe(self) -> Tensor:
+        scene = self._scene.index_select(0, self.age)
+        return self._sights.index_select(0, torch.add(self.cue, scene, alpha=self.cues))
+
+    @staticmethod
+    def describe(obs: np.ndarray) -> str:
+        """Such as ``cue 1``, ``blank`` or ``query``."""
+        if not obs.any():
+            return "blank"
+        seen = int(obs.argmax())
+        return "query" if seen == len(obs) - 1 else f"cue {seen}"

@@ -1,0 +1,85 @@
+"""CartPole without velocities: balance a pole, seeing where things are but not how they move."""
+
+from __future__ import annotations
+
+import math
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.tasks import random
+from recollect.tasks.base import Task
+
+GRAVITY, POLE_MASS, TOTAL_MASS, HALF_LENGTH = 9.8, 0.1, 1.1, 0.5
+POLE_MOMENT = POLE_MASS * HALF_LENGTH
+FORCE, SECONDS = 10.0, 0.02
+X_LIMIT, THETA_LIMIT = 2.4, 12 * 2 * math.pi / 360
+
+_HALF, _TENTH, _GRAVITY = random.constant(0.5), random.constant(0.1), random.constant(GRAVITY)
+
+
+class PositionCartPole(Task):
+    """Gymnasium's CartPole-v1 (Euler, 0.02 s) in float32, but only the positions are seen.
+
+    Action, Discrete(2): push left or right with 10 N. Reward 1 for every step, the last included.
+    Terminates when x leaves [-2.4, 2.4] or theta [-12, 12] degrees; truncates after 500 steps. All
+    four numbers of the state start uniformly in [-0.05, 0.05). (Who falls in step 500 terminates and
+    is not truncated as well, as Gymnasium's time limit has it.)
+
+    Observation, Box [2]: x, theta. The velocities have to be felt from the last positions.
+    """
+
+    name = "position-cartpole"
+    id = "recollect/PositionCartPole-v0"
+
+    max_return = 500.0
+    horizon = 1
+
+    place: Tensor
+    """[B, 2]: x, theta."""
+    speed: Tensor
+    """[B, 2]: their velocities."""
+
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu") -> None:
+        high = np.array([2 * X_LIMIT, 2 * THETA_LIMIT], np.float32)
+        super().__init__(
+            num_envs,
+            device,
+            observation_space=gym.spaces.Box(-high, high, dtype=np.float32),
+            action_space=gym.spaces.Discrete(2),
+            max_episode_steps=500,
+            time_limit=True,
+        )
+        self._reward = torch.ones(num_envs, device=self.device)
+        self._limits = torch.tensor([X_LIMIT, THETA_LIMIT], device=self.device)
+        self._pushes = torch.tensor([-FORCE / TOTAL_MASS, FORCE / TOTAL_MASS], device=self.device)
+        self._inertia = torch.full((num_envs,), HALF_LENGTH * 4.0 / 3.0, device=self.device)
+        self._lanes = torch.arange(4, device=self.device)
+
+    def _begin(self, key: Tensor) -> dict[str, Tensor]:
+        draws = random.uniform(random.bits(key.unsqueeze(1), self._lanes))
+        place, speed = draws.sub_(_HALF).mul_(_TENTH).split(2, 1)
+        return {"place": place, "speed": speed}
+
+    def _advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        theta, theta_speed = self.place[:, 1], self.speed[:, 1]
+        sin, cos = theta.sin(), theta.cos()
+        # Gymnasium's equations, with the constants folded:
+        #   push = (force + m l theta_speed^2 sin) / M
+        #   theta_acc = (g sin - cos push) / (l (4/3 - m cos^2 / M))
+        #   x_acc = push - m l theta_acc cos / M
+        push = self._pushes.index_select(0, action)
+        push.addcmul_(theta_speed.square(), sin, value=POLE_MOMENT / TOTAL_MASS)
+        inertia = torch.addcmul(self._inertia, cos, cos, value=-POLE_MOMENT / TOTAL_MASS)
+        theta_acc = sin.mul_(_GRAVITY).addcmul_(cos, push, value=-1.0).div_(inertia)
+        x_acc = push.addcmul_(theta_acc, cos, value=-POLE_MOMENT / TOTAL_MASS)
+        # Euler: the positions move by the old velocities.
+        self.place.add_(self.speed, alpha=SECONDS)
+        self.speed.add_(torch.stack((x_acc, theta_acc), 1), alpha=SECONDS)
+        terminated = (self.place.abs() > self._limits).any(1)
+        return self._reward, terminated
+
+    def _observe(self) -> Tensor:
+        return self.place.clone()
