@@ -140,9 +140,7 @@ class Agent:
         source = env if env is not None else self.env
         if source is None:
             raise ConfigError("the env of this agent is not known by name: pass env=... to evaluate")
-        if isinstance(source, str) or (
-            callable(source) and not isinstance(source, gym.vector.VectorEnv)
-        ):
+        if isinstance(source, str) or (callable(source) and not isinstance(source, gym.vector.VectorEnv)):
             batched = _open(source, self.config, num_envs or min(episodes, 16))
             check_spaces(self.policy, batched)
             try:
@@ -150,9 +148,7 @@ class Agent:
             finally:
                 batched.close()
         # An env object cannot be made twice: it plays here, and training starts new episodes after.
-        batched = (
-            self._trainer.env if source is self.env and self._trainer else _open(source, self.config)
-        )
+        batched = self._trainer.env if source is self.env and self._trainer else _open(source, self.config)
         check_spaces(self.policy, batched)
         if self._trainer is not None:
             self._trainer.restart_episodes()

@@ -79,9 +79,7 @@ class TrainConfig:
             home = next((part for part, names in _names().items() if name in names), None)
             if home is None:
                 known = [n for names in _names().values() for n in names]
-                raise ConfigError(
-                    f"there is no setting {given!r}{nearest(given, known + list(ALIASES))}"
-                )
+                raise ConfigError(f"there is no setting {given!r}{nearest(given, known + list(ALIASES))}")
             if name in parts[home]:
                 raise ConfigError(f"{name} is given twice, once as {given!r}")
             parts[home][name] = value

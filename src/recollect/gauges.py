@@ -83,9 +83,7 @@ def staleness(policy: Policy, rollout: Rollout) -> Tensor:
     return (gap / size.clamp(min=1e-12)).sqrt()
 
 
-def summarise(
-    steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm: float
-) -> dict[str, Tensor]:
+def summarise(steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm: float) -> dict[str, Tensor]:
     """The minibatches of an update in one row: means, the first one's deviations, the last KL."""
     metrics = {}
     for name in ("loss/policy", "loss/value", "entropy", "kl", "clip_fraction"):

@@ -53,9 +53,7 @@ def refresh(policy: Policy, rollout: Rollout) -> Refreshed:
     )
 
 
-def _write_final_values(
-    final_value: Tensor, policy: Policy, finals: Finals, at: dict[int, State]
-) -> None:
+def _write_final_values(final_value: Tensor, policy: Policy, finals: Finals, at: dict[int, State]) -> None:
     """V(the observation before the reset, the state after step t) for every truncation."""
     states = [tree.index(at[t + 1], row) for t, row in zip(finals.time.tolist(), finals.row.tolist())]
     state = tree.stack(states)

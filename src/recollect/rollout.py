@@ -177,9 +177,7 @@ def make_chunks(rollout: Rollout, length: int, data: dict[str, Tensor], burn_in:
     """
     T = rollout.steps
     if not 1 <= length <= T:
-        raise ConfigError(
-            f"chunk = {length}, but a rollout has {T} steps: choose 1 <= chunk <= rollout"
-        )
+        raise ConfigError(f"chunk = {length}, but a rollout has {T} steps: choose 1 <= chunk <= rollout")
     starts = list(range(0, T, length))
     invalid = ~rollout.valid
     is_clean = not invalid.any()

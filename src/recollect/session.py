@@ -44,9 +44,7 @@ class Session:
                 f"{given} observations for {len(which)} envs: pass one for each, or name the envs by rows="
             )
         state = tree.index(self._state, which)
-        acted, state = self.policy.act(
-            batch, state, self._first[which], self._generator, self.deterministic
-        )
+        acted, state = self.policy.act(batch, state, self._first[which], self._generator, self.deterministic)
         self._state = tree.put(self._state, which, state)
         self._first[which] = False
         return exchange.actions(self.policy.action_space, self.policy.to_env(acted.action), is_single)
@@ -72,9 +70,7 @@ class Session:
         """Continue from what ``get_memory`` returned."""
         missing = {"state", "first", "rng"} - memory.keys()
         if missing:
-            raise StateError(
-                f"the memory lacks {', '.join(sorted(missing))}: pass what get_memory returned"
-            )
+            raise StateError(f"the memory lacks {', '.join(sorted(missing))}: pass what get_memory returned")
         want, got = tree.spec(self._state, lead=0), tree.spec(memory["state"], lead=0)
         if want != got or memory["first"].shape != self._first.shape:
             raise StateError(

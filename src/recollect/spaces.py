@@ -40,8 +40,8 @@ def walk(space: gym.Space, name: str = "") -> Iterator[tuple[str, gym.Space]]:
         yield name, space
     else:
         raise SpaceError(
-            f"{name or 'the space'} is a {type(space).__name__}, which is not supported: wrap the env so "
-            "that it becomes Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+            f"{name or 'the space'} is a {type(space).__name__}, which is not supported: wrap the env "
+            "so that it becomes Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
         )
 
 
@@ -75,9 +75,7 @@ def buffers(space: gym.Space, rows: int) -> Any:
 def zeros(space: gym.Space, rows: int, device: torch.device | str = "cpu") -> Tree:
     """Zeroed tensors ``[rows, ...]`` for values of ``space``."""
     return map(
-        lambda leaf: torch.from_numpy(np.zeros((rows, *(leaf.shape or ())), numpy_dtype(leaf))).to(
-            device
-        ),
+        lambda leaf: torch.from_numpy(np.zeros((rows, *(leaf.shape or ())), numpy_dtype(leaf))).to(device),
         space,
     )
 
@@ -86,7 +84,7 @@ def is_image(space: gym.Space) -> bool:
     """A Box of three dimensions in which two are at least 8 and one is a channel count."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return False
-    height, width, channels = sorted(space.shape, reverse=True)
+    _, width, channels = sorted(space.shape, reverse=True)
     return width >= 8 and channels <= 16
 
 

@@ -87,9 +87,7 @@ class Saved:
         return TrainConfig(**settings)
 
 
-def write(
-    path: Path, policy: Policy, config: TrainConfig, env: Any, learner: PPO | None, steps: int
-) -> Path:
+def write(path: Path, policy: Policy, config: TrainConfig, env: Any, learner: PPO | None, steps: int) -> Path:
     """Write an agent's folder; an agent that was there before is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not (path / "agent.json").exists() and (path.is_file() or any(path.iterdir())):
@@ -194,9 +192,7 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
     if isinstance(space, gym_spaces.Box):
         low, high = space.low, space.high
         is_uniform = low.size > 0 and (low == low.flat[0]).all() and (high == high.flat[0]).all()
-        bounds = (
-            (low.flat[0].item(), high.flat[0].item()) if is_uniform else (low.tolist(), high.tolist())
-        )
+        bounds = (low.flat[0].item(), high.flat[0].item()) if is_uniform else (low.tolist(), high.tolist())
         return {
             "box": list(space.shape),
             "low": bounds[0],
@@ -225,9 +221,7 @@ def space_from_json(data: dict[str, Any]) -> gym.Space:
 
 def _config_to_json(config: TrainConfig, policy: Policy) -> dict[str, Any]:
     own = {
-        f.name: getattr(config, f.name)
-        for f in dataclasses.fields(config)
-        if f.name not in ("policy", "ppo")
+        f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in ("policy", "ppo")
     }
     parts = policy.config
     network = {
@@ -278,9 +272,7 @@ def _load(file: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
-        raise RecollectError(
-            f"{file} cannot be read ({error}): take another copy of the folder"
-        ) from None
+        raise RecollectError(f"{file} cannot be read ({error}): take another copy of the folder") from None
 
 
 def _sha256(file: Path) -> str:

@@ -94,9 +94,7 @@ def copy_(target: Tree, source: Tree) -> None:
 def empty(like: Tree, lead: tuple[int, ...], device: torch.device | str | None = None) -> Tree:
     """Zeroed buffers ``[*lead, ...]`` for leaves shaped ``[B, ...]`` like those of ``like``, B dropped."""
     return map(
-        lambda leaf: torch.zeros(
-            (*lead, *leaf.shape[1:]), dtype=leaf.dtype, device=device or leaf.device
-        ),
+        lambda leaf: torch.zeros((*lead, *leaf.shape[1:]), dtype=leaf.dtype, device=device or leaf.device),
         like,
     )
 

@@ -139,9 +139,7 @@ class PPOConfig:
             value = getattr(self, name)
             _require(value is None or value > 0, f"{name} = {value}: it must be above 0")
         for name in ("value_coef", "entropy", "learning_rate_end", "entropy_end", "gauge_every"):
-            _require(
-                getattr(self, name) >= 0, f"{name} = {getattr(self, name)}: it must not be negative"
-            )
+            _require(getattr(self, name) >= 0, f"{name} = {getattr(self, name)}: it must not be negative")
         _require(
             0 <= self.learning_rate_warmup < 1,
             f"learning_rate_warmup = {self.learning_rate_warmup}: a fraction in [0, 1)",
@@ -184,9 +182,7 @@ def loss(
 
     ``count`` is the number of valid steps that the sums are divided by.
     """
-    log_prob, entropy, value = policy.evaluate_actions(
-        batch.obs, batch.action, batch.state, batch.first
-    )
+    log_prob, entropy, value = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
     valid, data = batch.valid, batch.data
 
     def mean(x: Tensor) -> Tensor:
@@ -220,8 +216,8 @@ def _squared_error(
     error = ((value - data["return"]) / scale).square()
     if value_clip is None:
         return error
-    moved = (value - data["value"]).clamp(-value_clip * scale, value_clip * scale)
-    return torch.maximum(error, ((data["value"] + moved - data["return"]) / scale).square())
+    moved = ((value - data["value"]) / scale).clamp(-value_clip, value_clip)
+    return torch.maximum(error, ((data["value"] - data["return"]) / scale + moved).square())
 
 
 class PPO:

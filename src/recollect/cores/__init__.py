@@ -53,9 +53,7 @@ def make_core(spec: CoreSpec, input_size: int) -> Core:
         if spec not in CORES:
             near = difflib.get_close_matches(spec.lower(), CORES, n=1)
             hint = f"did you mean '{near[0]}'? " if near else ""
-            raise ConfigError(
-                f"no core is called '{spec}': {hint}The cores are {', '.join(sorted(CORES))}"
-            )
+            raise ConfigError(f"no core is called '{spec}': {hint}The cores are {', '.join(sorted(CORES))}")
         spec = CORES[spec]()
     if isinstance(spec, type):
         raise ConfigError(f"core is the class {spec.__name__}: pass an object, {spec.__name__}(...)")

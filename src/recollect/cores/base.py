@@ -129,6 +129,4 @@ class Core(nn.Module, ABC):
 
 
 def _describe(spec: dict) -> str:
-    return ", ".join(
-        f"{name or 'state'} [B, {', '.join(map(str, s))}]" for name, (s, _) in spec.items()
-    )
+    return ", ".join(f"{name or 'state'} [B, {', '.join(map(str, s))}]" for name, (s, _) in spec.items())

@@ -37,9 +37,7 @@ class LSTMConfig:
         check_size(self, hidden=self.hidden, layers=self.layers)
         check_chrono(self, self.chrono)
         if not math.isfinite(self.forget_bias):
-            raise ConfigError(
-                f"LSTMConfig: forget_bias is {self.forget_bias!r}; it needs a finite number"
-            )
+            raise ConfigError(f"LSTMConfig: forget_bias is {self.forget_bias!r}; it needs a finite number")
 
     def build(self, input_size: int) -> LSTM:
         """The core for inputs of ``input_size`` features."""
@@ -99,9 +97,7 @@ class LSTM(Core):
         c = start(state[1], self.initial_c, segments)
         y = pack(x, segments)
         hs, cs = [], []
-        for (w_ih, w_hh, b_ih, b_hh), h_layer, c_layer in zip(
-            self.rnn.all_weights, h.unbind(1), c.unbind(1)
-        ):
+        for (w_ih, w_hh, b_ih, b_hh), h_layer, c_layer in zip(self.rnn.all_weights, h.unbind(1), c.unbind(1)):
             y, h_layer, c_layer = lstm(y, h_layer, c_layer, w_ih, w_hh, b_ih + b_hh, segments)
             hs.append(h_layer)
             cs.append(c_layer)

@@ -26,16 +26,30 @@ class BatchedEnv(Protocol):
     * Action masks travel inside the observation, under the key ``action_mask``.
     """
 
-    num_envs: int
-    """Env slots."""
-    agents: int
-    """Agents in each slot; 1 for a single-agent env."""
-    observation_space: gym.Space
-    """Of one row."""
-    action_space: gym.Space
-    """Of one row."""
-    device: torch.device
-    """Where all tensors live."""
+    @property
+    def num_envs(self) -> int:
+        """Env slots."""
+        ...
+
+    @property
+    def agents(self) -> int:
+        """Agents in each slot; 1 for a single-agent env."""
+        ...
+
+    @property
+    def observation_space(self) -> gym.Space:
+        """Of one row."""
+        ...
+
+    @property
+    def action_space(self) -> gym.Space:
+        """Of one row."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where all tensors live."""
+        ...
 
     def reset(self, seed: int) -> Tree:
         """Start all rows anew, the same for the same ``seed``. Returns obs [B, ...]; all are first."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recollect import spaces, tree
 from recollect.envs.batched import BatchedEnv, Resumable
-from recollect.errors import EnvError, SpaceError
+from recollect.errors import ConfigError, EnvError, SpaceError
 from recollect.types import Step, Tree
 
 
@@ -45,19 +45,21 @@ def check_batched_env(env: BatchedEnv, *, steps: int = 200, seed: int = 0) -> Se
     """Drive ``env`` with random actions and raise EnvError for the first law that it breaks.
 
     Checked are the structure, shape, dtype and device of all tensors, that observations lie in their
-    space and rewards are finite, the laws of ``BatchedEnv`` about ends, ``first`` and ``valid``, that the
-    action is left alone, that the same seed gives the same stream, and, for an env that has them, that
-    ``restore`` continues as after ``snapshot``. The env is left reset. Give ``steps`` enough that episodes
-    end: what is returned tells how often they did.
+    space and rewards are finite, the laws of ``BatchedEnv`` about ends, ``first`` and ``valid``, that
+    the action is left alone, that the same seed gives the same stream, and, for an env that has them,
+    that ``restore`` continues as after ``snapshot``. The env is left reset. Give ``steps`` enough that
+    episodes end: what is returned tells how often they did.
     """
+    if steps < 2:
+        raise ConfigError(f"check_batched_env(steps={steps}): at least 2 are needed")
     _check_attributes(env)
-    first_run = _drive(env, steps, seed, None)
-    again = _drive(env, steps, seed, first_run.actions)
-    _check_same(first_run, again, f"reset(seed={seed}) and the same actions", _UNSEEDED)
+    actions, record, seen = _drive(env, steps, seed, None)
+    _, again, _ = _drive(env, steps, seed, actions)
+    _check_same(record, again, f"reset(seed={seed}) and the same actions", _UNSEEDED)
     if isinstance(env, Resumable):
-        _check_resume(env, steps, seed, first_run.actions)
+        _check_resume(env, steps, seed, actions)
     env.reset(seed)
-    return first_run.seen
+    return seen
 
 
 _UNSEEDED = (
@@ -67,45 +69,32 @@ _UNSEEDED = (
 _UNSAVED = "something that decides the future is missing in snapshot, or is shared instead of copied"
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    actions: list[Tree]
-    """t = 0..T-1."""
-    record: list[dict[str, Tensor]]
-    """For reset and each step: what the contract defines, by name; anything else zeroed."""
-    seen: Seen
+_FLAGS = ("first", "terminated", "truncated", "valid")
+_Record = dict[str, Tensor]
 
 
-def _drive(env: BatchedEnv, steps: int, seed: int, actions: list[Tree] | None) -> _Run:
-    """``steps`` steps with the given or random actions, each checked."""
+def _drive(
+    env: BatchedEnv, steps: int, seed: int, actions: list[Tree] | None
+) -> tuple[list[Tree], list[_Record], Seen]:
+    """Make ``steps`` steps with the given or random actions, each checked."""
     rng = np.random.default_rng(seed)
-    rows = env.num_envs * env.agents
     obs = env.reset(seed)
-    inside = torch.ones(rows, dtype=torch.bool, device=env.device)  # rows within an episode
+    inside = torch.ones(env.num_envs * env.agents, dtype=torch.bool, device=env.device)
     _check_tree(env, obs, "reset", "obs", inside)
-    record, made = [_record(obs, "obs", inside)], []
+    made, record = [], [_record(obs, "obs", inside)]
     counts = torch.zeros(4, dtype=torch.int64)
     for t in range(steps):
         action = _random_action(env, obs, rng) if actions is None else tree.clone(actions[t])
-        given = tree.clone(action)
+        made.append(tree.clone(action))
         step = env.step(action)
-        _check_untouched(action, given, t)
+        _check_untouched(action, made[t], t)
         _check_step(env, step, inside, t)
-        ended = step.terminated | step.truncated
-        inside = step.first | (inside & ~ended)
+        inside = step.first | (inside & ~(step.terminated | step.truncated))
         obs = step.obs
-        made.append(given)
-        record.append(
-            _record(obs, "obs", inside)
-            | _record(step.final_obs, "final_obs", ended)
-            | {
-                k: getattr(step, k).clone()
-                for k in ("reward", "terminated", "truncated", "valid", "first")
-            }
-        )
+        record.append(_record_step(step))
         flags = (step.valid, step.terminated, step.truncated, ~step.valid)
         counts += torch.stack([flag.sum() for flag in flags]).cpu()
-    return _Run(made, record, Seen(*counts.tolist()))
+    return made, record, Seen(*counts.tolist())
 
 
 def _random_action(env: BatchedEnv, obs: Tree, rng: np.random.Generator) -> Tree:
@@ -174,7 +163,7 @@ def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
     if not isinstance(step, Step):
         raise EnvError(f"{where}: step returned a {type(step).__name__}, not a recollect.types.Step")
     rows = (env.num_envs * env.agents,)
-    for name in ("first", "terminated", "truncated", "valid", "reward"):
+    for name in (*_FLAGS, "reward"):
         value = getattr(step, name)
         dtype = torch.float32 if name == "reward" else torch.bool
         if not isinstance(value, Tensor) or value.dtype != dtype or tuple(value.shape) != rows:
@@ -207,17 +196,17 @@ def _laws(step: Step, inside: Tensor, ended: Tensor) -> list[tuple[Tensor, str]]
         ),
         (
             idle & inside,
-            "valid is false inside an episode: was terminated or truncated of the step before forgotten, "
-            "or valid of the first step after a reset?",
+            "valid is false inside an episode: was terminated or truncated of the step before "
+            "forgotten, or valid of the first step after a reset?",
         ),
         (
             step.valid & ~inside,
-            "valid is true after an end that no first followed: was first forgotten where obs is reset?",
+            "valid is true after an end that no first followed: was first forgotten at the reset?",
         ),
         (
             step.first & inside & ~ended,
-            "first is true, but no episode ended before: were terminated and truncated forgotten, or is "
-            "first one step late?",
+            "first is true, but no episode ended before: were terminated and truncated forgotten, "
+            "or is first one step late?",
         ),
     ]
 
@@ -226,8 +215,8 @@ def _check_apart(step: Step, where: str) -> None:
     pairs = zip(tree.leaves(step.obs), tree.leaves(step.final_obs))
     if any(a.data_ptr() == b.data_ptr() and a.numel() for a, b in pairs):
         raise EnvError(
-            f"{where}: an episode ended and was reset, and final_obs is the same memory as obs: what was "
-            "seen before the reset is overwritten. Copy it before the reset"
+            f"{where}: an episode ended and was reset, and final_obs is the same memory as obs: what "
+            "was seen before the reset is overwritten. Copy it before the reset"
         )
 
 
@@ -240,40 +229,40 @@ def _check_untouched(action: Tree, given: Tree, t: int) -> None:
             )
 
 
-def _record(obs: Tree, name: str, rows: Tensor) -> dict[str, Tensor]:
+def _record_step(step: Step) -> _Record:
+    """What the contract defines of a step, by name, and zeros where a tensor may be anything."""
+    ended = step.terminated | step.truncated
+    flags = {name: getattr(step, name).clone() for name in (*_FLAGS, "reward")}
+    inside = step.first | (step.valid & ~ended)
+    return flags | _record(step.obs, "obs", inside) | _record(step.final_obs, "final_obs", ended)
+
+
+def _record(obs: Tree, name: str, rows: Tensor) -> _Record:
     return {part: leaf.clone() for part, leaf in tree.named_leaves(tree.zero_where(~rows, obs), name)}
 
 
-def _check_same(one: _Run, other: _Run, how: str, cause: str) -> None:
-    for t, (a, b) in enumerate(zip(one.record, other.record)):
+def _check_same(one: list[_Record], other: list[_Record], how: str, cause: str) -> None:
+    for t, (a, b) in enumerate(zip(one, other)):
         for name in a:
-            differ = ~torch.isclose(a[name].double(), b[name].double(), rtol=0, atol=0, equal_nan=True)
+            differ = (a[name] != b[name]).flatten(1) if a[name].dim() > 1 else a[name] != b[name]
             if differ.any():
                 row = int(differ.nonzero()[0, 0])
-                where = "after reset" if t == 0 else f"at step {t - 1}"
-                raise EnvError(f"{how} gave another {name} {where}, row {row}: {cause}")
+                raise EnvError(f"{how} gave another {name} after {t} steps, row {row}: {cause}")
 
 
 def _check_resume(env: Any, steps: int, seed: int, actions: list[Tree]) -> None:
     """Run on from a snapshot twice: at once, and again after ``restore``."""
     half = steps // 2
     env.reset(seed)
-    for action in actions[:half]:
-        env.step(tree.clone(action))
+    before = [env.step(tree.clone(action)) for action in actions[:half]][-1]
+    inside = before.first | (before.valid & ~(before.terminated | before.truncated))
+    expected = _record(before.obs, "obs", inside)
     saved = env.snapshot()
-    futures = []
-    for attempt in range(2):
-        obs = tree.clone(env.restore(saved)) if attempt else None
-        stream = [_plain(env.step(tree.clone(action))) for action in actions[half:]]
-        futures.append(_Run([], stream, Seen(0, 0, 0, 0)))
-        if obs is not None:
-            inside = torch.ones(env.num_envs * env.agents, dtype=torch.bool, device=env.device)
-            _check_tree(env, obs, "restore", "obs", ~inside)
-    _check_same(*futures, "restore(snapshot()) and the same actions", _UNSAVED)
-
-
-def _plain(step: Step) -> dict[str, Tensor]:
-    """What is defined in every row, whatever went before."""
-    return {
-        k: getattr(step, k).clone() for k in ("reward", "terminated", "truncated", "valid", "first")
-    } | (_record(step.obs, "obs", step.first | (step.valid & ~(step.terminated | step.truncated))))
+    at_once = [_record_step(env.step(tree.clone(action))) for action in actions[half:]]
+    obs = env.restore(saved)
+    _check_tree(env, obs, "restore", "obs", inside)
+    returned = _record(obs, "obs", inside)
+    later = [_record_step(env.step(tree.clone(action))) for action in actions[half:]]
+    how = "restore(snapshot()) and the same actions"
+    _check_same([expected], [returned], how, "restore must return the obs to act on next")
+    _check_same(at_once, later, how, _UNSAVED)

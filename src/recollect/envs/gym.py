@@ -59,9 +59,7 @@ def make_env(
     )
 
 
-def _from_name(
-    name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any]
-) -> BatchedEnv:
+def _from_name(name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any]) -> BatchedEnv:
     from recollect.tasks import TASKS, make_task  # the tasks are built on envs, so only here
 
     tasks = [*TASKS, *(task.id for task in TASKS.values())]
@@ -106,6 +104,4 @@ def _check_made(env: Any, num_envs: int, device: torch.device, kwargs: dict[str,
     elif env.num_envs != num_envs:
         raise ConfigError(f"num_envs is {num_envs}, and the given {kind} has {env.num_envs}")
     if isinstance(env, BatchedEnv) and env.device.type != device.type:
-        raise ConfigError(
-            f"device is {device}, and the given {kind} is on {env.device}: give it device="
-        )
+        raise ConfigError(f"device is {device}, and the given {kind} is on {env.device}: give it device=")

@@ -179,9 +179,7 @@ def _make_all(makers: Sequence[Callable[[], gym.Env]]) -> list[gym.Env]:
         for kind in ("observation_space", "action_space"):
             own, expected = getattr(env, kind), getattr(envs[0], kind)
             if own != expected:
-                raise SpaceError(
-                    f"{kind} of env {i} is {own}, that of env 0 {expected}: they must be equal"
-                )
+                raise SpaceError(f"{kind} of env {i} is {own}, that of env 0 {expected}: they must be equal")
     return envs
 
 

@@ -102,9 +102,7 @@ def _write_at_once(space: gym.Space, arrays: Any, values: list[Any]) -> None:
             if set(map(len, values)) != {arrays.shape[1]}:
                 raise ValueError
             flat = arrays.reshape(-1, *arrays.shape[2:])
-            np.concatenate(
-                values, out=flat, casting="same_kind" if arrays.dtype.kind == "f" else "safe"
-            )
+            np.concatenate(values, out=flat, casting="same_kind" if arrays.dtype.kind == "f" else "safe")
         else:
             arrays[:] = _fitted(values, arrays.dtype, arrays.shape, _OBS)
             _check_range(space, arrays, _OBS)
@@ -273,9 +271,7 @@ def _fitted(value: Any, dtype: np.dtype, shape: tuple[int, ...], name: str) -> n
         return array.astype(dtype, copy=False)
     limits = np.iinfo(dtype)  # another integer: look before NumPy wraps around
     if array.size and (array.min() < limits.min or array.max() > limits.max):
-        raise SpaceError(
-            f"{name} has values from {array.min()} to {array.max()}, which {dtype} cannot hold"
-        )
+        raise SpaceError(f"{name} has values from {array.min()} to {array.max()}, which {dtype} cannot hold")
     return array.astype(dtype)
 
 

@@ -128,9 +128,7 @@ def _width(space: gym.Space) -> int:
 
 
 def _with_keys(observation: gym.Space, action: gym.Space) -> gym_spaces.Dict:
-    parts = (
-        dict(observation.spaces) if isinstance(observation, gym_spaces.Dict) else {"obs": observation}
-    )
+    parts = dict(observation.spaces) if isinstance(observation, gym_spaces.Dict) else {"obs": observation}
     taken = {ACTION, REWARD} & parts.keys()
     if taken:
         raise SpaceError(f"the observation has {sorted(taken)} already: is it wrapped twice?")

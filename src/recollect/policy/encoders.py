@@ -71,9 +71,7 @@ class EncoderConfig:
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
         if any(not isinstance(width, int) or width < 1 for width in self.hidden):
-            raise ConfigError(
-                f"encoder.hidden is {self.hidden}: give widths of at least 1, such as (128,)"
-            )
+            raise ConfigError(f"encoder.hidden is {self.hidden}: give widths of at least 1, such as (128,)")
         _check_choice("encoder.activation", self.activation, tuple(ACTIVATIONS))
         _check_choice("encoder.conv", self.conv, ("small", "nature"))
         _check_choice("encoder.images", self.images, ("auto", "always", "never"))
@@ -126,9 +124,7 @@ class Encoder(nn.Module):
             return self.mlp(_leaf(obs, self.vector_paths[0]).to(dtype))
         parts = []
         if self.vector_paths:
-            vectors = [
-                vec(_leaf(obs, path), dtype) for vec, path in zip(self.vectors, self.vector_paths)
-            ]
+            vectors = [vec(_leaf(obs, path), dtype) for vec, path in zip(self.vectors, self.vector_paths)]
             parts.append(self.mlp(vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)))
         parts += [image(_leaf(obs, path), dtype) for image, path in zip(self.images, self.image_paths)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
@@ -169,7 +165,8 @@ class _Vector(nn.Module):
         x = x.reshape(x.shape[0], self.columns)  # [N, *shape] -> [N, columns]
         if self.one_hot:
             # Comparing has no range check to wait for on a GPU, unlike F.one_hot.
-            return (x[:, self.column] == self.ids).to(dtype)
+            x = x if self.columns == 1 else x[:, self.column]
+            return (x == self.ids).to(dtype)
         x = x.to(dtype)
         return x if self.scale is None else x * self.scale
 

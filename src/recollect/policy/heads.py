@@ -379,9 +379,7 @@ def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "acti
 def _check_mask(mask: Tree, size: int, name: str) -> None:
     if not isinstance(mask, Tensor) or mask.shape[-1:] != (size,):
         got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-        raise SpaceError(
-            f"the action mask of {name} is {got}: it needs a tensor [..., {size}], 1 = allowed"
-        )
+        raise SpaceError(f"the action mask of {name} is {got}: it needs a tensor [..., {size}], 1 = allowed")
 
 
 def _refuse_mask(name: str, kind: str) -> None:

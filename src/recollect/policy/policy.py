@@ -159,9 +159,7 @@ class Policy(nn.Module):
     def _encode_sequence(self, obs: Tree, first: Tensor) -> Tensor:
         """Features [T, B, D] of obs [T, B, ...], all steps in one pass of the encoder."""
         T, B = first.shape
-        flat = tree.map(
-            lambda leaf: leaf.reshape(T * B, *leaf.shape[2:]), obs
-        )  # [T, B, ..] -> [T * B, ..]
+        flat = tree.map(lambda leaf: leaf.reshape(T * B, *leaf.shape[2:]), obs)  # [T, B, ..] -> [T * B, ..]
         return self._encode(flat).view(T, B, -1)  # [T * B, D] -> [T, B, D]
 
     def _distribution(self, y: Tensor, obs: Tree) -> Distribution:

@@ -240,6 +240,4 @@ def at_least(task: str, least: int, **options: int) -> None:
     """Raise unless every option is an integer of at least ``least``."""
     for option, value in options.items():
         if not isinstance(value, int) or value < least:
-            raise ConfigError(
-                f"{task}: {option} is {value!r}; it must be an integer of at least {least}"
-            )
+            raise ConfigError(f"{task}: {option} is {value!r}; it must be an integer of at least {least}")

@@ -42,9 +42,7 @@ def task_class(name_or_id: str) -> type[Task]:
     return known[name_or_id]
 
 
-def make_task(
-    name_or_id: str, num_envs: int, device: torch.device | str = "cpu", **options: Any
-) -> Task:
+def make_task(name_or_id: str, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> Task:
     """A built-in task with ``num_envs`` rows on ``device``; ``options`` as its class takes them."""
     task: Any = task_class(name_or_id)
     known = task_options(task)

@@ -70,9 +70,7 @@ class TaskEnv(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """One step; after an end the last observation is returned and ``reset`` is due."""
         if self._next_obs is not None:
-            raise EnvError(
-                f"{self.task.name}: the episode has ended: call reset() before the next step"
-            )
+            raise EnvError(f"{self.task.name}: the episode has ended: call reset() before the next step")
         step = self.task.step(_actions(self.task.action_space, action, ()).unsqueeze(0))
         if step.first:
             self._next_obs = _row(step.obs)
@@ -89,9 +87,7 @@ class TaskVectorEnv(gym.vector.VectorEnv[Any, Any, np.ndarray]):
 
     metadata = METADATA | {"autoreset_mode": AutoresetMode.SAME_STEP}
 
-    def __init__(
-        self, task: str, num_envs: int = 1, render_mode: str | None = None, **options: Any
-    ) -> None:
+    def __init__(self, task: str, num_envs: int = 1, render_mode: str | None = None, **options: Any) -> None:
         self.task = make_task(task, num_envs, **options)
         self.num_envs = num_envs
         self.single_observation_space = self.task.observation_space
@@ -125,9 +121,7 @@ class TaskVectorEnv(gym.vector.VectorEnv[Any, Any, np.ndarray]):
         rows = _mask(options, self.num_envs)
         seeded = rows & torch.tensor([s is not None for s in seeds])
         if self._seen is None and not seeded.all():
-            raise EnvError(
-                f"{self.task.name}: the first reset must start every row, with a seed or None"
-            )
+            raise EnvError(f"{self.task.name}: the first reset must start every row, with a seed or None")
         self.task.reset_rows(seeded, _seeds([0 if s is None else s for s in seeds]))
         self._seen = self.task.reset_rows(rows & ~seeded).numpy()
         return self._seen.copy(), {}
@@ -189,9 +183,7 @@ def _actions(space: gym.Space, action: Any, lead: tuple[int, ...]) -> torch.Tens
     if isinstance(space, gym.spaces.Discrete):
         fits = array.shape == lead and array.dtype.kind in "iu"
         if fits and ((array < 0).any() or (array >= space.n).any()):
-            raise EnvError(
-                f"the action {action!r} is not in {space}: it must be 0 to {int(space.n) - 1}"
-            )
+            raise EnvError(f"the action {action!r} is not in {space}: it must be 0 to {int(space.n) - 1}")
         dtype = np.int64
     else:
         fits = array.shape == (*lead, *(space.shape or ())) and array.dtype.kind in "fiu"

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recollect.cores.kernels.segments import Segments
+from recollect.cores.kernels.segments import Segments, carried
 
 
 def gru(
@@ -115,10 +115,7 @@ class _GRU(torch.autograd.Function):
         dh = hidden.new_zeros(N, H) if dy is None else dy.clone(memory_format=torch.contiguous_format)
         if dh_end is not None:
             dh.index_add_(0, segments.end, dh_end)
-        if segments.previous is None:
-            before = hidden[:N]
-        else:
-            before = hidden.index_select(0, segments.previous)
+        before = torch.cat(carried(hidden, segments))
 
         dgates = _factors(gates, recurrent, before)  # [N, 4H] in the order m, r, z, n
         weight = w_hh.roll(H, 0)  # the same order: n's recurrent part, r, z

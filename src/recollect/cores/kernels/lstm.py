@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recollect.cores.kernels.segments import Segments, blocks, carried, previous, survivors
+from recollect.cores.kernels.segments import Segments, blocks, carried, survivors
 
 
 def lstm(
@@ -157,7 +157,8 @@ class _LSTM(torch.autograd.Function):
         plan = blocks(sizes)
         widest = max(rows.stop - rows.start for _, rows in plan)
         scratch = gates.new_empty(widest, 4 * H)
-        scratch_dcell = gates.new_empty(widest, H)
+        spare = gates.new_empty(3, widest, H)
+        h_before, c_before = carried(hidden, segments), carried(cell, segments)
         dh_after = dh.split(sizes)
         dh_before = (dh_start, *survivors(dh, segments))
         dc_alive = (*(dc[:n] for n in sizes),)
@@ -168,9 +169,7 @@ class _LSTM(torch.autograd.Function):
             dgates = scratch[: rows.stop - rows.start]
             dcell = scratch_dcell[: rows.stop - rows.start]
             before = previous(hidden, segments, rows)
-            _factors(
-                gates[rows], y[rows], squashed[rows], previous(cell, segments, rows), dgates, dcell
-            )
+            _factors(gates[rows], y[rows], squashed[rows], previous(cell, segments, rows), dgates, dcell)
             dgate, do = dgates.split(inner), dgates[:, :H].split(inner)
             difg = dgates[:, H:].unflatten(1, (3, H)).split(inner)
             into_dc = dcell.split(inner)

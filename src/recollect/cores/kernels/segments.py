@@ -36,9 +36,6 @@ class Segments:
     """[N] the inverse of ``order``."""
     source: Tensor | None
     """[S] the row whose state each segment begins with, B for the initial one; None: rows as given."""
-    previous: Tensor | None
-    """[N] where the state before each packed step stands in ``cat(start [S], after [N])``; None:
-    at the same place, so that the first N rows will do."""
     end: Tensor
     """[B] the packed place of the last step of each row."""
     last: Tensor
@@ -55,7 +52,7 @@ def cut(first: Tensor) -> Segments:
         source = None
         if flags.any():
             source = torch.from_numpy(np.where(flags[0], B, np.arange(B))).to(device)
-        return Segments((B,) * T, None, None, source, None, rows + (T - 1) * B, rows)
+        return Segments((B,) * T, None, None, source, rows + (T - 1) * B, rows)
 
     # Row by row, [B * T], in which every segment is one stretch.
     opens = flags.T.copy()
@@ -79,10 +76,6 @@ def cut(first: Tensor) -> Segments:
     order = np.empty_like(place)
     order[place] = np.arange(T * B)
 
-    # Segment r at step k continues r at step k - 1; at step 0 it continues row r of the start.
-    shift = np.concatenate(([0], len(begin) + offset[:-1])) - offset
-    previous = np.arange(T * B) + np.repeat(shift, sizes)
-
     row, start = np.divmod(begin, T)
     source = np.where((start == 0) & ~flags[0][row], row, B)[by_length]
     end = place[(T - 1) * B :]
@@ -96,7 +89,6 @@ def cut(first: Tensor) -> Segments:
         tensor(order),
         tensor(place),
         tensor(source),
-        tensor(previous),
         tensor(end),
         tensor(last),
     )
@@ -147,7 +139,7 @@ def blocks(sizes: tuple[int, ...]) -> list[tuple[range, slice]]:
 def survivors(after: Tensor, segments: Segments) -> tuple[Tensor, ...]:
     """after [N, H] -> for every step but the last its rows that go on, as views [sizes[k+1], H]."""
     sizes = segments.sizes
-    if segments.previous is None:
+    if sizes[-1] == sizes[0]:
         return after.split(sizes)[:-1]
     pieces = [n for k in range(1, len(sizes)) for n in (sizes[k], sizes[k - 1] - sizes[k])]
     return after[: after.shape[0] - sizes[-1]].split(pieces)[::2]
@@ -157,13 +149,6 @@ def carried(buffer: Tensor, segments: Segments) -> tuple[Tensor, ...]:
     """buffer = cat(start [S, H], after [N, H]) -> what each step begins with, as views [sizes[k], H]."""
     S = segments.sizes[0]
     return (buffer[:S], *survivors(buffer[S:], segments))
-
-
-def previous(buffer: Tensor, segments: Segments, rows: slice) -> Tensor:
-    """What the packed ``rows`` began with, out of cat(start [S, H], after [N, H]), as one tensor."""
-    if segments.previous is None:
-        return buffer[rows]
-    return buffer.index_select(0, segments.previous[rows])
 
 
 class _Move(torch.autograd.Function):
