@@ -1,0 +1,43 @@
+# Two commands do everything on a fresh machine with Python 3.11 and make:
+#   make demo    train a memory agent until it has solved its task, and show what it learned
+#   make test    set up, lint, type-check, and run all tests but the slow ones
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: demo test test-slow lint types format clean help
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit("Recollect needs Python 3.11 or later: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	@# The variable reaches isolated builds too, which `pip -c` does not.
+	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $(READY)
+
+demo: $(READY)
+	$(BIN)/python examples/demo.py
+
+test: lint types
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY)
+	$(BIN)/basedpyright
+
+format: $(READY)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis src/*.egg-info
