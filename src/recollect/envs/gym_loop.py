@@ -42,7 +42,7 @@ class GymLoop:
     ) -> None:
         if not makers:
             raise ConfigError("num_envs is 0: a GymLoop needs at least one env")
-        self.device = torch.device(device)
+        self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         self.envs = _make_all(makers)
         self.num_envs = len(self.envs)
         self.observation_space: gym.Space = self.envs[0].observation_space

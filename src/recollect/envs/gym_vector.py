@@ -31,6 +31,9 @@ class GymVector:
 
     ``autoreset_mode`` is for a VectorEnv whose metadata does not name its mode. There is no default:
     a wrong guess would shift every episode by a step, and nothing would tell.
+
+    In SAME_STEP mode Gymnasium keeps a reference to the final observation over the reset: an env that
+    writes all its observations into one array loses it there. Copy in the env, or use GymLoop.
     """
 
     agents = 1
@@ -43,8 +46,9 @@ class GymVector:
         device: torch.device | str = "cpu",
     ) -> None:
         self.env = env
-        self.device = torch.device(device)
+        self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         self.autoreset_mode = _mode(env, autoreset_mode)
+        _check_async(env, self.autoreset_mode)
         self.num_envs = env.num_envs
         self.observation_space: gym.Space = env.single_observation_space
         self.action_space: gym.Space = env.single_action_space
@@ -202,6 +206,20 @@ def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
         if mode in (known, known.name, known.value):
             return known
     raise EnvError(f"autoreset_mode of {env} is {mode!r}: it must be one of {names}")
+
+
+def _check_async(env: VectorEnv, mode: AutoresetMode) -> None:
+    """Gymnasium's workers forget to drop a pending autoreset in ``reset`` without shared memory.
+
+    After a reset that follows an end, the first step would be a filler that nothing announces (seen in
+    Gymnasium 1.4).
+    """
+    inner = env.unwrapped
+    if isinstance(inner, AsyncVectorEnv) and not inner.shared_memory and mode == AutoresetMode.NEXT_STEP:
+        raise EnvError(
+            f"{env}: AsyncVectorEnv(shared_memory=False) in NEXT_STEP mode resets wrongly after an end: "
+            "use shared_memory=True or autoreset_mode=AutoresetMode.SAME_STEP"
+        )
 
 
 def _copy_rows(space: gym.Space, target: Any, source: Any, mask: np.ndarray) -> None:

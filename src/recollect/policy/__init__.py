@@ -1,0 +1,1 @@
+"""Policies: encoder, core and heads, and the statistics that travel with them."""

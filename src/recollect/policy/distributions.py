@@ -117,9 +117,9 @@ class MultiCategorical:
             if mask is not None:
                 mask = F.pad(mask.bool(), (0, 1), value=False).index_select(-1, index)
         # [..., choices * largest] -> [..., choices, largest]
-        logits = logits.reshape(logits.shape[:-1] + (choices, largest))
+        logits = logits.reshape((*logits.shape[:-1], choices, largest))
         if mask is not None:
-            mask = mask.reshape(mask.shape[:-1] + (choices, largest))
+            mask = mask.reshape((*mask.shape[:-1], choices, largest))
         self.parts = Categorical(logits, mask)
 
     def sample(self, generator: Generator | None = None) -> Tensor:

@@ -12,6 +12,7 @@ from gymnasium import spaces as gym_spaces
 from torch import Tensor, nn
 
 from recollect import spaces, tree
+from recollect.errors import ConfigError
 from recollect.types import Tree
 
 
@@ -49,9 +50,9 @@ class Moments(nn.Module):
 
 
 class ObservationNorm(nn.Module):
-    """Normalises the floating Box leaves of an observation to mean 0 and variance 1, clipped.
+    """Normalises the Box leaves of an observation, but for images, to mean 0 and variance 1, clipped.
 
-    Images, Discrete and binary leaves pass unchanged, and so do action masks.
+    Images, Discrete and binary leaves pass unchanged.
     """
 
     def __init__(self, space: gym.Space, clip: float = 10.0):
@@ -110,6 +111,8 @@ class PopArt(nn.Module):
 
     def __init__(self, decay: float = 0.99, min_std: float = 1e-4):
         super().__init__()
+        if not 0 <= decay < 1:
+            raise ConfigError(f"value_decay = {decay}: it is in [0, 1)")
         self.decay = decay
         self.min_std = min_std
         # float64 scalars: mean_square - mean^2 cancels badly in float32, and a scalar does not
@@ -158,7 +161,7 @@ class PopArt(nn.Module):
 
 
 def _is_normalised(space: gym.Space) -> bool:
-    return isinstance(space, gym_spaces.Box) and space.dtype.kind == "f" and not spaces.is_image(space)
+    return isinstance(space, gym_spaces.Box) and not spaces.is_image(space)
 
 
 def _key(name: str) -> str:

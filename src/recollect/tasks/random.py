@@ -61,7 +61,7 @@ def integers(word: Tensor, below: Tensor | int) -> Tensor:
 
 
 def row_keys(seed: int | Tensor, row: Tensor) -> Tensor:
-    """The key of each ``row`` (int64) under ``seed``: an integer modulo 2**64, or an int64 for each row."""
+    """The key of each ``row`` (int64) under ``seed``: an integer modulo 2**64, or int64 for each row."""
     if not isinstance(seed, Tensor):
         seed = torch.full_like(row, as_int64(seed))
     return bits(bits(seed, 1), row)  # counter 1: bits(0, 0) would be 0

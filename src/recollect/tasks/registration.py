@@ -121,7 +121,7 @@ class TaskVectorEnv(gym.vector.VectorEnv[Any, Any, np.ndarray]):
         rows = _mask(options, self.num_envs)
         seeded = rows & torch.tensor([s is not None for s in seeds])
         if self._seen is None and not seeded.all():
-            raise EnvError(f"{self.task.name}: the first reset must start every row, with a seed or None")
+            raise EnvError(f"{self.task.name}: the first reset must start every row from a seed")
         self.task.reset_rows(seeded, _seeds([0 if s is None else s for s in seeds]))
         self._seen = self.task.reset_rows(rows & ~seeded).numpy()
         return self._seen.copy(), {}
@@ -135,7 +135,7 @@ class TaskVectorEnv(gym.vector.VectorEnv[Any, Any, np.ndarray]):
         if ended.any():
             final = np.full(self.num_envs, None, dtype=object)
             for row in np.flatnonzero(ended):
-                final[row] = _row(step.final_obs, row)
+                final[row] = _row(step.final_obs, int(row))
             info = {
                 "final_obs": final,
                 "_final_obs": ended,

@@ -1,0 +1,198 @@
+"""What every task owes to BatchedEnv and Resumable."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from recollect.envs.batched import BatchedEnv, Resumable
+from recollect.errors import ConfigError, EnvError
+from recollect.tasks import TASKS, make_task, task_options
+from tests.tasks.helpers import NAMES, copied, random_actions, record, small
+
+STEPS = 230  # more than one episode of every task: the pendulum has 200 steps
+
+
+def same(a: list[tuple[torch.Tensor, ...]], b: list[tuple[torch.Tensor, ...]]) -> bool:
+    return all(torch.equal(x, y) for one, two in zip(a, b, strict=True) for x, y in zip(one, two))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_a_resumable_batched_env(name: str) -> None:
+    task = small(name, 5)
+    assert isinstance(task, BatchedEnv)
+    assert isinstance(task, Resumable)
+    assert task.agents == 1
+    assert task.horizon >= 1
+    assert task.__doc__
+    obs = task.reset(0)
+    for action in random_actions(task, 60):
+        for row in obs.numpy():
+            assert task.observation_space.contains(row)
+        step = task.step(action)
+        assert step.obs.shape == step.final_obs.shape == obs.shape
+        assert step.obs.dtype == obs.dtype
+        assert step.reward.dtype == torch.float32
+        for flag in (step.first, step.terminated, step.truncated, step.valid):
+            assert flag.dtype == torch.bool
+            assert flag.shape == (5,)
+        obs = step.obs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autoreset_shows_the_new_episode_before_any_action(name: str) -> None:
+    """S002-21, S000-1: at an end ``obs`` is episode e + 1 at age 0, as if no action had been made.
+
+    A twin that starts at episode e + 1 without having played sees the same, whatever was done
+    before; ``final_obs`` is the old episode's; terminated and truncated are never both true.
+    """
+    task = small(name, 4)
+    task.reset(3)
+    episode = torch.zeros(4, dtype=torch.int64)
+    ends = 0
+    for action in random_actions(task, STEPS):
+        before = task.snapshot()
+        step = task.step(action)
+        assert step.valid.all()
+        ended = step.terminated | step.truncated
+        assert torch.equal(step.first, ended)
+        assert not (step.terminated & step.truncated).any()
+        episode += ended
+        assert (task.age == 0)[ended].all()
+        if ended.any():
+            twin = small(name, 4)
+            twin.reset(3)
+            for _ in range(int(episode.max())):
+                twin_obs = twin.reset_rows(twin.snapshot()["episode"] < episode)
+            assert torch.equal(step.obs[ended], twin_obs[ended])
+            assert torch.equal(before["episode"], episode - ended.long())
+            ends += int(ended.sum())
+        else:
+            assert torch.equal(step.obs, step.final_obs)
+    assert ends >= 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_do_not_know_of_each_other(name: str) -> None:
+    """Row i of 16 is row i of 3, for the same actions, and other rows' actions do not matter."""
+    many, few, other = small(name, 16), small(name, 3), small(name, 16)
+    obs = many.reset(7)
+    assert torch.equal(obs[:3], few.reset(7))
+    other.reset(7)
+    actions = random_actions(many, STEPS)
+    changed = random_actions(many, STEPS, seed=1)
+    changed[:, :3] = actions[:, :3]
+    whole = record(many, actions)
+    cut = [tuple(t[:3] for t in step) for step in whole]
+    assert same(cut, record(few, actions[:, :3].contiguous()))
+    elsewhere = [tuple(t[:3] for t in step) for step in record(other, changed)]
+    # Where nothing ended in a row, final_obs is anything.
+    for a, b in zip(cut, elsewhere):
+        assert all(torch.equal(x, y) for x, y in zip(a[:5], b[:5]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_seed_decides(name: str) -> None:
+    one, two = small(name, 32), small(name, 32)
+    actions = random_actions(one, STEPS)
+    one.reset(1)
+    two.reset(1)
+    stream = record(one, actions)
+    assert same(stream, record(two, actions))
+    one.reset(1)  # also after playing
+    assert same(stream, record(one, actions))
+    two.reset(2)
+    assert not same(stream, record(two, actions))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_episodes_and_rows_differ(name: str) -> None:
+    """A first sight is no constant: neither over rows nor over episodes of one row."""
+    task = small(name, 64)
+    over_rows = task.reset(0)
+    assert len(over_rows.view(64, -1).unique(dim=0)) > 1
+    everywhere = torch.ones(64, dtype=torch.bool)
+    over_episodes = torch.stack([task.reset_rows(everywhere)[0] for _ in range(32)])
+    assert len(over_episodes.view(32, -1).unique(dim=0)) > 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("at", [0, 37])
+def test_restore_continues_bit_for_bit(name: str, at: int) -> None:
+    task, later = small(name, 6), small(name, 6)
+    actions = random_actions(task, at + STEPS)
+    obs = task.reset(11)
+    for action in actions[:at]:
+        obs = task.step(action).obs
+    obs = obs.clone()
+    snapshot = task.snapshot()
+    future = record(task, actions[at:])
+    assert torch.equal(later.restore(snapshot), obs)  # a new env
+    assert same(future, record(later, actions[at:]))
+    assert torch.equal(task.restore(snapshot), obs)  # the same one, which went on; a copy was kept
+    assert same(future, record(task, actions[at:]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_reset_rows_leaves_the_others_alone(name: str) -> None:
+    task, twin = small(name, 4), small(name, 4)
+    task.reset(0)
+    twin.reset(0)
+    actions = random_actions(task, 8)
+    task.step(actions[0])
+    twin.step(actions[0])
+    task.reset_rows(torch.tensor([False, True, False, False]))
+    others = torch.tensor([0, 2, 3])
+    for action in actions[1:]:
+        a, b = copied(task.step(action)), copied(twin.step(action))
+        assert all(torch.equal(x[others], y[others]) for x, y in zip(a[:5], b[:5]))
+
+
+def test_wrong_actions_are_named() -> None:
+    task = make_task("delayed-cue", 4)
+    with pytest.raises(EnvError, match="before reset"):
+        task.step(torch.zeros(4, dtype=torch.int64))
+    task.reset(0)
+    with pytest.raises(EnvError, match=r"torch.int64 \[3\] on cpu.*expected torch.int64 \[4\]"):
+        task.step(torch.zeros(3, dtype=torch.int64))
+    with pytest.raises(EnvError, match="float32"):
+        task.step(torch.zeros(4))
+    with pytest.raises(EnvError, match="a list"):
+        task.step([0, 0, 0, 0])  # pyright: ignore[reportArgumentType]
+    pendulum = make_task("position-pendulum", 2)
+    pendulum.reset(0)
+    with pytest.raises(EnvError, match=r"\[2, 1\]"):
+        pendulum.step(torch.zeros(2))
+
+
+def test_a_foreign_snapshot_is_refused() -> None:
+    task = make_task("t-maze", 4)
+    task.reset(0)
+    with pytest.raises(EnvError, match="another num_envs"):
+        make_task("t-maze", 3).restore(task.snapshot())
+    with pytest.raises(EnvError, match="another task"):
+        make_task("repeat-first", 4).restore(task.snapshot())
+    with pytest.raises(EnvError, match="before reset"):
+        make_task("t-maze", 3).snapshot()
+
+
+def test_make_task_knows_names_ids_and_options() -> None:
+    for name, task in TASKS.items():
+        assert type(make_task(name, 2)) is type(make_task(task.id, 2)) is task
+    assert task_options(TASKS["delayed-cue"]) == ["size", "cues", "horizon"]
+    with pytest.raises(ConfigError, match="did you mean 'delayed-cue'"):
+        make_task("delayedcue", 2)
+    with pytest.raises(ConfigError, match="did you mean 'recollect/TMaze-v0'"):
+        make_task("recollect/Tmaze-v0", 2)
+    with pytest.raises(ConfigError, match="did you mean 'horizon'"):
+        make_task("delayed-cue", 2, horizn=3)
+    with pytest.raises(ConfigError, match="no size 'huge'"):
+        make_task("delayed-cue", 2, size="huge")
+    with pytest.raises(ConfigError, match="options are none"):
+        make_task("position-cartpole", 2, size="easy")
+    with pytest.raises(ConfigError, match="cues is 1"):
+        make_task("delayed-cue", 2, cues=1)
+    with pytest.raises(ConfigError, match="k is 52"):
+        make_task("repeat-previous", 2, k=52)
+    with pytest.raises(ConfigError, match="num_envs is 0"):
+        make_task("t-maze", 0)
