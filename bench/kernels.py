@@ -136,10 +136,12 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
 
-    lengths, batches = ((16, 128), (4, 16, 256)) if args.quick else ((16, 32, 64, 128), (4, 16, 32, 64, 256, 1024))
+    lengths, batches = (
+        ((16, 128), (4, 16, 256)) if args.quick else ((16, 32, 64, 128), (4, 16, 32, 64, 256, 1024))
+    )
     names = [args.core] if args.core else list(TORCH)
     rows = []
-    print(f"{args.threads} thread(s) on {args.device}, {SIZE} -> {SIZE}, {RESETS:.0%} resets, forward + backward")
+    print(f"{args.threads} thread(s) on {args.device}, {SIZE} -> {SIZE}, {RESETS:.0%} resets, fwd + bwd")
     print("core    T     B   torch us   ours us   ratio   without resets")
     for name in names:
         for T in lengths:

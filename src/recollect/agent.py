@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,13 @@ from recollect.evaluate import Evaluation, evaluate
 from recollect.metrics import History
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.progress import Progress
+from recollect.rollout import rollout_bytes
 from recollect.runtimes.inline import Trainer, Watcher, check_spaces
 from recollect.session import Session
 from recollect.types import State
 
-EnvSpec = str | Callable[[], gym.Env] | gym.vector.VectorEnv | BatchedEnv
-"""A Gymnasium id or task name, a callable that makes an env, a VectorEnv, or a BatchedEnv."""
+EnvSpec = str | Callable[..., gym.Env] | gym.Env | gym.vector.VectorEnv | BatchedEnv
+"""A Gymnasium id or task name, a callable that makes an env, one env, a VectorEnv, or a BatchedEnv."""
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
 """Makes a policy for an observation space and an action space."""
 
@@ -54,29 +56,42 @@ def train(
     Example:
         >>> agent = train("recollect/TMaze-v0", core="lstm", steps=300_000)  # doctest: +SKIP
     """
-    config = config or TrainConfig()
+    if not isinstance(config, TrainConfig | None):
+        raise ConfigError(f"config is a {type(config).__name__}: give a TrainConfig, or settings by name")
     if isinstance(policy, PolicyConfig):
         settings["policy"] = policy
         policy = None
-    config = config.override(**settings)
-    agent = Agent.create(env, config, policy)
+    if config is None and _is_made(env) and not {"num_envs", "n_envs"} & settings.keys():
+        settings["num_envs"] = _slots(env)
+    agent = Agent.create(env, (config or TrainConfig()).override(**settings), policy)
     agent.train(progress=progress, watch=watch)
     return agent
 
 
-def load(path: str | Path, *, env: EnvSpec | None = None, policy: PolicyFactory | None = None) -> Agent:
+def load(
+    path: str | Path,
+    *,
+    env: EnvSpec | None = None,
+    policy: PolicyFactory | None = None,
+    device: str | None = None,
+) -> Agent:
     """An agent from the folder that ``Agent.save`` wrote. Executes nothing from that folder.
 
     Args:
         path: the folder.
         env: the env, if the agent was not trained on a named one.
         policy: the factory, if the agent was made with one, or with an encoder or core factory.
+        device: where it shall live; None: where it was trained, or the CPU if there is no GPU here.
     """
     saved = storage.read(Path(path))
     make_policy = policy or saved.policy_config().build
-    network = make_policy(saved.observation_space, saved.action_space)
+    network = _made(make_policy, saved.observation_space, saved.action_space)
     storage.load_weights(network, saved)
-    agent = Agent(network, saved.config(network), env if env is not None else saved.env)
+    config = saved.config(network)
+    if device is None and not torch.cuda.is_available():
+        device = "cpu"
+    config = replace(config, device=device or config.device)
+    agent = Agent(network.to(config.device), config, saved.env if env is None else env)
     agent.saved = saved
     return agent
 
@@ -92,23 +107,33 @@ class Agent:
     @classmethod
     def create(cls, env: EnvSpec, config: TrainConfig, policy: PolicyFactory | None = None) -> Agent:
         """A new, untrained agent for ``env``."""
-        batched = _open(env, config)
-        torch.manual_seed(config.seed)
-        make = policy or config.policy.build
-        network = make(batched.observation_space, batched.action_space).to(config.device)
-        agent = cls(network, config, env)
+        if config.device.startswith("cuda") and not torch.cuda.is_available():
+            raise ConfigError(f"device = {config.device!r}, but torch sees no GPU here: use device='cpu'")
+        if policy is not None and config.policy != PolicyConfig():
+            raise ConfigError(
+                "policy is a factory, which makes the whole network: encoder, core, head and the like would "
+                "do nothing beside it. Set them inside the factory, or leave it out"
+            )
+        batched = _open(env, config, config.num_envs, config.env_kwargs)
+        with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
+            torch.manual_seed(config.seed)
+            make = policy or config.policy.build
+            network = _made(make, batched.observation_space, batched.action_space)
+        agent = cls(network.to(config.device), config, env)
         agent._trainer = Trainer(batched, network, config)
         return agent
 
     @property
     def history(self) -> History:
-        """The metrics of the training so far."""
+        """The metrics of the training in this process."""
         return self._need_trainer().history
 
     @property
     def steps(self) -> int:
-        """Env steps trained so far in this process."""
-        return 0 if self._trainer is None else self._trainer.steps
+        """Env steps trained so far, those before a save and load among them."""
+        if self._trainer is not None:
+            return self._trainer.steps
+        return 0 if self.saved is None else self.saved.steps
 
     def train(
         self, steps: int | None = None, *, progress: bool = True, watch: Watcher | None = None
@@ -118,7 +143,8 @@ class Agent:
         if steps < 1:
             raise ConfigError(f"steps = {steps}: it must be at least 1")
         trainer = self._need_trainer()
-        with Progress(trainer.steps, trainer.steps + steps, shown=progress) as shown:
+        end = trainer.steps + steps
+        with Progress(trainer.steps, end, shown=progress, opening=self._opening(trainer)) as shown:
 
             def both(metrics: dict[str, float], advice: list[str]) -> None:
                 shown.show(metrics, advice)
@@ -140,19 +166,17 @@ class Agent:
         source = env if env is not None else self.env
         if source is None:
             raise ConfigError("the env of this agent is not known by name: pass env=... to evaluate")
-        if isinstance(source, str) or (callable(source) and not isinstance(source, gym.vector.VectorEnv)):
+        if not _is_made(source):
             batched = _open(source, self.config, num_envs or min(episodes, 16))
-            check_spaces(self.policy, batched)
             try:
                 return self._evaluate(batched, episodes, seed, deterministic)
             finally:
                 batched.close()
         # An env object cannot be made twice: it plays here, and training starts new episodes after.
-        batched = self._trainer.env if source is self.env and self._trainer else _open(source, self.config)
-        check_spaces(self.policy, batched)
-        if self._trainer is not None:
+        if source is self.env and self._trainer is not None:
             self._trainer.restart_episodes()
-        return self._evaluate(batched, episodes, seed, deterministic)
+            return self._evaluate(self._trainer.env, episodes, seed, deterministic)
+        return self._evaluate(_open(source, self.config), episodes, seed, deterministic)
 
     def initial_state(self, batch: int) -> State:
         """The memory before an episode, for ``batch`` rows."""
@@ -196,11 +220,43 @@ class Agent:
 
     def save(self, path: str | Path) -> Path:
         """Write the agent into a folder: weights and optimiser as safetensors, the rest as JSON."""
-        learner = None if self._trainer is None else self._trainer.learner
-        return storage.write(Path(path), self.policy, self.config, self.env, learner, self.steps)
+        if self._trainer is not None:
+            optimizer = storage.learner_tensors(self._trainer.learner)
+            updates = self._trainer.learner.updates
+        else:
+            optimizer = {} if self.saved is None else self.saved.optimizer
+            updates = 0 if self.saved is None else self.saved.updates
+        return storage.write(
+            Path(path),
+            self.policy,
+            self.config,
+            self.env,
+            optimizer=optimizer,
+            steps=self.steps,
+            updates=updates,
+        )
 
     def _evaluate(self, env: BatchedEnv, episodes: int, seed: int, deterministic: bool) -> Evaluation:
+        check_spaces(self.policy, env)
         return evaluate(self.policy, env, episodes=episodes, seed=seed, deterministic=deterministic)
+
+    def _opening(self, trainer: Trainer) -> str:
+        """What is known before training: sizes and the horizon."""
+        ppo, policy, rows = self.config.ppo, self.policy, trainer.env.num_envs * trainer.env.agents
+        size = rollout_bytes(
+            policy.observation_space,
+            policy.action_space,
+            policy.initial_state(1),
+            rows=rows,
+            steps=ppo.rollout,
+            stored=len(ppo.state_steps),
+        )
+        weights = sum(p.numel() for p in policy.parameters())
+        return (
+            f"{weights:,} weights; a rollout of {ppo.rollout} steps x {rows} rows takes "
+            f"{size.total / 1e6:.3g} MB, {size.states / size.total:.0%} of it stored states; effective "
+            f"horizon {ppo.effective_horizon:.4g} steps"
+        )
 
     def _need_trainer(self) -> Trainer:
         if self._trainer is None:
@@ -209,6 +265,7 @@ class Agent:
             self._trainer = Trainer(_open(self.env, self.config), self.policy, self.config)
             if self.saved is not None:
                 storage.load_learner(self._trainer.learner, self.saved)
+                self._trainer.steps = self.saved.steps
         return self._trainer
 
     def _starts(self, episode_start: Any, rows: int) -> torch.Tensor:
@@ -221,8 +278,37 @@ class Agent:
         return next(self.policy.parameters()).device
 
 
-def _open(env: EnvSpec, config: TrainConfig, num_envs: int | None = None) -> BatchedEnv:
-    """The env as rows, with the wrappers that the config asks for."""
-    device = torch.device(config.device)
-    batched = make_env(env, num_envs or config.num_envs, device=device, env_kwargs=config.env_kwargs)
+def _open(
+    env: EnvSpec, config: TrainConfig, num_envs: int | None = None, env_kwargs: dict[str, Any] | None = None
+) -> BatchedEnv:
+    """The env as rows, with the wrappers that the config asks for.
+
+    Without ``num_envs`` and ``env_kwargs`` an env object comes as it is, any other as in the config.
+    """
+    if num_envs is None:
+        num_envs = _slots(env) if _is_made(env) else config.num_envs
+    if env_kwargs is None:
+        env_kwargs = {} if _is_made(env) else config.env_kwargs
+    batched = make_env(env, num_envs, device=torch.device(config.device), env_kwargs=env_kwargs)
     return LastActionReward(batched) if config.last_action_reward else batched
+
+
+def _is_made(env: EnvSpec) -> bool:
+    """Whether it is an env object and not the name or the maker of one."""
+    return isinstance(env, gym.Env | gym.vector.VectorEnv | BatchedEnv) and not isinstance(env, type)
+
+
+def _slots(env: Any) -> int:
+    return 1 if isinstance(env, gym.Env) else env.num_envs
+
+
+def _made(make: PolicyFactory, observation_space: gym.Space, action_space: gym.Space) -> Policy:
+    if not callable(make):
+        raise ConfigError(
+            f"policy is a {type(make).__name__}: give a PolicyConfig, or a function (observation_space, "
+            "action_space) -> Policy"
+        )
+    policy = make(observation_space, action_space)
+    if not isinstance(policy, Policy):
+        raise ConfigError(f"the policy factory made a {type(policy).__name__}; it needs to make a Policy")
+    return policy

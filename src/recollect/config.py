@@ -11,8 +11,11 @@ import warnings
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+import torch
+
 from recollect.algos.ppo import PPOConfig
 from recollect.errors import ConfigError, nearest
+from recollect.fields import check_fields
 from recollect.policy.policy import PolicyConfig
 
 ALIASES = {
@@ -65,11 +68,18 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
-        for name in ("steps", "num_envs", "target_episodes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} = {getattr(self, name)}: it must be at least 1")
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"threads = {self.threads}: it must be at least 1")
+        check_fields(self)
+        check_fields(self.policy)
+        for name in ("steps", "num_envs", "target_episodes", "threads"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"{name} = {value}: it must be at least 1")
+        if self.seed < 0:
+            raise ConfigError(f"seed = {self.seed}: it must not be negative")
+        try:
+            torch.device(self.device)
+        except RuntimeError:
+            raise ConfigError(f"device = {self.device!r}: choose cpu or cuda") from None
 
     def override(self, **values: Any) -> TrainConfig:
         """A copy with flat names changed, each routed to the part that it belongs to."""
@@ -79,7 +89,11 @@ class TrainConfig:
             home = next((part for part, names in _names().items() if name in names), None)
             if home is None:
                 known = [n for names in _names().values() for n in names]
-                raise ConfigError(f"there is no setting {given!r}{nearest(given, known + list(ALIASES))}")
+                near = nearest(given, known + list(ALIASES))
+                raise ConfigError(
+                    f"there is no setting {given!r}{near}; options of the env go into env_kwargs={{...}}, "
+                    "those of a part into its config, such as core=LSTMConfig(hidden=256)"
+                )
             if name in parts[home]:
                 raise ConfigError(f"{name} is given twice, once as {given!r}")
             parts[home][name] = value

@@ -47,7 +47,7 @@ class Evaluation:
         )
 
 
-@torch.inference_mode()
+@torch.no_grad()  # not inference_mode: what an env allocates here, it must be able to change in training
 def evaluate(
     policy: Policy,
     env: BatchedEnv,

@@ -32,6 +32,10 @@ def observations(space: gym.Space, obs: Any, device: torch.device) -> tuple[Tree
     else:
         values.write_batch(space, arrays, obs)
     batch = spaces.map(lambda _, array: torch.from_numpy(array), space, arrays)
+    for name, leaf in tree.named_leaves(batch, "obs"):
+        if leaf.is_floating_point() and not torch.isfinite(leaf).all():
+            row = int((~torch.isfinite(leaf)).nonzero()[0, 0])
+            raise SpaceError(f"{name} has NaN or Inf in row {row}: the memory would never recover from it")
     return tree.to(batch, device), is_single
 
 

@@ -47,19 +47,22 @@ def describe(rollout: Rollout, advantage: Tensor, returns: Tensor) -> dict[str, 
 def state_norms(rollout: Rollout) -> dict[str, Tensor]:
     """The norm of the stored states, and how fast it drifts within episodes, per step.
 
+    Only of states that experience left: that of a dead agent's row may be anything, NaN included.
     Drift compares neighbouring stored states of the same episode; NaN if there are none.
     """
-    norm = _norm(rollout)
-    if norm is None:
+    leaves = tree.leaves(rollout.states)
+    if not leaves:
         return {}
+    lived = _lived(rollout)
+    norm = torch.stack([_squares(leaf) for leaf in leaves]).sum(0).sqrt().masked_fill(~lived, 0)  # [S, B]
     steps = torch.tensor(rollout.state_steps, device=norm.device)
-    metrics = {"state/norm": norm.mean(), "state/norm_max": norm.max()}
+    metrics = {"state/norm": norm.sum() / lived.sum().clamp(min=1), "state/norm_max": norm.max()}
     resets = rollout.first.long().cumsum(0)
     # The raw state at step s belongs to the episode of step s - 1: the two are of one episode if
     # nothing opened in steps s_k .. s_(k+1) - 1.
     before = torch.where(steps > 0, steps - 1, 0)
     opened = resets[steps[1:] - 1] - torch.where(steps[:-1, None] > 0, resets[before[:-1]], 0)
-    together = opened == 0
+    together = (opened == 0) & lived[1:] & lived[:-1]
     growth = (norm[1:] - norm[:-1]) / (steps[1:] - steps[:-1]).unsqueeze(1)
     count = together.sum()
     total = growth.masked_fill(~together, 0).sum()
@@ -76,10 +79,11 @@ def staleness(policy: Policy, rollout: Rollout) -> Tensor:
     """
     if len(rollout.state_steps) < 2:
         return torch.zeros((), device=rollout.reward.device)
-    fresh = tree.leaves(refresh(policy, rollout).states)
-    stored = tree.leaves(rollout.states)
-    gap = sum(((a[1:] - b[1:]).float().square().sum() for a, b in zip(fresh, stored)), torch.zeros(()))
-    size = sum((b[1:].float().square().sum() for b in stored), torch.zeros(()))
+    died = ~_lived(rollout)
+    gap = size = torch.zeros((), device=died.device)
+    for fresh, stored in zip(tree.leaves(refresh(policy, rollout).states), tree.leaves(rollout.states)):
+        gap = gap + _squares(fresh.float() - stored.float()).masked_fill(died, 0)[1:].sum()
+        size = size + _squares(stored).masked_fill(died, 0)[1:].sum()
     return (gap / size.clamp(min=1e-12)).sqrt()
 
 
@@ -91,8 +95,8 @@ def summarise(steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm
     for name in ("deviation/log_prob", "deviation/value"):
         metrics[name] = steps[0][name]
     metrics["kl_last"] = steps[-1]["kl"]
-    metrics["minibatches"] = torch.tensor(float(len(steps)))
     norms = [stats["grad_norm"] for stats in steps if "grad_norm" in stats]
+    metrics["minibatches"] = torch.full_like(metrics["kl"], len(norms))  # none where the KL ended it
     if norms:
         norm = torch.stack(norms)
         metrics["grad_norm"] = norm.mean()
@@ -105,24 +109,55 @@ def summarise(steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm
 
 
 def check_finite_rollout(rollout: Rollout) -> None:
-    """Raise if an observation or reward of a valid step is NaN or Inf, and say which."""
-    T = rollout.steps
-    named = [("reward", rollout.reward)]
-    named += [(f"obs.{n}" if n else "obs", leaf[:T]) for n, leaf in tree.named_leaves(rollout.obs)]
-    for name, leaf in named:
-        # The sum is finite unless something in it is not, or it overflows: then look closely.
-        if not leaf.is_floating_point() or torch.isfinite(leaf.sum()):
-            continue
-        bad = ~torch.isfinite(leaf).flatten(2).all(2) if leaf.dim() > 2 else ~torch.isfinite(leaf)
-        bad &= rollout.valid
-        if bad.any():
-            t, row = bad.nonzero()[0].tolist()
-            value = leaf[t, row][~torch.isfinite(leaf[t, row])].flatten()[0].item()
-            raise EnvError(
-                f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence} "
-                f"(step {rollout.sequence * T + t} of that row): the env produced it; nothing was learned "
-                "from this rollout, and the weights are as they were before it"
+    """Raise if something of a rollout that is learned from is NaN or Inf, and say which and where.
+
+    What an env made is an EnvError. What the policy made of finite observations is a DivergedError;
+    it must not reach the statistics of the returns, which the critic's weights are rescaled by.
+    """
+    inside = rollout.valid[-1] & ~(rollout.terminated[-1] | rollout.truncated[-1])
+    needed = torch.cat([rollout.valid, inside.unsqueeze(0)])  # [T + 1, B]
+    cut = rollout.truncated & ~rollout.terminated
+    for name, leaf in (("reward", rollout.reward), *tree.named_leaves(rollout.obs, "obs")):
+        if found := _first_bad(leaf, needed[: len(leaf)]):
+            raise EnvError(_blame_env(name, *found, rollout))
+    if rollout.finals is not None:
+        for name, leaf in tree.named_leaves(rollout.finals.obs, "final_obs"):
+            if found := _first_bad(leaf.unsqueeze(0), torch.ones_like(rollout.finals.row).bool()[None]):
+                _, index, value = found
+                t, row = int(rollout.finals.time[index]), int(rollout.finals.row[index])
+                raise EnvError(_blame_env(name, t, row, value, rollout))
+    made = [(name, leaf, rollout.valid) for name, leaf in rollout.record.items()]
+    made += [("final_value", rollout.final_value, cut), ("bootstrap", rollout.bootstrap[None], inside[None])]
+    for name, leaf, mask in made:
+        if found := _first_bad(leaf, mask):
+            t, row, value = found
+            t = rollout.steps if name == "bootstrap" else t
+            raise DivergedError(
+                f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence}, and all "
+                "observations are finite: the policy has diverged. Nothing was learned from this rollout; "
+                "lower learning_rate, or scale the observations (normalise_observations=True)"
             )
+
+
+def _first_bad(leaf: Tensor, where: Tensor) -> tuple[int, int, float] | None:
+    """(t, row, value) of the first NaN or Inf of leaf [T, B, ...] where ``where`` [T, B]."""
+    # The sum is finite unless something in it is not, or it overflows: then look closely.
+    if not leaf.is_floating_point() or torch.isfinite(leaf.sum()):
+        return None
+    wrong = ~torch.isfinite(leaf)
+    bad = (wrong.flatten(2).any(2) if leaf.dim() > 2 else wrong) & where
+    if not bad.any():
+        return None
+    t, row = bad.nonzero()[0].tolist()
+    return t, row, leaf[t, row][wrong[t, row]].flatten()[0].item()
+
+
+def _blame_env(name: str, t: int, row: int, value: float, rollout: Rollout) -> str:
+    return (
+        f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence} "
+        f"(step {rollout.sequence * rollout.steps + t} of that row): the env produced it; nothing was "
+        "learned from this rollout, and the weights are as they were before it"
+    )
 
 
 def check(metrics: dict[str, float], tolerance: float, policy: Policy, update: int) -> None:
@@ -156,9 +191,15 @@ def _explain_divergence(policy: Policy, metrics: dict[str, float], update: int) 
     )
 
 
-def _norm(rollout: Rollout) -> Tensor | None:
-    """The norm over all leaves of every stored state, [S, B]."""
-    leaves = tree.leaves(rollout.states)
-    if not leaves:
-        return None
-    return torch.stack([leaf.float().flatten(2).square().sum(2) for leaf in leaves]).sum(0).sqrt()
+def _lived(rollout: Rollout) -> Tensor:
+    """[S, B] bool: the stored states that a step of experience left, as far as this rollout can tell."""
+    before = [
+        rollout.valid[step - 1] if step else rollout.valid[0] & ~rollout.first[0]
+        for step in rollout.state_steps
+    ]
+    return torch.stack(before)
+
+
+def _squares(leaf: Tensor) -> Tensor:
+    """The sum of squares of a state's leaf [S, B, ...], as [S, B]."""
+    return leaf.float().square().reshape(*leaf.shape[:2], -1).sum(2)

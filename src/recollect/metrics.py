@@ -13,7 +13,7 @@ GLOSSARY = {
     "steps": "valid env steps so far, over all rows",
     "updates": "rollouts learned from so far",
     "episodes": "episodes finished so far",
-    "return": "mean return of the last finished episodes (at most 100), unscaled rewards",
+    "return": "mean return of the last finished episodes (`target_episodes` of them), unscaled rewards",
     "length": "mean length of the same episodes, in steps",
     "loss/policy": "the clipped surrogate loss, mean over the update's minibatches",
     "loss/value": "half the squared value error, in units of the returns' spread",
@@ -69,7 +69,7 @@ class Episodes:
 
 
 class EpisodeTracker:
-    """Cuts the stream of rollouts into episodes; keeps running sums and the last 100."""
+    """Cuts the stream of rollouts into episodes; keeps running sums and the last ``window``."""
 
     def __init__(self, rows: int, window: int = 100):
         self.count = 0
@@ -146,36 +146,51 @@ class History:
 class Advisor:
     """Watches the metrics and says each piece of advice once."""
 
-    def __init__(self, max_grad_norm: float, patience: int = 100):
-        self._limit, self._patience = max_grad_norm, patience
-        self._above = self._below = 0
+    def __init__(self, max_grad_norm: float, patience: int = 100, settling: int = 10):
+        """``settling``: the first updates, in which a new critic may well find its scale."""
+        self._limit, self._patience, self._settling = max_grad_norm, patience, settling
+        self._above = self._below = self._updates = 0
         self._last: dict[str, float] = {}
         self._said: set[str] = set()
 
     def watch(self, metrics: dict[str, float]) -> list[str]:
         """Advice that this update gives rise to, if it was not given before."""
-        advice = {}
-        if "grad_norm" in metrics:
-            self._above = self._above + 1 if metrics["grad_clip_rate"] == 1 else 0
-            self._below = self._below + 1 if metrics["grad_norm_max"] < 0.1 else 0
-            if self._above >= self._patience:
-                advice["above"] = (
-                    f"the gradient was clipped in every minibatch of {self._above} updates "
-                    f"(norm {metrics['grad_norm']:.3g}, limit {self._limit:g}): lower learning_rate"
-                )
-            if self._below >= self._patience:
-                advice["below"] = (
-                    f"the gradient norm stayed below 0.1 for {self._below} updates: raise learning_rate"
-                )
-        for name in ("advantage/std", "value/std", "reward/std"):
-            now, before = metrics[name], self._last.get(name, 0.0)
-            if min(now, before) > 0 and max(now, before) >= 10 * min(now, before):
-                what = name.split("/")[0]
-                advice[name] = (
-                    f"the spread of the {what} went from {before:.3g} to {now:.3g} in one update: unstable; "
-                    "lower learning_rate, or raise num_envs or rollout"
-                )
-            self._last[name] = now
+        advice = self._gradients(metrics) | self._spreads(metrics)
         fresh = [text for key, text in advice.items() if key not in self._said]
         self._said |= advice.keys()
         return fresh
+
+    def _gradients(self, metrics: dict[str, float]) -> dict[str, str]:
+        if "grad_norm" not in metrics:  # the KL ended the update before its first step
+            return {}
+        advice = {}
+        self._above = self._above + 1 if metrics["grad_clip_rate"] == 1 else 0
+        self._below = self._below + 1 if metrics["grad_norm_max"] < 0.1 else 0
+        if self._above >= self._patience:
+            advice["above"] = (
+                f"the gradient was clipped in every minibatch of {self._above} updates (norm "
+                f"{metrics['grad_norm']:.3g}, limit {self._limit:g}): lower learning_rate, or raise "
+                "max_grad_norm"
+            )
+        if self._below >= self._patience:
+            advice["below"] = (
+                f"the gradient norm stayed below 0.1 for {self._below} updates: unless the task is solved, "
+                "raise learning_rate"
+            )
+        return advice
+
+    def _spreads(self, metrics: dict[str, float]) -> dict[str, str]:
+        """A spread that grows tenfold in one update, and not because the rewards did."""
+        advice = {}
+        growth = {}
+        for name in ("reward/std", "advantage/std", "value/std"):
+            before = self._last.get(name, 0.0)
+            growth[name] = metrics[name] / before if before > 0 else float("inf")
+            if name != "reward/std" and 10 * max(1.0, growth["reward/std"]) <= growth[name] < float("inf"):
+                advice[name] = (
+                    f"the spread of the {name.split('/')[0]} went from {before:.3g} to {metrics[name]:.3g} "
+                    "in one update: unstable; lower learning_rate, or raise num_envs or rollout"
+                )
+            self._last[name] = metrics[name]
+        self._updates += 1
+        return advice if self._updates > self._settling else {}

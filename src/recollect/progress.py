@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
@@ -12,9 +13,11 @@ from rich.progress import Progress as Bar
 class Progress:
     """Shows the metrics of a run as they come; a context manager. Advice gets a line of its own."""
 
-    def __init__(self, start: int, end: int, *, shown: bool = True, console: Console | None = None):
+    def __init__(
+        self, start: int, end: int, *, shown: bool = True, console: Console | None = None, opening: str = ""
+    ):
         self._console = console or Console(stderr=True)
-        self._shown, self._end = shown, end
+        self._shown, self._end, self._opening = shown, end, opening
         self._last_line = time.monotonic()
         self._bar: Bar | None = None
         if shown and self._console.is_terminal:
@@ -29,6 +32,8 @@ class Progress:
         self._start = start
 
     def __enter__(self) -> Progress:
+        if self._shown and self._opening:
+            self._console.print(self._opening, highlight=False, markup=False)
         if self._bar is not None:
             self._bar.start()
         return self
@@ -42,7 +47,7 @@ class Progress:
         if not self._shown:
             return
         for text in advice:
-            self._console.print(f"[yellow]advice:[/] {text}")
+            self._console.print(f"[yellow]advice:[/] {escape(text)}", highlight=False)
         text = self._text(metrics)
         if self._bar is not None:
             self._bar.update(self._task, completed=metrics["steps"] - self._start, text=text)

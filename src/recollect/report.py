@@ -94,7 +94,9 @@ def _draw_returns(axis: Any, histories: dict[str, History], levels: dict[str, fl
         axis.plot(*history.column("return"), label=name)
     for name, level in levels.items():
         axis.axhline(level, linestyle="--", linewidth=1, color="0.5")
-        axis.annotate(name, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="0.4")
+        axis.annotate(
+            name, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom", color="0.4"
+        )
     axis.set(xlabel="env steps", ylabel="mean return of the last episodes", title="Learning")
     axis.legend(loc="center right")
     axis.grid(alpha=0.3)
@@ -109,7 +111,9 @@ def _draw_gauges(axis: Any, history: History) -> None:
     ):
         steps, values = history.column(name)
         if values:
-            axis.semilogy(steps, np.maximum(values, 1e-9), label=label, marker="." if name == "staleness" else "")
+            axis.semilogy(
+                steps, np.maximum(values, 1e-9), label=label, marker="." if name == "staleness" else ""
+            )
     axis.set(xlabel="env steps", title="Honesty gauges", ylim=(1e-9, None))
     axis.legend(fontsize="small", loc="center right")
     axis.grid(alpha=0.3)
@@ -124,9 +128,7 @@ def _draw_memory(figure: Any, axis: Any, episode: Trace) -> None:
     order = np.argsort(-episode.memory.std(0))[: min(64, units)]
     shown = episode.memory[:, order].T
     limit = float(np.abs(shown).max()) or 1.0
-    image = axis.imshow(
-        shown, aspect="auto", cmap="RdBu", vmin=-limit, vmax=limit, interpolation="nearest"
-    )
+    image = axis.imshow(shown, aspect="auto", cmap="RdBu", vmin=-limit, vmax=limit, interpolation="nearest")
     figure.colorbar(image, ax=axis, label="state")
     axis.set(xlabel="step of one episode", ylabel="liveliest units", title="The memory in one episode")
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import gymnasium as gym
 import torch
 from torch import Tensor
 
-from recollect import tree
+from recollect import spaces, tree
 from recollect.errors import ConfigError, RecollectError
 from recollect.types import State, Tree
 
@@ -92,6 +93,31 @@ def state_steps(rollout: int, chunk: int, burn_in: int = 0) -> tuple[int, ...]:
     """The steps at which states must be stored: chunk starts, and burn-in prefix starts before them."""
     starts = range(0, rollout, chunk)
     return tuple(sorted({*starts, *(start - burn_in for start in starts if start > 0)}))
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutSize:
+    """What a rollout takes in memory."""
+
+    total: int
+    """Bytes; final observations at truncations, which come on top, are few."""
+    states: int
+    """Bytes of it that are stored states."""
+
+
+def rollout_bytes(
+    observation_space: gym.Space, action_space: gym.Space, state: State, *, rows: int, steps: int, stored: int
+) -> RolloutSize:
+    """The size of a rollout of ``steps`` x ``rows`` with ``stored`` states, before it is allocated.
+
+    ``state`` is that of one row, such as ``policy.initial_state(1)``.
+    """
+    obs = tree.size_bytes(spaces.zeros(observation_space, 1))
+    action = tree.size_bytes(spaces.zeros(action_space, 1))
+    floats, flags = 4 * 4, 4  # log_prob, value, reward, final_value; first, terminated, truncated, valid
+    states = stored * tree.size_bytes(state) * rows
+    per_row = steps * (obs + action + floats + flags) + obs + 1 + 4  # and obs[T], first[T], bootstrap
+    return RolloutSize(per_row * rows + states, states)
 
 
 @dataclass(frozen=True, slots=True)

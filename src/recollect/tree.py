@@ -56,6 +56,18 @@ def spec(tree: Tree, lead: int = 1) -> dict[str, tuple[tuple[int, ...], torch.dt
     return {name: (tuple(leaf.shape[lead:]), leaf.dtype) for name, leaf in named_leaves(tree)}
 
 
+def fits(tree: Tree, like: Tree, rows: int) -> bool:
+    """Whether ``tree`` has the structure and row shapes of ``like``, with ``rows`` rows. Cheap."""
+    if isinstance(like, Tensor):
+        return isinstance(tree, Tensor) and tree.shape[:1] == (rows,) and tree.shape[1:] == like.shape[1:]
+    # A named tuple is a tuple, also where ``like`` has lost its names in ``map``.
+    if not isinstance(tree, dict if isinstance(like, dict) else tuple) or len(tree) != len(like):
+        return False
+    if isinstance(like, dict):
+        return all(key in tree and fits(tree[key], sub, rows) for key, sub in like.items())
+    return all(fits(a, b, rows) for a, b in zip(tree, like))
+
+
 def index(tree: Tree, where: Any) -> Tree:
     """``leaf[where]`` for every leaf."""
     return map(lambda leaf: leaf[where], tree)

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from recollect import gauges, tree
 from recollect.errors import ConfigError
+from recollect.fields import check_fields
 from recollect.policy.policy import Policy
 from recollect.refresh import refresh
 from recollect.returns import gae
@@ -101,6 +102,7 @@ class PPOConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
+        check_fields(self)
         for name in ("rollout", "chunk", "epochs", "minibatches"):
             _require(getattr(self, name) >= 1, f"{name} = {getattr(self, name)}: it must be at least 1")
         _require(
@@ -201,7 +203,7 @@ def loss(
             "loss/policy": policy_loss.detach(),
             "loss/value": value_loss.detach(),
             "entropy": entropy_mean.detach(),
-            "kl": mean(ratio - 1 - log_ratio).detach(),  # k3: unbiased and never negative
+            "kl": mean(log_ratio.expm1() - log_ratio).detach(),  # k3: unbiased and never negative
             "clip_fraction": mean(((ratio - 1).abs() > config.clip).float()),
             "deviation/log_prob": log_ratio.abs().max(),
             "deviation/value": (value - data["value"]).masked_fill(~valid, 0).abs().max(),
@@ -275,9 +277,11 @@ class PPO:
                 return False
             self.optimizer.zero_grad(set_to_none=True)
             total.backward()
-            stats["grad_norm"] = nn.utils.clip_grad_norm_(policy.parameters(), config.max_grad_norm)
-            if not torch.isfinite(stats["grad_norm"]):
+            grads = [p.grad for p in policy.parameters() if p.grad is not None]
+            stats["grad_norm"] = nn.utils.get_total_norm(grads)
+            if not torch.isfinite(stats["grad_norm"]):  # before clipping, which would spread the NaN
                 return False
+            nn.utils.clip_grads_with_norm_(policy.parameters(), config.max_grad_norm, stats["grad_norm"])
             self.optimizer.step()
         return True
 

@@ -31,6 +31,7 @@ class Core(nn.Module, ABC):
         super().__init__()
         self.input_size = input_size
         self.output_size = output_size
+        self._template: State | None = None  # one row of state, to compare shapes with
 
     # What a subclass writes ---------------------------------------------------------------------
 
@@ -110,9 +111,12 @@ class Core(nn.Module, ABC):
         self._check_state(state, x.shape[-2], where)
 
     def _check_state(self, state: State, rows: int, where: str) -> None:
-        expected = self.initial_state(1)
+        if self._template is None:
+            self._template = tree.clone(self.initial_state(1))
+        if tree.fits(state, self._template, rows):
+            return
         try:
-            got, want = tree.spec(state), tree.spec(expected)
+            got, want = tree.spec(state), tree.spec(self._template)
         except TypeError as error:
             raise StateError(f"{where}: {error}") from None
         if got.keys() != want.keys() or any(got[k][0] != want[k][0] for k in got):
@@ -126,6 +130,7 @@ class Core(nn.Module, ABC):
                     f"{where}: state leaf '{name}' has {leaf.shape[0]} rows, the input {rows}: "
                     "was the state cut with the minibatch?"
                 )
+        raise StateError(f"{where}: the state is no tree of the shape that initial_state returns")
 
 
 def _describe(spec: dict) -> str:

@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size, chrono_bias, init_gates
+from recollect.cores.kernels import cudnn
 from recollect.cores.kernels.gru import gru
-from recollect.cores.kernels.segments import cut, pack, start, unpack
+from recollect.cores.kernels.segments import cut, start
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class GRUConfig:
 class GRU(Core):
     """State h [B, layers, H]; the output is h of the last layer.
 
-    ``rnn`` holds the weights and is never called on the CPU: weights of an ``nn.GRU`` load into it.
+    ``rnn`` holds the weights and is never called: weights of an ``nn.GRU`` load into it.
     """
 
     def __init__(self, input_size: int, config: GRUConfig):
@@ -81,9 +82,15 @@ class GRU(Core):
     def _unroll(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         segments = cut(first)
         h = start(state, self.initial_h, segments)  # [S, layers, H]
-        y = pack(x, segments)
+        if cudnn.suits(x):
+            weights = [w for layer in self.rnn.all_weights for w in layer]
+            y, h = cudnn.run_packed(torch.gru, x, (h,), weights, segments)
+            return y, h
+        if self.config.layers == 1:
+            y, h = gru(x, h.squeeze(1), *self.rnn.all_weights[0], segments=segments)
+            return y, h.unsqueeze(1)
         hs = []
         for weights, h_layer in zip(self.rnn.all_weights, h.unbind(1)):
-            y, h_layer = gru(y, h_layer, *weights, segments)
+            x, h_layer = gru(x, h_layer, *weights, segments=segments)
             hs.append(h_layer)
-        return unpack(y, segments, x.shape[1]), torch.stack(hs, 1)
+        return x, torch.stack(hs, 1)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size, chrono_bias, init_gates
+from recollect.cores.kernels import cudnn, lstm_onednn
 from recollect.cores.kernels.lstm import lstm
-from recollect.cores.kernels.segments import cut, pack, start, unpack
+from recollect.cores.kernels.segments import cut, start
 from recollect.errors import ConfigError
 
 LSTMState = tuple[Tensor, Tensor]
@@ -47,7 +50,7 @@ class LSTMConfig:
 class LSTM(Core):
     """State (h, c), each [B, layers, H]; the output is h of the last layer.
 
-    ``rnn`` holds the weights and is never called on the CPU: weights of an ``nn.LSTM`` load into it.
+    ``rnn`` holds the weights and is never called: weights of an ``nn.LSTM`` load into it.
     """
 
     def __init__(self, input_size: int, config: LSTMConfig):
@@ -92,13 +95,29 @@ class LSTM(Core):
         return x, (torch.stack(hs, 1), torch.stack(cs, 1))
 
     def _unroll(self, x: Tensor, state: LSTMState, first: Tensor) -> tuple[Tensor, LSTMState]:
+        if not self.config.learned_initial_state and lstm_onednn.suits(x, first):
+            h, c = self.reset(state, first[0])
+            if lstm_onednn.finite(x, h, c):
+                return self._layers(x, h, c, partial(lstm_onednn.lstm, first=first))
         segments = cut(first)
         h = start(state[0], self.initial_h, segments)  # [S, layers, H]
         c = start(state[1], self.initial_c, segments)
-        y = pack(x, segments)
+        if cudnn.suits(x):
+            weights = [w for layer in self.rnn.all_weights for w in layer]
+            y, h, c = cudnn.run_packed(torch.lstm, x, (h, c), weights, segments)
+            return y, (h, c)
+        return self._layers(x, h, c, partial(lstm, segments=segments))
+
+    def _layers(
+        self, x: Tensor, h: Tensor, c: Tensor, layer: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    ) -> tuple[Tensor, LSTMState]:
+        """One layer after the other over x [T, B, D], with h, c [rows, layers, H] to begin with."""
+        if self.config.layers == 1:
+            x, h, c = layer(x, h.squeeze(1), c.squeeze(1), *self.rnn.all_weights[0])
+            return x, (h.unsqueeze(1), c.unsqueeze(1))
         hs, cs = [], []
-        for (w_ih, w_hh, b_ih, b_hh), h_layer, c_layer in zip(self.rnn.all_weights, h.unbind(1), c.unbind(1)):
-            y, h_layer, c_layer = lstm(y, h_layer, c_layer, w_ih, w_hh, b_ih + b_hh, segments)
+        for weights, h_layer, c_layer in zip(self.rnn.all_weights, h.unbind(1), c.unbind(1)):
+            x, h_layer, c_layer = layer(x, h_layer, c_layer, *weights)
             hs.append(h_layer)
             cs.append(c_layer)
-        return unpack(y, segments, x.shape[1]), (torch.stack(hs, 1), torch.stack(cs, 1))
+        return x, (torch.stack(hs, 1), torch.stack(cs, 1))

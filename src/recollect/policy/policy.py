@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from recollect import tree
 from recollect.cores import make_core
+from recollect.errors import StateError
 from recollect.policy.distributions import Distribution
 from recollect.policy.encoders import make_encoder
 from recollect.policy.heads import ActionHead, HeadConfig
@@ -159,6 +160,12 @@ class Policy(nn.Module):
     def _encode_sequence(self, obs: Tree, first: Tensor) -> Tensor:
         """Features [T, B, D] of obs [T, B, ...], all steps in one pass of the encoder."""
         T, B = first.shape
+        for name, leaf in tree.named_leaves(obs, "obs"):
+            if leaf.shape[:2] != first.shape:
+                raise StateError(
+                    f"Policy.unroll: {name} has shape {tuple(leaf.shape)}, first {tuple(first.shape)}: both "
+                    "begin with [T, B], time first: was one of them transposed?"
+                )
         flat = tree.map(lambda leaf: leaf.reshape(T * B, *leaf.shape[2:]), obs)  # [T, B, ..] -> [T * B, ..]
         return self._encode(flat).view(T, B, -1)  # [T * B, D] -> [T, B, D]
 

@@ -10,6 +10,8 @@ and r, z, n through W_ih, each as one block.
 
     dn = dh (1-z)(1-n^2),  dm = dn r,  dr = dn (W_hn h + b_hn) r(1-r),  dz = dh (h-n) z(1-z)
     dh(before) = dh z + W_hh^T d(r, z, m)
+
+tanh is computed by way of the sigmoid, as in ``kernels.lstm``.
 """
 
 from __future__ import annotations
@@ -20,31 +22,57 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recollect.cores.kernels.segments import Segments, carried
+from recollect.cores.kernels.segments import (
+    Segments,
+    before,
+    blocks,
+    carried,
+    pack,
+    prefixes,
+    scratch_rows,
+    survivors,
+    unpack,
+)
 
 
 def gru(
     x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, segments: Segments
 ) -> tuple[Tensor, Tensor]:
-    """One layer over all segments.
+    """One layer over a batch of sequences with resets.
 
     Args:
-        x: [N, D] packed inputs.
+        x: [T, B, D].
         h: [S, H] the state that each segment begins with.
         w_ih: [3H, D].
         w_hh: [3H, H].
         b_ih: [3H].
         b_hh: [3H].
-        segments: the layout.
+        segments: where the resets are.
 
     Returns:
-        y [N, H] packed, and h [B, H] after the last step of each row.
+        y [T, B, H], and h [B, H] after the last step.
     """
     inputs = (x, h, w_ih, w_hh, b_ih, b_hh)
     if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
         return _GRU.apply(*inputs, segments)  # pyright: ignore[reportReturnType]
     y, h, _ = _forward(*inputs, segments, keep=False)
     return y, h
+
+
+class _GRU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        y, h, kept = _forward(*inputs, keep=True)
+        ctx.save_for_backward(*kept, *inputs[2:4])
+        ctx.segments = inputs[-1]
+        ctx.set_materialize_grads(False)
+        return y, h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
+        saved, need = ctx.saved_tensors, ctx.needs_input_grad
+        return *_backward(*grads, *saved, segments=ctx.segments, need=need), None
 
 
 def _forward(
@@ -57,112 +85,120 @@ def _forward(
     segments: Segments,
     keep: bool,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """y [N, H], h [B, H], and with ``keep`` what the backward pass needs."""
-    sizes, N, (S, H) = segments.sizes, x.shape[0], h.shape
-    gates = torch.addmm(b_ih, x, w_ih.t())  # [N, 3H]
-    weight = w_hh.t()  # [H, 3H]
+    """y [T, B, H], h [B, H], and with ``keep`` what the backward pass needs."""
+    sizes, B, (S, H) = segments.sizes, x.shape[1], h.shape
+    x = pack(x, segments)  # [N, D]
+    N = x.shape[0]
+    wx, wh = w_ih.t(), w_hh.t()
+    minus_one = x.new_full((), -1.0)
 
-    # recurrent holds W_hh h + b_hh; its last third is needed again by the backward pass.
-    hidden = torch.cat((h, x.new_empty(N, H)))
-    recurrent = x.new_empty(N if keep else S, 3 * H)
-    h_after = (hidden[:S], *hidden[S:].split(sizes))
-    if keep:
-        product = recurrent.split(sizes)
-    else:
-        product = tuple(recurrent[:n] for n in sizes)
+    # [:S] is the start and [S:] what each packed step leaves behind.
+    hidden = x.new_empty(S + N, H)
+    gates = x.new_empty(N, 3 * H)
+    product = x.new_empty(S, 3 * H)  # W_hh h + b_hh
+    memory = x.new_empty(N if keep else 0, H)  # its part for n, which the backward pass needs
+    hidden[:S] = h
+
+    h_before, h_after = carried(hidden, segments), hidden[S:].split(sizes)
+    all_part = prefixes(product, sizes)
+    rz_part, n_part = prefixes(product[:, : 2 * H], sizes), prefixes(product[:, 2 * H :], sizes)
     rz = gates[:, : 2 * H].split(sizes)
-    r = gates[:, :H].split(sizes)
-    z = gates[:, H : 2 * H].split(sizes)
-    new = gates[:, 2 * H :].split(sizes)
+    r, z, new = (part.split(sizes) for part in gates.split(H, 1))
+    kept = memory.split(sizes) if keep else ()
 
-    for k, n in enumerate(sizes):
-        h_before = h_after[k][:n]
-        torch.addmm(b_hh, h_before, weight, out=product[k])
-        rz[k].add_(product[k][:, : 2 * H]).sigmoid_()
-        new[k].addcmul_(r[k], product[k][:, 2 * H :]).tanh_()
-        torch.lerp(new[k], h_before, z[k], out=h_after[k + 1])
+    for steps, rows in blocks(sizes):
+        torch.addmm(b_ih, x[rows], wx, out=gates[rows])
+        for k in steps:
+            torch.addmm(b_hh, h_before[k], wh, out=all_part[k])
+            rz[k].add_(rz_part[k]).sigmoid_()
+            if keep:
+                kept[k].copy_(n_part[k])
+            new[k].addcmul_(r[k], n_part[k])
+            torch.add(new[k], new[k], out=new[k]).sigmoid_()  # tanh(v) = 2 sigmoid(2v) - 1
+            torch.add(minus_one, new[k], alpha=2, out=new[k])
+            torch.lerp(new[k], h_before[k], z[k], out=h_after[k])
 
     y = hidden[S:]
-    return y, y.index_select(0, segments.end), (x, hidden, gates, recurrent) if keep else ()
+    h = y.index_select(0, segments.end)
+    return unpack(y, segments, B), h, (x, hidden, gates, memory) if keep else ()
 
 
-class _GRU(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        h: Tensor,
-        w_ih: Tensor,
-        w_hh: Tensor,
-        b_ih: Tensor,
-        b_hh: Tensor,
-        segments: Segments,
-    ) -> tuple[Tensor, Tensor]:
-        y, h, kept = _forward(x, h, w_ih, w_hh, b_ih, b_hh, segments, keep=True)
-        ctx.save_for_backward(*kept, w_ih, w_hh)
-        ctx.segments = segments
-        ctx.set_materialize_grads(False)
-        return y, h
+def _backward(
+    dy: Tensor | None,
+    dh_end: Tensor | None,
+    x: Tensor,
+    hidden: Tensor,
+    gates: Tensor,
+    memory: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    segments: Segments,
+    need: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:
+    """The gradients of x, h, w_ih, w_hh, b_ih and b_hh, where ``need`` asks for them."""
+    sizes, H, rows_out = segments.sizes, w_hh.shape[1], segments.end.shape[0]
+    S = sizes[0]
+    y = hidden[S:]
+    weight = w_hh.roll(H, 0)  # n, r, z: the order of m, r, z
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor | None, dh_end: Tensor | None):  # pyright: ignore
-        x, hidden, gates, recurrent, w_ih, w_hh = ctx.saved_tensors
-        segments: Segments = ctx.segments
-        sizes, N, H = segments.sizes, x.shape[0], w_hh.shape[1]
-        S = sizes[0]
+    # dh [N, H] collects what the later step adds.
+    dh = torch.zeros_like(y) if dy is None else pack(dy, segments, fresh=True)
+    if dh_end is not None:
+        dh.index_add_(0, segments.end, dh_end)
+    dh_start = dh.new_zeros(S, H) if need[1] else None
+    dx = torch.empty_like(x) if need[0] else None
+    dw_ih, dw_mrz, db = torch.empty_like(w_ih), torch.empty_like(w_hh), w_hh.new_empty(4 * H)
 
-        dh = hidden.new_zeros(N, H) if dy is None else dy.clone(memory_format=torch.contiguous_format)
-        if dh_end is not None:
-            dh.index_add_(0, segments.end, dh_end)
-        before = torch.cat(carried(hidden, segments))
+    plan = blocks(sizes)
+    scratch = scratch_rows(gates, plan, 4 * H)
+    h_block = scratch_rows(gates, plan, H)
+    ones = gates.new_ones(scratch.shape[0])
+    h_before = carried(hidden, segments)
+    dh_after, dh_before = dh.split(sizes), (dh_start, *survivors(dh, segments))
+    z = gates[:, H : 2 * H].split(sizes)
+    beta = 0  # the first block writes the gradients of the weights, the others add to them
 
-        dgates = _factors(gates, recurrent, before)  # [N, 4H] in the order m, r, z, n
-        weight = w_hh.roll(H, 0)  # the same order: n's recurrent part, r, z
-        dh_start = dh.new_zeros(S, H)
-        _through_time(dgates, dh, dh_start, gates, weight, sizes)
-
-        need = ctx.needs_input_grad
+    for steps, rows in reversed(plan):
+        n, here = rows.stop - rows.start, slice(steps.start, steps.stop)
+        h_was = before(hidden, h_before, segments, steps, rows, h_block)
+        dgates = scratch[:n]
         dmrz, drzn = dgates[:, : 3 * H], dgates[:, H:]
-        return (
-            drzn @ w_ih if need[0] else None,
-            dh_start if need[1] else None,
-            drzn.t() @ x if need[2] else None,
-            (dmrz.t() @ before).roll(-H, 0) if need[3] else None,
-            drzn.sum(0) if need[4] else None,
-            dmrz.sum(0).roll(-H) if need[5] else None,
-            None,
-        )
+        _factors(gates[rows], memory[rows], h_was, dgates)
+        dgate = dgates.unflatten(1, (4, H)).split(sizes[here])
+        dmrz_k = dmrz.split(sizes[here])
+        for k in reversed(steps):
+            j = k - steps.start
+            dgate[j].mul_(dh_after[k].unsqueeze(1))
+            earlier = dh_before[k]
+            if earlier is not None:
+                earlier.addcmul_(dh_after[k], z[k]).addmm_(dmrz_k[j], weight)
+        if dx is not None:
+            torch.mm(drzn, w_ih, out=dx[rows])
+        dw_ih.addmm_(drzn.t(), x[rows], beta=beta)
+        dw_mrz.addmm_(dmrz.t(), h_was, beta=beta)
+        db.addmv_(dgates.t(), ones[:n], beta=beta)
+        beta = 1
 
-
-def _factors(gates: Tensor, recurrent: Tensor, before: Tensor) -> Tensor:
-    """What dh multiplies in the gradients of m, r, z, n: [N, 4, H] flattened to [N, 4H]."""
-    N, H = before.shape
-    r, z, n = gates.split(H, 1)
-    factors = gates.new_empty(N, 4 * H)
-    dm, dr, dz, dn = factors.split(H, 1)
-    torch.addcmul(
-        gates[:, : 2 * H], gates[:, : 2 * H], gates[:, : 2 * H], value=-1, out=factors[:, H : 3 * H]
+    return (
+        None if dx is None else unpack(dx, segments, rows_out),
+        dh_start,
+        dw_ih if need[2] else None,
+        dw_mrz.roll(-H, 0) if need[3] else None,
+        db[H:].clone() if need[4] else None,
+        db[: 3 * H].roll(-H) if need[5] else None,
     )
-    dz.mul_(before - n)
-    torch.mul(n, n, out=dn)
-    dn.neg_().add_(1)
+
+
+def _factors(gates: Tensor, memory: Tensor, h_was: Tensor, factors: Tensor) -> None:
+    """Write what dh multiplies in the gradients of m, r, z, n: factors [rows, 4H]."""
+    H = h_was.shape[1]
+    r, z, n = gates.split(H, 1)
+    dm, dr, dz, dn = factors.split(H, 1)
+    rz = gates[:, : 2 * H]
+    torch.addcmul(rz, rz, rz, value=-1, out=factors[:, H : 3 * H])
+    torch.sub(h_was, n, out=dm)  # lent: dm is written below
+    dz.mul_(dm)
+    torch.mul(n, n, out=dn).neg_().add_(1)
     torch.addcmul(dn, dn, z, value=-1, out=dn)
     torch.mul(dn, r, out=dm)
-    dr.mul_(dn).mul_(recurrent[:, 2 * H :])
-    return factors
-
-
-def _through_time(
-    dgates: Tensor, dh: Tensor, dh_start: Tensor, gates: Tensor, weight: Tensor, sizes: tuple[int, ...]
-) -> None:
-    """Turn the factors ``dgates`` [N, 4H] into the gradient, and fill dh_start [S, H]."""
-    H = dh.shape[1]
-    dgate = dgates.unflatten(1, (4, H)).split(sizes)
-    dmrz = dgates[:, : 3 * H].split(sizes)
-    z = gates[:, H : 2 * H].split(sizes)
-    dh_k = (dh_start, *dh.split(sizes))
-    for k in range(len(sizes) - 1, -1, -1):
-        dgate[k].mul_(dh_k[k + 1].unsqueeze(1))
-        before = dh_k[k][: sizes[k]]
-        before.addcmul_(dh_k[k + 1], z[k]).addmm_(dmrz[k], weight)
+    dr.mul_(dn).mul_(memory)

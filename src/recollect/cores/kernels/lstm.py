@@ -1,18 +1,21 @@
 """The LSTM over packed segments, as one node of the autograd graph.
 
-    i, f, g, o = W_ih x + W_hh h + b        (PyTorch's order of gates in the weights)
+    i, f, g, o = W_ih x + W_hh h + b        (PyTorch's order of gates)
     c' = sigmoid(f) c + sigmoid(i) tanh(g)
     h' = sigmoid(o) tanh(c')
-
-Inside, the gates stand in the order o, i, f, g (the rows of the weights rolled by H): o, i, f are one
-block for the sigmoid, and i, f, g one block for the gradient, all of whose factors but the cell's
-gradient are known before the backward loop begins.
 
 Gradients, with dh and dc those of the outputs of a step:
 
     dc += dh o (1 - tanh(c')^2)
-    d(o, i, f, g) = dh tanh(c') o(1-o),  dc g i(1-i),  dc c f(1-f),  dc i (1-g^2)
-    dh(before) = W_hh^T d(o, i, f, g),   dc(before) = dc f
+    d(i, f, g, o) = dc g i(1-i),  dc c f(1-f),  dc i (1-g^2),  dh tanh(c') o(1-o)
+    dh(before) = W_hh^T d(i, f, g, o),   dc(before) = dc f
+
+All factors but dh and dc are known before the backward loop begins, so that they are computed for
+many steps at once, and the loop itself is four small operations and a product.
+
+Two things are for speed. tanh(v) is computed as 2 sigmoid(2v) - 1: one sigmoid over all gates, and
+several times faster on a CPU than torch's tanh, with an error of the order of the rounding of c. For
+that the rows of g in the weights are doubled, and the cell is kept as 2c; both are exact.
 """
 
 from __future__ import annotations
@@ -23,31 +26,65 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from recollect.cores.kernels.segments import Segments, blocks, carried, survivors
+from recollect.cores.kernels.segments import (
+    Segments,
+    before,
+    blocks,
+    carried,
+    pack,
+    prefixes,
+    scratch_rows,
+    survivors,
+    unpack,
+)
 
 
 def lstm(
-    x: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, bias: Tensor, segments: Segments
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    segments: Segments,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """One layer over all segments.
+    """One layer over a batch of sequences with resets.
 
     Args:
-        x: [N, D] packed inputs.
+        x: [T, B, D].
         h: [S, H] the state that each segment begins with.
         c: [S, H] likewise.
         w_ih: [4H, D].
         w_hh: [4H, H].
-        bias: [4H].
-        segments: the layout.
+        b_ih: [4H].
+        b_hh: [4H].
+        segments: where the resets are.
 
     Returns:
-        y [N, H] packed, and h, c [B, H] after the last step of each row.
+        y [T, B, H], and h, c [B, H] after the last step.
     """
-    inputs = (x, h, c, w_ih, w_hh, bias)
+    inputs = (x, h, c, w_ih, w_hh, b_ih, b_hh)
     if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
         return _LSTM.apply(*inputs, segments)  # pyright: ignore[reportReturnType]
     y, h, c, _ = _forward(*inputs, segments, keep=False)
     return y, h, c
+
+
+class _LSTM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        y, h, c, kept = _forward(*inputs, keep=True)
+        ctx.save_for_backward(*kept, *inputs[3:5])
+        ctx.segments = inputs[-1]
+        ctx.set_materialize_grads(False)
+        return y, h, c
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
+        saved, need = ctx.saved_tensors, ctx.needs_input_grad
+        return *_backward(*grads, *saved, segments=ctx.segments, need=need), None
 
 
 def _forward(
@@ -56,160 +93,145 @@ def _forward(
     c: Tensor,
     w_ih: Tensor,
     w_hh: Tensor,
-    bias: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
     segments: Segments,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-    """y [N, H], h and c [B, H], and with ``keep`` what the backward pass needs."""
-    sizes, N, (S, H) = segments.sizes, x.shape[0], h.shape
-    wx, wh, b = (_roll_and_double(w, H) for w in (w_ih, w_hh, bias))
-    wx, wh = wx.t(), wh.t()
+    """y [T, B, H], h and c [B, H], and with ``keep`` what the backward pass needs."""
+    sizes, B, (S, H) = segments.sizes, x.shape[1], h.shape
+    x = pack(x, segments)  # [N, D]
+    N = x.shape[0]
+    wx, wh, bias = _double_g(w_ih).t(), _double_g(w_hh).t(), _double_g(b_ih + b_hh)
     minus_one = x.new_full((), -1.0)
 
-    # [:S] is the start and [S:] what each packed step leaves behind.
+    # [:S] is the start and [S:] what each packed step leaves behind; the cell is 2c.
     hidden = x.new_empty(S + N, H)
     cell = x.new_empty(S + N if keep else S, H)
-    gates = x.new_empty(N, 4 * H)
     squashed = x.new_empty(N if keep else S, H)  # tanh(c')
+    gates = x.new_empty(N, 4 * H)
     hidden[:S] = h
-    cell[:S] = c
+    torch.add(c, c, out=cell[:S])
 
-    h_after = hidden[S:].split(sizes)
-    h_before = carried(hidden, segments)
+    h_before, h_after = carried(hidden, segments), hidden[S:].split(sizes)
     if keep:
-        c_after, c_before, squash = (
-            cell[S:].split(sizes),
-            carried(cell, segments),
-            squashed.split(sizes),
-        )
+        c_before, c_after, squash = carried(cell, segments), cell[S:].split(sizes), squashed.split(sizes)
     else:
-        c_after = c_before = tuple(cell[:n] for n in sizes)
-        squash = tuple(squashed[:n] for n in sizes)
+        c_before = c_after = prefixes(cell, sizes)
+        squash = prefixes(squashed, sizes)
     gate = gates.split(sizes)
-    o, i, f, g = (block.split(sizes) for block in gates.split(H, 1))
+    i, f, g, o = (part.split(sizes) for part in gates.split(H, 1))
 
     for steps, rows in blocks(sizes):
-        torch.addmm(b, x[rows], wx, out=gates[rows])
+        torch.addmm(bias, x[rows], wx, out=gates[rows])
         for k in steps:
             gate[k].addmm_(h_before[k], wh).sigmoid_()
             torch.add(minus_one, g[k], alpha=2, out=g[k])
-            torch.mul(f[k], c_before[k], out=c_after[k]).addcmul_(i[k], g[k])
-            torch.add(c_after[k], c_after[k], out=squash[k]).sigmoid_()
+            new = torch.mul(f[k], c_before[k], out=c_after[k]).addcmul_(i[k], g[k], value=2)
+            torch.sigmoid(new, out=squash[k])
             torch.add(minus_one, squash[k], alpha=2, out=squash[k])
             torch.mul(o[k], squash[k], out=h_after[k])
 
     y = hidden[S:]
     h = y.index_select(0, segments.end)
-    c = cell.index_select(0, segments.end + S if keep else segments.last)
-    return y, h, c, (x, hidden, cell, gates, squashed) if keep else ()
+    c = cell[S:].index_select(0, segments.end) if keep else cell.index_select(0, segments.last)
+    return unpack(y, segments, B), h, c.mul_(0.5), (x, hidden, cell, gates, squashed) if keep else ()
 
 
-def _roll_and_double(weight: Tensor, H: int) -> Tensor:
-    """[4H, ...] from the order i, f, g, o to o, i, f, 2g.
-
-    tanh(g) is then 2 sigmoid(2g) - 1: one sigmoid over all gates, and several times faster on a CPU
-    than torch's tanh, with an error of the same order as the rounding of c.
-    """
-    weight = weight.roll(H, 0)
-    weight[3 * H :] *= 2
+def _double_g(weight: Tensor) -> Tensor:
+    """A copy of weight [4H, ...] with the rows of g doubled."""
+    weight = weight.clone(memory_format=torch.contiguous_format)
+    H = weight.shape[0] // 4
+    weight[2 * H : 3 * H].mul_(2)
     return weight
 
 
-class _LSTM(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        h: Tensor,
-        c: Tensor,
-        w_ih: Tensor,
-        w_hh: Tensor,
-        bias: Tensor,
-        segments: Segments,
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        y, h, c, kept = _forward(x, h, c, w_ih, w_hh, bias, segments, keep=True)
-        ctx.save_for_backward(*kept, w_ih, w_hh)
-        ctx.segments = segments
-        ctx.set_materialize_grads(False)
-        return y, h, c
+def _backward(
+    dy: Tensor | None,
+    dh_end: Tensor | None,
+    dc_end: Tensor | None,
+    x: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    gates: Tensor,
+    squashed: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    segments: Segments,
+    need: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:
+    """The gradients of x, h, c, w_ih, w_hh, b_ih and b_hh, where ``need`` asks for them."""
+    sizes, H, rows_out = segments.sizes, w_hh.shape[1], segments.end.shape[0]
+    S = sizes[0]
+    y = hidden[S:]
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor | None, dh_end: Tensor | None, dc_end: Tensor | None):  # pyright: ignore
-        x, hidden, cell, gates, squashed, w_ih, w_hh = ctx.saved_tensors
-        segments: Segments = ctx.segments
-        sizes, H = segments.sizes, w_hh.shape[1]
-        S = sizes[0]
-        y = hidden[S:]
-        need = ctx.needs_input_grad
+    # dh [N, H] collects what the later step adds; dc [S, H] runs back with the segments.
+    dh = torch.zeros_like(y) if dy is None else pack(dy, segments, fresh=True)
+    dc = y.new_zeros(S, H)
+    if dh_end is not None:
+        dh.index_add_(0, segments.end, dh_end)
+    if dc_end is not None:
+        dc.index_copy_(0, segments.last, dc_end)
+    dx = torch.empty_like(x) if need[0] else None
+    dw_ih, dw_hh, db = torch.empty_like(w_ih), torch.empty_like(w_hh), w_hh.new_empty(4 * H)
 
-        dh = torch.zeros_like(y) if dy is None else dy.clone(memory_format=torch.contiguous_format)
-        if dh_end is not None:
-            dh.index_add_(0, segments.end, dh_end)
-        dc = y.new_zeros(S, H)
-        if dc_end is not None:
-            dc.index_copy_(0, segments.last, dc_end)
-        wx, wh = w_ih.roll(H, 0), w_hh.roll(H, 0)
-        dx = torch.empty_like(x) if need[0] else None
-        dh_start = torch.empty_like(dc)
-        dwx, dwh, db = torch.zeros_like(wx), torch.zeros_like(wh), wx.new_zeros(4 * H)
+    plan = blocks(sizes)
+    scratch = scratch_rows(gates, plan, 4 * H)
+    into_dc, h_block, c_block = (scratch_rows(gates, plan, H) for _ in range(3))
+    ones = gates.new_ones(scratch.shape[0])
+    h_before, c_before = carried(hidden, segments), carried(cell, segments)
+    dh_after, dh_before = dh.split(sizes), (dh, *survivors(dh, segments))
+    dc_alive, dc_wide = prefixes(dc, sizes), prefixes(dc.unsqueeze(1), sizes)
+    f = gates[:, H : 2 * H].split(sizes)
+    beta = 0  # the first block writes the gradients of the weights, the others add to them
 
-        plan = blocks(sizes)
-        widest = max(rows.stop - rows.start for _, rows in plan)
-        scratch = gates.new_empty(widest, 4 * H)
-        spare = gates.new_empty(3, widest, H)
-        h_before, c_before = carried(hidden, segments), carried(cell, segments)
-        dh_after = dh.split(sizes)
-        dh_before = (dh_start, *survivors(dh, segments))
-        dc_alive = (*(dc[:n] for n in sizes),)
-        f = gates[:, 2 * H : 3 * H].split(sizes)
+    for steps, rows in reversed(plan):
+        n, here = rows.stop - rows.start, slice(steps.start, steps.stop)
+        h_was = before(hidden, h_before, segments, steps, rows, h_block)
+        c_was = before(cell, c_before, segments, steps, rows, c_block)
+        dgates = scratch[:n]
+        _factors(gates[rows], y[rows], squashed[rows], c_was, dgates, into_dc[:n])
+        dgate = dgates.split(sizes[here])
+        do = dgates[:, 3 * H :].split(sizes[here])
+        difg = dgates[:, : 3 * H].unflatten(1, (3, H)).split(sizes[here])
+        dh_to_dc = into_dc[:n].split(sizes[here])
+        for k in reversed(steps):
+            j = k - steps.start
+            dc_alive[k].addcmul_(dh_after[k], dh_to_dc[j])
+            do[j].mul_(dh_after[k])
+            difg[j].mul_(dc_wide[k])
+            dc_alive[k].mul_(f[k])
+            if k:
+                dh_before[k].addmm_(dgate[j], w_hh)
+        if dx is not None:
+            torch.mm(dgates, w_ih, out=dx[rows])
+        dw_ih.addmm_(dgates.t(), x[rows], beta=beta)
+        dw_hh.addmm_(dgates.t(), h_was, beta=beta)
+        db.addmv_(dgates.t(), ones[:n], beta=beta)
+        beta = 1
 
-        for steps, rows in reversed(plan):
-            inner = sizes[steps.start : steps.stop]
-            dgates = scratch[: rows.stop - rows.start]
-            dcell = scratch_dcell[: rows.stop - rows.start]
-            before = previous(hidden, segments, rows)
-            _factors(gates[rows], y[rows], squashed[rows], previous(cell, segments, rows), dgates, dcell)
-            dgate, do = dgates.split(inner), dgates[:, :H].split(inner)
-            difg = dgates[:, H:].unflatten(1, (3, H)).split(inner)
-            into_dc = dcell.split(inner)
-            for k in reversed(steps):
-                j = k - steps.start
-                dc_alive[k].addcmul_(dh_after[k], into_dc[j])
-                do[j].mul_(dh_after[k])
-                difg[j].mul_(dc_alive[k].unsqueeze(1))
-                dc_alive[k].mul_(f[k])
-                if k:
-                    dh_before[k].addmm_(dgate[j], wh)
-            if dx is not None:
-                torch.mm(dgates, wx, out=dx[rows])
-            dwx.addmm_(dgates.t(), x[rows])
-            dwh.addmm_(dgates.t(), before)
-            db += dgates.sum(0)
-
-        return (
-            dx,
-            scratch[:S] @ wh if need[1] else None,
-            dc if need[2] else None,
-            dwx.roll(-H, 0) if need[3] else None,
-            dwh.roll(-H, 0) if need[4] else None,
-            db.roll(-H) if need[5] else None,
-            None,
-        )
+    return (
+        None if dx is None else unpack(dx, segments, rows_out),
+        scratch[:S] @ w_hh if need[1] else None,  # the block of step 0 came last
+        dc if need[2] else None,
+        dw_ih if need[3] else None,
+        dw_hh if need[4] else None,
+        db if need[5] else None,
+        db.clone() if need[6] else None,
+    )
 
 
 def _factors(
     gates: Tensor, y: Tensor, squashed: Tensor, c_before: Tensor, factors: Tensor, into_dc: Tensor
 ) -> None:
-    """What the gradients of a step multiply: [N, 4H] for the gates, [N, H] for dh into dc."""
+    """Write what the gradients of a step multiply: [n, 4H] for the gates, [n, H] for dh into dc."""
     H = y.shape[1]
-    o, i, _, g = gates.split(H, 1)
-    do, di, df, dg = factors.split(H, 1)
-    sigmoids = gates[:, : 3 * H]
-    torch.addcmul(sigmoids, sigmoids, sigmoids, value=-1, out=factors[:, : 3 * H])
-    do.mul_(squashed)
+    i, _, g, o = gates.split(H, 1)
+    di, df, dg, do = factors.split(H, 1)
+    torch.addcmul(gates, gates, gates, value=-1, out=factors)  # s(1-s); g's part is overwritten
     di.mul_(g)
-    df.mul_(c_before)
+    df.mul_(c_before).mul_(0.5)  # c_before is 2c
     torch.mul(i, g, out=dg)
     torch.addcmul(i, dg, g, value=-1, out=dg)
+    do.mul_(squashed)
     torch.addcmul(o, y, squashed, value=-1, out=into_dc)

@@ -1,0 +1,175 @@
+"""Bugs of the data and of the loss: which steps, in which order, what they count for."""
+
+from __future__ import annotations
+
+from recollect import rollout, tree
+from recollect.algos import ppo
+from recollect.algos.ppo import PPO
+from recollect.envs.gym_vector import GymVector
+from recollect.policy.distributions import TanhGaussian
+from recollect.policy.normalise import ObservationNorm, PopArt
+from recollect.policy.policy import Policy
+from tests.mutants import proofs
+from tests.mutants.edits import UNROLL, chunks, collect
+from tests.mutants.mutant import Mutant
+
+LAYOUT = [
+    Mutant(
+        "chunks by reshape without transpose",
+        proofs.partition,
+        ((rollout, "_cut", "split.transpose(0, 1).reshape(", "split.reshape("),),
+    ),
+    Mutant(
+        "rows permuted between observations and actions",
+        proofs.master,
+        (collect("[acted.action for acted in", "[acted.action.roll(1, 0) for acted in"),),
+    ),
+    Mutant(
+        "observations recorded after the env has overwritten them",
+        proofs.reused_tensors,
+        (
+            collect("tree.copy_(views.obs[t], obs)\n", "pass\n"),
+            collect(
+                "views.reward[t].copy_(step.reward)",
+                "views.reward[t].copy_(step.reward); tree.copy_(views.obs[t], obs)",
+            ),
+        ),
+    ),
+    Mutant(
+        "the live observation is the env's own",
+        proofs.lent_env,
+        (collect("tree.clone(obs), first.clone()", "obs, first.clone()"),),
+    ),
+    Mutant(
+        "the remainder of the rollout is dropped",
+        proofs.rollout_is_used_up,
+        (
+            chunks("list(range(0, T, length))", "list(range(0, T - length + 1, length))"),
+            (rollout, "_cut", "count = -(-T // length)", "count = T // length"),
+            (rollout, "_cut", "if count * length != T:", "leaf = leaf[: count * length]\n    if False:"),
+        ),
+    ),
+    Mutant(
+        "the remainder of the minibatches is dropped",
+        proofs.coverage,
+        (
+            (
+                rollout,
+                "minibatches",
+                "order.tensor_split(parts)",
+                "order[: count // parts * parts].view(parts, -1)",
+            ),
+        ),
+    ),
+    Mutant(
+        "filler steps of next-step autoreset are learned from",
+        proofs.fillers,
+        ((GymVector, "_finish_next_step", "np.logical_not(filler, out=out.valid)", "out.valid[:] = True"),),
+    ),
+    Mutant(
+        "padding is valid",
+        proofs.rollout_is_used_up,
+        (chunks("valid=cut(rollout.valid)", "valid=cut(rollout.valid) | True"),),
+    ),
+    Mutant(
+        "what dead agents see is not zeroed",
+        proofs.dead_agents,
+        (chunks("return value if is_clean else tree.zero_where(invalid, value)", "return value"),),
+    ),
+    Mutant(
+        "what dead agents see is zeroed by multiplication",
+        proofs.dead_agents,
+        ((tree, "zero_where", "leaf.masked_fill(_over(mask, leaf), 0)", "leaf * ~_over(mask, leaf)"),),
+    ),
+]
+
+LOSSES = [
+    Mutant(
+        "padding counts in the loss",
+        proofs.padding,
+        ((ppo, "loss", "x.masked_fill(~valid, 0).sum() / count", "x.mean()"),),
+    ),
+    Mutant(
+        "advantages are normalised over invalid steps",
+        proofs.normalised_advantages,
+        ((ppo, "normalise", "count = valid.sum().clamp(min=1)", "count = valid.numel()"),),
+    ),
+    Mutant(
+        "actions are resampled when evaluated",
+        proofs.master,
+        ((Policy, "evaluate_actions", "dist.log_prob(action)", "dist.log_prob(dist.sample())"),),
+    ),
+    Mutant(
+        "the learner does not see the action mask",
+        proofs.masked,
+        ((Policy, "unroll", "self._distribution(y, obs), self", "self.head(y, None), self"),),
+    ),
+    Mutant(
+        "the squashed action is stored",
+        proofs.squashed,
+        (collect("[acted.action for acted in", "[policy.to_env(acted.action) for acted in"),),
+    ),
+    Mutant(
+        "the clipped action is stored",
+        proofs.clipped,
+        (collect("[acted.action for acted in", "[policy.to_env(acted.action) for acted in"),),
+    ),
+    Mutant(
+        "squashed log-prob without the Jacobian",
+        proofs.squashed_density,
+        ((TanhGaussian, "log_prob", "alpha=2.0", "alpha=0.0"),),
+    ),
+    Mutant(
+        "squashed log-prob from the tanh action",
+        proofs.squashed_density,
+        (
+            (
+                TanhGaussian,
+                "log_prob",
+                "z = (action - self.mean)",
+                "action = action.tanh().clamp(-1 + 1e-6, 1 - 1e-6).atanh()\n    z = (action - self.mean)",
+            ),
+        ),
+        known="the usual inversion with an epsilon",
+    ),
+    Mutant(
+        "squashed entropy with the wrong sign",
+        proofs.squashed_density,
+        ((TanhGaussian, "entropy", "expected, alpha=2.0", "expected, alpha=-2.0"),),
+    ),
+    Mutant(
+        "the entropy bonus with the wrong sign",
+        proofs.entropy_rises,
+        ((ppo, "loss", "- entropy_coef *", "+ entropy_coef *"),),
+    ),
+    Mutant(
+        "gradients accumulate over minibatches",
+        proofs.own_gradients,
+        ((PPO, "_epoch", "self.optimizer.zero_grad(set_to_none=True)", "pass"),),
+    ),
+    Mutant(
+        "gradients do not flow through time",
+        proofs.flow,
+        (
+            (
+                Policy,
+                "unroll",
+                UNROLL,
+                "steps = []\n    for x_t, first_t in zip(x, first):\n"
+                "        y, state = self.core.step(x_t, tree.detach(state), first_t)\n"
+                "        steps.append(y)\n    y = torch.stack(steps)",
+            ),
+        ),
+        known="asked about in sb3-contrib #53",
+    ),
+    Mutant(
+        "values move with their statistics",
+        proofs.preserved_values,
+        ((PopArt, "update", "head.weight.mul_(ratio)", "pass"),),
+    ),
+    Mutant(
+        "observation statistics count fillers",
+        proofs.statistics_of_the_living,
+        ((ObservationNorm, "update", "leaf[valid]", "leaf.flatten(0, 1)"),),
+    ),
+]

@@ -1,0 +1,28 @@
+"""Short forms for the edits of functions that many mutants change."""
+
+from __future__ import annotations
+
+from recollect import returns, rollout
+from recollect.actor import Actor
+from recollect.policy.policy import Policy
+from tests.mutants.mutant import Edit
+
+UNROLL = "y, state = self.core.unroll(x, state, first)"
+ACT = "acted, state = policy.act(obs, state, first, self.generator)"
+
+
+def unroll(first: str) -> Edit:
+    """The learner's ``first`` replaced."""
+    return (Policy, "unroll", UNROLL, UNROLL.replace("first", first))
+
+
+def collect(old: str, new: str) -> Edit:
+    return (Actor, "collect", old, new)
+
+
+def chunks(old: str, new: str) -> Edit:
+    return (rollout, "make_chunks", old, new)
+
+
+def gae(old: str, new: str) -> Edit:
+    return (returns, "gae", old, new)

@@ -1,0 +1,227 @@
+"""Bugs of the memory: when it is reset, what a chunk starts from, what is valued with it."""
+
+from __future__ import annotations
+
+from recollect import refresh, tree
+from recollect.actor import Actor
+from recollect.algos.ppo import PPO
+from recollect.cores.base import Core
+from recollect.cores.kernels import segments
+from recollect.policy.policy import Policy
+from tests.mutants import proofs
+from tests.mutants.edits import ACT, chunks, collect, gae, unroll
+from tests.mutants.mutant import Mutant
+
+STORE = "tree.copy_(tree.index(out.states, stored[t]), state)"
+NEXT = "obs, first = step.obs, step.first"
+STATES = "rollout.state_at(step) for step in steps"
+FINAL = "self._final(t, cut, step.final_obs, state)"
+
+RESETS = [
+    Mutant(
+        "the learner resets one step late",
+        proofs.master,
+        (unroll("torch.cat([torch.zeros_like(first[:1]), first[:-1]])"),),
+        known="suspected in Mava #1006: the done flag in place of first",
+    ),
+    Mutant(
+        "actor and learner both reset one step late",
+        proofs.counters,
+        (
+            collect("acted_steps, finals = [], []", "acted_steps, finals, late = [], [], first & False"),
+            collect(NEXT, "obs, first, late = step.obs, late, step.first"),
+        ),
+    ),
+    Mutant(
+        "no reset inside chunks",
+        proofs.master,
+        (unroll("first & (torch.arange(len(first)) == 0).unsqueeze(1)"),),
+        known="Metta before #2233, which made it an option",
+    ),
+    Mutant("no reset at chunk starts", proofs.master, (unroll("torch.cat([first[:1] & False, first[1:]])"),)),
+    Mutant(
+        "memory is never reset, on either side",
+        proofs.counters,
+        ((Core, "reset", "return tree.select", "return state  # tree.select"),),
+    ),
+    Mutant(
+        "one end resets every row",
+        proofs.unchanged_rows,
+        ((Core, "reset", "tree.select(first,", "tree.select(first.any().expand_as(first),"),),
+    ),
+    Mutant(
+        "reset by multiplication lets NaN through",
+        proofs.fresh_episodes,
+        (
+            (
+                tree,
+                "select",
+                "torch.where(_over(mask, b), a, b)",
+                "a * _over(mask, b) + b * ~_over(mask, b)",
+            ),
+        ),
+        known="hill-a/stable-baselines: state * (1 - mask)",
+    ),
+    Mutant(
+        "a learned initial state gets no gradient",
+        proofs.only_starts,
+        ((segments, "start", "torch.cat((state, initial))", "torch.cat((state, initial.detach()))"),),
+    ),
+]
+
+STARTS = [
+    Mutant(
+        "chunks start from zeros",
+        proofs.master,
+        (chunks("state=states_at(starts)", "state=tree.map(torch.zeros_like, states_at(starts))"),),
+    ),
+    Mutant(
+        "chunk states are off by one chunk",
+        proofs.starts,
+        (chunks(STATES, "rollout.state_at(step) for step in [*steps[1:], steps[-1]]"),),
+    ),
+    Mutant(
+        "every chunk starts from the state of step 0",
+        proofs.master,
+        (chunks(STATES, "rollout.state_at(0) for step in steps"),),
+        known="suspected in allenact #77",
+    ),
+    Mutant(
+        "the output state is stored in place of the input state",
+        proofs.counters,
+        (collect(STORE, "pass"), collect(ACT, f"{ACT}\n        if t in stored:\n            {STORE}")),
+    ),
+    Mutant(
+        "the state of another row",
+        proofs.starts,
+        (chunks("leaf.flatten(0, 1), stacked", "leaf.transpose(0, 1).flatten(0, 1), stacked"),),
+    ),
+    Mutant(
+        "stored states are the live ones, not copies",
+        proofs.copies,
+        (collect(STORE, "out.states = tree.map(lambda leaf: leaf.unsqueeze(0), state)"),),
+    ),
+    Mutant(
+        "the live state keeps its graph",
+        proofs.no_graph,
+        (
+            (Policy, "act", "@torch.no_grad()", "@torch.enable_grad()"),
+            (Policy, "act", "log_prob, self._value(y)", "log_prob.detach(), self._value(y).detach()"),
+        ),
+        known="the usual cause of memory that grows with steps",
+    ),
+]
+
+BURN_IN = [
+    Mutant(
+        "gradient through the burn-in",
+        proofs.burn_in,
+        ((PPO, "_burn_in", "with torch.no_grad():", "with torch.enable_grad():"),),
+    ),
+    Mutant(
+        "burn-in from the chunk's state",
+        proofs.prefixes,
+        (chunks("state=states_at(begins)", "state=states_at(starts)"),),
+    ),
+    Mutant(
+        "burn-in for the chunks that open the rollout",
+        proofs.burn_in,
+        ((PPO, "_burn_in", "tree.select(prefix.exists, burnt, batch.state)", "burnt"),),
+    ),
+    Mutant(
+        "no reset inside the burn-in",
+        proofs.burn_in,
+        (
+            (
+                PPO,
+                "_burn_in",
+                "self.policy.unroll(prefix.obs, prefix.state, prefix.first)",
+                "self.policy.unroll(prefix.obs, prefix.state, prefix.first & False)",
+            ),
+        ),
+    ),
+]
+
+BOOTSTRAPS = [
+    Mutant(
+        "V of the reset observation at a truncation",
+        proofs.counters,
+        (collect(FINAL, "self._final(t, cut, step.obs, state)"),),
+    ),
+    Mutant(
+        "V of the observation before the action at a truncation",
+        proofs.counters,
+        (collect(FINAL, "self._final(t, cut, views.obs[t], state)"),),
+        known="EmbodiChain #612",
+    ),
+    Mutant(
+        "V(final) with the reset state",
+        proofs.counters,
+        ((Actor, "_final", "inside = torch.zeros", "inside = torch.ones"),),
+    ),
+    Mutant(
+        "V(final) with the state before the step",
+        proofs.counters,
+        (
+            collect(ACT, f"before_step = state\n        {ACT}"),
+            collect(FINAL, "self._final(t, cut, step.final_obs, before_step)"),
+        ),
+    ),
+    Mutant(
+        "the rollout ends with a value of zero",
+        proofs.counters,
+        (collect("policy.value(obs, state, first)", "torch.zeros_like(out.bootstrap)"),),
+    ),
+    Mutant(
+        "the rollout ends with a forgotten state",
+        proofs.counters,
+        (collect("policy.value(obs, state, first)", "policy.value(obs, state, first | True)"),),
+    ),
+    Mutant(
+        "a missing bootstrap is taken for zero", proofs.no_bootstrap, (gae("if inside.any():", "if False:"),)
+    ),
+    Mutant(
+        "truncation as termination",
+        proofs.constant_reward,
+        (gae("following).masked_fill(terminated, 0)", "following).masked_fill(ended, 0)"),),
+        known="stable-baselines3 #633, Mava #951, skrl #449",
+    ),
+    Mutant(
+        "termination as truncation",
+        proofs.double_sum,
+        (gae("following).masked_fill(terminated, 0)", "following)"),),
+    ),
+    Mutant(
+        "truncated wins where both are true",
+        proofs.both_flags,
+        (gae("masked_fill(terminated, 0)", "masked_fill(terminated & ~truncated, 0)"),),
+    ),
+    Mutant(
+        "the value of the next episode at a truncation",
+        proofs.double_sum,
+        (gae("torch.where(truncated, final_value, following)", "following"),),
+    ),
+    Mutant(
+        "the lambda-trace is not cut at truncations",
+        proofs.double_sum,
+        (gae("gae_lambda).masked_fill(ended, 0)", "gae_lambda).masked_fill(terminated, 0)"),),
+        known="skrl #449",
+    ),
+    Mutant(
+        "a refresh keeps the old bootstrap",
+        proofs.recomputed,
+        (
+            (
+                refresh,
+                "refresh",
+                "bootstrap=policy.value(last, at[T], rollout.first[T])",
+                "bootstrap=rollout.bootstrap",
+            ),
+        ),
+    ),
+    Mutant(
+        "a refresh values cut episodes with a reset state",
+        proofs.refreshed,
+        ((refresh, "_write_final_values", "inside = torch.zeros", "inside = torch.ones"),),
+    ),
+]

@@ -1,0 +1,71 @@
+"""The slow truth about cores: one step after another from the equations, with plain autograd.
+
+Written for reading, not for speed, and independent of ``recollect.cores``: only the parameters are
+taken from the core. All shapes as in ``Core``: x [T, B, D], first [T, B], state leaves [B, layers, H].
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from recollect.cores import GRU, LSTM, NoMemory
+
+
+def lstm_step(x, h, c, w_ih, w_hh, b_ih, b_hh):
+    i, f, g, o = (x @ w_ih.T + b_ih + h @ w_hh.T + b_hh).chunk(4, dim=-1)
+    c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(c), c
+
+
+def gru_step(x, h, w_ih, w_hh, b_ih, b_hh):
+    r_x, z_x, n_x = (x @ w_ih.T + b_ih).chunk(3, dim=-1)
+    r_h, z_h, n_h = (h @ w_hh.T + b_hh).chunk(3, dim=-1)
+    r, z = torch.sigmoid(r_x + r_h), torch.sigmoid(z_x + z_h)
+    n = torch.tanh(n_x + r * n_h)
+    return (1 - z) * n + z * h
+
+
+def _weights(rnn, layer):
+    return [getattr(rnn, f"{name}_l{layer}") for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")]
+
+
+def _start(first: Tensor, initial: Tensor, carried: Tensor) -> Tensor:
+    return torch.where(first[:, None], initial, carried)
+
+
+def _lstm(core: LSTM, x: Tensor, state, first: Tensor):
+    layers = core.config.layers
+    h, c = ([leaf[:, layer] for layer in range(layers)] for leaf in state)
+    y = []
+    for t in range(x.shape[0]):
+        out = x[t]
+        for layer in range(layers):
+            h[layer] = _start(first[t], core.initial_h[:, layer], h[layer])
+            c[layer] = _start(first[t], core.initial_c[:, layer], c[layer])
+            h[layer], c[layer] = lstm_step(out, h[layer], c[layer], *_weights(core.rnn, layer))
+            out = h[layer]
+        y.append(out)
+    return torch.stack(y), (torch.stack(h, 1), torch.stack(c, 1))
+
+
+def _gru(core: GRU, x: Tensor, state, first: Tensor):
+    layers = core.config.layers
+    h = [state[:, layer] for layer in range(layers)]
+    y = []
+    for t in range(x.shape[0]):
+        out = x[t]
+        for layer in range(layers):
+            h[layer] = _start(first[t], core.initial_h[:, layer], h[layer])
+            h[layer] = gru_step(out, h[layer], *_weights(core.rnn, layer))
+            out = h[layer]
+        y.append(out)
+    return torch.stack(y), torch.stack(h, 1)
+
+
+def _none(core: NoMemory, x: Tensor, state, first: Tensor):
+    return x, ()
+
+
+REFERENCE = {LSTM: _lstm, GRU: _gru, NoMemory: _none}
+"""For each core the function (core, x, state, first) -> y, state."""

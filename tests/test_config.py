@@ -1,0 +1,287 @@
+"""The config: every field does something, names are found, and what cannot be meant is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+import recollect as rc
+from recollect.algos.ppo import PPOConfig
+from recollect.config import ALIASES, TrainConfig
+from recollect.cores import GRUConfig, LSTMConfig
+from recollect.errors import AlignmentError, ConfigError
+from recollect.policy.encoders import EncoderConfig
+from recollect.policy.heads import ActionHead, HeadConfig
+from recollect.policy.policy import PolicyConfig
+from tests.helpers import TensorWorld
+
+BASE: dict[str, Any] = {
+    "rollout": 12,
+    "chunk": 4,
+    "epochs": 2,
+    "minibatches": 2,
+    "learning_rate": 1e-2,
+    "core": LSTMConfig(hidden=8),
+    "encoder": EncoderConfig(hidden=(8,)),
+    "head": HeadConfig(gain=1.0),
+    "threads": 1,
+    "steps": 72,
+}
+TASK = {**BASE, "num_envs": 3, "env_kwargs": {"horizon": 1}}
+
+
+def trained(env: Any = None, watch: Any = None, **settings: Any) -> rc.Agent:
+    """Two updates of 12 steps in 3 rows, unless the settings say otherwise."""
+    env = TensorWorld(3) if env is None else env
+    return rc.train(env, progress=False, watch=watch, **(BASE | settings))
+
+
+def weights(**settings: Any) -> dict[str, torch.Tensor]:
+    return {k: v.clone() for k, v in trained(**settings).policy.state_dict().items()}
+
+
+def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    return a.keys() == b.keys() and all(
+        a[name].shape == b[name].shape and torch.equal(a[name], b[name]) for name in a
+    )
+
+
+def moves_weights(name: str, value: Any, **base: Any) -> Callable[[], None]:
+    """After two updates the weights differ from those with the field as in ``base``."""
+    return lambda: _differ(base, base | {name: value})
+
+
+def _differ(before: dict[str, Any], after: dict[str, Any]) -> None:
+    assert not equal(weights(**before), weights(**after))
+
+
+def core(kind: Any, **fields: Any) -> Callable[[], None]:
+    return lambda: _differ({"core": kind(**{"hidden": 8})}, {"core": kind(**({"hidden": 8} | fields))})
+
+
+def features(space: gym.Space, **fields: Any) -> torch.Tensor:
+    torch.manual_seed(0)
+    encoder = EncoderConfig(**fields).build(space)
+    seen = torch.from_numpy(np.stack([space.sample() for _ in range(2)])) if space.seed(1) else None
+    return encoder(seen).detach()
+
+
+def encodes(name: str, value: Any, shape: tuple[int, ...] = (5,)) -> Callable[[], None]:
+    """The features of the same observations differ."""
+    kind = {} if len(shape) == 1 else {"dtype": np.uint8}
+    space = gym.spaces.Box(0, 1 if len(shape) == 1 else 255, shape, **kind)
+
+    def check() -> None:
+        plain, changed = features(space), features(space, **{name: value})
+        assert plain.shape != changed.shape or not torch.allclose(plain, changed)
+
+    return check
+
+
+def acts(name: str, value: Any, log_std: float | None = None) -> Callable[[], None]:
+    """The density of the same action under a head with the same seed differs."""
+
+    def density(config: HeadConfig) -> float:
+        torch.manual_seed(0)
+        head = ActionHead(gym.spaces.Box(-1, 1, (2,)), 4, config)
+        if log_std is not None:
+            with torch.no_grad():
+                head.root.log_std.fill_(log_std)
+        return float(head(torch.ones(1, 4)).log_prob(torch.full((1, 2), 0.3)).detach())
+
+    def check() -> None:
+        assert density(HeadConfig()) != density(HeadConfig(**{name: value}))
+
+    return check
+
+
+def case_steps() -> None:
+    assert [trained(steps=n).steps for n in (36, 37, 100)] == [36, 72, 108]
+
+
+def case_num_envs() -> None:
+    sizes = [len(trained("delayed-cue", **(TASK | {"num_envs": n})).history.rows) for n in (3, 6)]
+    assert sizes == [2, 1]
+
+
+def case_device() -> None:
+    if torch.cuda.is_available():
+        assert next(trained("delayed-cue", **TASK, device="cuda").policy.parameters()).is_cuda
+    else:
+        with pytest.raises(ConfigError, match="torch sees no GPU here: use device='cpu'"):
+            trained("delayed-cue", **TASK, device="cuda")
+
+
+def case_target_return() -> None:
+    assert trained(steps=360, target_return=-1e9, target_episodes=1).steps == 36
+    assert trained(steps=108, target_return=1e9, target_episodes=1).steps == 108
+
+
+def case_target_episodes() -> None:
+    assert trained(steps=360, target_return=-1e9, target_episodes=20).steps > 36
+
+
+def case_last_action_reward() -> None:
+    space = trained(last_action_reward=True).policy.observation_space
+    assert set(space.spaces) == {"obs", "last_action", "last_reward"}
+
+
+def case_env_kwargs() -> None:
+    for horizon in (1, 4):
+        agent = trained("delayed-cue", **(TASK | {"env_kwargs": {"horizon": horizon}}))
+        assert agent.evaluate(2).lengths.tolist() == [horizon + 2] * 2
+
+
+def case_threads() -> None:
+    for threads in (1, 2):
+        seen: list[int] = []
+        trained(threads=threads, watch=lambda *_, seen=seen: seen.append(torch.get_num_threads()))
+        assert set(seen) == {threads}
+    assert torch.get_num_threads() == 1, "as it was before"
+
+
+def case_tolerance() -> None:
+    with pytest.raises(AlignmentError, match="raise `tolerance`"):
+        trained(tolerance=1e-30)
+
+
+def case_gauge_every() -> None:
+    for every, expected in ((0, []), (1, [0, 1, 2, 3]), (2, [0, 2])):
+        rows = trained(steps=144, gauge_every=every).history.rows
+        assert [i for i, row in enumerate(rows) if "staleness" in row] == expected
+
+
+BURN = {"recurrent_mode": "burn_in", "burn_in_steps": 2}
+CASES: dict[type, dict[str, Callable[[], None]]] = {
+    TrainConfig: {
+        "steps": case_steps,
+        "num_envs": case_num_envs,
+        "seed": moves_weights("seed", 1),
+        "device": case_device,
+        "target_return": case_target_return,
+        "target_episodes": case_target_episodes,
+        "last_action_reward": case_last_action_reward,
+        "env_kwargs": case_env_kwargs,
+        "threads": case_threads,
+        "policy": moves_weights("policy", PolicyConfig(normalise_value=False)),
+        "ppo": moves_weights("ppo", PPOConfig(gamma=0.5)),
+    },
+    PPOConfig: {
+        "rollout": moves_weights("rollout", 8),
+        "chunk": moves_weights("chunk", 6),
+        "epochs": moves_weights("epochs", 3),
+        "minibatches": moves_weights("minibatches", 3),
+        "recurrent_mode": moves_weights("recurrent_mode", "full"),
+        "burn_in_steps": moves_weights("burn_in_steps", 4, **BURN),
+        "learning_rate": moves_weights("learning_rate", 1e-3),
+        "actor_learning_rate": moves_weights("actor_learning_rate", 1e-3),
+        "critic_learning_rate": moves_weights("critic_learning_rate", 1e-3),
+        "learning_rate_schedule": moves_weights("learning_rate_schedule", "linear"),
+        "learning_rate_end": moves_weights("learning_rate_end", 0.5, learning_rate_schedule="linear"),
+        "learning_rate_warmup": moves_weights("learning_rate_warmup", 0.9),
+        "gamma": moves_weights("gamma", 0.9),
+        "gae_lambda": moves_weights("gae_lambda", 0.5),
+        "clip": moves_weights("clip", 0.001),
+        "value_clip": moves_weights("value_clip", 0.001),
+        "value_coef": moves_weights("value_coef", 1.0),
+        "entropy": moves_weights("entropy", 0.1),
+        "entropy_schedule": moves_weights("entropy_schedule", "cosine"),
+        "entropy_end": moves_weights("entropy_end", 0.5, entropy_schedule="cosine"),
+        "max_grad_norm": moves_weights("max_grad_norm", 0.01),
+        "target_kl": moves_weights("target_kl", 1e-9),
+        "normalise_advantages": moves_weights("normalise_advantages", False),
+        "reward_scale": moves_weights("reward_scale", 0.1),
+        "reward_clip": moves_weights("reward_clip", 0.5),
+        "refresh_states": moves_weights("refresh_states", True),
+        "recompute_advantages": moves_weights("recompute_advantages", True),
+        "tolerance": case_tolerance,
+        "gauge_every": case_gauge_every,
+    },
+    PolicyConfig: {
+        "encoder": moves_weights("encoder", EncoderConfig(hidden=(9,))),
+        "core": moves_weights("core", GRUConfig(hidden=8)),
+        "head": moves_weights("head", HeadConfig(gain=0.5)),
+        "normalise_observations": moves_weights("normalise_observations", True),
+        "normalise_value": moves_weights("normalise_value", False),
+        "value_decay": moves_weights("value_decay", 0.5),
+    },
+    HeadConfig: {
+        "squash": acts("squash", False),
+        "state_dependent_std": acts("state_dependent_std", True),
+        "log_std_init": acts("log_std_init", -1.0),
+        "log_std_min": acts("log_std_min", -2.0, log_std=-4.0),
+        "log_std_max": acts("log_std_max", 0.0, log_std=0.9),
+        "gain": acts("gain", 1.0),
+    },
+    EncoderConfig: {
+        "hidden": encodes("hidden", (16,)),
+        "activation": encodes("activation", "relu"),
+        "layer_norm": encodes("layer_norm", True),
+        "conv": encodes("conv", "nature", (36, 36, 3)),
+        "images": encodes("images", "never", (16, 16, 3)),
+    },
+    LSTMConfig: {
+        "hidden": core(LSTMConfig, hidden=9),
+        "layers": core(LSTMConfig, layers=2),
+        "learned_initial_state": core(LSTMConfig, learned_initial_state=True),
+        "forget_bias": core(LSTMConfig, forget_bias=0.0),
+        "chrono": core(LSTMConfig, chrono=50),
+    },
+    GRUConfig: {
+        "hidden": core(GRUConfig, hidden=9),
+        "layers": core(GRUConfig, layers=2),
+        "learned_initial_state": core(GRUConfig, learned_initial_state=True),
+        "chrono": core(GRUConfig, chrono=50),
+    },
+}
+FIELDS = [(config, field.name) for config in CASES for field in dataclasses.fields(config)]
+
+
+@pytest.mark.parametrize(("config", "name"), FIELDS, ids=[f"{c.__name__}.{n}" for c, n in FIELDS])
+def test_every_field_does_something(config, name):
+    """S000-26, S001-24: a field without a visible effect, or without a case here, fails."""
+    assert name in CASES[config], f"{config.__name__}.{name} is new: show here what it changes"
+    CASES[config][name]()
+
+
+def test_no_case_for_a_field_that_is_gone():
+    """S000-26: the cases are those of the fields, and the same run twice is the same."""
+    assert {(config, name) for config, cases in CASES.items() for name in cases} == set(FIELDS)
+    assert equal(weights(), weights())
+
+
+def test_every_field_is_documented():
+    """S000-26: a docstring under each field, for whoever reads the config."""
+    for config in CASES:
+        source = inspect.getsource(config)
+        for field in dataclasses.fields(config):
+            after = source.split(f"    {field.name}: ", 1)[1].split("\n", 1)[1].lstrip()
+            assert after.startswith('"""'), f"{config.__name__}.{field.name}"
+
+
+def test_aliases_lead_to_our_names():
+    """S000-26: every alias names a real field, and none hides one."""
+    names = {f.name for config in (TrainConfig, PPOConfig, PolicyConfig) for f in dataclasses.fields(config)}
+    assert set(ALIASES.values()) <= names
+    assert not set(ALIASES) & names
+
+
+def test_flat_names_are_routed():
+    config = TrainConfig().override(steps=5, gamma=0.5, core="gru")
+    assert (config.steps, config.ppo.gamma, config.policy.core) == (5, 0.5, "gru")
+    both = TrainConfig().override(ppo=PPOConfig(gamma=0.5), clip=0.1)
+    assert (both.ppo.gamma, both.ppo.clip) == (0.5, 0.1)
+
+
+def test_numbers_of_other_kinds_become_python_s():
+    """S000-26: NumPy's numbers and 1e6 for a million are understood, and can be saved as JSON."""
+    config = TrainConfig().override(steps=1e6, seed=np.int64(3), gamma=np.float32(0.5), entropy=0)
+    assert (type(config.steps), config.steps) == (int, 1_000_000)
+    assert (type(config.seed), type(config.ppo.gamma)) == (int, float)

@@ -1,0 +1,171 @@
+"""Metrics: episodes, history, glossary and advice."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import recollect as rc
+from recollect.cores import LSTMConfig
+from recollect.metrics import GLOSSARY, Advisor, EpisodeTracker, History
+from tests.helpers import TensorWorld
+
+
+def fake(reward, ended, valid=None):
+    """A rollout as far as the tracker looks at it: [T, B] lists."""
+    ended = torch.tensor(ended, dtype=torch.bool)
+    odd = torch.zeros_like(ended)
+    odd[::2] = True
+    return SimpleNamespace(
+        reward=torch.tensor(reward, dtype=torch.float32),
+        terminated=ended & odd,
+        truncated=ended & ~odd,
+        valid=torch.ones_like(ended) if valid is None else torch.tensor(valid, dtype=torch.bool),
+    )
+
+
+def test_episodes_by_hand():
+    """S000-18: over rollout boundaries, several in one rollout, invalid steps left out."""
+    tracker = EpisodeTracker(2)
+    one = tracker.add(fake([[1, 10], [2, 20], [4, 40]], [[0, 1], [1, 0], [0, 0]]))
+    assert one.returns.tolist() == [10, 3]
+    assert one.lengths.tolist() == [1, 2]
+    two = tracker.add(fake([[8, 80], [99, 160], [16, 1]], [[1, 0], [0, 1], [1, 1]], [[1, 1], [0, 1], [1, 1]]))
+    assert two.returns.tolist() == [12, 300, 16, 1]
+    assert two.lengths.tolist() == [2, 4, 1, 1]
+    assert tracker.metrics() == {
+        "episodes": 6.0,
+        "return": pytest.approx(np.mean([10, 3, 12, 300, 16, 1])),
+        "length": pytest.approx(np.mean([1, 2, 2, 4, 1, 1])),
+    }
+
+
+def test_random_streams_against_a_loop():
+    """S000-18: sums and lengths equal those of a loop over every step."""
+    rng = np.random.default_rng(0)
+    tracker, total, length, expected = EpisodeTracker(5, window=10**6), np.zeros(5), np.zeros(5), []
+    for _ in range(6):
+        reward, ended = rng.integers(-3, 4, (9, 5)), rng.random((9, 5)) < 0.3
+        tracker.add(fake(reward.tolist(), ended.tolist()))
+        for r, e in zip(reward, ended):
+            total, length = total + r, length + 1
+            for row in np.flatnonzero(e):
+                expected.append((total[row], length[row]))
+                total[row] = length[row] = 0
+    assert list(tracker.recent) == expected
+
+
+def test_containers_stay_small():
+    """S000-18: a million episodes and fifty thousand updates leave a window and a short history."""
+    tracker = EpisodeTracker(100, window=50)
+    rollout = fake(np.ones((100, 100)).tolist(), np.ones((100, 100)).tolist())
+    for _ in range(100):
+        tracker.add(rollout)
+    assert tracker.count == 1_000_000
+    assert len(tracker.recent) == 50
+    sizes = [len(v) for v in vars(tracker).values() if hasattr(v, "__len__")]
+    assert max(sizes) <= 100
+    history = History(limit=100)
+    for i in range(50_000):
+        history.add({"steps": float(i), "x": float(i)})
+    assert 40 <= len(history.rows) <= 100
+    steps, values = history.column("x")
+    gaps = {b - a for a, b in pairwise(steps)}
+    assert steps == values
+    assert len(gaps) == 1, "evenly thinned"
+    assert steps[0] == 0
+    assert steps[-1] > 49_000
+
+
+def test_advice_state_stays_small():
+    """S000-18: the advisor keeps counters, not a record."""
+    advisor = Advisor(0.5, patience=5, settling=0)
+    for i in range(1000):
+        advisor.watch(healthy() | {"advantage/std": 10.0 ** (i % 3)})
+    assert len(advisor._last) == 3
+    assert len(advisor._said) <= 5
+
+
+def test_forgetting_what_is_running():
+    tracker = EpisodeTracker(1)
+    tracker.add(fake([[5.0]], [[0]]))
+    tracker.forget_running()
+    assert tracker.add(fake([[1.0]], [[1]])).returns.tolist() == [1]
+    assert tracker.metrics()["length"] == 1
+
+
+def healthy() -> dict[str, float]:
+    spreads = {"advantage/std": 1.0, "value/std": 1.0, "reward/std": 1.0}
+    return {"grad_norm": 1.0, "grad_norm_max": 2.0, "grad_clip_rate": 0.5} | spreads
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        ({"grad_clip_rate": 1.0, "grad_norm": 7.0}, r"clipped in every minibatch.*norm 7.*limit 0\.5.*lower"),
+        ({"grad_norm_max": 0.05}, r"norm stayed below 0\.1.*raise learning_rate"),
+    ],
+)
+def test_advice_about_gradients_needs_patience(bad, words):
+    """S001-28: given once, after the patience, and only if it lasts."""
+    advisor = Advisor(0.5, patience=4)
+    said = [advisor.watch(healthy() | bad) for _ in range(3)]
+    assert said == [[], [], []]
+    advisor.watch(healthy())
+    said = [advisor.watch(healthy() | bad) for _ in range(10)]
+    assert [len(s) for s in said] == [0, 0, 0, 1, 0, 0, 0, 0, 0, 0]
+    assert re.search(words, said[3][0])
+    assert "4 updates" in said[3][0]
+
+
+@pytest.mark.parametrize("name", ["advantage/std", "value/std"])
+def test_advice_about_sudden_spread(name):
+    """S001-28: a tenfold growth of a spread in one update is told, once, with both numbers."""
+    advisor = Advisor(0.5, settling=1)
+    advisor.watch(healthy())
+    jump = advisor.watch(healthy() | {name: 20.0})
+    assert len(jump) == 1
+    assert f"the spread of the {name.split('/')[0]} went from 1 to 20 in one update" in jump[0]
+    assert advisor.watch(healthy()) == []
+    assert advisor.watch(healthy() | {name: 20.0}) == []
+
+
+def test_no_advice_for_a_healthy_run():
+    """S001-28: no alarm while the critic settles, when rewards are found, when a task is solved."""
+    settling = Advisor(0.5, settling=2)
+    assert [settling.watch(healthy() | {"value/std": x}) for x in (0.01, 1.0)] == [[], []]
+    advisor = Advisor(0.5, settling=0)
+    for i in range(50):
+        assert advisor.watch(healthy() | {"value/std": 1.2**i}) == []
+    assert advisor.watch(healthy() | {"value/std": 0.0}) == []
+    assert advisor.watch(healthy() | {"value/std": 1.0, "advantage/std": 0.01, "reward/std": 0.01}) == []
+    assert advisor.watch(healthy() | {"advantage/std": 1.0, "reward/std": 1.0}) == []
+    assert advisor.watch(healthy() | {"reward/std": 0.0, "advantage/std": 0.01}) == []
+    assert advisor.watch(healthy()) == []
+
+
+RUNS = {
+    "plain": {"core": LSTMConfig(hidden=8)},
+    "gauged": {"core": LSTMConfig(hidden=8), "gauge_every": 1, "normalise_value": False, "epochs": 3},
+    "memoryless": {"core": "none"},
+    "stopped": {"core": "none", "target_kl": 1e-12},
+}
+
+
+def test_every_metric_has_a_line_and_every_line_a_metric():
+    """S001-13: the glossary is complete, and nothing in it is a dead letter."""
+    emitted: set[str] = set()
+    for settings in RUNS.values():
+        small = {"rollout": 16, "chunk": 8, "epochs": 1, "minibatches": 1, "threads": 1} | settings
+        rc.train(
+            TensorWorld(3), steps=96, progress=False, watch=lambda m, _: emitted.update(m.keys()), **small
+        )
+    numbered = {re.sub(r"_\d+$", "_K", name) for name in emitted if name.startswith("staleness/")}
+    assert numbered == {"staleness/epoch_K"}
+    assert {name for name in emitted if not name.startswith("staleness/")} == set(GLOSSARY)
+    assert all(GLOSSARY.values())
