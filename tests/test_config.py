@@ -208,7 +208,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "encoder": moves_weights("encoder", EncoderConfig(hidden=(9,))),
         "core": moves_weights("core", GRUConfig(hidden=8)),
         "head": moves_weights("head", HeadConfig(gain=0.5)),
-        "normalise_observations": moves_weights("normalise_observations", True),
+        "normalise_observations": moves_weights("normalise_observations", True, normalise_observations=False),
         "normalise_value": moves_weights("normalise_value", False),
         "value_decay": moves_weights("value_decay", 0.5),
     },

@@ -14,6 +14,11 @@ from tests.algos.ppo_setup import learner, nudge
 from tests.helpers import ArenaWorld, TensorWorld, keep
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 def test_read_keeps_names_and_numbers():
     assert gauges.read({"a": torch.tensor(1.5), "b": torch.tensor([2]), "c": torch.tensor(True)}) == {
         "a": 1.5,

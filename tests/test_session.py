@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from recollect import tree
+from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import SpaceError, StateError
 from recollect.policy.policy import Policy
 from recollect.session import Session
@@ -15,10 +16,16 @@ from tests.helpers import LastSeen, TensorWorld, make_policy
 LENGTH = 6
 
 
-@pytest.fixture(params=["lstm", "gru", "custom"])
+CORES = {
+    "lstm": LSTMConfig(hidden=8, layers=2),
+    "gru": GRUConfig(hidden=8, layers=2, learned_initial_state=True),
+    "custom": lambda size: LastSeen(size),
+}
+
+
+@pytest.fixture(params=CORES)
 def policy(request) -> Policy:
-    core = (lambda size: LastSeen(size)) if request.param == "custom" else request.param
-    return make_policy(TensorWorld(4), core)
+    return make_policy(TensorWorld(4), CORES[request.param])
 
 
 def observations(rows: int, steps: int = LENGTH, seed: int = 0) -> np.ndarray:
@@ -55,7 +62,7 @@ def test_each_row_remembers_its_own_episode(policy):
 
 
 def test_subsets_in_any_order(policy):
-    """S002-2: async slices, reordered and of changing size, give each row what it gets alone."""
+    """S002-2, S000-20: async slices, reordered and of changing size, give each row what it gets alone."""
     obs, session = observations(4, 12), Session(policy, 4)
     rng, clock = np.random.default_rng(1), np.zeros(4, int)
     acted: list[list[int]] = [[] for _ in range(4)]
@@ -81,7 +88,7 @@ def test_permuting_the_rows_permutes_the_actions(policy):
 
 
 def test_memory_round_trip(policy):
-    """S002-7: get and set bring back everything: states, pending resets, the RNG of samples."""
+    """S002-7, S000-20: get and set bring back everything: states, pending resets, the RNG of samples."""
     obs = observations(3, 8)
     session = Session(policy, 3, deterministic=False, seed=4)
     for t in range(3):
@@ -105,6 +112,9 @@ def test_memory_is_a_copy(policy):
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(before), tree.leaves(memory["state"])))
     now = values(session, 0)
     tree.map(lambda leaf: leaf.add_(1), session.get_memory()["state"])
+    memory = session.get_memory()
+    session.set_memory(memory)
+    tree.map(lambda leaf: leaf.add_(1), memory["state"])
     assert torch.equal(values(session, 0), now)
 
 

@@ -7,6 +7,7 @@ The work is that of task.py; all else is the default of ``recollect.train``.
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import asdict
 
 import task
@@ -33,7 +34,7 @@ def main() -> None:
         "encoder": rc.EncoderConfig(hidden=(task.HIDDEN,)),
         "core": rc.LSTMConfig(hidden=task.HIDDEN),
     }
-    config = rc.TrainConfig().override(steps=args.steps, seed=args.seed, **chosen)
+    config = rc.TrainConfig().override(steps=args.steps, seed=args.seed, threads=args.threads, **chosen)
     meter = task.Meter(args)
 
     def watch(metrics: dict[str, float], advice: list[str]) -> None:
@@ -42,7 +43,7 @@ def main() -> None:
             raise Enough
 
     meter.start()
-    try:
+    with contextlib.suppress(Enough):
         rc.train(
             task.position_cartpole,
             config=config,
@@ -50,10 +51,12 @@ def main() -> None:
             progress=False,
             watch=watch,
         )
-    except Enough:
-        pass
     parts = {"encoder": asdict(chosen["encoder"]), "core": asdict(chosen["core"])}
-    settings = {"set": chosen | parts, "all": asdict(config.ppo), "threads": "all cores while learning"}
+    settings = {
+        "set": chosen | parts,
+        "all": asdict(config.ppo),
+        "threads": args.threads or "all cores while learning",
+    }
     task.report("recollect", args, meter, settings)
 
 

@@ -5,7 +5,7 @@
 The work is that of task.py: an encoder layer of 128 before an LSTM of 128, gradients through the whole
 rollout (Sample Factory's own choice), 4 minibatches of 512 samples. ``--mode async`` is its normal way:
 two workers, an inference and a learner process, collecting while learning; ``sync`` has the same
-processes take turns, ``serial`` has everything in one process. Variants:
+processes take turns, ``serial`` has everything in one process, which can be faster on two cores. Variants:
 
 default  Sample Factory's defaults: learning rate 1e-4, clip 0.1, inputs and returns normalised.
 tuned    the same with learning rate 1e-3 and clip 0.2, Recollect's defaults.
@@ -80,6 +80,10 @@ def main() -> None:
     parser.add_argument("--variant", choices=("default", "tuned"), default="default")
     parser.add_argument("--mode", choices=("async", "sync", "serial"), default="async")
     args = parser.parse_args()
+    if args.threads is not None:
+        if args.mode != "serial":
+            parser.error("--threads is for --mode serial; otherwise each process has one")
+        torch.set_num_threads(args.threads)
     chosen = choose(args)
     meter = task.Meter(args)
     register_env(ENV, make_cartpole)

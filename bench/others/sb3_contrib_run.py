@@ -44,23 +44,24 @@ class Watch(BaseCallback):
     def __init__(self, meter: task.Meter):
         super().__init__()
         self.meter = meter
-        self._is_over = False
 
     def _on_rollout_start(self) -> None:
         if self.num_timesteps > 0:  # what was collected before has been learned from by now
-            self._is_over = self.meter.update(self.num_timesteps)
+            self.meter.update(self.num_timesteps)
 
     def _on_step(self) -> bool:
         for info in self.locals["infos"]:
             if "episode" in info:
                 self.meter.episode(info["episode"]["r"])
-        return not self._is_over
+        return not self.meter.is_over
 
 
 def main() -> None:
     parser = task.parser(__doc__)
     parser.add_argument("--variant", choices=("default", "shared", "tuned"), default="default")
     args = parser.parse_args()
+    if args.threads:
+        torch.set_num_threads(args.threads)
     env = DummyVecEnv([lambda: Monitor(task.position_cartpole())] * task.NUM_ENVS)
     chosen = {
         "n_steps": task.ROLLOUT,
@@ -88,11 +89,9 @@ def main() -> None:
         device="cpu",
     )
     meter = task.Meter(args)
-    watch = Watch(meter)
     meter.start()
-    model.learn(args.steps, callback=watch)
-    if meter.steps < args.steps and not watch._is_over:
-        meter.update(model.num_timesteps)  # the last update, which no rollout follows
+    model.learn(args.steps, callback=Watch(meter))
+    meter.update(model.num_timesteps)  # the last update, which no rollout follows
     settings = {
         "variant": args.variant,
         "set": chosen | network,

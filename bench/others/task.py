@@ -60,6 +60,7 @@ class Meter:
         self.recent: deque[float] = deque(maxlen=TARGET_EPISODES)
         self.episodes = 0
         self.steps, self.seconds = 0, 0.0
+        self.is_over = False
         self._started = 0.0
         self._first_update: float | None = None
         self._warm: tuple[int, float] | None = None
@@ -77,10 +78,12 @@ class Meter:
         self.episodes += 1
 
     def update(self, steps: int, *, mean: float | None = None) -> bool:
-        """An update is done, ``steps`` env steps after the start. True: stop.
+        """An update is done, ``steps`` env steps after the start. True: stop; what comes later is ignored.
 
         ``mean``: the mean return of the last episodes, for a library that keeps them itself.
         """
+        if self.is_over:
+            return True
         self.steps, self.seconds = steps, time.perf_counter() - self._started
         if self._first_update is None:
             self._first_update = self.seconds
@@ -94,7 +97,8 @@ class Meter:
         self._mean = mean
         if self._reached is None and mean is not None and mean >= TARGET_RETURN:
             self._reached = now
-        return steps >= self.cap or (self._reached is not None and self._window is not None)
+        self.is_over = steps >= self.cap or (self._reached is not None and self._window is not None)
+        return self.is_over
 
     def result(self) -> dict[str, Any]:
         """The numbers; None where the run did not get so far."""
@@ -121,6 +125,7 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     )
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--steps", type=int, default=200_000, help="the cap, in env steps")
+    made.add_argument("--threads", type=int, help="CPU threads of torch; by default the library's own choice")
     made.add_argument("--warmup-updates", type=int, default=3, help="updates before the speed counts")
     made.add_argument("--window-updates", type=int, default=30, help="updates over which the speed counts")
     return made

@@ -71,18 +71,25 @@ def state_norms(rollout: Rollout) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def staleness(policy: Policy, rollout: Rollout) -> Tensor:
+def staleness(policy: Policy, rollout: Rollout, rows: int = 8) -> Tensor:
     """How far the stored states are from those that the current weights would have: a ratio.
 
-    The norm of the difference over the norm of the stored states, over all stored states but the
-    rollout's first, which is where the replay starts; 0 if there is no other.
+    The norm of the difference over the norm of the stored states, over all stored states of the
+    first ``rows`` rows but the rollout's first, which is where the replay starts; 0 if there is no
+    other.
     """
-    if len(rollout.state_steps) < 2:
+    times = rollout.state_steps
+    if len(times) < 2:
         return torch.zeros((), device=rollout.reward.device)
-    died = ~_lived(rollout)
+    span, some = slice(0, times[-1]), slice(0, rows)
+    obs = tree.index(rollout.obs, (span, some))
+    start = tree.index(rollout.state_at(0), some)
+    _, _, states = policy.unroll_with_states(obs, start, rollout.first[span, some], times)
+    died = ~_lived(rollout)[:, some]
     gap = size = torch.zeros((), device=died.device)
-    for fresh, stored in zip(tree.leaves(refresh(policy, rollout).states), tree.leaves(rollout.states)):
-        gap = gap + _squares(fresh.float() - stored.float()).masked_fill(died, 0)[1:].sum()
+    for fresh, stored in zip(tree.leaves(tree.stack(states)), tree.leaves(rollout.states)):
+        stored = stored[:, some].float()
+        gap = gap + _squares(fresh.float() - stored).masked_fill(died, 0)[1:].sum()
         size = size + _squares(stored).masked_fill(died, 0)[1:].sum()
     return (gap / size.clamp(min=1e-12)).sqrt()
 

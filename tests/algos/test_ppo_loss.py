@@ -18,6 +18,11 @@ from tests.algos.ppo_setup import gradients, learner, nudge
 from tests.helpers import ArenaWorld, ScriptedEnv, as_rows, keep
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 def full_loss(ppo: PPO, chunks: Chunks, count: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
     count = chunks.valid.sum() if count is None else count
     return loss(ppo.policy, chunks, ppo.config, ppo.config.entropy, count)

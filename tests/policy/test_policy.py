@@ -23,6 +23,11 @@ CORES = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
 def batch(rows: int = 5) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(rows, 3), torch.zeros(rows, dtype=torch.bool)
 

@@ -75,7 +75,7 @@ class PPOConfig:
     """If set, how far the value may move in an update, in units of the returns' spread."""
     value_coef: float = 0.5
     """Weight of the value loss."""
-    entropy: float = 0.01
+    entropy: float = 0.003
     """Weight of the entropy bonus."""
     entropy_schedule: Shape = "constant"
     """How the entropy bonus moves over the run: constant, linear or cosine."""
@@ -185,12 +185,14 @@ def loss(
     ``count`` is the number of valid steps that the sums are divided by.
     """
     log_prob, entropy, value = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
-    valid, data = batch.valid, batch.data
+    data = batch.data
+    # A product, not a selection: what invalid steps hold is finite, because make_chunks cleared it.
+    weight = batch.valid.flatten() / count
 
     def mean(x: Tensor) -> Tensor:
-        return x.masked_fill(~valid, 0).sum() / count
+        return torch.dot(x.flatten(), weight)
 
-    log_ratio = (log_prob - data["log_prob"]).masked_fill(~valid, 0)
+    log_ratio = (log_prob - data["log_prob"]).masked_fill(~batch.valid, 0)
     ratio = log_ratio.exp()
     advantage = data["advantage"]
     clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
@@ -203,10 +205,10 @@ def loss(
             "loss/policy": policy_loss.detach(),
             "loss/value": value_loss.detach(),
             "entropy": entropy_mean.detach(),
-            "kl": mean(log_ratio.expm1() - log_ratio).detach(),  # k3: unbiased and never negative
-            "clip_fraction": mean(((ratio - 1).abs() > config.clip).float()),
+            "kl": mean(log_ratio.expm1() - log_ratio),  # k3: unbiased and never negative
+            "clip_fraction": mean((ratio != clipped).float()),
             "deviation/log_prob": log_ratio.abs().max(),
-            "deviation/value": (value - data["value"]).masked_fill(~valid, 0).abs().max(),
+            "deviation/value": (value - data["value"]).masked_fill(~batch.valid, 0).abs().max(),
         }
     return total, stats
 
@@ -228,8 +230,8 @@ class PPO:
     def __init__(self, policy: Policy, config: PPOConfig, *, seed: int = 0):
         self.policy, self.config = policy, config
         self.optimizer = torch.optim.Adam(parameter_groups(policy, config), eps=1e-5, fused=True)
-        self.device = next(policy.parameters()).device
-        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self._parameters = list(policy.parameters())  # to walk the modules costs more than to clip
+        self.generator = torch.Generator(self._parameters[0].device).manual_seed(seed)
         self.updates = 0
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
@@ -277,11 +279,11 @@ class PPO:
                 return False
             self.optimizer.zero_grad(set_to_none=True)
             total.backward()
-            grads = [p.grad for p in policy.parameters() if p.grad is not None]
+            grads = [p.grad for p in self._parameters if p.grad is not None]
             stats["grad_norm"] = nn.utils.get_total_norm(grads)
             if not torch.isfinite(stats["grad_norm"]):  # before clipping, which would spread the NaN
                 return False
-            nn.utils.clip_grads_with_norm_(policy.parameters(), config.max_grad_norm, stats["grad_norm"])
+            nn.utils.clip_grads_with_norm_(self._parameters, config.max_grad_norm, stats["grad_norm"])
             self.optimizer.step()
         return True
 
@@ -382,17 +384,16 @@ def normalise(advantage: Tensor, valid: Tensor) -> Tensor:
 
 
 def parameter_groups(policy: Policy, config: PPOConfig) -> list[dict]:
-    """Every parameter in exactly one group: the action head, the critic, and all the rest as trunk."""
-    head = list(policy.head.parameters())
-    critic = list(policy.critic.parameters())
-    taken = {id(p) for p in (*head, *critic)}
-    trunk = [p for p in policy.parameters() if id(p) not in taken]
-    rates = (
-        ("trunk", trunk, config.learning_rate),
-        ("actor", head, config.actor_learning_rate or config.learning_rate),
-        ("critic", critic, config.critic_learning_rate or config.learning_rate),
-    )
-    return [{"params": ps, "lr": lr, "base_lr": lr, "name": name} for name, ps, lr in rates if ps]
+    """Every parameter in exactly one group: the heads that have a rate of their own, and the rest."""
+    own = {
+        "actor": (list(policy.head.parameters()), config.actor_learning_rate),
+        "critic": (list(policy.critic.parameters()), config.critic_learning_rate),
+    }
+    own = {name: (ps, rate) for name, (ps, rate) in own.items() if rate is not None}
+    taken = {id(p) for ps, _ in own.values() for p in ps}
+    rest = [p for p in policy.parameters() if id(p) not in taken]
+    groups = {"trunk": (rest, config.learning_rate)} | own
+    return [{"params": ps, "lr": lr, "base_lr": lr, "name": name} for name, (ps, lr) in groups.items() if ps]
 
 
 def _require(condition: bool, message: str) -> None:

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from recollect import workers
 from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size, chrono_bias, init_gates
 from recollect.cores.kernels import cudnn, lstm_onednn
@@ -99,14 +100,21 @@ class LSTM(Core):
             h, c = self.reset(state, first[0])
             if lstm_onednn.finite(x, h, c):
                 return self._layers(x, h, c, partial(lstm_onednn.lstm, first=first))
+        y, h, c = workers.side_by_side(self._unroll_packed, (x, first), state, list(self.parameters()))
+        return y, (h, c)
+
+    def _unroll_packed(
+        self, x: Tensor, first: Tensor, h: Tensor, c: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """x [T, B, D], first [T, B], h and c [B, layers, H] -> y [T, B, H], h, c."""
         segments = cut(first)
-        h = start(state[0], self.initial_h, segments)  # [S, layers, H]
-        c = start(state[1], self.initial_c, segments)
+        h = start(h, self.initial_h, segments)  # [S, layers, H]
+        c = start(c, self.initial_c, segments)
         if cudnn.suits(x):
             weights = [w for layer in self.rnn.all_weights for w in layer]
-            y, h, c = cudnn.run_packed(torch.lstm, x, (h, c), weights, segments)
-            return y, (h, c)
-        return self._layers(x, h, c, partial(lstm, segments=segments))
+            return cudnn.run_packed(torch.lstm, x, (h, c), weights, segments)
+        y, (h, c) = self._layers(x, h, c, partial(lstm, segments=segments))
+        return y, h, c
 
     def _layers(
         self, x: Tensor, h: Tensor, c: Tensor, layer: Callable[..., tuple[Tensor, Tensor, Tensor]]

@@ -57,7 +57,7 @@ NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 class EncoderConfig:
     """The encoder that is built from an observation space."""
 
-    hidden: tuple[int, ...] = (128,)
+    hidden: tuple[int, ...] = (64,)
     """Widths of the MLP's layers, also after a conv stack; () passes the numbers on as they are."""
     activation: Literal["tanh", "relu", "silu"] = "tanh"
     """After every layer."""

@@ -49,8 +49,8 @@ class PolicyConfig:
     """What carries over time: "lstm", "gru", "none", a core config, or a factory."""
     head: HeadConfig = field(default_factory=HeadConfig)
     """The action distribution."""
-    normalise_observations: bool = False
-    """Scale float observations by running statistics."""
+    normalise_observations: bool = True
+    """Scale Box observations, but for images, by running statistics."""
     normalise_value: bool = True
     """PopArt: the critic predicts in units of the returns' own spread."""
     value_decay: float = 0.99

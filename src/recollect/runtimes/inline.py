@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 
+from recollect import workers
 from recollect.actor import Actor
 from recollect.algos.ppo import PPO
 from recollect.config import TrainConfig
@@ -31,6 +33,7 @@ class Trainer:
         config.ppo.check(policy, rows)
         self.env, self.policy, self.config = env, policy, config
         self.learner = PPO(policy, config.ppo, seed=_stream(config.seed, 2))
+        self.threads = config.threads or _available_cores()
         self.episodes = EpisodeTracker(rows, config.target_episodes)
         self.advisor = Advisor(config.ppo.max_grad_norm)
         self.history = History()
@@ -38,38 +41,32 @@ class Trainer:
         self.actor: Actor | None = None
 
     def run(self, steps: int, watch: Watcher | None = None) -> dict[str, float]:
-        """Train for ``steps`` more env steps. Returns the last update's metrics."""
-        start, target = self.steps, self.steps + steps
-        acting, learning = 1, self.config.threads or _available_cores()
-        actor = self._actor()
-        metrics: dict[str, float] = {}
-        before_threads = torch.get_num_threads()
-        try:
-            while self.steps < target and not self._is_solved():
-                started = time.perf_counter()
-                torch.set_num_threads(acting)
-                rollout = actor.collect(version=self.learner.updates)
-                torch.set_num_threads(learning)
-                learn_started = time.perf_counter()
-                metrics = self.learner.update(rollout, progress=(self.steps - start) / steps)
-                ended = time.perf_counter()
-                count = int(rollout.valid.sum())
-                self.steps += count
-                self.episodes.add(rollout)
-                seconds = {
-                    **actor.seconds,
-                    "learn": ended - learn_started,
-                    "total": time.perf_counter() - started,
-                }
-                metrics |= {"steps": float(self.steps), "updates": float(self.learner.updates)}
-                metrics |= self.episodes.metrics()
-                metrics |= {f"speed/{k}": count / max(v, 1e-9) for k, v in seconds.items()}
-                self.history.add(metrics)
+        """Train for ``steps`` more env steps, or until solved. Returns the last update's metrics."""
+        start, actor = self.steps, self._actor()
+        with workers.threads(self.threads), _one_intra_op_thread():
+            while True:
+                metrics = self._iterate(actor, progress=(self.steps - start) / steps)
                 advice = self.advisor.watch(metrics)
                 if watch is not None:
                     watch(metrics, advice)
-        finally:
-            torch.set_num_threads(before_threads)
+                if self.steps - start >= steps or self._is_solved():
+                    return metrics
+
+    def _iterate(self, actor: Actor, progress: float) -> dict[str, float]:
+        """Collect one rollout, learn from it, and say how it went."""
+        started = time.perf_counter()
+        rollout = actor.collect(version=self.learner.updates)
+        collected = time.perf_counter()
+        metrics = self.learner.update(rollout, progress)
+        ended = time.perf_counter()
+        count = int(rollout.valid.sum())
+        self.steps += count
+        self.episodes.add(rollout)
+        seconds = {**actor.seconds, "learn": ended - collected, "total": ended - started}
+        metrics |= {"steps": float(self.steps), "updates": float(self.learner.updates)}
+        metrics |= self.episodes.metrics()
+        metrics |= {f"speed/{name}": count / max(value, 1e-9) for name, value in seconds.items()}
+        self.history.add(metrics)
         return metrics
 
     def restart_episodes(self) -> None:
@@ -105,6 +102,17 @@ def check_spaces(policy: Policy, env: BatchedEnv) -> None:
                 f"the policy was made for {name} {ours}, the env has {theirs}: "
                 "build the policy from this env's spaces, or use the env that it was made for"
             )
+
+
+@contextmanager
+def _one_intra_op_thread() -> Iterator[None]:
+    """Acting is a chain of tiny operations, and learning brings threads of its own: see ``workers``."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _stream(*key: int) -> int:

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from recollect import workers
+
 SATURATING = 1e6
 """Added to the input of a gate, this makes its sigmoid exactly 0 or 1 in float32."""
 
@@ -72,12 +74,17 @@ def lstm(
         columns[2] = 0  # g does not matter behind a shut i
         w_ih = torch.cat((w_ih, columns.view(4 * H, 2)), 1)
     weights = (w_ih, w_hh, b_ih, b_hh)
-    start = (h.unsqueeze(0), c.unsqueeze(0))
-    y, h_end, c_end = torch.lstm(steps, start, weights, True, 1, 0.0, torch.is_grad_enabled(), False, False)
+
+    def fused(steps: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        state, is_training = (h.unsqueeze(0), c.unsqueeze(0)), torch.is_grad_enabled()
+        y, h, c = torch.lstm(steps, state, weights, True, 1, 0.0, is_training, False, False)
+        return y, h[0], c[0]
+
+    y, h_end, c_end = workers.side_by_side(fused, (steps,), (h, c), weights)
     if place is None:
-        return y, h_end[0], c_end[0]
+        return y, h_end, c_end
     y = _Collect.apply(y, place, T)
-    return y, y[-1], c_end[0]  # pyright: ignore
+    return y, y[-1], c_end  # pyright: ignore
 
 
 class _Spread(torch.autograd.Function):
