@@ -1,6 +1,6 @@
 """The learning bars: three seeds of every task, greedy evaluation over 100 episodes.
 
-    python bench/learning.py [--only PART-OF-A-NAME] [--seeds 3] [--jobs 2] [--out bench/results/learning.json]
+    python bench/learning.py [--only PART-OF-A-NAME] [--seeds 3] [--jobs 2] [--out FILE]
 
 Shows S001-27 and S004-17: what is solved with which budget, what stays at chance, and how far memory
 reaches beyond the chunk. "preset" means the settings that `rc.train` picks for that task by itself;

@@ -21,9 +21,7 @@ TASK = {"cues": CUES, "horizon": HORIZON}
 def main() -> None:
     """Train both, evaluate both, show and plot what was learned."""
     console = Console()
-    console.print(
-        f"[bold]Delayed cue[/]: one of {CUES} cues at the first step, {HORIZON} blank steps, then: which was it?\n"
-    )
+    console.print(f"[bold]Delayed cue[/]: one of {CUES} cues, {HORIZON} blank steps, then: which was it?\n")
     console.print("1. an agent with an LSTM, until it answers 99 of 100 right")
     agent = rc.train("delayed-cue", core="lstm", steps=1_000_000, target_return=0.99, seed=0, env_kwargs=TASK)
     console.print("2. its twin without memory, for as many steps")

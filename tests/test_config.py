@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import recollect as rc
+from recollect import workers
 from recollect.algos.ppo import PPOConfig
 from recollect.config import ALIASES, TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig
@@ -142,9 +143,9 @@ def case_env_kwargs() -> None:
 def case_threads() -> None:
     for threads in (1, 2):
         seen: list[int] = []
-        trained(threads=threads, watch=lambda *_, seen=seen: seen.append(torch.get_num_threads()))
+        trained(threads=threads, watch=lambda *_, seen=seen: seen.append(workers._threads))
         assert set(seen) == {threads}
-    assert torch.get_num_threads() == 1, "as it was before"
+    assert workers._threads == 1, "as it was before"
 
 
 def case_tolerance() -> None:

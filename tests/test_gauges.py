@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from recollect import gauges, tree
 from recollect.errors import AlignmentError, DivergedError, EnvError
+from recollect.refresh import refresh
 from tests.algos.ppo_setup import learner, nudge
 from tests.helpers import ArenaWorld, TensorWorld, keep
 
@@ -97,7 +99,7 @@ def test_staleness_is_a_ratio():
     with torch.no_grad():
         ppo.policy.core.rnn.bias_ih_l0 += 0.1
     stale = float(gauges.staleness(ppo.policy, rollout))
-    fresh = gauges.refresh(ppo.policy, rollout).states
+    fresh = refresh(ppo.policy, rollout).states
     gap = torch.cat([(a - b)[1:].flatten() for a, b in zip(fresh, rollout.states)]).norm()
     size = torch.cat([b[1:].flatten() for b in rollout.states]).norm()
     assert stale == pytest.approx(float(gap / size), rel=1e-4)
@@ -134,11 +136,10 @@ def numbers(**changed: float) -> dict[str, float]:
 def test_what_stops_a_run(metrics, error):
     """S002-13, S001-28: deviations above the tolerance in units of the values, and no finite gradient."""
     ppo, _ = learner()
-    if error is None:
-        gauges.check(metrics, 1e-4, ppo.policy, 3)
-    else:
-        with pytest.raises(error, match="update 3"):
-            gauges.check(metrics, 1e-4, ppo.policy, 3)
+    expected = contextlib.nullcontext() if error is None else pytest.raises(error, match="update 3")
+    with expected:
+        gauges.check_gradient(metrics, ppo.policy, 3)
+        gauges.check_deviation(metrics, 1e-4, 3)
 
 
 def test_huge_but_finite_numbers_pass():

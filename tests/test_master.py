@@ -120,7 +120,7 @@ def test_every_head_core_and_autoreset_mode(case):
     )
     check(env, policy, case["chunk"])
     if case["seen"]:
-        assert any(moments.offset.abs().max() > 0.1 for moments in policy.obs_norm.moments.values())
+        assert any(moments.offset.abs().max() > 0.1 for moments in policy.obs_norm.scalings.values())
     env.close()
 
 

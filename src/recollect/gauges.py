@@ -11,7 +11,6 @@ from torch import Tensor
 from recollect import tree
 from recollect.errors import AlignmentError, DivergedError, EnvError
 from recollect.policy.policy import Policy
-from recollect.refresh import refresh
 from recollect.rollout import Rollout
 
 
@@ -167,10 +166,14 @@ def _blame_env(name: str, t: int, row: int, value: float, rollout: Rollout) -> s
     )
 
 
-def check(metrics: dict[str, float], tolerance: float, policy: Policy, update: int) -> None:
-    """Raise if the learner does not reproduce the actor, or if the gradient is not finite."""
+def check_gradient(metrics: dict[str, float], policy: Policy, update: int) -> None:
+    """Raise if a gradient of this update was not finite."""
     if not metrics.get("grad_norm_max", 0.0) < float("inf"):
         raise DivergedError(_explain_divergence(policy, metrics, update))
+
+
+def check_deviation(metrics: dict[str, float], tolerance: float, update: int) -> None:
+    """Raise if the learner does not reproduce what the actor recorded."""
     scale = max(1.0, metrics["value/max"] - metrics["value/min"], metrics.get("value_scale", 1.0))
     log_prob, value = metrics["deviation/log_prob"], metrics["deviation/value"] / scale
     if not (log_prob <= tolerance and value <= tolerance):

@@ -48,7 +48,7 @@ def threads(count: int) -> Iterator[None]:
 
 def side_by_side(
     fn: Callable[..., Tensors], sequences: Tensors, states: Tensors, weights: Sequence[Tensor]
-) -> Tensors:
+) -> Any:
     """``fn(*sequences, *states)``, in groups of rows where that pays.
 
     Args:

@@ -87,7 +87,7 @@ LOSSES = [
     Mutant(
         "padding counts in the loss",
         proofs.padding,
-        ((ppo, "loss", "x.masked_fill(~valid, 0).sum() / count", "x.mean()"),),
+        ((ppo, "loss", "torch.dot(x.flatten(), weight)", "x.mean()"),),
     ),
     Mutant(
         "advantages are normalised over invalid steps",

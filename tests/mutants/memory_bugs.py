@@ -47,7 +47,7 @@ RESETS = [
     Mutant(
         "one end resets every row",
         proofs.unchanged_rows,
-        ((Core, "reset", "tree.select(first,", "tree.select(first.any().expand_as(first),"),),
+        ((Core, "reset", "leaf.index_fill(0, rows, 0)", "torch.zeros_like(leaf)"),),
     ),
     Mutant(
         "reset by multiplication lets NaN through",

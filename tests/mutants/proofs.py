@@ -164,7 +164,7 @@ def statistics_of_the_living() -> None:
     rollout = make_actor(env, policy, rollout=T, chunk=7).collect()
     assert not rollout.valid.all()
     PPO(policy, PPOConfig(rollout=T, chunk=7)).update(rollout)
-    moments = policy.obs_norm.moments["obs"]
+    moments = policy.obs_norm.scalings["obs"]
     assert int(moments.count) == int(rollout.valid.sum())
     torch.testing.assert_close(moments.offset, rollout.obs[:T][rollout.valid].mean(0))
 

@@ -232,7 +232,7 @@ def test_specs_of_every_kind():
     for spec in (None, "auto", "mlp", EncoderConfig()):
         encoder = make_encoder(spec, space)
         assert isinstance(encoder, Encoder)
-        assert encoder.output_size == 128
+        assert encoder.output_size == 64
     assert isinstance(make_encoder(Own, space), Own)
     assert make_encoder(lambda space: Own(space), space).output_size == 3
 

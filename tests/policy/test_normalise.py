@@ -95,19 +95,19 @@ def test_snapshot_is_frozen_for_a_rollout_and_its_update():
         rollout = actor.collect()
         before = {name: value.clone() for name, value in norm.state_dict().items()}
         assert_reproduced(ppo.policy, rollout, 7)
-        scales.append(norm.moments["obs"].get_buffer("scale").clone())
+        scales.append(norm.scalings["obs"].scale.clone())
         evaluated = []
         original = ppo.policy.evaluate_actions
         ppo.policy.evaluate_actions = lambda *a, original=original, evaluated=evaluated: (
-            evaluated.append(norm.moments["obs"].get_buffer("scale").clone()),
+            evaluated.append(norm.scalings["obs"].scale.clone()),
             original(*a),
         )[1]
         ppo.update(rollout)
         ppo.policy.evaluate_actions = original
         assert all(torch.equal(scale, scales[-1]) for scale in evaluated)
-        assert not torch.equal(before["moments.obs.mean"], norm.state_dict()["moments.obs.mean"])
+        assert not torch.equal(before["scalings.obs.mean"], norm.state_dict()["scalings.obs.mean"])
     assert not torch.equal(scales[0], scales[1])
-    assert {"obs_norm.moments.obs.mean", "obs_norm.moments.obs.scale"} <= ppo.policy.state_dict().keys()
+    assert {"obs_norm.scalings.obs.mean", "obs_norm.scalings.obs.scale"} <= ppo.policy.state_dict().keys()
 
 
 def popart(decay: float = 0.9) -> tuple[PopArt, nn.Linear, torch.Tensor]:

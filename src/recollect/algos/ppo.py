@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from recollect import gauges, tree
 from recollect.errors import ConfigError
@@ -241,6 +241,11 @@ class PPO:
         entropy_coef = self._schedule(progress)
         data, metrics = self._targets(rollout)
         chunks = self._cut(rollout, data)
+        if self.updates == 0:
+            # Everything, before the first step of all. Later updates look at their first minibatch, a
+            # random sample that the loss recomputes anyway.
+            everything = gauges.read(metrics | self._deviation(chunks))
+            gauges.check_deviation(everything, config.tolerance, self.updates)
         steps: list[Stats] = []
         stale: list[Tensor] = []
         for epoch in range(config.epochs):
@@ -261,7 +266,8 @@ class PPO:
         numbers = gauges.read(metrics)
         numbers["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         numbers["entropy_coef"] = entropy_coef
-        gauges.check(numbers, config.tolerance, policy, self.updates)
+        gauges.check_gradient(numbers, policy, self.updates)
+        gauges.check_deviation(numbers, config.tolerance, self.updates)
         self.updates += 1
         return numbers
 
@@ -272,28 +278,25 @@ class PPO:
             batch = self._burn_in(chunks.take(which))
             count = batch.valid.sum().clamp(min=1)
             total, stats = loss(policy, batch, config, entropy_coef, count)
-            if not steps and self.updates == 0:
-                stats |= self._deviation(chunks)
             steps.append(stats)
             if config.target_kl is not None and stats["kl"] > config.target_kl:
                 return False
             self.optimizer.zero_grad(set_to_none=True)
             total.backward()
             grads = [p.grad for p in self._parameters if p.grad is not None]
-            stats["grad_norm"] = nn.utils.get_total_norm(grads)
-            if not torch.isfinite(stats["grad_norm"]):  # before clipping, which would spread the NaN
+            norm = torch.linalg.vector_norm(torch.cat([grad.flatten() for grad in grads]))
+            stats["grad_norm"] = norm
+            if not torch.isfinite(norm):  # before clipping, which would spread the NaN
                 return False
-            nn.utils.clip_grads_with_norm_(self._parameters, config.max_grad_norm, stats["grad_norm"])
+            scale = (config.max_grad_norm / (norm + 1e-6)).clamp(max=1)
+            for grad in grads:
+                grad.mul_(scale)
             self.optimizer.step()
         return True
 
     @torch.no_grad()
     def _deviation(self, chunks: Chunks) -> Stats:
-        """How far *all* that the learner recomputes is from what was recorded.
-
-        Asked once, before the first step of all. Later updates look at their first minibatch, a
-        random sample that the loss recomputes anyway.
-        """
+        """How far what the learner recomputes of these chunks is from what was recorded."""
         _, stats = loss(self.policy, self._burn_in(chunks), self.config, 0.0, chunks.valid.sum())
         return {name: value for name, value in stats.items() if name.startswith("deviation/")}
 

@@ -49,38 +49,58 @@ class Moments(nn.Module):
         return torch.where(self.count > 0, self.m2 / self.count.clamp(min=1), torch.ones_like(self.m2))
 
 
-class ObservationNorm(nn.Module):
-    """Normalises the Box leaves of an observation, but for images, to mean 0 and variance 1, clipped.
+class Scaling(Moments):
+    """Moments, and the offset and scale that acting reads: fixed until the next update, in float32."""
 
-    Images, Discrete and binary leaves pass unchanged.
+    offset: Tensor
+    scale: Tensor
+
+    def __init__(self, shape: tuple[int, ...]):
+        super().__init__(shape)
+        self.register_buffer("offset", torch.zeros(shape))
+        self.register_buffer("scale", torch.ones(shape))
+
+    def publish(self) -> None:
+        """From now on scale by what was merged so far."""
+        self.offset.copy_(self.mean)
+        self.scale.copy_((self.variance + 1e-8).rsqrt())
+
+
+class ObservationNorm(nn.Module):
+    """Normalises the Box leaves of an observation, but for images, to mean 0 and variance 1.
+
+    What is further than ``clip`` from the mean is clipped, once there are statistics; before, raw
+    observations pass as they are. Images, Discrete and binary leaves always do.
     """
 
     def __init__(self, space: gym.Space, clip: float = 10.0):
         super().__init__()
         self.clip = clip
-        self.moments = nn.ModuleDict()
-        for name, leaf in spaces.walk(space):
-            if _is_normalised(leaf):
-                assert leaf.shape is not None
-                moments = Moments(leaf.shape)
-                # What acting reads: fixed until the next update, and already in float32.
-                moments.register_buffer("offset", torch.zeros(leaf.shape))
-                moments.register_buffer("scale", torch.ones(leaf.shape))
-                self.moments[_key(name)] = moments
+        scalings = {
+            _key(name): Scaling(leaf.shape or ()) for name, leaf in spaces.walk(space) if _is_scaled(leaf)
+        }
+        self.scalings = nn.ModuleDict(scalings)
+        self._has_seen: bool | None = None  # whether there are statistics; None: to be looked up
+        self.register_load_state_dict_post_hook(lambda module, _: setattr(module, "_has_seen", None))
 
     def forward(self, obs: Tree) -> Tree:
         """Normalise obs [..., *shape], leaf by leaf."""
-        return self._map(obs, "")
+        if self._has_seen is None:
+            self._has_seen = any(bool(scaling.count > 0) for scaling in self._all())
+        return self._map(obs, "") if self._has_seen else obs
 
     @torch.no_grad()
     def update(self, obs: Tree, valid: Tensor) -> None:
-        """Merge the valid steps of obs [T, B, ...] and publish the new scale."""
+        """Merge the valid steps of obs [T, B, ...] and scale by the result from now on."""
         for name, leaf in tree.named_leaves(obs):
-            if _key(name) in self.moments:
-                moments: Moments = self.moments[_key(name)]  # pyright: ignore[reportAssignmentType]
-                moments.merge(leaf[valid])
-                moments.get_buffer("offset").copy_(moments.mean)
-                moments.get_buffer("scale").copy_((moments.variance + 1e-8).rsqrt())
+            if _key(name) in self.scalings:
+                scaling: Scaling = self.scalings[_key(name)]  # pyright: ignore[reportAssignmentType]
+                scaling.merge(leaf[valid])
+                scaling.publish()
+        self._has_seen = None
+
+    def _all(self) -> list[Scaling]:
+        return list(self.scalings.values())  # pyright: ignore[reportReturnType]
 
     def _map(self, obs: Tree, name: str) -> Tree:
         if isinstance(obs, dict):
@@ -88,11 +108,10 @@ class ObservationNorm(nn.Module):
         if isinstance(obs, tuple):
             return tuple(self._map(v, f"{name}.{i}" if name else str(i)) for i, v in enumerate(obs))
         key = _key(name)
-        if key not in self.moments:
+        if key not in self.scalings:
             return obs
-        moments = self.moments[key]
-        scaled = (obs - moments.get_buffer("offset")) * moments.get_buffer("scale")
-        return scaled.clamp_(-self.clip, self.clip)
+        scaling: Scaling = self.scalings[key]  # pyright: ignore[reportAssignmentType]
+        return ((obs - scaling.offset) * scaling.scale).clamp_(-self.clip, self.clip)
 
 
 class PopArt(nn.Module):
@@ -124,7 +143,7 @@ class PopArt(nn.Module):
 
     def denormalise(self, value: Tensor) -> Tensor:
         """From the critic's units to real ones."""
-        return value * self.std + self.mean
+        return torch.addcmul(self.mean, value, self.std)
 
     @torch.no_grad()
     def update(self, returns: Tensor, head: nn.Linear) -> tuple[Tensor, Tensor]:
@@ -160,7 +179,7 @@ class PopArt(nn.Module):
         return scale, mean + std * offset - scale * old_mean
 
 
-def _is_normalised(space: gym.Space) -> bool:
+def _is_scaled(space: gym.Space) -> bool:
     return isinstance(space, gym_spaces.Box) and not spaces.is_image(space)
 
 
