@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from recollect import exchange, storage, tree
-from recollect.config import TrainConfig
+from recollect.config import ALIASES, TrainConfig
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym import make_env
 from recollect.envs.wrappers import LastActionReward
@@ -20,6 +20,7 @@ from recollect.errors import ConfigError, StateError
 from recollect.evaluate import Evaluation, evaluate
 from recollect.metrics import History
 from recollect.policy.policy import Policy, PolicyConfig
+from recollect.presets import preset as preset_of
 from recollect.progress import Progress
 from recollect.rollout import rollout_bytes
 from recollect.runtimes.inline import Trainer, Watcher, check_spaces
@@ -39,6 +40,7 @@ def train(
     progress: bool = True,
     watch: Watcher | None = None,
     config: TrainConfig | None = None,
+    preset: bool = True,
     **settings: Any,
 ) -> Agent:
     """Train an agent with memory by recurrent PPO.
@@ -51,6 +53,8 @@ def train(
         progress: show progress in the terminal.
         watch: called after every update with its metrics and new advice.
         config: settings to start from; ``settings`` go on top.
+        preset: for a built-in task and without ``config``, start from the settings that suit it
+            (``recollect.presets``).
         **settings: any field of ``TrainConfig``, ``PPOConfig`` or ``PolicyConfig`` by its name.
 
     Example:
@@ -63,6 +67,8 @@ def train(
         policy = None
     if config is None and _is_made(env) and not {"num_envs", "n_envs"} & settings.keys():
         settings["num_envs"] = _slots(env)
+    if config is None and preset and isinstance(env, str):
+        settings = _preset(env, settings, is_network_given=policy is not None) | settings
     agent = Agent.create(env, (config or TrainConfig()).override(**settings), policy)
     agent.train(progress=progress, watch=watch)
     return agent
@@ -276,6 +282,17 @@ class Agent:
     @property
     def _device(self) -> torch.device:
         return next(self.policy.parameters()).device
+
+
+def _preset(env: str, settings: dict[str, Any], is_network_given: bool) -> dict[str, Any]:
+    """What the preset of ``env`` adds to the user's settings, less what they contradict."""
+    given = {ALIASES.get(name, name) for name in settings}
+    if is_network_given or "policy" in given:
+        given.add("core")
+    if given & {"chunk", "ppo"}:
+        given.add("recurrent_mode")
+    found = preset_of(env, settings.get("env_kwargs", {}))
+    return {name: value for name, value in found.items() if name not in given}
 
 
 def _open(

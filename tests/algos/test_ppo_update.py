@@ -217,6 +217,7 @@ def test_schedules_and_horizon():
         learning_rate_end=0.5,
         entropy=0.1,
         entropy_schedule="cosine",
+        entropy_end=0.0,
     )
     for progress, factor in ((0.0, 1.0), (0.5, 0.75), (1.0, 0.5)):
         entropy = ppo._schedule(progress)

@@ -59,9 +59,9 @@ class PPOConfig:
     """Of the action head; None: ``learning_rate``."""
     critic_learning_rate: float | None = None
     """Of the value head; None: ``learning_rate``."""
-    learning_rate_schedule: Shape = "constant"
+    learning_rate_schedule: Shape = "linear"
     """How all learning rates move over the run: constant, linear or cosine."""
-    learning_rate_end: float = 0.0
+    learning_rate_end: float = 0.1
     """What is left of them at the end, as a fraction."""
     learning_rate_warmup: float = 0.0
     """The fraction of the run over which they rise from 0."""
@@ -75,11 +75,11 @@ class PPOConfig:
     """If set, how far the value may move in an update, in units of the returns' spread."""
     value_coef: float = 0.5
     """Weight of the value loss."""
-    entropy: float = 0.003
+    entropy: float = 0.01
     """Weight of the entropy bonus."""
-    entropy_schedule: Shape = "constant"
+    entropy_schedule: Shape = "linear"
     """How the entropy bonus moves over the run: constant, linear or cosine."""
-    entropy_end: float = 0.0
+    entropy_end: float = 0.1
     """What is left of the entropy bonus at the end, as a fraction."""
     max_grad_norm: float = 0.5
     """The gradient is scaled down to this norm."""
