@@ -15,25 +15,9 @@ import statistics
 from typing import Any
 
 import common
-import gymnasium as gym
-import numpy as np
+from others.task import position_cartpole
 
 import recollect as rc
-
-
-class Positions(gym.ObservationWrapper):
-    """CartPole's x and theta."""
-
-    def __init__(self, env: gym.Env):
-        super().__init__(env)
-        self.observation_space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
-
-    def observation(self, observation):
-        return observation[::2]
-
-
-def position_cartpole() -> gym.Env:
-    return Positions(gym.make("CartPole-v1", disable_env_checker=True))
 
 
 def measure(env: Any, steps: int, **settings: Any) -> dict[str, Any]:

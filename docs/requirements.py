@@ -1,7 +1,7 @@
 """Writes the proofs into docs/requirements.md: for each item, the tests and benches that name its id.
 
-    python docs/requirements.py          # rewrite the table
-    python docs/requirements.py --check  # fail if it is not current
+python docs/requirements.py          # rewrite the table
+python docs/requirements.py --check  # fail if it is not current
 """
 
 from __future__ import annotations

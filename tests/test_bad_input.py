@@ -115,7 +115,7 @@ def test_weights_survive_a_broken_env():
         ({"normalise_advantages": "yes"}, r"normalise_advantages = 'yes': it needs True or False"),
         ({"value_decay": 1.0}, r"value_decay = 1\.0: it is in \[0, 1\)"),
         ({"head": {"gain": 1}}, r"head = \{'gain': 1\}: it needs a HeadConfig"),
-        ({"core": "lstmm"}, r"no core is called 'lstmm': did you mean 'lstm'\?"),
+        ({"core": "lstmm"}, r"no core is called 'lstmm' \(did you mean 'lstm'\?\)"),
         ({"core": 3}, r"core is a int; it needs a name"),
         ({"encoder": "cnn"}, r"encoder"),
         ({"learnin_rate": 1}, r"there is no setting 'learnin_rate' \(did you mean 'learning_rate'\?\)"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ def test_the_table_is_current():
 
 def test_every_item_of_the_engine_has_a_proof():
     lines = (ROOT / "docs" / "requirements.md").read_text().splitlines()
-    proof = {line[2:].split(" ")[0]: after for line, after in zip(lines, lines[1:]) if line.startswith("- S00")}
+    pairs = itertools.pairwise(lines)
+    proof = {line[2:].split(" ")[0]: after for line, after in pairs if line.startswith("- S00")}
     missing = [f"{s}-{n}" for s, items in ENGINE.items() for n in items if "not yet" in proof[f"{s}-{n}"]]
     assert not missing

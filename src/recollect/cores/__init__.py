@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from recollect.cores.base import Core
 from recollect.cores.gru import GRU, GRUConfig
 from recollect.cores.lstm import LSTM, LSTMConfig
 from recollect.cores.none import NoMemory, NoneConfig
-from recollect.errors import ConfigError
+from recollect.errors import ConfigError, nearest
 
 __all__ = [
     "CORES",
@@ -51,12 +50,12 @@ def make_core(spec: CoreSpec, input_size: int) -> Core:
     """The core that ``spec`` describes, for inputs of ``input_size`` features."""
     if isinstance(spec, str):
         if spec not in CORES:
-            near = difflib.get_close_matches(spec.lower(), CORES, n=1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
-            raise ConfigError(f"no core is called '{spec}': {hint}The cores are {', '.join(sorted(CORES))}")
+            hint = nearest(spec, CORES)
+            raise ConfigError(f"no core is called {spec!r}{hint}: the cores are {', '.join(sorted(CORES))}")
         spec = CORES[spec]()
-    if isinstance(spec, type):
+    if isinstance(spec, type) and hasattr(spec, "build"):
         raise ConfigError(f"core is the class {spec.__name__}: pass an object, {spec.__name__}(...)")
+    core: Any
     if isinstance(spec, CoreConfig):
         core = spec.build(input_size)
     elif callable(spec):

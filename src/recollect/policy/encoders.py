@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any, Literal, cast
 
@@ -36,11 +35,12 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.errors import ConfigError, SpaceError
+from recollect.errors import ConfigError, SpaceError, nearest
 from recollect.spaces import is_image, walk
 from recollect.types import Tree
 
 ACTION_MASK = "action_mask"
+"""The key of a Dict observation under which an action mask travels."""
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     # With the gain that keeps the scale of activations through layers; silu's is 1 / rms(silu(z)).
@@ -355,8 +355,7 @@ def _check_shape(x: Tensor, shape: tuple[int, ...], name: str) -> None:
 
 def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        near = get_close_matches(str(value), choices, n=1, cutoff=0.4)
-        hint = f" (did you mean '{near[0]}'?)" if near else ""
+        hint = nearest(str(value), choices)
         raise ConfigError(f"{name} is {value!r}{hint}: choose from {', '.join(choices)}")
 
 

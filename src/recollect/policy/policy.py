@@ -19,13 +19,10 @@ from recollect import tree
 from recollect.cores import make_core
 from recollect.errors import StateError
 from recollect.policy.distributions import Distribution
-from recollect.policy.encoders import make_encoder
-from recollect.policy.heads import ActionHead, HeadConfig
+from recollect.policy.encoders import ACTION_MASK, make_encoder
+from recollect.policy.heads import ActionHead, HeadConfig, check_mask_space
 from recollect.policy.normalise import ObservationNorm, PopArt
 from recollect.types import State, Tree
-
-ACTION_MASK = "action_mask"
-"""The key of a Dict observation under which an action mask travels."""
 
 
 class Acted(NamedTuple):
@@ -83,9 +80,10 @@ class Policy(nn.Module):
         nn.init.zeros_(self.critic.bias)
         self.obs_norm = ObservationNorm(observation_space) if config.normalise_observations else None
         self.value_norm = PopArt(config.value_decay) if config.normalise_value else None
-        self._masked = isinstance(observation_space, gym.spaces.Dict) and (
-            ACTION_MASK in observation_space.spaces
-        )
+        self._masked = False
+        if isinstance(observation_space, gym.spaces.Dict) and ACTION_MASK in observation_space.spaces:
+            check_mask_space(action_space, observation_space.spaces[ACTION_MASK])
+            self._masked = True
 
     @property
     def has_memory(self) -> bool:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 from typing import Any
 
 import torch
 
-from recollect.errors import ConfigError
+from recollect.errors import ConfigError, nearest
 from recollect.tasks.base import Task
 from recollect.tasks.delayed_cue import DelayedCue
 from recollect.tasks.position_cartpole import PositionCartPole
@@ -36,7 +35,7 @@ def task_class(name_or_id: str) -> type[Task]:
     known = TASKS | {task.id: task for task in TASKS.values()}
     if name_or_id not in known:
         raise ConfigError(
-            f"there is no task {name_or_id!r}{_nearest(name_or_id, list(known))}: "
+            f"there is no task {name_or_id!r}{nearest(name_or_id, list(known))}: "
             f"the tasks are {', '.join(TASKS)}"
         )
     return known[name_or_id]
@@ -49,7 +48,7 @@ def make_task(name_or_id: str, num_envs: int, device: torch.device | str = "cpu"
     for option in options:
         if option not in known:
             raise ConfigError(
-                f"{task.name} has no option {option!r}{_nearest(option, known)}: "
+                f"{task.name} has no option {option!r}{nearest(option, known)}: "
                 f"its options are {', '.join(known) or 'none'}"
             )
     return task(num_envs, device, **options)
@@ -59,8 +58,3 @@ def task_options(task: type[Task]) -> list[str]:
     """The names of the options that this task takes."""
     parameters = inspect.signature(task).parameters.values()
     return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
