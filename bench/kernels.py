@@ -11,13 +11,11 @@ repetitions counts, since what disturbs a run only ever makes it slower.
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import common
 import torch
 from torch import nn
 
@@ -105,26 +103,6 @@ def acting(name: str, B: int) -> dict:
     return {"core": name, "B": B, "step_us": step * 1e6, "reset_us": reset * 1e6, "bare_us": bare * 1e6}
 
 
-def hardware(device: str) -> dict:
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = cpuinfo.read_text().splitlines()
-        model = next((li.split(":", 1)[1].strip() for li in lines if li.startswith("model name")), model)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    ).stdout.strip()
-    return {
-        "cpu": model,
-        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
-        "gpu": torch.cuda.get_device_name() if device == "cuda" else None,
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "commit": commit or None,
-    }
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a few sizes only")
@@ -161,9 +139,8 @@ def main() -> None:
             f"{row['reset_us']:.1f} with a reset, {row['bare_us']:.1f} without checks"
         )
     if args.out:
-        args.out.parent.mkdir(parents=True, exist_ok=True)
-        result = {"hardware": hardware(args.device), "resets": RESETS, "unroll": rows, "acting": steps}
-        args.out.write_text(json.dumps(result, indent=2) + "\n")
+        result = {"threads": args.threads, "resets": RESETS, "unroll": rows, "acting": steps}
+        common.write(args.out, "kernels", result)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ trains for as long. Run it with ``make demo``; it takes about two minutes on two
 
 from __future__ import annotations
 
+import torch
 from rich.console import Console
 from rich.table import Table
 
@@ -42,7 +43,7 @@ def main() -> None:
     cue = int(obs[0, :CUES].argmax())
     for _ in range(HORIZON + 2):
         answer = session.act(obs.numpy())
-        obs = world.step(answer).obs
+        obs = world.step(torch.as_tensor(answer)).obs
     console.print(f"One episode: it saw cue {cue}, waited {HORIZON} steps and answered {int(answer[0])}.")
 
     path = plot_run(

@@ -10,11 +10,13 @@ from torch import nn
 
 import recollect as rc
 from recollect import tree
+from recollect.actor import Actor
+from recollect.cores import LSTMConfig
 from recollect.errors import ConfigError, SpaceError, StateError
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.tasks import make_task
 from tests.agents import ACTIONS, OBSERVATIONS, SMALL, AnySpace, small_agent
-from tests.helpers import LastSeen
+from tests.helpers import LastSeen, TensorWorld
 
 
 @pytest.fixture(scope="module")
@@ -229,3 +231,58 @@ def test_policies_for_other_spaces_are_refused():
         rc.train(AnySpace, policy="MlpPolicy", steps=16, **base)
     with pytest.raises(ConfigError, match="would do nothing beside it"):
         rc.train(AnySpace, policy=lambda o, a: Policy(o, a), core="gru", steps=16)
+
+
+def note_firsts(patch: pytest.MonkeyPatch, firsts: list[torch.Tensor]) -> None:
+    """Keep what every rollout begins with."""
+    collect = Actor.collect
+
+    def noting(self, version=0):
+        firsts.append(self.first.clone())
+        return collect(self, version)
+
+    patch.setattr(Actor, "collect", noting)
+
+
+def test_training_goes_on_cleanly_after_an_interrupted_rollout():
+    """S002-21: the env went on without the actor, so the next rollout begins new episodes."""
+    env = TensorWorld(3)
+    agent = rc.Agent.create(env, rc.TrainConfig().override(rollout=8, chunk=4, minibatches=1, num_envs=3))
+    agent.train(steps=24, progress=False)
+    step, calls = env.step, []
+
+    def interrupted(action):
+        calls.append(1)
+        if len(calls) == 4:
+            raise KeyboardInterrupt
+        return step(action)
+
+    env.step = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        agent.train(steps=24, progress=False)
+    env.step = step
+    firsts: list[torch.Tensor] = []
+    with pytest.MonkeyPatch.context() as patch:
+        note_firsts(patch, firsts)
+        agent.train(steps=24, progress=False)
+    assert firsts[0].all()
+
+
+def test_evaluation_from_a_watcher_restarts_the_episodes_of_an_env_object():
+    """S001-5: the env is one, so training begins new episodes after it was lent."""
+    env = TensorWorld(3)
+    agent = rc.Agent.create(env, rc.TrainConfig().override(rollout=8, chunk=4, minibatches=1, num_envs=3))
+    firsts: list[torch.Tensor] = []
+    with pytest.MonkeyPatch.context() as patch:
+        note_firsts(patch, firsts)
+        agent.train(steps=48, progress=False, watch=lambda *_: agent.evaluate(episodes=3))
+    assert all(first.all() for first in firsts)
+
+
+def test_evaluation_in_another_world():
+    """A longer horizon by name, without the training env's options getting in the way."""
+    small = {"steps": 1, "progress": False, "rollout": 8, "chunk": 4, "core": LSTMConfig(hidden=8)}
+    agent = rc.train("delayed-cue", env_kwargs={"cues": 2, "horizon": 3}, **small)
+    assert (agent.evaluate(4).lengths == 5).all()
+    assert (agent.evaluate(4, env_kwargs={"cues": 2, "horizon": 7}).lengths == 9).all()
+    assert (agent.evaluate(4, env="recollect/DelayedCue-v0").lengths == 12).all()

@@ -142,10 +142,10 @@ def case_env_kwargs() -> None:
 
 def case_threads() -> None:
     for threads in (1, 2):
-        seen: list[int] = []
-        trained(threads=threads, watch=lambda *_, seen=seen: seen.append(workers._threads))
-        assert set(seen) == {threads}
-    assert workers._threads == 1, "as it was before"
+        seen: list[Any] = []
+        trained(threads=threads, watch=lambda *_, seen=seen: seen.append(workers._pool.get()))
+        assert all((use[1] if use else 1) == threads for use in seen)
+    assert workers._pool.get() is None, "as it was before"
 
 
 def case_tolerance() -> None:
@@ -194,6 +194,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "value_coef": moves_weights("value_coef", 1.0),
         "entropy": moves_weights("entropy", 0.1),
         "entropy_schedule": moves_weights("entropy_schedule", "constant"),
+        "entropy_warmup": moves_weights("entropy_warmup", 0.9, entropy=0.1),
         "entropy_end": moves_weights("entropy_end", 0.5, entropy_schedule="cosine"),
         "max_grad_norm": moves_weights("max_grad_norm", 0.01),
         "target_kl": moves_weights("target_kl", 1e-9),

@@ -20,7 +20,7 @@ from recollect.presets import preset
     ],
 )
 def test_by_how_far_memory_must_reach(task, options, expected):
-    assert set(preset(task, options)) == set(expected)
+    assert set(preset(task, {"env_kwargs": options})) == set(expected)
 
 
 def trained(**settings):
@@ -34,5 +34,6 @@ def test_the_users_settings_win():
     assert config.policy.core.chrono == 100
     config = trained(num_envs=4, core="gru", chunk=4)
     assert (config.num_envs, config.ppo.recurrent_mode, config.ppo.chunk) == (4, "stored_state", 4)
-    assert config.policy.core == "gru"
+    assert config.policy.core == rc.GRUConfig(chrono=100)
+    assert trained(core=rc.GRUConfig(hidden=8)).policy.core == rc.GRUConfig(hidden=8)
     assert trained(preset=False, chunk=8).policy.core == "lstm"

@@ -192,3 +192,18 @@ def test_state_dtype_and_device_are_kept(policy):
     session.set_memory(session.get_memory())
     assert tree.spec(session._state) == spec == tree.spec(policy.initial_state(2))
     assert {leaf.device for leaf in tree.leaves(session._state)} == {torch.device("cpu")}
+
+
+def test_a_mask_of_ends_resets_just_those_rows():
+    """S002-7: `terminated | truncated` is what people pass; it is no list of row numbers."""
+    env = TensorWorld(3)
+    session = Session(make_policy(env), 3)
+    session.act(np.zeros((3, *env.observation_space.shape), np.float32))
+    session.reset(np.array([False, True, False]))
+    assert session._first.tolist() == [False, True, False]
+    session.reset([False, False, False])
+    assert session._first.tolist() == [False, True, False]
+    with pytest.raises(StateError, match="a mask of 2 rows for 3 envs"):
+        session.reset([True, False])
+    with pytest.raises(StateError, match="dtype float64"):
+        session.reset([0.5])

@@ -20,7 +20,7 @@ def unrolled(core, x, state, first, threads):
     """Outputs and all gradients of one unroll."""
     inputs = [t.clone().requires_grad_() for t in (x, *tree.leaves(state))]
     with workers.threads(threads):
-        y, after = core.unroll(inputs[0], tree.rebuild(state, inputs[1:]), first)
+        y, after = core.unroll(inputs[0], tuple(inputs[1:]) if isinstance(state, tuple) else inputs[1], first)
         loss = sum((t.cos() * (i + 1)).sum() for i, t in enumerate((y, *tree.leaves(after))))
         grads = torch.autograd.grad(loss, [*inputs, *core.parameters()], allow_unused=True)
         with torch.no_grad():

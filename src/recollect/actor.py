@@ -50,6 +50,8 @@ class Actor:
         self.state: State = policy.initial_state(self.rows)
         self.sequence = 0
         self.seconds = {"env": 0.0, "act": 0.0}
+        self.info: dict[str, float] = {}
+        """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``."""
         self._rollout = allocate(env, policy, rollout, tuple(state_steps), index)
 
     @torch.no_grad()
@@ -59,7 +61,7 @@ class Actor:
         obs, first, state = self.obs, self.first, self.state
         views = _Views(out)
         stored = {step: slot for slot, step in enumerate(out.state_steps)}
-        acted_steps, finals = [], []
+        acted_steps, finals, infos = [], [], []
         env_seconds, started = 0.0, time.perf_counter()
         for t in range(out.steps):
             tree.copy_(views.obs[t], obs)
@@ -78,6 +80,8 @@ class Actor:
             views.valid[t].copy_(step.valid)
             if step.truncated.any() and (cut := step.truncated & ~step.terminated).any():
                 finals.append(self._final(t, cut, step.final_obs, state))
+            if step.info:
+                infos.append({name: value.float().mean() for name, value in step.info.items()})
             obs, first = step.obs, step.first
         tree.copy_(views.obs[out.steps], obs)
         views.first[out.steps].copy_(first)
@@ -90,6 +94,7 @@ class Actor:
         # The env owns its tensors only until its next step, and a user may step it in between.
         self.obs, self.first, self.state = tree.clone(obs), first.clone(), state
         self.sequence += 1
+        self.info = _mean_info(infos)
         self.seconds = {"env": env_seconds, "act": time.perf_counter() - started - env_seconds}
         return out
 
@@ -158,6 +163,14 @@ def _unbind(value: Tree) -> list[Tree]:
 def _stack_into(target: Tree, values: list[Tree]) -> None:
     """Stack T trees into the buffers ``target`` [T, ...]."""
     tree.map(lambda out, *steps: torch.stack(steps, out=out), target, *values)
+
+
+def _mean_info(infos: list[dict[str, Tensor]]) -> dict[str, float]:
+    names = {name for info in infos for name in info}
+    return {
+        f"info/{name}": float(torch.stack([info[name] for info in infos if name in info]).mean())
+        for name in sorted(names)
+    }
 
 
 def _record_finals(out: Rollout, finals: list) -> Finals | None:

@@ -65,10 +65,12 @@ def train(
     if isinstance(policy, PolicyConfig):
         settings["policy"] = policy
         policy = None
-    if config is None and _is_made(env) and not {"num_envs", "n_envs"} & settings.keys():
+    if _is_made(env) and not {"num_envs", "n_envs"} & settings.keys():
         settings["num_envs"] = _slots(env)
     if config is None and preset and isinstance(env, str):
-        settings = _preset(env, settings, is_network_given=policy is not None) | settings
+        network = {} if policy is None else {"policy": policy}
+        known = {ALIASES.get(name, name): value for name, value in settings.items()} | network
+        settings |= preset_of(env, known)
     agent = Agent.create(env, (config or TrainConfig()).override(**settings), policy)
     agent.train(progress=progress, watch=watch)
     return agent
@@ -144,7 +146,11 @@ class Agent:
     def train(
         self, steps: int | None = None, *, progress: bool = True, watch: Watcher | None = None
     ) -> dict[str, float]:
-        """Train for ``steps`` more env steps (the config's number if None). Returns the last metrics."""
+        """Train for ``steps`` more env steps (the config's number if None). Returns the last metrics.
+
+        Weights, optimiser and statistics go on; schedules run anew over these steps, and after a
+        load the envs begin new episodes.
+        """
         steps = self.config.steps if steps is None else steps
         if steps < 1:
             raise ConfigError(f"steps = {steps}: it must be at least 1")
@@ -166,14 +172,21 @@ class Agent:
         seed: int = 1_000_003,
         deterministic: bool = True,
         env: EnvSpec | None = None,
+        env_kwargs: dict[str, Any] | None = None,
         num_envs: int | None = None,
     ) -> Evaluation:
-        """Play whole episodes with frozen weights and statistics; the same seed gives the same ones."""
+        """Play whole episodes with frozen weights and statistics; the same seed gives the same ones.
+
+        ``env`` or ``env_kwargs`` choose another world than the agent was trained in, such as
+        ``env_kwargs={"horizon": 200}``.
+        """
         source = env if env is not None else self.env
+        if env_kwargs is None and env is not None and env is not self.env:
+            env_kwargs = {}
         if source is None:
             raise ConfigError("the env of this agent is not known by name: pass env=... to evaluate")
         if not _is_made(source):
-            batched = _open(source, self.config, num_envs or min(episodes, 16))
+            batched = _open(source, self.config, num_envs or min(episodes, 16), env_kwargs)
             try:
                 return self._evaluate(batched, episodes, seed, deterministic)
             finally:
@@ -282,17 +295,6 @@ class Agent:
     @property
     def _device(self) -> torch.device:
         return next(self.policy.parameters()).device
-
-
-def _preset(env: str, settings: dict[str, Any], is_network_given: bool) -> dict[str, Any]:
-    """What the preset of ``env`` adds to the user's settings, less what they contradict."""
-    given = {ALIASES.get(name, name) for name in settings}
-    if is_network_given or "policy" in given:
-        given.add("core")
-    if given & {"chunk", "ppo"}:
-        given.add("recurrent_mode")
-    found = preset_of(env, settings.get("env_kwargs", {}))
-    return {name: value for name, value in found.items() if name not in given}
 
 
 def _open(

@@ -173,9 +173,13 @@ def check_gradient(metrics: dict[str, float], policy: Policy, update: int) -> No
 
 
 def check_deviation(metrics: dict[str, float], tolerance: float, update: int) -> None:
-    """Raise if the learner does not reproduce what the actor recorded."""
-    scale = max(1.0, metrics["value/max"] - metrics["value/min"], metrics.get("value_scale", 1.0))
-    log_prob, value = metrics["deviation/log_prob"], metrics["deviation/value"] / scale
+    """Raise if the learner does not reproduce what the actor recorded.
+
+    Values are compared in units of their size, because that is what float32 rounds by.
+    """
+    sizes = (metrics["value/max"], metrics["value/min"], metrics.get("value_scale", 1.0))
+    log_prob = metrics["deviation/log_prob"]
+    value = metrics["deviation/value"] / max(1.0, *map(abs, sizes))
     if not (log_prob <= tolerance and value <= tolerance):
         raise AlignmentError(
             f"update {update}: before its first optimiser step the learner recomputed log-probs that deviate "

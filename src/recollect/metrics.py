@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -180,17 +181,29 @@ class Advisor:
         return advice
 
     def _spreads(self, metrics: dict[str, float]) -> dict[str, str]:
-        """A spread that grows tenfold in one update, and not because the rewards did."""
-        advice = {}
+        """A spread that grows tenfold in one update, and not just because that of the rewards did."""
         growth = {}
-        for name in ("reward/std", "advantage/std", "value/std"):
+        for name in ("reward", "advantage", "value"):
             before = self._last.get(name, 0.0)
-            growth[name] = metrics[name] / before if before > 0 else float("inf")
-            if name != "reward/std" and 10 * max(1.0, growth["reward/std"]) <= growth[name] < float("inf"):
-                advice[name] = (
-                    f"the spread of the {name.split('/')[0]} went from {before:.3g} to {metrics[name]:.3g} "
-                    "in one update: unstable; lower learning_rate, or raise num_envs or rollout"
-                )
-            self._last[name] = metrics[name]
+            now = self._last[name] = metrics[f"{name}/std"]
+            growth[name] = (
+                now / before if before > 0 else math.inf,
+                f"from {before:.3g} to {now:.3g} in one update",
+            )
         self._updates += 1
-        return advice if self._updates > self._settling else {}
+        if self._updates <= self._settling:
+            return {}
+        advice = {}
+        by_rewards, change = growth["reward"]
+        if 10 <= by_rewards < math.inf:
+            advice["reward"] = (
+                f"the spread of the reward went {change}: unstable, unless the agent has just found rewards; "
+                "if the env has changed, or its rewards are not bounded, see reward_scale and reward_clip"
+            )
+        for name in ("advantage", "value"):
+            if 10 * max(1.0, by_rewards) <= growth[name][0] < math.inf:
+                advice[name] = (
+                    f"the spread of the {name} went {growth[name][1]}: unstable; lower learning_rate, or "
+                    "raise num_envs or rollout"
+                )
+        return advice

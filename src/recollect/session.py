@@ -31,7 +31,7 @@ class Session:
         self._first = torch.ones(num_envs, dtype=torch.bool, device=self._device)
 
     def act(self, obs: Any, rows: Sequence[int] | None = None) -> Any:
-        """Actions for the observations of all envs, or of the envs ``rows`` in that order.
+        """Actions for the observations of all envs, or of the envs ``rows`` (numbers or a mask).
 
         ``obs`` has rows first; with one env it may also be that env's plain observation, and then
         so is the action.
@@ -50,7 +50,7 @@ class Session:
         return exchange.actions(self.policy.action_space, self.policy.to_env(acted.action), is_single)
 
     def reset(self, rows: Sequence[int] | None = None) -> None:
-        """The next observation of these envs (all if None) opens an episode."""
+        """The next observation of these envs opens an episode: numbers, a mask, or None for all."""
         self._first[self._rows(rows)] = True
 
     @property
@@ -77,8 +77,8 @@ class Session:
                 f"the memory has leaves {got}, this session {want}: it is of another policy or of "
                 "another number of envs"
             )
-        self._state = tree.clone(memory["state"])
-        self._first = memory["first"].clone()
+        self._state = tree.to(tree.clone(memory["state"]), self._device)
+        self._first = memory["first"].to(self._device, copy=True)
         self._generator.set_state(memory["rng"])
 
     def reset_memory(self, rows: Sequence[int] | None = None) -> None:
@@ -90,7 +90,14 @@ class Session:
     def _rows(self, rows: Sequence[int] | None) -> Tensor:
         if rows is None:
             return torch.arange(self.num_envs, device=self._device)
-        which = torch.as_tensor(np.asarray(rows, dtype=np.int64).reshape(-1), device=self._device)
+        given = np.asarray(rows).reshape(-1)
+        if given.dtype == bool:  # a mask over all envs, such as terminated | truncated
+            if len(given) != self.num_envs:
+                raise StateError(f"a mask of {len(given)} rows for {self.num_envs} envs: one flag for each")
+            given = given.nonzero()[0]
+        elif given.size and given.dtype.kind not in "iu":
+            raise StateError(f"rows of dtype {given.dtype}: give the numbers of envs, or a mask of bools")
+        which = torch.as_tensor(given.astype(np.int64), device=self._device)
         known = set(range(self.num_envs))
         if len(set(which.tolist()) & known) != len(which):
             raise StateError(f"rows {which.tolist()}: each of 0 to {self.num_envs - 1} at most once")

@@ -380,6 +380,11 @@ def _swap(new: Path, path: Path) -> None:
         old = path.with_name(f".{path.name}-old")
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
-    new.rename(path)
+    try:
+        new.rename(path)
+    except OSError:
+        if old is not None:
+            old.rename(path)
+        raise
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)

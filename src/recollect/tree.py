@@ -34,12 +34,6 @@ def leaves(tree: Tree) -> list[Tensor]:
     return [leaf for _, leaf in named_leaves(tree)]
 
 
-def rebuild(like: Tree, leaves: Sequence[Tensor]) -> Tree:
-    """The tree with the structure of ``like`` and these tensors, in order."""
-    remaining = iter(leaves)
-    return map(lambda _: next(remaining), like)
-
-
 def named_leaves(tree: Tree, name: str = "") -> Iterator[tuple[str, Tensor]]:
     """All tensors with their path, such as ``obs.image`` or ``state.1``."""
     if isinstance(tree, Tensor):

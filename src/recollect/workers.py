@@ -10,8 +10,9 @@ unroll and again for its whole gradient; the long operations in there do not hol
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -25,25 +26,23 @@ MIN_ROWS = 4
 MIN_STEPS = 128
 """Steps (of all its rows) that a group has at least: below, the hand-over costs more than it saves."""
 
-_pool: ThreadPoolExecutor | None = None
-_threads = 1
+_pool: ContextVar[tuple[ThreadPoolExecutor, int] | None] = ContextVar("pool", default=None)
+"""The threads in use and their number, the calling one among them. Unset inside those threads."""
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Unroll in ``count`` threads, the calling one among them, for the time of the context."""
-    global _pool, _threads
-    outside = (_pool, _threads)
-    _pool, _threads = None, count
-    if count > 1:
-        # One intra-op thread each: the groups of rows are the parallelism.
-        _pool = ThreadPoolExecutor(count - 1, "recollect", torch.set_num_threads, (1,))
-    try:
+    if count == 1:
         yield
-    finally:
-        if _pool is not None:
-            _pool.shutdown()
-        _pool, _threads = outside
+        return
+    # One intra-op thread each: the groups of rows are the parallelism.
+    with ThreadPoolExecutor(count - 1, "recollect", torch.set_num_threads, (1,)) as pool:
+        token = _pool.set((pool, count))
+        try:
+            yield
+        finally:
+            _pool.reset(token)
 
 
 def side_by_side(
@@ -68,14 +67,18 @@ def side_by_side(
 
 def _groups(x: Tensor) -> int:
     """Into how many groups the rows of x [T, B, ...] are best cut."""
-    if _threads == 1 or x.device.type != "cpu":
+    in_use = _pool.get()
+    if in_use is None or x.device.type != "cpu":
         return 1
     T, B = x.shape[:2]
-    return max(1, min(_threads, B // MIN_ROWS, T * B // MIN_STEPS))
+    return max(1, min(in_use[1], B // MIN_ROWS, T * B // MIN_STEPS))
 
 
 class _SideBySide(torch.autograd.Function):
-    """Every group keeps a graph of its own, so that its gradient too runs in a thread of its own."""
+    """Every group keeps a graph of its own, so that its gradient too runs in a thread of its own.
+
+    Its backward runs once: there is no ``retain_graph`` here.
+    """
 
     @staticmethod
     def forward(ctx: Any, fn: Callable, parts: int, n: int, m: int, *tensors: Tensor) -> Tensors:
@@ -105,6 +108,7 @@ class _SideBySide(torch.autograd.Function):
             return torch.autograd.grad(ys, ctx.wanted, dys, allow_unused=True)
 
         found = iter(zip(*_map(one, list(zip(ctx.results, zip(*split))))))
+        ctx.results = ctx.wanted = None  # the inner graphs are spent
         return (None,) * 4 + tuple(_sum(next(found)) if needed else None for needed in ctx.need)
 
 
@@ -116,7 +120,8 @@ def _split(sequences: Sequence[Tensor], states: Sequence[Tensor], parts: int) ->
 
 def _map(fn: Callable[..., Any], calls: list[tuple]) -> list[Any]:
     """``fn(*arguments)`` of every call, in order; the calling thread does the first one."""
-    if _pool is None:
+    in_use = _pool.get()
+    if in_use is None:
         return [fn(*arguments) for arguments in calls]
     is_enabled = torch.is_grad_enabled()  # every thread has its own
 
@@ -124,8 +129,12 @@ def _map(fn: Callable[..., Any], calls: list[tuple]) -> list[Any]:
         with torch.set_grad_enabled(is_enabled):
             return fn(*arguments)
 
-    futures = [_pool.submit(elsewhere, *arguments) for arguments in calls[1:]]
-    return [fn(*calls[0]), *(future.result() for future in futures)]
+    futures = [in_use[0].submit(elsewhere, *arguments) for arguments in calls[1:]]
+    try:
+        first = fn(*calls[0])
+    finally:
+        wait(futures)  # also if the first call fails: nothing goes on behind the caller's back
+    return [first, *(future.result() for future in futures)]
 
 
 def _join(results: Sequence[Sequence[Tensor]]) -> Tensors:

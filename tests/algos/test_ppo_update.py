@@ -222,7 +222,7 @@ def test_schedules_and_horizon():
     for progress, factor in ((0.0, 1.0), (0.5, 0.75), (1.0, 0.5)):
         entropy = ppo._schedule(progress)
         assert [g["lr"] for g in ppo.optimizer.param_groups] == pytest.approx([1e-2 * factor, 4e-2 * factor])
-        assert entropy == pytest.approx(0.1 * scheduled(1, 0, "cosine", progress))
+        assert entropy == pytest.approx(0.1 * scheduled(0, "cosine", progress))
     assert learner(gamma=0.9)[0].config.effective_horizon == pytest.approx(10)
     assert learner(gamma=1.0)[0].config.effective_horizon == math.inf
     metrics = ppo.update(learner()[1].collect(), progress=0.5)

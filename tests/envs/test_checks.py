@@ -11,7 +11,7 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from recollect.envs.checks import check_batched_env, find_nonfinite
+from recollect.envs.checks import check_batched_env
 from recollect.errors import ConfigError, EnvError
 from recollect.types import Step
 from tests.envs.worlds import TwoAgents
@@ -205,15 +205,3 @@ def test_attributes(name: str, value: Any, pattern: str) -> None:
 def test_too_few_steps() -> None:
     with pytest.raises(ConfigError, match="at least 2"):
         check_batched_env(TwoAgents(), steps=1)
-
-
-def test_find_nonfinite() -> None:
-    """The first leaf, time and row of a NaN or Inf in time-major observations."""
-    obs = {"a": torch.zeros(5, 3, 2), "b": torch.zeros(5, 3), "n": torch.zeros(5, 3, dtype=torch.int64)}
-    assert find_nonfinite(obs) is None
-    obs["b"][4, 1] = torch.inf
-    assert find_nonfinite(obs) == ("obs.b", 4, 1)
-    obs["a"][2, 2, 1] = torch.nan
-    obs["a"][3, 0, 0] = torch.nan
-    assert find_nonfinite(obs) == ("obs.a", 2, 2)
-    assert find_nonfinite(obs["b"]) == ("obs", 4, 1)

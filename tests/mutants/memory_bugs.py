@@ -28,7 +28,10 @@ RESETS = [
         "actor and learner both reset one step late",
         proofs.counters,
         (
-            collect("acted_steps, finals = [], []", "acted_steps, finals, late = [], [], first & False"),
+            collect(
+                "acted_steps, finals, infos = [], [], []",
+                "acted_steps, finals, infos, late = [], [], [], first & False",
+            ),
             collect(NEXT, "obs, first, late = step.obs, late, step.first"),
         ),
     ),

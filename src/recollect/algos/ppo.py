@@ -79,6 +79,8 @@ class PPOConfig:
     """Weight of the entropy bonus."""
     entropy_schedule: Shape = "linear"
     """How the entropy bonus moves over the run: constant, linear or cosine."""
+    entropy_warmup: float = 0.0
+    """The fraction of the run over which the entropy bonus rises from 0."""
     entropy_end: float = 0.1
     """What is left of the entropy bonus at the end, as a fraction."""
     max_grad_norm: float = 0.5
@@ -142,10 +144,9 @@ class PPOConfig:
             _require(value is None or value > 0, f"{name} = {value}: it must be above 0")
         for name in ("value_coef", "entropy", "learning_rate_end", "entropy_end", "gauge_every"):
             _require(getattr(self, name) >= 0, f"{name} = {getattr(self, name)}: it must not be negative")
-        _require(
-            0 <= self.learning_rate_warmup < 1,
-            f"learning_rate_warmup = {self.learning_rate_warmup}: a fraction in [0, 1)",
-        )
+        for name in ("learning_rate_warmup", "entropy_warmup"):
+            value = getattr(self, name)
+            _require(0 <= value < 1, f"{name} = {value}: a fraction in [0, 1)")
 
     @property
     def chunk_length(self) -> int:
@@ -233,6 +234,7 @@ class PPO:
         self._parameters = list(policy.parameters())  # to walk the modules costs more than to clip
         self.generator = torch.Generator(self._parameters[0].device).manual_seed(seed)
         self.updates = 0
+        self._is_checked = False
 
     def update(self, rollout: Rollout, progress: float = 0.0) -> dict[str, float]:
         """One iteration on one rollout; ``progress`` in [0, 1] drives the schedules."""
@@ -241,18 +243,18 @@ class PPO:
         entropy_coef = self._schedule(progress)
         data, metrics = self._targets(rollout)
         chunks = self._cut(rollout, data)
-        if self.updates == 0:
+        if not self._is_checked:
             # Everything, before the first step of all. Later updates look at their first minibatch, a
             # random sample that the loss recomputes anyway.
-            everything = gauges.read(metrics | self._deviation(chunks))
-            gauges.check_deviation(everything, config.tolerance, self.updates)
+            self._check_deviation(metrics | self._deviation(chunks))
+            self._is_checked = True
         steps: list[Stats] = []
         stale: list[Tensor] = []
         for epoch in range(config.epochs):
             if epoch > 0 and (config.refresh_states or config.recompute_advantages):
                 rollout, data = self._refresh(rollout, data)
                 chunks = self._cut(rollout, data)
-            finished = self._epoch(chunks, entropy_coef, steps)
+            finished = self._epoch(chunks, entropy_coef, steps, metrics)
             if self._is_gauged:
                 stale.append(gauges.staleness(policy, rollout))
             if not finished:
@@ -267,17 +269,18 @@ class PPO:
         numbers["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         numbers["entropy_coef"] = entropy_coef
         gauges.check_gradient(numbers, policy, self.updates)
-        gauges.check_deviation(numbers, config.tolerance, self.updates)
         self.updates += 1
         return numbers
 
-    def _epoch(self, chunks: Chunks, entropy_coef: float, steps: list[Stats]) -> bool:
+    def _epoch(self, chunks: Chunks, entropy_coef: float, steps: list[Stats], metrics: Stats) -> bool:
         """One pass over all chunks. False if the KL, or a gradient that is not finite, ended it."""
         config, policy = self.config, self.policy
         for which in minibatches(chunks.count, config.minibatches, self.generator):
             batch = self._burn_in(chunks.take(which))
             count = batch.valid.sum().clamp(min=1)
             total, stats = loss(policy, batch, config, entropy_coef, count)
+            if not steps:
+                self._check_deviation(metrics | stats)
             steps.append(stats)
             if config.target_kl is not None and stats["kl"] > config.target_kl:
                 return False
@@ -293,6 +296,9 @@ class PPO:
                 grad.mul_(scale)
             self.optimizer.step()
         return True
+
+    def _check_deviation(self, metrics: Stats) -> None:
+        gauges.check_deviation(gauges.read(metrics), self.config.tolerance, self.updates)
 
     @torch.no_grad()
     def _deviation(self, chunks: Chunks) -> Stats:
@@ -360,16 +366,14 @@ class PPO:
     def _schedule(self, progress: float) -> float:
         """Set the learning rate of every group; return the entropy coefficient."""
         config = self.config
-        factor = scheduled(
-            1.0,
-            config.learning_rate_end,
-            config.learning_rate_schedule,
-            progress,
-            config.learning_rate_warmup,
+        rate = scheduled(
+            config.learning_rate_end, config.learning_rate_schedule, progress, config.learning_rate_warmup
         )
         for group in self.optimizer.param_groups:
-            group["lr"] = group["base_lr"] * factor
-        return config.entropy * scheduled(1.0, config.entropy_end, config.entropy_schedule, progress)
+            group["lr"] = group["base_lr"] * rate
+        return config.entropy * scheduled(
+            config.entropy_end, config.entropy_schedule, progress, config.entropy_warmup
+        )
 
     @property
     def _is_gauged(self) -> bool:

@@ -17,18 +17,6 @@ from recollect.errors import ConfigError, EnvError, SpaceError
 from recollect.types import Step, Tree
 
 
-def find_nonfinite(obs: Tree, name: str = "obs") -> tuple[str, int, int] | None:
-    """(leaf, t, row) of the first NaN or Inf in observations [T, B, ...], or None."""
-    for leaf_name, leaf in tree.named_leaves(obs, name):
-        if not leaf.is_floating_point():
-            continue
-        finite = torch.isfinite(leaf)
-        if not finite.all():
-            t, row = (~finite).nonzero()[0, :2].tolist()
-            return leaf_name, t, row
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What the checker met: a law about ends is tried only where something ended."""

@@ -184,5 +184,5 @@ def _is_scaled(space: gym.Space) -> bool:
 
 
 def _key(name: str) -> str:
-    """A module's name may hold neither dots nor nothing."""
-    return name.replace(".", "/") or "obs"
+    """A submodule's name: without dots, and never one that a module already has, such as ``items``."""
+    return f"obs/{name.replace('.', '/')}" if name else "obs"

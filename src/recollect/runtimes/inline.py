@@ -42,20 +42,25 @@ class Trainer:
 
     def run(self, steps: int, watch: Watcher | None = None) -> dict[str, float]:
         """Train for ``steps`` more env steps, or until solved. Returns the last update's metrics."""
-        start, actor = self.steps, self._actor()
+        start = self.steps
         with workers.threads(self.threads), _one_intra_op_thread():
             while True:
-                metrics = self._iterate(actor, progress=(self.steps - start) / steps)
+                metrics = self._iterate(progress=(self.steps - start) / steps)
                 advice = self.advisor.watch(metrics)
                 if watch is not None:
                     watch(metrics, advice)
                 if self.steps - start >= steps or self._is_solved():
                     return metrics
 
-    def _iterate(self, actor: Actor, progress: float) -> dict[str, float]:
+    def _iterate(self, progress: float) -> dict[str, float]:
         """Collect one rollout, learn from it, and say how it went."""
         started = time.perf_counter()
-        rollout = actor.collect(version=self.learner.updates)
+        actor = self._actor()
+        try:
+            rollout = actor.collect(version=self.learner.updates)
+        except BaseException:
+            self.restart_episodes()  # the env has gone on, and the actor does not know how far
+            raise
         collected = time.perf_counter()
         metrics = self.learner.update(rollout, progress)
         ended = time.perf_counter()
@@ -64,7 +69,7 @@ class Trainer:
         self.episodes.add(rollout)
         seconds = {**actor.seconds, "learn": ended - collected, "total": ended - started}
         metrics |= {"steps": float(self.steps), "updates": float(self.learner.updates)}
-        metrics |= self.episodes.metrics()
+        metrics |= self.episodes.metrics() | actor.info
         metrics |= {f"speed/{name}": count / max(value, 1e-9) for name, value in seconds.items()}
         self.history.add(metrics)
         return metrics
