@@ -2,7 +2,7 @@
 
 A cue is shown at the first step of an episode, then nothing for a while, then a question: which cue
 was it? One agent has an LSTM and trains until it has solved the task; its twin has no memory and
-trains for as long. Run it with ``make demo``; it takes about two minutes on two cores.
+trains for as long. Run it with ``make demo``; it takes less than a minute on two cores.
 """
 
 from __future__ import annotations

@@ -110,12 +110,12 @@ def _draw_gauges(axis: Any, history: History) -> None:
         ("kl", "KL of the update"),
     ):
         steps, values = history.column(name)
-        if values:
+        if any(values):  # with chunks of whole rollouts nothing is stale
             axis.semilogy(
                 steps, np.maximum(values, 1e-9), label=label, marker="." if name == "staleness" else ""
             )
-    axis.set(xlabel="env steps", title="Honesty gauges", ylim=(1e-9, None))
-    axis.legend(fontsize="small", loc="center right")
+    axis.set(xlabel="env steps", title="Honesty gauges", ylim=(1e-9, 100))
+    axis.legend(fontsize="small", loc="upper center", ncols=2)
     axis.grid(alpha=0.3)
 
 
