@@ -99,7 +99,7 @@ class PPOConfig:
     """Recompute values and advantages under the new weights before every epoch but the first."""
     tolerance: float = 1e-4
     """The run stops if recomputed log-probs or values deviate by more from the recorded ones."""
-    gauge_every: int = 10
+    gauge_every: int = 20
     """Updates between two measurements of the staleness of stored states; 0: never."""
 
     def __post_init__(self) -> None:
