@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -316,3 +317,24 @@ def test_agents_are_rows():
     assert not (dead[:-1] & ~dead[1:] & ~rollout.first[1:T]).any()  # back only at a start
     assert rollout.obs[:T][dead].isnan().all()
     assert torch.isfinite(rollout.obs[:T][rollout.valid]).all()
+
+
+def test_numbers_in_info_reach_the_metrics():
+    """S001-13: the mean over the rollout, by the name that the env gave."""
+
+    class Telling(TensorWorld):
+        def step(self, action):
+            step = super().step(action)
+            return replace(step, info={"fuel": torch.full((self.num_envs,), float(self.told))})
+
+        @property
+        def told(self) -> int:
+            self.count = getattr(self, "count", -1) + 1
+            return self.count
+
+    env = Telling(3)
+    actor = make_actor(env, make_policy(env), rollout=5, chunk=5)
+    actor.collect()
+    assert actor.info == {"info/fuel": 2.0}
+    actor.collect()
+    assert actor.info == {"info/fuel": 7.0}
