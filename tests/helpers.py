@@ -19,7 +19,8 @@ from recollect.actor import Actor
 from recollect.cores.base import Core
 from recollect.envs import GymLoop, GymVector
 from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig, mask_space
+from recollect.policy.heads import HeadConfig
+from recollect.policy.masks import mask_space
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.rollout import Rollout, make_chunks, state_steps
 from recollect.types import Step

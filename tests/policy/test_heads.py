@@ -16,7 +16,8 @@ from recollect import spaces as rspaces
 from recollect import tree
 from recollect.errors import ConfigError, SpaceError
 from recollect.policy.distributions import Distribution, Gaussian, Shaped, TanhGaussian
-from recollect.policy.heads import ActionHead, HeadConfig, check_mask_space, clamp_inward, mask_space
+from recollect.policy.heads import ActionHead, HeadConfig, clamp_inward
+from recollect.policy.masks import check_mask_space, mask_space
 
 INF = float("inf")
 FEATURES = 12

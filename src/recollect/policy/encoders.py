@@ -36,11 +36,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.errors import ConfigError, SpaceError, nearest
+from recollect.policy.masks import ACTION_MASK
 from recollect.spaces import is_image, walk
 from recollect.types import Tree
-
-ACTION_MASK = "action_mask"
-"""The key of a Dict observation under which an action mask travels."""
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     # With the gain that keeps the scale of activations through layers; silu's is 1 / rms(silu(z)).

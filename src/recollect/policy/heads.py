@@ -14,10 +14,7 @@ Tuple, Dict            Joint                    tuple, dict         part by part
 Stored actions have the shapes and dtypes of ``spaces.zeros(action_space, rows)``; what is stored
 is what ``log_prob`` takes, and ``to_env`` is applied on the way to the env only.
 
-Masks (``mask_space`` gives their space; true or 1 = allowed): Discrete(n) takes ``[..., n]``;
-MultiDiscrete one flat ``[..., sum(nvec)]``, choice after choice; a Dict takes a dict, in which
-parts may be missing or None; a Tuple a tuple, in which parts may be None or (). MultiBinary and Box
-take none.
+Masks are described in ``policy/masks.py``.
 """
 
 from __future__ import annotations
@@ -43,6 +40,7 @@ from recollect.policy.distributions import (
     Shaped,
     TanhGaussian,
 )
+from recollect.policy.masks import check_mask, refuse_mask
 from recollect.types import Tree
 
 MAX_SQUASHED_LOG_STD = 1.0
@@ -136,7 +134,7 @@ class _Discrete(nn.Module):
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
         if mask is not None:
-            _check_mask(mask, self.size, self.name)
+            check_mask(mask, self.size, self.name)
         return Categorical(outputs, mask)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -160,7 +158,7 @@ class _MultiDiscrete(nn.Module):
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
         if mask is not None:
-            _check_mask(mask, self.size, self.name)
+            check_mask(mask, self.size, self.name)
         return _shaped(MultiCategorical(outputs, self.nvec, mask), self.shape)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -179,7 +177,7 @@ class _MultiBinary(nn.Module):
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
         if mask is not None:
-            _refuse_mask(self.name, "MultiBinary")
+            refuse_mask(self.name, "MultiBinary")
         return _shaped(Bernoulli(outputs), self.shape)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -224,7 +222,7 @@ class _Box(nn.Module):
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
         if mask is not None:
-            _refuse_mask(self.name, "Box")
+            refuse_mask(self.name, "Box")
         if self.config.state_dependent_std:
             mean, log_std = outputs[..., : self.actions], outputs[..., self.actions :]
         else:
@@ -324,69 +322,6 @@ def _decide_squash(config: HeadConfig, low: np.ndarray, high: np.ndarray, name: 
             "exact. Lower log_std_max, or set squash to false"
         )
     return squash
-
-
-def mask_space(space: gym.Space) -> gym.Space | None:
-    """The space of an action space's masks, for the key ``action_mask`` of a Dict observation space.
-
-    None where nothing can be masked. A Dict leaves such parts out; a Tuple has an empty Tuple there.
-    """
-    if isinstance(space, spaces.Discrete):
-        return spaces.MultiBinary(int(space.n))
-    if isinstance(space, spaces.MultiDiscrete):
-        return spaces.MultiBinary(int(space.nvec.sum()))
-    if isinstance(space, spaces.Dict):
-        masks = {key: mask_space(sub) for key, sub in space.spaces.items()}
-        masks = {key: mask for key, mask in masks.items() if mask is not None}
-        return spaces.Dict(masks) if masks else None
-    if isinstance(space, spaces.Tuple):
-        parts = [mask_space(sub) for sub in space.spaces]
-        if all(part is None for part in parts):
-            return None
-        return spaces.Tuple([spaces.Tuple(()) if part is None else part for part in parts])
-    return None
-
-
-def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "action_mask") -> None:
-    """Raise SpaceError if masks of the space ``mask`` do not fit: to be called once, when building."""
-    if isinstance(mask, spaces.Tuple) and not mask.spaces:
-        return
-    want = mask_space(action_space)
-    if isinstance(want, spaces.Dict) and isinstance(mask, spaces.Dict):
-        subs = cast(spaces.Dict, action_space).spaces
-        for key, sub in mask.spaces.items():
-            if key not in subs:
-                raise SpaceError(
-                    f"{name} has a part '{key}', which the action space has not: it has {list(subs)}"
-                )
-            check_mask_space(subs[key], sub, f"{name}.{key}")
-        return
-    if isinstance(want, spaces.Tuple) and isinstance(mask, spaces.Tuple):
-        subs = cast(spaces.Tuple, action_space).spaces
-        if len(mask.spaces) == len(subs):
-            for i, (action_sub, sub) in enumerate(zip(subs, mask.spaces)):
-                check_mask_space(action_sub, sub, f"{name}.{i}")
-            return
-    if isinstance(want, spaces.MultiBinary) and mask.shape == want.shape:
-        return
-    fix = "leave it out" if want is None else f"it needs {want}"
-    raise SpaceError(
-        f"{name} is {mask}, but the actions that it masks are {action_space}: {fix} "
-        "(recollect.policy.heads.mask_space gives the space of the masks)"
-    )
-
-
-def _check_mask(mask: Tree, size: int, name: str) -> None:
-    if not isinstance(mask, Tensor) or mask.shape[-1:] != (size,):
-        got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
-        raise SpaceError(f"the action mask of {name} is {got}: it needs a tensor [..., {size}], 1 = allowed")
-
-
-def _refuse_mask(name: str, kind: str) -> None:
-    raise SpaceError(
-        f"{name} is a {kind}, which takes no action mask: leave its mask out, or None. "
-        "Only Discrete and MultiDiscrete choices can be forbidden"
-    )
 
 
 def _shaped(base: Distribution, shape: tuple[int, ...]) -> Distribution:

@@ -19,8 +19,9 @@ from recollect import tree
 from recollect.cores import make_core
 from recollect.errors import StateError
 from recollect.policy.distributions import Distribution
-from recollect.policy.encoders import ACTION_MASK, make_encoder
-from recollect.policy.heads import ActionHead, HeadConfig, check_mask_space
+from recollect.policy.encoders import make_encoder
+from recollect.policy.heads import ActionHead, HeadConfig
+from recollect.policy.masks import ACTION_MASK, check_mask_space
 from recollect.policy.normalise import ObservationNorm, PopArt
 from recollect.types import State, Tree
 

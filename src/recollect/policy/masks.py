@@ -1,0 +1,85 @@
+"""Action masks: which choices an observation forbids.
+
+True or 1 means allowed. Discrete(n) takes ``[..., n]``; MultiDiscrete one flat ``[..., sum(nvec)]``,
+choice after choice; a Dict takes a dict, in which parts may be missing or None; a Tuple a tuple, in
+which parts may be None or (). MultiBinary and Box take none.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+import gymnasium as gym
+from gymnasium import spaces
+from torch import Tensor
+
+from recollect.errors import SpaceError
+from recollect.types import Tree
+
+ACTION_MASK = "action_mask"
+"""The key of a Dict observation under which an action mask travels."""
+
+
+def mask_space(space: gym.Space) -> gym.Space | None:
+    """The space of an action space's masks, for the key ``action_mask`` of a Dict observation space.
+
+    None where nothing can be masked. A Dict leaves such parts out; a Tuple has an empty Tuple there.
+    """
+    if isinstance(space, spaces.Discrete):
+        return spaces.MultiBinary(int(space.n))
+    if isinstance(space, spaces.MultiDiscrete):
+        return spaces.MultiBinary(int(space.nvec.sum()))
+    if isinstance(space, spaces.Dict):
+        masks = {key: mask_space(sub) for key, sub in space.spaces.items()}
+        masks = {key: mask for key, mask in masks.items() if mask is not None}
+        return spaces.Dict(masks) if masks else None
+    if isinstance(space, spaces.Tuple):
+        parts = [mask_space(sub) for sub in space.spaces]
+        if all(part is None for part in parts):
+            return None
+        return spaces.Tuple([spaces.Tuple(()) if part is None else part for part in parts])
+    return None
+
+
+def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "action_mask") -> None:
+    """Raise SpaceError if masks of the space ``mask`` do not fit: to be called once, when building."""
+    if isinstance(mask, spaces.Tuple) and not mask.spaces:
+        return
+    want = mask_space(action_space)
+    if isinstance(want, spaces.Dict) and isinstance(mask, spaces.Dict):
+        subs = cast(spaces.Dict, action_space).spaces
+        for key, sub in mask.spaces.items():
+            if key not in subs:
+                raise SpaceError(
+                    f"{name} has a part '{key}', which the action space has not: it has {list(subs)}"
+                )
+            check_mask_space(subs[key], sub, f"{name}.{key}")
+        return
+    if isinstance(want, spaces.Tuple) and isinstance(mask, spaces.Tuple):
+        subs = cast(spaces.Tuple, action_space).spaces
+        if len(mask.spaces) == len(subs):
+            for i, (action_sub, sub) in enumerate(zip(subs, mask.spaces)):
+                check_mask_space(action_sub, sub, f"{name}.{i}")
+            return
+    if isinstance(want, spaces.MultiBinary) and mask.shape == want.shape:
+        return
+    fix = "leave it out" if want is None else f"it needs {want}"
+    raise SpaceError(
+        f"{name} is {mask}, but the actions that it masks are {action_space}: {fix} "
+        "(recollect.policy.masks.mask_space gives the space of the masks)"
+    )
+
+
+def check_mask(mask: Tree, size: int, name: str) -> None:
+    """Raise SpaceError unless ``mask`` is a tensor [..., size]."""
+    if not isinstance(mask, Tensor) or mask.shape[-1:] != (size,):
+        got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
+        raise SpaceError(f"the action mask of {name} is {got}: it needs a tensor [..., {size}], 1 = allowed")
+
+
+def refuse_mask(name: str, kind: str) -> None:
+    """Raise SpaceError: a ``kind`` has nothing to forbid."""
+    raise SpaceError(
+        f"{name} is a {kind}, which takes no action mask: leave its mask out, or None. "
+        "Only Discrete and MultiDiscrete choices can be forbidden"
+    )
