@@ -28,6 +28,12 @@ def trained(**settings):
     return rc.train("delayed-cue", **small, **settings).config
 
 
+def test_what_was_chosen_is_told():
+    agent = rc.train("t-maze", steps=1, progress=False, rollout=8, minibatches=1, env_kwargs={"length": 50})
+    assert agent.preset == {"recurrent_mode": "full", "num_envs": 32}
+    assert "preset recurrent_mode='full'; preset num_envs=32" in agent._opening(agent._need_trainer())
+
+
 def test_the_users_settings_win():
     config = trained()
     assert (config.num_envs, config.ppo.recurrent_mode) == (32, "full")

@@ -67,11 +67,13 @@ def train(
         policy = None
     if _is_made(env) and not {"num_envs", "n_envs"} & settings.keys():
         settings["num_envs"] = _slots(env)
+    chosen: dict[str, Any] = {}
     if config is None and preset and isinstance(env, str):
         network = {} if policy is None else {"policy": policy}
         known = {ALIASES.get(name, name): value for name, value in settings.items()} | network
-        settings |= preset_of(env, known)
-    agent = Agent.create(env, (config or TrainConfig()).override(**settings), policy)
+        chosen = preset_of(env, known)
+    agent = Agent.create(env, (config or TrainConfig()).override(**settings | chosen), policy)
+    agent.preset = chosen
     agent.train(progress=progress, watch=watch)
     return agent
 
@@ -110,6 +112,8 @@ class Agent:
     def __init__(self, policy: Policy, config: TrainConfig, env: EnvSpec | None):
         self.policy, self.config, self.env = policy, config, env
         self.saved: storage.Saved | None = None
+        self.preset: dict[str, Any] = {}
+        """The settings that were chosen for the task beside the user's own."""
         self._trainer: Trainer | None = None
 
     @classmethod
@@ -271,10 +275,11 @@ class Agent:
             stored=len(ppo.state_steps),
         )
         weights = sum(p.numel() for p in policy.parameters())
+        chosen = "".join(f"; preset {name}={value!r}" for name, value in self.preset.items())
         return (
             f"{weights:,} weights; a rollout of {ppo.rollout} steps x {rows} rows takes "
             f"{size.total / 1e6:.3g} MB, {size.states / size.total:.0%} of it stored states; effective "
-            f"horizon {ppo.effective_horizon:.4g} steps"
+            f"horizon {ppo.effective_horizon:.4g} steps{chosen}"
         )
 
     def _need_trainer(self) -> Trainer:
