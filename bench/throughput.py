@@ -47,6 +47,10 @@ def main() -> None:
         f"CartPole through Gymnasium, 16 envs, chunk {chunk}": (position_cartpole, {"chunk": chunk})
         for chunk in (16, 32, 64, 128)
     }
+    work["CartPole through Gymnasium, 16 envs, chunk 32, parallel operations"] = (
+        position_cartpole,
+        {"parallel": "operations"},
+    )
     wide = {"chunk": 32, "encoder": rc.EncoderConfig(hidden=(128,))}
     work["CartPole through Gymnasium, 16 envs, chunk 32, encoder of 128"] = (position_cartpole, wide)
     work["CartPole through Gymnasium, 16 envs, GRU, chunk 32"] = (position_cartpole, {"core": "gru"})
@@ -57,14 +61,14 @@ def main() -> None:
     for task in ("delayed-cue", "repeat-previous", "position-cartpole"):
         work[f"{task}, 256 rows, chunk 32"] = (task, {"num_envs": 256})
     results = {}
-    print(f"{'steps per second':>64} {'total':>9} {'env':>9} {'act':>9} {'learn':>9} {'late/early':>10}")
+    print(f"{'steps per second':>72} {'total':>9} {'env':>9} {'act':>9} {'learn':>9} {'late/early':>10}")
     for name, (env, settings) in work.items():
         rows = settings.get("num_envs", 16)
         updates = few if rows == 16 else max(8, few // 4)
         row = measure(env, updates * rows * 128, **settings)
         results[name] = row
         print(
-            f"{name:>64} {row['total']:>9,} {row['env']:>9,} {row['act']:>9,} {row['learn']:>9,} "
+            f"{name:>72} {row['total']:>9,} {row['env']:>9,} {row['act']:>9,} {row['learn']:>9,} "
             f"{row['late_over_early']:>10}",
             flush=True,
         )

@@ -14,7 +14,7 @@ import torch
 
 import recollect as rc
 from recollect import workers
-from recollect.algos.ppo import PPOConfig
+from recollect.algos.ppo import PPO, PPOConfig
 from recollect.config import ALIASES, TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import AlignmentError, ConfigError
@@ -148,6 +148,22 @@ def case_threads() -> None:
     assert workers._pool.get() is None, "as it was before"
 
 
+def case_parallel() -> None:
+    update = PPO.update
+    for parallel, expected in (("rows", 1), ("operations", 2)):
+        seen: list[int] = []
+
+        def noting(self, *arguments, seen=seen):
+            seen.append(torch.get_num_threads())
+            return update(self, *arguments)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(PPO, "update", noting)
+            trained(threads=2, parallel=parallel)
+        assert set(seen) == {expected}
+    assert torch.get_num_threads() == 1, "as it was before"
+
+
 def case_tolerance() -> None:
     with pytest.raises(AlignmentError, match="raise `tolerance`"):
         trained(tolerance=1e-30)
@@ -171,6 +187,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "last_action_reward": case_last_action_reward,
         "env_kwargs": case_env_kwargs,
         "threads": case_threads,
+        "parallel": case_parallel,
         "policy": moves_weights("policy", PolicyConfig(normalise_value=False)),
         "ppo": moves_weights("ppo", PPOConfig(gamma=0.5)),
     },

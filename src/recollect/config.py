@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -61,6 +61,9 @@ class TrainConfig:
     """Options of the env or task, such as ``horizon``."""
     threads: int | None = None
     """CPU threads while learning (acting uses one); None: all cores that this process may use."""
+    parallel: Literal["rows", "operations"] = "rows"
+    """What those threads share: groups of rows, or every single operation. The second is a tenth faster
+    with few rows and cores to itself, and very slow as soon as another program wants one of them."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """The network."""
     ppo: PPOConfig = field(default_factory=PPOConfig)

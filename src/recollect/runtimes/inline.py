@@ -43,7 +43,8 @@ class Trainer:
     def run(self, steps: int, watch: Watcher | None = None) -> dict[str, float]:
         """Train for ``steps`` more env steps, or until solved. Returns the last update's metrics."""
         start = self.steps
-        with workers.threads(self.threads), _one_intra_op_thread():
+        by_rows = self.threads if self.config.parallel == "rows" else 1
+        with workers.threads(by_rows), _intra_op_threads(1):
             while True:
                 metrics = self._iterate(progress=(self.steps - start) / steps)
                 advice = self.advisor.watch(metrics)
@@ -62,7 +63,8 @@ class Trainer:
             self.restart_episodes()  # the env has gone on, and the actor does not know how far
             raise
         collected = time.perf_counter()
-        metrics = self.learner.update(rollout, progress)
+        with _intra_op_threads(self.threads if self.config.parallel == "operations" else 1):
+            metrics = self.learner.update(rollout, progress)
         ended = time.perf_counter()
         count = int(rollout.valid.sum())
         self.steps += count
@@ -110,10 +112,10 @@ def check_spaces(policy: Policy, env: BatchedEnv) -> None:
 
 
 @contextmanager
-def _one_intra_op_thread() -> Iterator[None]:
-    """Acting is a chain of tiny operations, and learning brings threads of its own: see ``workers``."""
+def _intra_op_threads(count: int) -> Iterator[None]:
+    """Split torch's operations over ``count`` threads for a while. One for acting: they are tiny."""
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(count)
     try:
         yield
     finally:
