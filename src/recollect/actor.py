@@ -53,13 +53,14 @@ class Actor:
         self.info: dict[str, float] = {}
         """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``."""
         self._rollout = allocate(env, policy, rollout, tuple(state_steps), index)
+        self._views = _Views(self._rollout)
 
     @torch.no_grad()
     def collect(self, version: int = 0) -> Rollout:
         """Record T steps. The rollout's tensors are filled anew by the next call."""
         out, policy, env = self._rollout, self.policy, self.env
         obs, first, state = self.obs, self.first, self.state
-        views = _Views(out)
+        views = self._views
         stored = {step: slot for slot, step in enumerate(out.state_steps)}
         acted_steps, finals, infos = [], [], []
         env_seconds, started = 0.0, time.perf_counter()

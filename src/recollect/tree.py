@@ -111,11 +111,6 @@ def empty(like: Tree, lead: tuple[int, ...], device: torch.device | str | None =
     )
 
 
-def detach(tree: Tree) -> Tree:
-    """Cut every leaf from the autograd graph."""
-    return map(lambda leaf: leaf.detach(), tree)
-
-
 def clone(tree: Tree) -> Tree:
     """A copy that shares no memory."""
     return map(lambda leaf: leaf.detach().clone(), tree)

@@ -156,7 +156,7 @@ LOSSES = [
                 "unroll",
                 UNROLL,
                 "steps = []\n    for x_t, first_t in zip(x, first):\n"
-                "        y, state = self.core.step(x_t, tree.detach(state), first_t)\n"
+                "        y, state = self.core.step(x_t, tree.clone(state), first_t)\n"
                 "        steps.append(y)\n    y = torch.stack(steps)",
             ),
         ),
