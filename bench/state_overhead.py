@@ -41,7 +41,7 @@ def main() -> None:
     args = parser.parse_args()
     rows: list[dict[str, float]] = []
     agent = rc.train(
-        position_cartpole, steps=40 * 2048, threads=1, progress=False, watch=lambda m, _: rows.append(m)
+        position_cartpole, steps=40 * 2048, threads=1, progress=False, callbacks=[lambda _, m: rows.append(m)]
     )
     trainer = agent._trainer
     assert trainer is not None

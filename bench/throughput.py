@@ -23,7 +23,9 @@ import recollect as rc
 def measure(env: Any, steps: int, **settings: Any) -> dict[str, Any]:
     """Train for ``steps`` and take the median speeds of all updates but the first few."""
     rows: list[dict[str, float]] = []
-    rc.train(env, steps=steps, progress=False, watch=lambda metrics, _: rows.append(metrics), **settings)
+    rc.train(
+        env, steps=steps, progress=False, callbacks=[lambda _, metrics: rows.append(metrics)], **settings
+    )
     warm = rows[3:]
     result = {
         part: round(statistics.median(row[f"speed/{part}"] for row in warm))

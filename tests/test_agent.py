@@ -268,14 +268,14 @@ def test_training_goes_on_cleanly_after_an_interrupted_rollout():
     assert firsts[0].all()
 
 
-def test_evaluation_from_a_watcher_restarts_the_episodes_of_an_env_object():
+def test_evaluation_from_a_callback_restarts_the_episodes_of_an_env_object():
     """S001-5: the env is one, so training begins new episodes after it was lent."""
     env = TensorWorld(3)
     agent = rc.Agent.create(env, rc.TrainConfig().override(rollout=8, chunk=4, minibatches=1, num_envs=3))
     firsts: list[torch.Tensor] = []
     with pytest.MonkeyPatch.context() as patch:
         note_firsts(patch, firsts)
-        agent.train(steps=48, progress=False, watch=lambda *_: agent.evaluate(episodes=3))
+        agent.train(steps=48, progress=False, callbacks=[lambda *_: agent.evaluate(episodes=3)])
     assert all(first.all() for first in firsts)
 
 

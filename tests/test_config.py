@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import tempfile
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +23,7 @@ from recollect.errors import AlignmentError, ConfigError
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import ActionHead, HeadConfig
 from recollect.policy.policy import PolicyConfig
+from recollect.runs import Run
 from tests.helpers import TensorWorld
 
 BASE: dict[str, Any] = {
@@ -38,10 +41,10 @@ BASE: dict[str, Any] = {
 TASK = {**BASE, "num_envs": 3, "env_kwargs": {"horizon": 1}}
 
 
-def trained(env: Any = None, watch: Any = None, **settings: Any) -> rc.Agent:
+def trained(env: Any = None, callbacks: Any = (), **settings: Any) -> rc.Agent:
     """Two updates of 12 steps in 3 rows, unless the settings say otherwise."""
     env = TensorWorld(3) if env is None else env
-    return rc.train(env, progress=False, watch=watch, **(BASE | settings))
+    return rc.train(env, progress=False, callbacks=callbacks, **(BASE | settings))
 
 
 def weights(**settings: Any) -> dict[str, torch.Tensor]:
@@ -143,7 +146,7 @@ def case_env_kwargs() -> None:
 def case_threads() -> None:
     for threads in (1, 2):
         seen: list[Any] = []
-        trained(threads=threads, watch=lambda *_, seen=seen: seen.append(workers._pool.get()))
+        trained(threads=threads, callbacks=[lambda *_, seen=seen: seen.append(workers._pool.get())])
         assert all((use[1] if use else 1) == threads for use in seen)
     assert workers._pool.get() is None, "as it was before"
 
@@ -175,6 +178,69 @@ def case_gauge_every() -> None:
         assert [i for i, row in enumerate(rows) if "staleness" in row] == expected
 
 
+def in_a_run(**settings: Any) -> Run:
+    """The folder of a run of two updates."""
+    run = trained("delayed-cue", **(TASK | settings), run=f"{RUNS.name}/{uuid.uuid4().hex}").run
+    assert run is not None
+    return run
+
+
+RUNS = tempfile.TemporaryDirectory(prefix="recollect-test-")
+
+
+def case_run() -> None:
+    assert len(in_a_run().metrics()) == 2
+    assert trained("delayed-cue", **TASK).run is None
+
+
+def case_init_from() -> None:
+    run = in_a_run()
+    plain = {name: value for name, value in TASK.items() if name not in ("core", "encoder", "head")}
+    first = Watched()
+    trained("delayed-cue", **plain, init_from=str(run.path), callbacks=[first])
+    loaded = rc.load(run.path).policy.state_dict()
+    assert equal(first.weights, loaded)
+
+
+class Watched(rc.Callback):
+    """The weights before the first update."""
+
+    def on_start(self, training: Any) -> None:
+        self.weights = {k: v.clone() for k, v in training.agent.policy.state_dict().items()}
+
+
+def case_eval_every() -> None:
+    counts = [len(in_a_run(eval_every=n, eval_episodes=2).evaluations()) for n in (0, 36, 72)]
+    assert counts == [0, 2, 1]
+
+
+def case_eval_episodes() -> None:
+    for episodes in (2, 5):
+        rows = in_a_run(eval_every=36, eval_episodes=episodes).evaluations()
+        assert [len(row["returns"]) for row in rows] == [episodes] * 2
+
+
+def case_checkpoint_every() -> None:
+    names = [[int(p.name) for p in in_a_run(checkpoint_every=n).checkpoints()] for n in (None, 36)]
+    assert names == [[0, 72], [0, 36, 72]]
+
+
+def case_keep_checkpoints() -> None:
+    run = in_a_run(checkpoint_every=1, keep_checkpoints=1)
+    assert [int(p.name) for p in run.checkpoints()] == [72]
+
+
+def case_max_seconds() -> None:
+    assert trained(steps=360, max_seconds=1e-9).steps == 36
+    assert trained(steps=360, max_seconds=1e9).steps == 360
+
+
+def case_sinks() -> None:
+    assert not (in_a_run().path / "tensorboard").exists()
+    pytest.importorskip("tensorboard")
+    assert (in_a_run(sinks=("tensorboard",)).path / "tensorboard").exists()
+
+
 BURN = {"recurrent_mode": "burn_in", "burn_in_steps": 2}
 CASES: dict[type, dict[str, Callable[[], None]]] = {
     TrainConfig: {
@@ -186,6 +252,14 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "target_episodes": case_target_episodes,
         "last_action_reward": case_last_action_reward,
         "env_kwargs": case_env_kwargs,
+        "run": case_run,
+        "init_from": case_init_from,
+        "eval_every": case_eval_every,
+        "eval_episodes": case_eval_episodes,
+        "checkpoint_every": case_checkpoint_every,
+        "keep_checkpoints": case_keep_checkpoints,
+        "max_seconds": case_max_seconds,
+        "sinks": case_sinks,
         "threads": case_threads,
         "parallel": case_parallel,
         "policy": moves_weights("policy", PolicyConfig(normalise_value=False)),

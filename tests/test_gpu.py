@@ -35,7 +35,7 @@ def test_training_runs_and_reproduces_what_was_recorded(core, task):
         chunk=7,
         steps=16 * 40 * 4,
         progress=False,
-        watch=lambda metrics, _: rows.append(metrics),
+        callbacks=[lambda _, metrics: rows.append(metrics)],
     )
     assert len(rows) == 4
     assert max(row["deviation/log_prob"] for row in rows) < 1e-4

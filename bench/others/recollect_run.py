@@ -7,16 +7,12 @@ The work is that of task.py; all else is the default of ``recollect.train``.
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import asdict
+from typing import Any
 
 import task
 
 import recollect as rc
-
-
-class Enough(Exception):  # noqa: N818 - not an error: the way out of a run that has shown what it should
-    """The run has shown what was asked."""
 
 
 def main() -> None:
@@ -37,20 +33,19 @@ def main() -> None:
     config = rc.TrainConfig().override(steps=args.steps, seed=args.seed, threads=args.threads, **chosen)
     meter = task.Meter(args)
 
-    def watch(metrics: dict[str, float], advice: list[str]) -> None:
+    def watch(training: Any, metrics: dict[str, float]) -> None:
         is_full = metrics["episodes"] >= task.TARGET_EPISODES
         if meter.update(int(metrics["steps"]), mean=metrics["return"] if is_full else None):
-            raise Enough
+            training.stop("it has shown what was asked")
 
     meter.start()
-    with contextlib.suppress(Enough):
-        rc.train(
-            task.position_cartpole,
-            config=config,
-            target_episodes=task.TARGET_EPISODES,
-            progress=False,
-            watch=watch,
-        )
+    rc.train(
+        task.position_cartpole,
+        config=config,
+        target_episodes=task.TARGET_EPISODES,
+        progress=False,
+        callbacks=[watch],
+    )
     parts = {"encoder": asdict(chosen["encoder"]), "core": asdict(chosen["core"])}
     settings = {
         "set": chosen | parts,

@@ -1,21 +1,58 @@
-"""Recollect trains reinforcement-learning agents with memory, and proves that the memory is right."""
+"""Recollect trains reinforcement-learning agents with memory, and proves that the memory is right.
 
-import recollect.tasks  # noqa: F401  (registers the built-in tasks with Gymnasium)
-from recollect.agent import Agent, load, train
-from recollect.config import TrainConfig
-from recollect.cores import Core, GRUConfig, LSTMConfig, NoneConfig
-from recollect.evaluate import Evaluation
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
-from recollect.policy.policy import Policy, PolicyConfig
-from recollect.session import Session
-from recollect.types import Step
+The names below are imported when they are first used: ``recollect --help`` should not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from recollect.registry import register_tasks
+
+if TYPE_CHECKING:
+    from recollect.agent import Agent
+    from recollect.api import load, resume, train
+    from recollect.callbacks import Callback, EarlyStopping
+    from recollect.config import TrainConfig
+    from recollect.cores import Core, GRUConfig, LSTMConfig, NoneConfig
+    from recollect.evaluate import Evaluation
+    from recollect.policy.encoders import EncoderConfig
+    from recollect.policy.heads import HeadConfig
+    from recollect.policy.policy import Policy, PolicyConfig
+    from recollect.runs import Run
+    from recollect.session import Session
+    from recollect.types import Step
+    from recollect.verify import verify
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "Agent": "agent",
+    "Callback": "callbacks",
+    "Core": "cores",
+    "EarlyStopping": "callbacks",
+    "EncoderConfig": "policy.encoders",
+    "Evaluation": "evaluate",
+    "GRUConfig": "cores",
+    "HeadConfig": "policy.heads",
+    "LSTMConfig": "cores",
+    "NoneConfig": "cores",
+    "Policy": "policy.policy",
+    "PolicyConfig": "policy.policy",
+    "Run": "runs",
+    "Session": "session",
+    "Step": "types",
+    "TrainConfig": "config",
+    "load": "api",
+    "resume": "api",
+    "train": "api",
+    "verify": "verify",
+}
+
 __all__ = [
     "Agent",
+    "Callback",
     "Core",
+    "EarlyStopping",
     "EncoderConfig",
     "Evaluation",
     "GRUConfig",
@@ -24,9 +61,26 @@ __all__ = [
     "NoneConfig",
     "Policy",
     "PolicyConfig",
+    "Run",
     "Session",
     "Step",
     "TrainConfig",
     "load",
+    "resume",
     "train",
+    "verify",
 ]
+
+register_tasks()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'recollect' has no attribute {name!r}")
+    value = getattr(import_module(f"recollect.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from recollect import spaces, tree
-from recollect.envs.batched import BatchedEnv
+from recollect.envs.batched import BatchedEnv, Resumable
+from recollect.errors import StateError
 from recollect.policy.policy import Policy
 from recollect.rollout import Finals, Rollout
 from recollect.types import State, Tree
@@ -54,6 +55,38 @@ class Actor:
         """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``."""
         self._rollout = allocate(env, policy, rollout, tuple(state_steps), index)
         self._views = _Views(self._rollout)
+
+    def snapshot(self) -> dict[str, Tensor] | None:
+        """All that decides the next rollouts, between two of them; None if the env cannot tell its part."""
+        if not isinstance(self.env, Resumable):
+            return None
+        own = {
+            "first": self.first,
+            "rng": self.generator.get_state(),
+            "sequence": torch.tensor(self.sequence),
+        }
+        env = {f"env:{name}": leaf for name, leaf in self.env.snapshot().items()}
+        return own | env | dict(tree.named_leaves(self.state, "state"))
+
+    def restore(self, snapshot: dict[str, Tensor]) -> None:
+        """Go on from what ``snapshot`` returned, with the same policy and an env of the same kind."""
+        assert isinstance(self.env, Resumable)
+        device = self.env.device
+        want = tree.spec(self.state, lead=0)
+        found = {name: leaf.to(device) for name, leaf in snapshot.items()}
+        state = {name.removeprefix("state"): leaf for name, leaf in found.items() if name.startswith("state")}
+        given = {name.removeprefix("."): (tuple(leaf.shape), leaf.dtype) for name, leaf in state.items()}
+        if given != want or found["first"].shape != self.first.shape:
+            raise StateError(
+                f"the saved memories have leaves {given}, this actor's {want}: were they saved with another "
+                "core or another num_envs?"
+            )
+        self.state = tree.from_named(self.state, found, "state")
+        self.first = found["first"]
+        self.generator.set_state(snapshot["rng"])
+        self.sequence = int(snapshot["sequence"])
+        env = {name.removeprefix("env:"): leaf for name, leaf in found.items() if name.startswith("env:")}
+        self.obs = tree.clone(self.env.restore(env))
 
     @torch.no_grad()
     def collect(self, version: int = 0) -> Rollout:

@@ -1,9 +1,9 @@
-"""The Python API: train an agent, ask it for actions, keep it, load it, train it on."""
+"""An agent: a policy with the config that made it, ready to train, act, be measured and be kept."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,113 +12,69 @@ import numpy as np
 import torch
 
 from recollect import exchange, storage, tree
-from recollect.config import ALIASES, TrainConfig
+from recollect.callbacks import Callback
+from recollect.config import TrainConfig
+from recollect.display import make_display
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym import make_env
+from recollect.envs.named import is_importing, resolve_env
 from recollect.envs.wrappers import LastActionReward
-from recollect.errors import ConfigError, StateError
+from recollect.errors import ConfigError, Interrupted, StateError
 from recollect.evaluate import Evaluation, evaluate
 from recollect.metrics import History
 from recollect.policy.policy import Policy, PolicyConfig
-from recollect.presets import preset as preset_of
-from recollect.progress import Progress
 from recollect.rollout import rollout_bytes
-from recollect.runtimes.inline import Trainer, Watcher, check_spaces
+from recollect.runs import Run
+from recollect.runtimes.inline import Trainer, check_spaces
 from recollect.session import Session
+from recollect.sinks import make_sinks
+from recollect.storage import Learned
+from recollect.training import Training
 from recollect.types import State
 
 EnvSpec = str | Callable[..., gym.Env] | gym.Env | gym.vector.VectorEnv | BatchedEnv
-"""A Gymnasium id or task name, a callable that makes an env, one env, a VectorEnv, or a BatchedEnv."""
+"""A Gymnasium id, a task's name or ``module:attribute``, a callable that makes an env, one env, a
+VectorEnv, or a BatchedEnv."""
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
 """Makes a policy for an observation space and an action space."""
+Callbacks = Iterable[Callback | Callable[..., Any]]
+"""Objects of subclasses of ``Callback``, or functions (training, metrics)."""
 
-
-def train(
-    env: EnvSpec,
-    *,
-    policy: PolicyFactory | PolicyConfig | None = None,
-    progress: bool = True,
-    watch: Watcher | None = None,
-    config: TrainConfig | None = None,
-    preset: bool = True,
-    **settings: Any,
-) -> Agent:
-    """Train an agent with memory by recurrent PPO.
-
-    Args:
-        env: a Gymnasium id, a built-in task's name, a callable that makes an env, a Gymnasium
-            VectorEnv, or a BatchedEnv.
-        policy: a config, or a factory ``(observation_space, action_space) -> Policy``, in place of
-            the settings ``encoder``, ``core`` and ``head``.
-        progress: show progress in the terminal.
-        watch: called after every update with its metrics and new advice.
-        config: settings to start from; ``settings`` go on top.
-        preset: for a built-in task and without ``config``, start from the settings that suit it
-            (``recollect.presets``).
-        **settings: any field of ``TrainConfig``, ``PPOConfig`` or ``PolicyConfig`` by its name.
-
-    Example:
-        >>> agent = train("recollect/TMaze-v0", core="lstm", steps=300_000)  # doctest: +SKIP
-    """
-    if not isinstance(config, TrainConfig | None):
-        raise ConfigError(f"config is a {type(config).__name__}: give a TrainConfig, or settings by name")
-    if isinstance(policy, PolicyConfig):
-        settings["policy"] = policy
-        policy = None
-    if _is_made(env) and not {"num_envs", "n_envs"} & settings.keys():
-        settings["num_envs"] = _slots(env)
-    chosen: dict[str, Any] = {}
-    if config is None and preset and isinstance(env, str):
-        network = {} if policy is None else {"policy": policy}
-        known = {ALIASES.get(name, name): value for name, value in settings.items()} | network
-        chosen = preset_of(env, known)
-    agent = Agent.create(env, (config or TrainConfig()).override(**settings | chosen), policy)
-    agent.preset = chosen
-    agent.train(progress=progress, watch=watch)
-    return agent
-
-
-def load(
-    path: str | Path,
-    *,
-    env: EnvSpec | None = None,
-    policy: PolicyFactory | None = None,
-    device: str | None = None,
-) -> Agent:
-    """An agent from the folder that ``Agent.save`` wrote. Executes nothing from that folder.
-
-    Args:
-        path: the folder.
-        env: the env, if the agent was not trained on a named one.
-        policy: the factory, if the agent was made with one, or with an encoder or core factory.
-        device: where it shall live; None: where it was trained, or the CPU if there is no GPU here.
-    """
-    saved = storage.read(Path(path))
-    make_policy = policy or saved.policy_config().build
-    network = _made(make_policy, saved.observation_space, saved.action_space)
-    storage.load_weights(network, saved)
-    config = saved.config(network)
-    if device is None and not torch.cuda.is_available():
-        device = "cpu"
-    config = replace(config, device=device or config.device)
-    agent = Agent(network.to(config.device), config, saved.env if env is None else env)
-    agent.saved = saved
-    return agent
+UNKNOWN = "the env of this agent is not known by name, or its name would run code: give it again with env=... (--env)"
 
 
 class Agent:
     """A policy with the config that made it and, where known, the env that it was made for."""
 
-    def __init__(self, policy: Policy, config: TrainConfig, env: EnvSpec | None):
+    def __init__(
+        self,
+        policy: Policy,
+        config: TrainConfig,
+        env: EnvSpec | None,
+        *,
+        learned: Learned | None = None,
+        preset: dict[str, Any] | None = None,
+    ):
         self.policy, self.config, self.env = policy, config, env
-        self.saved: storage.Saved | None = None
-        self.preset: dict[str, Any] = {}
+        self.preset = preset or {}
         """The settings that were chosen for the task beside the user's own."""
+        self.history = History()
+        """The metrics of the training so far."""
+        self.run: Run | None = None
+        """The run folder, if it has one."""
+        self._learned = learned or Learned()  # until there is a trainer, which then knows better
         self._trainer: Trainer | None = None
 
     @classmethod
-    def create(cls, env: EnvSpec, config: TrainConfig, policy: PolicyFactory | None = None) -> Agent:
-        """A new, untrained agent for ``env``."""
+    def create(
+        cls,
+        env: EnvSpec,
+        config: TrainConfig,
+        policy: PolicyFactory | None = None,
+        *,
+        preset: dict[str, Any] | None = None,
+    ) -> Agent:
+        """A new, untrained agent for ``env``; ``preset``: which settings of ``config`` nobody asked for."""
         if config.device.startswith("cuda") and not torch.cuda.is_available():
             raise ConfigError(f"device = {config.device!r}, but torch sees no GPU here: use device='cpu'")
         if policy is not None and config.policy != PolicyConfig():
@@ -130,44 +86,95 @@ class Agent:
         with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
             torch.manual_seed(config.seed)
             make = policy or config.policy.build
-            network = _made(make, batched.observation_space, batched.action_space)
-        agent = cls(network.to(config.device), config, env)
+            network = made_policy(make, batched.observation_space, batched.action_space)
+        agent = cls(network.to(config.device), config, env, preset=preset)
         agent._trainer = Trainer(batched, network, config)
         return agent
 
     @property
-    def history(self) -> History:
-        """The metrics of the training in this process."""
-        return self._need_trainer().history
+    def env_name(self) -> str | None:
+        """The env's name, if it has one that can be written down."""
+        return self.env if isinstance(self.env, str) else None
+
+    @property
+    def can_make_env(self) -> bool:
+        """Whether the env can be made a second time."""
+        return self.env is not None and not is_made(self.env)
 
     @property
     def steps(self) -> int:
         """Env steps trained so far, those before a save and load among them."""
-        if self._trainer is not None:
-            return self._trainer.steps
-        return 0 if self.saved is None else self.saved.steps
+        return self._learned.steps if self._trainer is None else self._trainer.steps
 
     def train(
-        self, steps: int | None = None, *, progress: bool = True, watch: Watcher | None = None
+        self,
+        steps: int | None = None,
+        *,
+        progress: bool | str = True,
+        callbacks: Callbacks = (),
+        command: list[str] | None = None,
     ) -> dict[str, float]:
         """Train for ``steps`` more env steps (the config's number if None). Returns the last metrics.
 
         Weights, optimiser and statistics go on; schedules run anew over these steps, and after a
         load the envs begin new episodes.
+
+        Args:
+            steps: env steps.
+            progress: show it: True for whatever fits where we are, False for nothing, or "live",
+                "plain", "json", "notebook".
+            callbacks: told what happens; see ``recollect.Callback``.
+            command: what was typed, for the run folder.
         """
         steps = self.config.steps if steps is None else steps
         if steps < 1:
             raise ConfigError(f"steps = {steps}: it must be at least 1")
         trainer = self._need_trainer()
-        end = trainer.steps + steps
-        with Progress(trainer.steps, end, shown=progress, opening=self._opening(trainer)) as shown:
+        trainer.begin(steps)
+        if self.run is None and self.config.run is not None:
+            self.run = Run.create(self.config.run, self, command=command)
+        return self._fit(trainer, progress, callbacks)
 
-            def both(metrics: dict[str, float], advice: list[str]) -> None:
-                shown.show(metrics, advice)
-                if watch is not None:
-                    watch(metrics, advice)
+    def resume(
+        self, run: Run, *, steps: int | None = None, progress: bool | str = True, callbacks: Callbacks = ()
+    ) -> dict[str, float]:
+        """Go on with the run whose checkpoint this agent is; ``recollect.resume`` is the way to call it."""
+        self.run = run
+        trainer = self._need_trainer()
+        if steps is not None:
+            trainer.begin(steps)
+        return self._fit(trainer, progress, callbacks, resumed=self._learned)
 
-            return trainer.run(steps, both)
+    def _fit(
+        self, trainer: Trainer, progress: bool | str, callbacks: Callbacks, *, resumed: Learned | None = None
+    ) -> dict[str, float]:
+        told = [make_display(progress), *make_sinks(self.config.sinks), *callbacks]
+        opening, seconds = self._opening(trainer), 0.0
+        with nullcontext() if self.run is None else self.run.writing():
+            if resumed is not None and self.run is not None:
+                self.run.rewind(resumed.steps)
+                self.history = self.run.history()
+                seconds = 0.0 if resumed.trainer is None else resumed.trainer.numbers["seconds"]
+                how = "bit for bit" if trainer.is_exact else "in new episodes: this env cannot tell its state"
+                opening = f"goes on at step {resumed.steps:,}, {how}\n{opening}"
+            training = Training(self, trainer, callbacks=told, run=self.run, seconds=seconds, opening=opening)
+            metrics = training.fit()
+        if training.reason == "interrupt":
+            raise Interrupted(f"stopped at step {training.steps:,} and saved", training.signal)
+        return metrics
+
+    def close(self) -> None:
+        """Close the training env. An agent is also a context manager that does so."""
+        if self._trainer is not None and self.can_make_env:
+            self._learned = self._trainer.learned(live=False)
+            self._trainer.env.close()
+            self._trainer = None
+
+    def __enter__(self) -> Agent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def evaluate(
         self,
@@ -188,8 +195,8 @@ class Agent:
         if env_kwargs is None and env is not None and env is not self.env:
             env_kwargs = {}
         if source is None:
-            raise ConfigError("the env of this agent is not known by name: pass env=... to evaluate")
-        if not _is_made(source):
+            raise ConfigError(UNKNOWN)
+        if not is_made(source):
             batched = _open(source, self.config, num_envs or min(episodes, 16), env_kwargs)
             try:
                 return self._evaluate(batched, episodes, seed, deterministic)
@@ -243,21 +250,16 @@ class Agent:
 
     def save(self, path: str | Path) -> Path:
         """Write the agent into a folder: weights and optimiser as safetensors, the rest as JSON."""
-        if self._trainer is not None:
-            optimizer = storage.learner_tensors(self._trainer.learner)
-            updates = self._trainer.learner.updates
-        else:
-            optimizer = {} if self.saved is None else self.saved.optimizer
-            updates = 0 if self.saved is None else self.saved.updates
-        return storage.write(
-            Path(path),
-            self.policy,
-            self.config,
-            self.env,
-            optimizer=optimizer,
-            steps=self.steps,
-            updates=updates,
-        )
+        learned = self._learned if self._trainer is None else self._trainer.learned(live=False)
+        return storage.write(Path(path), self.policy, self.config, self.env_name, learned)
+
+    def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv:
+        """A new env like the one that it was trained in, without the wrappers that the config adds."""
+        if self.env is None:
+            raise ConfigError(UNKNOWN)
+        kwargs = self.config.env_kwargs if env_kwargs is None else env_kwargs
+        device = torch.device(self.config.device)
+        return make_env(_resolved(self.env), num_envs, device=device, env_kwargs=kwargs)
 
     def _evaluate(self, env: BatchedEnv, episodes: int, seed: int, deterministic: bool) -> Evaluation:
         check_spaces(self.policy, env)
@@ -285,11 +287,9 @@ class Agent:
     def _need_trainer(self) -> Trainer:
         if self._trainer is None:
             if self.env is None:
-                raise ConfigError("the env of this agent is not known by name: use load(path, env=...)")
+                raise ConfigError(UNKNOWN)
             self._trainer = Trainer(_open(self.env, self.config), self.policy, self.config)
-            if self.saved is not None:
-                storage.load_learner(self._trainer.learner, self.saved)
-                self._trainer.steps = self.saved.steps
+            self._trainer.restore(self._learned)
         return self._trainer
 
     def _starts(self, episode_start: Any, rows: int) -> torch.Tensor:
@@ -310,23 +310,30 @@ def _open(
     Without ``num_envs`` and ``env_kwargs`` an env object comes as it is, any other as in the config.
     """
     if num_envs is None:
-        num_envs = _slots(env) if _is_made(env) else config.num_envs
+        num_envs = slots(env) if is_made(env) else config.num_envs
     if env_kwargs is None:
-        env_kwargs = {} if _is_made(env) else config.env_kwargs
-    batched = make_env(env, num_envs, device=torch.device(config.device), env_kwargs=env_kwargs)
+        env_kwargs = {} if is_made(env) else config.env_kwargs
+    batched = make_env(_resolved(env), num_envs, device=torch.device(config.device), env_kwargs=env_kwargs)
     return LastActionReward(batched) if config.last_action_reward else batched
 
 
-def _is_made(env: EnvSpec) -> bool:
+def _resolved(env: EnvSpec) -> EnvSpec:
+    """``module:attribute`` imported, anything else as it is."""
+    return resolve_env(env) if isinstance(env, str) and is_importing(env) else env
+
+
+def is_made(env: EnvSpec) -> bool:
     """Whether it is an env object and not the name or the maker of one."""
     return isinstance(env, gym.Env | gym.vector.VectorEnv | BatchedEnv) and not isinstance(env, type)
 
 
-def _slots(env: Any) -> int:
+def slots(env: Any) -> int:
+    """How many env slots an env object has."""
     return 1 if isinstance(env, gym.Env) else env.num_envs
 
 
-def _made(make: PolicyFactory, observation_space: gym.Space, action_space: gym.Space) -> Policy:
+def made_policy(make: PolicyFactory, observation_space: gym.Space, action_space: gym.Space) -> Policy:
+    """What the factory makes, if it is a policy."""
     if not callable(make):
         raise ConfigError(
             f"policy is a {type(make).__name__}: give a PolicyConfig, or a function (observation_space, "

@@ -37,6 +37,8 @@ ALIASES = {
     "normalize_observations": "normalise_observations",
 }
 """Names of Stable-Baselines3 and CleanRL, and ours for them."""
+SINKS = ("tensorboard", "wandb")
+"""What ``sinks`` may name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,22 @@ class TrainConfig:
     """Also show the policy its last action and reward."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Options of the env or task, such as ``horizon``."""
+    run: str | None = None
+    """The folder that the run is kept in: config, metrics, checkpoints. None: nothing is written."""
+    init_from: str | None = None
+    """Start from the weights and statistics of this run or saved agent, with a new optimiser."""
+    eval_every: int = 0
+    """Env steps between two evaluations; 0: none while training."""
+    eval_episodes: int = 100
+    """Episodes of each evaluation."""
+    checkpoint_every: int | None = None
+    """Env steps between two checkpoints; None: about a minute. One at the end is always written."""
+    keep_checkpoints: int = 3
+    """How many of the latest checkpoints stay. The best by evaluation stays besides."""
+    max_seconds: float | None = None
+    """Stop after so many seconds of training; those before a resume count."""
+    sinks: tuple[str, ...] = ()
+    """Where else the metrics go: "tensorboard", "wandb"."""
     threads: int | None = None
     """CPU threads while learning (acting uses one); None: all cores that this process may use."""
     parallel: Literal["rows", "operations"] = "rows"
@@ -73,12 +91,21 @@ class TrainConfig:
         """Refuse what cannot be meant."""
         check_fields(self)
         check_fields(self.policy)
-        for name in ("steps", "num_envs", "target_episodes", "threads"):
+        counts = ("steps", "num_envs", "target_episodes", "threads", "eval_episodes")
+        for name in (*counts, "checkpoint_every", "keep_checkpoints"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} = {value}: it must be at least 1")
-        if self.seed < 0:
-            raise ConfigError(f"seed = {self.seed}: it must not be negative")
+        for name in ("seed", "eval_every"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} = {getattr(self, name)}: it must not be negative")
+        if self.max_seconds is not None and not self.max_seconds > 0:
+            raise ConfigError(f"max_seconds = {self.max_seconds}: it must be above 0")
+        for sink in self.sinks:
+            if sink not in SINKS:
+                raise ConfigError(
+                    f"sinks has {sink!r}{nearest(str(sink), SINKS)}: choose {' or '.join(SINKS)}"
+                )
         try:
             torch.device(self.device)
         except RuntimeError:

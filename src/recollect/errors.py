@@ -34,6 +34,18 @@ class DivergedError(RecollectError, RuntimeError):
     """NaN or Inf in a loss, a gradient or a weight."""
 
 
+class StorageError(RecollectError, OSError):
+    """Something could not be written: a full disk, a folder without permission."""
+
+
+class Interrupted(KeyboardInterrupt):  # no RecollectError: nothing is wrong, and ``except`` must not stop it
+    """Ctrl-C or SIGTERM ended a run, after it was saved."""
+
+    def __init__(self, message: str, signal: int):
+        super().__init__(message)
+        self.signal = signal
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """ " (did you mean 'x'?)" for the known name closest to ``name``; nothing if none is close."""
     close = difflib.get_close_matches(name.lower(), list(known), n=1)

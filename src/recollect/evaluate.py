@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,16 @@ class Evaluation:
         picks = rng.integers(len(self.returns), size=(2000, len(self.returns)))
         low, high = np.quantile(self.returns[picks].mean(1), [0.025, 0.975])
         return float(low), float(high)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain JSON."""
+        return {
+            "mean": self.mean,
+            "std": self.std,
+            "interval": list(self.interval),
+            "returns": self.returns.tolist(),
+            "lengths": self.lengths.tolist(),
+        }
 
     def __str__(self) -> str:
         low, high = self.interval

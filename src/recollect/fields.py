@@ -17,6 +17,9 @@ def check_fields(config: Any) -> None:
     hints = get_type_hints(type(config))
     for field in dataclasses.fields(config):
         value, hint = getattr(config, field.name), hints[field.name]
+        if isinstance(value, list) and get_origin(hint) is tuple:
+            value = tuple(value)
+            object.__setattr__(config, field.name, value)
         if not _fits(value, hint):
             raise ConfigError(f"{field.name} = {value!r}: it needs {_words(hint)}")
         plain = _plain(value, hint)

@@ -13,6 +13,7 @@ from recollect.rollout import Rollout
 GLOSSARY = {
     "steps": "valid env steps so far, over all rows",
     "updates": "rollouts learned from so far",
+    "lag": "updates between the weights that acted and those that learned: 0 in one process",
     "episodes": "episodes finished so far",
     "return": "mean return of the last finished episodes (`target_episodes` of them), unscaled rewards",
     "length": "mean length of the same episodes, in steps",
@@ -100,6 +101,22 @@ class EpisodeTracker:
         self.recent.extend(zip(returns.tolist(), lengths.tolist()))
         return Episodes(returns, lengths)
 
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Count, window and running sums, as copies."""
+        return {
+            "count": np.array(self.count),
+            "recent": np.array(self.recent, dtype=np.float64).reshape(-1, 2),
+            "return": self._return.copy(),
+            "length": self._length.copy(),
+        }
+
+    def restore(self, snapshot: dict[str, np.ndarray]) -> None:
+        """Go on from what ``snapshot`` returned; running sums of another number of rows are dropped."""
+        self.count = int(snapshot["count"])
+        self.recent.extend((float(total), int(length)) for total, length in snapshot["recent"])
+        if snapshot["return"].shape == self._return.shape:
+            self._return, self._length = snapshot["return"].copy(), snapshot["length"].copy()
+
     def forget_running(self) -> None:
         """Drop the episodes that have not ended: the env starts anew."""
         self._return[:] = 0
@@ -152,6 +169,7 @@ class Advisor:
         self._limit, self._patience, self._settling = max_grad_norm, patience, settling
         self._above = self._below = self._updates = 0
         self._last: dict[str, float] = {}
+        self._largest: dict[str, float] = {}
         self._said: set[str] = set()
 
     def watch(self, metrics: dict[str, float]) -> list[str]:
@@ -184,12 +202,12 @@ class Advisor:
         """A spread that grows tenfold in one update, and not just because that of the rewards did."""
         growth = {}
         for name in ("reward", "advantage", "value"):
-            before = self._last.get(name, 0.0)
+            before, largest = self._last.get(name, 0.0), self._largest.get(name, 0.0)
             now = self._last[name] = metrics[f"{name}/std"]
-            growth[name] = (
-                now / before if before > 0 else math.inf,
-                f"from {before:.3g} to {now:.3g} in one update",
-            )
+            self._largest[name] = max(largest, now)
+            # Where it was as large before, as in a task that is all but solved, nothing is amiss.
+            factor = 1.0 if now <= largest else now / before if before > 0 else math.inf
+            growth[name] = (factor, f"from {before:.3g} to {now:.3g} in one update")
         self._updates += 1
         if self._updates <= self._settling:
             return {}

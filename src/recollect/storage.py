@@ -6,6 +6,8 @@ file                          what
 ``agent.json``                config, spaces, env, versions, checksums
 ``weights.safetensors``       the policy: weights and normalisers
 ``optimizer.safetensors``     Adam's moments and the RNG of minibatches, so that training can go on
+``trainer.safetensors``       in a run's checkpoints only: the live memories, the env's own state and
+                              the RNG of acting, so that a resumed run continues bit for bit
 ============================  ==================================================
 
 The folder is written beside its destination and renamed, so that it is there whole or not at all.
@@ -13,41 +15,59 @@ The folder is written beside its destination and renamed, so that it is there wh
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
+import os
 import platform
 import shutil
 import uuid
 import warnings
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
-from gymnasium import spaces as gym_spaces
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect import plain
+from recollect.algos.ppo import PPO
 from recollect.config import TrainConfig
-from recollect.cores import CORES
-from recollect.errors import ConfigError, RecollectError, SpaceError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
+from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.policy.policy import Policy, PolicyConfig
 
 FORMAT = 1
-FILES = ("agent.json", "weights.safetensors", "optimizer.safetensors")
-CUSTOM = "custom"
-"""Stands for a factory, which is code and therefore not saved."""
+TENSORS = ("weights.safetensors", "optimizer.safetensors", "trainer.safetensors")
+FILES = ("agent.json", *TENSORS)
 RNG = "minibatches:rng"
 """The key of the learner's random stream among the optimiser's tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """What a trainer needs beside weights and optimiser to go on exactly where it was."""
+
+    numbers: dict[str, Any]
+    """As JSON."""
+    tensors: dict[str, torch.Tensor]
+    """By name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """How far an agent has been trained, and what its training needs to go on."""
+
+    steps: int = 0
+    """Env steps."""
+    updates: int = 0
+    """Rollouts learned from."""
+    optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
+    """See ``learner_tensors``; empty for an agent that was never trained."""
+    trainer: TrainerState | None = None
+    """Only in the checkpoints of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,60 +77,34 @@ class Saved:
     path: Path
     description: dict[str, Any]
     weights: dict[str, torch.Tensor]
-    optimizer: dict[str, torch.Tensor]
-    """Empty for an agent that was never trained."""
+    learned: Learned
 
     @property
     def observation_space(self) -> gym.Space:
         """Of one row."""
         with self._reading():
-            return space_from_json(self.description["observation_space"])
+            return plain.space_from_json(self.description["observation_space"])
 
     @property
     def action_space(self) -> gym.Space:
         """Of one row."""
         with self._reading():
-            return space_from_json(self.description["action_space"])
+            return plain.space_from_json(self.description["action_space"])
 
     @property
     def env(self) -> str | None:
         """The env's id, if it has one."""
         return self.description["env"]
 
-    @property
-    def steps(self) -> int:
-        """Env steps that it was trained for."""
-        return self.description["steps"]
-
-    @property
-    def updates(self) -> int:
-        """Rollouts that it learned from."""
-        return self.description["updates"]
-
     def policy_config(self) -> PolicyConfig:
         """The network's config; refused if a part of it, or all of it, was made by a factory."""
         with self._reading():
-            policy = dict(self.description["config"]["policy"])
-            custom = [part for part in ("policy", "encoder", "core") if policy.pop(part, None) == CUSTOM]
-            if custom:
-                raise ConfigError(
-                    f"{self.path} was saved with a custom {' and '.join(custom)}, and code is never saved: "
-                    "load it with policy=factory, a function (observation_space, action_space) -> Policy "
-                    "that makes the same network"
-                )
-            given = self.description["config"]["policy"]
-            policy["core"] = _config_from_json(given["core"], CORES)
-            policy["encoder"] = _config_from_json(given["encoder"], {"encoder": EncoderConfig})
-            policy["head"] = HeadConfig(**_tuples(given["head"]))
-            return PolicyConfig(**policy)
+            return plain.policy_config_from_json(self.description["config"], self.path)
 
     def config(self, policy: Policy) -> TrainConfig:
         """The run's config, with that of ``policy`` as it was built."""
         with self._reading():
-            settings = dict(self.description["config"])
-            settings["ppo"] = PPOConfig(**settings["ppo"])
-            settings["policy"] = policy.config
-            return TrainConfig(**settings)
+            return plain.config_from_json(self.description["config"], policy.config)
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
@@ -126,57 +120,67 @@ class Saved:
             ) from None
 
 
-def write(
-    path: Path,
-    policy: Policy,
-    config: TrainConfig,
-    env: Any,
-    *,
-    optimizer: dict[str, torch.Tensor],
-    steps: int,
-    updates: int,
-) -> Path:
+def write(path: Path, policy: Policy, config: TrainConfig, env: Any, learned: Learned) -> Path:
     """Write an agent's folder; an agent that was there before is replaced."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     _check_free(path)
-    beside = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
-    beside.mkdir()
-    try:
-        save_file(_copies(policy.state_dict()), beside / "weights.safetensors")
-        if optimizer:
-            save_file(_copies(optimizer), beside / "optimizer.safetensors")
-        description = {
-            "format": FORMAT,
-            "env": env if isinstance(env, str) else None,
-            "steps": steps,
-            "updates": updates,
-            "config": _config_to_json(config, policy),
-            "observation_space": space_to_json(policy.observation_space),
-            "action_space": space_to_json(policy.action_space),
-            "versions": {"torch": torch.__version__, "python": platform.python_version()},
-            "sha256": {f.name: _sha256(f) for f in sorted(beside.glob("*.safetensors"))},
-        }
-        if not _is_json(config.env_kwargs):
-            warnings.warn(
-                f"env_kwargs {config.env_kwargs} are not plain JSON and were not saved, nor was the env: "
-                "load this agent with env=...",
-                UserWarning,
-                stacklevel=3,
-            )
-            description["env"], description["config"]["env_kwargs"] = None, {}
-        (beside / "agent.json").write_text(json.dumps(description, indent=2) + "\n")
-        _swap(beside, path)
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
+    with writing(f"{path} could not be written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+        beside.mkdir()
+        try:
+            _fill(beside, policy, config, env, learned)
+            _swap(beside, path)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
     return path
+
+
+def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: Learned) -> None:
+    trainer = learned.trainer
+    parts = (policy.state_dict(), learned.optimizer, {} if trainer is None else trainer.tensors)
+    for name, tensors in zip(TENSORS, parts):
+        if tensors:
+            save_file(_copies(tensors), folder / name)
+    description = {
+        "format": FORMAT,
+        "env": env if isinstance(env, str) else None,
+        "steps": learned.steps,
+        "updates": learned.updates,
+        "config": plain.config_to_json(config, policy),
+        "observation_space": plain.space_to_json(policy.observation_space),
+        "action_space": plain.space_to_json(policy.action_space),
+        "trainer": None if trainer is None else trainer.numbers,
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "sha256": {f.name: _sha256(f.read_bytes()) for f in sorted(folder.glob("*.safetensors"))},
+    }
+    if not is_json(config.env_kwargs):
+        warnings.warn(
+            f"env_kwargs {config.env_kwargs} are not plain JSON and were not saved, nor was the env: "
+            "load this agent with env=...",
+            UserWarning,
+            stacklevel=4,
+        )
+        description["env"], description["config"]["env_kwargs"] = None, {}
+    description["sha256"]["agent.json"] = checksum(description)
+    (folder / "agent.json").write_text(json.dumps(description, indent=2) + "\n")
+    for file in [*folder.iterdir(), folder]:
+        _sync(file)
+
+
+def checksum(description: dict[str, Any]) -> str:
+    """Of the description itself, but for its own place in ``sha256``."""
+    others = {name: value for name, value in description["sha256"].items() if name != "agent.json"}
+    return _sha256(json.dumps(description | {"sha256": others}, sort_keys=True).encode())
 
 
 def read(path: Path) -> Saved:
     """Read and verify an agent's folder."""
     file = path / "agent.json"
     if not file.is_file():
+        old = path.with_name(f".{path.name}-old")
+        hint = f". A save was cut short: {old} holds the one before" if old.is_dir() else ""
         raise RecollectError(
-            f"{path} holds no agent: {file.name} is missing. Agent.save writes such a folder"
+            f"{path} holds no agent: {file.name} is missing. Agent.save writes such a folder{hint}"
         )
     try:
         description = json.loads(file.read_text())
@@ -185,22 +189,29 @@ def read(path: Path) -> Saved:
                 f"{file} has format {description['format']}, this Recollect reads {FORMAT}: update Recollect"
             )
         checksums = dict(description["sha256"])
-        for key in ("env", "steps", "updates", "config", "observation_space", "action_space"):
+        for key in ("env", "steps", "updates", "config", "observation_space", "action_space", "trainer"):
             description[key]
-    except (ValueError, KeyError, TypeError) as error:
+        intact = checksums.pop("agent.json") == checksum(description)
+    except (ValueError, KeyError, TypeError, OSError) as error:
         raise RecollectError(f"{file} is damaged ({error!r}): take another copy of the folder") from None
+    if not intact:
+        raise RecollectError(f"{file} differs from what was saved: take another copy of the folder")
     tensors = {}
-    for name in FILES[1:]:
+    for name in TENSORS:
         part = path / name
-        if name not in checksums and name == "optimizer.safetensors":
+        if name not in checksums and name != TENSORS[0]:
             tensors[name] = {}
             continue
-        if not part.is_file() or _sha256(part) != checksums.get(name):
+        if not part.is_file() or _sha256(part.read_bytes()) != checksums.get(name):
             raise RecollectError(
                 f"{part} is missing or differs from what was saved: take another copy of the folder"
             )
         tensors[name] = _load(part)
-    return Saved(path, description, tensors["weights.safetensors"], tensors["optimizer.safetensors"])
+    weights, optimizer, live = (tensors[name] for name in TENSORS)
+    numbers = description["trainer"]
+    trainer = None if numbers is None else TrainerState(numbers, live)
+    learned = Learned(description["steps"], description["updates"], optimizer, trainer)
+    return Saved(path, description, weights, learned)
 
 
 def load_weights(policy: Policy, saved: Saved) -> None:
@@ -220,18 +231,18 @@ def load_weights(policy: Policy, saved: Saved) -> None:
     policy.load_state_dict(tensors)
 
 
-def load_learner(learner: PPO, saved: Saved) -> None:
+def load_learner(learner: PPO, learned: Learned) -> None:
     """Continue with the saved optimiser and random stream, if there are any."""
-    learner.updates = saved.updates
+    learner.updates = learned.updates
     for name, parameter in learner.policy.named_parameters():
         state = {
-            key: saved.optimizer[f"{name}:{key}"].to(parameter.device, copy=True)
+            key: learned.optimizer[f"{name}:{key}"].to(parameter.device, copy=True)
             for key in ("step", "exp_avg", "exp_avg_sq")
-            if f"{name}:{key}" in saved.optimizer
+            if f"{name}:{key}" in learned.optimizer
         }
         if state:
             learner.optimizer.state[parameter] = state
-    rng = saved.optimizer.get(RNG)
+    rng = learned.optimizer.get(RNG)
     # A generator of another kind of device cannot go on with it: then the seed begins anew.
     if rng is not None and rng.shape == learner.generator.get_state().shape:
         learner.generator.set_state(rng)
@@ -248,89 +259,37 @@ def learner_tensors(learner: PPO) -> dict[str, torch.Tensor]:
     return moments | {RNG: learner.generator.get_state()}
 
 
-def space_to_json(space: gym.Space) -> dict[str, Any]:
-    """A space as plain JSON."""
-    if isinstance(space, gym_spaces.Dict):
-        return {"dict": {key: space_to_json(sub) for key, sub in space.spaces.items()}}
-    if isinstance(space, gym_spaces.Tuple):
-        return {"tuple": [space_to_json(sub) for sub in space.spaces]}
-    if isinstance(space, gym_spaces.Discrete):
-        return {"discrete": int(space.n), "start": int(space.start), "dtype": space.dtype.name}
-    if isinstance(space, gym_spaces.MultiDiscrete):
-        nvec, start = space.nvec.tolist(), space.start.tolist()
-        return {"multidiscrete": nvec, "start": start, "dtype": space.dtype.name}
-    if isinstance(space, gym_spaces.MultiBinary):
-        # MultiBinary(5) and MultiBinary([5]) are not equal.
-        return {"multibinary": space.n if isinstance(space.n, int) else list(space.shape)}
-    if isinstance(space, gym_spaces.Box):
-        low, high = space.low, space.high
-        is_uniform = low.size > 0 and (low == low.flat[0]).all() and (high == high.flat[0]).all()
-        bounds = (low.flat[0].item(), high.flat[0].item()) if is_uniform else (low.tolist(), high.tolist())
-        return {
-            "box": list(space.shape),
-            "low": bounds[0],
-            "high": bounds[1],
-            "dtype": space.dtype.name,
-        }
-    raise SpaceError(f"a {type(space).__name__} space cannot be saved")
+def write_atomically(file: Path, text: str) -> None:
+    """Write a small file whole or not at all."""
+    with writing(f"{file} could not be written"):
+        beside = file.with_name(f".{file.name}-{uuid.uuid4().hex[:8]}")
+        try:
+            beside.write_text(text)
+            _sync(beside)
+            os.replace(beside, file)
+        finally:
+            beside.unlink(missing_ok=True)
 
 
-def space_from_json(data: dict[str, Any]) -> gym.Space:
-    """The space that ``space_to_json`` described."""
-    if "dict" in data:
-        # Ordered: a plain dict would be sorted, and the order of the parts is that of the weights.
-        return gym_spaces.Dict(OrderedDict((key, space_from_json(sub)) for key, sub in data["dict"].items()))
-    if "tuple" in data:
-        return gym_spaces.Tuple([space_from_json(sub) for sub in data["tuple"]])
-    if "discrete" in data:
-        more = {} if data["dtype"] == "int64" else {"dtype": data["dtype"]}  # not in every Gymnasium
-        return gym_spaces.Discrete(data["discrete"], start=data["start"], **more)
-    if "multidiscrete" in data:
-        dtype = np.dtype(data["dtype"])
-        nvec, start = np.array(data["multidiscrete"]), np.array(data["start"])
-        return gym_spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
-    if "multibinary" in data:
-        return gym_spaces.MultiBinary(data["multibinary"])
-    dtype, shape = np.dtype(data["dtype"]), tuple(data["box"])
-    low, high = (np.broadcast_to(np.array(data[k], dtype), shape).copy() for k in ("low", "high"))
-    return gym_spaces.Box(low, high, dtype=dtype.type)
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Say what could not be written, why, and what to do."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StorageError(
+            f"{what}: {reason}. Free some space or choose a folder that can be written; "
+            "whatever was saved there before is still whole"
+        ) from error
 
 
-def _config_to_json(config: TrainConfig, policy: Policy) -> dict[str, Any]:
-    own = {
-        f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in ("policy", "ppo")
-    }
-    parts = policy.config
-    network = {
-        "policy": None if type(policy) is Policy else CUSTOM,
-        **{f.name: getattr(parts, f.name) for f in dataclasses.fields(parts)},
-        "encoder": _spec_to_json(parts.encoder, {"encoder": EncoderConfig}),
-        "core": _spec_to_json(parts.core, CORES),
-        "head": dataclasses.asdict(parts.head),
-    }
-    return own | {"policy": network, "ppo": dataclasses.asdict(config.ppo)}
-
-
-def _spec_to_json(spec: Any, known: dict[str, Any]) -> Any:
-    """None and names as they are, configs with their name, factories as ``CUSTOM``."""
-    if spec is None or isinstance(spec, str):
-        return spec
-    for name, config in known.items():
-        if isinstance(config, type) and type(spec) is config:
-            return {"name": name, **dataclasses.asdict(spec)}
-    return CUSTOM
-
-
-def _config_from_json(data: Any, known: dict[str, Any]) -> Any:
-    if not isinstance(data, dict):
-        return data
-    fields = dict(data)
-    return known[fields.pop("name")](**_tuples(fields))
-
-
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows no tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+def is_json(value: Any) -> bool:
+    """Whether the value survives a trip through JSON."""
+    try:
+        return json.loads(json.dumps(value)) is not None
+    except (TypeError, ValueError):
+        return False
 
 
 def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -338,13 +297,6 @@ def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
-
-
-def _is_json(value: Any) -> bool:
-    try:
-        return json.loads(json.dumps(value)) is not None
-    except (TypeError, ValueError):
-        return False
 
 
 def _check_free(path: Path) -> None:
@@ -369,8 +321,17 @@ def _load(file: Path) -> dict[str, torch.Tensor]:
         raise RecollectError(f"{file} cannot be read ({error}): take another copy of the folder") from None
 
 
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Have the system put a file or folder on the disk now, so that a power cut cannot take it back."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _swap(new: Path, path: Path) -> None:

@@ -6,7 +6,7 @@ slower on the one- and two-leaf trees that every acting step handles.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -49,6 +49,15 @@ def named_leaves(tree: Tree, name: str = "") -> Iterator[tuple[str, Tensor]]:
             f"{name or 'the tree'} holds a {type(tree).__name__}; "
             "a tree is a tensor, a tuple or a dict of trees"
         )
+
+
+def from_named(like: Tree, named: Mapping[str, Tensor], name: str = "") -> Tree:
+    """A tree of the structure of ``like`` from tensors by their path: the inverse of ``named_leaves``."""
+    if isinstance(like, dict):
+        return {k: from_named(v, named, f"{name}.{k}" if name else str(k)) for k, v in like.items()}
+    if isinstance(like, tuple):
+        return tuple(from_named(v, named, f"{name}.{i}" if name else str(i)) for i, v in enumerate(like))
+    return named[name]
 
 
 def spec(tree: Tree, lead: int = 1) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:

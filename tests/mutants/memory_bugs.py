@@ -109,7 +109,7 @@ STARTS = [
         proofs.no_graph,
         (
             (Policy, "act", "@torch.no_grad()", "@torch.enable_grad()"),
-            (Policy, "act", "log_prob, self._value(y)", "log_prob.detach(), self._value(y).detach()"),
+            (Policy, "act", "log_prob, value), state", "log_prob.detach(), value.detach()), state"),
         ),
         known="the usual cause of memory that grows with steps",
     ),

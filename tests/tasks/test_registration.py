@@ -11,8 +11,9 @@ from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from recollect.errors import ConfigError, EnvError
+from recollect.registry import IDS, register_tasks
 from recollect.tasks import TASKS
-from recollect.tasks.registration import TaskEnv, TaskVectorEnv, register_tasks
+from recollect.tasks.registration import TaskEnv, TaskVectorEnv
 from tests.tasks.helpers import NAMES, SMALL
 
 
@@ -30,6 +31,11 @@ def test_gymnasium_finds_nothing_to_say(name: str) -> None:
         assert vector.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
         obs, _ = vector.reset(seed=0)
         assert vector.observation_space.contains(obs)
+
+
+def test_the_ids_are_those_of_the_tasks() -> None:
+    """The registry knows them without importing a task."""
+    assert {name: task.id for name, task in TASKS.items()} == IDS
 
 
 def test_registering_twice_changes_nothing() -> None:

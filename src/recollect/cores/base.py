@@ -73,7 +73,8 @@ class Core(nn.Module, ABC):
 
     def reset(self, state: State, first: Tensor) -> State:
         """``state`` with the initial state in the rows where ``first`` [B]."""
-        if first.device.type == "cpu":
+        # What an export traces must be one path for all values, as on a GPU.
+        if first.device.type == "cpu" and not torch.compiler.is_exporting():
             rows = first.nonzero().squeeze(1)
             if len(rows) == 0:
                 return state

@@ -110,14 +110,18 @@ class Policy(nn.Module):
         deterministic: bool = False,
     ) -> tuple[Acted, State]:
         """Choose actions: obs [B, ...], state, first [B] -> (action, log_prob, value) [B], state."""
-        y, state = self.core.step(self._encode(obs), state, first)
-        dist = self._distribution(y, obs)
+        dist, value, state = self.step(obs, state, first)
         if deterministic:
             action = dist.mode()
             log_prob = dist.log_prob(action)
         else:
             action, log_prob = dist.sample_with_log_prob(generator)
-        return Acted(action, log_prob, self._value(y)), state
+        return Acted(action, log_prob, value), state
+
+    def step(self, obs: Tree, state: State, first: Tensor) -> tuple[Distribution, Tensor, State]:
+        """What ``act`` chooses from: obs [B, ...], state, first [B] -> distribution, value [B], state."""
+        y, state = self.core.step(self._encode(obs), state, first)
+        return self._distribution(y, obs), self._value(y), state
 
     def to_env(self, action: Tree) -> Tree:
         """What the env gets for a stored action: squashed, scaled, clipped, offset."""

@@ -20,21 +20,9 @@ from gymnasium.vector.utils import batch_space
 
 from recollect.errors import EnvError
 from recollect.tasks import random
-from recollect.tasks.catalog import TASKS, make_task
+from recollect.tasks.catalog import make_task
 
 METADATA: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 4}
-
-
-def register_tasks() -> None:
-    """Make every task known to Gymnasium; those already known stay as they are."""
-    for task in TASKS.values():
-        if task.id not in gym.registry:
-            gym.register(
-                task.id,
-                entry_point=f"{__name__}:TaskEnv",
-                vector_entry_point=f"{__name__}:TaskVectorEnv",
-                kwargs={"task": task.name},
-            )
 
 
 class TaskEnv(gym.Env[Any, Any]):

@@ -1,51 +1,15 @@
-"""Progress in the terminal, and what is said before training."""
+"""How much memory a run takes: known before it starts."""
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
 from recollect import tree
 from recollect.actor import allocate
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.progress import Progress
 from recollect.rollout import rollout_bytes
 from tests.agents import ACTIONS, OBSERVATIONS, AnySpace, small_agent
 from tests.helpers import as_rows, make_policy
-
-METRICS = {"steps": 50.0, "speed/total": 1234.0, "deviation/log_prob": 1e-7, "deviation/value": 2e-6}
-
-
-def shown(terminal: bool, metrics: dict[str, float], advice: list[str], **kwargs) -> str:
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=terminal, width=120, color_system=None)
-    with Progress(0, 50, console=console, **kwargs) as progress:
-        progress.show(metrics, advice)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize("terminal", [True, False])
-def test_a_line_with_what_matters(terminal):
-    text = shown(terminal, METRICS | {"return": 0.75}, [])
-    assert "50 steps" in text
-    assert "return 0.75  1,234/s  deviation 2e-06" in text
-
-
-def test_before_the_first_episode_there_is_no_return():
-    assert "return -" in shown(False, METRICS, [])
-
-
-def test_advice_has_a_line_of_its_own():
-    """S001-28: also if it has brackets in it, which are no markup."""
-    text = shown(False, METRICS, ["use rows [3] and [bold]"])
-    assert "advice: use rows [3] and [bold]\n" in text
-
-
-def test_nothing_is_shown_if_not_asked():
-    assert shown(True, METRICS, ["something"], shown=False, opening="hello") == ""
-    assert "hello" in shown(False, METRICS, [], opening="hello")
 
 
 @pytest.mark.parametrize("observation", OBSERVATIONS)
@@ -91,8 +55,8 @@ def test_only_chunk_starts_are_stored():
 def test_the_opening_says_sizes_and_horizon(capsys):
     """S004-10, S001-24: memory use, weights and effective horizon stand before the first step."""
     agent = small_agent(gamma=0.95)
-    agent.train(16, progress=True)
+    agent.train(16, progress="plain")
     said = " ".join(capsys.readouterr().err.split())
     weights = sum(p.numel() for p in agent.policy.parameters())
-    assert said.startswith(f"{weights:,} weights; a rollout of 8 steps x 2 rows takes 0.00")
+    assert f"{weights:,} weights; a rollout of 8 steps x 2 rows takes 0.00" in said
     assert "of it stored states; effective horizon 20 steps" in said

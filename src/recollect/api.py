@@ -1,0 +1,190 @@
+"""The calls that users begin with: train an agent, load one, go on with a run."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from recollect import storage
+from recollect.agent import Agent, Callbacks, EnvSpec, PolicyFactory, is_made, made_policy, slots
+from recollect.config import ALIASES, TrainConfig
+from recollect.envs.named import is_importing
+from recollect.errors import ConfigError, RecollectError
+from recollect.policy.policy import PolicyConfig
+from recollect.presets import preset as preset_of
+from recollect.runs import Run
+
+CHANGEABLE = frozenset(
+    {"checkpoint_every", "eval_episodes", "eval_every", "keep_checkpoints", "max_seconds", "sinks", "threads"}
+)
+"""What ``resume`` may change: none of it changes what is learned."""
+
+
+def train(
+    env: EnvSpec,
+    *,
+    policy: PolicyFactory | PolicyConfig | None = None,
+    progress: bool | str = True,
+    callbacks: Callbacks = (),
+    config: TrainConfig | None = None,
+    preset: bool = True,
+    **settings: Any,
+) -> Agent:
+    """Train an agent with memory by recurrent PPO.
+
+    Args:
+        env: a Gymnasium id, a built-in task's name, ``module:attribute``, a callable that makes an env,
+            a Gymnasium VectorEnv, or a BatchedEnv.
+        policy: a config, or a factory ``(observation_space, action_space) -> Policy``, in place of
+            the settings ``encoder``, ``core`` and ``head``.
+        progress: show progress: True, False, or "live", "plain", "json", "notebook".
+        callbacks: told what happens; see ``recollect.Callback``.
+        config: settings to start from; ``settings`` go on top.
+        preset: for a built-in task and without ``config``, start from the settings that suit it
+            (``recollect.presets``).
+        **settings: any field of ``TrainConfig``, ``PPOConfig`` or ``PolicyConfig`` by its name. With
+            ``run="runs/first"`` the run is kept in that folder and can be resumed.
+
+    Example:
+        >>> agent = train("recollect/TMaze-v0", core="lstm", steps=300_000)  # doctest: +SKIP
+    """
+    if not isinstance(config, TrainConfig | None):
+        raise ConfigError(f"config is a {type(config).__name__}: give a TrainConfig, or settings by name")
+    if isinstance(policy, PolicyConfig):
+        settings["policy"] = policy
+        policy = None
+    if is_made(env) and not {"num_envs", "n_envs"} & settings.keys():
+        settings["num_envs"] = slots(env)
+    chosen: dict[str, Any] = {}
+    if config is None and preset and isinstance(env, str):
+        network = {} if policy is None else {"policy": policy}
+        known = {ALIASES.get(name, name): value for name, value in settings.items()} | network
+        chosen = preset_of(env, known)
+    own = (config or TrainConfig()).override(**settings | chosen)
+    agent = new_agent(env, own, policy, given=settings, preset=chosen)
+    agent.train(progress=progress, callbacks=callbacks)
+    return agent
+
+
+def new_agent(
+    env: EnvSpec,
+    config: TrainConfig,
+    policy: PolicyFactory | None = None,
+    *,
+    given: dict[str, Any],
+    preset: dict[str, Any],
+) -> Agent:
+    """An untrained agent, or with ``config.init_from`` one with the weights of that run or saved agent.
+
+    ``given`` and ``preset``: which settings of ``config`` the user asked for, and which the preset chose.
+    """
+    if config.init_from is None:
+        return Agent.create(env, config, policy, preset=preset)
+    saved = storage.read(_agent_folder(Path(config.init_from), "best"))
+    network = {f.name for f in fields(PolicyConfig)} | {"policy"}
+    if policy is None and not network & given.keys():  # then it is the one that the weights are of
+        config = replace(config, policy=saved.policy_config())
+        preset = {name: value for name, value in preset.items() if name not in network}
+    agent = Agent.create(env, config, policy, preset=preset)
+    for name in ("observation_space", "action_space"):
+        ours, theirs = getattr(agent.policy, name), getattr(saved, name)
+        if ours != theirs:
+            raise ConfigError(
+                f"init_from: {config.init_from} was trained with {name} {theirs}, this env has {ours}: "
+                "fine-tuning needs the same spaces"
+            )
+    storage.load_weights(agent.policy, saved)
+    return agent
+
+
+def load(
+    path: str | Path,
+    *,
+    env: EnvSpec | None = None,
+    policy: PolicyFactory | None = None,
+    device: str | None = None,
+    checkpoint: str | int = "best",
+) -> Agent:
+    """An agent from a run, or from the folder that ``Agent.save`` wrote. Executes nothing from there.
+
+    Args:
+        path: the folder.
+        env: the env, if the agent was not trained on a named one, or if its name is that of a module,
+            which would have to be imported.
+        policy: the factory, if the agent was made with one, or with an encoder or core factory.
+        device: where it shall live; None: where it was trained, or the CPU if there is no GPU here.
+        checkpoint: of a run: "best" by evaluation (the last if there was none), "last", or its env steps.
+    """
+    path = Path(path)
+    agent = _restored(storage.read(_agent_folder(path, checkpoint)), env, policy, device)
+    if Run.is_run(path):
+        agent.history = Run(path).history()
+    return agent
+
+
+def resume(
+    path: str | Path,
+    *,
+    steps: int | None = None,
+    checkpoint: str | int = "last",
+    env: EnvSpec | None = None,
+    policy: PolicyFactory | None = None,
+    device: str | None = None,
+    progress: bool | str = True,
+    callbacks: Callbacks = (),
+    **settings: Any,
+) -> Agent:
+    """Go on with a run that was stopped, killed, or is to train for longer.
+
+    On built-in tasks it continues bit for bit, as if nothing had happened; other envs begin new
+    episodes.
+
+    Args:
+        path: the run's folder.
+        steps: train for so many more env steps, schedules anew; None: to the end that was planned.
+        checkpoint: from which; metrics and checkpoints after it are dropped.
+        env: as in ``load``.
+        policy: as in ``load``.
+        device: as in ``load``.
+        progress: as in ``train``.
+        callbacks: as in ``train``.
+        **settings: of the run itself: eval_every, checkpoint_every, max_seconds, threads and the like.
+    """
+    run = Run(path)
+    fixed = sorted(settings.keys() - CHANGEABLE)
+    if fixed:
+        raise ConfigError(
+            f"resume cannot change {', '.join(fixed)}: it would no longer be the same run. It takes "
+            f"{', '.join(sorted(CHANGEABLE))}; for anything else start a new run with init_from={str(path)!r}"
+        )
+    saved = storage.read(run.checkpoint(checkpoint))
+    state = run.status["state"]
+    if steps is None and saved.learned.trainer is not None and state == "finished" and checkpoint == "last":
+        raise RecollectError(
+            f"{path} has finished ({run.status['reason']}): give steps=N (--steps N) to train it for longer"
+        )
+    agent = _restored(saved, env, policy, device)
+    agent.config = replace(agent.config, run=str(path), **settings)
+    agent.resume(run, steps=steps, progress=progress, callbacks=callbacks)
+    return agent
+
+
+def _restored(
+    saved: storage.Saved, env: EnvSpec | None, policy: PolicyFactory | None, device: str | None
+) -> Agent:
+    network = made_policy(policy or saved.policy_config().build, saved.observation_space, saved.action_space)
+    storage.load_weights(network, saved)
+    config = saved.config(network)
+    if device is None and not torch.cuda.is_available():
+        device = "cpu"
+    config = replace(config, device=device or config.device)
+    if env is None and saved.env is not None and not is_importing(saved.env):
+        env = saved.env
+    return Agent(network.to(config.device), config, env, learned=saved.learned)
+
+
+def _agent_folder(path: Path, checkpoint: str | int) -> Path:
+    return Run(path).checkpoint(checkpoint) if Run.is_run(path) else path

@@ -1,0 +1,132 @@
+"""The command line: ``recollect COMMAND ...``, one module a command.
+
+A command's module has ``HELP`` (one line), ``configure(parser)`` and ``run(args, flags)``; with
+``TAKES_CONFIG`` the flags that the parser does not know are settings of the run, and ``run`` gets them;
+with ``SETTINGS_IN_HELP`` its help explains them all.
+Modules here import nothing heavy before ``run``: ``--help`` should not wait for torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Any
+
+COMMANDS = (
+    "train",
+    "resume",
+    "eval",
+    "play",
+    "report",
+    "sweep",
+    "export",
+    "verify",
+    "tasks",
+    "doctor",
+)
+"""In the order in which people meet them."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code: 0, 1 if something was found wrong, 2 for a wrong call."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _dispatch(argv)
+    except KeyboardInterrupt as interrupt:
+        # 128 + the signal, as a shell would report it; the run was saved, if it is the run's own.
+        return 128 + getattr(interrupt, "signal", 2)
+    except BrokenPipeError:  # | head
+        sys.stderr.close()
+        return 1
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help", "help"):
+        if len(argv) > 1:
+            return _dispatch([argv[1], "--help"])
+        _print_help()
+        return 0 if argv else 2
+    if argv[0] in ("-V", "--version", "version"):
+        from recollect import __version__
+
+        print(f"recollect {__version__}")
+        return 0
+    name, rest = argv[0], argv[1:]
+    if name not in COMMANDS:
+        from recollect.errors import nearest
+
+        print(
+            f"error: there is no command {name!r}{nearest(name, COMMANDS)}; recollect --help lists them",
+            file=sys.stderr,
+        )
+        return 2
+    return _run(name, rest)
+
+
+def _run(name: str, rest: list[str]) -> int:
+    command = import_module(f"recollect.cli.{name}")
+    parser = argparse.ArgumentParser(
+        prog=f"recollect {name}", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    command.configure(parser)
+    return _guarded(lambda: _call(command, parser, rest))
+
+
+def _call(command: Any, parser: argparse.ArgumentParser, rest: list[str]) -> int:
+    flags: list[str] = []
+    if getattr(command, "TAKES_CONFIG", False):
+        from recollect.cli.flags import split_argv
+
+        if getattr(command, "SETTINGS_IN_HELP", False) and (asked := _asks_for_help(rest)) is not None:
+            return _print_settings(parser, asked)
+        rest, flags = split_argv(rest, parser._option_string_actions)
+    try:
+        args = parser.parse_args(rest)
+    except SystemExit as stop:  # argparse has said why
+        return int(stop.code or 0)
+    return command.run(args, flags)
+
+
+def _asks_for_help(rest: list[str]) -> list[str] | None:
+    from recollect.cli.fields_help import wants_help
+
+    return wants_help(rest)
+
+
+def _print_settings(parser: argparse.ArgumentParser, asked: list[str]) -> int:
+    """The help of a command whose flags are all the settings of a run."""
+    from rich.console import Console
+
+    from recollect.cli.fields_help import own_options, render_help
+
+    render_help(Console(), asked, own_options(parser))
+    return 0
+
+
+def _guarded(call: Callable[[], int]) -> int:
+    """What Recollect finds wrong is told in one line, without a traceback."""
+    from recollect.errors import RecollectError
+
+    try:
+        return call()
+    except RecollectError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _print_help() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print("[bold]Recollect[/] trains agents that remember, and proves that the memory is right.\n")
+    console.print("  recollect train delayed-cue                  a built-in memory task, solved in a minute")
+    console.print("  recollect train CartPole-v1 --core gru       any Gymnasium env")
+    console.print("  recollect train my_module:MyEnv --steps 1m   your own\n")
+    table = Table(box=None, show_header=False, padding=(0, 2))
+    for name in COMMANDS:
+        table.add_row(f"[bold]{name}[/]", import_module(f"recollect.cli.{name}").HELP)
+    console.print(table)
+    console.print("\nrecollect COMMAND --help says more.")

@@ -1,0 +1,368 @@
+"""Help for the config flags: examples first, then the most used flags, then all by topic.
+
+Made from the source of the configs (``recollect.field_docs``): nothing heavy is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from recollect import field_docs
+from recollect.errors import ConfigError, nearest
+from recollect.field_docs import Field
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+EXAMPLES = (
+    ("recollect train delayed-cue", "a memory task that is built in; recollect tasks lists them"),
+    ("recollect train CartPole-v1 --core gru --core.hidden 256", "any Gymnasium env, a GRU of 256 units"),
+    ("recollect train t-maze --task.length 100 --steps 1m --seed 1", "options of the task, a longer run"),
+    ("recollect train my_module:MyEnv --num-envs 64 --device cuda", "an env of your own, on the GPU"),
+    (
+        "recollect train --config runs/cue/config.yaml --learning-rate 3e-4",
+        "an earlier run, one thing changed",
+    ),
+)
+
+MOST_USED = {
+    "steps": "how long to train, in env steps",
+    "num_envs": "envs that are stepped together; more are faster",
+    "seed": "the same seed gives the same run",
+    "device": "cpu or cuda",
+    "run": "folder of the run; a new one under runs/ if not given",
+    "eval_every": "env steps between two evaluations while training",
+    "target_return": "stop as soon as the mean return reaches this",
+    "core": "the memory: {cores}",
+    "core.hidden": "size of the memory",
+    "encoder.hidden": "widths of the layers before the memory",
+    "rollout": "steps of every env between two updates",
+    "chunk": "over how many steps gradients flow back in time",
+    "recurrent_mode": "full: gradients flow over whole rollouts",
+    "learning_rate": "how far an update goes",
+    "gamma": "how much the future counts; 0.99 looks 100 steps ahead",
+    "entropy": "how much to explore",
+}
+"""The first flags that people look for, in a few words; their whole story is in their topics."""
+
+WORDS = {
+    "run": "The folder that the run is kept in; a new one under runs/ if not given.",
+    "core": "What carries over time: {cores}. Its fields follow its name: --core.hidden 256.",
+    "encoder": "How observations become features: auto (by the observation space), mlp or conv.",
+    "env_kwargs": "Options of the task or env, such as --task.horizon 100.",
+}
+"""For flags that are other than their fields: Python also takes configs and factories."""
+
+_ENV = ("num_envs", "last_action_reward", "env_kwargs")
+_MEMORY = ("core", "recurrent_mode", "chunk", "burn_in_steps", "refresh_states")
+_CHECKS = ("tolerance", "gauge_every")
+_FLAG_WIDTH = 29
+_MOVES = ("_schedule", "_end", "_warmup")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A flag and what there is to say about it."""
+
+    path: str
+    field: Field
+
+    @property
+    def flag(self) -> str:
+        """As it is typed."""
+        name = self.path.replace("_", "-")
+        if self.path == "env_kwargs":
+            return "--task.NAME VALUE"
+        if self.field.is_switch:
+            return f"--[no-]{name}"
+        return f"--{name} {_metavar(self.field)}"
+
+    @property
+    def words(self) -> str:
+        """What it does, and its choices where the text does not name them."""
+        if self.path in WORDS:
+            return WORDS[self.path].format(cores=", ".join(field_docs.cores()))
+        text = self.field.doc.replace("None:", "none:")
+        missing = [choice for choice in self.field.choices if choice not in text]
+        if missing:
+            text = f"{text} One of {', '.join(self.field.choices)}."
+        return text
+
+    @property
+    def default(self) -> str:
+        """As it is typed; nothing where there is none to show."""
+        plain = self.field.default.strip("\"'").strip("(),{}").replace(", ", ",")
+        if self.path == "run":
+            return ""
+        return {"None": "none", "True": "on", "False": "off"}.get(plain, plain)
+
+
+def topics() -> dict[str, str]:
+    """What ``--help`` takes, and what each is about."""
+    cores = ", ".join(field_docs.cores())
+    return {
+        "run": "steps, seed, evaluations, checkpoints, when to stop",
+        "env": "the world, how many of it, its options",
+        "network": "encoder, head, normalisation",
+        "memory": f"the core ({cores}) and how it is trained",
+        "ppo": "the algorithm",
+        "schedules": "what moves over the run",
+        "checks": "what watches over the run",
+        "names": "config files, and names of other libraries",
+        "all": "everything",
+    }
+
+
+def groups() -> dict[str, list[Entry]]:
+    """Every flag, by topic. Whatever has no place of its own is with the rest of its config."""
+    found: dict[str, list[Entry]] = {topic: [] for topic in topics() if topic not in ("names", "all")}
+    for entry in entries():
+        found[_topic(entry.path)].append(entry)
+    return found
+
+
+def entries() -> list[Entry]:
+    """Every flag once; fields that several cores have stand under the first."""
+    found = [
+        Entry(field.name, field)
+        for section in ("", "policy", "ppo")
+        for field in field_docs.config_fields(section)
+        if field.name not in ("policy", "ppo", "head")
+    ]
+    seen: set[str] = set()
+    for core in sorted(field_docs.cores().values(), key=lambda core: -len(core.fields)):
+        new = [field for field in core.fields if field.name not in seen]
+        found += [Entry(f"core.{field.name}", field) for field in new]
+        seen |= {field.name for field in new}
+    for section in ("encoder", "head"):
+        found += [Entry(f"{section}.{field.name}", field) for field in field_docs.config_fields(section)]
+    return found
+
+
+def render_help(console: Console, asked: Sequence[str] = (), options: Sequence[tuple[str, str]] = ()) -> None:
+    """Print help: the first page, or that of topics, cores, tasks and flags by name.
+
+    Args:
+        console: where to.
+        asked: the topics; none: the first page.
+        options: flags of the command that are no settings, and what they do (``own_options``).
+    """
+    if not asked:
+        _first_page(console, options)
+    for number, topic in enumerate(asked):
+        if number:
+            console.print()
+        _page(console, topic)
+        if topic == "all" and options:
+            console.print()
+            _options(console, options)
+
+
+def own_options(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
+    """The arguments of a command itself, for ``render_help``."""
+    found = []
+    for action in parser._actions:
+        if action.dest == "help" or action.help is argparse.SUPPRESS:
+            continue
+        name = action.option_strings[-1] if action.option_strings else action.dest.upper()
+        takes_value = action.option_strings and action.nargs != 0
+        found.append((f"{name} {action.dest.upper()}" if takes_value else name, action.help or ""))
+    return found
+
+
+def wants_help(argv: Sequence[str]) -> list[str] | None:
+    """The topics after ``--help`` (none: the first page), or None if help was not asked for."""
+    if "--help-all" in argv:
+        return ["all"]
+    for at, word in enumerate(argv):
+        if word in ("-h", "--help"):
+            return [topic for topic in argv[at + 1 :] if not topic.startswith("-h") and topic != "--help"]
+    return None
+
+
+# Pages ---------------------------------------------------------------------------------------------------
+
+
+def _first_page(console: Console, options: Sequence[tuple[str, str]]) -> None:
+    _head(console, "Examples")
+    for command, meaning in EXAMPLES:
+        _print(console, command, indent=2, style="bold")
+        _print(console, meaning, indent=6)
+    console.print()
+    _head(console, "The flags that are used most")
+    by_path = {entry.path: entry for entry in entries()}
+    cores = ", ".join(field_docs.cores())
+    rows = [
+        (by_path[path].flag, words.format(cores=cores), by_path[path].default)
+        for path, words in MOST_USED.items()
+        if path in by_path
+    ]
+    _rows(console, rows)
+    _print(console, "Numbers may be written 300k, 1m, 3e5 or 300_000.", indent=2)
+    console.print()
+    if options:
+        _options(console, options)
+        console.print()
+    _head(console, "More: recollect train --help TOPIC")
+    _rows(console, [(topic, meaning, "") for topic, meaning in topics().items()])
+    _print(console, "Also a core, a task or a flag: --help lstm, --help t-maze, --help clip.", indent=2)
+
+
+def _options(console: Console, options: Sequence[tuple[str, str]]) -> None:
+    _head(console, "Of the command itself")
+    _rows(console, [(flag, meaning, "") for flag, meaning in options])
+
+
+def _page(console: Console, topic: str) -> None:
+    name = topic.lstrip("-").replace("-", "_")
+    if topic == "all":
+        _all(console)
+    elif topic == "names":
+        _names(console)
+    elif topic in groups():
+        _group(console, topic)
+    elif topic in field_docs.cores():
+        _core(console, topic)
+    elif topic in field_docs.tasks():
+        _task(console, topic)
+    else:
+        ours = field_docs.aliases().get(name, name)
+        found = [entry for entry in entries() if ours in (entry.path, entry.path.rpartition(".")[2])]
+        if not found:
+            flags = [entry.path.replace("_", "-") for entry in entries()]
+            known = [*topics(), *field_docs.cores(), *field_docs.tasks(), *flags]
+            raise ConfigError(
+                f"there is no help about {topic!r}{nearest(topic.lstrip('-'), known)}; the topics are "
+                f"{', '.join(topics())}, every core, every task and every flag"
+            )
+        if ours != name:
+            _print(console, f"{topic} is called --{ours.replace('_', '-')} here.")
+        _table(console, found)
+
+
+def _all(console: Console) -> None:
+    for topic in groups():
+        _group(console, topic)
+        console.print()
+    for task in field_docs.tasks():
+        _task(console, task)
+        console.print()
+    _names(console)
+
+
+def _group(console: Console, topic: str) -> None:
+    _head(console, f"{topic}: {topics()[topic]}")
+    _table(console, groups()[topic])
+    if topic == "memory":
+        for name, core in field_docs.cores().items():
+            fields = ", ".join(field.name.replace("_", "-") for field in core.fields)
+            _print(console, f"--core {name} has: {fields or 'no fields'}", indent=2)
+    if topic == "env":
+        _print(console, "The options of a task: recollect train --help TASK", indent=2)
+
+
+def _core(console: Console, name: str) -> None:
+    _head(console, f"--core {name}")
+    fields = field_docs.cores()[name].fields
+    if fields:
+        _table(console, [Entry(f"core.{field.name}", field) for field in fields])
+    else:
+        _print(console, "It has no fields.", indent=2)
+
+
+def _task(console: Console, name: str) -> None:
+    task = field_docs.tasks()[name]
+    _head(console, f"recollect train {name}")
+    _print(console, task.doc, indent=2)
+    rows = []
+    for field in task.fields:
+        is_by_size = field.default == "None" and task.sizes
+        words = "Set by the size, if not given." if is_by_size else ""
+        if field.name == "size":
+            words = f"{task.sizes}."
+        flag = f"--task.{field.name.replace('_', '-')} {_metavar(field)}"
+        rows.append((flag, words, "" if is_by_size else field.default.strip("\"'")))
+    if rows:
+        _rows(console, rows)
+    else:
+        _print(console, "It has no options.", indent=2)
+
+
+def _names(console: Console) -> None:
+    _head(console, "Config files and presets")
+    files = (
+        "TOML or YAML with the same names; flags go on top. Of several files later ones win. Every run "
+        "writes its own config.yaml."
+    )
+    preset = "Whether a built-in task starts from settings that suit it."
+    _rows(console, [("--config FILE", files, ""), ("--[no-]preset", preset, "on")])
+    console.print()
+    _head(console, "Names of Stable-Baselines3 and CleanRL, and ours")
+    as_flag = [f"--{name.replace('_', '-')}" for pair in field_docs.aliases().items() for name in pair]
+    _rows(console, [(theirs, ours, "") for theirs, ours in zip(as_flag[::2], as_flag[1::2])])
+
+
+# Lines ---------------------------------------------------------------------------------------------------
+
+
+def _head(console: Console, text: str) -> None:
+    _print(console, text, style="bold cyan")
+
+
+def _table(console: Console, shown: Sequence[Entry]) -> None:
+    _rows(console, [(entry.flag, entry.words, entry.default) for entry in shown])
+
+
+def _rows(console: Console, rows: Sequence[tuple[str, str, str]]) -> None:
+    """Flag, words and default in two columns; a flag that is too wide has a line of its own."""
+    from rich.text import Text
+
+    column = min(max(len(flag) for flag, _, _ in rows), _FLAG_WIDTH) + 4
+    for flag, meaning, default in rows:
+        words = f"{meaning} [{default}]" if default else meaning
+        lines = textwrap.wrap(words, max(console.width - column - 1, 20), break_on_hyphens=False) or [""]
+        if len(flag) > _FLAG_WIDTH:
+            lines.insert(0, "")
+        for number, line in enumerate(lines):
+            start = f"  {flag}" if number == 0 else ""
+            space = " " * (column - len(start)) if line else ""
+            console.print(Text.assemble((start, "bold"), space, line), soft_wrap=True)
+
+
+def _print(console: Console, text: str, indent: int = 0, style: str = "") -> None:
+    """Without rich's markup, which would take [no-] for a tag; a long line keeps its indent."""
+    from rich.text import Text
+
+    space = " " * indent
+    for line in textwrap.wrap(text, console.width - 1, initial_indent=space, subsequent_indent=space):
+        console.print(Text(line, style=style), soft_wrap=True)
+
+
+def _metavar(field: Field) -> str:
+    if field.is_list:
+        return "A,B"
+    if field.choices:
+        return "NAME"
+    for kind, word in (("int", "N"), ("float", "X"), ("bool", "BOOL"), ("str", "TEXT"), ("Any", "NAME")):
+        if kind in field.kinds:
+            return word
+    return "VALUE"
+
+
+def _topic(path: str) -> str:
+    section = path.partition(".")[0]
+    if path in _MEMORY or section == "core":
+        return "memory"
+    if path in _ENV:
+        return "env"
+    if path in _CHECKS:
+        return "checks"
+    if path.endswith(_MOVES):
+        return "schedules"
+    if any(path == field.name for field in field_docs.config_fields("")):
+        return "run"
+    return "ppo" if any(path == field.name for field in field_docs.config_fields("ppo")) else "network"

@@ -1,0 +1,118 @@
+"""``recollect train ENV``: train an agent, in a run folder of its own."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recollect.agent import Agent
+    from recollect.cli.flags import Parsed
+
+HELP = "train an agent"
+TAKES_CONFIG = SETTINGS_IN_HELP = True
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The arguments beside the settings of the run, which are flags too."""
+    parser.add_argument("env", nargs="?", help="a task (recollect tasks), a Gymnasium id, or module:Env")
+    parser.add_argument("--no-preset", action="store_true", help="plain defaults, also for a built-in task")
+    parser.add_argument("--no-report", action="store_true", help="write no report.html at the end")
+    parser.add_argument("--no-eval", action="store_true", help="no evaluation at the end")
+    parser.add_argument("--print-config", action="store_true", help="print the resolved config and stop")
+    add_display(parser)
+
+
+def add_display(parser: argparse.ArgumentParser) -> None:
+    """How progress is shown; for every command that trains."""
+    shown = parser.add_mutually_exclusive_group()
+    for mode, words in {
+        "quiet": "show nothing but errors",
+        "json": "one JSON object a line on stdout, for programs",
+        "plain": "plain lines, also in a terminal",
+    }.items():
+        shown.add_argument(f"--{mode}", dest="display", action="store_const", const=mode, help=words)
+    parser.set_defaults(display="auto")
+
+
+def run(args: argparse.Namespace, flags: list[str]) -> int:
+    """Resolve the settings, train, evaluate, report."""
+    from recollect.api import new_agent
+    from recollect.cli.flags import parse_config
+    from recollect.errors import ConfigError
+
+    parsed = parse_config(flags, env=args.env, presets=not args.no_preset)
+    if parsed.env is None:
+        raise ConfigError("which env? recollect train ENV, or env: in the --config file; see recollect tasks")
+    if args.print_config:
+        from recollect.config_files import config_text
+
+        print(config_text(parsed.config, parsed.env), end="")
+        return 0
+    config = parsed.config
+    if config.run is None:
+        from dataclasses import replace
+
+        config = replace(config, run=str(new_folder(parsed.env)))
+    say = Say(args.display)
+    for note in parsed.notes:
+        say(f"note: {note}")
+    with new_agent(parsed.env, config, given=parsed.given, preset=parsed.preset) as agent:
+        say(_resolved(parsed))
+        agent.train(progress=args.display, command=["recollect", *sys.argv[1:]])
+        finish(agent, say, evaluate=not args.no_eval, report=not args.no_report)
+    return 0
+
+
+class Say:
+    """Lines for people on stderr, beside the display; none where it is quiet or for programs."""
+
+    def __init__(self, display: str):
+        self._shown = display not in ("quiet", "json")
+
+    def __call__(self, text: str) -> None:
+        """One or more lines."""
+        if self._shown and text:
+            print(text, file=sys.stderr, flush=True)
+
+
+def finish(agent: Agent, say: Say, *, evaluate: bool, report: bool) -> None:
+    """What comes after training: a last evaluation and the report."""
+    assert agent.run is not None
+    done = agent.run.evaluations()
+    if evaluate and agent.can_make_env and not (done and done[-1]["steps"] == agent.steps):
+        result = agent.evaluate(agent.config.eval_episodes)
+        agent.run.add_evaluation(agent.steps, result)
+        say(f"evaluation: {result}")
+    if report:
+        from recollect.reports import write_report
+
+        say(f"report: {write_report([agent.run])}")
+
+
+def new_folder(env: str) -> Path:
+    """A folder under runs/ that is not there yet."""
+    name = Path(env.replace(":", "-")).name.removesuffix("-v0").lower().replace(".py", "")
+    stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder, count = Path("runs") / stem, 1
+    while folder.exists():
+        count += 1
+        folder = Path("runs") / f"{stem}-{count}"
+    return folder
+
+
+def _resolved(parsed: Parsed) -> str:
+    """What was set, by the user and by the preset; everything else is the default."""
+
+    def words(settings: dict[str, Any]) -> str:
+        return "  ".join(f"{name}={value!r}" for name, value in settings.items())
+
+    lines = [f"env {parsed.env}"]
+    if parsed.given:
+        lines.append(f"set: {words(parsed.given)}")
+    if parsed.preset:
+        lines.append(f"preset for this task: {words(parsed.preset)}")
+    return "\n".join(lines)

@@ -1,0 +1,56 @@
+"""What is said after a run: how it ended, what came out, what can be done next."""
+
+from __future__ import annotations
+
+import shlex
+
+from recollect.display import words
+from recollect.display.state import State
+
+REASONS = {
+    "steps": ("finished", "all steps made"),
+    "target": ("finished", "the target return is reached"),
+    "time": ("stopped", "the time is up (max_seconds)"),
+    "interrupt": ("stopped", "interrupted"),
+}
+CALLBACK, ERROR = "callback: ", "error: "
+
+
+def outcome(reason: str) -> tuple[str, str]:
+    """In words: "finished", "stopped" or "failed", and why."""
+    if reason.startswith(ERROR):
+        return "failed", reason.removeprefix(ERROR)
+    if reason.startswith(CALLBACK):
+        return "stopped", reason.removeprefix(CALLBACK)
+    return REASONS.get(reason, ("stopped", reason))
+
+
+def summary(state: State, reason: str) -> list[tuple[str, str]]:
+    """Lines of (name, text); the first tells the outcome."""
+    training, metrics = state.training, state.metrics
+    seconds = float(training.seconds)
+    made = state.steps - state.first_step
+    pace = f", {words.count(made / state.spent)} a second" if made and state.spent > 0 else ""
+    lines = [outcome(reason), ("steps", f"{words.count(state.steps)} in {words.duration(seconds)}{pace}")]
+    if "return" in metrics:
+        window = training.config.target_episodes
+        over = f"mean of the last {min(window, int(metrics.get('episodes', window))):,} episodes"
+        lines.append(("return", f"{words.number(metrics['return'])}, {over}"))
+    if state.evaluation is not None:
+        lines.append(("evaluation", str(state.evaluation)))
+    if state.best is not None and (state.evaluation is None or state.best[1] != state.evaluation.steps):
+        lines.append(("best", f"{words.number(state.best[0])} at {words.count(state.best[1])} steps"))
+    if state.run is not None:
+        lines.append(("run", state.run))
+    return lines
+
+
+def commands(state: State, reason: str) -> list[str]:
+    """What one would type next, ready to be copied."""
+    if state.run is None:
+        return []
+    folder = shlex.quote(state.run)
+    kind, _ = outcome(reason)
+    if reason == "interrupt" or (kind == "failed" and state.checkpoint is not None):
+        return [f"recollect resume {folder}", f"recollect report {folder}"]
+    return [f"recollect report {folder}"]

@@ -1,0 +1,166 @@
+"""Displays that print lines: for people where there is no terminal, and for machines."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from pathlib import Path
+from typing import IO, Any
+
+from rich.console import Console
+
+from recollect.display import closing, words
+from recollect.display.base import Display, standard_error
+from recollect.display.state import Clock, State
+
+EVERY = 5.0
+"""Seconds between two lines."""
+
+
+class Lines(Display):
+    """A line every few seconds, and one for each evaluation, checkpoint and piece of advice."""
+
+    def __init__(self, console: Console | None = None, clock: Clock = time.monotonic):
+        super().__init__(clock)
+        self.console = console or standard_error()
+        self._said = 0.0
+        self._is_told = True
+
+    def start(self) -> None:
+        """What is trained, and the opening."""
+        state = self.state
+        self._said = self.clock()
+        self._print(", ".join(filter(None, (state.env, state.core, state.run))))
+        if opening := state.training.opening:
+            self._print(opening)
+
+    def iterated(self) -> None:
+        """A line, unless it is too early."""
+        self._is_told = False
+        if self.clock() - self._said >= EVERY:
+            self._tell()
+
+    def evaluated(self) -> None:
+        """A line with the score."""
+        self._print(f"{_at(self.state)}  evaluation {self.state.evaluation}")
+
+    def advised(self, text: str) -> None:
+        """A line with the advice."""
+        self._print(f"{_at(self.state)}  advice: {text}")
+
+    def saved(self, path: Path) -> None:
+        """A line with the path."""
+        self._print(f"{_at(self.state)}  checkpoint {words.path(path)}")
+
+    def ended(self, reason: str) -> None:
+        """The last metrics, and the summary."""
+        if not self._is_told:
+            self._tell()
+        (kind, why), *rest = closing.summary(self.state, reason)
+        self._print(f"{kind}: {why}")
+        for name, text in rest:
+            self._print(f"  {name:<12}{text}")
+        for command in closing.commands(self.state, reason):
+            self._print(f"  {command}")
+
+    def _tell(self) -> None:
+        self._said, self._is_told = self.clock(), True
+        self.state.mark()
+        self._print(line(self.state))
+
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True, emoji=False)
+
+
+def line(state: State) -> str:
+    """The state of a run in one line of steady columns."""
+    metrics = state.metrics
+    deviations = [metrics[name] for name in ("deviation/log_prob", "deviation/value") if name in metrics]
+    columns = [
+        f"{_at(state)} {words.share(int(state.fraction * 100) / 100):>4}",
+        f"return {words.number(metrics.get('return')):>7}",
+        f"{words.count(metrics.get('speed/total')):>8}/s",
+        f"left {words.duration(state.left()):>8}",
+        f"deviation {words.tiny(max(deviations, default=None))}",
+    ]
+    return "  ".join(columns)
+
+
+def _at(state: State) -> str:
+    return f"{words.count(state.steps):>11}"
+
+
+class JsonLines(Display):
+    """One JSON object a line on stdout for each event, written at once. NaN and Inf are null."""
+
+    def __init__(self, file: IO[str] | None = None, clock: Clock = time.monotonic):
+        super().__init__(clock)
+        self._file = file
+
+    def start(self) -> None:
+        """``start``, with what is trained."""
+        state = self.state
+        training = state.training
+        self._write(
+            "start",
+            env=state.env,
+            core=state.core,
+            run=None if training.run is None else str(training.run.path),
+            start=training.start,
+            end=training.end,
+            opening=training.opening,
+        )
+
+    def iterated(self) -> None:
+        """``iteration``, with all metrics."""
+        self._write("iteration", **self.state.metrics | {"seconds": float(self.state.training.seconds)})
+
+    def evaluated(self) -> None:
+        """``evaluation``, with mean and interval."""
+        score = self.state.evaluation
+        assert score is not None
+        self._write(
+            "evaluation",
+            steps=score.steps,
+            mean=score.mean,
+            interval=[score.low, score.high],
+            length=score.length,
+            episodes=score.episodes,
+        )
+
+    def advised(self, text: str) -> None:
+        """``advice``, with its text."""
+        self._write("advice", steps=self.state.steps, text=text)
+
+    def saved(self, path: Path) -> None:
+        """``checkpoint``, with its path."""
+        self._write("checkpoint", steps=self.state.steps, path=str(path))
+
+    def ended(self, reason: str) -> None:
+        """``end``, with the reason."""
+        state = self.state
+        self._write("end", reason=reason, steps=state.steps, seconds=float(state.training.seconds))
+
+    def abandon(self, error: BaseException) -> None:
+        """What stdout still holds for a reader that is gone would fail again when Python ends."""
+        if self._file is None and isinstance(error, BrokenPipeError):
+            stdout, nowhere = sys.stdout.fileno(), os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, stdout)
+            os.close(nowhere)
+
+    def _write(self, event: str, **fields: Any) -> None:
+        file = self._file or sys.stdout
+        file.write(json.dumps({"event": event} | _finite(fields), allow_nan=False) + "\n")
+        file.flush()
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN."""
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,118 @@
+"""The live display: a panel in the terminal that is redrawn in its place."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from recollect.display import closing
+from recollect.display.base import Display, standard_error
+from recollect.display.panel import View
+from recollect.display.state import Clock
+
+EVERY = 0.25
+"""Seconds between two drawings at least."""
+IDLE = 1.0
+"""Seconds after which the clock is moved on although no update has come."""
+
+
+class LivePanel(Display):
+    """Draws a panel at most four times a second, whatever the training does."""
+
+    def __init__(self, console: Console | None = None, clock: Clock = time.monotonic):
+        super().__init__(clock)
+        self.console = console or standard_error()
+        self._live: Live | None = None
+        self._drawn = 0.0
+        self._drawing = threading.Lock()
+        self._over = threading.Event()
+        self._ticker: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Print the opening and draw the empty panel."""
+        self._over.clear()
+        self._view = View(self.state)
+        if opening := self.state.training.opening:
+            self.console.print(Text(opening, "dim"))
+        # What the user prints comes out above the panel; but stdout may lead elsewhere, into a file.
+        is_here = self.console.is_terminal and sys.stdout is not None and sys.stdout.isatty()
+        self._live = Live(
+            console=self.console,
+            auto_refresh=False,
+            redirect_stdout=is_here,
+            redirect_stderr=True,
+            get_renderable=lambda: self._view,
+        )
+        self._live.start()
+        self._draw()
+        self._ticker = threading.Thread(target=self._tick, name="recollect-display", daemon=True)
+        self._ticker.start()
+
+    def iterated(self) -> None:
+        """Draw, unless it is too early."""
+        if self.clock() - self._drawn >= EVERY:
+            self._draw()
+
+    def evaluated(self) -> None:
+        """Draw, unless it is too early."""
+        self.iterated()
+
+    def advised(self, text: str) -> None:
+        """Print the whole text above the panel, where it stays."""
+        with self._drawing:
+            self.console.print(Text.assemble(("advice: ", "bold yellow"), text))
+
+    def saved(self, path: Path) -> None:
+        """The panel says it when it is drawn next."""
+
+    def ended(self, reason: str) -> None:
+        """Draw the panel for the last time, and sum up below it."""
+        self._view = View(self.state, is_final=True)
+        if self._live is not None:
+            self._draw()
+        self._stop()
+        say(self.console, closing.summary(self.state, reason), closing.commands(self.state, reason))
+
+    def abandon(self, error: BaseException) -> None:
+        """Give the terminal back."""
+        self._stop()
+
+    def _draw(self) -> None:
+        with self._drawing:
+            self._drawn = self.clock()
+            self.state.mark()
+            if self._live is not None:
+                self._live.refresh()
+
+    def _tick(self) -> None:
+        """Keep the clock moving in long iterations and evaluations, so that nobody thinks it hangs."""
+        while not self._over.wait(IDLE):
+            if self.clock() - self._drawn >= IDLE:
+                self._attempt(self._draw)
+
+    def _stop(self) -> None:
+        self._over.set()
+        if self._ticker is not None and self._ticker is not threading.current_thread():
+            self._ticker.join(timeout=5)
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+
+def say(console: Console, lines: list[tuple[str, str]], commands: list[str]) -> None:
+    """Print the closing lines; commands stand alone on theirs, to be copied."""
+    (kind, why), *rest = lines
+    colour = {"finished": "green", "failed": "red"}.get(kind, "yellow")
+    console.print(Text.assemble((f"{kind}: ", f"bold {colour}"), why), soft_wrap=True)
+    for name, text in rest:
+        console.print(Text.assemble((f"  {name:<12}", "cyan"), text), soft_wrap=True)
+    if commands:
+        console.print()
+    for command in commands:
+        console.print(Text.assemble("  ", (command, "bold")), soft_wrap=True)

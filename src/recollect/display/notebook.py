@@ -1,0 +1,97 @@
+"""The display of notebooks (Jupyter, Colab): a bar that is updated in place."""
+
+from __future__ import annotations
+
+import html
+import importlib
+import sys
+import time
+from typing import Any
+
+from recollect.display import closing, words
+from recollect.display.base import Display
+from recollect.display.lines import line
+from recollect.display.state import Clock, State
+
+EVERY = 0.5
+"""Seconds between two updates."""
+
+
+def is_notebook() -> bool:
+    """Whether this runs in a notebook's kernel. Imports nothing: a kernel has IPython already."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
+    kinds = type(shell).__mro__
+    return any(k.__name__ == "ZMQInteractiveShell" or k.__module__.startswith("google.colab") for k in kinds)
+
+
+class Notebook(Display):
+    """Small HTML in the cell's output; front ends without HTML get one line of text."""
+
+    def __init__(self, clock: Clock = time.monotonic):
+        super().__init__(clock)
+        self._drawn = 0.0
+        self._handle: Any = None
+
+    def start(self) -> None:
+        """Show the empty bar."""
+        display = importlib.import_module("IPython.display").display
+        self._handle = display(self._bundle(), raw=True, display_id=True)
+        self._drawn = self.clock()
+
+    def iterated(self) -> None:
+        """Update, unless it is too early."""
+        if self.clock() - self._drawn >= EVERY:
+            self._draw()
+
+    def evaluated(self) -> None:
+        """Update, unless it is too early."""
+        self.iterated()
+
+    def ended(self, reason: str) -> None:
+        """The last update, with the summary."""
+        self._draw(reason)
+
+    def _draw(self, reason: str | None = None) -> None:
+        self._drawn = self.clock()
+        self._handle.update(self._bundle(reason), raw=True)
+
+    def _bundle(self, reason: str | None = None) -> dict[str, str]:
+        self.state.mark()
+        return {"text/html": page(self.state, reason), "text/plain": line(self.state)}
+
+
+def page(state: State, reason: str | None = None) -> str:
+    """The state, and after the end its summary, as HTML without colours of its own background."""
+    metrics, dot = state.metrics, " · "
+    place = f"{words.count(state.steps)} of {words.count(state.training.end)} steps"
+    clock = f"{words.duration(state.elapsed)} elapsed"
+    if reason is None:
+        clock += f"{dot}{words.duration(state.left())} left"
+    facts = [f"return <b>{words.number(metrics.get('return'))}</b>"]
+    if curve := words.sparkline(state.returns(), 24):
+        facts.append(curve)
+    if (score := state.evaluation) is not None:
+        facts.append(
+            f"evaluation {words.number(score.mean)} ({words.number(score.low)} to {words.number(score.high)})"
+        )
+    facts.append(f"{words.count(state.speed('total'))} steps/s")
+    marks = {True: "✓", False: "⚠", None: ""}
+    gauges = [f"{marks[gauge.is_good]} {gauge.name} {gauge.text}" for gauge in state.gauges()]
+    rows = [
+        f"<b>{html.escape(state.env)}</b>{dot}{html.escape(state.core)}",
+        f'<progress value="{state.fraction:.4f}" max="1" style="width: 100%"></progress>',
+        f"{place}{dot}{clock}",
+        dot.join(facts),
+        f"honesty: {dot.join(gauges)}",
+        *(f"⚠ {html.escape(text)}" for text in state.advice),
+    ]
+    if reason is not None:
+        (kind, why), *rest = closing.summary(state, reason)
+        rows.append(f"<b>{kind}</b>: {html.escape(why)}")
+        rows += [f"{name}: {html.escape(text)}" for name, text in rest]
+        rows += [f"<code>{html.escape(command)}</code>" for command in closing.commands(state, reason)]
+    else:
+        rows.append(f"<i>interrupt the kernel to {'save and stop' if state.run else 'stop'}</i>")
+    body = "".join(f"<div>{row}</div>" for row in rows)
+    return f'<div style="max-width: 46em; line-height: 1.6">{body}</div>'

@@ -1,0 +1,222 @@
+"""The panel of the live display: one glance says whether a run is well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from recollect.display import words
+from recollect.display.state import State
+
+WIDEST = 100
+"""Columns; a wider terminal gets no wider panel, which would be harder to read."""
+LABEL = 12
+"""Columns of the names of the rows."""
+NARROW = 60
+"""Below so many columns there is no room for a border."""
+TALL = 20
+"""Lines of a terminal that the whole panel with its advice fits into."""
+
+
+class View:
+    """A state as Rich can draw it, in as many columns and lines as there are."""
+
+    def __init__(self, state: State, *, is_final: bool = False):
+        self.state, self.is_final = state, is_final
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        width = min(options.max_width, WIDEST)
+        glyphs = words.ASCII if options.ascii_only else words.UNICODE
+        is_short = console.height < TALL and not self.is_final
+        if width < NARROW or is_short:
+            yield Group(*Rows(self.state, width, glyphs, is_short=True).few())
+        else:
+            rows = Rows(self.state, width - 4, glyphs)  # a border and a blank on either side
+            body = Group(*rows.all(), *([] if self.is_final else rows.footer()))
+            yield Panel(body, box=box.ROUNDED, border_style="bright_black", width=width)
+        if not self.is_final:
+            yield from advice(self.state, width, glyphs)
+
+
+def advice(state: State, width: int, glyphs: words.Glyphs) -> Iterator[Text]:
+    """A line for each of the last pieces of advice; the whole text was printed when it came."""
+    for text in state.advice:
+        line = words.shortened(text.replace("\n", " "), width - 4, glyphs.cut)
+        yield Text.assemble((f" {glyphs.bad} ", "bold yellow"), (line, "yellow"), no_wrap=True)
+
+
+class Rows:
+    """The rows of the panel, ``width`` columns wide. Short ones leave out what does not fit beside."""
+
+    def __init__(self, state: State, width: int, glyphs: words.Glyphs, *, is_short: bool = False):
+        self.state, self.width, self.glyphs, self.is_short = state, width, glyphs, is_short
+
+    def all(self) -> Iterator[RenderableType]:
+        """Everything, in groups."""
+        yield from self.head()
+        yield Text()
+        yield from self.score()
+        yield from self.speed()
+        yield Text()
+        yield from self.losses()
+        yield from self.honesty()
+
+    def few(self) -> Iterator[RenderableType]:
+        """What matters most, for small terminals."""
+        yield from self.head()
+        yield from self.score()
+        yield from self.honesty()
+
+    def head(self) -> Iterator[RenderableType]:
+        """What is trained, where it is kept, how far it is."""
+        state, dot = self.state, self.glyphs.dot
+        name = Text.assemble((state.env, "bold cyan"), (f" {dot} ", "bright_black"), state.core)
+        room = self.width - name.cell_len - 2
+        yield from self._spread(
+            name, Text(words.tail(state.run or "", max(16, room), self.glyphs.cut), "dim")
+        )
+        grid = Table.grid(expand=False)
+        grid.add_column(width=self.width - 6)
+        grid.add_column(width=6, justify="right")
+        bar = ProgressBar(total=1.0, completed=state.fraction, complete_style="cyan", finished_style="green")
+        grid.add_row(bar, Text(words.share(int(state.fraction * 100) / 100), "bold"))
+        yield grid
+        done = f"{words.count(state.steps)} of {words.count(state.training.end)}"
+        times = (
+            [f"{words.duration(state.elapsed)} elapsed"] if self._has_labels or state.fraction >= 1 else []
+        )
+        times += [] if state.fraction >= 1 else [f"{words.duration(state.left())} left"]
+        unit = " steps" if self._has_labels else ""
+        yield from self._spread(Text(done + unit), Text(f" {dot} ".join(times)))
+
+    def score(self) -> Iterator[RenderableType]:
+        """Return with its curve and trend, and the last evaluation."""
+        state, metrics, dot = self.state, self.state.metrics, self.glyphs.dot
+        body = Text.assemble((f"{words.number(metrics.get('return')):<8}", "bold"))
+        side = Text(f"{words.count(metrics.get('episodes', 0))} episodes", "dim")
+        if "length" in metrics:
+            side.append(f" {dot} length {words.number(metrics['length'])}")
+        curve = state.returns()
+        if (moved := words.trend(curve)) is not None:
+            delta, way = moved
+            arrow = (self.glyphs.flat, self.glyphs.up, self.glyphs.down)[way]
+            body.append(f"{arrow} {words.change(delta):<8}", ("dim", "green", "yellow")[way])
+        alone = self.width - self._indent - body.cell_len
+        beside = alone - side.cell_len - 3
+        room = min(40, beside if beside >= 8 else alone)  # too little: the curve, and the rest below
+        body.append(words.sparkline(curve, max(0, room), self.glyphs.blocks), "cyan")
+        yield from self._row("return", body, side)
+        name = "evaluation" if self._has_labels else "eval"
+        if state.evaluation is not None:
+            last = state.evaluation
+            body = Text.assemble((f"{words.number(last.mean):<8}", "bold"))
+            interval = f"{words.number(last.low)} to {words.number(last.high)}"
+            body.append(f"95% interval {interval}" if self._has_labels else interval, "dim")
+            yield from self._row(name, body, self._best())
+        elif every := state.training.config.eval_every:
+            yield from self._row(name, Text(f"every {words.count(every)} steps", "dim"), self._best())
+
+    def speed(self) -> Iterator[RenderableType]:
+        """Steps per second, and what the time goes into."""
+        state = self.state
+        parts = [f"{name} {words.share(value)}" for name, value in state.shares().items()]
+        side = Text(f" {self.glyphs.dot} ".join(parts), "dim")
+        yield from self._row("speed", Text(f"{words.count(state.speed('total'))} steps/s"), side)
+
+    def losses(self) -> Iterator[RenderableType]:
+        """How the learning goes."""
+        get = self.state.metrics.get
+        yield from self._cells(
+            "losses",
+            ("policy", words.number(get("loss/policy"))),
+            ("value", words.number(get("loss/value"))),
+            ("explained", words.share(get("explained_variance"))),
+        )
+        yield from self._cells(
+            "update",
+            ("entropy", words.number(get("entropy"))),
+            ("kl", words.number(get("kl"))),
+            ("clipped", words.share(get("clip_fraction"))),
+        )
+
+    def honesty(self) -> Iterator[RenderableType]:
+        """The gauges: does the learner see what the actor saw? None is ever left out."""
+        room = self.width - self._indent
+        lines = [Text()]
+        for gauge in self.state.gauges():
+            mark = {True: self.glyphs.good, False: self.glyphs.bad, None: " "}[gauge.is_good]
+            style = {True: "green", False: "bold yellow", None: "dim"}[gauge.is_good]
+            is_bad = gauge.is_good is False
+            text = Text.assemble((f"{mark} ", style), (f"{gauge.name} ", "yellow" if is_bad else "dim"))
+            text.append(gauge.text, "yellow" if is_bad else "")
+            if len(lines[-1]) and lines[-1].cell_len + 3 + text.cell_len > room:
+                lines.append(Text())
+            lines[-1].append("   " if len(lines[-1]) else "").append_text(text)
+        for label, body in zip(["honesty"] + [""] * len(lines), lines):
+            yield from self._row(label, body)
+
+    def footer(self) -> Iterator[RenderableType]:
+        """How to stop, and what would be left."""
+        state = self.state
+        yield Text()
+        hint = Text("Ctrl-C saves and stops" if state.run else "Ctrl-C stops", "dim")
+        if state.is_stopping:
+            hint = Text("stopping after this update; Ctrl-C again ends at once", "yellow")
+        saved = "" if state.checkpoint is None else f"checkpoint at {words.count(state.checkpoint)}"
+        yield from self._spread(hint, Text(saved, "dim"))
+
+    def _best(self) -> Text:
+        if self.state.best is None:
+            return Text()
+        mean, steps = self.state.best
+        return Text(f"best {words.number(mean)} at {words.count(steps)}", "dim")
+
+    def _cells(self, label: str, *cells: tuple[str, str]) -> Iterator[RenderableType]:
+        """Numbers with their names, one below the other in neighbouring rows."""
+        body = Text()
+        size = (self.width - LABEL) // len(cells)
+        for name, text in cells:
+            cell = Text.assemble((f"{name} ", "dim"), text)
+            cell.pad_right(max(2, size - cell.cell_len))
+            body.append_text(cell)
+        body.rstrip()
+        yield from self._row(label, body)
+
+    @property
+    def _has_labels(self) -> bool:
+        return self.width >= 48
+
+    @property
+    def _indent(self) -> int:
+        return LABEL if self._has_labels else 8
+
+    def _row(self, label: str, body: Text, side: Text | None = None) -> Iterator[RenderableType]:
+        name = Text(f"{label[: self._indent - 1]:<{self._indent}}", "cyan")
+        yield from self._spread(Text.assemble(name, body), side or Text(), " " * self._indent)
+
+    def _spread(self, left: Text, right: Text, indent: str = "") -> Iterator[Text]:
+        """Two texts at the two edges; without room, one below the other, or the first alone in short rows."""
+        gap = self.width - left.cell_len - right.cell_len
+        if not len(right) or gap >= 2:
+            yield _fitted(
+                Text.assemble(left, " " * (gap if len(right) else 0), right), self.width, self.glyphs
+            )
+            return
+        yield _fitted(left, self.width, self.glyphs)
+        if not self.is_short:
+            yield _fitted(Text.assemble(indent, right), self.width, self.glyphs)
+
+
+def _fitted(text: Text, width: int, glyphs: words.Glyphs) -> Text:
+    """One line, cut if it must be: a wrapped line would move all others."""
+    text.no_wrap, text.overflow = True, "crop"
+    if text.cell_len > width:
+        text.truncate(max(0, width - len(glyphs.cut)))
+        text.append(glyphs.cut, "dim")
+    return text

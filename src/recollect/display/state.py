@@ -1,0 +1,195 @@
+"""What a display knows of a training; told by its events, asked when something is drawn."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from recollect.display import words
+
+if TYPE_CHECKING:
+    from recollect.evaluate import Evaluation
+    from recollect.training import Training
+
+Clock = Callable[[], float]
+SPEEDS = ("total", "env", "act", "learn")
+STALE = 0.3
+"""Staleness below this is healthy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """An evaluation in numbers."""
+
+    steps: int
+    mean: float
+    low: float
+    high: float
+    length: float
+    episodes: int
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, steps: int) -> Score:
+        """The numbers of ``evaluation``, made at ``steps``."""
+        low, high = evaluation.interval
+        length = float(evaluation.lengths.mean())
+        return cls(int(steps), evaluation.mean, low, high, length, len(evaluation.returns))
+
+    def __str__(self) -> str:
+        interval = f"95% interval {words.number(self.low)} to {words.number(self.high)}"
+        return f"{words.number(self.mean)} ({interval}, {self.episodes:,} episodes)"
+
+
+@dataclass(frozen=True, slots=True)
+class Gauge:
+    """One of the honesty gauges."""
+
+    name: str
+    text: str
+    is_good: bool | None
+    """None: not measured yet."""
+
+
+class State:
+    """Kept up to date in a moment per event; all that takes longer happens in the questions."""
+
+    def __init__(self, training: Training, clock: Clock = time.monotonic):
+        self.training, self.clock = training, clock
+        self.env = env_name(training.agent.env)
+        self.core = core_name(training.agent.policy)
+        self.run: str | None = None if training.run is None else words.path(training.run.path)
+        self.metrics: dict[str, float] = {}
+        self.evaluation: Score | None = None
+        self.best: tuple[float, int] | None = best_of(training.run)
+        self.checkpoint: int | None = None
+        self.advice: deque[str] = deque(maxlen=3)
+        self.staleness: float | None = None
+        self.first_step = int(training.steps)
+        self._began, self._before = clock(), float(training.seconds)
+        self._speeds: dict[str, float] = {}
+        self._marks = deque([(self._began, training.steps)], maxlen=240)
+
+    def iterated(self, metrics: dict[str, float]) -> None:
+        """An update was made."""
+        self.metrics = metrics
+        if "staleness" in metrics:  # not measured in every update
+            self.staleness = metrics["staleness"]
+
+    def evaluated(self, evaluation: Evaluation) -> Score:
+        """An evaluation was made."""
+        score = self.evaluation = Score.of(evaluation, self.training.steps)
+        if self.best is None or score.mean > self.best[0]:
+            self.best = (score.mean, score.steps)
+        return score
+
+    @property
+    def steps(self) -> int:
+        """Env steps so far."""
+        return int(self.training.steps)
+
+    @property
+    def fraction(self) -> float:
+        """How much of this training is over, in [0, 1]."""
+        start, end = self.training.start, self.training.end
+        return min(1.0, max(0.0, (self.steps - start) / max(1, end - start)))
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether a signal has asked the training to stop."""
+        return bool(self.training.signal)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training, those before a resume included."""
+        return self._before + self.spent
+
+    @property
+    def spent(self) -> float:
+        """Seconds since this display began."""
+        return self.clock() - self._began
+
+    def mark(self) -> None:
+        """Note the time and the steps, and smooth the speeds: once for each time that something is drawn."""
+        now, steps = self.clock(), self.steps
+        if steps > self._marks[-1][1]:
+            self._marks.append((now, steps))
+        for name in SPEEDS:
+            value = self.metrics.get(f"speed/{name}", math.nan)
+            if math.isfinite(value):
+                self._speeds[name] = 0.6 * self._speeds.get(name, value) + 0.4 * value
+
+    def left(self) -> float | None:
+        """Seconds that the rest will take at the pace of the last marks; None if there is no pace yet."""
+        (then, before), (_, steps) = self._marks[0], self._marks[-1]
+        spent = self.clock() - then
+        limit = self.training.config.max_seconds
+        by_time = math.inf if limit is None else max(0.0, limit - self.elapsed)
+        if steps <= before or spent <= 0:
+            return None if limit is None else by_time
+        return min(max(0, self.training.end - self.steps) * spent / (steps - before), by_time)
+
+    def speed(self, name: str) -> float | None:
+        """Env steps per second, smoothed over what was drawn."""
+        return self._speeds.get(name)
+
+    def shares(self) -> dict[str, float]:
+        """The parts of an iteration's time that env, acting and learning take, where they are known."""
+        total = self._speeds.get("total")
+        if not total:
+            return {}
+        return {n: min(1.0, total / self._speeds[n]) for n in SPEEDS[1:] if self._speeds.get(n)}
+
+    def returns(self) -> list[float]:
+        """The mean returns over the run; the history keeps them few."""
+        return [row["return"] for row in list(self.training.history.rows) if "return" in row]
+
+    def gauges(self) -> list[Gauge]:
+        """Whether the learner sees what the actor saw: deviation, staleness, lag."""
+        metrics, limit = self.metrics, self.training.config.ppo.tolerance / 10
+        log_prob, value = metrics.get("deviation/log_prob"), metrics.get("deviation/value")
+        # As in the check that stops a run, values are compared in units of their size.
+        sizes = [abs(metrics.get(name, 0.0)) for name in ("value/max", "value/min", "value_scale")]
+        scaled = None if value is None else value / max(1.0, *sizes)
+        gauges = [
+            Gauge("log-prob", words.tiny(log_prob), _below(log_prob, limit)),
+            Gauge("value", words.tiny(value), _below(scaled, limit)),
+        ]
+        if self.training.config.ppo.gauge_every:
+            stale = self.staleness
+            text = words.ABSENT if stale is None else f"{stale:.2f}"
+            gauges.append(Gauge("staleness", text, _below(stale, STALE)))
+        if (lag := metrics.get("lag")) is not None:
+            gauges.append(Gauge("lag", words.number(lag), lag == 0))
+        return gauges
+
+
+def env_name(env: Any) -> str:
+    """The id or name of an env, or that of the function or class that makes it."""
+    if isinstance(env, str):
+        return env
+    spec = getattr(env, "spec", None)
+    named = getattr(spec, "id", None) or getattr(env, "__name__", None)
+    if isinstance(named, str):
+        return named
+    return "env" if env is None else type(env).__name__
+
+
+def core_name(policy: Any) -> str:
+    """The class of a policy's core: LSTM."""
+    core = getattr(policy, "core", None)
+    return type(policy if core is None else core).__name__
+
+
+def best_of(run: Any) -> tuple[float, int] | None:
+    """The best evaluation that a resumed run has seen, as (mean, steps)."""
+    status = getattr(run, "status", None)
+    best = status.get("best") if isinstance(status, dict) else None
+    return None if not best else (float(best["mean"]), int(best["steps"]))
+
+
+def _below(value: float | None, limit: float) -> bool | None:
+    return None if value is None else value < limit

@@ -1,0 +1,131 @@
+"""Envs by name: a built-in task, a Gymnasium id, or ``module:attr`` for one of your own.
+
+``my_package.worlds:MyEnv`` imports the module and takes the Env class, or the function that makes an env;
+``worlds.py:MyEnv`` does so with a file. ``module:Env-v0``, with a version, is Gymnasium's own way to import
+a module that registers ids.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from recollect.errors import ConfigError, nearest
+
+
+def is_importing(name: str) -> bool:
+    """Whether making this env would run code that the name points to."""
+    return ":" in name
+
+
+def resolve_env(name: str) -> str | Callable[..., Any]:
+    """What ``recollect.train`` takes for this name: the name itself, or what it points to in a module."""
+    if not is_importing(name):
+        return name
+    source, _, attr = name.rpartition(":")
+    if not source or not attr:
+        raise ConfigError(f"the env {name!r} is neither a name nor 'module:attr': a side of ':' is empty")
+    is_file = source.endswith(".py")
+    # As with `python -m`: what lies in the current folder can be imported.
+    _put_on_path(Path.cwd())
+    if _is_versioned(attr):
+        if not is_file:
+            return name
+        _load_file(Path(source), name)
+        return attr
+    module = _load_file(Path(source), name) if is_file else _load_module(source, name)
+    return _attribute(module, attr, name)
+
+
+def _is_versioned(attr: str) -> bool:
+    return re.search(r"-v\d+$", attr) is not None
+
+
+def _put_on_path(folder: Path) -> None:
+    if not {"", str(folder)} & set(sys.path):
+        sys.path.insert(0, str(folder))
+
+
+def _load_module(source: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(source)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{source}.".startswith(f"{error.name}."):
+            raise ConfigError(_failed(source, name, error)) from error
+        raise ConfigError(
+            f"the env {name!r}: there is no module {error.name!r} in {Path.cwd()} or among the installed "
+            "packages: run from the folder that holds it, or give a file, 'path/to/file.py:attr'"
+        ) from None
+    except Exception as error:
+        raise ConfigError(_failed(source, name, error)) from error
+
+
+def _load_file(path: Path, name: str) -> ModuleType:
+    path = path.resolve()
+    if not path.is_file():
+        raise ConfigError(f"the env {name!r}: there is no file {path}")
+    module_name = path.stem
+    known = sys.modules.get(module_name)
+    if known is not None:
+        if _is_from(known, path):
+            return known
+        module_name = f"_env_{path.stem}"  # a file may be called random.py
+        known = sys.modules.get(module_name)
+        if known is not None and _is_from(known, path):
+            return known
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"the env {name!r}: {path} cannot be imported")
+    _put_on_path(path.parent)  # as for a script: its neighbours can be imported
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise ConfigError(_failed(path.name, name, error)) from error
+    return module
+
+
+def _is_from(module: ModuleType, path: Path) -> bool:
+    file = getattr(module, "__file__", None)
+    return file is not None and Path(file).resolve() == path
+
+
+def _failed(source: str, name: str, error: Exception) -> str:
+    """The error and its line in the user's code, which is the last one of the traceback."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    at = f"{error.filename}, line {error.lineno}" if isinstance(error, SyntaxError) else None
+    return (
+        f"the env {name!r}: importing {source} failed with {type(error).__name__}: {error} "
+        f"({at or f'{last.filename}, line {last.lineno}'})"
+    )
+
+
+def _attribute(module: ModuleType, attr: str, name: str) -> Callable[..., Any]:
+    found: Any = module
+    for part in attr.split("."):
+        if not hasattr(found, part):
+            owner = getattr(found, "__name__", attr)
+            public = [other for other in dir(found) if not other.startswith("_")]
+            # Compared without case, so that "myenv" finds MyEnv.
+            by_key = {other.lower(): other for other in public}
+            hint = nearest(part.lower(), by_key)
+            for key, other in by_key.items():
+                hint = hint.replace(f"'{key}'", f"'{other}'")
+            raise ConfigError(f"the env {name!r}: {owner} has no {part!r}{hint}")
+        found = getattr(found, part)
+    if not callable(found):
+        kind = type(found).__name__
+        raise ConfigError(
+            f"the env {name!r} is of type {kind}: it must be an Env class, or a function that makes a new "
+            "env in each call"
+        )
+    return found

@@ -1,0 +1,27 @@
+"""Makes the built-in tasks known to Gymnasium, by name only: no task is imported before one is made."""
+
+from __future__ import annotations
+
+import gymnasium as gym
+
+IDS = {
+    "delayed-cue": "recollect/DelayedCue-v0",
+    "repeat-previous": "recollect/RepeatPrevious-v0",
+    "repeat-first": "recollect/RepeatFirst-v0",
+    "t-maze": "recollect/TMaze-v0",
+    "position-cartpole": "recollect/PositionCartPole-v0",
+    "position-pendulum": "recollect/PositionPendulum-v0",
+}
+"""The Gymnasium id of every task, by its short name."""
+
+
+def register_tasks() -> None:
+    """Register every task; those already known stay as they are."""
+    for name, task_id in IDS.items():
+        if task_id not in gym.registry:
+            gym.register(
+                task_id,
+                entry_point="recollect.tasks.registration:TaskEnv",
+                vector_entry_point="recollect.tasks.registration:TaskVectorEnv",
+                kwargs={"task": name},
+            )

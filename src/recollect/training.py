@@ -1,0 +1,234 @@
+"""Training: the loop around a trainer. It evaluates, saves, tells the callbacks, and knows when to stop."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from recollect.callbacks import Callback, CallbackList, EpisodeEnd
+from recollect.errors import AlignmentError, ConfigError, DivergedError, StorageError
+from recollect.metrics import Advisor, History
+from recollect.runs import Recorder, Run
+from recollect.runtimes.inline import Trainer
+
+if TYPE_CHECKING:
+    from recollect.agent import Agent
+    from recollect.config import TrainConfig
+
+CHECKPOINT_SECONDS = 60.0
+"""Between two checkpoints, unless ``checkpoint_every`` says otherwise."""
+
+
+class Training:
+    """One stretch of training: from ``start`` to ``end`` env steps, or until somebody stops it.
+
+    Callbacks get this object. What they may read: ``agent``, ``config``, ``run``, ``start``, ``end``,
+    ``steps``, ``seconds``, ``metrics``, ``history``; what they may call: ``stop``.
+    """
+
+    def __init__(
+        self,
+        agent: Agent,
+        trainer: Trainer,
+        *,
+        callbacks: Iterable[Callback | Callable[..., Any]] = (),
+        run: Run | None = None,
+        seconds: float = 0.0,
+        opening: str = "",
+    ):
+        """``run``: opened for writing; ``seconds``: of the training before this one."""
+        self.agent, self.run, self.opening = agent, run, opening
+        self.history: History = agent.history
+        self.metrics: dict[str, float] = {}
+        self.reason: str | None = None
+        """Why the training ended; None while it goes on."""
+        self._trainer = trainer
+        recorder = [] if run is None else [Recorder(run)]
+        self._callbacks = CallbackList([*recorder, *callbacks])
+        self._advisor = Advisor(self.config.ppo.max_grad_norm)
+        self.signal = 0
+        """The number of the signal that interrupted the training, if one did."""
+        self._asked: str | None = None
+        self._seconds_before = seconds
+        self._began = time.monotonic()
+        self._last_checkpoint: tuple[int, float] = (trainer.steps, self._began)
+        self._evaluated = trainer.steps - trainer.steps % max(1, self.config.eval_every)
+        self._evaluate: Callable[[], Any] | None = None
+
+    @property
+    def config(self) -> TrainConfig:
+        """The agent's."""
+        return self.agent.config
+
+    @property
+    def start(self) -> int:
+        """The env steps at which this leg of the training began."""
+        return self._trainer.start
+
+    @property
+    def end(self) -> int:
+        """The env steps at which it ends."""
+        return self._trainer.end
+
+    @property
+    def steps(self) -> int:
+        """Env steps so far."""
+        return self._trainer.steps
+
+    @property
+    def updates(self) -> int:
+        """Rollouts learned from so far."""
+        return self._trainer.learner.updates
+
+    @property
+    def episodes(self) -> int:
+        """Episodes finished so far."""
+        return self._trainer.episodes.count
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of training so far, that before a resume included. No clock that can be set counts."""
+        return self._seconds_before + time.monotonic() - self._began
+
+    @property
+    def listeners(self) -> list[Callback]:
+        """All callbacks, the run's recorder and the display among them."""
+        return self._callbacks.all
+
+    def stop(self, reason: str = "stopped") -> None:
+        """End after this iteration: a checkpoint is written and the agent comes back as it is."""
+        self._asked = self._asked or reason
+
+    def fit(self) -> dict[str, float]:
+        """Train. Returns the last update's metrics; ``reason`` says why it ended."""
+        started = False
+        try:
+            with self._signals(), self._trainer.working(), self._evaluating():
+                started = True
+                self._callbacks.tell("on_start", self)
+                while self.reason is None:
+                    self._iterate()
+                    self.reason = self._why_stop()
+                self.checkpoint()
+        except BaseException as error:
+            if started:
+                self._rescue(error)
+            raise
+        self._callbacks.tell("on_end", self, self.reason)
+        return self.metrics
+
+    def checkpoint(self, *, is_best: float | None = None) -> None:
+        """Write a checkpoint now, if there is a run folder; ``is_best``: it is the best, with this mean."""
+        if self.run is None:
+            return
+        path = self.run.save(self.agent, self._trainer.learned(live=True), seconds=self.seconds, mean=is_best)
+        self._last_checkpoint = (self.steps, time.monotonic())
+        self._callbacks.tell("on_checkpoint", self, path)
+
+    def _iterate(self) -> None:
+        iteration = self._trainer.iterate()
+        self.metrics = iteration.metrics
+        self.history.add(iteration.metrics)
+        for text in self._advisor.watch(iteration.metrics):
+            self._callbacks.tell("on_advice", self, text)
+        if self._callbacks.wants_episodes:
+            ended = iteration.episodes
+            for total, length in zip(ended.returns.tolist(), ended.lengths.tolist()):
+                self._callbacks.tell("on_episode", self, EpisodeEnd(total, length))
+        self._callbacks.tell("on_iteration", self, iteration.metrics)
+        if self._evaluate is not None and self.steps - self._evaluated >= self.config.eval_every:
+            self._evaluated = self.steps - self.steps % self.config.eval_every
+            evaluation = self._evaluate()
+            self._callbacks.tell("on_evaluation", self, evaluation)
+            if self.run is not None and self.run.is_better(evaluation.mean):
+                self._try_checkpoint(is_best=evaluation.mean)
+        if self._is_checkpoint_due():
+            self._try_checkpoint()
+
+    def _try_checkpoint(self, is_best: float | None = None) -> None:
+        """A checkpoint on the way. A disk that is full for a while does not end the run."""
+        try:
+            self.checkpoint(is_best=is_best)
+        except StorageError as error:
+            self._last_checkpoint = (self.steps, time.monotonic())
+            self._callbacks.tell("on_advice", self, f"{error}. The run goes on and tries again later")
+
+    def _is_checkpoint_due(self) -> bool:
+        if self.run is None:
+            return False
+        steps, moment = self._last_checkpoint
+        every = self.config.checkpoint_every
+        if every is None:
+            return time.monotonic() - moment >= CHECKPOINT_SECONDS
+        return self.steps // every > steps // every
+
+    def _why_stop(self) -> str | None:
+        if self._asked is not None:
+            return self._asked
+        if self._trainer.is_solved:
+            return "target"
+        if self._trainer.is_at_end:
+            return "steps"
+        if self.config.max_seconds is not None and self.seconds >= self.config.max_seconds:
+            return "time"
+        return None
+
+    def _rescue(self, error: BaseException) -> None:
+        """After an error in mid-run: keep what was learned since the last checkpoint, and tell everybody."""
+        is_sound = not isinstance(error, AlignmentError | DivergedError | StorageError | KeyboardInterrupt)
+        self.reason = f"error: {error or type(error).__name__}"
+        if isinstance(error, KeyboardInterrupt):
+            self.reason = "interrupt"
+        elif is_sound and self.steps > self._last_checkpoint[0]:
+            with suppress(StorageError):
+                self.checkpoint()
+        self._callbacks.tell("on_end", self, self.reason)
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """An env of its own for evaluations, so that training does not notice them."""
+        if self.config.eval_every == 0:
+            yield
+            return
+        if not self.agent.can_make_env:
+            raise ConfigError(
+                "eval_every needs an env that can be made a second time: give its name or a callable "
+                "that makes it, not an env object"
+            )
+        env = self.agent.make_env(min(self.config.eval_episodes, 16))
+        self._evaluate = lambda: self.agent.evaluate(self.config.eval_episodes, env=env)
+        try:
+            yield
+        finally:
+            self._evaluate = None
+            env.close()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """The first Ctrl-C or SIGTERM ends the run after this iteration, a second Ctrl-C at once.
+
+        Only with a run folder, where there is something to save to, and in the main thread, where
+        Python allows it.
+        """
+        if self.run is None or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            if self._asked == "interrupt" and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._asked, self.signal = "interrupt", number  # stronger than any other reason
+            os.write(2, b"\nstopping after this update; Ctrl-C again ends at once\n")
+
+        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)

@@ -1,0 +1,215 @@
+"""A resumed run goes on as if nothing had happened: bit for bit on tasks, in new episodes elsewhere."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+
+import recollect as rc
+from recollect.errors import ConfigError, RecollectError
+from recollect.runs import Run
+from tests.helpers import CounterEnv, ScriptedEnv
+
+SMALL: dict[str, Any] = {
+    "rollout": 12,
+    "chunk": 4,
+    "num_envs": 4,
+    "encoder": rc.EncoderConfig(hidden=(8,)),
+    "threads": 1,
+    "checkpoint_every": 96,
+    "keep_checkpoints": 20,
+    "progress": False,
+}
+EVERYTHING: dict[str, Any] = SMALL | {
+    "core": rc.LSTMConfig(hidden=8, learned_initial_state=True),
+    "normalise_value": True,
+    "normalise_observations": True,
+    "refresh_states": True,
+    "recompute_advantages": True,
+    "recurrent_mode": "burn_in",
+    "burn_in_steps": 3,
+    "learning_rate_schedule": "cosine",
+    "learning_rate_warmup": 0.2,
+    "entropy_schedule": "linear",
+    "entropy_warmup": 0.1,
+    "value_clip": 0.2,
+    "target_kl": 0.05,
+    "gauge_every": 3,
+    "last_action_reward": True,
+    "eval_every": 192,
+    "eval_episodes": 4,
+}
+STEPS = 480  # ten iterations
+
+
+class Stop(rc.Callback):
+    """Stops at a number of steps, as Ctrl-C would."""
+
+    def __init__(self, steps: int):
+        self.steps = steps
+
+    def on_iteration(self, training, metrics):
+        if training.steps >= self.steps:
+            training.stop("enough")
+
+
+def weights(agent: rc.Agent) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in agent.policy.state_dict().items()}
+
+
+def assert_equal(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> None:
+    assert one.keys() == two.keys()
+    assert [name for name in one if not torch.equal(one[name], two[name])] == []
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    """The metrics but for those that are times."""
+    lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in row.items() if k != "seconds" and not k.startswith("speed/")} for row in lines]
+
+
+def twice(tmp_path: Path, env: Any, settings: dict[str, Any], at: int = 240) -> tuple[rc.Agent, rc.Agent]:
+    """The same training in one piece, and stopped at ``at`` and resumed from the disk."""
+    whole = rc.train(env, steps=STEPS, run=str(tmp_path / "whole"), **settings)
+    rc.train(env, steps=STEPS, run=str(tmp_path / "halves"), callbacks=[Stop(at)], **settings)
+    halves = rc.resume(tmp_path / "halves", progress=False)
+    return whole, halves
+
+
+@pytest.mark.parametrize("env", ["delayed-cue", "t-maze", "repeat-previous", "position-pendulum"])
+def test_resume_is_bit_for_bit_with_every_option_on(env, tmp_path):
+    """S000-30, S001-24, S002-7, S004-15, S004-20: weights, optimiser, statistics, schedules, RNG, env and
+    memory go on; the metrics and the evaluations are the same ones."""
+    whole, halves = twice(tmp_path, env, EVERYTHING)
+    assert_equal(weights(whole), weights(halves))
+    assert rows(tmp_path / "whole") == rows(tmp_path / "halves")
+    one, two = (Run(tmp_path / name) for name in ("whole", "halves"))
+    assert [e["returns"] for e in one.evaluations()] == [e["returns"] for e in two.evaluations()]
+    assert one.evaluations(), "or nothing was compared"
+    names = [{p.name for p in run.checkpoints()} for run in (one, two)]
+    assert names[1] - names[0] == {f"{240:012d}"}, "where it was stopped; all others are the same"
+    assert names[0] < names[1]
+    moments = [agent._trainer.learned(live=True) for agent in (whole, halves)]
+    assert_equal(moments[0].optimizer, moments[1].optimizer)
+    assert_equal(moments[0].trainer.tensors, moments[1].trainer.tensors)
+
+
+@pytest.mark.parametrize("core", ["gru", "none"])
+@pytest.mark.parametrize("at", [48, 432])
+def test_resume_is_bit_for_bit_wherever_it_stopped(core, at, tmp_path):
+    """S002-7: after the first update and before the last, with other cores."""
+    settings = SMALL | {"core": core, "recurrent_mode": "none" if core == "none" else "full"}
+    whole, halves = twice(tmp_path, "delayed-cue", settings, at)
+    assert_equal(weights(whole), weights(halves))
+
+
+def test_resume_from_every_checkpoint_leads_to_the_same_weights(tmp_path):
+    """Metrics, evaluations and checkpoints after it are dropped and made again."""
+    path = tmp_path / "run"
+    whole = rc.train("delayed-cue", steps=STEPS, run=str(path), **SMALL)
+    before = rows(path)
+    for checkpoint in reversed(Run(path).checkpoints()[:-1]):
+        again = rc.resume(path, checkpoint=int(checkpoint.name), progress=False)
+        assert_equal(weights(whole), weights(again))
+        assert rows(path) == before
+
+
+def test_a_resume_that_forgets_the_memory_is_found(tmp_path, monkeypatch):
+    """The comparison can fail: without the env's and the actor's state the weights differ."""
+    from recollect.actor import Actor
+
+    monkeypatch.setattr(Actor, "snapshot", lambda self: None)
+    whole, halves = twice(tmp_path, "delayed-cue", SMALL)
+    assert any(not torch.equal(a, b) for a, b in zip(weights(whole).values(), weights(halves).values()))
+
+
+def test_two_threads_resume_bit_for_bit(tmp_path):
+    """The split into groups of rows is part of the arithmetic and stays the same."""
+    whole, halves = twice(tmp_path, "delayed-cue", SMALL | {"threads": 2, "num_envs": 8})
+    assert_equal(weights(whole), weights(halves))
+
+
+def test_foreign_envs_go_on_in_new_episodes_and_say_so(tmp_path, capsys):
+    """Weights and counters go on; what the env was doing is lost, and that is told."""
+    path = tmp_path / "run"
+    rc.train("CartPole-v1", steps=STEPS, run=str(path), callbacks=[Stop(240)], **SMALL)
+    episodes = Run(path).metrics()[-1]["episodes"]
+    agent = rc.resume(path, progress="plain")
+    assert agent.steps == STEPS
+    assert Run(path).metrics()[-1]["episodes"] >= episodes
+    assert "in new episodes" in capsys.readouterr().err
+
+
+def test_own_envs_are_given_again(tmp_path):
+    path = tmp_path / "run"
+    rc.train(ScriptedEnv, steps=STEPS, run=str(path), callbacks=[Stop(240)], **SMALL)
+    with pytest.raises(ConfigError, match=r"give it again with env="):
+        rc.resume(path, progress=False)
+    assert rc.resume(path, env=ScriptedEnv, progress=False).steps == STEPS
+
+
+def test_an_env_with_other_spaces_is_refused(tmp_path):
+    path = tmp_path / "run"
+    rc.train(ScriptedEnv, steps=STEPS, run=str(path), callbacks=[Stop(240)], **SMALL)
+    with pytest.raises(ConfigError, match="was made for observation_space"):
+        rc.resume(path, env=lambda: CounterEnv(0), progress=False)
+    assert rc.resume(path, env=ScriptedEnv, progress=False).steps == STEPS, "and nothing was lost"
+
+
+def test_a_finished_run_trains_on_for_more_steps(tmp_path):
+    path = tmp_path / "run"
+    rc.train("delayed-cue", steps=96, run=str(path), **SMALL)
+    with pytest.raises(RecollectError, match=r"has finished \(steps\): give steps=N"):
+        rc.resume(path, progress=False)
+    assert rc.resume(path, steps=96, progress=False).steps == 192
+    assert [row["steps"] for row in Run(path).metrics()] == [48, 96, 144, 192]
+    assert Run(path).metrics()[2]["learning_rate"] == Run(path).metrics()[0]["learning_rate"], "anew"
+
+
+def test_resume_changes_nothing_that_matters(tmp_path):
+    path = tmp_path / "run"
+    rc.train("delayed-cue", steps=STEPS, run=str(path), callbacks=[Stop(48)], **SMALL)
+    with pytest.raises(ConfigError, match=r"resume cannot change learning_rate.*init_from"):
+        rc.resume(path, progress=False, learning_rate=1.0)
+    rc.resume(path, progress=False, eval_every=96, eval_episodes=2)
+    assert len(Run(path).evaluations()) > 1
+
+
+def test_sampling_goes_on_from_the_same_random_stream(tmp_path):
+    """S002-7: a session's memory and RNG survive get and set in another agent, loaded from the run."""
+    path = tmp_path / "run"
+    agent = rc.train("delayed-cue", steps=96, run=str(path), **SMALL)
+    seen = torch.rand(5, 2, 3).numpy()
+    live = agent.session(2, deterministic=False)
+    live.act(seen[0])
+    other = rc.load(path, checkpoint="last").session(2, deterministic=False)
+    other.set_memory(live.get_memory())
+    for obs in seen[1:]:
+        assert (live.act(obs) == other.act(obs)).all()
+
+
+def test_fine_tuning_starts_from_the_weights(tmp_path):
+    path = tmp_path / "run"
+    settings = SMALL | {"core": rc.GRUConfig(hidden=8)}
+    first = rc.train("delayed-cue", steps=96, run=str(path), **settings)
+    plain = {name: value for name, value in SMALL.items() if name != "encoder"}  # the network is the run's
+    tuned = rc.train("delayed-cue", steps=48, init_from=str(path), learning_rate=1e-12, **plain)
+    assert type(tuned.policy.core) is type(first.policy.core)
+    assert tuned.steps == 48
+    close = zip(tuned.policy.parameters(), first.policy.parameters())
+    assert all(torch.allclose(a, b, atol=1e-3) for a, b in close if a.shape != (1, 8) and a.dim() > 1)
+    with pytest.raises(ConfigError, match="fine-tuning needs the same spaces"):
+        rc.train("delayed-cue", steps=48, init_from=str(path), env_kwargs={"cues": 5}, **plain)
+    with pytest.raises(ConfigError, match="does not fit this policy"):
+        rc.train("delayed-cue", steps=48, init_from=str(path), core="lstm", encoder=None, **plain)
+
+
+def test_a_vector_env_is_kept_out_of_evaluations(tmp_path):
+    env = gym.make_vec("recollect/DelayedCue-v0", num_envs=4)
+    with pytest.raises(ConfigError, match="eval_every needs an env that can be made a second time"):
+        rc.train(env, steps=96, eval_every=48, progress=False)
