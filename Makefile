@@ -1,25 +1,32 @@
 # Two commands do everything on a fresh machine with Python 3.11 and make:
 #   make demo    train a memory agent until it has solved its task, and show what it learned
 #   make test    set up, lint, type-check, and run all tests but the slow ones
+#   make docs    build the documentation into docs/_build
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
 BIN    := $(VENV)/bin
+BASE   := $(VENV)/.base
 READY  := $(VENV)/.ready
+# The variable reaches isolated builds too, which `pip -c` does not.
+PIP    := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test test-slow lint types format clean help
+.PHONY: demo test test-slow docs lint types format clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-$(READY): pyproject.toml constraints.txt
+$(BASE): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Recollect needs Python 3.11 or later: make PYTHON=/path/to/python3.11" if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	@# The variable reaches isolated builds too, which `pip -c` does not.
-	PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check -e '.[dev]'
+	$(PIP) -e .
+	@touch $(BASE)
+
+$(READY): $(BASE)
+	$(PIP) -e '.[dev]'
 	@touch $(READY)
 
-demo: $(READY)
+demo: $(BASE)
 	$(BIN)/python examples/demo.py
 
 test: lint types
@@ -27,6 +34,10 @@ test: lint types
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+docs: $(READY)
+	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
+	@echo "open docs/_build/index.html"
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -40,4 +51,4 @@ format: $(READY)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) build dist runs .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	rm -rf $(VENV) build dist runs docs/_build .pytest_cache .ruff_cache .hypothesis src/*.egg-info

@@ -11,338 +11,29 @@ import threading
 import warnings
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 
-from recollect.callbacks import Callback
-from recollect.config import TrainConfig
-from recollect.display import make_display, words
+from recollect.display import make_display
 from recollect.display.base import standard_error
 from recollect.display.closing import commands, outcome, summary
 from recollect.display.lines import JsonLines, Lines
 from recollect.display.live import EVERY, LivePanel
-from recollect.display.notebook import Notebook, page
-from recollect.display.panel import View
-from recollect.display.state import State, env_name
 from recollect.errors import ConfigError
-from recollect.evaluate import Evaluation
-from recollect.metrics import History
 from tests.agents import small_agent
-
-ADVICE = (
-    "the gradient was clipped in [every] minibatch of 100 updates: lower learning_rate, or raise the limit"
+from tests.display.fakes import (
+    ADVICE,
+    INTERVAL,
+    Clock,
+    Tty,
+    evaluation_of,
+    make_state,
+    make_training,
+    metrics_at,
+    play,
+    terminal,
 )
-
-
-class LSTM:
-    """Stands for a core: only its name is shown."""
-
-
-class Clock:
-    """A time that moves when told."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def make_training(*, run: str | None = "runs/cue-7", end: int = 100_000, **settings: Any) -> Any:
-    config = TrainConfig().override(**settings)
-    return SimpleNamespace(
-        agent=SimpleNamespace(env="delayed-cue", policy=SimpleNamespace(core=LSTM())),
-        config=config,
-        start=0,
-        end=end,
-        steps=0,
-        seconds=0.0,
-        signal=0,
-        history=History(),
-        opening="12,345 weights; effective horizon 100 steps",
-        run=None if run is None else SimpleNamespace(path=Path(run), status={"best": None}),
-    )
-
-
-def metrics_at(training: Any, steps: int, **more: float) -> dict[str, float]:
-    """A row of metrics; the training is moved there."""
-    training.steps, training.seconds = steps, steps / 1000
-    row = {
-        "steps": float(steps),
-        "episodes": float(steps // 12),
-        "return": steps / training.end,
-        "length": 12.0,
-        "loss/policy": -0.0123,
-        "loss/value": 0.0456,
-        "entropy": 0.321,
-        "kl": 0.0071,
-        "clip_fraction": 0.07,
-        "explained_variance": 0.83,
-        "deviation/log_prob": 2e-7,
-        "deviation/value": 3e-6,
-        "value/max": 1.0,
-        "value/min": 0.0,
-        "staleness": 0.08,
-        "lag": 0.0,
-        "speed/total": 16_000.0,
-        "speed/env": 64_000.0,
-        "speed/act": 32_000.0,
-        "speed/learn": 64_000.0,
-    } | more
-    training.history.add(row)
-    return row
-
-
-def evaluation_of(mean: float) -> Evaluation:
-    returns = np.where(np.arange(100) < 100 * mean, 1.0, 0.0)
-    return Evaluation(returns, np.full(100, 12))
-
-
-INTERVAL = " to ".join(words.number(end) for end in evaluation_of(0.6).interval)
-
-
-def make_state(training: Any = None, *, until: int = 50_000) -> tuple[State, Clock]:
-    clock = Clock()
-    training = training or make_training(eval_every=20_000)
-    state = State(training, clock)
-    for steps in range(2_000, until + 1, 2_000):
-        clock.now += 0.125
-        state.iterated(metrics_at(training, steps))
-        state.mark()
-    return state, clock
-
-
-def drawn(
-    state: State, width: int = 80, height: int = 30, encoding: str = "utf-8", **kwargs: Any
-) -> list[str]:
-    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
-    console = Console(file=file, width=width, height=height, color_system=None, force_terminal=True)
-    console.print(View(state, **kwargs))
-    file.flush()
-    return file.buffer.getvalue().decode(encoding).splitlines()  # type: ignore[attr-defined]
-
-
-def terminal(width: int = 80, height: int = 30) -> tuple[Console, io.StringIO]:
-    out = io.StringIO()
-    return Console(file=out, width=width, height=height, force_terminal=True, color_system=None), out
-
-
-def play(display: Callback, training: Any, *, reason: str = "steps", clock: Clock | None = None) -> None:
-    """A whole small run, as the training loop tells it."""
-    display.on_start(training)
-    for i, steps in enumerate(range(10_000, 100_001, 10_000)):
-        if clock is not None:
-            clock.now += 2.0
-        if i == 3:
-            display.on_advice(training, ADVICE)
-        display.on_iteration(training, metrics_at(training, steps))
-        if i == 5:
-            display.on_evaluation(training, evaluation_of(0.6))
-            display.on_checkpoint(training, Path("runs/cue-7/checkpoints/000000060000"))
-    display.on_end(training, reason)
-
-
-# Words
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.93123, "0.931"),
-        (0.9996, "1.00"),
-        (9.996, "10.0"),
-        (99.96, "100"),
-        (1234.5, "1,234"),
-        (-12.34, "-12.3"),
-        (0.0071, "0.0071"),
-        (2.3e-7, "2.3e-7"),
-        (1.5e12, "1.5e12"),
-        (0.0, "0"),
-        (math.nan, "-"),
-        (None, "-"),
-        (-math.inf, "-inf"),
-    ],
-)
-def test_numbers_are_short(value, text):
-    assert words.number(value) == text
-
-
-def test_times_and_paths_are_short(tmp_path, monkeypatch):
-    assert [words.duration(s) for s in (None, 7, 754, 3723, 90_000)] == [
-        "-",
-        "0:07",
-        "12:34",
-        "1:02:03",
-        "1d 01:00",
-    ]
-    monkeypatch.chdir(tmp_path)
-    assert words.path(tmp_path / "runs" / "a") == str(Path("runs/a"))
-    assert words.path("/elsewhere/a") == "/elsewhere/a"
-    assert words.tail("runs/a-long-name", 8) == "…ng-name"
-
-
-def test_sparkline_and_trend_follow_the_curve():
-    rising = [i / 100 for i in range(100)]
-    assert words.sparkline(rising, 8) == "▁▂▃▄▅▆▇█"
-    assert words.sparkline([1.0, 1.0, math.nan, 1.0], 8) == "▁▁▁"
-    assert words.sparkline([1.0], 8) == ""
-    assert words.trend(rising) == (pytest.approx(0.2), 1)
-    assert words.trend(rising[::-1]) == (pytest.approx(-0.2), -1)
-    assert words.trend([0.0, 1.0] + [1.0] * 20) == (0.0, 0)
-    assert words.trend([1.0, 2.0]) is None
-
-
-# The panel
-
-
-def test_the_panel_says_what_matters():
-    state, _ = make_state()
-    state.evaluated(evaluation_of(0.6))
-    state.checkpoint = 40_000
-    state.advice.append(ADVICE)
-    text = "\n".join(drawn(state))
-    for fact in (
-        "delayed-cue · LSTM",
-        "runs/cue-7",
-        "50%",
-        "50,000 of 100,000 steps",
-        "0:03 elapsed · 0:03 left",
-        "return      0.500   ▲ +0.100",
-        "4,166 episodes · length 12.0",
-        f"evaluation  0.600   95% interval {INTERVAL}",
-        "best 0.600 at 50,000",
-        "16,000 steps/s",
-        "env 25% · act 50% · learn 25%",
-        "policy -0.012",
-        "value 0.046",
-        "explained 83%",
-        "entropy 0.321",
-        "kl 0.0071",
-        "clipped 7%",
-        "✓ log-prob 2e-07   ✓ value 3e-06   ✓ staleness 0.08   ✓ lag 0",
-        "Ctrl-C saves and stops",
-        "checkpoint at 40,000",
-        "! the gradient was clipped in [every]",
-    ):
-        assert fact in text, fact
-
-
-@pytest.mark.parametrize("width", [20, 30, 44, 59, 60, 61, 80, 100, 200])
-@pytest.mark.parametrize("height", [8, 30])
-def test_the_panel_fits_every_terminal(width, height):
-    """No line is wider than the terminal, none wraps, and every gauge is there."""
-    state, _ = make_state()
-    state.advice.append(ADVICE)
-    lines = drawn(state, width, height)
-    assert all(len(line) <= width for line in lines)
-    assert all(len(line) <= 100 for line in lines)
-    text = "\n".join(lines)
-    assert "50%" in text
-    for gauge in ("log-prob 2e-07", "value 3e-06", "staleness 0.08", "lag 0"):
-        assert gauge in text or width < 30
-    if width >= 30 and height < 20:
-        assert len(lines) <= 10
-
-
-def test_the_panel_keeps_its_size_while_numbers_change():
-    """Calm: the same lines in the same places, from the first update to the last."""
-    training = make_training(eval_every=20_000)
-    state = State(training, Clock())
-    before = drawn(state)
-    state.iterated(metrics_at(training, 2_000, **{"loss/policy": -1.234e-5, "return": -123.4, "kl": 12.3}))
-    state.evaluated(evaluation_of(0.5))
-    after = drawn(state)
-    assert len(before) == len(after)
-    assert [line[:14] for line in before][4:12] == [line[:14] for line in after][4:12]
-
-
-def test_before_the_first_episode_there_is_no_return():
-    state = State(make_training(), Clock())
-    text = "\n".join(drawn(state))
-    assert "return      - " in text
-    assert "evaluation" not in text
-    assert "- left" in text
-
-
-def test_terminals_without_blocks_get_ascii():
-    state, _ = make_state()
-    state.advice.append(ADVICE)
-    text = "\n".join(drawn(state, encoding="ascii"))
-    assert "+ log-prob 2e-07" in text
-    assert "delayed-cue - LSTM" in text
-
-
-def test_without_a_run_folder_nothing_is_promised():
-    state, _ = make_state(make_training(run=None))
-    assert "Ctrl-C stops" in "\n".join(drawn(state))
-    assert "Ctrl-C" not in "\n".join(drawn(state, is_final=True))
-
-
-def test_the_panel_tells_that_it_is_stopping():
-    state, _ = make_state()
-    state.training.signal = 2
-    assert "stopping after this update" in "\n".join(drawn(state))
-
-
-@pytest.mark.parametrize(
-    ("more", "bad"),
-    [
-        ({}, []),
-        ({"deviation/log_prob": 2e-5}, ["log-prob"]),
-        ({"deviation/value": 2e-5}, ["value"]),
-        ({"deviation/value": 2e-4, "value/max": 500.0}, []),
-        ({"deviation/value": 2e-4, "value/min": -15.0}, ["value"]),
-        ({"staleness": 0.3}, ["staleness"]),
-        ({"lag": 1.0}, ["lag"]),
-    ],
-)
-def test_gauges_warn_in_time(more, bad):
-    """A tenth of the tolerance (1e-4) for deviations, values in units of their size; 0.3; 0."""
-    training = make_training()
-    state = State(training, Clock())
-    state.iterated(metrics_at(training, 1_000, **more))
-    assert [g.name for g in state.gauges() if not g.is_good] == bad
-    text = "\n".join(drawn(state))
-    assert text.count("! ") == len(bad)
-
-
-def test_staleness_stays_between_two_measurements():
-    training = make_training()
-    state = State(training, Clock())
-    assert "staleness -" in "\n".join(drawn(state))
-    state.iterated(metrics_at(training, 1_000, staleness=0.5))
-    row = metrics_at(training, 2_000)
-    del row["staleness"]
-    state.iterated(row)
-    assert "! staleness 0.50" in "\n".join(drawn(state))
-    training.config = training.config.override(gauge_every=0)
-    assert "staleness" not in "\n".join(drawn(state))
-
-
-def test_time_left_is_that_of_steps_or_of_the_clock():
-    state, clock = make_state()  # 50,000 steps in 3.125 s
-    assert state.left() == pytest.approx(3.125)
-    clock.now += 1.0  # an evaluation counts too
-    assert state.left() == pytest.approx(4.125)
-    limited, _ = make_state(make_training(max_seconds=5.0))
-    assert limited.left() == pytest.approx(5 - 3.125)
-
-
-def test_a_resumed_run_knows_its_time_and_best():
-    training = make_training()
-    training.steps, training.start, training.seconds = 60_000, 50_000, 30.0
-    training.run.status = {"best": {"mean": 0.9, "steps": 40_000, "checkpoint": "000000040000"}}
-    clock = Clock()
-    state = State(training, clock)
-    clock.now += 2
-    assert (state.elapsed, state.fraction, state.left()) == (32.0, 0.2, None)
-    state.evaluated(evaluation_of(0.5))
-    assert state.best == (0.9, 40_000)
-
 
 # Live
 
@@ -489,82 +180,7 @@ def test_json_goes_to_stdout_and_all_else_to_stderr(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-# Notebooks
-
-
-class Handle:
-    def __init__(self) -> None:
-        self.shown: list[dict[str, str]] = []
-
-    def update(self, data: dict[str, str], *, raw: bool) -> None:
-        assert raw
-        self.shown.append(data)
-
-
-def fake_ipython(monkeypatch: pytest.MonkeyPatch, shell: type | None) -> Handle:
-    handle = Handle()
-
-    def display(data: dict[str, str], *, raw: bool, display_id: bool) -> Handle:
-        assert raw
-        assert display_id
-        handle.shown.append(data)
-        return handle
-
-    package, sub = ModuleType("IPython"), ModuleType("IPython.display")
-    package.get_ipython = lambda: None if shell is None else shell()  # type: ignore[attr-defined]
-    sub.display = display  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "IPython", package)
-    monkeypatch.setitem(sys.modules, "IPython.display", sub)
-    return handle
-
-
-ZMQ = type("ZMQInteractiveShell", (), {})
-COLAB = type("Shell", (), {"__module__": "google.colab._shell"})
-CONSOLE = type("TerminalInteractiveShell", (), {})
-
-
-def test_a_notebook_updates_in_place(monkeypatch):
-    handle = fake_ipython(monkeypatch, ZMQ)
-    clock = Clock()
-    display = Notebook(clock)
-    training = make_training()
-    training.agent.env = "<b>cue"
-    play(display, training, clock=clock)
-    assert len(handle.shown) == 12  # the start, ten updates, the end
-    last = handle.shown[-1]["text/html"]
-    assert "&lt;b&gt;cue" in last
-    assert '<progress value="1.0000"' in last
-    assert f"evaluation 0.600 ({INTERVAL})" in last
-    assert "⚠ the gradient was clipped in [every]" in last
-    assert "<b>finished</b>: all steps made" in last
-    assert "<code>recollect report runs/cue-7</code>" in last
-    assert "return    1.00" in handle.shown[-1]["text/plain"]
-    assert "interrupt the kernel to save and stop" in handle.shown[-2]["text/html"]
-    assert "interrupt the kernel" not in last
-
-
-def test_a_notebook_is_not_flooded(monkeypatch):
-    handle = fake_ipython(monkeypatch, ZMQ)
-    clock = Clock()
-    display = Notebook(clock)
-    training = make_training()
-    display.on_start(training)
-    for i in range(75):
-        clock.now += 0.01
-        display.on_iteration(training, metrics_at(training, i))
-    assert len(handle.shown) == 2
-
-
-def test_html_of_a_run_that_has_not_begun():
-    assert "return <b>-</b>" in page(State(make_training(run=None), Clock()))
-
-
 # Which
-
-
-class Tty(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def test_auto_finds_what_fits(monkeypatch):
@@ -581,33 +197,9 @@ def test_auto_finds_what_fits(monkeypatch):
     assert isinstance(make_display("auto", Console(file=Tty())), Lines)
 
 
-@pytest.mark.parametrize(
-    ("shell", "kind"), [(ZMQ, Notebook), (COLAB, Notebook), (CONSOLE, LivePanel), (None, LivePanel)]
-)
-def test_auto_finds_notebooks(monkeypatch, shell, kind):
-    monkeypatch.setenv("TERM", "xterm-256color")
-    fake_ipython(monkeypatch, shell)
-    assert isinstance(make_display("auto", Console(file=Tty())), kind)
-
-
-def test_a_notebook_without_ipython_is_plain(monkeypatch):
-    monkeypatch.delitem(sys.modules, "IPython", raising=False)
-    assert isinstance(make_display("notebook"), Lines)
-    assert "IPython" not in sys.modules
-
-
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ConfigError, match=r"progress = 'jsn' \(did you mean 'json'\?\): choose auto, live"):
         make_display("jsn")
-
-
-def test_colours_are_left_out_if_asked(monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm-256color")
-    out = io.StringIO()
-    console = Console(file=out, force_terminal=True, width=80, height=30)
-    console.print(View(make_state()[0]))
-    assert "\x1b[3" not in out.getvalue()
 
 
 def test_columns_are_honoured(monkeypatch):
@@ -736,6 +328,13 @@ def test_the_end_in_words_and_what_comes_next(reason, words_, next_):
     assert commands(state, reason) == []
 
 
+def test_commands_can_be_copied_from_a_narrow_terminal():
+    """The terminal wraps them, not we: what is copied is one line."""
+    console, out = terminal(width=30)
+    play(LivePanel(console), make_training(run="runs/a-name-that-is-longer-than-the-terminal"))
+    assert out.getvalue().endswith("\n  recollect report runs/a-name-that-is-longer-than-the-terminal\n")
+
+
 def test_the_best_is_told_if_it_is_not_the_last():
     state, _ = make_state()
     state.evaluated(evaluation_of(0.9))
@@ -743,14 +342,6 @@ def test_the_best_is_told_if_it_is_not_the_last():
     metrics_at(state.training, 60_000)
     state.evaluated(evaluation_of(0.5))
     assert dict(summary(state, "steps"))["best"] == "0.900 at 50,000 steps"
-
-
-def test_envs_have_names():
-    assert env_name("t-maze") == "t-maze"
-    assert env_name(Clock) == "Clock"
-    assert env_name(Clock()) == "Clock"
-    assert env_name(SimpleNamespace(spec=SimpleNamespace(id="CartPole-v1"))) == "CartPole-v1"
-    assert env_name(None) == "env"
 
 
 def test_a_real_run_is_shown(capsys):

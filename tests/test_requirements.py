@@ -1,4 +1,4 @@
-"""The table of requirements is current, and everything that the engine promises has a proof."""
+"""The table of requirements is current, and everything that is promised so far has a proof."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-ENGINE = {
+PROVED = {
     "S000": [*range(1, 17), *range(18, 24), 26, 28, 29],
     "S001": [1, 2, 3, *range(5, 15), *range(16, 21), *range(24, 29), 30],
     "S002": [*range(1, 8), 9, 10, 12, 13, 17, 18, 20, 21, 22],
-    "S004": [*range(1, 14), 18, 20],
+    "S004": [*range(1, 14), 15, 18, 19, 20],
 }
 
 
@@ -23,9 +23,9 @@ def test_the_table_is_current():
     assert done.returncode == 0, done.stderr
 
 
-def test_every_item_of_the_engine_has_a_proof():
+def test_every_item_that_is_promised_has_a_proof():
     lines = (ROOT / "docs" / "requirements.md").read_text().splitlines()
     pairs = itertools.pairwise(lines)
     proof = {line[2:].split(" ")[0]: after for line, after in pairs if line.startswith("- S00")}
-    missing = [f"{s}-{n}" for s, items in ENGINE.items() for n in items if "not yet" in proof[f"{s}-{n}"]]
+    missing = [f"{s}-{n}" for s, items in PROVED.items() for n in items if "not yet" in proof[f"{s}-{n}"]]
     assert not missing

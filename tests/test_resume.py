@@ -11,6 +11,8 @@ import pytest
 import torch
 
 import recollect as rc
+from recollect import tree
+from recollect.cores.base import Core
 from recollect.errors import ConfigError, RecollectError
 from recollect.runs import Run
 from tests.helpers import CounterEnv, ScriptedEnv
@@ -213,3 +215,50 @@ def test_a_vector_env_is_kept_out_of_evaluations(tmp_path):
     env = gym.make_vec("recollect/DelayedCue-v0", num_envs=4)
     with pytest.raises(ConfigError, match="eval_every needs an env that can be made a second time"):
         rc.train(env, steps=96, eval_every=48, progress=False)
+
+
+class Slots(Core):
+    """External memory: leaves of several ranks and dtypes, as [B, M, D], [B, M] and [B]."""
+
+    def __init__(self, input_size: int):
+        super().__init__(input_size, input_size)
+        self.start = torch.nn.Parameter(torch.randn(1, 3, input_size))
+
+    def initial_state(self, batch: int) -> dict[str, torch.Tensor]:
+        return {
+            "slots": self.start.expand(batch, -1, -1),
+            "used": torch.zeros(batch, 3, dtype=torch.bool),
+            "next": torch.zeros(batch, dtype=torch.int64),
+        }
+
+    def _step(self, x: torch.Tensor, state: Any) -> tuple[torch.Tensor, Any]:
+        where = torch.nn.functional.one_hot(state["next"], 3).bool()
+        read = state["slots"].mean(1) + x + state["used"].sum(1, keepdim=True)
+        slots = torch.where(where.unsqueeze(2), x.unsqueeze(1), state["slots"])
+        return read, {"slots": slots, "used": state["used"] | where, "next": (state["next"] + 1) % 3}
+
+    def _unroll(self, x: torch.Tensor, state: Any, first: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        outputs = []
+        for x_t, first_t in zip(x, first):
+            y, state = self._step(x_t, self.reset(state, first_t))
+            outputs.append(y)
+        return torch.stack(outputs), state
+
+
+def slots_policy(observation_space: gym.Space, action_space: gym.Space) -> rc.Policy:
+    config = rc.PolicyConfig(encoder=rc.EncoderConfig(hidden=(8,)), core=lambda size: Slots(size))
+    return rc.Policy(observation_space, action_space, config)
+
+
+def test_external_memory_is_kept_like_any_other(tmp_path):
+    """S004-15, S004-20: leaves of all ranks and dtypes are stored, reset, saved and go on bit for bit."""
+    settings = {name: value for name, value in SMALL.items() if name != "encoder"} | {"policy": slots_policy}
+    whole = rc.train("delayed-cue", steps=STEPS, run=str(tmp_path / "whole"), **settings)
+    rc.train("delayed-cue", steps=STEPS, run=str(tmp_path / "halves"), callbacks=[Stop(240)], **settings)
+    with pytest.raises(ConfigError, match=r"saved with a custom .*load it with policy=factory"):
+        rc.resume(tmp_path / "halves", progress=False)
+    halves = rc.resume(tmp_path / "halves", policy=slots_policy, progress=False)
+    assert_equal(weights(whole), weights(halves))
+    live = [dict(tree.named_leaves(agent._trainer.actor.state)) for agent in (whole, halves)]
+    assert_equal(*live)
+    assert {leaf.dtype for leaf in live[0].values()} == {torch.float32, torch.bool, torch.int64}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,10 @@ PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
 Callbacks = Iterable[Callback | Callable[..., Any]]
 """Objects of subclasses of ``Callback``, or functions (training, metrics)."""
 
-UNKNOWN = "the env of this agent is not known by name, or its name would run code: give it again with env=... (--env)"
+UNKNOWN = (
+    "the env of this agent is not known by name, or its name would run code: "
+    + "give it again with env=... (--env)"
+)
 
 
 class Agent:
@@ -148,7 +151,8 @@ class Agent:
     def _fit(
         self, trainer: Trainer, progress: bool | str, callbacks: Callbacks, *, resumed: Learned | None = None
     ) -> dict[str, float]:
-        told = [make_display(progress), *make_sinks(self.config.sinks), *callbacks]
+        # Sinks first: one that cannot start should say so before the display takes the terminal.
+        told = [*make_sinks(self.config.sinks), make_display(progress), *callbacks]
         opening, seconds = self._opening(trainer), 0.0
         with nullcontext() if self.run is None else self.run.writing():
             if resumed is not None and self.run is not None:
@@ -191,22 +195,40 @@ class Agent:
         ``env`` or ``env_kwargs`` choose another world than the agent was trained in, such as
         ``env_kwargs={"horizon": 200}``.
         """
+        with self.opened(num_envs or min(episodes, 16), env, env_kwargs) as batched:
+            return evaluate(self.policy, batched, episodes=episodes, seed=seed, deterministic=deterministic)
+
+    @contextmanager
+    def opened(
+        self, num_envs: int, env: EnvSpec | None = None, env_kwargs: dict[str, Any] | None = None
+    ) -> Iterator[BatchedEnv]:
+        """The agent's env (or ``env``) to play in, with the wrappers that the config asks for.
+
+        An env object cannot be made twice: it comes with the rows that it has, and if training uses it,
+        that starts new episodes afterwards.
+        """
         source = env if env is not None else self.env
-        if env_kwargs is None and env is not None and env is not self.env:
-            env_kwargs = {}
         if source is None:
             raise ConfigError(UNKNOWN)
-        if not is_made(source):
-            batched = _open(source, self.config, num_envs or min(episodes, 16), env_kwargs)
-            try:
-                return self._evaluate(batched, episodes, seed, deterministic)
-            finally:
-                batched.close()
-        # An env object cannot be made twice: it plays here, and training starts new episodes after.
-        if source is self.env and self._trainer is not None:
-            self._trainer.restart_episodes()
-            return self._evaluate(self._trainer.env, episodes, seed, deterministic)
-        return self._evaluate(_open(source, self.config), episodes, seed, deterministic)
+        if env_kwargs is None and env is not None and env is not self.env:
+            env_kwargs = {}
+        if is_made(source):
+            if env_kwargs:
+                raise ConfigError(f"env_kwargs {sorted(env_kwargs)} cannot reach an env that is made already")
+            if source is self.env and self._trainer is not None:
+                self._trainer.restart_episodes()
+                batched = self._trainer.env
+            else:
+                batched = _open(source, self.config)
+            check_spaces(self.policy, batched)
+            yield batched
+            return
+        batched = _open(source, self.config, num_envs, env_kwargs)
+        try:
+            check_spaces(self.policy, batched)
+            yield batched
+        finally:
+            batched.close()
 
     def initial_state(self, batch: int) -> State:
         """The memory before an episode, for ``batch`` rows."""
@@ -260,10 +282,6 @@ class Agent:
         kwargs = self.config.env_kwargs if env_kwargs is None else env_kwargs
         device = torch.device(self.config.device)
         return make_env(_resolved(self.env), num_envs, device=device, env_kwargs=kwargs)
-
-    def _evaluate(self, env: BatchedEnv, episodes: int, seed: int, deterministic: bool) -> Evaluation:
-        check_spaces(self.policy, env)
-        return evaluate(self.policy, env, episodes=episodes, seed=seed, deterministic=deterministic)
 
     def _opening(self, trainer: Trainer) -> str:
         """What is known before training: sizes and the horizon."""

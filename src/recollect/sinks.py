@@ -82,7 +82,7 @@ class Sink(Callback):
 
     def on_iteration(self, training: Training, metrics: dict[str, float]) -> None:
         """Send the metrics, or keep them until they are the last."""
-        if self._clock() - self._last >= self._every:
+        if self._sent < self._burst or self._clock() - self._last >= self._every:
             self._sent, self._last, self._waiting = self._sent + 1, self._clock(), None
             self._attempt(self.write, int(metrics["steps"]), _numbers(metrics))
         else:

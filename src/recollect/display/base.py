@@ -47,6 +47,11 @@ class Display(Callback):
         self.is_active = False
         """From ``on_start`` to ``on_end``, unless showing failed."""
 
+    @property
+    def shows_signals(self) -> bool:
+        """Whether it says by itself that a signal has come: who else writes would spoil what is drawn."""
+        return False
+
     def on_start(self, training: Training) -> None:
         """Say what is about to be trained."""
         self.is_active = True

@@ -34,6 +34,11 @@ class LivePanel(Display):
         self._over = threading.Event()
         self._ticker: threading.Thread | None = None
 
+    @property
+    def shows_signals(self) -> bool:
+        """The panel does, within a second."""
+        return self.is_active
+
     def start(self) -> None:
         """Print the opening and draw the empty panel."""
         self._over.clear()

@@ -69,7 +69,7 @@ def page(state: State, reason: str | None = None) -> str:
     if reason is None:
         clock += f"{dot}{words.duration(state.left())} left"
     facts = [f"return <b>{words.number(metrics.get('return'))}</b>"]
-    if curve := words.sparkline(state.returns(), 24):
+    if curve := words.sparkline(state.returns(), 16):
         facts.append(curve)
     if (score := state.evaluation) is not None:
         facts.append(

@@ -68,6 +68,10 @@ def _from_name(name: str, num_envs: int, device: torch.device | str, kwargs: dic
     make = functools.partial(gym.make, name, disable_env_checker=True, **kwargs)
     try:
         return GymLoop([make] * num_envs, device=device)
+    except TypeError as error:
+        if not kwargs:
+            raise
+        raise ConfigError(f"{name} does not take the options {kwargs}: {error}") from error
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and ":" not in name:
             raise  # a dependency of a known env, not the env

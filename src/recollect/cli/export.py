@@ -1,0 +1,57 @@
+"""``recollect export RUN``: one file that acts without Recollect."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "write an agent as ONNX or as a torch program, for use without Recollect"
+TAKES_CONFIG = False
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The arguments."""
+    parser.description = (
+        "Write one acting step to a file: observation, memory and first go in; action, value and new\n"
+        "memory come out. Normalisation, resets and the scaling of actions are inside; FILE.json beside\n"
+        "it says how to use it. Before the file gets its place, it is read back and compared with the\n"
+        "agent, step by step."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  recollect export runs/cue                         runs/cue/agent.onnx, for onnxruntime\n"
+        "  recollect export runs/cue --format torch          runs/cue/agent.pt2, for torch.export.load\n"
+        "  recollect export runs/cue --checkpoint last --out robot/brain.onnx\n"
+    )
+    parser.add_argument("run", help="the run's folder, or that of a saved agent")
+    parser.add_argument(
+        "--format", choices=("onnx", "torch"), default="onnx", help="of the file (default: onnx)"
+    )
+    parser.add_argument("--out", metavar="FILE", help="where to (default: agent.onnx or agent.pt2 in RUN)")
+    parser.add_argument("--checkpoint", default="best", help="best, last, or its env steps (default: best)")
+    parser.add_argument(
+        "--sample", action="store_true", help="draw actions inside the file in place of the likeliest"
+    )
+    parser.add_argument("--no-check", action="store_true", help="do not compare the file with the agent")
+
+
+def run(args: argparse.Namespace, flags: list[str]) -> int:
+    """Export, and say what came out."""
+    from pathlib import Path
+
+    from rich.console import Console
+
+    from recollect import load
+    from recollect.export import SUFFIXES, export_agent
+
+    agent = load(args.run, checkpoint=args.checkpoint)
+    out = Path(args.out) if args.out else Path(args.run) / f"agent{SUFFIXES[args.format]}"
+    console = Console(highlight=False)
+    with console.status("exporting"):
+        export_agent(agent, out, args.format, deterministic=not args.sample, check=not args.no_check)
+    checked = "not checked" if args.no_check else "checked against the agent, step by step"
+    console.print(
+        f"{out} and {out.name}.json: the agent after {agent.steps:,} steps of training, {checked}",
+        soft_wrap=True,
+        markup=False,
+    )
+    return 0

@@ -1,0 +1,50 @@
+"""``recollect report RUN ...``: a run, or several beside each other, as one HTML file."""
+
+from __future__ import annotations
+
+import argparse
+
+HELP = "write a run, or a comparison of several, as one HTML file"
+TAKES_CONFIG = False
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The arguments."""
+    parser.description = (
+        "Write an HTML file that needs no server and no network: learning curves, gauges with their\n"
+        "healthy ranges, the memory step by step in recorded episodes, how far the memory reaches, speed,\n"
+        "events, config. Several runs make a comparison: runs that differ in nothing but the seed are one\n"
+        "group, shown as an interquartile mean with its 95% bootstrap interval."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  recollect report runs/cue                       runs/cue/report.html\n"
+        "  recollect report runs/cue --no-play --open      only what is recorded already; open it\n"
+        "  recollect report runs/cue-* --out cue.html      a comparison\n"
+    )
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")
+    parser.add_argument(
+        "--out", metavar="FILE", help="where to (default: report.html, in RUN or, for several, here)"
+    )
+    parser.add_argument(
+        "--no-play",
+        action="store_true",
+        help="do not let the best checkpoint play episodes; show what is recorded",
+    )
+    parser.add_argument("--open", action="store_true", help="open it in the browser")
+
+
+def run(args: argparse.Namespace, flags: list[str]) -> int:
+    """Write it, and say where."""
+    from rich.console import Console
+
+    from recollect.reports import write_report
+
+    with Console(stderr=True).status("writing the report"):
+        path = write_report(args.runs, args.out, play=not args.no_play)
+    print(path)
+    if args.open:
+        import webbrowser
+
+        webbrowser.open(path.resolve().as_uri())
+    return 0

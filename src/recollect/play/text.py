@@ -1,0 +1,155 @@
+"""Episodes as text: a line a step, stretches in which nothing happens folded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+from rich.console import Console
+from rich.text import Text
+
+from recollect.play.words import choices, chosen, ending, heading, liveliest, seen, signed
+from recollect.trace import Trace
+
+UNITS = 16
+"""Units of memory that a line shows."""
+BLOCKS = "▁▂▃▄▅▆▇█"
+FOLD = 5
+"""From how many like steps on a stretch is folded: its first and last stay."""
+MOST_LINES = 60
+"""Of an episode with more lines, those in the middle are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One step, or a gap that stands for ``count`` steps."""
+
+    step: int
+    sees: str = ""
+    does: str = ""
+    chance: str = ""
+    """The probability of what was done, where it is one number."""
+    key: tuple = ()
+    """What must be equal for two steps to be alike."""
+    count: int = 0
+    alike: bool = True
+    """The steps of the gap are like the one above it."""
+
+
+def show(traces: list[Trace], console: Console, *, fold: bool = True) -> None:
+    """Print the episodes to ``console``, in colours where it is a terminal."""
+    console.print(Text(heading(traces[0]), style="bold"))
+    memory = MemoryBar(traces)
+    for number, trace in enumerate(traces, 1):
+        console.print()
+        title = f"Episode {number} of {len(traces)}, seed {trace.seed}"
+        console.print(Text(title, style="bold"))
+        for line in _table(trace, memory, console.width, fold):
+            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
+        console.print(Text(ending(trace), style="bold"))
+    if memory.units:
+        console.print()
+        console.print(Text(memory.legend(colours=console.color_system is not None), style="dim"))
+
+
+def lines_of(trace: Trace) -> list[Line]:
+    """A line for every step."""
+    made: list[Line] = []
+    for step in range(len(trace)):
+        sees = seen(trace, step)
+        made.append(Line(step, sees, *chosen(trace, step), (sees, _act(trace, step), trace.reward[step])))
+    return made
+
+
+def folded(lines: list[Line], least: int = FOLD) -> list[Line]:
+    """Stretches of at least ``least`` like steps as their first, a gap and their last."""
+    short_lines: list[Line] = []
+    for _, group in groupby(lines, key=lambda line: line.key):
+        like = list(group)
+        if len(like) < least:
+            short_lines += like
+        else:
+            short_lines += [like[0], Line(like[1].step, count=len(like) - 2), like[-1]]
+    return short_lines
+
+
+def without_middle(lines: list[Line], most: int = MOST_LINES) -> list[Line]:
+    """At most ``most`` lines: of more, the middle becomes one gap."""
+    if len(lines) <= most:
+        return lines
+    head, tail = lines[: most // 2], lines[-(most // 2) :]
+    left_out = sum(line.count or 1 for line in lines[len(head) : -len(tail)])
+    return [*head, Line(head[-1].step + 1, count=left_out, alike=False), *tail]
+
+
+class MemoryBar:
+    """The liveliest units as a row of blocks: high where a unit is far from zero."""
+
+    def __init__(self, traces: list[Trace], count: int = UNITS):
+        self.order = liveliest(traces, count)
+        self.units = traces[0].units
+        largest = np.abs(np.concatenate([trace.memory for trace in traces])[:, self.order])
+        self.limit = np.maximum(np.nan_to_num(largest.max(0)), 1e-9)
+
+    def text(self, trace: Trace, step: int) -> Text:
+        """The bar of one step: blue where positive, red where negative."""
+        bar = Text()
+        for x in np.nan_to_num(trace.memory[step, self.order] / self.limit):
+            style = "dim" if abs(x) < 0.05 else "bright_blue" if x > 0 else "bright_red"
+            bar.append(BLOCKS[min(int(abs(x) * len(BLOCKS)), len(BLOCKS) - 1)], style)
+        return bar
+
+    def legend(self, *, colours: bool) -> str:
+        """What the blocks mean."""
+        shown = len(self.order)
+        which = f"the {shown} liveliest of {self.units} units" if shown < self.units else "all units"
+        signs = "; blue is positive, red negative" if colours else ""
+        return f"memory: {which} before each step, higher is further from 0{signs}"
+
+
+def _act(trace: Trace, step: int) -> tuple:
+    return tuple(tuple(choice.value) for choice in choices(trace, step))
+
+
+def _table(trace: Trace, memory: MemoryBar, width: int, fold: bool) -> Iterable[Text]:
+    lines = lines_of(trace)
+    if fold:
+        lines = without_middle(folded(lines))
+    shown = [line for line in lines if not line.count]
+    chance = 5 if any(line.chance for line in shown) else 0
+    fixed = 5 + 2 + 2 + chance + 2 + 7 + 2 + 7 + (2 + len(memory.order) if memory.units else 0)
+    sees, does = _widths(shown, max(width - fixed, 16))
+    header = f"{'step':>5}  {'sees':<{sees}}  {'does':<{does + chance}}  {'value':>7}  {'reward':>7}"
+    yield Text(header + ("  memory" if memory.units else ""), style="dim")
+    for line in lines:
+        if line.count:
+            like = "like this" if line.alike else "not shown (--all shows them)"
+            yield Text(f"{'…':>5}  {line.count} steps {like}", style="dim")
+            continue
+        reward = trace.reward[line.step]
+        text = Text(f"{line.step:>5}  ", style="")
+        text.append(f"{_fit(line.sees, sees)}  ")
+        text.append(f"{_fit(line.does, does)}{line.chance:>{chance}}  ", "cyan")
+        text.append(f"{trace.value[line.step]:>7.2f}  ")
+        sign = "dim" if reward == 0 else "bold green" if reward > 0 else "bold red"
+        text.append(f"{'·' if reward == 0 else signed(reward):>7}", sign)
+        if memory.units:
+            text.append("  ").append_text(memory.text(trace, line.step))
+        yield text
+
+
+def _widths(lines: list[Line], room: int) -> tuple[int, int]:
+    """Columns for what is seen and done: as wide as needed, else the room is shared."""
+    sees = max(4, *(len(line.sees) for line in lines), 0)
+    does = max(4, *(len(line.does) for line in lines), 0)
+    if sees + does <= room:
+        return sees, does
+    does = min(does, max(room // 2, room - sees))
+    return room - does, does
+
+
+def _fit(text: str, width: int) -> str:
+    text = text.replace("\n", " ")
+    return f"{text:<{width}}" if len(text) <= width else text[: width - 1] + "…"

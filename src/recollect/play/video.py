@@ -1,0 +1,128 @@
+"""Films as GIF or MP4 files. pillow and imageio-ffmpeg are the extra ``video``."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recollect.errors import ConfigError, RecollectError
+from recollect.play.frames import Film
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+SLOW, FAST = 6.0, 30.0
+"""Steps a second: of an env without frames, and the most for one that has them."""
+PAUSE = 1.2
+"""Seconds that the picture after an episode's end stays."""
+COLOURS, SAMPLED = 128, 8
+"""Of a GIF, and from how many pictures they are taken."""
+SUFFIXES = (".gif", ".mp4")
+
+
+def write_film(film: Film, path: str | Path, *, fps: float | None = None) -> Path:
+    """Draw every step and write the video; its kind is the suffix, .gif or .mp4.
+
+    Args:
+        film: the episodes.
+        path: the file; it is replaced only when the new one is complete.
+        fps: steps a second; None: what the env says, at most 30, or 6 for one that draws no frames.
+    """
+    path = check_path(path)
+    rate = fps if fps is not None else min(film.fps or FAST, FAST) if film.frames else SLOW
+    if not 0 < rate <= 100:
+        raise ConfigError(f"fps = {rate}: give a number above 0 and up to 100")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.stem}.part{path.suffix.lower()}")
+    try:
+        (_write_gif if path.suffix.lower() == ".gif" else _write_mp4)(film, part, rate)
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+def check_path(path: str | Path) -> Path:
+    """Refuse, before anything is played, a file of another kind, or one that cannot be written here."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(f"{path}: a video is a .gif or an .mp4 file; name it {path.stem or 'play'}.gif")
+    _need("PIL", "pillow", "videos")
+    if path.suffix.lower() == ".mp4":
+        _need("imageio_ffmpeg", "imageio-ffmpeg", "MP4 files")
+    return path
+
+
+def pictures(film: Film) -> Iterator[tuple[Image, bool]]:
+    """Every picture, and whether it is the one after an episode's end."""
+    from recollect.play.draw import Stage
+
+    stage = Stage(film)
+    for episode, trace in enumerate(film.traces):
+        for step in range(len(trace) + 1):
+            yield stage.picture(episode, step), step == len(trace)
+
+
+def _write_gif(film: Film, path: Path, fps: float) -> None:
+    from PIL.Image import Dither
+
+    # A GIF counts in hundredths of a second, and viewers slow down what is shorter than two.
+    each = max(20, round(100 / fps) * 10)
+    durations = [
+        each if step < len(trace) else max(each, round(PAUSE * 1000))
+        for trace in film.traces
+        for step in range(len(trace) + 1)
+    ]
+    palette = _palette(film)
+    images = (image.quantize(palette=palette, dither=Dither.NONE) for image, _ in pictures(film))
+    first = next(images)
+    first.save(path, save_all=True, append_images=images, duration=durations, loop=0, optimize=False)
+
+
+def _palette(film: Film) -> Image:
+    """One palette for the whole film, from pictures all over it: half the size, and colours stay."""
+    from PIL import Image
+
+    from recollect.play.draw import HEIGHT, WIDTH, Stage
+
+    stage = Stage(film)
+    steps = [(e, step) for e, trace in enumerate(film.traces) for step in range(len(trace) + 1)]
+    some = steps[:: -(-len(steps) // SAMPLED)]
+    size = (WIDTH // 2, HEIGHT // 2)  # a quarter of the pixels has the same colours
+    montage = Image.new("RGB", (size[0], size[1] * len(some)))
+    for i, (episode, step) in enumerate(some):
+        picture = stage.picture(episode, step).resize(size, Image.Resampling.NEAREST)
+        montage.paste(picture, (0, size[1] * i))
+    return montage.quantize(COLOURS)
+
+
+def _write_mp4(film: Film, path: Path, fps: float) -> None:
+    import imageio_ffmpeg
+
+    from recollect.play.draw import HEIGHT, WIDTH
+
+    writer: Any = imageio_ffmpeg.write_frames(
+        str(path),
+        (WIDTH, HEIGHT),
+        fps=fps,  # pyright: ignore[reportArgumentType]  (a float will do)
+        macro_block_size=2,
+        ffmpeg_log_level="error",
+    )
+    writer.send(None)
+    try:
+        for image, is_end in pictures(film):
+            for _ in range(max(1, round(PAUSE * fps)) if is_end else 1):
+                writer.send(image.tobytes())
+    finally:
+        writer.close()
+
+
+def _need(module: str, package: str, what: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise RecollectError(
+            f"{what} need {package}, which is not installed here: pip install 'recollect[video]', or "
+            "play as text, with --text"
+        )

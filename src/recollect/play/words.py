@@ -1,0 +1,165 @@
+"""Steps of a trace in words, for the terminal and for pictures."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from recollect.envs.wrappers import ACTION, REWARD
+from recollect.policy.masks import ACTION_MASK
+from recollect.tasks.catalog import TASKS
+from recollect.trace import Trace
+
+SUITS = {"♠": "spades", "♦": "diamonds", "♣": "clubs", "♥": "hearts"}
+
+ACTION_WORDS: dict[str, tuple[str, ...]] = {
+    "t-maze": ("forward", "left", "back", "right"),
+    "repeat-previous": tuple(SUITS),
+    "repeat-first": tuple(SUITS),
+    "position-cartpole": ("left", "right"),
+}
+"""What the actions of a task mean, where a number would say less."""
+
+_BESIDES = {ACTION, REWARD, ACTION_MASK}
+"""Parts of an observation that are not shown beside others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One part of an action, with its distribution."""
+
+    part: str
+    """Its name in the action space; empty for an action that is one thing."""
+    kind: str
+    """categorical, bernoulli or normal."""
+    value: list[float]
+    """The numbers that the env got."""
+    numbers: list[float]
+    """Probabilities, or the means of a normal."""
+    std: list[float]
+    """Of a normal."""
+    labels: list[str]
+    """What the probabilities are of."""
+
+    @property
+    def index(self) -> int:
+        """Which of the categories was chosen."""
+        return int(self.value[0])
+
+    def __str__(self) -> str:
+        """Such as ``left (97%)``, ``0 1 1`` or ``-0.52``."""
+        name = "" if self.part.isdigit() or not self.part else f"{self.part} "
+        if self.kind == "categorical":
+            return f"{name}{self.labels[self.index]} ({percent(self.numbers[self.index])})"
+        if self.kind == "bernoulli":
+            return name + " ".join(str(int(v)) for v in self.value)
+        return name + short_list(self.value)
+
+
+def choices(trace: Trace, step: int) -> list[Choice]:
+    """The action of a step, part by part."""
+    values = _flat(trace.action[step])
+    made: list[Choice] = []
+    for part in trace.distribution[step]:
+        kind = part["kind"]
+        numbers = [float("nan") if x is None else x for x in part.get("probs", part.get("mean", []))]
+        taken = 1 if kind == "categorical" else len(numbers)
+        own, values = values[:taken], values[taken:]
+        start = part.get("start", 0)
+        if kind == "categorical":
+            own = [own[0] - start]
+        labels = _labels(trace.env, len(numbers), start)
+        made.append(Choice(part["part"], kind, own, numbers, part.get("std", []), labels))
+    return made
+
+
+def chosen(trace: Trace, step: int) -> tuple[str, str]:
+    """The action of a step, and its probability if it is one of n; else that stands inside, if any."""
+    made = choices(trace, step)
+    if len(made) == 1 and made[0].kind == "categorical":
+        return made[0].labels[made[0].index], percent(made[0].numbers[made[0].index])
+    return ", ".join(map(str, made)) or str(trace.action[step]), ""
+
+
+def seen(trace: Trace, step: int) -> str:
+    """The observation of a step."""
+    if trace.words is not None:
+        return trace.words[step]
+    parts = trace.obs[step]
+    shown = [part for part in parts if part["name"] not in _BESIDES] or parts
+    return ", ".join(_part(part, alone=len(shown) == 1) for part in shown)
+
+
+def heading(trace: Trace) -> str:
+    """Which env and which agent."""
+    return f"{trace.env or 'an env without a name'} · trained for {trace.checkpoint_steps:,} steps"
+
+
+def ending(trace: Trace) -> str:
+    """How the episode came out."""
+    steps = f"{len(trace)} step{'s' if len(trace) != 1 else ''}"
+    how = "terminated" if trace.terminated else "truncated" if trace.truncated else "cut by --max-steps"
+    return f"return {short(trace.return_)} after {steps}, {how}"
+
+
+def liveliest(traces: list[Trace], count: int) -> np.ndarray:
+    """The numbers of the units of memory that change most over all steps, at most ``count``."""
+    spread = np.nan_to_num(np.concatenate([trace.memory for trace in traces]).std(0))
+    return np.argsort(-spread, kind="stable")[:count]
+
+
+def percent(probability: float) -> str:
+    """Such as ``97%``; what is rare but possible is not 0%."""
+    if 0 < probability < 0.005:
+        return "<1%"
+    return f"{probability:.0%}" if probability == probability else "NaN"
+
+
+def short(x: float) -> str:
+    """A number in few letters: 3 digits, no exponent where none is needed."""
+    if abs(x) >= 100:
+        return f"{x:.0f}" if abs(x) < 1e6 else f"{x:.2e}"
+    text = f"{x:.2f}" if abs(x) >= 0.1 or x == 0 else f"{x:.2g}"
+    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
+
+
+def signed(x: float) -> str:
+    """Such as ``+1`` or ``-0.1``."""
+    return f"+{short(x)}" if x > 0 else short(x)
+
+
+def short_list(values: list[float], most: int = 6) -> str:
+    """Numbers beside each other; of many the first."""
+    shown = [f"{v:.2f}" if abs(v) < 100 else f"{v:.0f}" for v in values[:most]]
+    return " ".join(shown + (["…"] if len(values) > most else []))
+
+
+def _part(part: dict[str, Any], alone: bool) -> str:
+    name = "" if alone or not part["name"] else f"{part['name']} "
+    if part["kind"] == "discrete":
+        return f"{name}{part['value']}"
+    if part["kind"] == "image":
+        return name + "image " + "x".join(map(str, part["shape"]))
+    values = [float("nan") if v is None else v for v in part["values"]]
+    if all(v in (0, 1) for v in values):
+        return name + " ".join(str(int(v)) for v in values)
+    return name + short_list(values)
+
+
+def _labels(env: str | None, count: int, start: int) -> list[str]:
+    """Words for the categories of an action, else their numbers."""
+    words = next((ACTION_WORDS.get(name) for name, task in TASKS.items() if env in (name, task.id)), None)
+    if words is not None and len(words) == count:
+        return list(words)
+    return [str(start + i) for i in range(count)]
+
+
+def _flat(action: Any) -> list[float]:
+    """All numbers of an action, in the order of its space."""
+    if isinstance(action, dict):
+        return [number for part in action.values() for number in _flat(part)]
+    if isinstance(action, list):
+        return [number for part in action for number in _flat(part)]
+    return [float("nan") if action is None else action]

@@ -1,0 +1,195 @@
+"""Gathers what the comparison of several runs shows: groups of repetitions, curves, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from recollect.reports.configs import INCIDENTAL, differences, experiment, flatten, label, words
+from recollect.reports.data import header
+from recollect.reports.folder import Folder
+from recollect.reports.statistics import Band, Curve, bootstrap_interval, common_band, iqm
+from recollect.reports.thinning import column, plain, rounded, thin
+from recollect.reports.worlds import known_task, levels
+
+Row = dict[str, Any]
+
+SINGLE = 160
+"""The most points of one run's faint curve."""
+ENV = "env"
+"""The name of the env among the settings that runs may differ in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Runs that differ in nothing but the seed and the like."""
+
+    label: str
+    world: str
+    """The env with its options: returns of different worlds do not share an axis."""
+    folders: list[Folder]
+
+
+def gather_comparison(folders: Sequence[Folder]) -> Row:
+    """Everything about several runs, those that repeat each other taken together."""
+    groups, names = make_groups(folders)
+    worlds = list(dict.fromkeys(group.world for group in groups))
+    return {
+        "kind": "comparison",
+        "groups": [_group(group) for group in groups],
+        "panels": [_panel(world, groups) for world in worlds],
+        "overall": _overall(groups, len(worlds)),
+        "runs": [
+            header(folder) | {"group": i, "short": folder.path.name}
+            for i, group in enumerate(groups)
+            for folder in group.folders
+        ],
+        "differences": _difference_table(groups, names),
+        "problems": [f"{folder.name}: {text}" for folder in folders for text in folder.problems],
+    }
+
+
+def make_groups(folders: Sequence[Folder]) -> tuple[list[Group], list[str]]:
+    """Runs by everything but the seed and the like, and the settings in which these groups differ.
+
+    A group's label is what sets it apart from the others of its world.
+    """
+    configs = [_settings(folder) for folder in folders]
+    found: dict[Any, list[int]] = {}
+    for i, config in enumerate(configs):
+        found.setdefault(experiment(config), []).append(i)
+    groups = []
+    for members in found.values():
+        first = folders[members[0]]
+        beside = [config for folder, config in zip(folders, configs) if _world(folder) == _world(first)]
+        text = label(configs[members[0]], differences(beside)) or first.env or "all runs"
+        groups.append(Group(text, _world(first), [folders[i] for i in members]))
+    return groups, differences(configs)
+
+
+def _settings(folder: Folder) -> Row:
+    return {ENV: folder.env} | flatten(folder.config)
+
+
+def _world(folder: Folder) -> str:
+    options = ", ".join(f"{name}={words(value)}" for name, value in sorted(folder.env_kwargs.items()))
+    return f"{folder.env or 'env'}{f' ({options})' if options else ''}"
+
+
+def _group(group: Group) -> Row:
+    scores = final_scores(group.folders)
+    return {
+        "label": group.label,
+        "world": group.world,
+        "runs": len(group.folders),
+        "evaluated": len(scores),
+        **_summary(scores),
+    }
+
+
+def final_scores(folders: Sequence[Folder]) -> list[float]:
+    """The mean return of each run's last evaluation, of those runs that have one."""
+    values = [column(folder.evaluations[-1:], "mean") for folder in folders if folder.evaluations]
+    return [float(value[0]) for value in values if np.isfinite(value[0])]
+
+
+def _summary(scores: Sequence[float], strata: Sequence[str] | None = None) -> Row:
+    if not scores:
+        return {"iqm": None, "low": None, "high": None}
+    middle = rounded(float(iqm(scores)), 4)
+    if len(scores) == 1:
+        return {"iqm": middle, "low": None, "high": None}
+    low, high = bootstrap_interval(scores, strata=strata)
+    return {"iqm": middle, "low": rounded(float(low), 4), "high": rounded(float(high), 4)}
+
+
+def _panel(world: str, groups: Sequence[Group]) -> Row:
+    """The curves of one world: a band a group and a faint line a run."""
+    members = [(i, group) for i, group in enumerate(groups) if group.world == world]
+    first = members[0][1].folders[0]
+    known = levels(known_task(first.env, first.env_kwargs))
+    return {
+        "world": world,
+        "levels": {"best": rounded(known.best), "memoryless": rounded(known.memoryless)},
+        "returns": [_lines(i, group, "returns") for i, group in members],
+        "evaluations": [_lines(i, group, "evaluations") for i, group in members],
+    }
+
+
+def _lines(index: int, group: Group, kind: str) -> Row:
+    curves = [_curve(folder, kind) for folder in group.folders]
+    singles = [
+        {"name": folder.name, "steps": plain(c.steps[kept], 12), "values": plain(c.values[kept], 4)}
+        for folder, c in zip(group.folders, curves)
+        for kept in [thin(c.values, SINGLE)]
+        if len(c.steps)
+    ]
+    return {"group": index, "singles": singles, "band": _band(common_band(curves))}
+
+
+def _curve(folder: Folder, kind: str) -> Curve:
+    rows = folder.metrics if kind == "returns" else folder.evaluations
+    steps, values = column(rows, "steps"), column(rows, "return" if kind == "returns" else "mean")
+    known = np.isfinite(values)
+    return Curve(steps[known], values[known])
+
+
+def _band(band: Band | None) -> Row | None:
+    if band is None:
+        return None
+    return {
+        "steps": plain(band.steps, 8),
+        "values": plain(band.middle, 4),
+        "low": plain(band.low, 4),
+        "high": plain(band.high, 4),
+    }
+
+
+def _overall(groups: Sequence[Group], worlds: int) -> list[Row]:
+    """Scores over several worlds at once, for settings that were tried in more than one of them.
+
+    A score is 0 for the best policy without memory and 1 for the best with; runs are resampled within
+    their world.
+    """
+    if worlds < 2:
+        return []
+    kept = frozenset({ENV})
+    all_settings = [_without_world(_settings(group.folders[0])) for group in groups]
+    names = differences(all_settings, INCIDENTAL | kept)
+    found: dict[Any, list[Group]] = {}
+    for group, settings in zip(groups, all_settings):
+        found.setdefault(experiment(settings), []).append(group)
+    rows = []
+    for members in found.values():
+        scores, strata = [], []
+        for group in members:
+            for score in _normalised(group):
+                scores.append(score)
+                strata.append(group.world)
+        if len(set(strata)) > 1:
+            settings = _without_world(_settings(members[0].folders[0]))
+            row = {"label": label(settings, names) or "all runs", "runs": len(scores)}
+            rows.append(row | _summary(scores, strata))
+    return rows
+
+
+def _without_world(settings: Row) -> Row:
+    return {k: v for k, v in settings.items() if k != ENV and not k.startswith("env_kwargs")}
+
+
+def _normalised(group: Group) -> list[float]:
+    first = group.folders[0]
+    known = levels(known_task(first.env, first.env_kwargs))
+    if known.best is None or known.memoryless is None or known.best == known.memoryless:
+        return []
+    return [(s - known.memoryless) / (known.best - known.memoryless) for s in final_scores(group.folders)]
+
+
+def _difference_table(groups: Sequence[Group], names: Sequence[str]) -> Row:
+    """The settings in which groups differ, one row each, and the value in every group."""
+    settings = [_settings(group.folders[0]) for group in groups]
+    shown = [[words(s[name]) if name in s else "–" for s in settings] for name in names]
+    return {"rows": [{"name": name, "values": values} for name, values in zip(names, shown)]}

@@ -1,0 +1,279 @@
+"""Gathers what the page of one run shows, as plain JSON. Nothing here knows how it will look."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from recollect.reports.configs import config_rows
+from recollect.reports.episodes import read_episodes
+from recollect.reports.folder import Folder
+from recollect.reports.healthy import GAUGES, Judged, judge
+from recollect.reports.played import read_lengths
+from recollect.reports.thinning import column, curve, number, plain, rounded
+from recollect.reports.worlds import action_words, known_task, levels, memory_lengths
+from recollect.tasks import Task
+
+Row = dict[str, Any]
+
+SMALL = 240
+"""The most points of a small curve."""
+BARS = 120
+"""The most columns of the time by stage."""
+EVENTS = 400
+"""The most events shown."""
+
+REASONS = {
+    "steps": "all steps made",
+    "target": "target return reached",
+    "time": "time used up",
+    "interrupt": "interrupted",
+}
+"""Why a run ended, in words; other reasons speak for themselves."""
+
+
+def gather_run(folder: Folder, notes: list[str]) -> Row:
+    """Everything about one run; ``notes`` are sentences on what could not be played."""
+    task = known_task(folder.env, folder.env_kwargs)
+    known = levels(task)
+    gauges, others = _diagnostics(folder)
+    episodes, problems = read_episodes(folder.path / "episodes")
+    return {
+        "kind": "run",
+        "run": header(folder),
+        "levels": {"best": rounded(known.best), "memoryless": rounded(known.memoryless)},
+        "returns": curve(folder.metrics, column(folder.metrics, "return")),
+        "evaluations": evaluations(folder),
+        "gauges": gauges,
+        "others": others,
+        "episodes": episodes,
+        "actions": action_words(task),
+        "episode_notes": problems + ([] if episodes else notes),
+        "lengths": _lengths(folder),
+        "length_notes": _length_notes(task, notes),
+        "speed": _speed(folder),
+        "events": _events(folder),
+        "config": config_rows(folder.config, _preset(folder)),
+        "problems": folder.problems,
+    }
+
+
+def header(folder: Folder) -> Row:
+    """Who this run is and how it went."""
+    about, status = folder.description, folder.status
+    last = folder.metrics[-1] if folder.metrics else {}
+    returns = column(folder.metrics, "return")
+    returns = returns[np.isfinite(returns)]
+    reason = str(status.get("reason") or "")
+    versions, git = about.get("versions"), about.get("git")
+    return {
+        "name": folder.name,
+        "env": folder.env,
+        "env_kwargs": folder.env_kwargs,
+        "state": str(status.get("state") or "unknown"),
+        "reason": REASONS.get(reason, reason.removeprefix("error: ")),
+        "planned": folder.config.get("steps"),
+        "steps": folder.steps,
+        "updates": _whole(status.get("updates", last.get("updates"))),
+        "episodes": _whole(status.get("episodes", last.get("episodes"))),
+        "seconds": rounded(number(status.get("seconds", last.get("seconds")))),
+        "return": rounded(float(returns[-1]), 4) if len(returns) else None,
+        "evaluation": _final_evaluation(folder),
+        "best": _best(status.get("best")),
+        "seed": folder.config.get("seed"),
+        "versions": versions if isinstance(versions, dict) else {},
+        "git": git if isinstance(git, dict) else None,
+        "machine": about.get("machine") if isinstance(about.get("machine"), dict) else {},
+        "started": about.get("started"),
+        "command": about.get("command") if isinstance(about.get("command"), list) else None,
+    }
+
+
+def evaluations(folder: Folder) -> Row:
+    """The evaluations over the run, each with its interval."""
+    rows = folder.evaluations
+    bounds = [_interval(row) for row in rows]
+    return {
+        "steps": plain(column(rows, "steps"), 12),
+        "seconds": plain(column(rows, "seconds"), 6),
+        "values": plain(column(rows, "mean")),
+        "low": plain([low for low, _ in bounds]),
+        "high": plain([high for _, high in bounds]),
+    }
+
+
+def _interval(row: Row) -> tuple[float, float]:
+    bounds = row.get("interval")
+    if isinstance(bounds, list) and len(bounds) == 2:
+        return number(bounds[0]), number(bounds[1])
+    return math.nan, math.nan
+
+
+def _final_evaluation(folder: Folder) -> Row | None:
+    if not folder.evaluations:
+        return None
+    row = folder.evaluations[-1]
+    low, high = _interval(row)
+    returns = row.get("returns")
+    return {
+        "mean": rounded(number(row.get("mean")), 4),
+        "low": rounded(low, 4),
+        "high": rounded(high, 4),
+        "steps": _whole(row.get("steps")),
+        "episodes": len(returns) if isinstance(returns, list) else None,
+    }
+
+
+def _best(best: Any) -> Row | None:
+    if not isinstance(best, dict):
+        return None
+    return {"mean": rounded(number(best.get("mean")), 4), "steps": _whole(best.get("steps"))}
+
+
+def _whole(value: Any) -> int | None:
+    value = number(value)
+    return None if math.isnan(value) else int(value)
+
+
+def _preset(folder: Folder) -> Row:
+    preset = folder.description.get("preset")
+    return preset if isinstance(preset, dict) else {}
+
+
+def _diagnostics(folder: Folder) -> tuple[list[Row], list[Row]]:
+    """The gauges that the run has values of, judged; and all other metrics, which are only drawn."""
+    rows = folder.metrics
+    gauges = []
+    for gauge in GAUGES:
+        values = _in_units_of_value(rows) if gauge.name == "deviation/value" else column(rows, gauge.name)
+        judged = judge(gauge, values, folder.ppo)
+        if judged.verdict != "missing":
+            gauges.append(_drawn(judged) | _metric(folder, gauge.name, values))
+    drawn = {gauge.name for gauge in GAUGES} | {"steps", "seconds", "updates", "episodes", "return"}
+    names = dict.fromkeys(name for row in rows for name in row)
+    left = [name for name in names if name not in drawn and not name.startswith("speed/")]
+    others = [_metric(folder, name, values) for name in left if _is_drawable(values := column(rows, name))]
+    return gauges, others
+
+
+def _is_drawable(values: np.ndarray) -> bool:
+    return bool(np.isfinite(values).any())
+
+
+def _metric(folder: Folder, name: str, values: np.ndarray) -> Row:
+    """One metric with its line of the glossary."""
+    known = np.isfinite(values)
+    rows = [row for row, is_known in zip(folder.metrics, known) if is_known] if _is_sparse(known) else None
+    drawn = curve(folder.metrics, values, SMALL) if rows is None else curve(rows, values[known], SMALL)
+    return {"name": name, "line": _line(folder, name), "sparse": rows is not None, **drawn}
+
+
+def _is_sparse(known: np.ndarray) -> bool:
+    """Whether a metric is measured now and then only, so that its gaps mean nothing."""
+    return known.sum() < 0.6 * len(known)
+
+
+def _line(folder: Folder, name: str) -> str:
+    from recollect.metrics import GLOSSARY
+
+    if name.startswith("staleness/epoch_"):
+        return f"staleness after epoch {name.rpartition('_')[2]}"
+    line = folder.glossary.get(name) or GLOSSARY.get(name, "")
+    return line + (", in units of their size" if name == "deviation/value" else "")
+
+
+def _drawn(judged: Judged) -> Row:
+    gauge = judged.gauge
+    return {
+        "low": gauge.low if judged.high is not None or gauge.below else None,
+        "high": judged.high,
+        "strict": gauge.strict,
+        "warn_low": bool(gauge.below),
+        "limit": judged.line,
+        "limit_name": gauge.setting,
+        "log": gauge.log,
+        "verdict": judged.verdict,
+        "share": rounded(judged.share, 2),
+        "advice": judged.advice,
+        "words": gauge.words,
+    }
+
+
+def _in_units_of_value(rows: list[Row]) -> np.ndarray:
+    """The deviation of values as the run-stopping check sees it: over their size, if that is above 1."""
+    sizes = [np.abs(column(rows, name)) for name in ("value/max", "value/min", "value_scale")]
+    scale = np.fmax.reduce([*sizes, np.ones(len(rows))])
+    return column(rows, "deviation/value") / scale
+
+
+def _lengths(folder: Folder) -> Row | None:
+    data = read_lengths(folder)
+    if data is None or not data["points"]:
+        return None
+    names = ("length", "mean", "low", "high", "best", "memoryless")
+    points = [p for p in data["points"] if isinstance(p, dict) and not math.isnan(number(p.get("length")))]
+    return {
+        **{name: plain(column(points, name)) for name in names},
+        "option": str(data.get("option", "length")),
+        "trained": data.get("trained"),
+        "episodes": data.get("episodes"),
+        "checkpoint_steps": data.get("checkpoint_steps"),
+    }
+
+
+def _length_notes(task: Task | None, notes: list[str]) -> list[str]:
+    """Why there is no success by memory length, for a task that could have it."""
+    if task is None or not memory_lengths(task)[2]:
+        return []
+    return notes or ["This was not measured: recollect report without --no-play does it."]
+
+
+def _speed(folder: Folder) -> Row | None:
+    """Steps per second, and the share of time of each stage.
+
+    ``speed/x`` is steps per second if there were only x, so its inverse is time per step.
+    """
+    rows = [row for row in folder.metrics if number(row.get("speed/total")) > 0]
+    if not rows:
+        return None
+    names = dict.fromkeys(n for row in rows for n in row if n.startswith("speed/") and n != "speed/total")
+    steps = np.diff(column(rows, "steps"), prepend=0.0).clip(min=1.0)
+    total = steps / column(rows, "speed/total")
+    times = {}
+    for name in names:
+        speed = column(rows, name)
+        times[name.removeprefix("speed/")] = np.where(speed > 0, steps / np.where(speed > 0, speed, 1.0), 0.0)
+    times["other"] = np.clip(total - sum(times.values()), 0.0, None)
+    edges = np.unique(np.linspace(0, len(rows), min(BARS, len(rows)) + 1).astype(int))
+    whole = sum(times.values()).sum()  # pyright: ignore[reportAttributeAccessIssue]
+    sums = {name: np.add.reduceat(time, edges[:-1]) for name, time in times.items()}
+    per_bucket = sum(sums.values())
+    ends = [rows[i - 1] for i in edges[1:]]
+    return {
+        "total": curve(rows, column(rows, "speed/total")),
+        "mean": rounded(float(steps.sum() / total.sum()), 4),
+        "stages": list(times),
+        "overall": [rounded(float(time.sum() / whole), 4) for time in times.values()],
+        "steps": plain(column(ends, "steps"), 12),
+        "seconds": plain(column(ends, "seconds"), 6),
+        "shares": [plain(sums[name] / per_bucket, 3) for name in times],
+    }
+
+
+def _events(folder: Folder) -> list[Row]:
+    """The events in their order; of very many, those of checkpoints go first."""
+    events = [
+        {
+            "steps": _whole(event.get("steps")),
+            "seconds": rounded(number(event.get("seconds"))),
+            "time": event.get("time") if isinstance(event.get("time"), str) else None,
+            "kind": str(event.get("kind", "")),
+            "text": REASONS.get(str(event.get("text", "")), str(event.get("text", ""))),
+        }
+        for event in folder.events
+    ]
+    if len(events) > EVENTS:
+        events = [event for event in events if event["kind"] != "checkpoint"][-EVENTS:]
+    return events

@@ -1,0 +1,168 @@
+"""Recorded episodes, packed for the page: the memory as 16-bit numbers, long or wide ones cut to size."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recollect.reports.folder import read_json
+from recollect.reports.thinning import plain, rounded
+
+Row = dict[str, Any]
+
+SHOWN = 6
+"""The most episodes of a report."""
+STEPS = 2000
+"""The most steps shown of an episode."""
+CELLS = 200_000
+"""The most numbers of memory shown of an episode: beyond, the least lively units are left out."""
+NUMBERS = 60_000
+"""The most numbers of one part of the observation shown of an episode."""
+PICTURES = 400_000
+"""The most characters of pictures of an episode: beyond, only every second, third, ... is kept."""
+
+
+def read_episodes(folder: Path) -> tuple[list[Row], list[str]]:
+    """The recorded episodes in a folder, ready for the page, and a sentence on each that is not.
+
+    Those of the latest weights come first.
+    """
+    found, problems = [], []
+    for path in sorted(folder.glob("*.json")):
+        trace = read_json(path)
+        if not isinstance(trace, dict) or trace.get("format") != 1:
+            problems.append(f"{path.name} is no recorded episode that this version reads.")
+            continue
+        found.append((path, trace))
+    found.sort(key=lambda pair: -int(pair[1].get("checkpoint_steps") or 0))
+    packed = []
+    for path, trace in found[:SHOWN]:
+        try:
+            packed.append(pack(trace))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+            problems.append(f"{path.name} cannot be shown ({type(error).__name__}: {error}).")
+    if len(found) > SHOWN:
+        problems.append(f"{len(found) - SHOWN} more episodes are recorded; the latest {SHOWN} are shown.")
+    return packed, problems
+
+
+def pack(trace: Row) -> Row:
+    """A trace as the page wants it."""
+    steps = min(len(trace["reward"]), STEPS)
+    if steps == 0:
+        raise ValueError("it has no steps")
+    memory, note = _pack_memory(trace, steps)
+    notes = [note] if note else []
+    if len(trace["reward"]) > steps:
+        notes.append(f"Only the first {steps:,} of {len(trace['reward']):,} steps are shown.")
+    total = trace.get("return")
+    return {
+        "env": trace.get("env"),
+        "seed": trace.get("seed"),
+        "checkpoint_steps": trace.get("checkpoint_steps"),
+        "steps": steps,
+        "return": rounded(float(total)) if total is not None else None,
+        "ended": "terminated"
+        if trace.get("terminated")
+        else "truncated"
+        if trace.get("truncated")
+        else "cut",
+        "first": [i for i, first in enumerate(trace["first"][:steps]) if first],
+        "reward": _numbers(trace["reward"][:steps]),
+        "value": _numbers(trace["value"][:steps]),
+        "log_prob": _numbers(trace["log_prob"][:steps]),
+        "action": trace["action"][:steps],
+        "distribution": [_pack_distribution(parts) for parts in trace["distribution"][:steps]],
+        "obs": _pack_observations(trace["obs"][:steps], notes),
+        "words": _pack_words(trace.get("words"), steps),
+        "memory": memory,
+        "notes": notes,
+    }
+
+
+def _numbers(values: Sequence[float | None], digits: int = 4) -> list[float | int | None]:
+    return plain(np.array([np.nan if v is None else v for v in values], dtype=np.float64), digits)
+
+
+def _pack_memory(trace: Row, steps: int) -> tuple[Row, str]:
+    """The memory [T, U] as little-endian int16 in base64, unit by unit, each in units of its own peak."""
+    units = int(trace["units"])
+    values = np.array(trace["memory"][:steps], dtype=np.float64).reshape(steps, units)
+    values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
+    parts = [leaf for leaf in trace["leaves"] for _ in range(int(leaf["size"]))]
+    place = [i for leaf in trace["leaves"] for i in range(int(leaf["size"]))]
+    if len(parts) != units:
+        raise ValueError(f"its memory has {units} units, its leaves {len(parts)}")
+    kept, note = np.arange(units), ""
+    if units * steps > CELLS:
+        lively = np.argsort(-values.std(0), kind="stable")[: max(1, CELLS // steps)]
+        kept = np.sort(lively)
+        note = f"The {len(kept):,} liveliest of {units:,} units are shown."
+    shown = values[:, kept]
+    peak = np.abs(shown).max(0) if len(kept) else np.zeros(0)
+    scaled = np.round(shown / np.where(peak > 0, peak, 1.0) * 32767).astype("<i2")
+    memory = {
+        "units": len(kept),
+        "names": [f"{parts[i]['name']}[{place[i]}]" for i in kept],
+        "parts": [parts[i]["name"] for i in kept],
+        "peak": plain(peak, 6),
+        "data": base64.b64encode(np.ascontiguousarray(scaled.T).tobytes()).decode(),
+    }
+    return memory, note
+
+
+def _pack_distribution(parts: Sequence[Row]) -> list[Row]:
+    packed = []
+    for part in parts:
+        numbers = {k: _numbers(part[k], 3) for k in ("probs", "mean", "std") if k in part}
+        packed.append({"part": part.get("part", ""), "kind": part["kind"], **numbers})
+    return packed
+
+
+def _pack_words(words: Any, steps: int) -> Row | None:
+    """Words as a list of different ones, and an index for each step.
+
+    None where almost every step has its own: that is a list of numbers, which is drawn anyway.
+    """
+    if not isinstance(words, list):
+        return None
+    different = list(dict.fromkeys(map(str, words[:steps])))
+    if len(different) > max(24, steps // 2):
+        return None
+    place = {word: i for i, word in enumerate(different)}
+    return {"texts": different, "index": [place[str(word)] for word in words[:steps]]}
+
+
+def _pack_observations(steps: Sequence[Sequence[Row]], notes: list[str]) -> list[Row]:
+    """The parts of the observation, each as a column over time."""
+    return [_pack_column([step[i] for step in steps], notes) for i in range(len(steps[0]))]
+
+
+def _pack_column(column: Sequence[Row], notes: list[str]) -> Row:
+    kind, name = column[0]["kind"], str(column[0].get("name", ""))
+    if kind == "discrete":
+        return {"name": name, "kind": kind, "n": column[0]["n"], "values": [part["value"] for part in column]}
+    if kind == "image":
+        size = sum(len(part["png"]) for part in column)
+        every = -(-size // PICTURES) or 1
+        if every > 1:
+            notes.append(f"One picture in {every} is kept.")
+        pngs = [part["png"] for part in column[::every]]
+        return {"name": name, "kind": kind, "shape": column[0]["shape"], "every": every, "pngs": pngs}
+    width = len(column[0]["values"])
+    shown = min(width, max(1, NUMBERS // len(column)))
+    if shown < width:
+        notes.append(f"The first {shown} of {width:,} numbers of the observation are shown.")
+    values = [_numbers(part["values"][:shown]) for part in column]
+    flat = [v for row in values for v in row if v is not None]
+    return {
+        "name": name,
+        "kind": "vector",
+        "low": min(flat, default=0),
+        "high": max(flat, default=0),
+        "values": values,
+    }

@@ -1,0 +1,99 @@
+"""Puts gathered data and the parts of the page together into one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import uuid
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from recollect import storage
+
+SCRIPTS = (
+    "base.js",
+    "scales.js",
+    "chart.js",
+    "header.js",
+    "curves.js",
+    "episode_view.js",
+    "heatmap.js",
+    "episode.js",
+    "tables.js",
+    "compare.js",
+    "main.js",
+)
+"""In the order in which they build on each other."""
+STYLES = ("style.css", "controls.css", "charts.css", "episode.css", "tables.css", "narrow.css")
+
+
+def render(data: dict[str, Any], title: str) -> str:
+    """The whole page.
+
+    Its content security policy allows this very script and style and pictures in the data, and
+    nothing from anywhere else: a report opens no connection, and a hostile name stays a name.
+    """
+    script, style = _script(), _style()
+    policy = (
+        f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "TITLE": html.escape(title),
+        "POLICY": html.escape(policy),
+        "STYLE": style,
+        "SCRIPT": script,
+        "DATA": to_script_json(data),
+    }
+    page = _asset("page.html")
+    pieces = page.split("{{")
+    # One pass from left to right: what is filled in is never looked at again.
+    return pieces[0] + "".join(
+        parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in pieces[1:])
+    )
+
+
+def to_script_json(data: Any) -> str:
+    """JSON that may stand inside a script element: no ``<`` can end it or open a comment."""
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for mark in "<>&\u2028\u2029":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    # A lone surrogate, from a name that is no text, cannot be written as UTF-8.
+    return text.encode("utf-8", "replace").decode("utf-8")
+
+
+def _hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@cache
+def _script() -> str:
+    bodies = "\n".join(_asset(name) for name in SCRIPTS)
+    return f'"use strict";\n(() => {{\n{bodies}\n}})();'
+
+
+@cache
+def _style() -> str:
+    return "\n".join(_asset(name) for name in STYLES)
+
+
+@cache
+def _asset(name: str) -> str:
+    return files("recollect.reports").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file beside its place and rename it: it is there whole or not at all."""
+    with storage.writing(f"{path} could not be written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+        try:
+            beside.write_text(text, encoding="utf-8")
+            os.replace(beside, path)
+        finally:
+            beside.unlink(missing_ok=True)
