@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from recollect.runs import Run
     from recollect.session import Session
     from recollect.types import Step
-    from recollect.verify import verify
+    from recollect.verification.run import verify
 
 __version__ = "0.1.0"
 
@@ -45,7 +45,7 @@ _HOMES = {
     "load": "api",
     "resume": "api",
     "train": "api",
-    "verify": "verify",
+    "verify": "verification.run",
 }
 
 __all__ = [

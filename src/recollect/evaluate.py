@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from recollect import workers
 from recollect.envs.batched import BatchedEnv
 from recollect.errors import ConfigError
 from recollect.policy.policy import Policy
@@ -91,7 +92,8 @@ def evaluate(
     was_training = policy.training
     policy.eval()
     try:
-        return _play(policy, env, quota, generator, seed, deterministic, max_steps)
+        with workers.intra_op_threads(1):
+            return _play(policy, env, quota, generator, seed, deterministic, max_steps)
     finally:
         policy.train(was_training)
 

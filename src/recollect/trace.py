@@ -19,7 +19,7 @@ import torch
 from gymnasium import spaces as gym_spaces
 from torch import Tensor
 
-from recollect import tree
+from recollect import tree, workers
 from recollect.cores.gru import GRU
 from recollect.cores.lstm import LSTM
 from recollect.envs.batched import BatchedEnv
@@ -193,6 +193,7 @@ def record(
 
 
 @torch.no_grad()  # not inference_mode: what an env allocates here, it must be able to change in training
+@workers.intra_op_threads(1)  # acting is made of tiny operations
 def record_env(
     policy: Policy,
     env: BatchedEnv,

@@ -31,6 +31,17 @@ _pool: ContextVar[tuple[ThreadPoolExecutor, int] | None] = ContextVar("pool", de
 
 
 @contextmanager
+def intra_op_threads(count: int) -> Iterator[None]:
+    """Split torch's operations over ``count`` threads for a while. One for acting: they are tiny."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def threads(count: int) -> Iterator[None]:
     """Unroll in ``count`` threads, the calling one among them, for the time of the context."""
     if count == 1:

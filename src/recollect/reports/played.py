@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
-import torch
 
 from recollect.errors import RecollectError
 from recollect.reports.folder import Folder, read_json
@@ -52,10 +50,9 @@ def play(folder: Folder) -> list[str]:
     if not todo:
         return []
     try:
-        with _one_thread():
-            agent = _load(checkpoint)
-            for what in todo:
-                what(folder, agent)
+        agent = _load(checkpoint)
+        for what in todo:
+            what(folder, agent)
     except Exception as error:  # an env is anybody's code
         return [f"Playing with checkpoint {steps:,} failed ({type(error).__name__}: {error})."]
     return []
@@ -97,17 +94,6 @@ def _has_lengths(folder: Folder, steps: int) -> bool:
         return True
     data = read_lengths(folder)
     return data is not None and data.get("checkpoint_steps") == steps
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Acting is made of tiny operations: to split them over busy cores makes it many times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _load(checkpoint: Path) -> Agent:

@@ -72,7 +72,7 @@ class Trainer:
     def working(self) -> Iterator[None]:
         """The threads that ``iterate`` needs; call it inside."""
         by_rows = self.threads if self.config.parallel == "rows" else 1
-        with workers.threads(by_rows), _intra_op_threads(1):
+        with workers.threads(by_rows), workers.intra_op_threads(1):
             yield
 
     def iterate(self) -> Iteration:
@@ -87,7 +87,7 @@ class Trainer:
         collected = time.perf_counter()
         progress = (self.steps - self.start) / max(1, self.end - self.start)
         lag = self.learner.updates - rollout.version
-        with _intra_op_threads(self.threads if self.config.parallel == "operations" else 1):
+        with workers.intra_op_threads(self.threads if self.config.parallel == "operations" else 1):
             metrics = self.learner.update(rollout, progress)
         ended = time.perf_counter()
         count = int(rollout.valid.sum())
@@ -170,17 +170,6 @@ def _grouped(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tens
         group, rest = name.split("/", 1)
         groups.setdefault(group, {})[rest] = tensor
     return groups
-
-
-@contextmanager
-def _intra_op_threads(count: int) -> Iterator[None]:
-    """Split torch's operations over ``count`` threads for a while. One for acting: they are tiny."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _stream(*key: int) -> int:

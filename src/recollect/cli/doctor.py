@@ -1,0 +1,147 @@
+"""``recollect doctor``: what this machine offers and what is in the way."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from recollect.doctor import Diagnosis
+    from recollect.doctor.records import Cpu, Memory, Speed
+
+HELP = "what this machine offers, known traps, and a quick speed figure"
+
+LABEL = 11
+"""Width of the first column."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The arguments."""
+    parser.description = (
+        "Look at this machine: versions, cores, memory, GPUs, optional parts, known traps;\n"
+        "and train a tiny agent for about 3 seconds to see how fast it is."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  recollect doctor\n"
+        "  recollect doctor --quick            measure nothing\n"
+        "  recollect doctor --json             for a bug report, or for programs"
+    )
+    parser.add_argument("--json", action="store_true", help="everything as one JSON object")
+    parser.add_argument("--quick", action="store_true", help="leave the measurements out")
+
+
+def run(args: argparse.Namespace, flags: list[str]) -> int:
+    """Look, and show it."""
+    from rich.console import Console
+
+    from recollect.doctor import examine
+
+    if args.json:
+        print(json.dumps(examine(quick=args.quick).to_json(), indent=2))
+        return 0
+    console = Console(highlight=False)
+    with console.status("looking at this machine" + ("" if args.quick else "; about 6 seconds")):
+        found = examine(quick=args.quick)
+    for label, text, style in _lines(found):
+        _print_row(console, label, text, style)
+    return 0
+
+
+def _print_row(console, label: str, text: str, style: str) -> None:
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=LABEL, style="bold")
+    grid.add_column(style=style, overflow="fold")
+    grid.add_row(label, text)
+    console.print(grid, markup=False)
+
+
+def _lines(found: Diagnosis) -> Iterator[tuple[str, str, str]]:
+    """(label, text, style) of every row."""
+    software = found.software
+    commit = f", commit {software.commit}" if software.commit else ""
+    yield "Recollect", f"{software.recollect or 'unknown version'}{commit}", ""
+    cuda = f"CUDA {software.cuda}" if software.cuda else "CPU build"
+    torch = f"torch {software.torch} ({cuda})" if software.torch else "no torch"
+    yield "Python", f"{software.python}, {torch}, Gymnasium {software.gymnasium}, NumPy {software.numpy}", ""
+    yield "system", software.system, ""
+    yield "CPU", _cpu(found.cpu), ""
+    yield "memory", _memory(found.memory), ""
+    for folder in found.folders:
+        state = "" if folder.is_writable else ", cannot be written to"
+        yield "disk", f"{folder.path}: {_size(folder.free)} free{state}", ""
+    if not found.gpus:
+        yield "GPU", "none that torch can use", ""
+    for gpu in found.gpus:
+        bf16 = "bf16" if gpu.bf16 else "no bf16"
+        free = f", {_size(gpu.free)} free" if gpu.free is not None else ""
+        yield "GPU", f"{gpu.name}, {_size(gpu.memory)}{free}, capability {gpu.capability}, {bf16}", ""
+    if found.driver:
+        yield "", f"NVIDIA driver {found.driver}", ""
+    terminal = found.terminal
+    kind = "a terminal" if terminal.is_terminal else "no terminal (a pipe or a file)"
+    letters = "Unicode" if terminal.unicode else "no Unicode"
+    colours = f"{terminal.colours} colours" if terminal.colours else "no colours"
+    yield "output", f"{kind}, {terminal.width} columns, {colours}, {letters}", ""
+    yield from _extras(found)
+    if found.speed is not None:
+        yield "speed", _speed(found.speed), ""
+    choice = found.choice
+    yield "best here", f"--device {choice.device}, {choice.threads} threads, runtime {choice.runtime}", ""
+    if choice.flags:
+        yield "", choice.flags, ""
+    for trap in found.traps:
+        yield "trap", trap, "yellow"
+    if not found.traps:
+        yield "traps", "none found", "green"
+
+
+def _extras(found: Diagnosis) -> Iterator[tuple[str, str, str]]:
+    there = [extra.name for extra in found.extras if extra.is_installed]
+    yield "extras", f"installed: {', '.join(there) or 'none'}", ""
+    for extra in found.extras:
+        if not extra.is_installed:
+            missing = [package for package, version in extra.packages.items() if version is None]
+            part = f" (lacks {', '.join(missing)})" if len(missing) < len(extra.packages) else ""
+            yield "", f"{extra.name}, for {extra.purpose}{part}: {extra.command}", "dim"
+
+
+def _cpu(cpu: Cpu) -> str:
+    quota = "" if cpu.quota is None else f", a quota of {cpu.quota:g}"
+    usable = "all usable" if cpu.usable == cpu.cores else f"{cpu.usable} usable"
+    parts = {"MKL": cpu.mkl, "oneDNN": cpu.onednn}
+    libraries = ", ".join(
+        name if there else f"no {name}" for name, there in parts.items() if there is not None
+    )
+    words = [
+        cpu.name or "unknown",
+        f"{cpu.cores} cores, {usable}{quota}",
+        f"torch: {cpu.threads} threads, {cpu.capability}" if cpu.threads else "",
+        libraries,
+        f"bf16 {cpu.bf16}" if cpu.bf16 else "",
+        f"load {cpu.load:.1f}" if cpu.load is not None else "",
+    ]
+    return "; ".join(word for word in words if word)
+
+
+def _memory(memory: Memory) -> str:
+    limit = "" if memory.limit is None else f", the container's limit {_size(memory.limit)}"
+    shared = "no /dev/shm"
+    if memory.shared is not None:
+        shared = f"/dev/shm {_size(memory.shared_free)} of {_size(memory.shared)} free"
+    return f"{_size(memory.available)} of {_size(memory.total)} free{limit}; {shared}"
+
+
+def _speed(speed: Speed) -> str:
+    return (
+        f"{speed.steps_per_second:,.0f} steps/s training {speed.task} ({speed.updates} updates): env "
+        f"{speed.env:.0%}, acting {speed.act:.0%}, learning {speed.learn:.0%}"
+    )
+
+
+def _size(count: int | None) -> str:
+    return "?" if count is None else f"{count / 2**30:.3g} GiB"

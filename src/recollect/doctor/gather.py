@@ -1,0 +1,282 @@
+"""Looks at the machine and fails at nothing: what cannot be found out is None.
+
+torch and the rest are imported inside, so that a broken installation can be looked at too.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from recollect.doctor.limits import Limits, Places, read_limits
+from recollect.doctor.records import (
+    Choice,
+    Cpu,
+    Diagnosis,
+    Extra,
+    Folder,
+    Gpu,
+    Memory,
+    Software,
+    Speed,
+    Terminal,
+)
+from recollect.doctor.traps import find_traps
+
+T = TypeVar("T")
+
+SECONDS = 3.0
+"""How long the speed is measured."""
+EXTRAS = {
+    "video": ("recollect play as GIF or MP4", ("pillow", "imageio-ffmpeg")),
+    "onnx": ("recollect export", ("onnx", "onnxscript", "onnxruntime")),
+    "tensorboard": ("metrics to TensorBoard", ("tensorboard",)),
+    "wandb": ("metrics to Weights & Biases", ("wandb",)),
+    "pettingzoo": ("envs with several agents", ("pettingzoo",)),
+    "ray": ("runs on a cluster", ("ray",)),
+}
+"""Extra: what it is for, and its packages."""
+
+
+def examine(
+    *,
+    quick: bool = False,
+    places: Places | None = None,
+    environ: Mapping[str, str] | None = None,
+    seconds: float = SECONDS,
+) -> Diagnosis:
+    """Look at this machine.
+
+    Args:
+        quick: measure nothing.
+        places: where to look, for tests.
+        environ: the environment variables, for tests.
+        seconds: how long to measure the speed.
+    """
+    places = places or Places()
+    environ = os.environ if environ is None else environ
+    limits = read_limits(places)
+    software, cpu = _software(places), _cpu(limits, quick=quick)
+    gpus = _tolerant(_gpus, [])
+    folders = [_folder(places.runs), _folder(Path(_tolerant(tempfile.gettempdir, "/tmp")))]
+    found: dict[str, Any] = {
+        "software": software,
+        "cpu": cpu,
+        "memory": _memory(limits, places),
+        "folders": folders,
+        "gpus": gpus,
+        "driver": _tolerant(lambda: _driver(places), None),
+        "extras": [_extra(name) for name in EXTRAS],
+        "terminal": _tolerant(lambda: _terminal(environ), Terminal(False, 80, None, False)),
+        "speed": None,
+        "choice": _choice(cpu, gpus),
+    }
+    failed: list[str] = []
+    if not quick:
+        try:
+            found["speed"] = measure_speed(seconds)
+        except Exception as error:
+            failed.append(f"a tiny training failed with {type(error).__name__}: {error}")
+    return Diagnosis(**found, traps=[*find_traps(Diagnosis(**found, traps=[]), environ), *failed])
+
+
+def measure_speed(seconds: float = SECONDS, **settings: Any) -> Speed:
+    """Train on a built-in task for about ``seconds``, after one update to warm up."""
+    from recollect.agent import Agent
+    from recollect.config import TrainConfig
+
+    task = "position-cartpole"
+    totals = {"steps": 0.0, "total": 0.0, "env": 0.0, "act": 0.0, "learn": 0.0}
+    with Agent.create(task, TrainConfig().override(**settings)) as agent:
+        agent.train(steps=1, progress=False)
+        end, before, updates = time.monotonic() + seconds, agent.steps, 0
+        while updates == 0 or time.monotonic() < end:
+            metrics = agent.train(steps=1, progress=False)
+            count = agent.steps - before
+            before, updates = agent.steps, updates + 1
+            totals["steps"] += count
+            for part in ("total", "env", "act", "learn"):
+                totals[part] += count / metrics[f"speed/{part}"]
+    shares = {part: totals[part] / totals["total"] for part in ("env", "act", "learn")}
+    return Speed(task, totals["steps"] / totals["total"], **shares, updates=updates)
+
+
+# Parts -----------------------------------------------------------------------------------------------
+
+
+def _tolerant(look: Callable[[], T], otherwise: T) -> T:
+    """What ``look`` finds, or ``otherwise`` where anything is missing."""
+    try:
+        return look()
+    except Exception:
+        return otherwise
+
+
+def _version(package: str) -> str | None:
+    return _tolerant(lambda: importlib.metadata.version(package), None)
+
+
+def _software(places: Places) -> Software:
+    return Software(
+        recollect=_version("recollect"),
+        commit=_tolerant(lambda: _commit(places.package), None),
+        python=platform.python_version(),
+        torch=_tolerant(lambda: _torch().__version__, None),
+        cuda=_tolerant(lambda: _torch().version.cuda, None),
+        numpy=_version("numpy"),
+        gymnasium=_version("gymnasium"),
+        system=_tolerant(platform.platform, "unknown"),
+    )
+
+
+def _torch() -> Any:
+    return importlib.import_module("torch")
+
+
+def _commit(package: Path) -> str | None:
+    """The commit of ``package``, if git knows its files: it may be installed inside another checkout."""
+
+    def git(*args: str) -> str:
+        done = subprocess.run(
+            ["git", *args], cwd=package, capture_output=True, text=True, timeout=10, check=True
+        )
+        return done.stdout.strip()
+
+    git("ls-files", "--error-unmatch", "__init__.py")
+    changed = bool(git("status", "--porcelain", "--untracked-files=no", "."))
+    return git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
+
+
+def _cpu(limits: Limits, *, quick: bool) -> Cpu:
+    cores = os.cpu_count() or 1
+    return Cpu(
+        name=limits.cpu,
+        cores=cores,
+        usable=_tolerant(lambda: len(os.sched_getaffinity(0)), cores),
+        quota=limits.quota,
+        load=_tolerant(lambda: os.getloadavg()[0], None),
+        capability=_tolerant(lambda: _torch().backends.cpu.get_cpu_capability(), None),
+        threads=_tolerant(lambda: _torch().get_num_threads(), None),
+        mkl=_tolerant(lambda: _torch().backends.mkl.is_available(), None),
+        onednn=_tolerant(lambda: _torch().backends.mkldnn.is_available(), None),
+        bf16=None if quick else _tolerant(_try_bf16, None),
+    )
+
+
+_BF16 = """
+import torch
+torch.manual_seed(0)
+worst = 0.0
+with torch.no_grad():
+    for layer, x in (
+        (torch.nn.Linear(130, 257), torch.randn(33, 130)),
+        (torch.nn.Conv2d(3, 16, 3), torch.randn(2, 3, 17, 19)),
+        (torch.nn.LSTM(16, 64), torch.randn(8, 5, 16)),
+    ):
+        exact, rounded = layer(x), layer.bfloat16()(x.bfloat16())
+        if isinstance(exact, tuple):
+            exact, rounded = exact[0], rounded[0]
+        worst = max(worst, float((exact - rounded.float()).abs().max() / exact.abs().max()))
+print("ok" if worst < 0.05 else f"results are off by {worst:.0%}")
+"""
+
+
+def _try_bf16() -> str:
+    """In a process of its own: instructions that a CPU lacks end the process that tries them."""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _BF16], capture_output=True, text=True, timeout=60, check=False
+    )
+    if done.returncode < 0:
+        return f"it ends the process (signal {-done.returncode})"
+    if done.returncode:
+        return f"it fails: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
+    return done.stdout.strip()
+
+
+def _memory(limits: Limits, places: Places) -> Memory:
+    shared = _tolerant(lambda: shutil.disk_usage(places.shm), None)
+    return Memory(
+        total=limits.memory,
+        available=limits.available,
+        limit=limits.memory_limit,
+        shared=None if shared is None else shared.total,
+        shared_free=None if shared is None else shared.free,
+    )
+
+
+def _folder(path: Path) -> Folder:
+    """Of ``path``, or of the nearest folder above it that exists."""
+    there = path
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    free = _tolerant(lambda: shutil.disk_usage(there).free, None)
+    return Folder(str(path), free, _tolerant(lambda: _is_writable(there), False))
+
+
+def _is_writable(folder: Path) -> bool:
+    """By trying: permissions do not tell of a file system that is mounted read-only."""
+    with tempfile.TemporaryFile(dir=folder):
+        return True
+
+
+def _gpus() -> list[Gpu]:
+    torch = _torch()
+    if not torch.cuda.is_available():
+        return []
+    found = []
+    for index in range(torch.cuda.device_count()):
+        about = torch.cuda.get_device_properties(index)
+        major, minor = torch.cuda.get_device_capability(index)
+        free = _tolerant(lambda index=index: torch.cuda.mem_get_info(index)[0], None)
+        found.append(Gpu(about.name, about.total_memory, free, f"{major}.{minor}", major >= 8))
+    return found
+
+
+def _driver(places: Places) -> str | None:
+    """The version of the NVIDIA driver, also where torch cannot use it."""
+    text = _tolerant(lambda: (places.proc / "driver/nvidia/version").read_text(), "")
+    if "Kernel Module" in text:
+        return next(word for word in text.split("Kernel Module", 1)[1].split() if word[:1].isdigit())
+    done = subprocess.run(
+        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        timeout=10,
+        check=True,
+    )
+    return done.stdout.split()[0]
+
+
+def _extra(name: str) -> Extra:
+    purpose, packages = EXTRAS[name]
+    return Extra(name, purpose, {package: _version(package) for package in packages})
+
+
+def _terminal(environ: Mapping[str, str]) -> Terminal:
+    from rich.console import Console
+
+    console = Console(_environ=dict(environ))
+    # Not sys.stdout, in whose place a display may stand.
+    encoding = (getattr(sys.__stdout__, "encoding", None) or "").lower().replace("-", "")
+    return Terminal(console.is_terminal, console.width, console.color_system, encoding.startswith("utf"))
+
+
+def _choice(cpu: Cpu, gpus: list[Gpu]) -> Choice:
+    """The CPU, even beside a GPU: the networks are small, and a GPU pays with many rows only."""
+    threads = cpu.usable
+    if cpu.quota is not None:
+        threads = max(1, min(threads, int(cpu.quota)))
+    flags = [] if threads == cpu.usable else [f"--threads {threads}"]
+    if gpus:
+        flags.append("(--device cuda for large networks or hundreds of envs)")
+    return Choice("cpu", threads, "inline", " ".join(flags))

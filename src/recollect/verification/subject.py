@@ -1,0 +1,155 @@
+"""Whom a verification is about: the user's env and settings, made small enough for seconds."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import nn
+
+from recollect.agent import PolicyFactory, is_made, made_policy, slots
+from recollect.algos.ppo import PPOConfig
+from recollect.config import ALIASES, TrainConfig
+from recollect.envs.batched import BatchedEnv
+from recollect.envs.gym import make_env
+from recollect.envs.named import resolve_env
+from recollect.envs.wrappers import LastActionReward
+from recollect.errors import ConfigError
+from recollect.policy.policy import Policy, PolicyConfig
+from recollect.presets import preset as preset_of
+from recollect.tasks import TASKS
+
+MOST_ENVS = 4
+"""Env slots that are tried."""
+MOST_STEPS = 128
+"""Steps of a rollout that are tried; fewer if the env is slow."""
+LEAST_STEPS = 12
+MOST_EPOCHS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """An env, a config as it is tried, and the maker of the network if it is the user's own."""
+
+    env: Any
+    config: TrainConfig
+    policy: PolicyFactory | None = None
+    notes: tuple[str, ...] = ()
+    """What was made smaller than the config says."""
+    asked_envs: int = 1
+    """Env slots that a training would have."""
+
+    @property
+    def name(self) -> str:
+        """The env in a word."""
+        if isinstance(self.env, str):
+            return self.env
+        inner = self.env.func if isinstance(self.env, functools.partial) else self.env
+        return getattr(inner, "__name__", None) or type(inner).__name__
+
+    def open(self) -> BatchedEnv:
+        """The env as rows, with the wrappers that the config asks for."""
+        config = self.config
+        options = {} if is_made(self.env) else config.env_kwargs
+        env = make_env(self.env, config.num_envs, device=torch.device(config.device), env_kwargs=options)
+        return LastActionReward(env) if config.last_action_reward else env
+
+    def single(self) -> gym.Env | None:
+        """One env for Gymnasium's own checker; None if the world is not made of ``gymnasium.Env``s."""
+        options = self.config.env_kwargs
+        if isinstance(self.env, str):
+            is_task = self.env in TASKS or self.env in {task.id for task in TASKS.values()}
+            return None if is_task else gym.make(self.env, disable_env_checker=True, **options)
+        if isinstance(self.env, gym.Env):
+            return self.env
+        return None if is_made(self.env) else self.env(**options)  # pyright: ignore[reportCallIssue]
+
+    def build(self, env: BatchedEnv) -> Policy:
+        """The network for the env's spaces, with an action head in which its memory shows."""
+        make = self.policy or self.config.policy.build
+        with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
+            torch.manual_seed(self.config.seed)
+            policy = made_policy(make, env.observation_space, env.action_space)
+            _enliven(policy)
+        return policy.to(self.config.device)
+
+    def sized(self, rows: int, most_steps: int) -> Subject:
+        """The same with rollouts of at most ``most_steps`` steps, for ``rows`` rows."""
+        ppo = _shortened(self.config.ppo, rows, most_steps)
+        notes = [
+            f"{name} {before} -> {after}"
+            for name in ("rollout", "chunk", "burn_in_steps", "minibatches", "epochs")
+            if (before := getattr(self.config.ppo, name)) != (after := getattr(ppo, name))
+            and not (name == "chunk" and ppo.recurrent_mode == "full")
+        ]
+        return replace(self, config=replace(self.config, ppo=ppo), notes=(*self.notes, *notes))
+
+
+def prepare(env: Any, config: TrainConfig | None, policy: Any, settings: dict[str, Any]) -> Subject:
+    """The subject of ``verify(env, config, policy=policy, **settings)``, read as ``train`` reads them."""
+    if not isinstance(config, TrainConfig | None):
+        raise ConfigError(f"config is a {type(config).__name__}: give a TrainConfig, or settings by name")
+    if isinstance(policy, PolicyConfig):
+        settings, policy = settings | {"policy": policy}, None
+    chosen: dict[str, Any] = {}
+    if config is None and isinstance(env, str):
+        known = {ALIASES.get(name, name): value for name, value in settings.items()}
+        chosen = preset_of(env, known if policy is None else known | {"policy": policy})
+    full = (config or TrainConfig()).override(**settings | chosen)
+    if full.device.startswith("cuda") and not torch.cuda.is_available():
+        raise ConfigError(f"device = {full.device!r}, but torch sees no GPU here: use device='cpu'")
+    if policy is not None and full.policy != PolicyConfig():
+        raise ConfigError(
+            "policy is a factory, which makes the whole network: encoder, core, head and the like would "
+            "do nothing beside it. Set them inside the factory, or leave it out"
+        )
+    env = resolve_env(env) if isinstance(env, str) else env
+    num_envs = slots(env) if is_made(env) else min(full.num_envs, MOST_ENVS)
+    notes = () if is_made(env) or num_envs == full.num_envs else (f"num_envs {full.num_envs} -> {num_envs}",)
+    # Nothing of a run but its training: no folder, no evaluations, no end before it is time.
+    quiet = TrainConfig(
+        num_envs=num_envs,
+        seed=full.seed,
+        device=full.device,
+        last_action_reward=full.last_action_reward,
+        env_kwargs=full.env_kwargs,
+        threads=full.threads,
+        parallel=full.parallel,
+        policy=full.policy,
+        ppo=full.ppo,
+    )
+    asked = num_envs if is_made(env) else full.num_envs
+    return Subject(env, quiet, policy, notes, asked)
+
+
+def _shortened(ppo: PPOConfig, rows: int, most_steps: int) -> PPOConfig:
+    """The same kind of rollout, shorter: several chunks, and a short last one where there was one."""
+    rollout, chunk = ppo.rollout, min(ppo.chunk, ppo.rollout)
+    if rollout > most_steps:
+        if chunk > most_steps // 2:
+            chunk = max(1, most_steps // 2)
+        rest = ppo.rollout % ppo.chunk
+        rollout = most_steps // chunk * chunk
+        if rest and rest < chunk:
+            rollout += rest - (chunk if rollout + rest > most_steps else 0)
+    length = rollout if ppo.recurrent_mode == "full" else chunk
+    return replace(
+        ppo,
+        rollout=rollout,
+        chunk=chunk,
+        burn_in_steps=min(ppo.burn_in_steps, chunk),
+        minibatches=min(ppo.minibatches, rows * -(-rollout // length)),
+        epochs=min(ppo.epochs, MOST_EPOCHS),
+        gauge_every=1 if ppo.gauge_every else 0,
+    )
+
+
+@torch.no_grad()
+def _enliven(policy: Policy) -> None:
+    """Actions start almost independent of the memory (a small gain): then a wrong one would not show."""
+    for parameter in policy.head.parameters():
+        if parameter.dim() == 2:
+            nn.init.orthogonal_(parameter)
