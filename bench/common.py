@@ -12,11 +12,13 @@ from typing import Any
 
 import torch
 
+from recollect import about
+
 
 def context() -> dict[str, Any]:
     """Hardware, versions and commit."""
     return {
-        "cpu": _cpu_model(),
+        "cpu": about.cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
@@ -32,14 +34,6 @@ def write(path: str | Path, name: str, results: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"benchmark": name, **context(), "results": results}, indent=1) + "\n")
     print(f"written to {path}")
-
-
-def _cpu_model() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()
 
 
 def _commit() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -206,3 +207,12 @@ def test_the_command_line(capsys):
     assert data["speed"] is None
     assert {"software", "cpu", "memory", "gpus", "extras", "terminal", "choice", "traps"} <= data.keys()
     assert main(["doctor", "--fast"]) == 2
+
+
+def test_the_extras_are_those_of_the_package():
+    """What the doctor tells people to install can be installed."""
+    project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text())
+    offered = project["project"]["optional-dependencies"]
+    assert set(gather.EXTRAS) == set(offered) - {"dev", "docs"}
+    for name, (_, packages) in gather.EXTRAS.items():
+        assert [entry.split(">=")[0] for entry in offered[name]] == list(packages)

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import recollect as rc
+from recollect import tree
 from recollect.actor import Actor
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.envs.gym import make_env
@@ -70,3 +71,23 @@ def _to(value, device):
     from recollect import tree
 
     return tree.to(value, device)
+
+
+def test_a_run_goes_on_where_it_was(tmp_path):
+    """S004-20, S002-14: memories, env and random streams come back to the device; on a CPU, new episodes."""
+    path = tmp_path / "run"
+    settings = {"num_envs": 16, "rollout": 16, "chunk": 8, "device": "cuda", "progress": False}
+    stop = [lambda training, _: training.stop("half") if training.steps >= 512 else None]
+    whole = rc.train("delayed-cue", steps=1024, run=str(tmp_path / "whole"), **settings)
+    rc.train("delayed-cue", steps=1024, run=str(path), callbacks=stop, **settings)
+    halves = rc.resume(path, progress=False)
+    assert halves._trainer.is_exact
+    assert all(leaf.is_cuda for leaf in tree.leaves(halves._trainer.actor.state))
+    one, two = whole.policy.state_dict(), halves.policy.state_dict()
+    assert all(torch.allclose(one[name].double(), two[name].double(), atol=1e-3) for name in one)
+    assert [row["episodes"] for row in rc.Run(path).metrics()] == [
+        row["episodes"] for row in rc.Run(tmp_path / "whole").metrics()
+    ]
+    moved = rc.resume(path, steps=256, device="cpu", progress=False)
+    assert moved.steps == 1280
+    assert not next(moved.policy.parameters()).is_cuda

@@ -37,13 +37,14 @@ def machine() -> dict[str, Any]:
 
     return {
         "system": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": cpu(),
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 
 
-def _cpu() -> str:
+def cpu() -> str:
+    """The processor's name."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -42,8 +42,6 @@ EXTRAS = {
     "onnx": ("recollect export", ("onnx", "onnxscript", "onnxruntime")),
     "tensorboard": ("metrics to TensorBoard", ("tensorboard",)),
     "wandb": ("metrics to Weights & Biases", ("wandb",)),
-    "pettingzoo": ("envs with several agents", ("pettingzoo",)),
-    "ray": ("runs on a cluster", ("ray",)),
 }
 """Extra: what it is for, and its packages."""
 
