@@ -126,7 +126,7 @@ def test_config_files_and_flags_agree(trained, capsys, tmp_path):
         ("train nowhere:Env --quiet", "nowhere"),
         ("eval nowhere", "holds no agent"),
         ("resume nowhere", "is no run"),
-        ("report nowhere", "is no run"),
+        ("report nowhere", "nowhere"),
     ],
 )
 def test_mistakes_are_told_in_a_line(args, words, capsys, tmp_path, monkeypatch):

@@ -262,3 +262,30 @@ def test_external_memory_is_kept_like_any_other(tmp_path):
     live = [dict(tree.named_leaves(agent._trainer.actor.state)) for agent in (whole, halves)]
     assert_equal(*live)
     assert {leaf.dtype for leaf in live[0].values()} == {torch.float32, torch.bool, torch.int64}
+
+
+def test_an_agent_from_a_run_is_free_of_its_folder(tmp_path):
+    """Loaded, it may train on without a folder, or in a new one; the run stays as it was."""
+    path = tmp_path / "run"
+    rc.train("delayed-cue", steps=96, run=str(path), **SMALL)
+    agent = rc.load(path)
+    assert agent.train(48, progress=False)["steps"] == 144
+    assert agent.run is None
+    assert Run(path).status["steps"] == 96
+
+
+def test_a_solved_run_trains_on_past_its_target(tmp_path):
+    path = tmp_path / "run"
+    settings = SMALL | {"target_return": -1.0, "target_episodes": 1}
+    agent = rc.train("delayed-cue", steps=STEPS, run=str(path), **settings)
+    assert (Run(path).status["reason"], agent.steps) == ("target", 48)
+    assert rc.resume(path, steps=144, progress=False).steps == 192
+
+
+def test_training_twice_goes_on_with_the_clock_and_takes_one_callback_alone(tmp_path):
+    agent = rc.train("delayed-cue", steps=96, run=str(tmp_path / "run"), callbacks=Stop(48), **SMALL)
+    assert agent.steps == 48
+    agent.train(48, progress=False, callbacks=lambda training, metrics: None)
+    seconds = [row["seconds"] for row in Run(tmp_path / "run").metrics()]
+    assert seconds == sorted(seconds)
+    assert seconds[-1] > 0

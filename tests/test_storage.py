@@ -144,7 +144,7 @@ class Boom:
 
 
 def test_nothing_in_the_folder_is_executed(saved, tmp_path, monkeypatch):
-    """S003-18: a pickle in it, under any name, is never opened as one."""
+    """A pickle in it, under any name, is never opened as one."""
     monkeypatch.chdir(tmp_path)
     for name in ("weights.pt", "agent.pkl", "optimizer.pt", "policy.py", "__init__.py"):
         (saved / name).write_bytes(pickle.dumps(Boom()))

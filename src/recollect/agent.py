@@ -37,8 +37,8 @@ EnvSpec = str | Callable[..., gym.Env] | gym.Env | gym.vector.VectorEnv | Batche
 VectorEnv, or a BatchedEnv."""
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
 """Makes a policy for an observation space and an action space."""
-Callbacks = Iterable[Callback | Callable[..., Any]]
-"""Objects of subclasses of ``Callback``, or functions (training, metrics)."""
+Callbacks = Iterable[Callback | Callable[..., Any]] | Callback | Callable[..., Any]
+"""Objects of subclasses of ``Callback``, or functions (training, metrics); or a single one."""
 
 UNKNOWN = (
     "the env of this agent is not known by name, or its name would run code: "
@@ -67,6 +67,7 @@ class Agent:
         """The run folder, if it has one."""
         self._learned = learned or Learned()  # until there is a trainer, which then knows better
         self._trainer: Trainer | None = None
+        self._seconds = 0.0  # of training, so far
 
     @classmethod
     def create(
@@ -152,17 +153,23 @@ class Agent:
         self, trainer: Trainer, progress: bool | str, callbacks: Callbacks, *, resumed: Learned | None = None
     ) -> dict[str, float]:
         # Sinks first: one that cannot start should say so before the display takes the terminal.
-        told = [*make_sinks(self.config.sinks), make_display(progress), *callbacks]
-        opening, seconds = self._opening(trainer), 0.0
+        own = [callbacks] if isinstance(callbacks, Callback) or callable(callbacks) else callbacks
+        told = [*make_sinks(self.config.sinks), make_display(progress), *own]
+        opening = self._opening(trainer)
         with nullcontext() if self.run is None else self.run.writing():
             if resumed is not None and self.run is not None:
                 self.run.rewind(resumed.steps)
                 self.history = self.run.history()
-                seconds = 0.0 if resumed.trainer is None else resumed.trainer.numbers["seconds"]
+                self._seconds = 0.0 if resumed.trainer is None else resumed.trainer.numbers["seconds"]
                 how = "bit for bit" if trainer.is_exact else "in new episodes: this env cannot tell its state"
                 opening = f"goes on at step {resumed.steps:,}, {how}\n{opening}"
-            training = Training(self, trainer, callbacks=told, run=self.run, seconds=seconds, opening=opening)
-            metrics = training.fit()
+            training = Training(
+                self, trainer, callbacks=told, run=self.run, seconds=self._seconds, opening=opening
+            )
+            try:
+                metrics = training.fit()
+            finally:
+                self._seconds = training.seconds
         if training.reason == "interrupt":
             raise Interrupted(f"stopped at step {training.steps:,} and saved", training.signal)
         return metrics

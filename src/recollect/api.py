@@ -160,15 +160,18 @@ def resume(
             f"resume cannot change {', '.join(fixed)}: it would no longer be the same run. It takes "
             f"{', '.join(sorted(CHANGEABLE))}; for anything else start a new run with init_from={str(path)!r}"
         )
-    saved = storage.read(run.checkpoint(checkpoint))
-    state = run.status["state"]
-    if steps is None and saved.learned.trainer is not None and state == "finished" and checkpoint == "last":
-        raise RecollectError(
-            f"{path} has finished ({run.status['reason']}): give steps=N (--steps N) to train it for longer"
-        )
-    agent = _restored(saved, env, policy, device)
-    agent.config = replace(agent.config, run=str(path), **settings)
-    agent.resume(run, steps=steps, progress=progress, callbacks=callbacks)
+    with run.writing():
+        saved, status = storage.read(run.checkpoint(checkpoint)), run.status
+        is_finished = status["state"] == "finished" and checkpoint == "last"
+        if is_finished and steps is None:
+            raise RecollectError(
+                f"{path} has finished ({status['reason']}): give steps=N (--steps N) to train it for longer"
+            )
+        if is_finished and status["reason"] == "target":
+            settings["target_return"] = None  # which it has reached: "longer" means past it
+        agent = _restored(saved, env, policy, device)
+        agent.config = replace(agent.config, run=str(path), **settings)
+        agent.resume(run, steps=steps, progress=progress, callbacks=callbacks)
     return agent
 
 
@@ -180,7 +183,7 @@ def _restored(
     config = saved.config(network)
     if device is None and not torch.cuda.is_available():
         device = "cpu"
-    config = replace(config, device=device or config.device)
+    config = replace(config, device=device or config.device, run=None)  # the folder is the run's own
     if env is None and saved.env is not None and not is_importing(saved.env):
         env = saved.env
     return Agent(network.to(config.device), config, env, learned=saved.learned)

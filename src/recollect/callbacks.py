@@ -15,6 +15,7 @@ A plain function counts as ``on_iteration``: ``callbacks=[lambda training, metri
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -119,6 +120,8 @@ class EarlyStopping(Callback):
             self._look(training, evaluation.mean)
 
     def _look(self, training: Training, value: float) -> None:
+        if math.isnan(value):  # no value, and no best to compare with
+            return
         if self._best is None or self._sign * (value - self._best) > self.min_delta:
             self._best, self._best_steps = value, training.steps
         elif training.steps - self._best_steps >= self.patience:

@@ -22,13 +22,14 @@ import json
 import math
 import re
 import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect import about, config_files, plain, storage
+from recollect import about, config_files, files, plain, storage
 from recollect.callbacks import Callback
 from recollect.errors import RecollectError, StorageError
 from recollect.metrics import GLOSSARY, History
@@ -42,6 +43,15 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 CHECKPOINTS = "checkpoints"
+WRITTEN_BESIDE = (
+    "run.json",
+    "config.yaml",
+    "glossary.json",
+    "status.json",
+    "metrics.jsonl",
+    "evaluations.jsonl",
+)
+"""The files that are renamed to their place; a process that is killed may leave one on its way."""
 
 
 class Run:
@@ -49,11 +59,12 @@ class Run:
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
+        self._is_held = False
         if not self.is_run(self.path):
             near = [p.name for p in sorted(self.path.parent.glob("*")) if self.is_run(p)][:5]
             hint = f"; runs beside it: {', '.join(near)}" if near else ""
             raise RecollectError(f"{self.path} is no run: it has no run.json{hint}")
-        self.description = _read_json(self.path / "run.json")
+        self.description = files.read_json(self.path / "run.json")
         if self.description.get("format") != FORMAT:
             raise RecollectError(
                 f"{self.path / 'run.json'} has format {self.description.get('format')}, this Recollect reads "
@@ -67,9 +78,12 @@ class Run:
 
     @classmethod
     def create(cls, path: str | Path, agent: Agent, *, command: list[str] | None = None) -> Run:
-        """A new run folder for ``agent``; refused if there is anything in it already."""
+        """A new run folder for ``agent``; refused if there is anything in it already.
+
+        What a run leaves that ended before its first checkpoint counts as nothing.
+        """
         path = Path(path)
-        if path.exists() and (path.is_file() or any(path.iterdir())):
+        if path.exists() and not _is_unused(path):
             what = "a run already: recollect resume goes on with it" if cls.is_run(path) else "not empty"
             raise RecollectError(f"{path} is {what}; choose another folder with run=... (--run)")
         description = {
@@ -86,10 +100,14 @@ class Run:
         }
         with storage.writing(f"the run folder {path} could not be made"):
             (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+            for stale in ("status.json", "metrics.jsonl", "evaluations.jsonl", "events.jsonl"):
+                (path / stale).unlink(missing_ok=True)
         glossary = json.dumps(GLOSSARY, indent=2) + "\n"
         storage.write_atomically(path / "glossary.json", glossary)
+        config = replace(agent.config, policy=agent.policy.config)  # as it was built, also by a factory
         is_custom = type(agent.policy) is not Policy
-        config_files.write_config(path / "config.yaml", agent.config, agent.env_name, custom_policy=is_custom)
+        text = config_files.config_text(config, agent.env_name, custom_policy=is_custom)
+        storage.write_atomically(path / "config.yaml", text)
         storage.write_atomically(path / "run.json", json.dumps(description, indent=2, default=str) + "\n")
         return cls(path)
 
@@ -101,42 +119,44 @@ class Run:
     @property
     def status(self) -> dict[str, Any]:
         """How far it is: ``state``, ``reason``, ``steps``, ``seconds``, ``best`` and so on."""
-        file = self.path / "status.json"
-        status = _read_json(file) if file.is_file() else {"state": "new", "steps": 0, "best": None}
+        status = self._read_status()
         if status["state"] == "running" and not self.is_active:
-            status |= {"state": "killed", "reason": "its process is gone"}
+            status = self._read_status()  # it may have ended in between
+            if status["state"] == "running":
+                status |= {"state": "killed", "reason": "its process is gone"}
         return status
+
+    def _read_status(self) -> dict[str, Any]:
+        file = self.path / "status.json"
+        new = {"state": "new", "reason": None, "steps": 0, "best": None}
+        return new | (files.read_json(file) if file.is_file() else {})
 
     @property
     def is_active(self) -> bool:
         """Whether a process trains in it now."""
-        file = self.path / "lock"
-        if not file.is_file():
-            return False
-        with file.open() as handle:
-            return not _try_lock(handle)
+        return files.is_locked(self.path / "lock")
 
     @property
     def glossary(self) -> dict[str, str]:
         """What each metric means."""
-        return _read_json(self.path / "glossary.json")
+        return files.read_json(self.path / "glossary.json")
 
     def metrics(self) -> list[dict[str, Any]]:
         """One row an iteration; what was NaN is None."""
-        return list(_lines(self.path / "metrics.jsonl"))
+        return list(files.read_lines(self.path / "metrics.jsonl"))
 
     def evaluations(self) -> list[dict[str, Any]]:
         """One row an evaluation."""
-        return list(_lines(self.path / "evaluations.jsonl"))
+        return list(files.read_lines(self.path / "evaluations.jsonl"))
 
     def events(self) -> list[dict[str, Any]]:
         """What happened, in order."""
-        return list(_lines(self.path / "events.jsonl"))
+        return list(files.read_lines(self.path / "events.jsonl"))
 
     def history(self) -> History:
         """The metrics as ``Agent.history`` keeps them."""
         history = History()
-        for row in _lines(self.path / "metrics.jsonl"):
+        for row in files.read_lines(self.path / "metrics.jsonl"):
             history.add({name: math.nan if value is None else value for name, value in row.items()})
         return history
 
@@ -151,10 +171,12 @@ class Run:
         its env steps."""
         found = self.checkpoints()
         if not found:
-            raise RecollectError(f"{self.path} has no checkpoint yet")
+            raise RecollectError(
+                f"{self.path} has no checkpoint yet. If it ended before the first, train into the same folder"
+            )
         if which == "best":
-            best = self.status.get("best")
-            which = "last" if best is None else int(best["checkpoint"])
+            best = self.status["best"]
+            which = "last" if best is None else best["steps"]
         if which == "last":
             return found[-1]
         for path in found:
@@ -168,38 +190,63 @@ class Run:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the run's lock: two processes that train in one folder would spoil it."""
+        if self._is_held:  # by this process, further out
+            yield
+            return
         with storage.writing(f"{self.path} cannot be locked"):
             handle = (self.path / "lock").open("a")
         with handle:
-            if not _try_lock(handle):
+            if not files.lock(handle):
                 raise RecollectError(
                     f"{self.path} is in use by another process: wait for it, or end it (Ctrl-C saves)"
                 )
-            for leftover in (self.path / CHECKPOINTS).glob(".*"):  # of a process that was killed
-                shutil.rmtree(leftover, ignore_errors=True)
-            yield
+            for folder in (self.path / CHECKPOINTS).glob(".*"):  # of a process that was killed
+                shutil.rmtree(folder, ignore_errors=True)
+            for file in self.path.glob(".*"):
+                if _is_leftover(file.name):
+                    file.unlink(missing_ok=True)
+            self._is_held = True
+            try:
+                yield
+            finally:
+                self._is_held = False
 
     def rewind(self, steps: int) -> None:
-        """Drop the metrics and evaluations after a checkpoint: they will be made again."""
-        for name in ("metrics.jsonl", "evaluations.jsonl"):
-            rows = [row for row in _lines(self.path / name) if row["steps"] <= steps]
-            storage.write_atomically(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
-        best = self.status.get("best")
-        if best is not None and best["steps"] > steps:
-            self._update_status(best=None)
-        for path in self.checkpoints():
+        """Drop what came after a checkpoint: it will be made again.
+
+        Checkpoints first, the last one first of all: a process that is killed meanwhile leaves none
+        without its metrics.
+        """
+        self._update_status(best=self._best_until(steps))
+        for path in reversed(self.checkpoints()):
             if int(path.name) > steps:
-                shutil.rmtree(path)
+                _remove(path)
+        for name in ("metrics.jsonl", "evaluations.jsonl"):
+            rows = [row for row in files.read_lines(self.path / name) if row["steps"] <= steps]
+            storage.write_atomically(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
+
+    def _best_until(self, steps: int) -> dict[str, Any] | None:
+        """The best evaluation whose checkpoint is there. The status may not know it yet: a process can be
+        killed between the two."""
+        kept = {int(path.name) for path in self.checkpoints()}
+        known = [row for row in (self._read_status()["best"], *self.evaluations()) if row is not None]
+        rows = [
+            row for row in known if row["steps"] in kept and row["steps"] <= steps and row["mean"] is not None
+        ]
+        best = max(rows, key=lambda row: (row["mean"], row["steps"]), default=None)
+        return None if best is None else _best(best["steps"], best["mean"])
 
     def save(self, agent: Agent, learned: Learned, *, seconds: float, mean: float | None = None) -> Path:
         """Write a checkpoint; ``mean``: it is the best so far, with this evaluation. Older ones go."""
         path = self.path / CHECKPOINTS / f"{learned.steps:012d}"
         if learned.trainer is not None:
             learned.trainer.numbers["seconds"] = seconds
+        for name in ("metrics.jsonl", "evaluations.jsonl"):  # a power cut leaves no checkpoint without them
+            if (self.path / name).is_file():
+                with storage.writing(f"{self.path / name} could not be written"):
+                    storage.sync(self.path / name)
         storage.write(path, agent.policy, agent.config, agent.env_name, learned)
-        best = (
-            {} if mean is None else {"best": {"checkpoint": path.name, "mean": mean, "steps": learned.steps}}
-        )
+        best = {} if mean is None else {"best": _best(learned.steps, mean)}
         self._update_status(checkpoint=path.name, **best)
         status = self.status
         kept = {p.name for p in self.checkpoints()[-agent.config.keep_checkpoints :]}
@@ -207,22 +254,23 @@ class Run:
             kept.add(status["best"]["checkpoint"])
         for old in self.checkpoints():
             if old.name not in kept:
-                shutil.rmtree(old, ignore_errors=True)
+                with suppress(StorageError):  # then it goes next time
+                    _remove(old)
         return path
 
     def add_evaluation(self, steps: int, evaluation: Evaluation) -> None:
         """Keep an evaluation that was made after the training."""
         row = {"steps": steps, "seconds": self.status.get("seconds", 0.0)} | evaluation.to_json()
         with storage.writing(f"{self.path / 'evaluations.jsonl'} could not be written"):
-            _append_whole(self.path / "evaluations.jsonl", json.dumps(row) + "\n")
+            files.append_whole(self.path / "evaluations.jsonl", json.dumps(files.finite(row)) + "\n")
 
     def is_better(self, mean: float) -> bool:
-        """Whether an evaluation with this mean is the best of the run."""
-        best = self.status.get("best")
-        return best is None or mean > best["mean"]
+        """Whether an evaluation with this mean is the best of the run; of equals the later one is."""
+        best = self._read_status()["best"]
+        return math.isfinite(mean) and (best is None or mean >= best["mean"])
 
     def _update_status(self, **changes: Any) -> None:
-        text = json.dumps(self.status | changes, indent=2) + "\n"
+        text = json.dumps(self._read_status() | changes, indent=2) + "\n"
         storage.write_atomically(self.path / "status.json", text)
 
     def __repr__(self) -> str:
@@ -238,15 +286,12 @@ class Recorder(Callback):
     def __init__(self, run: Run):
         self._run = run
         self._waiting: dict[str, list[str]] = {}
-        self._has_warned = False
 
     def on_start(self, training: Training) -> None:
         """The run is now running."""
         kind = "start" if training.steps == 0 else "resume"
         self._event(training, kind, f"{kind} at step {training.steps}, to step {training.end}")
         self._status(training, "running")
-        if not self._run.checkpoints():
-            training.checkpoint()  # so that there is something to resume from, whatever happens
 
     def on_iteration(self, training: Training, metrics: dict[str, float]) -> None:
         """One line of metrics."""
@@ -264,18 +309,19 @@ class Recorder(Callback):
     def on_checkpoint(self, training: Training, path: Path) -> None:
         """An event, and how far we are."""
         self._event(training, "checkpoint", path.name)
+        self._flush(training, *self._waiting)
         self._status(training, "running")
 
     def on_end(self, training: Training, reason: str) -> None:
         """Why it ended."""
         is_error = reason.startswith("error")
         state = "failed" if is_error else "finished" if reason in ("steps", "target") else "stopped"
-        try:
-            self._event(training, "error" if is_error else "stop", reason)
-            self._status(training, state, reason)
-        except StorageError:
-            if not is_error:  # else the first error is the one to show
-                raise
+        with suppress(StorageError) if is_error else nullcontext():  # the first error is the one to show
+            try:
+                self._event(training, "error" if is_error else "stop", reason)
+                self._flush(training, *self._waiting)
+            finally:
+                self._status(training, state, reason)
 
     def _status(self, training: Training, state: str, reason: str | None = None) -> None:
         self._run._update_status(
@@ -293,59 +339,55 @@ class Recorder(Callback):
         self._append(training, "events.jsonl", row | {"kind": kind, "text": text})
 
     def _append(self, training: Training, name: str, row: dict[str, Any]) -> None:
-        waiting = self._waiting.setdefault(name, [])
-        waiting.append(json.dumps({key: _finite(value) for key, value in row.items()}) + "\n")
-        try:
-            with storage.writing(f"{self._run.path / name} could not be written"):
-                _append_whole(self._run.path / name, "".join(waiting))
-            waiting.clear()
-        except StorageError as error:
-            if len(waiting) >= self.LIMIT:
-                raise
-            if not self._has_warned:
-                self._has_warned = True
-                for callback in training.listeners:
-                    if callback is not self:
-                        callback.on_advice(training, f"{error}. The run goes on and tries again later")
+        self._waiting.setdefault(name, []).append(json.dumps(files.finite(row)) + "\n")
+        self._flush(training, name)
 
-
-def _append_whole(file: Path, text: str) -> None:
-    """Append all of the text or nothing of it: half a line would spoil the file for the next."""
-    with file.open("ab", buffering=0) as handle:
-        size = handle.tell()
-        try:
-            data = text.encode()
-            if handle.write(data) != len(data):
-                raise OSError(28, "No space left on device")
-        except OSError:
-            handle.truncate(size)
-            raise
-
-
-def _lines(file: Path) -> Iterable[dict[str, Any]]:
-    """The objects of a JSONL file; half a line at its end, of a process that was killed, is left out."""
-    if not file.is_file():
-        return
-    with file.open() as handle:
-        for line in handle:
-            if not line.endswith("\n"):
-                return
+    def _flush(self, training: Training, *names: str) -> None:
+        """Write what waits."""
+        for name in names:
+            waiting = self._waiting[name]
+            if not waiting:
+                continue
             try:
-                yield json.loads(line)
-            except ValueError:
-                raise RecollectError(f"{file} is damaged: {line[:60]!r} is no JSON") from None
+                with storage.writing(f"{self._run.path / name} could not be written"):
+                    files.append_whole(self._run.path / name, "".join(waiting))
+                waiting.clear()
+            except StorageError as error:
+                if len(waiting) >= self.LIMIT:
+                    raise
+                training.bear(error)
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        return json.loads(file.read_text())
-    except (ValueError, OSError) as error:
-        raise RecollectError(f"{file} is damaged ({error}): take another copy of the run") from None
+def _is_unused(path: Path) -> bool:
+    """Whether the folder holds nothing, or only what a run leaves that ended before its first checkpoint."""
+    if not path.is_dir():
+        return False
+    found = {entry.name for entry in path.iterdir() if not _is_leftover(entry.name)} - {CHECKPOINTS}
+    # The glossary comes first: a config.yaml without it is the user's own.
+    is_ours = not found or "glossary.json" in found
+    if not is_ours or found - {*WRITTEN_BESIDE, "events.jsonl", "lock"} or files.is_locked(path / "lock"):
+        return False
+    folder = path / CHECKPOINTS
+    return not folder.exists() or all(entry.name.startswith(".") for entry in folder.iterdir())
 
 
-def _finite(value: Any) -> Any:
-    """JSON knows neither NaN nor Inf."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _is_leftover(name: str) -> bool:
+    """Whether this is a file on the way to its place (``storage.write_atomically``)."""
+    place, _, key = name.removeprefix(".").rpartition("-")
+    return name.startswith(".") and place in WRITTEN_BESIDE and len(key) == 8
+
+
+def _remove(checkpoint: Path) -> None:
+    """Out of sight first: nobody finds half a checkpoint, whenever this process is killed."""
+    hidden = checkpoint.with_name(f".{checkpoint.name}-removed")
+    with storage.writing(f"{checkpoint} could not be removed"):
+        shutil.rmtree(hidden, ignore_errors=True)
+        checkpoint.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _best(steps: int, mean: float) -> dict[str, Any]:
+    return {"checkpoint": f"{steps:012d}", "mean": mean, "steps": steps}
 
 
 def _words(value: Any) -> Any:
@@ -354,16 +396,3 @@ def _words(value: Any) -> Any:
 
 def _now() -> str:
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _try_lock(handle: Any) -> bool:
-    """Lock the open file for this process, or say that another holds it."""
-    try:
-        import fcntl  # not on Windows, where nobody is kept out
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -164,7 +164,7 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
     description["sha256"]["agent.json"] = checksum(description)
     (folder / "agent.json").write_text(json.dumps(description, indent=2) + "\n")
     for file in [*folder.iterdir(), folder]:
-        _sync(file)
+        sync(file)
 
 
 def checksum(description: dict[str, Any]) -> str:
@@ -180,7 +180,8 @@ def read(path: Path) -> Saved:
         old = path.with_name(f".{path.name}-old")
         hint = f". A save was cut short: {old} holds the one before" if old.is_dir() else ""
         raise RecollectError(
-            f"{path} holds no agent: {file.name} is missing. Agent.save writes such a folder{hint}"
+            f"{path} holds no agent: {file.name} is missing. Agent.save writes such a folder"
+            f"{hint}{_others(path)}"
         )
     try:
         description = json.loads(file.read_text())
@@ -189,13 +190,16 @@ def read(path: Path) -> Saved:
                 f"{file} has format {description['format']}, this Recollect reads {FORMAT}: update Recollect"
             )
         checksums = dict(description["sha256"])
-        for key in ("env", "steps", "updates", "config", "observation_space", "action_space", "trainer"):
-            description[key]
+        _check_description(description)
         intact = checksums.pop("agent.json") == checksum(description)
-    except (ValueError, KeyError, TypeError, OSError) as error:
-        raise RecollectError(f"{file} is damaged ({error!r}): take another copy of the folder") from None
+    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+        raise RecollectError(
+            f"{file} is damaged ({error!r}): take another copy of the folder{_others(path)}"
+        ) from None
     if not intact:
-        raise RecollectError(f"{file} differs from what was saved: take another copy of the folder")
+        raise RecollectError(
+            f"{file} differs from what was saved: take another copy of the folder{_others(path)}"
+        )
     tensors = {}
     for name in TENSORS:
         part = path / name
@@ -205,6 +209,7 @@ def read(path: Path) -> Saved:
         if not part.is_file() or _sha256(part.read_bytes()) != checksums.get(name):
             raise RecollectError(
                 f"{part} is missing or differs from what was saved: take another copy of the folder"
+                f"{_others(path)}"
             )
         tensors[name] = _load(part)
     weights, optimizer, live = (tensors[name] for name in TENSORS)
@@ -212,6 +217,20 @@ def read(path: Path) -> Saved:
     trainer = None if numbers is None else TrainerState(numbers, live)
     learned = Learned(description["steps"], description["updates"], optimizer, trainer)
     return Saved(path, description, weights, learned)
+
+
+def _check_description(description: dict[str, Any]) -> None:
+    """Refuse what ``write`` would not have written; spaces and configs are looked at where they are used."""
+    for key in ("config", "observation_space", "action_space"):
+        description[key]
+    if not isinstance(description["env"], str | None):
+        raise TypeError("env is no name")
+    counts, trainer = [description["steps"], description["updates"]], description["trainer"]
+    if trainer is not None:
+        counts += [trainer["start"], trainer["end"]]
+        float(trainer["seconds"])
+    if not all(type(count) is int and count >= 0 for count in counts):
+        raise TypeError("steps, updates, start and end are counts")
 
 
 def load_weights(policy: Policy, saved: Saved) -> None:
@@ -240,6 +259,13 @@ def load_learner(learner: PPO, learned: Learned) -> None:
             for key in ("step", "exp_avg", "exp_avg_sq")
             if f"{name}:{key}" in learned.optimizer
         }
+        for key, value in state.items():
+            # Adam's kernel trusts their sizes: it would write into memory that is not theirs.
+            if value.dtype != parameter.dtype or value.shape != (() if key == "step" else parameter.shape):
+                raise ConfigError(
+                    f"the saved optimiser does not fit this policy: {key} of {name} is {value.dtype} "
+                    f"{tuple(value.shape)}; was it saved with another network?"
+                )
         if state:
             learner.optimizer.state[parameter] = state
     rng = learned.optimizer.get(RNG)
@@ -264,8 +290,8 @@ def write_atomically(file: Path, text: str) -> None:
     with writing(f"{file} could not be written"):
         beside = file.with_name(f".{file.name}-{uuid.uuid4().hex[:8]}")
         try:
-            beside.write_text(text)
-            _sync(beside)
+            beside.write_text(text, encoding="utf-8")
+            sync(beside)
             os.replace(beside, file)
         finally:
             beside.unlink(missing_ok=True)
@@ -318,14 +344,27 @@ def _load(file: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
-        raise RecollectError(f"{file} cannot be read ({error}): take another copy of the folder") from None
+        raise RecollectError(
+            f"{file} cannot be read ({error}): take another copy of the folder{_others(file.parent)}"
+        ) from None
+
+
+def _others(path: Path) -> str:
+    """If the folder is a checkpoint of a run: which others there are."""
+    if not path.name.isdecimal() or not path.parent.is_dir():
+        return ""
+    steps = sorted(int(p.name) for p in path.parent.iterdir() if p.name.isdecimal() and p.name != path.name)
+    if not steps:
+        return ""
+    known = ", ".join(map(str, steps[-3:]))
+    return f", or another checkpoint: {known} (checkpoint={steps[-1]}, --checkpoint {steps[-1]})"
 
 
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """Have the system put a file or folder on the disk now, so that a power cut cannot take it back."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -343,9 +382,10 @@ def _swap(new: Path, path: Path) -> None:
         path.rename(old)
     try:
         new.rename(path)
-    except OSError:
+    except BaseException:  # Ctrl-C too: what was there has to come back
         if old is not None:
             old.rename(path)
         raise
+    sync(path.parent)
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)

@@ -58,6 +58,13 @@ class Training:
         self._seconds_before = seconds
         self._began = time.monotonic()
         self._last_checkpoint: tuple[int, float] = (trainer.steps, self._began)
+        self._saved_at: int | None = None
+        """The steps of the checkpoint that holds everything up to now, once there is one."""
+        if run is not None and any(int(path.name) == trainer.steps for path in run.checkpoints()):
+            self._saved_at = trainer.steps
+        # A leg that begins here is in no checkpoint yet, nor is its end.
+        self._is_leg_saved = trainer.steps > trainer.start
+        self._is_disk_failing = False
         self._evaluated = trainer.steps - trainer.steps % max(1, self.config.eval_every)
         self._evaluate: Callable[[], Any] | None = None
 
@@ -102,8 +109,11 @@ class Training:
         return self._callbacks.all
 
     def stop(self, reason: str = "stopped") -> None:
-        """End after this iteration: a checkpoint is written and the agent comes back as it is."""
-        self._asked = self._asked or reason
+        """End after this iteration: a checkpoint is written and the agent comes back as it is.
+
+        ``on_end`` and the run's status tell ``"callback: REASON"``; the first who asks gives the reason.
+        """
+        self._asked = self._asked or f"callback: {reason}"
 
     def fit(self) -> dict[str, float]:
         """Train. Returns the last update's metrics; ``reason`` says why it ended."""
@@ -112,6 +122,10 @@ class Training:
             with self._signals(), self._trainer.working(), self._evaluating():
                 started = True
                 self._callbacks.tell("on_start", self)
+                if self.run is not None and not self.run.checkpoints():
+                    self.checkpoint()  # so that there is something to resume from, whatever happens
+                if self.steps > self.start:  # resumed, perhaps after it was killed just before its end
+                    self.reason = self._why_stop()
                 while self.reason is None:
                     self._iterate()
                     self.reason = self._why_stop()
@@ -120,19 +134,33 @@ class Training:
             if started:
                 self._rescue(error)
             raise
-        self._callbacks.tell("on_end", self, self.reason)
+        failed = self._tell_end(self.reason)
+        if failed is not None:
+            raise failed
         return self.metrics
 
     def checkpoint(self, *, is_best: float | None = None) -> None:
         """Write a checkpoint now, if there is a run folder; ``is_best``: it is the best, with this mean."""
-        if self.run is None:
-            return
+        if self.run is None or (is_best is None and self._saved_at == self.steps):
+            return  # where it is, it already has one
         path = self.run.save(self.agent, self._trainer.learned(live=True), seconds=self.seconds, mean=is_best)
-        self._last_checkpoint = (self.steps, time.monotonic())
+        self._last_checkpoint, self._saved_at = (self.steps, time.monotonic()), self.steps
+        self._is_leg_saved, self._is_disk_failing = True, False
         self._callbacks.tell("on_checkpoint", self, path)
 
+    def bear(self, error: StorageError) -> None:
+        """Go on although something could not be written. Told once, until a checkpoint can be written."""
+        if not self._is_disk_failing:
+            self._is_disk_failing = True
+            self._callbacks.tell("on_advice", self, f"{error}. The run goes on and tries again later")
+
     def _iterate(self) -> None:
-        iteration = self._trainer.iterate()
+        try:
+            iteration = self._trainer.iterate()
+        except BaseException:
+            # Half an iteration cannot be gone on with: what is saved now continues in new episodes.
+            self._trainer.restart_episodes()
+            raise
         self.metrics = iteration.metrics
         self.history.add(iteration.metrics)
         for text in self._advisor.watch(iteration.metrics):
@@ -157,11 +185,13 @@ class Training:
             self.checkpoint(is_best=is_best)
         except StorageError as error:
             self._last_checkpoint = (self.steps, time.monotonic())
-            self._callbacks.tell("on_advice", self, f"{error}. The run goes on and tries again later")
+            self.bear(error)
 
     def _is_checkpoint_due(self) -> bool:
         if self.run is None:
             return False
+        if not self._is_leg_saved:
+            return True
         steps, moment = self._last_checkpoint
         every = self.config.checkpoint_every
         if every is None:
@@ -185,10 +215,24 @@ class Training:
         self.reason = f"error: {error or type(error).__name__}"
         if isinstance(error, KeyboardInterrupt):
             self.reason = "interrupt"
-        elif is_sound and self.steps > self._last_checkpoint[0]:
-            with suppress(StorageError):
+        elif is_sound and self.steps > 0:
+            try:
                 self.checkpoint()
-        self._callbacks.tell("on_end", self, self.reason)
+            except Exception as failed:  # the first error is the one to show
+                error.add_note(f"after that, saving failed too: {type(failed).__name__}: {failed}")
+        failed = self._tell_end(self.reason)
+        if failed is not None:
+            error.add_note(f"after that, on_end failed too: {type(failed).__name__}: {failed}")
+
+    def _tell_end(self, reason: str) -> BaseException | None:
+        """Tell all, whatever one of them does: a file is to be closed, a terminal to be set right."""
+        first: BaseException | None = None
+        for callback in self._callbacks:
+            try:
+                callback.on_end(self, reason)
+            except BaseException as error:
+                first = first or error
+        return first
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
@@ -224,7 +268,10 @@ class Training:
             if self._asked == "interrupt" and number == signal.SIGINT:
                 raise KeyboardInterrupt
             self._asked, self.signal = "interrupt", number  # stronger than any other reason
-            os.write(2, b"\nstopping after this update; Ctrl-C again ends at once\n")
+            if any(getattr(callback, "shows_signals", False) for callback in self._callbacks):
+                return  # a live panel says it, and a line in between would tear it
+            with suppress(OSError):  # nobody may be there to read it
+                os.write(2, b"\nstopping after this update; Ctrl-C again ends at once\n")
 
         before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
         try:

@@ -1,0 +1,114 @@
+"""The files of a run that one process writes while others read: JSON, lines of JSON, a lock.
+
+Whoever reads finds a whole file and whole lines, whenever the process that writes was killed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator
+from errno import ENOSPC
+from pathlib import Path
+from typing import Any
+
+from recollect.errors import RecollectError
+
+
+def append_whole(file: Path, text: str) -> None:
+    """Append all of the text or nothing of it: half a line would spoil the file for the next."""
+    with file.open("a+b", buffering=0) as handle:
+        size = _end_of_lines(handle)
+        try:
+            data = text.encode()
+            if handle.write(data) != len(data):
+                raise OSError(ENOSPC, "No space left on device")
+        except OSError:
+            handle.truncate(size)
+            raise
+
+
+def read_lines(file: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a file of JSON lines; half a line at its end is left out."""
+    if not file.is_file():
+        return
+    with file.open("rb") as handle:
+        for line in handle:
+            if not line.endswith(b"\n"):
+                return
+            yield _object(line, file)
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object that the file holds."""
+    try:
+        return _object(file.read_bytes(), file)
+    except OSError as error:
+        raise RecollectError(f"{file} cannot be read: {error}") from None
+
+
+def finite(value: Any) -> Any:
+    """The value with None in the place of NaN and Inf, which JSON does not know."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def lock(handle: Any) -> bool:
+    """Lock the open file for this process until it is closed, or say that another holds it."""
+    for _ in range(20):
+        if _try_lock(handle):
+            return True
+        time.sleep(0.05)  # who only asks, as ``is_locked`` does, holds it for a moment
+    return False
+
+
+def is_locked(file: Path) -> bool:
+    """Whether a process holds the lock."""
+    if not file.is_file():
+        return False
+    with file.open() as handle:
+        return not _try_lock(handle, is_shared=True)  # several may ask at the same time
+
+
+def _try_lock(handle: Any, *, is_shared: bool = False) -> bool:
+    try:
+        import fcntl  # not on Windows, where nobody is kept out
+    except ImportError:
+        return True
+    try:
+        fcntl.flock(handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks
+        return True
+    return True
+
+
+def _object(text: bytes, file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RecollectError(f"{file} is damaged ({error}): {text[:40]!r}; take another copy") from None
+    if not isinstance(found, dict):
+        raise RecollectError(f"{file} is damaged (it holds a {type(found).__name__}); take another copy")
+    return found
+
+
+def _end_of_lines(handle: Any) -> int:
+    """Where the last whole line ends; what a killed process, or a power cut, left after it is cut off."""
+    size = end = handle.seek(0, 2)
+    while end > 0:
+        start = max(0, end - 65536)
+        handle.seek(start)
+        found = handle.read(end - start).rfind(b"\n")
+        if found >= 0:
+            end = start + found + 1
+            break
+        end = start
+    if end < size:
+        handle.truncate(end)
+    return end
