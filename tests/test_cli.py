@@ -75,11 +75,12 @@ def test_help_needs_no_torch():
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(name, capsys):
+def test_every_command_explains_itself_in_80_columns(name, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = here(capsys, name, "--help")
     assert code == 0
     assert len(out.splitlines()) > 5
-    assert max(map(len, out.splitlines())) <= 100
+    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_a_run_from_beginning_to_end(trained, capsys):

@@ -38,10 +38,15 @@ def machine() -> dict[str, Any]:
     return {
         "system": platform.platform(),
         "cpu": cpu(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": usable_cores(),
         "memory": _memory(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
+
+
+def usable_cores() -> int:
+    """The CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory() -> int | None:

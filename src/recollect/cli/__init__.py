@@ -9,7 +9,9 @@ Modules here import nothing heavy before ``run``: ``--help`` should not wait for
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
@@ -71,6 +73,9 @@ def _run(name: str, rest: list[str]) -> int:
         prog=f"recollect {name}", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     command.configure(parser)
+    if parser.description is not None:  # examples keep their lines, prose fits the terminal
+        width = min(shutil.get_terminal_size().columns, 100)
+        parser.description = textwrap.fill(" ".join(parser.description.split()), width)
     return _guarded(lambda: _call(command, parser, rest))
 
 
@@ -101,7 +106,8 @@ def _print_settings(parser: argparse.ArgumentParser, asked: list[str]) -> int:
 
     from recollect.cli.fields_help import own_options, render_help
 
-    render_help(Console(), asked, own_options(parser))
+    opening = None if parser.description is None else f"{parser.description}\n\n{parser.epilog}"
+    render_help(Console(), asked, own_options(parser), command=parser.prog, opening=opening)
     return 0
 
 
@@ -122,7 +128,7 @@ def _print_help() -> None:
 
     console = Console(highlight=False)
     console.print("[bold]Recollect[/] trains agents that remember, and proves that the memory is right.\n")
-    console.print("  recollect train delayed-cue                  a built-in memory task, solved in a minute")
+    console.print("  recollect train delayed-cue                  a built-in memory task")
     console.print("  recollect train CartPole-v1 --core gru       any Gymnasium env")
     console.print("  recollect train my_module:MyEnv --steps 1m   your own\n")
     table = Table(box=None, show_header=False, padding=(0, 2))

@@ -18,7 +18,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n"
         "  recollect eval runs/t-maze-20261115-101500 --episodes 500\n"
-        "  recollect eval runs/cue --task.horizon 200        a longer wait than it was trained for\n"
+        "  recollect eval runs/cue --task.horizon 200   a longer wait than in training\n"
         "  recollect eval runs/cue --checkpoint last --json\n"
     )
     parser.add_argument("run", help="the run's folder")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-HELP = "write an agent as ONNX or as a torch program, for use without Recollect"
+HELP = "write an agent as ONNX or as a torch program"
 TAKES_CONFIG = False
 
 
@@ -18,8 +18,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n"
-        "  recollect export runs/cue                         runs/cue/agent.onnx, for onnxruntime\n"
-        "  recollect export runs/cue --format torch          runs/cue/agent.pt2, for torch.export.load\n"
+        "  recollect export runs/cue                  agent.onnx, for onnxruntime\n"
+        "  recollect export runs/cue --format torch   agent.pt2, for torch.export.load\n"
         "  recollect export runs/cue --checkpoint last --out robot/brain.onnx\n"
     )
     parser.add_argument("run", help="the run's folder, or that of a saved agent")

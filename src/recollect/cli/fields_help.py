@@ -143,16 +143,25 @@ def entries() -> list[Entry]:
     return found
 
 
-def render_help(console: Console, asked: Sequence[str] = (), options: Sequence[tuple[str, str]] = ()) -> None:
+def render_help(
+    console: Console,
+    asked: Sequence[str] = (),
+    options: Sequence[tuple[str, str]] = (),
+    *,
+    command: str = "recollect train",
+    opening: str | None = None,
+) -> None:
     """Print help: the first page, or that of topics, cores, tasks and flags by name.
 
     Args:
         console: where to.
         asked: the topics; none: the first page.
         options: flags of the command that are no settings, and what they do (``own_options``).
+        command: whose help it is.
+        opening: what the first page begins with, in place of the examples of ``recollect train``.
     """
     if not asked:
-        _first_page(console, options)
+        _first_page(console, options, command, opening)
     for number, topic in enumerate(asked):
         if number:
             console.print()
@@ -187,11 +196,16 @@ def wants_help(argv: Sequence[str]) -> list[str] | None:
 # Pages ---------------------------------------------------------------------------------------------------
 
 
-def _first_page(console: Console, options: Sequence[tuple[str, str]]) -> None:
-    _head(console, "Examples")
-    for command, meaning in EXAMPLES:
-        _print(console, command, indent=2, style="bold")
-        _print(console, meaning, indent=6)
+def _first_page(
+    console: Console, options: Sequence[tuple[str, str]], command: str, opening: str | None
+) -> None:
+    if opening is None:
+        _head(console, "Examples")
+        for example, meaning in EXAMPLES:
+            _print(console, example, indent=2, style="bold")
+            _print(console, meaning, indent=6)
+    else:
+        console.print(opening.rstrip(), highlight=False, markup=False)
     console.print()
     _head(console, "The flags that are used most")
     by_path = {entry.path: entry for entry in entries()}
@@ -207,7 +221,7 @@ def _first_page(console: Console, options: Sequence[tuple[str, str]]) -> None:
     if options:
         _options(console, options)
         console.print()
-    _head(console, "More: recollect train --help TOPIC")
+    _head(console, f"More: {command} --help TOPIC")
     _rows(console, [(topic, meaning, "") for topic, meaning in topics().items()])
     _print(console, "Also a core, a task or a flag: --help lstm, --help t-maze, --help clip.", indent=2)
 

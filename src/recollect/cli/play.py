@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n"
         "  recollect play runs/t-maze-20261115-101500\n"
-        "  recollect play runs/cue --task.horizon 50 --out cue.gif   a video also of a built-in task\n"
+        "  recollect play runs/cue --task.horizon 50 --out cue.gif   a video of it\n"
         "  recollect play runs/cartpole --out cartpole.mp4 --fps 30\n"
         "  recollect play runs/cartpole --text --checkpoint last\n"
         "videos need the extra 'video': pip install 'recollect[video]'"

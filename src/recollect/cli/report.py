@@ -19,7 +19,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n"
         "  recollect report runs/cue                       runs/cue/report.html\n"
-        "  recollect report runs/cue --no-play --open      only what is recorded already; open it\n"
+        "  recollect report runs/cue --no-play --open      what is recorded; open it\n"
         "  recollect report runs/cue-* --out cue.html      a comparison\n"
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")

@@ -20,8 +20,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = (
         "examples:\n"
         "  recollect resume runs/t-maze-20261115-101500\n"
-        "  recollect resume runs/done --steps 200_000      train a finished run for longer\n"
-        "  recollect resume runs/mine --env my_module:MyEnv   an env that is your own code\n"
+        "  recollect resume runs/done --steps 200k          train it for longer\n"
+        "  recollect resume runs/mine --env my_module:Env   an env that is your own code\n"
     )
     parser.add_argument("run", help="the run's folder")
     parser.add_argument("--steps", help="train for so many more env steps, schedules anew")

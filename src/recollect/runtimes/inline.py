@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from recollect import workers
+from recollect import about, workers
 from recollect.actor import Actor
 from recollect.algos.ppo import PPO
 from recollect.config import TrainConfig
@@ -44,7 +43,7 @@ class Trainer:
         config.ppo.check(policy, rows)
         self.env, self.policy, self.config = env, policy, config
         self.learner = PPO(policy, config.ppo, seed=_stream(config.seed, 2))
-        self.threads = config.threads or _available_cores()
+        self.threads = config.threads or about.usable_cores()
         self.episodes = EpisodeTracker(rows, config.target_episodes)
         self.steps = self.start = self.end = 0
         self.actor: Actor | None = None
@@ -175,7 +174,3 @@ def _grouped(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tens
 def _stream(*key: int) -> int:
     """A seed for one of the random streams of a run: distinct for every (seed, role, index)."""
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(2))
-
-
-def _available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

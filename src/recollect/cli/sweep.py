@@ -1,0 +1,145 @@
+"""``recollect sweep ENV``: every combination of some settings, with several seeds."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+from recollect.cli.train import add_display
+
+if TYPE_CHECKING:
+    from recollect.sweep import Sweep
+
+HELP = "train every combination of some settings, with several seeds"
+TAKES_CONFIG = SETTINGS_IN_HELP = True
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """The arguments beside the settings of the runs, which are flags too."""
+    parser.description = (
+        "Every flag of recollect train may list values: --core lstm,gru. Every\n"
+        "combination is trained with every seed, each run in a process and a folder of\n"
+        "its own, and all are compared at the end. The same command again goes on with\n"
+        "what was stopped, killed or failed. A setting that is a list itself has its\n"
+        "values between semicolons: --encoder.hidden '64,64;128'."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  recollect sweep delayed-cue --core lstm,gru --gamma 0.9,0.99 --seeds 5\n"
+        "  recollect sweep delayed-cue,t-maze --core lstm,none      several envs\n"
+        "  recollect sweep t-maze --task.length 10,50 --dry-run     check and show\n"
+        "  recollect sweep --resume runs/sweep-t-maze-1f2e3d        go on\n"
+    )
+    parser.add_argument("env", nargs="?", help="as in recollect train; several with commas between them")
+    parser.add_argument("--seeds", type=int, help="seeds of every variant, from --seed on (default: 1)")
+    parser.add_argument(
+        "--jobs", type=int, help="runs at a time (default: half as many as cores, on a GPU 1)"
+    )
+    parser.add_argument("--out", help="folder of the sweep (default: under runs/, by env and settings)")
+    parser.add_argument("--resume", help="go on with the sweep in this folder")
+    parser.add_argument("--dry-run", action="store_true", help="check everything, show the commands, stop")
+    parser.add_argument("--no-report", action="store_true", help="write no report.html at the end")
+    add_display(parser)
+
+
+def run(args: argparse.Namespace, flags: list[str]) -> int:
+    """Plan, run, sum up."""
+    from recollect.cli.train import Say
+    from recollect.errors import Interrupted
+    from recollect.sweep import Sweep
+
+    sweep = _opened(args, flags) if args.resume is not None else None
+    sweep = sweep or Sweep.plan(args.env, flags, seeds=args.seeds, out=args.out)
+    say = Say(args.display)
+    parsed = sweep.check()
+    for note in dict.fromkeys(note for found in parsed.values() for note in found.notes):
+        say(f"note: {note}")
+    if args.dry_run:
+        _show_commands(sweep, args.jobs)
+        return 0
+    say(_opening(sweep, args.jobs))
+    try:
+        is_whole = sweep.run(args.jobs, progress="quiet" if args.display == "json" else args.display)
+    except Interrupted as interrupt:
+        _show_failures(sweep)
+        say(str(interrupt))
+        raise
+    _show_results(sweep, args.display)
+    _show_failures(sweep)
+    if not args.no_report and (report := sweep.report()) is not None:
+        say(f"report: {report}")
+    return 0 if is_whole else 1
+
+
+def _opened(args: argparse.Namespace, flags: list[str]) -> Sweep:
+    from recollect.errors import ConfigError
+    from recollect.sweep import Sweep
+
+    given = [args.env, *flags] if args.env else list(flags)
+    given += [f"--{name}" for name in ("seeds", "out") if getattr(args, name) is not None]
+    if given:
+        raise ConfigError(
+            f"--resume goes on with a sweep as it was planned, and {given[0]} would change it: leave it out, "
+            "or begin another sweep without --resume"
+        )
+    return Sweep.open(args.resume)
+
+
+def _show_commands(sweep: Sweep, jobs: int | None) -> None:
+    """What would be started, ready to be copied."""
+    for member in sweep.to_do(jobs)[0]:
+        _, *words = member.command() or []
+        print(shlex.join(["recollect", *words[2:]] if words[:2] == ["-m", "recollect"] else words))
+    print(f"{_opening(sweep, jobs)}; nothing was started", file=sys.stderr)
+
+
+def _opening(sweep: Sweep, jobs: int | None) -> str:
+    members, jobs = sweep.to_do(jobs)
+    sizes = f"{_number(len(sweep.variants), 'variant')} x {_number(len(sweep.seeds), 'seed')}"
+    left = f"{len(members)} to do, {jobs} at a time" if members else "all finished"
+    return f"{sizes} = {_number(len(sweep.members), 'run')} ({left}) in {sweep.path}"
+
+
+def _number(count: int, word: str) -> str:
+    return f"{count} {word}{'s' * (count != 1)}"
+
+
+def _show_results(sweep: Sweep, display: str) -> None:
+    """A line a variant on stdout, the best in bold; as JSON for programs."""
+    results = sweep.results()
+    if display == "json":
+        for result in results:
+            print(json.dumps(result.to_json()))
+        return
+    if display == "quiet":
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from recollect.display.words import number
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("variant", overflow="fold")
+    for name in ("seeds", "return", "95% interval"):
+        table.add_column(name, justify="right", no_wrap=True)
+    best = max((result.iqm for result in results if result.iqm is not None), default=None)
+    for result in results:
+        known = sum(score is not None for score in result.scores.values())
+        interval = "" if result.low is None else f"{number(result.low)} to {number(result.high)}"
+        style = "bold" if best is not None and result.iqm == best and len(results) > 1 else ""
+        seeds = f"{known}" if known == len(result.scores) else f"{known} of {len(result.scores)}"
+        table.add_row(result.label, seeds, number(result.iqm), interval, style=style)
+    console = Console(highlight=False, markup=False)
+    console.print(table)
+    console.print("return: the interquartile mean over seeds of the final evaluation's mean return")
+
+
+def _show_failures(sweep: Sweep) -> None:
+    for member, text in sweep.failures:
+        print(f"failed: {member.name}", file=sys.stderr)
+        for line in text.splitlines():
+            print(f"    {line}", file=sys.stderr)
+        print(f"    its log: {member.log}", file=sys.stderr)

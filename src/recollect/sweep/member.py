@@ -1,0 +1,160 @@
+"""One run of a sweep: where it is, how far it is, what is left to do."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from recollect.envs.named import is_importing
+from recollect.runs import Run
+from recollect.sweep.plan import Variant
+
+Left = Literal["train", "resume", "evaluate", "nothing"]
+"""What is left to do for a run."""
+EVALUATE = "import sys; from recollect.sweep.member import evaluate; evaluate(*sys.argv[1:])"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is; None for what is not known yet."""
+
+    steps: int = 0
+    end: int | None = None
+    seconds: float = 0.0
+    mean_return: float | None = None
+    evaluation: float | None = None
+    """The mean return of the last evaluation."""
+
+    @property
+    def fraction(self) -> float:
+        """Of the training."""
+        return min(1.0, self.steps / self.end) if self.end else 0.0
+
+    @property
+    def left(self) -> float | None:
+        """Seconds, at the speed so far."""
+        return self.seconds * (1 / self.fraction - 1) if self.fraction > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One variant with one seed."""
+
+    variant: Variant
+    seed: int
+    path: Path
+    """The run's folder."""
+    flags: tuple[str, ...]
+    """The variant's, with the config files where they are kept."""
+    threads: int | None = None
+    """CPU threads, if the user did not choose."""
+
+    @property
+    def name(self) -> str:
+        """As people call it."""
+        return f"{self.variant.name} seed {self.seed}"
+
+    @property
+    def log(self) -> Path:
+        """What its processes printed."""
+        return self.path.with_name(f"{self.path.name}.log")
+
+    def left(self) -> Left:
+        """What is left to do, by what is in its folder."""
+        if not Run.is_run(self.path) or not Run(self.path).checkpoints():
+            return "train"
+        status = Run(self.path).status
+        # "time" and the like: it was stopped by its own settings, and is whole.
+        has_stopped_itself = status["state"] == "stopped" and status["reason"] != "interrupt"
+        if status["state"] != "finished" and not has_stopped_itself:
+            return "resume"
+        return "nothing" if self._final().get("steps") == status["steps"] else "evaluate"
+
+    def score(self) -> float | None:
+        """The mean return of its final evaluation; None until there is one, or if it is no number."""
+        mean = self._final().get("mean") if self.left() == "nothing" else None
+        return mean if mean is not None and math.isfinite(mean) else None
+
+    def progress(self) -> Progress:
+        """How far it is, from the last lines of its files."""
+        status = _object(self.path / "status.json")
+        metrics = last_row(self.path / "metrics.jsonl")
+        return Progress(
+            steps=int(metrics.get("steps") or status.get("steps") or 0),
+            end=status.get("end"),
+            seconds=float(metrics.get("seconds") or 0.0),
+            mean_return=metrics.get("return"),
+            evaluation=self._final().get("mean"),
+        )
+
+    # For work.py
+
+    def is_busy(self) -> bool:
+        """Whether another process still trains in its folder."""
+        return Run.is_run(self.path) and Run(self.path).is_active
+
+    def command(self) -> list[str] | None:
+        """What to start for it; None: nothing is left to do."""
+        threads = [] if self.threads is None else [f"--threads={self.threads}"]
+        quiet = ["--quiet", "--no-report"]
+        match self.left():
+            case "train":
+                own = [f"--seed={self.seed}", *threads, f"--run={self.path}"]
+                return [*_recollect("train"), self.variant.env, *self.flags, *own, *quiet]
+            case "resume":
+                env = [f"--env={self.variant.env}"] if is_importing(self.variant.env) else []
+                return [*_recollect("resume"), str(self.path), *env, *threads, *quiet]
+            case "evaluate":
+                return [sys.executable, "-c", EVALUATE, str(self.path), self.variant.env]
+            case "nothing":
+                return None
+
+    def _final(self) -> dict[str, Any]:
+        return last_row(self.path / "evaluations.jsonl")
+
+
+def evaluate(path: str, env: str) -> None:
+    """The evaluation at the end of a run that ended before it came to that."""
+    from recollect.api import load
+    from recollect.cli.train import Say, finish
+
+    with load(path, env=env, checkpoint="last") as agent:
+        agent.run = Run(path)
+        finish(agent, Say("quiet"), evaluate=True, report=False)
+
+
+def last_row(file: Path) -> dict[str, Any]:
+    """The last whole line of a JSONL file, without reading all of it; empty if there is none to be read."""
+    size = 4096
+    try:
+        with file.open("rb") as handle:
+            end = handle.seek(0, os.SEEK_END)
+            while True:
+                start = max(0, end - size)
+                handle.seek(start)
+                lines = handle.read(end - start).split(b"\n")
+                # What follows the last newline is being written; what comes before the first may be cut.
+                whole = lines[0 if start == 0 else 1 : -1]
+                if whole:
+                    return json.loads(whole[-1])
+                if start == 0:
+                    return {}
+                size *= 4
+    except (OSError, ValueError):
+        return {}
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+
+
+def _recollect(command: str) -> list[str]:
+    return [sys.executable, "-m", "recollect", command]

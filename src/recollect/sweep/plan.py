@@ -1,0 +1,233 @@
+"""What a sweep is to do: its variants and seeds, checked before anything starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from recollect.cli.flags import Parsed, parse_config, parse_settings, sweep_variants
+from recollect.errors import ConfigError, RecollectError
+
+Settings = Mapping[str, Any] | Sequence[str]
+"""By name, with a list of the values to compare; or the words of a command line."""
+ENV, CONFIG = "--env=", "--config="
+PLAIN = str | int | float | bool | None
+LONGEST = 120
+"""Characters of a folder's name; file systems end at 255 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One combination of the listed values."""
+
+    label: str
+    """What sets it apart: "core=lstm,learning_rate=0.0001"; empty if nothing is listed."""
+    folder: str
+    """The label as the name of a folder."""
+    env: str
+    flags: tuple[str, ...]
+    """Every setting but env and seed."""
+
+    @property
+    def name(self) -> str:
+        """The label, or words in its place."""
+        return self.label or "all runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Variants, seeds and the config files; equal for the same command and the same files."""
+
+    variants: tuple[Variant, ...]
+    seeds: tuple[int, ...]
+    """The same for every variant."""
+    files: dict[str, str]
+    """The text of each ``--config`` file by its path: a file may change before the last run reads it."""
+
+    @property
+    def default_folder(self) -> Path:
+        """Under runs/, the same for the same plan."""
+        envs = dict.fromkeys(_safe(variant.env.rpartition("/")[2].lower()) for variant in self.variants)
+        digest = hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()
+        return Path("runs") / f"sweep-{'-'.join(envs)[:40]}-{digest[:6]}"
+
+    def to_json(self) -> dict[str, Any]:
+        """For sweep.json."""
+        variants = [
+            {"label": v.label, "folder": v.folder, "env": v.env, "flags": list(v.flags)}
+            for v in self.variants
+        ]
+        return {"seeds": list(self.seeds), "files": self.files, "variants": variants}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Plan:
+        """Of sweep.json."""
+        variants = tuple(
+            Variant(str(v["label"]), str(v["folder"]), str(v["env"]), tuple(map(str, v["flags"])))
+            for v in data["variants"]
+        )
+        for variant in variants:
+            if variant.folder in ("", "..") or Path(variant.folder).name != variant.folder:
+                raise ValueError(f"{variant.folder!r} is no name of a folder")
+        return cls(variants, tuple(map(int, data["seeds"])), dict(data["files"]))
+
+
+def make_plan(env: str | None, settings: Settings, seeds: int | Sequence[int] | None = None) -> Plan:
+    """Every combination of the listed values, each with every seed.
+
+    Args:
+        env: its name; several with commas between them. None: a setting or a file names it.
+        settings: see ``Settings``.
+        seeds: how many, counted from the setting ``seed``, or which. None: those that ``seed`` lists.
+    """
+    flags = _flags(settings) if isinstance(settings, Mapping) else list(settings)
+    listed, flags = _take(flags, "--seed")
+    found = sweep_variants(flags if env is None else [f"{ENV}{env}", *flags])
+    names = _folders(label for label, _ in found)
+    variants, first_seed = [], None
+    for (label, words), folder in zip(found, names):
+        own, rest = _env(words)
+        parsed = _parsed(label, rest, own)
+        if parsed.env is None:
+            raise ConfigError(
+                "which env? recollect sweep ENV, or env: in the --config file; see recollect tasks"
+            )
+        if parsed.config.run is not None:
+            raise ConfigError(
+                "run: every run of a sweep has a folder of its own; --out says where they all are"
+            )
+        variants.append(Variant(label, folder, parsed.env, tuple(rest)))
+        first_seed = parsed.config.seed if first_seed is None else first_seed
+    chosen = _seeds(listed, seeds, first_seed or 0)
+    files = {word.removeprefix(CONFIG): "" for _, words in found for word in words if word.startswith(CONFIG)}
+    return Plan(tuple(variants), chosen, {name: Path(name).read_text("utf-8-sig") for name in files})
+
+
+def check(variant: Variant, flags: Sequence[str]) -> Parsed:
+    """Make the agent of a variant, and throw it away: whatever can be known to be wrong is told now.
+
+    ``flags``: the variant's, with the config files where they are to be read from.
+    """
+    import torch
+
+    from recollect.api import new_agent
+    from recollect.sinks import make_sinks
+
+    parsed = _parsed(variant.label, flags, variant.env)
+    config = parsed.config
+    try:
+        make_sinks(config.sinks)
+        if config.device.startswith("cuda") and torch.cuda.is_available():
+            number = torch.device(config.device).index or 0
+            if number >= torch.cuda.device_count():
+                raise ConfigError(
+                    f"device = {config.device!r}: there are {torch.cuda.device_count()} GPUs here"
+                )
+            config = replace(config, device="cpu")  # the GPU's memory is for the runs
+        with new_agent(variant.env, config, given=parsed.given, preset=parsed.preset):
+            pass
+    except RecollectError as error:
+        raise _in_variant(variant.label, error) from error
+    return parsed
+
+
+def _parsed(label: str, flags: Sequence[str], env: str | None) -> Parsed:
+    try:
+        return parse_config(list(flags), env=env)
+    except RecollectError as error:
+        raise _in_variant(label, error) from error
+
+
+def _in_variant(label: str, error: RecollectError) -> RecollectError:
+    return ConfigError(f"{label}: {error}") if label else error
+
+
+# Words -----------------------------------------------------------------------------------------------------
+
+
+def _flags(settings: Mapping[str, Any]) -> list[str]:
+    """Settings from Python as the words that a sweep's command line would have."""
+    words = []
+    for name, given in settings.items():
+        values = given if isinstance(given, list) else [given]
+        if not values:
+            raise ConfigError(f"{name} = []: list at least one value")
+        separator = ";" if any(isinstance(value, tuple) for value in values) else ","
+        words.append(f"--{name.replace('_', '-')}={separator.join(_word(name, value) for value in values)}")
+    return words
+
+
+def _word(name: str, value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(_word(name, part) for part in value)
+    if not isinstance(value, PLAIN):
+        raise ConfigError(
+            f"{name} holds a {type(value).__name__}: each run is a process of its own and gets its settings "
+            'by name, such as {"core": "lstm", "core.hidden": 64}; a list holds values to compare, a tuple '
+            "one value of several parts"
+        )
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _take(flags: list[str], name: str) -> tuple[str | None, list[str]]:
+    """The value of a flag, and the words without it."""
+    values, rest, words = [], [], iter(flags)
+    for word in words:
+        written, equals, value = word.partition("=")
+        if written != name:
+            rest.append(word)
+        else:
+            values.append(value if equals else next(words, ""))
+    if len(values) > 1:
+        raise ConfigError(f"{name} is given twice: list the values, {name} {','.join(values)}")
+    return (values[0] if values else None), rest
+
+
+def _env(words: list[str]) -> tuple[str | None, list[str]]:
+    named = list(dict.fromkeys(word.removeprefix(ENV) for word in words if word.startswith(ENV)))
+    if len(named) > 1:
+        raise ConfigError(f"the env is {named[0]}, and --env says {named[1]}: keep one of them")
+    return (named[0] if named else None), [word for word in words if not word.startswith(ENV)]
+
+
+def _seeds(listed: str | None, given: int | Sequence[int] | None, first: int) -> tuple[int, ...]:
+    parts = (
+        [] if listed is None else [parse_settings([f"--seed={part}"])["seed"] for part in listed.split(",")]
+    )
+    if len(parts) > 1 and given is not None:
+        raise ConfigError(f"seed lists {listed}, and seeds says {given}: keep one of them")
+    if isinstance(given, Sequence):
+        parts = list(given)
+    elif given is not None or len(parts) < 2:
+        count = 1 if given is None else given
+        first = parts[0] if parts else first
+        parts = list(range(first, first + count))
+    if not parts or len(set(parts)) < len(parts) or min(parts) < 0:
+        raise ConfigError(f"seeds: {listed or given}: give at least one, none twice, none negative")
+    return tuple(parts)
+
+
+# Folders ---------------------------------------------------------------------------------------------------
+
+
+def _folders(labels: Iterable[str]) -> list[str]:
+    """Names of folders, each another also where a file system takes a for A."""
+    names: list[str] = []
+    for label in labels:
+        stem = name = _safe(label)[:LONGEST] or "runs"
+        count = 1
+        while name.lower() in (other.lower() for other in names):
+            count += 1
+            name = f"{stem}-{count}"
+        names.append(name)
+    return names
+
+
+def _safe(text: str) -> str:
+    """Without what means something to a file system or a shell."""
+    return re.sub(r"[^\w.,=+-]+", "-", text).strip(".-")
