@@ -52,7 +52,7 @@ BARS = {
     "T-maze 50, preset": Bar("t-maze", 1_000_000, 0.95, None, {"env_kwargs": {"length": 50}}),
     "T-maze 50, plain": Bar("t-maze", 1_000_000, None, None, {"env_kwargs": {"length": 50}} | PLAIN),
     "CartPole without velocities": Bar("position-cartpole", 150_000, 475),
-    "Pendulum without velocities": Bar("position-pendulum", 1_000_000, -250),
+    "Pendulum without velocities": Bar("position-pendulum", 1_000_000, -250, None, PLAIN),
 }
 
 

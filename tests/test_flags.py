@@ -255,7 +255,8 @@ def test_presets_as_in_train(line):
 
 def test_no_presets():
     long = ["--task.horizon", "100"]
-    assert set(parse_config(long, env="delayed-cue").preset) == {"recurrent_mode", "num_envs", "core"}
+    chosen = parse_config(long, env="delayed-cue").preset
+    assert set(chosen) == {"recurrent_mode", "num_envs", "core", "steps"}
     assert parse_config(long, env="delayed-cue", presets=False).preset == {}
     assert parse_config([*long, "--no-preset"], env="delayed-cue").preset == {}
     assert parse_config([*long, "--preset", "false"], env="delayed-cue").preset == {}

@@ -5,22 +5,44 @@ from __future__ import annotations
 import pytest
 
 import recollect as rc
-from recollect.presets import preset
+from recollect.algos.ppo import PPOConfig
+from recollect.config import TrainConfig
+from recollect.presets import LONG_STEPS, OWN, preset
+from recollect.tasks import TASKS
 
 
 @pytest.mark.parametrize(
     ("task", "options", "expected"),
     [
-        ("delayed-cue", {"horizon": 10}, {}),
+        ("delayed-cue", {"horizon": 10}, set()),
         ("delayed-cue", {"horizon": 40}, {"recurrent_mode", "num_envs"}),
         ("recollect/DelayedCue-v0", {"horizon": 100}, {"recurrent_mode", "num_envs", "core"}),
         ("t-maze", {"length": 50}, {"recurrent_mode", "num_envs"}),
-        ("repeat-previous", {}, {}),
-        ("CartPole-v1", {}, {}),
+        ("repeat-previous", {}, set()),
+        ("repeat-first", {}, {"recurrent_mode", "num_envs"}),
     ],
 )
 def test_by_how_far_memory_must_reach(task, options, expected):
-    assert set(preset(task, {"env_kwargs": options})) == set(expected)
+    found = preset(task, {"env_kwargs": options})
+    own = {id_: OWN[name] for name, kind in TASKS.items() for id_ in (name, kind.id)}[task]
+    assert set(found) == expected | set(own)
+
+
+def test_other_envs_have_none():
+    assert preset("CartPole-v1", {}) == preset("popgym:popgym-RepeatFirstEasy-v0", {}) == {}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_has_its_own_number_of_steps(task):
+    """Enough at its default size, as bench/presets.py measures; more where memory must reach further."""
+    assert preset(task, {})["steps"] == OWN[task]["steps"] <= LONG_STEPS
+    TrainConfig().override(**preset(task, {}))  # all of it are settings
+
+
+@pytest.mark.parametrize("task", ["delayed-cue", "t-maze", "repeat-first"])
+def test_larger_sizes_get_more_steps(task):
+    assert preset(task, {"env_kwargs": {"size": "medium"}})["steps"] == LONG_STEPS
+    assert "steps" not in preset(task, {"env_kwargs": {"size": "medium"}, "steps": 5})
 
 
 def trained(**settings):
@@ -30,8 +52,10 @@ def trained(**settings):
 
 def test_what_was_chosen_is_told():
     agent = rc.train("t-maze", steps=1, progress=False, rollout=8, minibatches=1, env_kwargs={"length": 50})
-    assert agent.preset == {"recurrent_mode": "full", "num_envs": 32}
-    assert "preset recurrent_mode='full'; preset num_envs=32" in agent._opening(agent._need_trainer())
+    assert agent.preset == {"recurrent_mode": "full", "num_envs": 32, "entropy": 0.03}
+    opening = agent._opening(agent._need_trainer())
+    assert "preset recurrent_mode='full'" in opening
+    assert "preset num_envs=32" in opening
 
 
 def test_the_users_settings_win():
@@ -43,3 +67,14 @@ def test_the_users_settings_win():
     assert config.policy.core == rc.GRUConfig(chrono=100)
     assert trained(core=rc.GRUConfig(hidden=8)).policy.core == rc.GRUConfig(hidden=8)
     assert trained(preset=False, chunk=8).policy.core == "lstm"
+
+
+def test_a_whole_part_is_the_users():
+    """With a PPOConfig or a PolicyConfig nothing of that part is chosen, also not where it has a default."""
+    own = preset("position-pendulum", {"ppo": PPOConfig()})
+    assert set(own) == {"steps", "num_envs"}
+    long = {"env_kwargs": {"size": "medium"}}
+    assert set(preset("delayed-cue", long | {"ppo": PPOConfig()})) == {"steps", "num_envs", "core"}
+    assert "core" not in preset("delayed-cue", long | {"policy": rc.PolicyConfig()})
+    for name, value in preset("position-pendulum", {}).items():
+        assert name not in preset("position-pendulum", {name: value})

@@ -1,20 +1,45 @@
-"""Settings that suit a built-in task better than the defaults, by how far its memory must reach.
+"""Settings that suit a built-in task better than the defaults: by how far its memory must reach, and its own.
 
 The defaults cut rollouts into chunks of 32 steps. Gradients do not cross a chunk's start, so whatever
 must be kept for longer is kept by luck, and lost again as the weights drift. docs/tuning.md has the
-experiments.
+experiments; bench/presets.py measures what every preset reaches.
 """
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 from recollect.algos.ppo import PPOConfig
 from recollect.cores import CORES
-from recollect.tasks import TASKS, make_task
+from recollect.tasks import TASKS, make_task, task_class
 
 LONG = 100
 """From this many steps on, forget gates that start open for that long are worth it."""
+LONG_STEPS = 1_000_000
+"""Env steps where memory must reach beyond a chunk, and further than at the task's default size."""
+OWN: dict[str, dict[str, Any]] = {
+    # Solved after 20k steps; the rest of the run lets it settle.
+    "delayed-cue": {"steps": 100_000},
+    "repeat-previous": {"steps": 300_000},
+    "repeat-first": {"steps": 300_000},
+    # Going on is all that pays until the junction is reached, where it never does. With an entropy of
+    # 0.01 one seed of length 50 went straight on for ever before it had turned once.
+    "t-maze": {"steps": 150_000, "entropy": 0.03},
+    "position-cartpole": {"steps": 150_000},
+    # Every step is paid for, so that credit may be short; there is nothing to discover, so that noise
+    # only costs; wider batches and more passes make half the steps enough.
+    "position-pendulum": {
+        "steps": 500_000,
+        "num_envs": 32,
+        "epochs": 8,
+        "gamma": 0.95,
+        "entropy": 0.0,
+    },
+}
+"""What each task has for itself: env steps that are enough at its default size, and what else it needs."""
+
+_PPO = {field.name for field in fields(PPOConfig)}
 
 
 def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -26,14 +51,21 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     if name not in TASKS and name not in {task.id for task in TASKS.values()}:
         return {}
     horizon = make_task(name, 1, **settings.get("env_kwargs", {})).horizon
-    found: dict[str, Any] = {}
+    found = dict(OWN.get(task_class(name).name, {}))
     if horizon >= PPOConfig().chunk:
         # Chunks of whole rollouts; twice the rows keep the minibatches wide.
-        if not settings.keys() & {"recurrent_mode", "chunk", "burn_in_steps", "ppo"}:
+        if not settings.keys() & {"chunk", "burn_in_steps"}:
             found["recurrent_mode"] = "full"
-        if "num_envs" not in settings:
-            found["num_envs"] = 32
+        found["num_envs"] = 32
+        if horizon > make_task(name, 1).horizon:
+            found["steps"] = LONG_STEPS
+    found = {key: value for key, value in found.items() if not _is_set(key, settings)}
     core = settings.get("core", "lstm")
     if horizon >= LONG and core in ("lstm", "gru") and "policy" not in settings:
         found["core"] = CORES[core](chrono=horizon)  # pyright: ignore[reportCallIssue]
     return found
+
+
+def _is_set(name: str, settings: dict[str, Any]) -> bool:
+    """Whether the user decided this, by its name or with a whole PPOConfig."""
+    return name in settings or (name in _PPO and "ppo" in settings)
