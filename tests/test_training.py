@@ -296,7 +296,7 @@ class Weigh(rc.Callback):
         if training.updates in self.updates:
             gc.collect()
             counts, self.counts = self.counts, []
-            parts = [training.listeners, training.history, training._advisor, training._trainer.episodes]
+            parts = [training._callbacks.all, training.history, training._advisor, training._trainer.episodes]
             self.counts = [*counts, sum(reachable(part) for part in parts)]
 
     def on_episode(self, training, episode):

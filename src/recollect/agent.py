@@ -79,20 +79,15 @@ class Agent:
         preset: dict[str, Any] | None = None,
     ) -> Agent:
         """A new, untrained agent for ``env``; ``preset``: which settings of ``config`` nobody asked for."""
-        if config.device.startswith("cuda") and not torch.cuda.is_available():
-            raise ConfigError(f"device = {config.device!r}, but torch sees no GPU here: use device='cpu'")
-        if policy is not None and config.policy != PolicyConfig():
-            raise ConfigError(
-                "policy is a factory, which makes the whole network: encoder, core, head and the like would "
-                "do nothing beside it. Set them inside the factory, or leave it out"
-            )
+        check_config(config, policy)
         batched = _open(env, config, config.num_envs, config.env_kwargs)
-        with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
-            torch.manual_seed(config.seed)
-            make = policy or config.policy.build
-            network = made_policy(make, batched.observation_space, batched.action_space)
-        agent = cls(network.to(config.device), config, env, preset=preset)
-        agent._trainer = Trainer(batched, network, config)
+        with _closed_on_error(env, batched):
+            with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
+                torch.manual_seed(config.seed)
+                make = policy or config.policy.build
+                network = made_policy(make, batched.observation_space, batched.action_space)
+            agent = cls(network.to(config.device), config, env, preset=preset)
+            agent._trainer = Trainer(batched, network, config)
         return agent
 
     @property
@@ -130,11 +125,8 @@ class Agent:
             callbacks: told what happens; see ``recollect.Callback``.
             command: what was typed, for the run folder.
         """
-        steps = self.config.steps if steps is None else steps
-        if steps < 1:
-            raise ConfigError(f"steps = {steps}: it must be at least 1")
         trainer = self._need_trainer()
-        trainer.begin(steps)
+        trainer.begin(_at_least_one("steps", self.config.steps if steps is None else steps))
         if self.run is None and self.config.run is not None:
             self.run = Run.create(self.config.run, self, command=command)
         return self._fit(trainer, progress, callbacks)
@@ -146,7 +138,7 @@ class Agent:
         self.run = run
         trainer = self._need_trainer()
         if steps is not None:
-            trainer.begin(steps)
+            trainer.begin(_at_least_one("steps", steps))
         return self._fit(trainer, progress, callbacks, resumed=self._learned)
 
     def _fit(
@@ -202,6 +194,7 @@ class Agent:
         ``env`` or ``env_kwargs`` choose another world than the agent was trained in, such as
         ``env_kwargs={"horizon": 200}``.
         """
+        _at_least_one("episodes", episodes)
         with self.opened(num_envs or min(episodes, 16), env, env_kwargs) as batched:
             return evaluate(self.policy, batched, episodes=episodes, seed=seed, deterministic=deterministic)
 
@@ -313,8 +306,11 @@ class Agent:
         if self._trainer is None:
             if self.env is None:
                 raise ConfigError(UNKNOWN)
-            self._trainer = Trainer(_open(self.env, self.config), self.policy, self.config)
-            self._trainer.restore(self._learned)
+            batched = _open(self.env, self.config)
+            with _closed_on_error(self.env, batched):
+                trainer = Trainer(batched, self.policy, self.config)
+                trainer.restore(self._learned)
+            self._trainer = trainer
         return self._trainer
 
     def _starts(self, episode_start: Any, rows: int) -> torch.Tensor:
@@ -325,6 +321,43 @@ class Agent:
     @property
     def _device(self) -> torch.device:
         return next(self.policy.parameters()).device
+
+
+def check_config(config: TrainConfig, policy: PolicyFactory | None) -> None:
+    """Refuse a device that is not here, and network settings beside a policy factory."""
+    check_device(config.device)
+    if policy is not None and config.policy != PolicyConfig():
+        raise ConfigError(
+            "policy is a factory, which makes the whole network: encoder, core, head and the like would "
+            "do nothing beside it. Set them inside the factory, or leave it out"
+        )
+
+
+def check_device(name: str) -> None:
+    """Refuse a GPU that torch does not see."""
+    if not name.startswith("cuda"):
+        return
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device = {name!r}, but torch sees no GPU here: use device='cpu' (--device cpu)")
+    if (torch.device(name).index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device = {name!r}, but the GPUs here are 0 to {torch.cuda.device_count() - 1}")
+
+
+def _at_least_one(name: str, value: int) -> int:
+    if value < 1:
+        raise ConfigError(f"{name} = {value}: it must be at least 1")
+    return value
+
+
+@contextmanager
+def _closed_on_error(env: EnvSpec, batched: BatchedEnv) -> Iterator[None]:
+    """Close an env that was made here if what it was made for fails."""
+    try:
+        yield
+    except BaseException:
+        if not is_made(env):
+            batched.close()
+        raise
 
 
 def _open(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,16 @@ from typing import Any
 import torch
 
 from recollect import storage
-from recollect.agent import Agent, Callbacks, EnvSpec, PolicyFactory, is_made, made_policy, slots
+from recollect.agent import (
+    Agent,
+    Callbacks,
+    EnvSpec,
+    PolicyFactory,
+    check_device,
+    is_made,
+    made_policy,
+    slots,
+)
 from recollect.config import ALIASES, TrainConfig
 from recollect.envs.named import is_importing
 from recollect.errors import ConfigError, RecollectError
@@ -51,8 +62,25 @@ def train(
     Example:
         >>> agent = train("recollect/TMaze-v0", core="lstm", steps=300_000)  # doctest: +SKIP
     """
+    own, policy, chosen = resolve(env, settings, config=config, policy=policy, preset=preset)
+    agent = new_agent(env, own, policy, given=settings, preset=chosen)
+    with _closed_if_it_fails(agent):
+        agent.train(progress=progress, callbacks=callbacks)
+    return agent
+
+
+def resolve(
+    env: EnvSpec,
+    settings: dict[str, Any],
+    *,
+    config: TrainConfig | None = None,
+    policy: PolicyFactory | PolicyConfig | None = None,
+    preset: bool = True,
+) -> tuple[TrainConfig, PolicyFactory | None, dict[str, Any]]:
+    """What the arguments of ``train`` amount to: config, policy factory, and what the preset chose."""
     if not isinstance(config, TrainConfig | None):
         raise ConfigError(f"config is a {type(config).__name__}: give a TrainConfig, or settings by name")
+    settings = dict(settings)
     if isinstance(policy, PolicyConfig):
         settings["policy"] = policy
         policy = None
@@ -63,10 +91,7 @@ def train(
         network = {} if policy is None else {"policy": policy}
         known = {ALIASES.get(name, name): value for name, value in settings.items()} | network
         chosen = preset_of(env, known)
-    own = (config or TrainConfig()).override(**settings | chosen)
-    agent = new_agent(env, own, policy, given=settings, preset=chosen)
-    agent.train(progress=progress, callbacks=callbacks)
-    return agent
+    return (config or TrainConfig()).override(**settings | chosen), policy, chosen
 
 
 def new_agent(
@@ -89,14 +114,15 @@ def new_agent(
         config = replace(config, policy=saved.policy_config())
         preset = {name: value for name, value in preset.items() if name not in network}
     agent = Agent.create(env, config, policy, preset=preset)
-    for name in ("observation_space", "action_space"):
-        ours, theirs = getattr(agent.policy, name), getattr(saved, name)
-        if ours != theirs:
-            raise ConfigError(
-                f"init_from: {config.init_from} was trained with {name} {theirs}, this env has {ours}: "
-                "fine-tuning needs the same spaces"
-            )
-    storage.load_weights(agent.policy, saved)
+    with _closed_if_it_fails(agent):
+        for name in ("observation_space", "action_space"):
+            ours, theirs = getattr(agent.policy, name), getattr(saved, name)
+            if ours != theirs:
+                raise ConfigError(
+                    f"init_from: {config.init_from} was trained with {name} {theirs}, this env has {ours}: "
+                    "fine-tuning needs the same spaces"
+                )
+        storage.load_weights(agent.policy, saved)
     return agent
 
 
@@ -167,12 +193,35 @@ def resume(
             raise RecollectError(
                 f"{path} has finished ({status['reason']}): give steps=N (--steps N) to train it for longer"
             )
-        if is_finished and status["reason"] == "target":
+        if steps is not None and status["reason"] == "target":
             settings["target_return"] = None  # which it has reached: "longer" means past it
+        if steps is None and status.get("start") == saved.learned.steps:
+            steps = status["end"] - status["start"]  # a leg that began here, and is in no checkpoint yet
         agent = _restored(saved, env, policy, device)
         agent.config = replace(agent.config, run=str(path), **settings)
-        agent.resume(run, steps=steps, progress=progress, callbacks=callbacks)
+        _check_time_left(agent.config, saved.learned)
+        with _closed_if_it_fails(agent):
+            agent.resume(run, steps=steps, progress=progress, callbacks=callbacks)
     return agent
+
+
+def _check_time_left(config: TrainConfig, learned: storage.Learned) -> None:
+    used = 0.0 if learned.trainer is None else learned.trainer.numbers["seconds"]
+    if config.max_seconds is not None and used >= config.max_seconds:
+        raise RecollectError(
+            f"{config.run} has used its {config.max_seconds:g} seconds: give more with max_seconds=... "
+            "(--max-seconds, none for no limit)"
+        )
+
+
+@contextmanager
+def _closed_if_it_fails(agent: Agent) -> Iterator[None]:
+    """Nobody else could close its envs: the caller never gets the agent."""
+    try:
+        yield
+    except BaseException:
+        agent.close()
+        raise
 
 
 def _restored(
@@ -184,8 +233,11 @@ def _restored(
     if device is None and not torch.cuda.is_available():
         device = "cpu"
     config = replace(config, device=device or config.device, run=None)  # the folder is the run's own
+    check_device(config.device)
     if env is None and saved.env is not None and not is_importing(saved.env):
         env = saved.env
+    elif isinstance(env, str) and env != saved.env and not is_importing(env):
+        config = replace(config, env_kwargs={})  # another world: its options would be another's
     return Agent(network.to(config.device), config, env, learned=saved.learned)
 
 

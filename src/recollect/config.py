@@ -7,6 +7,7 @@ understood and answered with ours.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
@@ -145,6 +146,14 @@ def _names() -> dict[str, set[str]]:
     }
 
 
+def _levels_to_the_user() -> int:
+    """How far up the stack the first line is that is not Recollect's own, counted from the caller."""
+    frame, level = sys._getframe(1), 1
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("recollect."):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 def _canonical(name: str) -> str:
     """Our name for a name that may be another library's."""
     if name == "batch_size":
@@ -153,6 +162,7 @@ def _canonical(name: str) -> str:
             "pass; minibatches = num_envs * rollout / batch_size"
         )
     if name in ALIASES:
-        warnings.warn(f"{name} is called {ALIASES[name]} in Recollect", UserWarning, stacklevel=4)
+        text = f"{name} is called {ALIASES[name]} in Recollect"
+        warnings.warn(text, UserWarning, stacklevel=_levels_to_the_user())
         return ALIASES[name]
     return name

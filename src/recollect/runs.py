@@ -175,8 +175,9 @@ class Run:
                 f"{self.path} has no checkpoint yet. If it ended before the first, train into the same folder"
             )
         if which == "best":
-            best = self.status["best"]
-            which = "last" if best is None else best["steps"]
+            best = self.status["best"] or {}
+            kept = {int(path.name) for path in found}
+            which = best["steps"] if best.get("steps") in kept else "last"
         if which == "last":
             return found[-1]
         for path in found:
@@ -259,10 +260,12 @@ class Run:
         return path
 
     def add_evaluation(self, steps: int, evaluation: Evaluation) -> None:
-        """Keep an evaluation that was made after the training."""
+        """Keep an evaluation that was made after the training; its checkpoint may be the best one."""
         row = {"steps": steps, "seconds": self.status.get("seconds", 0.0)} | evaluation.to_json()
-        with storage.writing(f"{self.path / 'evaluations.jsonl'} could not be written"):
-            files.append_whole(self.path / "evaluations.jsonl", json.dumps(files.finite(row)) + "\n")
+        with self.writing():
+            with storage.writing(f"{self.path / 'evaluations.jsonl'} could not be written"):
+                files.append_whole(self.path / "evaluations.jsonl", json.dumps(files.finite(row)) + "\n")
+            self._update_status(best=self._best_until(steps))
 
     def is_better(self, mean: float) -> bool:
         """Whether an evaluation with this mean is the best of the run; of equals the later one is."""
@@ -328,6 +331,7 @@ class Recorder(Callback):
             state=state,
             reason=reason,
             steps=training.steps,
+            start=training.start,
             end=training.end,
             updates=training.updates,
             episodes=training.episodes,
@@ -367,7 +371,9 @@ def _is_unused(path: Path) -> bool:
     is_ours = not found or "glossary.json" in found
     if not is_ours or found - {*WRITTEN_BESIDE, "events.jsonl", "lock"} or files.is_locked(path / "lock"):
         return False
-    folder = path / CHECKPOINTS
+    metrics, folder = path / "metrics.jsonl", path / CHECKPOINTS
+    if metrics.exists() and metrics.stat().st_size > 0:  # it has had checkpoints, and somebody removed them
+        return False
     return not folder.exists() or all(entry.name.startswith(".") for entry in folder.iterdir())
 
 

@@ -311,11 +311,17 @@ def writing(what: str) -> Iterator[None]:
 
 
 def is_json(value: Any) -> bool:
-    """Whether the value survives a trip through JSON."""
+    """Whether the value survives a trip through JSON, but that tuples become lists."""
     try:
-        return json.loads(json.dumps(value)) is not None
+        return json.loads(json.dumps(value)) == _listed(value)
     except (TypeError, ValueError):
         return False
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(part) for key, part in value.items()}
+    return [_listed(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

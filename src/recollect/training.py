@@ -62,10 +62,8 @@ class Training:
         """The steps of the checkpoint that holds everything up to now, once there is one."""
         if run is not None and any(int(path.name) == trainer.steps for path in run.checkpoints()):
             self._saved_at = trainer.steps
-        # A leg that begins here is in no checkpoint yet, nor is its end.
-        self._is_leg_saved = trainer.steps > trainer.start
         self._is_disk_failing = False
-        self._evaluated = trainer.steps - trainer.steps % max(1, self.config.eval_every)
+        self._evaluated = self._last_evaluation()
         self._evaluate: Callable[[], Any] | None = None
 
     @property
@@ -102,11 +100,6 @@ class Training:
     def seconds(self) -> float:
         """Wall time of training so far, that before a resume included. No clock that can be set counts."""
         return self._seconds_before + time.monotonic() - self._began
-
-    @property
-    def listeners(self) -> list[Callback]:
-        """All callbacks, the run's recorder and the display among them."""
-        return self._callbacks.all
 
     def stop(self, reason: str = "stopped") -> None:
         """End after this iteration: a checkpoint is written and the agent comes back as it is.
@@ -145,7 +138,7 @@ class Training:
             return  # where it is, it already has one
         path = self.run.save(self.agent, self._trainer.learned(live=True), seconds=self.seconds, mean=is_best)
         self._last_checkpoint, self._saved_at = (self.steps, time.monotonic()), self.steps
-        self._is_leg_saved, self._is_disk_failing = True, False
+        self._is_disk_failing = False
         self._callbacks.tell("on_checkpoint", self, path)
 
     def bear(self, error: StorageError) -> None:
@@ -179,6 +172,12 @@ class Training:
         if self._is_checkpoint_due():
             self._try_checkpoint()
 
+    def _last_evaluation(self) -> int:
+        """The multiple of ``eval_every`` that was evaluated last. One that failed is still due."""
+        rows = [] if self.run is None else self.run.evaluations()
+        steps = self.steps if self.run is None else rows[-1]["steps"] if rows else 0
+        return steps - steps % max(1, self.config.eval_every)
+
     def _try_checkpoint(self, is_best: float | None = None) -> None:
         """A checkpoint on the way. A disk that is full for a while does not end the run."""
         try:
@@ -190,8 +189,6 @@ class Training:
     def _is_checkpoint_due(self) -> bool:
         if self.run is None:
             return False
-        if not self._is_leg_saved:
-            return True
         steps, moment = self._last_checkpoint
         every = self.config.checkpoint_every
         if every is None:

@@ -81,6 +81,7 @@ def _run(name: str, rest: list[str]) -> int:
 
 def _call(command: Any, parser: argparse.ArgumentParser, rest: list[str]) -> int:
     flags: list[str] = []
+    words = list(rest)
     if getattr(command, "TAKES_CONFIG", False):
         from recollect.cli.flags import split_argv
 
@@ -91,6 +92,7 @@ def _call(command: Any, parser: argparse.ArgumentParser, rest: list[str]) -> int
         args = parser.parse_args(rest)
     except SystemExit as stop:  # argparse has said why
         return int(stop.code or 0)
+    args.command = [*parser.prog.split(), *words]
     return command.run(args, flags)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from datetime import datetime
 from pathlib import Path
@@ -62,20 +63,22 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
         say(f"note: {note}")
     with new_agent(parsed.env, config, given=parsed.given, preset=parsed.preset) as agent:
         say(_resolved(parsed))
-        agent.train(progress=args.display, command=["recollect", *sys.argv[1:]])
+        agent.train(progress=args.display, command=args.command)
         finish(agent, say, evaluate=not args.no_eval, report=not args.no_report)
     return 0
 
 
 class Say:
-    """Lines for people on stderr, beside the display; none where it is quiet or for programs."""
+    """Lines for people on stderr, beside the display; for programs events on stdout; where quiet, nothing."""
 
     def __init__(self, display: str):
-        self._shown = display not in ("quiet", "json")
+        self._display = display
 
-    def __call__(self, text: str) -> None:
-        """One or more lines."""
-        if self._shown and text:
+    def __call__(self, text: str, **event: Any) -> None:
+        """One or more lines; ``event``: what a program should know of it."""
+        if self._display == "json" and event:
+            print(json.dumps(event), flush=True)
+        elif self._display not in ("quiet", "json") and text:
             print(text, file=sys.stderr, flush=True)
 
 
@@ -86,11 +89,12 @@ def finish(agent: Agent, say: Say, *, evaluate: bool, report: bool) -> None:
     if evaluate and agent.can_make_env and not (done and done[-1]["steps"] == agent.steps):
         result = agent.evaluate(agent.config.eval_episodes)
         agent.run.add_evaluation(agent.steps, result)
-        say(f"evaluation: {result}")
+        say(f"evaluation: {result}", event="evaluation", steps=agent.steps, **result.to_json())
     if report:
         from recollect.reports import write_report
 
-        say(f"report: {write_report([agent.run])}")
+        path = write_report([agent.run])
+        say(f"report: {path}", event="report", path=str(path))
 
 
 def new_folder(env: str) -> Path:

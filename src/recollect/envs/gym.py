@@ -52,7 +52,13 @@ def make_env(
             return GymVector(env, device=device)
         return GymLoop([lambda: env], device=device)
     if callable(env):
-        return GymLoop([functools.partial(env, **kwargs)] * num_envs, device=device)
+        return _looped(
+            functools.partial(env, **kwargs),
+            getattr(env, "__name__", "the callable"),
+            num_envs,
+            device,
+            kwargs,
+        )
     raise ConfigError(
         f"env is a {type(env).__name__}: give a task's name, a Gymnasium id, a callable that returns a "
         "gymnasium.Env, a VectorEnv or a BatchedEnv"
@@ -67,15 +73,22 @@ def _from_name(name: str, num_envs: int, device: torch.device | str, kwargs: dic
         return make_task(name, num_envs, device=device, **kwargs)
     make = functools.partial(gym.make, name, disable_env_checker=True, **kwargs)
     try:
+        return _looped(make, name, num_envs, device, kwargs)
+    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and ":" not in name:
+            raise  # a dependency of a known env, not the env
+        raise ConfigError(_unknown(name, [*tasks, *gym.registry], error)) from None
+
+
+def _looped(
+    make: Callable[[], gym.Env], name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any]
+) -> GymLoop:
+    try:
         return GymLoop([make] * num_envs, device=device)
     except TypeError as error:
         if not kwargs:
             raise
         raise ConfigError(f"{name} does not take the options {kwargs}: {error}") from error
-    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, ModuleNotFoundError) as error:
-        if isinstance(error, ModuleNotFoundError) and ":" not in name:
-            raise  # a dependency of a known env, not the env
-        raise ConfigError(_unknown(name, [*tasks, *gym.registry], error)) from None
 
 
 def _unknown(name: str, known: Iterable[str], error: Exception) -> str:

@@ -177,6 +177,8 @@ def _make_all(makers: Sequence[Callable[[], gym.Env]]) -> list[gym.Env]:
             )
         envs.append(env)
         for kind in ("observation_space", "action_space"):
+            if not isinstance(getattr(env, kind, None), gym.Space):
+                raise SpaceError(f"env {i} ({_name(env)}) has no {kind}: set it in __init__, or on the class")
             own, expected = getattr(env, kind), getattr(envs[0], kind)
             if own != expected:
                 raise SpaceError(f"{kind} of env {i} is {own}, that of env 0 {expected}: they must be equal")

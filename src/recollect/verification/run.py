@@ -35,6 +35,7 @@ def verify(
     *,
     policy: PolicyFactory | PolicyConfig | None = None,
     watch: Callable[[Check], Any] | None = None,
+    preset: bool = True,
     **settings: Any,
 ) -> Verification:
     """Look for the classic bugs of recurrent training, with this env, config and network.
@@ -44,6 +45,7 @@ def verify(
         config: settings to start from; ``settings`` go on top.
         policy: as in ``train``.
         watch: called with each check as it is finished.
+        preset: as in ``train``.
         **settings: as in ``train``.
 
     Raises ConfigError if such a training could not even begin.
@@ -52,7 +54,7 @@ def verify(
         >>> verify("delayed-cue", core="gru").ok  # doctest: +SKIP
         True
     """
-    subject = prepare(env, config, policy, settings)
+    subject = prepare(env, config, policy, settings, preset)
     found: list[Check] = []
     run = _Run(subject)
     for check in run.checks():

@@ -10,16 +10,15 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from recollect.agent import PolicyFactory, is_made, made_policy, slots
+from recollect.agent import PolicyFactory, check_config, is_made, made_policy, slots
 from recollect.algos.ppo import PPOConfig
-from recollect.config import ALIASES, TrainConfig
+from recollect.api import resolve
+from recollect.config import TrainConfig
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym import make_env
 from recollect.envs.named import resolve_env
 from recollect.envs.wrappers import LastActionReward
-from recollect.errors import ConfigError
-from recollect.policy.policy import Policy, PolicyConfig
-from recollect.presets import preset as preset_of
+from recollect.policy.policy import Policy
 from recollect.tasks import TASKS
 
 MOST_ENVS = 4
@@ -88,24 +87,12 @@ class Subject:
         return replace(self, config=replace(self.config, ppo=ppo), notes=(*self.notes, *notes))
 
 
-def prepare(env: Any, config: TrainConfig | None, policy: Any, settings: dict[str, Any]) -> Subject:
+def prepare(
+    env: Any, config: TrainConfig | None, policy: Any, settings: dict[str, Any], preset: bool = True
+) -> Subject:
     """The subject of ``verify(env, config, policy=policy, **settings)``, read as ``train`` reads them."""
-    if not isinstance(config, TrainConfig | None):
-        raise ConfigError(f"config is a {type(config).__name__}: give a TrainConfig, or settings by name")
-    if isinstance(policy, PolicyConfig):
-        settings, policy = settings | {"policy": policy}, None
-    chosen: dict[str, Any] = {}
-    if config is None and isinstance(env, str):
-        known = {ALIASES.get(name, name): value for name, value in settings.items()}
-        chosen = preset_of(env, known if policy is None else known | {"policy": policy})
-    full = (config or TrainConfig()).override(**settings | chosen)
-    if full.device.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device = {full.device!r}, but torch sees no GPU here: use device='cpu'")
-    if policy is not None and full.policy != PolicyConfig():
-        raise ConfigError(
-            "policy is a factory, which makes the whole network: encoder, core, head and the like would "
-            "do nothing beside it. Set them inside the factory, or leave it out"
-        )
+    full, policy, _ = resolve(env, settings, config=config, policy=policy, preset=preset)
+    check_config(full, policy)
     env = resolve_env(env) if isinstance(env, str) else env
     num_envs = slots(env) if is_made(env) else min(full.num_envs, MOST_ENVS)
     notes = () if is_made(env) or num_envs == full.num_envs else (f"num_envs {full.num_envs} -> {num_envs}",)
