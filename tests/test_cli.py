@@ -125,7 +125,7 @@ def test_config_files_and_flags_agree(trained, capsys, tmp_path):
         ("train delayed-cue --chunk 999 --quiet", "lower chunk, raise rollout"),
         ("train delayed-cue --config nowhere.yaml", "there is no such file"),
         ("train nowhere:Env --quiet", "nowhere"),
-        ("eval nowhere", "holds no agent"),
+        ("eval nowhere", "there is no folder nowhere"),
         ("resume nowhere", "is no run"),
         ("report nowhere", "nowhere"),
     ],

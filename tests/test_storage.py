@@ -208,9 +208,10 @@ def test_damaged_descriptions_are_told(saved):
 
 def test_folders_without_an_agent(tmp_path):
     (tmp_path / "empty").mkdir()
-    for path in (tmp_path / "nowhere", tmp_path / "empty"):
-        with pytest.raises(RecollectError, match=r"holds no agent: agent\.json is missing\. Agent\.save"):
-            rc.load(path)
+    with pytest.raises(RecollectError, match=r"holds no agent: agent\.json is missing\. Agent\.save"):
+        rc.load(tmp_path / "empty")
+    with pytest.raises(RecollectError, match=r"there is no folder .*nowhere"):
+        rc.load(tmp_path / "nowhere")
 
 
 def test_saving_replaces_an_agent_and_nothing_else(tmp_path):

@@ -21,7 +21,7 @@ from recollect.envs.named import is_importing, resolve_env
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, Interrupted, StateError
 from recollect.evaluate import Evaluation, evaluate
-from recollect.metrics import History
+from recollect.metrics import Advisor, History
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.rollout import rollout_bytes
 from recollect.runs import Run
@@ -40,11 +40,6 @@ PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
 Callbacks = Iterable[Callback | Callable[..., Any]] | Callback | Callable[..., Any]
 """Objects of subclasses of ``Callback``, or functions (training, metrics); or a single one."""
 
-UNKNOWN = (
-    "the env of this agent is not known by name, or its name would run code: "
-    + "give it again with env=... (--env)"
-)
-
 
 class Agent:
     """A policy with the config that made it and, where known, the env that it was made for."""
@@ -57,12 +52,17 @@ class Agent:
         *,
         learned: Learned | None = None,
         preset: dict[str, Any] | None = None,
+        code: str | None = None,
     ):
+        """``code``: the name of an env that would have to be imported, and is not known for that reason."""
         self.policy, self.config, self.env = policy, config, env
+        self._code = code
         self.preset = preset or {}
         """The settings that were chosen for the task beside the user's own."""
         self.history = History()
         """The metrics of the training so far."""
+        self.advisor = Advisor(config.ppo.max_grad_norm)
+        """Watches the training; each piece of advice comes once."""
         self.run: Run | None = None
         """The run folder, if it has one."""
         self._learned = learned or Learned()  # until there is a trainer, which then knows better
@@ -209,7 +209,7 @@ class Agent:
         """
         source = env if env is not None else self.env
         if source is None:
-            raise ConfigError(UNKNOWN)
+            raise ConfigError(self._unknown())
         if env_kwargs is None and env is not None and env is not self.env:
             env_kwargs = {}
         if is_made(source):
@@ -278,7 +278,7 @@ class Agent:
     def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv:
         """A new env like the one that it was trained in, without the wrappers that the config adds."""
         if self.env is None:
-            raise ConfigError(UNKNOWN)
+            raise ConfigError(self._unknown())
         kwargs = self.config.env_kwargs if env_kwargs is None else env_kwargs
         device = torch.device(self.config.device)
         return make_env(_resolved(self.env), num_envs, device=device, env_kwargs=kwargs)
@@ -305,13 +305,21 @@ class Agent:
     def _need_trainer(self) -> Trainer:
         if self._trainer is None:
             if self.env is None:
-                raise ConfigError(UNKNOWN)
+                raise ConfigError(self._unknown())
             batched = _open(self.env, self.config)
             with _closed_on_error(self.env, batched):
                 trainer = Trainer(batched, self.policy, self.config)
                 trainer.restore(self._learned)
             self._trainer = trainer
         return self._trainer
+
+    def _unknown(self) -> str:
+        if self._code is None:
+            return "the env of this agent is not known by name: give it again with env=... (--env)"
+        return (
+            f"the env of this agent is somebody's own code, {self._code}, which is never imported by itself: "
+            f"give it again with env={self._code!r} (--env {self._code})"
+        )
 
     def _starts(self, episode_start: Any, rows: int) -> torch.Tensor:
         starts = False if episode_start is None else episode_start

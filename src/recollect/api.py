@@ -238,7 +238,8 @@ def _restored(
         env = saved.env
     elif isinstance(env, str) and env != saved.env and not is_importing(env):
         config = replace(config, env_kwargs={})  # another world: its options would be another's
-    return Agent(network.to(config.device), config, env, learned=saved.learned)
+    code = saved.env if env is None else None
+    return Agent(network.to(config.device), config, env, learned=saved.learned, code=code)
 
 
 def _agent_folder(path: Path, checkpoint: str | int) -> Path:

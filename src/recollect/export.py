@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import os
 import tempfile
 import warnings
@@ -49,6 +48,7 @@ from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.export_check import check as check_step
 from recollect.export_check import short
 from recollect.export_step import StepModule, Tensors, parts
+from recollect.files import finite
 from recollect.policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -171,8 +171,9 @@ def _describe(agent: Agent, module: StepModule, inputs: Tensors, outputs: Tensor
             }
             for part in parts(dist)
         ],
-        "observation_space": _finite(plain.space_to_json(policy.observation_space)),
-        "action_space": _finite(plain.space_to_json(policy.action_space)),
+        # Where a Box has no bound, null stands.
+        "observation_space": finite(plain.space_to_json(policy.observation_space)),
+        "action_space": finite(plain.space_to_json(policy.action_space)),
         "last_action_reward": agent.config.last_action_reward,
         "env": agent.env if isinstance(agent.env, str) else None,
         "steps": agent.steps,
@@ -188,15 +189,6 @@ def _signature(name: str, tensor: Tensor) -> dict[str, Any]:
 def _initial(leaf: Tensor) -> Any:
     """The numbers of one row, or "zeros". leaf [1, ...]."""
     return leaf[0].tolist() if leaf.any() else "zeros"
-
-
-def _finite(data: Any) -> Any:
-    """JSON has no Infinity: where a Box has no bound, null stands."""
-    if isinstance(data, dict):
-        return {key: _finite(value) for key, value in data.items()}
-    if isinstance(data, list):
-        return [_finite(value) for value in data]
-    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 # torch ------------------------------------------------------------------------------------------

@@ -176,6 +176,8 @@ def checksum(description: dict[str, Any]) -> str:
 def read(path: Path) -> Saved:
     """Read and verify an agent's folder."""
     file = path / "agent.json"
+    if not path.exists() and not path.with_name(f".{path.name}-old").is_dir():
+        raise RecollectError(f"there is no folder {path}: give that of a run, or of a saved agent")
     if not file.is_file():
         old = path.with_name(f".{path.name}-old")
         hint = f". A save was cut short: {old} holds the one before" if old.is_dir() else ""

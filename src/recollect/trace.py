@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym_loop import GymLoop
 from recollect.envs.wrappers import ACTION, REWARD, LastActionReward
 from recollect.errors import ConfigError, RecollectError
+from recollect.files import finite
 from recollect.policy.policy import Acted, Policy
 from recollect.runtimes.inline import check_spaces
 from recollect.tasks.base import Task
@@ -341,8 +341,4 @@ def _without_last(obs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _four_digits(row: np.ndarray) -> list[float | None]:
-    return [_finite(round(x, 4)) for x in row.tolist()]
-
-
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None
+    return finite([round(x, 4) for x in row.tolist()])

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from recollect.callbacks import Callback, CallbackList, EpisodeEnd
 from recollect.errors import AlignmentError, ConfigError, DivergedError, StorageError
-from recollect.metrics import Advisor, History
+from recollect.metrics import History
 from recollect.runs import Recorder, Run
 from recollect.runtimes.inline import Trainer
 
@@ -51,7 +51,7 @@ class Training:
         self._trainer = trainer
         recorder = [] if run is None else [Recorder(run)]
         self._callbacks = CallbackList([*recorder, *callbacks])
-        self._advisor = Advisor(self.config.ppo.max_grad_norm)
+        self._advisor = agent.advisor
         self.signal = 0
         """The number of the signal that interrupted the training, if one did."""
         self._asked: str | None = None

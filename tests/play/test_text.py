@@ -97,8 +97,8 @@ def test_memory_bar_shows_size_and_sign():
     assert bar.text(trace, 0).plain == "▅▁"
     assert bar.text(trace, 1).plain[1] == "█", "every unit is shown against its own largest"
     assert bar.text(trace, len(trace) - 1).plain == "█▁"
-    assert [str(span.style) for span in bar.text(trace, 0).spans] == ["bright_red", "dim"]
-    assert str(bar.text(trace, len(trace) - 1).spans[0].style) == "bright_blue"
+    assert [str(span.style) for span in bar.text(trace, 0).spans] == ["bright_blue", "dim"]
+    assert str(bar.text(trace, len(trace) - 1).spans[0].style) == "dark_orange"
 
 
 def test_colours_only_in_a_terminal():
@@ -107,9 +107,9 @@ def test_colours_only_in_a_terminal():
     show(traces, Console(file=plain, width=80))
     show(traces, Console(file=coloured, width=80, force_terminal=True, color_system="standard"))
     assert "\x1b" not in plain.getvalue()
-    assert "\x1b[91m" in coloured.getvalue()
-    assert "blue is positive" in coloured.getvalue()
-    assert "blue is positive" not in plain.getvalue()
+    assert "\x1b[94m" in coloured.getvalue()
+    assert "orange is" in coloured.getvalue()
+    assert "orange is" not in plain.getvalue()
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])

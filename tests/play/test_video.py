@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from recollect.errors import ConfigError, RecollectError
+from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.play import Film, record_film, write_film
 from recollect.trace import record
 from tests.agents import ACTIONS, OBSERVATIONS, AnySpace
@@ -103,6 +104,21 @@ def test_a_video_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
         write_film(film, path)
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a.mp4"])
+def test_a_video_that_cannot_be_written_is_told(name, tmp_path):
+    film = Film(record(new_agent("t-maze")))
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=rf"{name} could not be written: .*choose a folder"):
+        write_film(film, tmp_path / "file" / name)
+    if Path("/proc").is_dir():  # nobody can write there, also not who may write anywhere
+        with pytest.raises(StorageError, match=rf"{name} could not be written: .*choose a folder") as caught:
+            write_film(film, Path("/proc") / name)
+        assert "\n" not in str(caught.value), "no words of an encoder"
+    (tmp_path / "b.gif").mkdir()
+    with pytest.raises(ConfigError, match=r"b\.gif is a folder: name a file in it"):
+        write_film(film, tmp_path / "b.gif")
 
 
 def test_wrong_files_and_speeds(tmp_path):

@@ -14,7 +14,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO
 
 COMMANDS = (
     "train",
@@ -59,9 +59,9 @@ def _dispatch(argv: list[str]) -> int:
     if name not in COMMANDS:
         from recollect.errors import nearest
 
-        print(
+        tell(
             f"error: there is no command {name!r}{nearest(name, COMMANDS)}; recollect --help lists them",
-            file=sys.stderr,
+            sys.stderr,
         )
         return 2
     return _run(name, rest)
@@ -120,8 +120,20 @@ def _guarded(call: Callable[[], int]) -> int:
     try:
         return call()
     except RecollectError as error:
-        print(f"error: {error}", file=sys.stderr)
+        tell(f"error: {error}", sys.stderr)
         return 2
+
+
+def tell(text: str, file: TextIO) -> None:
+    """Print for people: on a terminal no line breaks inside of a word, elsewhere none at all is added."""
+    if file.isatty():
+        width = shutil.get_terminal_size().columns
+        lines = [
+            textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
+            for line in text.split("\n")
+        ]
+        text = "\n".join(lines)
+    print(text, file=file, flush=True)
 
 
 def _print_help() -> None:

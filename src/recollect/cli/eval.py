@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
+
+from recollect.cli import tell
 
 HELP = "evaluate a run, or an agent that was saved"
 TAKES_CONFIG = True
@@ -43,5 +46,5 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
         about = {"run": args.run, "env": agent.env_name, "env_kwargs": kwargs, "steps": agent.steps}
         print(json.dumps(about | result.to_json()))
     else:
-        print(f"{agent.env_name} after {agent.steps:,} steps of training: {result}")
+        tell(f"{agent.env_name} after {agent.steps:,} steps of training: {result}", sys.stdout)
     return 0

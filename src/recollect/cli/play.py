@@ -53,23 +53,33 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     from recollect.api import load
     from recollect.cli.flags import parse_task_options
     from recollect.errors import ConfigError
-    from recollect.play import check_path, record_film, show
+    from recollect.play import NoFramesError, check_path, record_film, show
 
     if args.fps is not None and args.text and args.out is None:
         raise ConfigError("--fps is the speed of a video, and --text writes none: leave one of them out")
     if args.out is not None:
         check_path(args.out)
     agent = load(args.run, env=args.env, device=args.device, checkpoint=args.checkpoint)
-    film = record_film(
-        agent,
-        episodes=args.episodes,
-        seed=args.seed,
-        deterministic=not args.sample,
-        max_steps=args.max_steps,
-        env_kwargs=parse_task_options(flags, env=agent.env_name),
-        frames=args.out is not None or not args.text,
-    )
     console = Console(highlight=False)
+
+    def record(frames: bool) -> Film:
+        return record_film(
+            agent,
+            episodes=args.episodes,
+            seed=args.seed,
+            deterministic=not args.sample,
+            max_steps=args.max_steps,
+            env_kwargs=parse_task_options(flags, env=agent.env_name),
+            frames=frames,
+        )
+
+    try:
+        film = record(frames=args.out is not None or not args.text)
+    except NoFramesError as error:
+        if args.out is not None:  # pictures were asked for
+            raise
+        console.print(f"{error}\n", style="dim", soft_wrap=True)
+        film = record(frames=False)
     if args.text or (args.out is None and film.frames is None):
         show(film.traces, console, fold=not args.all)
     out = args.out

@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recollect.cli import tell
+
 if TYPE_CHECKING:
     from recollect.agent import Agent
     from recollect.cli.flags import Parsed
@@ -79,7 +81,7 @@ class Say:
         if self._display == "json" and event:
             print(json.dumps(event), flush=True)
         elif self._display not in ("quiet", "json") and text:
-            print(text, file=sys.stderr, flush=True)
+            tell(text, sys.stderr)
 
 
 def finish(agent: Agent, say: Say, *, evaluate: bool, report: bool) -> None:
@@ -109,7 +111,7 @@ def new_folder(env: str) -> Path:
 
 
 def _resolved(parsed: Parsed) -> str:
-    """What was set, by the user and by the preset; everything else is the default."""
+    """What the user set; the display says what a preset chose, and everything else is the default."""
 
     def words(settings: dict[str, Any]) -> str:
         return "  ".join(f"{name}={value!r}" for name, value in settings.items())
@@ -117,6 +119,4 @@ def _resolved(parsed: Parsed) -> str:
     lines = [f"env {parsed.env}"]
     if parsed.given:
         lines.append(f"set: {words(parsed.given)}")
-    if parsed.preset:
-        lines.append(f"preset for this task: {words(parsed.preset)}")
     return "\n".join(lines)

@@ -6,6 +6,7 @@ import shlex
 
 from recollect.display import words
 from recollect.display.state import State
+from recollect.envs.named import is_importing
 
 REASONS = {
     "steps": ("finished", "all steps made"),
@@ -50,7 +51,9 @@ def commands(state: State, reason: str) -> list[str]:
     if state.run is None:
         return []
     folder = shlex.quote(state.run)
+    env = state.training.agent.env
+    own = f" --env {shlex.quote(env)}" if isinstance(env, str) and is_importing(env) else ""
     kind, _ = outcome(reason)
     if reason == "interrupt" or (kind == "failed" and state.checkpoint is not None):
-        return [f"recollect resume {folder}", f"recollect report {folder}"]
+        return [f"recollect resume {folder}{own}", f"recollect report {folder}"]
     return [f"recollect report {folder}"]

@@ -70,8 +70,10 @@ def count(value: float | None) -> str:
 
 
 def share(value: float | None) -> str:
-    """A fraction in percent."""
-    return ABSENT if value is None or not math.isfinite(value) else f"{100 * value:.0f}%"
+    """A fraction in percent; how far an explained variance is below 0 tells nothing."""
+    if value is None or not math.isfinite(value):
+        return ABSENT
+    return "below 0" if value < -1 else f"{100 * value:.0f}%"
 
 
 def duration(seconds: float | None) -> str:

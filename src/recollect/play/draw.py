@@ -27,7 +27,7 @@ UNITS = 42
 PAPER, PANEL, EMPTY, GRID = "#ffffff", "#f4f5f7", "#e6e9ee", "#d9dde3"
 INK, MUTED, BAR = "#1c2430", "#77808e", "#a9b4c6"
 ACCENT, GOOD, BAD = "#2357c5", "#2c8a4b", "#c8442c"
-POSITIVE, MIDDLE, NEGATIVE = (28, 78, 184), (255, 255, 255), (200, 68, 44)
+POSITIVE, MIDDLE, NEGATIVE = (196, 98, 22), (255, 255, 255), (28, 78, 184)
 
 SHADES = 10
 """Of each colour of the heatmap."""
@@ -290,7 +290,7 @@ def _normals(view: _View, box: Box, choice: Choice, reach: tuple[float, float]) 
 
 
 def _colours(values: np.ndarray) -> np.ndarray:
-    """Numbers in [-1, 1] as colours uint8 [..., 3]: red, white, blue."""
+    """Numbers in [-1, 1] as colours uint8 [..., 3]: blue, white, orange, as in the report."""
     # Few shades, because a GIF grows with them.
     x = (np.nan_to_num(values).clip(-1, 1)[..., None] * SHADES).round() / SHADES
     strength = np.abs(x) ** 0.8  # small activity should be seen, too

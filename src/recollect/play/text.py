@@ -94,10 +94,10 @@ class MemoryBar:
         self.limit = np.maximum(np.nan_to_num(largest.max(0)), 1e-9)
 
     def text(self, trace: Trace, step: int) -> Text:
-        """The bar of one step: blue where positive, red where negative."""
+        """The bar of one step: blue where negative, orange where positive, as in the report."""
         bar = Text()
         for x in np.nan_to_num(trace.memory[step, self.order] / self.limit):
-            style = "dim" if abs(x) < 0.05 else "bright_blue" if x > 0 else "bright_red"
+            style = "dim" if abs(x) < 0.05 else "dark_orange" if x > 0 else "bright_blue"
             bar.append(BLOCKS[min(int(abs(x) * len(BLOCKS)), len(BLOCKS) - 1)], style)
         return bar
 
@@ -105,7 +105,7 @@ class MemoryBar:
         """What the blocks mean."""
         shown = len(self.order)
         which = f"the {shown} liveliest of {self.units} units" if shown < self.units else "all units"
-        signs = "; blue is positive, red negative" if colours else ""
+        signs = "; orange is positive, blue negative" if colours else ""
         return f"memory: {which} before each step, higher is further from 0{signs}"
 
 

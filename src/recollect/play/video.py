@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recollect import storage
 from recollect.errors import ConfigError, RecollectError
 from recollect.play.frames import Film
 
@@ -35,13 +36,15 @@ def write_film(film: Film, path: str | Path, *, fps: float | None = None) -> Pat
     rate = fps if fps is not None else min(film.fps or FAST, FAST) if film.frames else SLOW
     if not 0 < rate <= 100:
         raise ConfigError(f"fps = {rate}: give a number above 0 and up to 100")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.stem}.part{path.suffix.lower()}")
-    try:
-        (_write_gif if path.suffix.lower() == ".gif" else _write_mp4)(film, part, rate)
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with storage.writing(f"{path} could not be written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.stem}.part{path.suffix.lower()}")
+        try:
+            part.touch()  # a place that cannot be written shows here, where no encoder words the error
+            (_write_gif if path.suffix.lower() == ".gif" else _write_mp4)(film, part, rate)
+            os.replace(part, path)
+        finally:
+            part.unlink(missing_ok=True)
     return path
 
 
@@ -50,6 +53,8 @@ def check_path(path: str | Path) -> Path:
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{path}: a video is a .gif or an .mp4 file; name it {path.stem or 'play'}.gif")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder: name a file in it, such as {path / 'play.gif'}")
     _need("PIL", "pillow", "videos")
     if path.suffix.lower() == ".mp4":
         _need("imageio_ffmpeg", "imageio-ffmpeg", "MP4 files")

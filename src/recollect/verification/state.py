@@ -204,7 +204,7 @@ class Learner:
 
     def __init__(self) -> None:
         self.log_prob = self.value = self.forgotten = 0.0
-        self.chunks = 0
+        self.chunks = self.carried = 0
         self.tolerance = 0.0
 
     @torch.no_grad()
@@ -229,6 +229,7 @@ class Learner:
             )
         self.log_prob, self.value = max(self.log_prob, log_prob), max(self.value, value)
         self.chunks += chunks.count
+        self.carried += int((~chunks.first[0]).sum())
         if scene.trial.policy.has_memory:
             other = tree.map(torch.zeros_like, chunks.state)
             self.forgotten = max(
@@ -267,6 +268,8 @@ class Learner:
         )
         if self.forgotten == 0:
             return found
+        if self.carried == 0:
+            return f"{found}; every chunk starts with an episode, so that none needs a stored state"
         found += f"; a forgotten state would show as {small(self.forgotten)}"
         if self.forgotten < 10 * self.tolerance:
             raise Doubt(
