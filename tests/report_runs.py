@@ -105,6 +105,7 @@ def make_run(
     metrics: list[dict[str, Any]] | None = None,
     evaluations: list[float] | None = None,
     traces: list[dict[str, Any]] | None = None,
+    preset: dict[str, Any] | None = None,
     **status: Any,
 ) -> Path:
     """The folder of a run as it might lie on a disk."""
@@ -118,7 +119,7 @@ def make_run(
             "name": name or path.name,
             "env": env,
             "config": config or make_config(env_kwargs={"horizon": 20}),
-            "preset": {},
+            "preset": preset or {},
             "versions": {"recollect": "0.1.0", "torch": "2.13.0"},
             "git": {"commit": "0123456789abcdef", "dirty": True},
             "machine": {"system": "Linux", "cpu": "x", "cores": 2, "memory": "8 GiB", "gpu": None},

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import recollect as rc
-from recollect import cli
+from recollect import cli, trace
 from recollect.errors import RecollectError
 from recollect.metrics import GLOSSARY
 from recollect.reports import bootstrap_interval, iqm, page, played, write_report
@@ -220,6 +220,13 @@ def test_the_head_of_a_run(tmp_path: Path):
     assert (head["state"], head["reason"]) == ("failed", "EnvError: reward is nan")
 
 
+def test_the_plan_is_that_of_the_run_as_it_was_resumed(tmp_path: Path):
+    longer = make_run(tmp_path / "longer", config=make_config(steps=50_000), end=181_920)
+    assert header(read_folder(longer))["planned"] == 181_920
+    older = make_run(tmp_path / "older", config=make_config(steps=50_000))
+    assert header(read_folder(older))["planned"] == 50_000
+
+
 def test_time_by_stage_is_the_inverse_of_speed(tmp_path: Path):
     data = gather_run(read_folder(make_run(tmp_path / "run")), [])
     shares = dict(zip(data["speed"]["stages"], data["speed"]["overall"]))
@@ -260,6 +267,18 @@ def test_whatever_is_missing_or_damaged_the_report_is_written(tmp_path: Path, mi
     assert data_of(write_report(run, play=False))["kind"] == "run"
     (run / missing).write_text('{"a": [1, 2\n]]')
     assert data_of(write_report(run, play=False))["kind"] == "run"
+
+
+def test_numbers_that_json_does_not_know_and_options_that_no_task_takes(tmp_path: Path):
+    strange = {"noise": math.inf, "scales": [math.nan, 1.0], "huge": 10**400}
+    run = make_run(tmp_path / "run", config=make_config(env_kwargs=strange), steps="many", seconds=10**400)
+    data = data_of(write_report(run, play=False))
+    assert data["run"]["env_kwargs"] == {"noise": None, "scales": [None, 1.0], "huge": 10**400}
+    assert (data["run"]["steps"], data["run"]["seconds"]) == (81920, None)
+    other = make_run(tmp_path / "other", env="t-maze", config=make_config(env_kwargs={"length": 10**30}))
+    assert data_of(write_report([run, other], tmp_path / "both.html"))["kind"] == "comparison"
+    for env, options in (("delayed-cue", {"device": "nonsense"}), ("t-maze", {"length": 10**30})):
+        assert known_task(env, options) is None
 
 
 def test_a_run_with_a_single_row_of_nulls(tmp_path: Path):
@@ -319,6 +338,23 @@ def test_files_that_are_no_episodes_are_told_not_raised(tmp_path: Path):
     assert any("broken.json cannot be shown" in text for text in problems)
 
 
+@pytest.mark.parametrize("steps", ["abc", [], {}, math.inf, math.nan, -1])
+def test_an_episode_of_no_checkpoint_is_told_not_raised(tmp_path: Path, steps: Any):
+    folder = make_run(tmp_path / "run", traces=[make_trace(), make_trace(checkpoint_steps=steps)])
+    data = data_of(write_report(folder, play=False))
+    assert len(data["episodes"]) == 1
+    (note,) = data["episode_notes"]
+    assert note.startswith("1.json cannot be shown")
+
+
+def test_episodes_nested_too_deep_or_of_overflowing_numbers_are_told_not_raised(tmp_path: Path):
+    folder = make_run(tmp_path / "run", traces=[make_trace() | {"units": 10**400}]) / "episodes"
+    (folder / "deep.json").write_text('{"format": 1, "reward": ' + "[" * 200_000 + "]" * 200_000 + "}")
+    episodes, problems = read_episodes(folder)
+    assert episodes == []
+    assert len(problems) == 2
+
+
 def test_lists_of_numbers_are_no_words():
     trace = make_trace(60, words=[f"[{t} 0.5]" for t in range(60)])
     assert pack(trace)["words"] is None
@@ -330,7 +366,7 @@ def test_lists_of_numbers_are_no_words():
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("runs") / "tiny"
-    settings = {"num_envs": 4, "rollout": 16, "chunk": 16, "epochs": 1, "threads": 1}
+    settings: dict[str, Any] = {"num_envs": 4, "rollout": 16, "chunk": 16, "epochs": 1, "threads": 1}
     rc.train("delayed-cue", steps=64, env_kwargs={"horizon": 4}, run=str(path), progress=False, **settings)
     return path
 
@@ -364,6 +400,52 @@ def test_another_checkpoint_is_played_anew(trained: Path, monkeypatch: pytest.Mo
     with pytest.raises(pytest.fail.Exception):
         write_report(trained)
     assert loaded
+
+
+def _twice(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What the page of a run shows, and then, after the run went back and made its last steps again."""
+    settings: dict[str, Any] = {"num_envs": 4, "rollout": 16, "chunk": 16, "epochs": 1, "threads": 1}
+    settings |= {"learning_rate": 0.1, "checkpoint_every": 64, "run": str(path), "progress": False}
+    rc.train("CartPole-v1", steps=192, **settings)
+    before = data_of(write_report(path))
+    rc.resume(path, checkpoint=64, progress=False)
+    return before, data_of(write_report(path, play=False))
+
+
+def test_episodes_of_weights_that_are_no_more_are_neither_shown_nor_kept(tmp_path: Path):
+    """A run that went back comes to the same steps with other weights, on an env with episodes of its own."""
+    run = tmp_path / "run"
+    before, between = _twice(run)
+    assert Run(run).checkpoint("last").name == "000000000192"
+    assert len(before["episodes"]) == 3
+    assert before["episode_notes"] == []
+    assert between["episodes"] == []
+    assert "went back" in between["episode_notes"][0]
+    after = data_of(write_report(run))
+    assert [episode["checkpoint_steps"] for episode in after["episodes"]] == [192] * 3
+    assert after["episode_notes"] == []
+    assert [e["value"] for e in after["episodes"]] != [e["value"] for e in before["episodes"]]
+
+
+def test_success_by_memory_length_belongs_to_the_weights(trained: Path):
+    write_report(trained)
+    file = trained / played.LENGTHS
+    kept = file.read_text()
+    assert data_of(write_report(trained, play=False))["lengths"] is not None
+    write(file, json.loads(kept) | {"weights": "those of another day"})
+    assert data_of(write_report(trained, play=False))["lengths"] is None
+    write(file, json.loads(kept) | {"checkpoint_steps": 10**6})  # it was dropped
+    assert data_of(write_report(trained, play=False))["lengths"] is None
+    assert data_of(write_report(trained))["lengths"] is not None
+    assert file.read_text() == kept
+
+
+def test_of_fewer_episodes_than_before_none_is_left_over(trained: Path, monkeypatch: pytest.MonkeyPatch):
+    write_report(trained)
+    (trained / "episodes" / "report.json").unlink()
+    record = trace.record
+    monkeypatch.setattr(trace, "record", lambda *args, **named: record(*args, **named)[:1])
+    assert len(data_of(write_report(trained))["episodes"]) == 1
 
 
 def test_what_cannot_be_played_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -497,6 +579,54 @@ def test_several_worlds_get_a_panel_each_and_a_normalised_score(tmp_path: Path):
     assert (overall["runs"], overall["iqm"]) == (2, 0.5)  # one at the best, one at the memoryless return
 
 
+CUE_PRESET = {"steps": 100_000}
+MAZE_PRESET = {"steps": 150_000, "entropy": 0.03}
+
+
+def _of_presets(root: Path, name: str, *, presets: bool = True, **changes: Any) -> list[Path]:
+    """A run of the delayed cue at its best, and one of the maze at the memoryless return."""
+    runs = []
+    for env, chosen, final in (("delayed-cue", CUE_PRESET, 1.0), ("t-maze", MAZE_PRESET, 0.5)):
+        preset = {k: v for k, v in chosen.items() if k not in changes} if presets else {}
+        config = make_config(env_kwargs={}, **preset | changes)
+        path = root / f"{name}-{env}"
+        runs.append(make_run(path, env=env, config=config, evaluations=[final], preset=preset))
+    return runs
+
+
+def _overall(runs: list[Path]) -> list[tuple[str, int, float]]:
+    data = gather_comparison([read_folder(path) for path in runs])
+    return [(row["label"], row["runs"], row["iqm"]) for row in data["overall"]]
+
+
+def test_what_presets_chose_for_their_tasks_keeps_no_runs_apart(tmp_path: Path):
+    runs = _of_presets(tmp_path, "lstm")
+    assert _overall(runs) == [("all runs", 2, 0.5)]
+    runs += _of_presets(tmp_path, "gru", core="gru")
+    assert _overall(runs) == [("core=lstm", 2, 0.5), ("core=gru", 2, 0.5)]
+
+
+def test_a_setting_by_hand_is_no_choice_of_a_preset(tmp_path: Path):
+    runs = _of_presets(tmp_path, "plain") + _of_presets(tmp_path, "bold", entropy=0.2)
+    assert _overall(runs) == [("entropy=0.01", 2, 0.5), ("entropy=0.2", 2, 0.5)]
+
+
+def test_runs_with_and_without_presets_are_kept_apart(tmp_path: Path):
+    runs = _of_presets(tmp_path, "with") + _of_presets(tmp_path, "without", presets=False)
+    assert _overall(runs) == [("preset=on", 2, 0.5), ("preset=off", 2, 0.5)]
+
+
+def test_of_a_core_the_preset_chooses_the_gates_only(tmp_path: Path):
+    runs = []
+    for core in ("lstm", "gru"):
+        gates = {"name": core, "chrono": 120}
+        long = {"config": make_config(env_kwargs={"horizon": 120}, core=gates), "preset": {"core": "gates"}}
+        runs.append(make_run(tmp_path / f"{core}-cue", evaluations=[1.0], **long))
+        short = make_config(env_kwargs={}, core=core)
+        runs.append(make_run(tmp_path / f"{core}-maze", env="t-maze", config=short, evaluations=[0.5]))
+    assert _overall(runs) == [("core=lstm", 2, 0.5), ("core=gru", 2, 0.5)]
+
+
 def test_a_comparison_of_runs_without_anything(tmp_path: Path):
     runs = [make_run(tmp_path / name, metrics=[], evaluations=[]) for name in "ab"]
     data = data_of(write_report(runs, tmp_path / "c.html"))
@@ -522,3 +652,16 @@ def test_the_command_prints_the_path(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.strip() == str(run / "report.html")
     assert cli.main(["report", str(tmp_path / "nowhere")]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("out", [".", "", "folder"])
+def test_a_folder_is_no_place_for_a_report(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    run = make_run(tmp_path / "run")
+    (tmp_path / "folder").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["report", str(run), "--out", out]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "is a folder, and a report is a file" in said
+    assert str(Path(out) / "report.html") in said

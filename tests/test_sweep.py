@@ -138,7 +138,7 @@ def test_a_run_that_ended_before_its_last_evaluation_gets_it(swept, tmp_path):
     assert sweep.results()[0].scores[1] is None
     from recollect.sweep.member import evaluate
 
-    evaluate(str(copy / "core=lstm" / "seed-1"), "delayed-cue")
+    evaluate(str(copy / "core=lstm" / "seed-1"))
     assert [json.loads(line)["returns"] for line in file.read_text().splitlines()] == [
         json.loads(line)["returns"] for line in before.splitlines()
     ]
@@ -166,6 +166,50 @@ def test_another_command_in_the_same_folder_is_refused(swept, capsys):
         assert f"recollect sweep --resume {path}" in err
 
 
+def damaged(swept: Path, path: Path, file: str, text: str) -> Path:
+    """A copy of the sweep: one run that is damaged, one that is gone, the others finished."""
+    shutil.copytree(swept, path)
+    (path / "core=lstm" / "seed-0" / file).write_text(text)
+    shutil.rmtree(path / "core=gru" / "seed-1")
+    return path
+
+
+@pytest.mark.parametrize("file", ["run.json", "status.json"])
+def test_a_damaged_run_fails_and_stops_no_other(file, swept, tmp_path, capsys):
+    path = damaged(swept[0], tmp_path / "copy", file, '{"format": ')
+    assert main(["sweep", "--resume", str(path), "--plain"]) == 1
+    out, err = capsys.readouterr()
+    assert states(path) == {
+        "core=lstm/seed-0": "failed",
+        "core=lstm/seed-1": "finished",
+        "core=gru/seed-0": "finished",
+        "core=gru/seed-1": "finished",
+    }
+    ((member, text),) = Sweep.open(path).failures
+    assert member.name == "core=lstm seed 0"
+    assert f"{member.path / file} is damaged" in text
+    assert f"failed: {member.name}\n    {text}" in err
+    assert [line.split()[:4] for line in out.splitlines()[1:3]] == [
+        ["core=lstm", "1", "of", "2"],
+        ["core=gru", "2", *out.splitlines()[2].split()[2:4]],
+    ]
+    assert (path / "report.html").is_file()
+    if file == "run.json":  # what the error proposes
+        assert text.endswith(f"or remove {member.path} to train this run anew")
+        shutil.rmtree(member.path)
+        assert main(["sweep", "--resume", str(path), "--quiet", "--no-report"]) == 0
+        assert set(states(path).values()) == {"finished"}
+
+
+def test_a_dry_run_tells_of_a_damaged_run(swept, tmp_path, capsys):
+    path = damaged(swept[0], tmp_path / "copy", "run.json", "")
+    assert main(["sweep", "--resume", str(path), "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.split()[:3] for line in out.splitlines()] == [["recollect", "train", "delayed-cue"]]
+    assert "would fail: core=lstm seed 0: " in err
+    assert "run.json is damaged" in err
+
+
 # What needs no run -----------------------------------------------------------------------------------------
 
 
@@ -179,18 +223,8 @@ def test_a_dry_run_writes_nothing_and_shows_commands(tmp_path, capsys, monkeypat
     lines = out.splitlines()
     assert len(lines) == 4
     # Every variant with the first seed before any with the second.
-    assert [word for line in lines for word in line.split() if word.startswith(("--core=", "--seed="))] == [
-        *(
-            "--core=lstm",
-            "--seed=3",
-            "--core=gru",
-            "--seed=3",
-            "--core=lstm",
-            "--seed=4",
-            "--core=gru",
-            "--seed=4",
-        )
-    ]
+    words = [[w for w in line.split() if w.startswith(("--core=", "--seed="))] for line in lines]
+    assert words == [[f"--core={core}", f"--seed={seed}"] for seed in (3, 4) for core in ("lstm", "gru")]
     assert lines[0].startswith("recollect train delayed-cue --core=lstm")
     assert "--threads=" in lines[0]
     assert "nothing was started" in err
@@ -212,7 +246,8 @@ def test_threads_that_the_user_chose_stay(tmp_path):
         (["sweep", "delayed-cue", "--task.horizon", "5,-1"], "task.horizon=-1: "),
         (["sweep", "--resume", "."], "is no sweep: it has no sweep.json"),
         (["sweep", "--resume", ".", "--core", "lstm"], "--core would change it"),
-        (["sweep", "delayed-cue", "--resume", "."], "delayed-cue would change it"),
+        (["sweep", "--resume", ".", "--seeds", "3"], "--seeds would change it"),
+        (["sweep", "a:A", "--resume", ".", "--env=b:B"], "the env is a:A, and --env says b:B"),
         (["sweep", "delayed-cue", "--out", "full"], "full is not empty and holds no sweep"),
     ],
 )
@@ -223,19 +258,6 @@ def test_what_is_wrong_is_told_before_anything_is_written(words, message, tmp_pa
     assert main(words) == 2
     assert message in capsys.readouterr().err
     assert [p.name for p in tmp_path.rglob("*")] == ["full", "letter.txt"]
-
-
-def test_a_damaged_or_foreign_sweep_is_refused(tmp_path):
-    for text, message in {
-        "{": "is damaged",
-        '{"format": 1}': "is damaged",
-        '{"format": 99}': "update Recollect",
-        '{"format": 1, "seeds": [0], "files": {}, "variants": '
-        '[{"label": "", "folder": "../x", "env": "e", "flags": [], "runs": []}]}': "is damaged",
-    }.items():
-        (tmp_path / "sweep.json").write_text(text)
-        with pytest.raises(RecollectError, match=message):
-            Sweep.open(tmp_path)
 
 
 def test_the_runs_read_copies_of_config_files(tmp_path, monkeypatch):
@@ -361,12 +383,12 @@ def test_killed_then_interrupted_then_finished(tmp_path, capsys, monkeypatch):
     helper.start()
     assert main([word for word in command if word != "--quiet"]) == 130
     helper.join(doomed.TIMEOUT)
-    assert "recollect sweep --resume gated" in capsys.readouterr().err
+    assert "Go on: recollect sweep gated.py:Gated --resume gated" in capsys.readouterr().err
     assert states(tmp_path / "gated") == {"runs/seed-0": "stopped"}
     assert Run(run).status["steps"] == 96
 
     # And once more, now to the end: every step was trained once.
-    assert main(["sweep", "--resume", "gated", "--quiet", "--no-report"]) == 0
+    assert main(["sweep", "gated.py:Gated", "--resume", "gated", "--quiet", "--no-report"]) == 0
     assert [event["kind"] for event in Run(run).events() if event["kind"] != "checkpoint"] == [
         *("start", "stop", "resume", "stop", "resume", "stop")
     ]

@@ -318,7 +318,7 @@ class Agent:
             return "the env of this agent is not known by name: give it again with env=... (--env)"
         return (
             f"the env of this agent is somebody's own code, {self._code}, which is never imported by itself: "
-            f"give it again with env={self._code!r} (--env {self._code})"
+            f"if you trust it, give it again with env={self._code!r} (--env {self._code})"
         )
 
     def _starts(self, episode_start: Any, rows: int) -> torch.Tensor:

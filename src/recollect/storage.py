@@ -176,10 +176,10 @@ def checksum(description: dict[str, Any]) -> str:
 def read(path: Path) -> Saved:
     """Read and verify an agent's folder."""
     file = path / "agent.json"
-    if not path.exists() and not path.with_name(f".{path.name}-old").is_dir():
+    if not path.exists() and not (path.parent / f".{path.name}-old").is_dir():
         raise RecollectError(f"there is no folder {path}: give that of a run, or of a saved agent")
     if not file.is_file():
-        old = path.with_name(f".{path.name}-old")
+        old = path.parent / f".{path.name}-old"
         hint = f". A save was cut short: {old} holds the one before" if old.is_dir() else ""
         raise RecollectError(
             f"{path} holds no agent: {file.name} is missing. Agent.save writes such a folder"
@@ -385,7 +385,7 @@ def _swap(new: Path, path: Path) -> None:
     """Put ``new`` in the place of ``path``."""
     old = None
     if path.exists():
-        old = path.with_name(f".{path.name}-old")
+        old = path.parent / f".{path.name}-old"
         shutil.rmtree(old, ignore_errors=True)
         path.rename(old)
     try:

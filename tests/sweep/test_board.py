@@ -13,7 +13,7 @@ from rich.console import Console
 from recollect.errors import ConfigError
 from recollect.sweep import board as module
 from recollect.sweep.board import make_board
-from recollect.sweep.member import Member, last_row
+from recollect.sweep.member import Member, Progress, last_row
 from recollect.sweep.plan import Variant
 
 
@@ -49,6 +49,16 @@ def test_progress_of_a_run(tmp_path):
     assert (first.steps, first.fraction, first.left, first.mean_return) == (50, 0.5, 10.0, 0.25)
     assert (second.left, second.mean_return, second.evaluation) == (15.0, None, 0.875)
     assert (third.fraction, third.left, third.evaluation) == (0.0, None, None)
+
+
+@pytest.mark.parametrize("line", ["[]", "3", '{"steps": "x", "end": [], "mean": "y", "seconds": NaN}'])
+def test_what_is_damaged_is_as_if_it_was_not_there(line, tmp_path):
+    """The table of all runs is drawn, whatever the files of one hold."""
+    member, *_ = members(tmp_path)
+    for file in ("status.json", "metrics.jsonl", "evaluations.jsonl"):
+        (member.path / file).write_text(f"{line}\n")
+    assert member.progress() == Progress()
+    assert member.score() is None
 
 
 @pytest.mark.parametrize("size", [10, 5000, 50_000])

@@ -32,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect sweep delayed-cue,t-maze --core lstm,none      several envs\n"
         "  recollect sweep t-maze --task.length 10,50 --dry-run     check and show\n"
         "  recollect sweep --resume runs/sweep-t-maze-1f2e3d        go on\n"
+        "  recollect sweep my:Env --resume runs/mine                own code is named again\n"
     )
     parser.add_argument("env", nargs="?", help="as in recollect train; several with commas between them")
     parser.add_argument("--seeds", type=int, help="seeds of every variant, from --seed on (default: 1)")
@@ -77,21 +78,30 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
 def _opened(args: argparse.Namespace, flags: list[str]) -> Sweep:
     from recollect.errors import ConfigError
     from recollect.sweep import Sweep
+    from recollect.sweep.plan import take
 
-    given = [args.env, *flags] if args.env else list(flags)
+    named, given = take(flags, "--env")
+    if args.env is not None and named is not None:
+        raise ConfigError(f"the env is {args.env}, and --env says {named}: keep one of them")
     given += [f"--{name}" for name in ("seeds", "out") if getattr(args, name) is not None]
     if given:
         raise ConfigError(
             f"--resume goes on with a sweep as it was planned, and {given[0]} would change it: leave it out, "
             "or begin another sweep without --resume"
         )
-    return Sweep.open(args.resume)
+    return Sweep.open(args.resume, env=args.env if named is None else named)
 
 
 def _show_commands(sweep: Sweep, jobs: int | None) -> None:
     """What would be started, ready to be copied."""
+    from recollect.errors import RecollectError
+
     for member in sweep.to_do(jobs)[0]:
-        _, *words = member.command() or []
+        try:
+            _, *words = member.command() or []
+        except RecollectError as error:
+            print(f"would fail: {member.name}: {error}", file=sys.stderr)
+            continue
         print(shlex.join(["recollect", *words[2:]] if words[:2] == ["-m", "recollect"] else words))
     print(f"{_opening(sweep, jobs)}; nothing was started", file=sys.stderr)
 

@@ -80,9 +80,9 @@ class State:
             self.staleness = metrics["staleness"]
 
     def evaluated(self, evaluation: Evaluation) -> Score:
-        """An evaluation was made."""
+        """An evaluation was made. Of equals the later is the best, as in ``Run.is_better``."""
         score = self.evaluation = Score.of(evaluation, self.training.steps)
-        if self.best is None or score.mean > self.best[0]:
+        if math.isfinite(score.mean) and (self.best is None or score.mean >= self.best[0]):
             self.best = (score.mean, score.steps)
         return score
 

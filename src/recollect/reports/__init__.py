@@ -6,11 +6,12 @@ import datetime
 from collections.abc import Sequence
 from pathlib import Path
 
+from recollect import storage
 from recollect.errors import RecollectError
 from recollect.reports.compare import gather_comparison
 from recollect.reports.data import gather_run
 from recollect.reports.folder import read_folder
-from recollect.reports.page import render, write_atomically
+from recollect.reports.page import render
 from recollect.reports.played import play as play_missing
 from recollect.reports.statistics import bootstrap_interval, iqm
 from recollect.runs import Run
@@ -34,17 +35,21 @@ def write_report(
     if not paths:
         raise RecollectError("report: no run is given. Name the folder of one, or of several to compare them")
     folders = [read_folder(path) for path in paths]
+    place = Path(out) if out is not None else (paths[0] if len(paths) == 1 else Path()) / "report.html"
+    if place.is_dir():  # before anything is played
+        raise RecollectError(
+            f"{place} is a folder, and a report is a file: name one in it, such as {place / 'report.html'}"
+        )
     if len(folders) == 1:
         data = gather_run(folders[0], play_missing(folders[0]) if play else [])
         title = f"{folders[0].name} · Recollect"
-        place = paths[0] / "report.html"
     else:
         data = gather_comparison(folders)
         title = f"{len(folders)} runs · Recollect"
-        place = Path("report.html")
-    place = place if out is None else Path(out)
     data["made"] = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    write_atomically(place, render(data, title))
+    with storage.writing(f"{place.parent} could not be made"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+    storage.write_atomically(place, render(data, title))
     return place
 
 

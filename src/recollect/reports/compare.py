@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from recollect.reports.configs import INCIDENTAL, differences, experiment, flatten, label, words
+from recollect.reports.configs import asked, default_values, differences, experiment, flatten, label, words
 from recollect.reports.data import header
 from recollect.reports.folder import Folder
 from recollect.reports.statistics import Band, Curve, bootstrap_interval, common_band, iqm
@@ -156,24 +156,52 @@ def _overall(groups: Sequence[Group], worlds: int) -> list[Row]:
     """
     if worlds < 2:
         return []
-    kept = frozenset({ENV})
-    all_settings = [_without_world(_settings(group.folders[0])) for group in groups]
-    names = differences(all_settings, INCIDENTAL | kept)
-    found: dict[Any, list[Group]] = {}
-    for group, settings in zip(groups, all_settings):
-        found.setdefault(experiment(settings), []).append(group)
+    found = _tried_alike(groups, (_asked, _asked_of_preset, _exact))
+    names = differences([settings for settings, _ in found])
     rows = []
-    for members in found.values():
+    for settings, members in found:
         scores, strata = [], []
         for group in members:
             for score in _normalised(group):
                 scores.append(score)
                 strata.append(group.world)
         if len(set(strata)) > 1:
-            settings = _without_world(_settings(members[0].folders[0]))
-            row = {"label": label(settings, names) or "all runs", "runs": len(scores)}
+            shown = default_values(members[0].folders[0].config) | settings
+            row = {"label": label(shown, names) or "all runs", "runs": len(scores)}
             rows.append(row | _summary(scores, strata))
     return rows
+
+
+def _tried_alike(
+    groups: Sequence[Group], views: Sequence[Callable[[Group], Row]]
+) -> list[tuple[Row, list[Group]]]:
+    """Groups whose settings are the same in the first view, with these settings.
+
+    Where that mixes two groups of one world, which do differ, the next view tells them apart.
+    """
+    view, *finer = views
+    found: dict[Any, list[Group]] = {}
+    for group in groups:
+        found.setdefault(experiment(view(group)), []).append(group)
+    rows = []
+    for members in found.values():
+        is_mixed = len({group.world for group in members}) < len(members)
+        rows += _tried_alike(members, finer) if is_mixed and finer else [(view(members[0]), members)]
+    return rows
+
+
+def _asked(group: Group) -> Row:
+    """Without what the preset of each task chose: that differs from task to task by design."""
+    first = group.folders[0]
+    return _without_world(asked(first.config, first.preset))
+
+
+def _asked_of_preset(group: Group) -> Row:
+    return _asked(group) | {"preset": "on" if group.folders[0].preset else "off"}
+
+
+def _exact(group: Group) -> Row:
+    return _without_world(_settings(group.folders[0]))
 
 
 def _without_world(settings: Row) -> Row:

@@ -90,6 +90,20 @@ def config_rows(config: Row, preset: Row) -> list[Row]:
     return rows
 
 
+def asked(config: Row, preset: Row) -> Row:
+    """The flat settings that somebody asked for: those that are neither a default nor the preset's choice.
+
+    Of a core, a preset chooses the gates and never the kind.
+    """
+    defaults = default_values(config)
+    return {
+        name: value
+        for name, value in flatten(config).items()
+        if (name == "core" or name.split(".")[0] not in preset)
+        and _key(value) != _key(defaults.get(name, MISSING))
+    }
+
+
 def differences(configs: Sequence[Row], ignoring: frozenset[str] = INCIDENTAL) -> list[str]:
     """The flat names in which flat configs differ, in their order."""
     names = dict.fromkeys(name for config in configs for name in config if name not in ignoring)

@@ -11,7 +11,7 @@ from recollect.reports.configs import config_rows
 from recollect.reports.episodes import read_episodes
 from recollect.reports.folder import Folder
 from recollect.reports.healthy import GAUGES, Judged, judge
-from recollect.reports.played import read_lengths
+from recollect.reports.played import is_outdated, outdated_episodes, read_lengths
 from recollect.reports.thinning import column, curve, number, plain, rounded
 from recollect.reports.worlds import action_words, known_task, levels, memory_lengths
 from recollect.tasks import Task
@@ -39,7 +39,10 @@ def gather_run(folder: Folder, notes: list[str]) -> Row:
     task = known_task(folder.env, folder.env_kwargs)
     known = levels(task)
     gauges, others = _diagnostics(folder)
-    episodes, problems = read_episodes(folder.path / "episodes")
+    outdated = outdated_episodes(folder)
+    episodes, problems = read_episodes(folder.path / "episodes", outdated)
+    if outdated:
+        problems.append("Episodes of weights that the run has dropped since, as it went back, are left out.")
     return {
         "kind": "run",
         "run": header(folder),
@@ -55,7 +58,7 @@ def gather_run(folder: Folder, notes: list[str]) -> Row:
         "length_notes": _length_notes(task, notes),
         "speed": _speed(folder),
         "events": _events(folder),
-        "config": config_rows(folder.config, _preset(folder)),
+        "config": config_rows(folder.config, folder.preset),
         "problems": folder.problems,
     }
 
@@ -74,7 +77,7 @@ def header(folder: Folder) -> Row:
         "env_kwargs": folder.env_kwargs,
         "state": str(status.get("state") or "unknown"),
         "reason": REASONS.get(reason, reason.removeprefix("error: ")),
-        "planned": folder.config.get("steps"),
+        "planned": _whole(status.get("end")) or _whole(folder.config.get("steps")),
         "steps": folder.steps,
         "updates": _whole(status.get("updates", last.get("updates"))),
         "episodes": _whole(status.get("episodes", last.get("episodes"))),
@@ -135,11 +138,6 @@ def _best(best: Any) -> Row | None:
 def _whole(value: Any) -> int | None:
     value = number(value)
     return None if math.isnan(value) else int(value)
-
-
-def _preset(folder: Folder) -> Row:
-    preset = folder.description.get("preset")
-    return preset if isinstance(preset, dict) else {}
 
 
 def _diagnostics(folder: Folder) -> tuple[list[Row], list[Row]]:
@@ -210,7 +208,7 @@ def _in_units_of_value(rows: list[Row]) -> np.ndarray:
 
 def _lengths(folder: Folder) -> Row | None:
     data = read_lengths(folder)
-    if data is None or not data["points"]:
+    if data is None or not data["points"] or is_outdated(folder, data):
         return None
     names = ("length", "mean", "low", "high", "best", "memoryless")
     points = [p for p in data["points"] if isinstance(p, dict) and not math.isnan(number(p.get("length")))]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from recollect.reports.folder import read_json
-from recollect.reports.thinning import plain, rounded
+from recollect.reports.thinning import number, plain, rounded
 
 Row = dict[str, Any]
 
+INDEX = "report.json"
+"""Beside the episodes: which of them the report played, and with which weights."""
 SHOWN = 6
 """The most episodes of a report."""
 STEPS = 2000
@@ -26,24 +28,30 @@ PICTURES = 400_000
 """The most characters of pictures of an episode: beyond, only every second, third, ... is kept."""
 
 
-def read_episodes(folder: Path) -> tuple[list[Row], list[str]]:
+def read_episodes(folder: Path, outdated: Collection[str] = ()) -> tuple[list[Row], list[str]]:
     """The recorded episodes in a folder, ready for the page, and a sentence on each that is not.
 
-    Those of the latest weights come first.
+    Those of the latest weights come first; files whose names are ``outdated`` are left out.
     """
     found, problems = [], []
     for path in sorted(folder.glob("*.json")):
+        if path.name == INDEX or path.name in outdated:
+            continue
         trace = read_json(path)
         if not isinstance(trace, dict) or trace.get("format") != 1:
             problems.append(f"{path.name} is no recorded episode that this version reads.")
             continue
-        found.append((path, trace))
-    found.sort(key=lambda pair: -int(pair[1].get("checkpoint_steps") or 0))
+        steps = number(trace.get("checkpoint_steps", 0))
+        if not steps >= 0:
+            problems.append(f"{path.name} cannot be shown: its checkpoint_steps are no count.")
+            continue
+        found.append((path, trace, steps))
+    found.sort(key=lambda episode: -episode[2])
     packed = []
-    for path, trace in found[:SHOWN]:
+    for path, trace, _ in found[:SHOWN]:
         try:
             packed.append(pack(trace))
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except Exception as error:  # there is no end to what a damaged file may hold
             problems.append(f"{path.name} cannot be shown ({type(error).__name__}: {error}).")
     if len(found) > SHOWN:
         problems.append(f"{len(found) - SHOWN} more episodes are recorded; the latest {SHOWN} are shown.")

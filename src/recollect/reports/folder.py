@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.errors import RecollectError
-from recollect.reports.thinning import in_order
+from recollect.reports.thinning import in_order, number
 from recollect.runs import Run
 
 Row = dict[str, Any]
@@ -62,10 +62,17 @@ class Folder:
         return ppo if isinstance(ppo, dict) else {}
 
     @property
+    def preset(self) -> Row:
+        """The settings that were chosen for the task beside the user's own."""
+        preset = self.description.get("preset")
+        return preset if isinstance(preset, dict) else {}
+
+    @property
     def steps(self) -> int:
         """Env steps made, by the status or else the last row of metrics."""
         last = self.metrics[-1]["steps"] if self.metrics else 0
-        return int(self.status.get("steps") or last)
+        made = number(self.status.get("steps"))
+        return int(made if made > 0 else last)
 
 
 def read_folder(path: Path) -> Folder:
@@ -91,7 +98,7 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file; None if it is not there or is no JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
 
 
@@ -126,7 +133,7 @@ def _lines(path: Path, problems: list[str]) -> list[Row]:
     for i, line in enumerate(lines):
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             bad += bool(line.strip()) and i < len(lines) - 1
             continue
         if isinstance(row, dict):

@@ -6,14 +6,11 @@ import base64
 import hashlib
 import html
 import json
-import os
-import uuid
 from functools import cache
-from importlib.resources import files
-from pathlib import Path
+from importlib import resources
 from typing import Any
 
-from recollect import storage
+from recollect.files import finite
 
 SCRIPTS = (
     "base.js",
@@ -60,7 +57,7 @@ def render(data: dict[str, Any], title: str) -> str:
 
 def to_script_json(data: Any) -> str:
     """JSON that may stand inside a script element: no ``<`` can end it or open a comment."""
-    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    text = json.dumps(finite(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
     # A lone surrogate, from a name that is no text, cannot be written as UTF-8.
@@ -84,16 +81,4 @@ def _style() -> str:
 
 @cache
 def _asset(name: str) -> str:
-    return files("recollect.reports").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file beside its place and rename it: it is there whole or not at all."""
-    with storage.writing(f"{path} could not be written"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
-        try:
-            beside.write_text(text, encoding="utf-8")
-            os.replace(beside, path)
-        finally:
-            beside.unlink(missing_ok=True)
+    return resources.files("recollect.reports").joinpath("assets", name).read_text(encoding="utf-8")

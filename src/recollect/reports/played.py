@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import gymnasium
 
+from recollect import storage
 from recollect.errors import RecollectError
-from recollect.reports.folder import Folder, read_json
-from recollect.reports.page import write_atomically
+from recollect.files import finite
+from recollect.reports.episodes import INDEX
+from recollect.reports.folder import Folder, Row, read_json
+from recollect.reports.thinning import number
 from recollect.reports.worlds import LONGEST, known_task, levels, memory_lengths
-from recollect.runs import Run
+from recollect.runs import CHECKPOINTS, Run
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
@@ -24,7 +28,10 @@ EVALUATED = 100
 """Episodes for each length of memory."""
 SEED = 1_000_003
 """That of evaluations: other episodes than those of training."""
+EPISODES_FOLDER = "episodes"
 LENGTHS = "memory_lengths.json"
+WEIGHTS = "weights"
+"""The key of the checksum of the weights that something was made with."""
 
 
 def play(folder: Folder) -> list[str]:
@@ -38,12 +45,12 @@ def play(folder: Folder) -> list[str]:
     checkpoint = find_checkpoint(folder)
     if checkpoint is None:
         return ["Nothing was played: this run has no checkpoint."]
-    steps = int(checkpoint.name)
+    source = _source(checkpoint)
     todo = [
         what
         for what, is_there in (
-            (_record, _has_episodes(folder, steps)),
-            (_measure, _has_lengths(folder, steps)),
+            (_record, _has_episodes(folder, source)),
+            (_measure, _has_lengths(folder, source)),
         )
         if not is_there
     ]
@@ -52,9 +59,9 @@ def play(folder: Folder) -> list[str]:
     try:
         agent = _load(checkpoint)
         for what in todo:
-            what(folder, agent)
+            what(folder, agent, source)
     except Exception as error:  # an env is anybody's code
-        return [f"Playing with checkpoint {steps:,} failed ({type(error).__name__}: {error})."]
+        return [f"Playing with checkpoint {int(checkpoint.name):,} failed ({type(error).__name__}: {error})."]
     return []
 
 
@@ -67,7 +74,25 @@ def find_checkpoint(folder: Folder) -> Path | None:
     return None
 
 
-def read_lengths(folder: Folder) -> dict[str, Any] | None:
+def is_outdated(folder: Folder, made: Row) -> bool:
+    """Whether the run went back since this was made: the checkpoint it names holds other weights, or is
+    beyond the last."""
+    steps, known = number(made.get("checkpoint_steps")), Run(folder.path).checkpoints()
+    if math.isnan(steps) or not known or made.get(WEIGHTS) is None:
+        return False
+    if steps > int(known[-1].name):
+        return True
+    weights = _source(folder.path / CHECKPOINTS / f"{int(steps):012d}")[WEIGHTS]
+    return weights is not None and weights != made[WEIGHTS]
+
+
+def outdated_episodes(folder: Folder) -> list[str]:
+    """The files of the episodes that a report played before the run went back."""
+    index = _read_index(folder)
+    return index["files"] if is_outdated(folder, index) else []
+
+
+def read_lengths(folder: Folder) -> Row | None:
     """What ``_measure`` wrote; None if there is nothing that can be read."""
     data = read_json(folder.path / LENGTHS)
     is_ours = isinstance(data, dict) and data.get("format") == 1 and isinstance(data.get("points"), list)
@@ -83,17 +108,41 @@ def _is_playable(env: str | None) -> bool:
     return env in gymnasium.registry
 
 
-def _has_episodes(folder: Folder, steps: int) -> bool:
-    traces = map(read_json, (folder.path / "episodes").glob("*.json"))
-    return any(isinstance(trace, dict) and trace.get("checkpoint_steps") == steps for trace in traces)
+def _source(checkpoint: Path) -> Row:
+    """Where something comes from: its env steps and weights. A run that went back and made the same
+    steps again has others."""
+    about = read_json(checkpoint / "agent.json")
+    sums = about.get("sha256") if isinstance(about, dict) else None
+    weights = sums.get("weights.safetensors") if isinstance(sums, dict) else None
+    return {"checkpoint_steps": int(checkpoint.name), WEIGHTS: weights if isinstance(weights, str) else None}
 
 
-def _has_lengths(folder: Folder, steps: int) -> bool:
+def _is_from(made: Row, source: Row) -> bool:
+    return source[WEIGHTS] is not None and all(made.get(name) == value for name, value in source.items())
+
+
+def _read_index(folder: Folder) -> Row:
+    """Which episodes a report played last, and with what."""
+    index = read_json(folder.path / EPISODES_FOLDER / INDEX)
+    is_ours = isinstance(index, dict) and index.get("format") == 1 and isinstance(index.get("files"), list)
+    return index if is_ours else {"files": []}
+
+
+def _has_episodes(folder: Folder, source: Row) -> bool:
+    index = _read_index(folder)
+    if not index["files"] or not _is_from(index, source):
+        return False
+    traces = [read_json(folder.path / EPISODES_FOLDER / str(name)) for name in index["files"]]
+    steps = source["checkpoint_steps"]
+    return all(isinstance(trace, dict) and trace.get("checkpoint_steps") == steps for trace in traces)
+
+
+def _has_lengths(folder: Folder, source: Row) -> bool:
     task = known_task(folder.env, folder.env_kwargs)
     if task is None or not memory_lengths(task)[2]:
         return True
     data = read_lengths(folder)
-    return data is not None and data.get("checkpoint_steps") == steps
+    return data is not None and _is_from(data, source)
 
 
 def _load(checkpoint: Path) -> Agent:
@@ -102,14 +151,18 @@ def _load(checkpoint: Path) -> Agent:
     return load(checkpoint, device="cpu")
 
 
-def _record(folder: Folder, agent: Agent) -> None:
+def _record(folder: Folder, agent: Agent, source: Row) -> None:
     from recollect.trace import record
 
-    for i, trace in enumerate(record(agent, episodes=EPISODES, seed=SEED)):
-        trace.save(folder.path / "episodes" / f"report-{i}.json")
+    traces = record(agent, episodes=EPISODES, seed=SEED)
+    place = folder.path / EPISODES_FOLDER
+    for old in (INDEX, *(f"report-{i}.json" for i in range(EPISODES))):
+        (place / old).unlink(missing_ok=True)  # this time there may be fewer
+    files = [trace.save(place / f"report-{i}.json").name for i, trace in enumerate(traces)]
+    storage.write_atomically(place / INDEX, json.dumps({"format": 1, **source, "files": files}))
 
 
-def _measure(folder: Folder, agent: Agent) -> None:
+def _measure(folder: Folder, agent: Agent, source: Row) -> None:
     """Evaluate at every length of memory that leaves the spaces as they are."""
     task = known_task(folder.env, folder.env_kwargs)
     if task is None:
@@ -135,10 +188,10 @@ def _measure(folder: Folder, agent: Agent) -> None:
         )
     data = {
         "format": 1,
-        "checkpoint_steps": agent.steps,
+        **source,
         "option": option,
         "trained": trained,
         "episodes": EVALUATED,
         "points": points,
     }
-    write_atomically(folder.path / LENGTHS, json.dumps(data))
+    storage.write_atomically(folder.path / LENGTHS, json.dumps(finite(data)))

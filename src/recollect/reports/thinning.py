@@ -34,9 +34,13 @@ def thin(values: np.ndarray, limit: int = POINTS) -> np.ndarray:
 
 def number(value: Any) -> float:
     """A finite number as a float; NaN for everything else, None and booleans among it."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
-    return float(value)
+    try:
+        value = float(value)
+    except OverflowError:  # JSON knows integers of any size
+        return math.nan
+    return value if math.isfinite(value) else math.nan
 
 
 def column(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:

@@ -21,7 +21,13 @@ Each run is a process of its own. The first Ctrl-C (or SIGTERM, or a closed term
 them once, and they save; a second Ctrl-C kills them. If the sweep itself is killed, the system tells its
 runs on Linux, and they save and end; elsewhere they train to their end. The next start of the sweep waits
 a minute for such runs, and goes on from where they are; one that still trains counts as failed until the
-start after that.
+start after that. So does a run whose folder is damaged. Neither stops the others.
+
+Nothing that only a folder names is imported: an env that is code has to be named again to go on with a
+sweep, ``Sweep.open(path, env="module:Env")``.
+
+This package stands above the command line, not below it: its runs are ``recollect train`` and
+``recollect resume``, so that it reads their flags with ``recollect.cli.flags``.
 """
 
 from recollect.sweep.folder import Sweep

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -13,6 +14,7 @@ from recollect import files, storage
 from recollect.about import usable_cores
 from recollect.cli.flags import Parsed
 from recollect.display.words import path as typed
+from recollect.envs.named import is_importing
 from recollect.errors import ConfigError, Interrupted, RecollectError, StorageError
 from recollect.runs import Run
 from recollect.sweep.board import make_board
@@ -32,6 +34,8 @@ class Sweep:
         """``states``: of the runs, by their folders."""
         self.path, self._plan = path, plan
         self._states = states or {}
+        self._is_env_named = True
+        """By the user, and not only by the folder."""
         self._checked: dict[Variant, Parsed] = {}
 
     @classmethod
@@ -56,11 +60,11 @@ class Sweep:
         plan = make_plan(env, settings, seeds)
         path = plan.default_folder if out is None else Path(out)
         if (path / FILE).is_file():
-            found = cls.open(path)
+            found = cls._read(path)
             if found._plan != plan:
                 raise ConfigError(
                     f"{path} holds another sweep: {_difference(found._plan, plan)}. Choose another folder "
-                    f"(--out), or go on with that sweep: recollect sweep --resume {path}"
+                    f"(--out), or go on with that sweep: {found._command}"
                 )
             return found
         others = [p.name for p in path.iterdir() if p.name != "lock"] if path.is_dir() else []
@@ -69,8 +73,25 @@ class Sweep:
         return cls(path, plan)
 
     @classmethod
-    def open(cls, path: str | Path) -> Sweep:
-        """The sweep in a folder."""
+    def open(cls, path: str | Path, *, env: str | None = None) -> Sweep:
+        """The sweep in a folder. Nothing that only the folder names is imported.
+
+        Args:
+            path: the folder.
+            env: its env once more, several with commas between them. Needed to go on with a sweep whose
+                env is your own code (``module:Env``), which the runs import.
+        """
+        sweep = cls._read(path)
+        if env is not None and env != sweep._plan.env:
+            raise ConfigError(
+                f"{path} is a sweep of the env {sweep._plan.env}, not of {env}: go on with it by "
+                f"{sweep._command}"
+            )
+        sweep._is_env_named = env is not None
+        return sweep
+
+    @classmethod
+    def _read(cls, path: str | Path) -> Sweep:
         file = Path(path) / FILE
         if not file.is_file():
             hint = "; it is a single run: recollect resume goes on with it" if Run.is_run(path) else ""
@@ -117,7 +138,8 @@ class Sweep:
         Returns what their settings are. Raises ConfigError for what cannot be meant.
         """
         for member in self.members:
-            if member.left() != "nothing" and member.variant not in self._checked:
+            if member.variant not in self._checked and not member.is_over():
+                self._refuse_unnamed(member.variant.env)
                 self._checked[member.variant] = check(member.variant, member.flags)
         return self._checked
 
@@ -127,7 +149,7 @@ class Sweep:
             raise ConfigError(f"jobs = {jobs}: it must be at least 1")
         parsed, cores = self.check(), usable_cores()
         members = sorted(
-            (member for member in self.members if member.left() != "nothing"),
+            (member for member in self.members if not member.is_over()),
             key=lambda member: self.seeds.index(member.seed),
         )
         uses_gpu = any(found.config.device.startswith("cuda") for found in parsed.values())
@@ -169,8 +191,7 @@ class Sweep:
         finished = sum(state["state"] == "finished" for state in self._states.values())
         if number:
             raise Interrupted(
-                f"stopped: {finished} of {len(self._states)} runs have finished. "
-                f"Go on: recollect sweep --resume {typed(self.path)}",
+                f"stopped: {finished} of {len(self._states)} runs have finished. Go on: {self._command}",
                 number,
             )
         return finished == len(self._states)
@@ -180,12 +201,30 @@ class Sweep:
         return [summarise(v, [self._member(v, seed) for seed in self.seeds]) for v in self.variants]
 
     def report(self, out: str | Path | None = None) -> Path | None:
-        """Write the comparison of the runs as one HTML file; None if there is no run yet."""
+        """Write the comparison of the runs as one HTML file; None if there is no run yet.
+
+        A damaged run is left out.
+        """
         from recollect.reports import write_report
 
-        runs = [member.path for member in self.members if Run.is_run(member.path)]
+        runs = [member.path for member in self.members if member.is_readable()]
         place = self.path / "report.html" if out is None else Path(out)
         return write_report(runs, place, play=False) if runs else None
+
+    @property
+    def _command(self) -> str:
+        """Goes on with this sweep; ready to be copied."""
+        has_code = any(is_importing(variant.env) for variant in self.variants)
+        env = [self._plan.env] if has_code else []
+        return shlex.join(["recollect", "sweep", *env, "--resume", typed(self.path)])
+
+    def _refuse_unnamed(self, env: str) -> None:
+        """Importing what a folder names would be running code that the folder chose."""
+        if is_importing(env) and not self._is_env_named:
+            raise ConfigError(
+                f"{self.path} names the env {env}, which is code. Only you may say that it is imported: "
+                f"name it again, {self._command} (in Python Sweep.open(..., env={self._plan.env!r}))"
+            )
 
     def _member(self, variant: Variant, seed: int) -> Member:
         path = self.path / variant.folder / f"seed-{seed}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recollect.envs.named import is_importing
+from recollect.errors import RecollectError
 from recollect.runs import Run
 from recollect.sweep.plan import Variant
 
@@ -65,25 +66,39 @@ class Member:
         return self.path.with_name(f"{self.path.name}.log")
 
     def left(self) -> Left:
-        """What is left to do, by what is in its folder."""
-        if not Run.is_run(self.path) or not Run(self.path).checkpoints():
+        """What is left to do, by what is in its folder. Raises RecollectError if that is damaged."""
+        run = self._run()
+        if run is None or not run.checkpoints():
             return "train"
-        status = Run(self.path).status
+        status = run.status
         # "time" and the like: it was stopped by its own settings, and is whole.
         has_stopped_itself = status["state"] == "stopped" and status["reason"] != "interrupt"
         if status["state"] != "finished" and not has_stopped_itself:
             return "resume"
         return "nothing" if self._final().get("steps") == status["steps"] else "evaluate"
 
+    def is_over(self) -> bool:
+        """Whether nothing is left to do. A damaged run is not over: it fails when its turn comes."""
+        try:
+            return self.left() == "nothing"
+        except (RecollectError, OSError):
+            return False
+
+    def is_readable(self) -> bool:
+        """Whether there is a run in its folder, and not a damaged one."""
+        try:
+            return self._run() is not None
+        except (RecollectError, OSError):
+            return False
+
     def score(self) -> float | None:
         """The mean return of its final evaluation; None until there is one, or if it is no number."""
-        mean = self._final().get("mean") if self.left() == "nothing" else None
-        return mean if mean is not None and math.isfinite(mean) else None
+        return self._final().get("mean") if self.is_over() else None
 
     def progress(self) -> Progress:
         """How far it is, from the last lines of its files."""
-        status = _object(self.path / "status.json")
-        metrics = last_row(self.path / "metrics.jsonl")
+        status = _numbers(_read(self.path / "status.json"))
+        metrics = _numbers(last_row(self.path / "metrics.jsonl"))
         return Progress(
             steps=int(metrics.get("steps") or status.get("steps") or 0),
             end=status.get("end"),
@@ -96,39 +111,48 @@ class Member:
 
     def is_busy(self) -> bool:
         """Whether another process still trains in its folder."""
-        return Run.is_run(self.path) and Run(self.path).is_active
+        run = self._run()
+        return run is not None and run.is_active
 
     def command(self) -> list[str] | None:
         """What to start for it; None: nothing is left to do."""
         threads = [] if self.threads is None else [f"--threads={self.threads}"]
+        code = [self.variant.env] if is_importing(self.variant.env) else []
         quiet = ["--quiet", "--no-report"]
         match self.left():
             case "train":
                 own = [f"--seed={self.seed}", *threads, f"--run={self.path}"]
                 return [*_recollect("train"), self.variant.env, *self.flags, *own, *quiet]
             case "resume":
-                env = [f"--env={self.variant.env}"] if is_importing(self.variant.env) else []
+                env = [f"--env={name}" for name in code]
                 return [*_recollect("resume"), str(self.path), *env, *threads, *quiet]
             case "evaluate":
-                return [sys.executable, "-c", EVALUATE, str(self.path), self.variant.env]
+                return [sys.executable, "-c", EVALUATE, str(self.path), *code]
             case "nothing":
                 return None
 
+    def _run(self) -> Run | None:
+        """What is in its folder, if anything is."""
+        if not Run.is_run(self.path):
+            return None
+        try:
+            return Run(self.path)
+        except RecollectError as error:
+            raise RecollectError(f"{error}, or remove {self.path} to train this run anew") from None
+
     def _final(self) -> dict[str, Any]:
-        return last_row(self.path / "evaluations.jsonl")
+        return _numbers(last_row(self.path / "evaluations.jsonl"))
 
 
-def evaluate(path: str, env: str) -> None:
-    """The evaluation at the end of a run that ended before it came to that."""
+def evaluate(path: str, env: str | None = None) -> None:
+    """The evaluation at the end of a run that ended before it came to that. ``env``: if it is code."""
     from recollect.api import load
-    from recollect.cli.train import Say, finish
 
     with load(path, env=env, checkpoint="last") as agent:
-        agent.run = Run(path)
-        finish(agent, Say("quiet"), evaluate=True, report=False)
+        Run(path).add_evaluation(agent.steps, agent.evaluate(agent.config.eval_episodes))
 
 
-def last_row(file: Path) -> dict[str, Any]:
+def last_row(file: Path) -> Any:
     """The last whole line of a JSONL file, without reading all of it; empty if there is none to be read."""
     size = 4096
     try:
@@ -149,11 +173,17 @@ def last_row(file: Path) -> dict[str, Any]:
         return {}
 
 
-def _object(file: Path) -> dict[str, Any]:
+def _read(file: Path) -> Any:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
+
+
+def _numbers(found: Any) -> dict[str, Any]:
+    """What counts as a number in what was read; all else, in a damaged file, is as if it was not there."""
+    items = found.items() if isinstance(found, dict) else ()
+    return {name: value for name, value in items if isinstance(value, int | float) and math.isfinite(value)}
 
 
 def _recollect(command: str) -> list[str]:

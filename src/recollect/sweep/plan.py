@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recollect.cli.flags import Parsed, parse_config, parse_settings, sweep_variants
+from recollect.cli.flags import Flag, Parsed, parse_config, parse_settings, sweep_variants
 from recollect.errors import ConfigError, RecollectError
 
 Settings = Mapping[str, Any] | Sequence[str]
 """By name, with a list of the values to compare; or the words of a command line."""
 ENV, CONFIG = "--env=", "--config="
+ENVS = (ENV, "--env.name=")
+"""The ways to write it."""
 PLAIN = str | int | float | bool | None
 LONGEST = 120
 """Characters of a folder's name; file systems end at 255 bytes."""
@@ -50,6 +52,11 @@ class Plan:
     """The text of each ``--config`` file by its path: a file may change before the last run reads it."""
 
     @property
+    def env(self) -> str:
+        """As it is named on the command line: several with commas between them."""
+        return ",".join(dict.fromkeys(variant.env for variant in self.variants))
+
+    @property
     def default_folder(self) -> Path:
         """Under runs/, the same for the same plan."""
         envs = dict.fromkeys(_safe(variant.env.rpartition("/")[2].lower()) for variant in self.variants)
@@ -66,14 +73,13 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        """Of sweep.json."""
+        """Of sweep.json, which may be anybody's: ValueError for what no plan of ours holds."""
         variants = tuple(
             Variant(str(v["label"]), str(v["folder"]), str(v["env"]), tuple(map(str, v["flags"])))
             for v in data["variants"]
         )
         for variant in variants:
-            if variant.folder in ("", "..") or Path(variant.folder).name != variant.folder:
-                raise ValueError(f"{variant.folder!r} is no name of a folder")
+            _refuse_foreign(variant)
         return cls(variants, tuple(map(int, data["seeds"])), dict(data["files"]))
 
 
@@ -86,7 +92,7 @@ def make_plan(env: str | None, settings: Settings, seeds: int | Sequence[int] | 
         seeds: how many, counted from the setting ``seed``, or which. None: those that ``seed`` lists.
     """
     flags = _flags(settings) if isinstance(settings, Mapping) else list(settings)
-    listed, flags = _take(flags, "--seed")
+    listed, flags = take(flags, "--seed")
     found = sweep_variants(flags if env is None else [f"{ENV}{env}", *flags])
     names = _folders(label for label, _ in found)
     variants, first_seed = [], None
@@ -147,6 +153,18 @@ def _in_variant(label: str, error: RecollectError) -> RecollectError:
     return ConfigError(f"{label}: {error}") if label else error
 
 
+def _refuse_foreign(variant: Variant) -> None:
+    """What would lead out of the sweep's folder, or to an env that nobody was asked about."""
+    if variant.folder in ("", "..") or Path(variant.folder).name != variant.folder:
+        raise ValueError(f"{variant.folder!r} is no name of a folder")
+    if variant.env.startswith("-") or not variant.env.isprintable():
+        raise ValueError(f"{variant.env!r} is no name of an env")
+    for word in variant.flags:
+        name = Flag(word.partition("=")[0], None).name
+        if not word.startswith("--") or name in ("", "env", "env.name"):
+            raise ValueError(f"{word!r} is no setting of a variant")
+
+
 # Words -----------------------------------------------------------------------------------------------------
 
 
@@ -174,7 +192,7 @@ def _word(name: str, value: Any) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _take(flags: list[str], name: str) -> tuple[str | None, list[str]]:
+def take(flags: list[str], name: str) -> tuple[str | None, list[str]]:
     """The value of a flag, and the words without it."""
     values, rest, words = [], [], iter(flags)
     for word in words:
@@ -189,10 +207,10 @@ def _take(flags: list[str], name: str) -> tuple[str | None, list[str]]:
 
 
 def _env(words: list[str]) -> tuple[str | None, list[str]]:
-    named = list(dict.fromkeys(word.removeprefix(ENV) for word in words if word.startswith(ENV)))
+    named = list(dict.fromkeys(word.partition("=")[2] for word in words if word.startswith(ENVS)))
     if len(named) > 1:
         raise ConfigError(f"the env is {named[0]}, and --env says {named[1]}: keep one of them")
-    return (named[0] if named else None), [word for word in words if not word.startswith(ENV)]
+    return (named[0] if named else None), [word for word in words if not word.startswith(ENVS)]
 
 
 def _seeds(listed: str | None, given: int | Sequence[int] | None, first: int) -> tuple[int, ...]:

@@ -131,7 +131,8 @@ function results(data) {
       h(
         "p",
         { class: "small" },
-        "0 is the best policy without memory, 1 the best with. Runs are resampled within their world.",
+        "0 is the best policy without memory, 1 the best with. Runs are resampled within their world. " +
+          "What a preset chose for its own task makes no other settings.",
       ),
     );
     made.append(resultTable(data.overall, () => "c-muted", "settings"));
