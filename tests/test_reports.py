@@ -554,6 +554,13 @@ def test_runs_that_differ_in_the_seed_only_are_one_group(tmp_path: Path):
     assert names == ["core"]
 
 
+def test_single_runs_go_by_their_names(tmp_path: Path):
+    """But only where all are single: repetitions have no name in common."""
+    paths = _several(tmp_path)
+    folders = [read_folder(path) for path in (paths[0], paths[-1])]
+    assert [group.label for group in make_groups(folders)[0]] == [paths[0].name, paths[-1].name]
+
+
 def test_a_comparison_has_interquartile_means_and_intervals(tmp_path: Path):
     data = gather_comparison([read_folder(path) for path in _several(tmp_path)])
     lstm, gru = data["groups"]

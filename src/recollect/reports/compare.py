@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,7 +55,8 @@ def gather_comparison(folders: Sequence[Folder]) -> Row:
 def make_groups(folders: Sequence[Folder]) -> tuple[list[Group], list[str]]:
     """Runs by everything but the seed and the like, and the settings in which these groups differ.
 
-    A group's label is what sets it apart from the others of its world.
+    A group's label is what sets it apart from the others of its world, or the name of a single run
+    among single runs.
     """
     configs = [_settings(folder) for folder in folders]
     found: dict[Any, list[int]] = {}
@@ -67,6 +68,10 @@ def make_groups(folders: Sequence[Folder]) -> tuple[list[Group], list[str]]:
         beside = [config for folder, config in zip(folders, configs) if _world(folder) == _world(first)]
         text = label(configs[members[0]], differences(beside)) or first.env or "all runs"
         groups.append(Group(text, _world(first), [folders[i] for i in members]))
+    names = [group.folders[0].path.name for group in groups]
+    if len(groups) == len(folders) > 1 and len(set(names)) == len(names):
+        # No repetitions: people know single runs by the names that they gave them.
+        groups = [replace(group, label=name) for group, name in zip(groups, names)]
     return groups, differences(configs)
 
 
