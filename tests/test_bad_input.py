@@ -103,7 +103,7 @@ def test_weights_survive_a_broken_env():
         ({"burn_in_steps": 2}, r"burn_in_steps = 2 does nothing with recurrent_mode='stored_state'"),
         ({"learning_rate": 0}, r"learning_rate = 0: it must be above 0"),
         ({"learning_rate": "fast"}, r"learning_rate = 'fast': it needs a number"),
-        ({"learning_rate": float("nan")}, r"learning_rate = nan: it must be above 0"),
+        ({"learning_rate": float("nan")}, r"learning_rate = nan: it needs a number"),
         (
             {"learning_rate_schedule": "sine"},
             r"learning_rate_schedule = 'sine': .*constant or linear or cosine",

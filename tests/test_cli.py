@@ -169,7 +169,9 @@ def wait_for(condition, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_a_signal_saves_and_says_how_to_go_on(number, code, tmp_path):
     """S000-30: the run ends after its update, and the command that is printed goes on bit for bit."""
     steps = ["--steps", "100k", "--run", "run", "--plain", "--no-report"]

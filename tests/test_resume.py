@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -416,3 +418,56 @@ def test_options_of_another_world_are_told(tmp_path):
 def test_keys_that_json_changes_are_not_saved_silently(tmp_path):
     with pytest.warns(UserWarning, match="are not plain JSON"):
         rc.train(Counted, steps=96, run=str(tmp_path / "run"), env_kwargs={"size": {0: "a"}}, **SMALL)
+
+
+def test_three_that_start_together_do_not_share_a_folder(tmp_path):
+    """One of them gets it; what it describes is what it holds."""
+    code = (
+        "import sys, recollect as rc;"
+        "rc.train('delayed-cue', run=sys.argv[1], seed=int(sys.argv[2]), steps=96, num_envs=4, rollout=12,"
+        " chunk=4, core=rc.LSTMConfig(hidden=8), progress=False)"
+    )
+    path = tmp_path / "run"
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(path), str(seed)], stderr=subprocess.PIPE, text=True
+        )
+        for seed in range(3)
+    ]
+    errors = [process.communicate(timeout=120)[1] for process in started]
+    assert sorted(process.returncode for process in started) == [0, 1, 1], errors
+    run = Run(path)
+    winner = next(seed for seed, process in enumerate(started) if process.returncode == 0)
+    assert run.description["config"]["seed"] == rc.load(path).config.seed == winner
+    assert [row["steps"] for row in run.metrics()] == [48, 96]
+
+
+def test_no_training_inside_of_itself():
+    def again(training, metrics):
+        training.agent.train(48, progress=False)
+
+    with pytest.raises(ConfigError, match="is in training already"):
+        rc.train("delayed-cue", steps=96, callbacks=[again], **SMALL)
+
+
+def test_a_stop_reaches_an_evaluation_that_never_ends(tmp_path):
+    """Of an env without a time limit: it is given up, and the run ends as asked."""
+
+    class Endless(ScriptedEnv):
+        def step(self, action):
+            obs, reward, *_ = super().step(action)
+            self.left = 10**9
+            return obs, reward, False, False, {}
+
+    path = tmp_path / "run"
+    settings = SMALL | {"eval_every": 48, "max_seconds": 2.0}
+    rc.train(Endless, steps=STEPS, run=str(path), **settings)
+    assert Run(path).status["reason"] == "time"
+    assert Run(path).evaluations() == []
+
+
+def test_paths_may_begin_at_home_and_be_paths(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    rc.train("delayed-cue", steps=48, run="~/one", **SMALL)
+    rc.train("delayed-cue", steps=48, run=tmp_path / "two", **SMALL)
+    assert rc.load("~/one").steps == rc.load(tmp_path / "two").steps == 48

@@ -253,7 +253,7 @@ def test_a_folder_with_something_else_in_it_is_refused(files, tmp_path):
 
 def test_a_file_or_a_run_is_refused(full, tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(RecollectError, match="file is not empty"):
+    with pytest.raises(RecollectError, match="file is a file; choose another folder"):
         rc.train("delayed-cue", run=str(tmp_path / "file"), **SETTINGS)
     before = contents(full)
     with pytest.raises(RecollectError, match=r"is a run already: recollect resume goes on with it; choose"):

@@ -131,7 +131,8 @@ def test_the_status_over_the_life_of_a_run(tmp_path):
                 seen.append(("iteration", Run(path).status["state"], Run(path).is_active))
 
     agent = Agent.create("delayed-cue", rc.TrainConfig().override(**doomed.without(SETTINGS, "progress")))
-    assert Run.create(path, agent).status == {"state": "new", "reason": None, "steps": 0, "best": None}
+    with Run.creating(path, agent) as run:
+        assert run.status == {"state": "new", "reason": None, "steps": 0, "best": None}
     assert not Run(path).is_active
     rc.train("delayed-cue", run=str(path), callbacks=[Look(), stop_at(2)], **SETTINGS)
     assert seen == [("start", "running", True), ("iteration", "running", True)]

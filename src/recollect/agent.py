@@ -68,6 +68,7 @@ class Agent:
         self._learned = learned or Learned()  # until there is a trainer, which then knows better
         self._trainer: Trainer | None = None
         self._seconds = 0.0  # of training, so far
+        self._is_training = False
 
     @classmethod
     def create(
@@ -127,9 +128,10 @@ class Agent:
         """
         trainer = self._need_trainer()
         trainer.begin(_at_least_one("steps", self.config.steps if steps is None else steps))
-        if self.run is None and self.config.run is not None:
-            self.run = Run.create(self.config.run, self, command=command)
-        return self._fit(trainer, progress, callbacks)
+        if self.run is not None or self.config.run is None:
+            return self._fit(trainer, progress, callbacks)
+        with Run.creating(self.config.run, self, command=command) as self.run:
+            return self._fit(trainer, progress, callbacks)
 
     def resume(
         self, run: Run, *, steps: int | None = None, progress: bool | str = True, callbacks: Callbacks = ()
@@ -145,6 +147,8 @@ class Agent:
         self, trainer: Trainer, progress: bool | str, callbacks: Callbacks, *, resumed: Learned | None = None
     ) -> dict[str, float]:
         # Sinks first: one that cannot start should say so before the display takes the terminal.
+        if self._is_training:
+            raise ConfigError("this agent is in training already: wait for its end, or call training.stop()")
         own = [callbacks] if isinstance(callbacks, Callback) or callable(callbacks) else callbacks
         told = [*make_sinks(self.config.sinks), make_display(progress), *own]
         opening = self._opening(trainer)
@@ -158,10 +162,11 @@ class Agent:
             training = Training(
                 self, trainer, callbacks=told, run=self.run, seconds=self._seconds, opening=opening
             )
+            self._is_training = True
             try:
                 metrics = training.fit()
             finally:
-                self._seconds = training.seconds
+                self._is_training, self._seconds = False, training.seconds
         if training.reason == "interrupt":
             raise Interrupted(f"stopped at step {training.steps:,} and saved", training.signal)
         return metrics
@@ -188,15 +193,23 @@ class Agent:
         env: EnvSpec | None = None,
         env_kwargs: dict[str, Any] | None = None,
         num_envs: int | None = None,
+        cancelled: Callable[[], bool] | None = None,
     ) -> Evaluation:
         """Play whole episodes with frozen weights and statistics; the same seed gives the same ones.
 
         ``env`` or ``env_kwargs`` choose another world than the agent was trained in, such as
-        ``env_kwargs={"horizon": 200}``.
+        ``env_kwargs={"horizon": 200}``. ``cancelled`` is asked at every step whether to give it up.
         """
         _at_least_one("episodes", episodes)
         with self.opened(num_envs or min(episodes, 16), env, env_kwargs) as batched:
-            return evaluate(self.policy, batched, episodes=episodes, seed=seed, deterministic=deterministic)
+            return evaluate(
+                self.policy,
+                batched,
+                episodes=episodes,
+                seed=seed,
+                deterministic=deterministic,
+                cancelled=cancelled,
+            )
 
     @contextmanager
     def opened(
@@ -342,8 +355,11 @@ def check_config(config: TrainConfig, policy: PolicyFactory | None) -> None:
 
 
 def check_device(name: str) -> None:
-    """Refuse a GPU that torch does not see."""
-    if not name.startswith("cuda"):
+    """Refuse what is neither the CPU nor a GPU that torch sees."""
+    kind = torch.device(name).type
+    if kind not in ("cpu", "cuda"):
+        raise ConfigError(f"device = {name!r}: choose cpu or cuda")
+    if kind == "cpu":
         return
     if not torch.cuda.is_available():
         raise ConfigError(f"device = {name!r}, but torch sees no GPU here: use device='cpu' (--device cpu)")

@@ -144,7 +144,7 @@ def load(
         device: where it shall live; None: where it was trained, or the CPU if there is no GPU here.
         checkpoint: of a run: "best" by evaluation (the last if there was none), "last", or its env steps.
     """
-    path = Path(path)
+    path = Path(path).expanduser()
     agent = _restored(storage.read(_agent_folder(path, checkpoint)), env, policy, device)
     if Run.is_run(path):
         agent.history = Run(path).history()
@@ -179,7 +179,8 @@ def resume(
         callbacks: as in ``train``.
         **settings: of the run itself: eval_every, checkpoint_every, max_seconds, threads and the like.
     """
-    run = Run(path)
+    run = Run(Path(path).expanduser())
+    path = run.path
     fixed = sorted(settings.keys() - CHANGEABLE)
     if fixed:
         raise ConfigError(

@@ -7,6 +7,7 @@ understood and answered with ours.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from dataclasses import dataclass, field, fields, replace
@@ -90,6 +91,10 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
+        for name in ("run", "init_from"):
+            path = getattr(self, name)
+            if isinstance(path, str | os.PathLike):
+                object.__setattr__(self, name, os.path.expanduser(os.fspath(path)))
         check_fields(self)
         check_fields(self.policy)
         counts = ("steps", "num_envs", "target_episodes", "threads", "eval_episodes")
@@ -100,6 +105,8 @@ class TrainConfig:
         for name in ("seed", "eval_every"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} = {getattr(self, name)}: it must not be negative")
+        if self.seed >= 2**63:
+            raise ConfigError(f"seed = {self.seed}: it must be below 2^63")
         if self.max_seconds is not None and not self.max_seconds > 0:
             raise ConfigError(f"max_seconds = {self.max_seconds}: it must be above 0")
         for sink in self.sinks:

@@ -34,6 +34,10 @@ class DivergedError(RecollectError, RuntimeError):
     """NaN or Inf in a loss, a gradient or a weight."""
 
 
+class EvaluationCancelledError(RecollectError):
+    """An evaluation was given up because the run is to end."""
+
+
 class StorageError(RecollectError, OSError):
     """Something could not be written: a full disk, a folder without permission."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 
 from recollect import workers
 from recollect.envs.batched import BatchedEnv
-from recollect.errors import ConfigError
+from recollect.errors import ConfigError, EvaluationCancelledError
 from recollect.policy.policy import Policy
 
 
@@ -68,6 +69,7 @@ def evaluate(
     seed: int = 0,
     deterministic: bool = True,
     max_steps: int = 10_000_000,
+    cancelled: Callable[[], bool] | None = None,
 ) -> Evaluation:
     """Play ``episodes`` episodes from fresh resets and fresh memory.
 
@@ -82,9 +84,12 @@ def evaluate(
         seed: of the env and of sampled actions.
         deterministic: take the mode of each distribution in place of a sample.
         max_steps: raise after so many env steps: an episode that never ends.
+        cancelled: asked at every step; if true, the evaluation is given up.
     """
     if episodes < 1:
         raise ConfigError(f"episodes = {episodes}: it must be at least 1")
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed = {seed}: it is from 0 to 2^63 - 1")
     rows = env.num_envs * env.agents
     quota = np.full(rows, episodes // rows)
     quota[: episodes % rows] += 1
@@ -93,7 +98,7 @@ def evaluate(
     policy.eval()
     try:
         with workers.intra_op_threads(1):
-            return _play(policy, env, quota, generator, seed, deterministic, max_steps)
+            return _play(policy, env, quota, generator, seed, deterministic, max_steps, cancelled)
     finally:
         policy.train(was_training)
 
@@ -106,6 +111,7 @@ def _play(
     seed: int,
     deterministic: bool,
     max_steps: int,
+    cancelled: Callable[[], bool] | None,
 ) -> Evaluation:
     rows = len(quota)
     obs = env.reset(seed)
@@ -119,6 +125,8 @@ def _play(
     returns: list[float] = []
     lengths: list[int] = []
     for _ in range(max(1, max_steps // rows)):
+        if cancelled is not None and cancelled():
+            raise EvaluationCancelledError("the evaluation was given up: the run is to end")
         acted, state = policy.act(obs, state, first, generator, deterministic)
         step = env.step(policy.to_env(acted.action))
         obs, first = step.obs, step.first

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -43,7 +44,7 @@ def _fits_one(value: Any, hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return any(value == choice and type(value) is type(choice) for choice in get_args(hint))
     if hint in (int, float):
-        is_number = isinstance(value, _NUMBERS) and not isinstance(value, bool)
+        is_number = isinstance(value, _NUMBERS) and not isinstance(value, bool) and math.isfinite(value)
         return is_number and (hint is float or float(value).is_integer())
     return isinstance(value, get_origin(hint) or hint)
 

@@ -77,15 +77,27 @@ class Run:
         return (Path(path) / "run.json").is_file()
 
     @classmethod
-    def create(cls, path: str | Path, agent: Agent, *, command: list[str] | None = None) -> Run:
-        """A new run folder for ``agent``; refused if there is anything in it already.
+    @contextmanager
+    def creating(cls, path: str | Path, agent: Agent, *, command: list[str] | None = None) -> Iterator[Run]:
+        """A new run folder for ``agent``, locked as in ``writing``; refused if there is anything in it.
 
         What a run leaves that ended before its first checkpoint counts as nothing.
         """
         path = Path(path)
-        if path.exists() and not _is_unused(path):
-            what = "a run already: recollect resume goes on with it" if cls.is_run(path) else "not empty"
-            raise RecollectError(f"{path} is {what}; choose another folder with run=... (--run)")
+        _check_unused(path)
+        with storage.writing(f"the run folder {path} could not be made"):
+            path.mkdir(parents=True, exist_ok=True)
+        with _locked(path):
+            _check_unused(path, is_ours=True)  # again: another process may have been quicker
+            run = cls._create(path, agent, command)
+            run._is_held = True
+            try:
+                yield run
+            finally:
+                run._is_held = False
+
+    @classmethod
+    def _create(cls, path: Path, agent: Agent, command: list[str] | None) -> Run:
         description = {
             "format": FORMAT,
             "name": path.name,
@@ -194,13 +206,7 @@ class Run:
         if self._is_held:  # by this process, further out
             yield
             return
-        with storage.writing(f"{self.path} cannot be locked"):
-            handle = (self.path / "lock").open("a")
-        with handle:
-            if not files.lock(handle):
-                raise RecollectError(
-                    f"{self.path} is in use by another process: wait for it, or end it (Ctrl-C saves)"
-                )
+        with _locked(self.path):
             for folder in (self.path / CHECKPOINTS).glob(".*"):  # of a process that was killed
                 shutil.rmtree(folder, ignore_errors=True)
             for file in self.path.glob(".*"):
@@ -362,14 +368,38 @@ class Recorder(Callback):
                 training.bear(error)
 
 
-def _is_unused(path: Path) -> bool:
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with storage.writing(f"{path} cannot be locked"):
+        handle = (path / "lock").open("a")
+    with handle:
+        if not files.lock(handle):
+            raise RecollectError(
+                f"{path} is in use by another process: wait for it, or end it (Ctrl-C saves)"
+            )
+        yield
+
+
+def _check_unused(path: Path, *, is_ours: bool = False) -> None:
+    if path.exists() and not _is_unused(path, is_ours):
+        what = "a file" if not path.is_dir() else "not empty"
+        if Run.is_run(path):
+            what = "a run already: recollect resume goes on with it"
+        raise RecollectError(f"{path} is {what}; choose another folder with run=... (--run)")
+
+
+def _is_unused(path: Path, is_locked_here: bool) -> bool:
     """Whether the folder holds nothing, or only what a run leaves that ended before its first checkpoint."""
     if not path.is_dir():
         return False
-    found = {entry.name for entry in path.iterdir() if not _is_leftover(entry.name)} - {CHECKPOINTS}
+    found = {entry.name for entry in path.iterdir() if not _is_leftover(entry.name)} - {CHECKPOINTS, "lock"}
     # The glossary comes first: a config.yaml without it is the user's own.
     is_ours = not found or "glossary.json" in found
-    if not is_ours or found - {*WRITTEN_BESIDE, "events.jsonl", "lock"} or files.is_locked(path / "lock"):
+    if (
+        not is_ours
+        or found - {*WRITTEN_BESIDE, "events.jsonl", "lock"}
+        or (not is_locked_here and files.is_locked(path / "lock"))
+    ):
         return False
     metrics, folder = path / "metrics.jsonl", path / CHECKPOINTS
     if metrics.exists() and metrics.stat().st_size > 0:  # it has had checkpoints, and somebody removed them

@@ -12,7 +12,13 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from recollect.callbacks import Callback, CallbackList, EpisodeEnd
-from recollect.errors import AlignmentError, ConfigError, DivergedError, StorageError
+from recollect.errors import (
+    AlignmentError,
+    ConfigError,
+    DivergedError,
+    EvaluationCancelledError,
+    StorageError,
+)
 from recollect.metrics import History
 from recollect.runs import Recorder, Run
 from recollect.runtimes.inline import Trainer
@@ -55,6 +61,7 @@ class Training:
         self.signal = 0
         """The number of the signal that interrupted the training, if one did."""
         self._asked: str | None = None
+        self._asked_at = 0.0
         self._seconds_before = seconds
         self._began = time.monotonic()
         self._last_checkpoint: tuple[int, float] = (trainer.steps, self._began)
@@ -165,10 +172,11 @@ class Training:
         self._callbacks.tell("on_iteration", self, iteration.metrics)
         if self._evaluate is not None and self.steps - self._evaluated >= self.config.eval_every:
             self._evaluated = self.steps - self.steps % self.config.eval_every
-            evaluation = self._evaluate()
-            self._callbacks.tell("on_evaluation", self, evaluation)
-            if self.run is not None and self.run.is_better(evaluation.mean):
-                self._try_checkpoint(is_best=evaluation.mean)
+            with suppress(EvaluationCancelledError):
+                evaluation = self._evaluate()
+                self._callbacks.tell("on_evaluation", self, evaluation)
+                if self.run is not None and self.run.is_better(evaluation.mean):
+                    self._try_checkpoint(is_best=evaluation.mean)
         if self._is_checkpoint_due():
             self._try_checkpoint()
 
@@ -194,6 +202,11 @@ class Training:
         if every is None:
             return time.monotonic() - moment >= CHECKPOINT_SECONDS
         return self.steps // every > steps // every
+
+    def _must_hurry(self) -> bool:
+        """Whether an evaluation is to be given up: somebody wants the run to end, or its time is up."""
+        limit = self.config.max_seconds
+        return self._asked == "interrupt" or (limit is not None and self.seconds >= limit)
 
     def _why_stop(self) -> str | None:
         if self._asked is not None:
@@ -243,7 +256,8 @@ class Training:
                 "that makes it, not an env object"
             )
         env = self.agent.make_env(min(self.config.eval_episodes, 16))
-        self._evaluate = lambda: self.agent.evaluate(self.config.eval_episodes, env=env)
+        episodes = self.config.eval_episodes
+        self._evaluate = lambda: self.agent.evaluate(episodes, env=env, cancelled=self._must_hurry)
         try:
             yield
         finally:
@@ -262,15 +276,22 @@ class Training:
             return
 
         def handle(number: int, frame: FrameType | None) -> None:
-            if self._asked == "interrupt" and number == signal.SIGINT:
-                raise KeyboardInterrupt
+            if self._asked == "interrupt":
+                # Once is enough for a signal that comes twice, from a terminal and a wrapper.
+                if number == signal.SIGINT and time.monotonic() - self._asked_at > 1:
+                    raise KeyboardInterrupt
+                return
+            self._asked_at = time.monotonic()
             self._asked, self.signal = "interrupt", number  # stronger than any other reason
             if any(getattr(callback, "shows_signals", False) for callback in self._callbacks):
                 return  # a live panel says it, and a line in between would tear it
             with suppress(OSError):  # nobody may be there to read it
                 os.write(2, b"\nstopping after this update; Ctrl-C again ends at once\n")
 
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # no nohup
+            numbers.append(signal.SIGHUP)
+        before = {number: signal.signal(number, handle) for number in numbers}
         try:
             yield
         finally:

@@ -115,13 +115,14 @@ def _print_settings(parser: argparse.ArgumentParser, asked: list[str]) -> int:
 
 def _guarded(call: Callable[[], int]) -> int:
     """What Recollect finds wrong is told in one line, without a traceback."""
-    from recollect.errors import RecollectError
+    from recollect.errors import AlignmentError, DivergedError, EnvError, RecollectError, StorageError
 
     try:
         return call()
     except RecollectError as error:
         tell(f"error: {error}", sys.stderr)
-        return 2
+        # 1: the call was right, and something went wrong on the way.
+        return 1 if isinstance(error, AlignmentError | DivergedError | EnvError | StorageError) else 2
 
 
 def tell(text: str, file: TextIO) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from recollect.cli import tell
 if TYPE_CHECKING:
     from recollect.agent import Agent
     from recollect.cli.flags import Parsed
+    from recollect.runs import Run
 
 HELP = "train an agent"
 TAKES_CONFIG = SETTINGS_IN_HELP = True
@@ -55,15 +57,12 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
 
         print(config_text(parsed.config, parsed.env), end="")
         return 0
-    config = parsed.config
-    if config.run is None:
-        from dataclasses import replace
-
-        config = replace(config, run=str(new_folder(parsed.env)))
     say = Say(args.display)
     for note in parsed.notes:
         say(f"note: {note}")
-    with new_agent(parsed.env, config, given=parsed.given, preset=parsed.preset) as agent:
+    with new_agent(parsed.env, parsed.config, given=parsed.given, preset=parsed.preset) as agent:
+        if agent.config.run is None:
+            agent.config = replace(agent.config, run=str(new_folder(parsed.env)))
         say(_resolved(parsed))
         agent.train(progress=args.display, command=args.command)
         finish(agent, say, evaluate=not args.no_eval, report=not args.no_report)
@@ -87,27 +86,42 @@ class Say:
 def finish(agent: Agent, say: Say, *, evaluate: bool, report: bool) -> None:
     """What comes after training: a last evaluation and the report."""
     assert agent.run is not None
-    done = agent.run.evaluations()
+    try:
+        _finish(agent, agent.run, say, evaluate, report)
+    except KeyboardInterrupt:
+        say(f"the training is saved, the rest was not finished: recollect report {agent.run.path}")
+        raise
+
+
+def _finish(agent: Agent, run: Run, say: Say, evaluate: bool, report: bool) -> None:
+    done = run.evaluations()
     if evaluate and agent.can_make_env and not (done and done[-1]["steps"] == agent.steps):
         result = agent.evaluate(agent.config.eval_episodes)
-        agent.run.add_evaluation(agent.steps, result)
+        run.add_evaluation(agent.steps, result)
         say(f"evaluation: {result}", event="evaluation", steps=agent.steps, **result.to_json())
     if report:
         from recollect.reports import write_report
 
-        path = write_report([agent.run])
+        path = write_report([run])
         say(f"report: {path}", event="report", path=str(path))
 
 
 def new_folder(env: str) -> Path:
-    """A folder under runs/ that is not there yet."""
+    """A new, empty folder under runs/."""
+    from recollect.storage import writing
+
     name = Path(env.replace(":", "-")).name.removesuffix("-v0").lower().replace(".py", "")
     stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     folder, count = Path("runs") / stem, 1
-    while folder.exists():
-        count += 1
-        folder = Path("runs") / f"{stem}-{count}"
-    return folder
+    with writing("runs could not be made"):
+        Path("runs").mkdir(exist_ok=True)
+        while True:
+            try:
+                folder.mkdir()  # taken at once: another seed may be starting in the same second
+                return folder
+            except FileExistsError:
+                count += 1
+                folder = Path("runs") / f"{stem}-{count}"
 
 
 def _resolved(parsed: Parsed) -> str:

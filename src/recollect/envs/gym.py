@@ -74,7 +74,7 @@ def _from_name(name: str, num_envs: int, device: torch.device | str, kwargs: dic
     make = functools.partial(gym.make, name, disable_env_checker=True, **kwargs)
     try:
         return _looped(make, name, num_envs, device, kwargs)
-    except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv, ModuleNotFoundError) as error:
+    except (gym.error.Error, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and ":" not in name:
             raise  # a dependency of a known env, not the env
         raise ConfigError(_unknown(name, [*tasks, *gym.registry], error)) from None
@@ -86,9 +86,10 @@ def _looped(
     try:
         return GymLoop([make] * num_envs, device=device)
     except TypeError as error:
-        if not kwargs:
-            raise
-        raise ConfigError(f"{name} does not take the options {kwargs}: {error}") from error
+        text = f"does not take the options {kwargs}" if kwargs else "could not be made"
+        raise ConfigError(
+            f"{name} {text}: {error}. Options of an env are given by env_kwargs={{...}} (--task.NAME)"
+        ) from error
 
 
 def _unknown(name: str, known: Iterable[str], error: Exception) -> str:
