@@ -450,6 +450,18 @@ def test_no_training_inside_of_itself():
         rc.train("delayed-cue", steps=96, callbacks=[again], **SMALL)
 
 
+def test_a_refused_training_leaves_the_one_under_way_as_it_was():
+    ends: list[int] = []
+
+    def again(training, metrics):
+        with pytest.raises(ConfigError):
+            training.agent.train(48, progress=False)
+        ends.append(training.end)
+
+    assert rc.train("delayed-cue", steps=192, callbacks=[again], **SMALL).steps == 192
+    assert ends == [192] * 4
+
+
 def test_a_stop_reaches_an_evaluation_that_never_ends(tmp_path):
     """Of an env without a time limit: it is given up, and the run ends as asked."""
 

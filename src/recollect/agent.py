@@ -81,7 +81,7 @@ class Agent:
     ) -> Agent:
         """A new, untrained agent for ``env``; ``preset``: which settings of ``config`` nobody asked for."""
         check_config(config, policy)
-        batched = _open(env, config, config.num_envs, config.env_kwargs)
+        batched = open_env(env, config, config.num_envs, config.env_kwargs)
         with _closed_on_error(env, batched):
             with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
                 torch.manual_seed(config.seed)
@@ -126,6 +126,8 @@ class Agent:
             callbacks: told what happens; see ``recollect.Callback``.
             command: what was typed, for the run folder.
         """
+        if self._is_training:  # before the leg of the training under way is changed
+            raise ConfigError("this agent is in training already: wait for its end, or call training.stop()")
         trainer = self._need_trainer()
         trainer.begin(_at_least_one("steps", self.config.steps if steps is None else steps))
         if self.run is not None or self.config.run is None:
@@ -147,8 +149,6 @@ class Agent:
         self, trainer: Trainer, progress: bool | str, callbacks: Callbacks, *, resumed: Learned | None = None
     ) -> dict[str, float]:
         # Sinks first: one that cannot start should say so before the display takes the terminal.
-        if self._is_training:
-            raise ConfigError("this agent is in training already: wait for its end, or call training.stop()")
         own = [callbacks] if isinstance(callbacks, Callback) or callable(callbacks) else callbacks
         told = [*make_sinks(self.config.sinks), make_display(progress), *own]
         opening = self._opening(trainer)
@@ -232,11 +232,11 @@ class Agent:
                 self._trainer.restart_episodes()
                 batched = self._trainer.env
             else:
-                batched = _open(source, self.config)
+                batched = open_env(source, self.config)
             check_spaces(self.policy, batched)
             yield batched
             return
-        batched = _open(source, self.config, num_envs, env_kwargs)
+        batched = open_env(source, self.config, num_envs, env_kwargs)
         try:
             check_spaces(self.policy, batched)
             yield batched
@@ -319,7 +319,7 @@ class Agent:
         if self._trainer is None:
             if self.env is None:
                 raise ConfigError(self._unknown())
-            batched = _open(self.env, self.config)
+            batched = open_env(self.env, self.config)
             with _closed_on_error(self.env, batched):
                 trainer = Trainer(batched, self.policy, self.config)
                 trainer.restore(self._learned)
@@ -384,7 +384,7 @@ def _closed_on_error(env: EnvSpec, batched: BatchedEnv) -> Iterator[None]:
         raise
 
 
-def _open(
+def open_env(
     env: EnvSpec, config: TrainConfig, num_envs: int | None = None, env_kwargs: dict[str, Any] | None = None
 ) -> BatchedEnv:
     """The env as rows, with the wrappers that the config asks for.

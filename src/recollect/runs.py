@@ -88,7 +88,7 @@ class Run:
         with storage.writing(f"the run folder {path} could not be made"):
             path.mkdir(parents=True, exist_ok=True)
         with _locked(path):
-            _check_unused(path, is_ours=True)  # again: another process may have been quicker
+            _check_unused(path, is_locked_here=True)  # again: another process may have been quicker
             run = cls._create(path, agent, command)
             run._is_held = True
             try:
@@ -380,8 +380,8 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-def _check_unused(path: Path, *, is_ours: bool = False) -> None:
-    if path.exists() and not _is_unused(path, is_ours):
+def _check_unused(path: Path, *, is_locked_here: bool = False) -> None:
+    if path.exists() and not _is_unused(path, is_locked_here):
         what = "a file" if not path.is_dir() else "not empty"
         if Run.is_run(path):
             what = "a run already: recollect resume goes on with it"
@@ -397,7 +397,7 @@ def _is_unused(path: Path, is_locked_here: bool) -> bool:
     is_ours = not found or "glossary.json" in found
     if (
         not is_ours
-        or found - {*WRITTEN_BESIDE, "events.jsonl", "lock"}
+        or found - {*WRITTEN_BESIDE, "events.jsonl"}
         or (not is_locked_here and files.is_locked(path / "lock"))
     ):
         return False

@@ -203,10 +203,14 @@ class Training:
             return time.monotonic() - moment >= CHECKPOINT_SECONDS
         return self.steps // every > steps // every
 
+    @property
+    def _is_time_up(self) -> bool:
+        limit = self.config.max_seconds
+        return limit is not None and self.seconds >= limit
+
     def _must_hurry(self) -> bool:
         """Whether an evaluation is to be given up: somebody wants the run to end, or its time is up."""
-        limit = self.config.max_seconds
-        return self._asked == "interrupt" or (limit is not None and self.seconds >= limit)
+        return self._asked == "interrupt" or self._is_time_up
 
     def _why_stop(self) -> str | None:
         if self._asked is not None:
@@ -215,7 +219,7 @@ class Training:
             return "target"
         if self._trainer.is_at_end:
             return "steps"
-        if self.config.max_seconds is not None and self.seconds >= self.config.max_seconds:
+        if self._is_time_up:
             return "time"
         return None
 

@@ -10,14 +10,12 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from recollect.agent import PolicyFactory, check_config, is_made, made_policy, slots
+from recollect.agent import PolicyFactory, check_config, is_made, made_policy, open_env, slots
 from recollect.algos.ppo import PPOConfig
 from recollect.api import resolve
 from recollect.config import TrainConfig
 from recollect.envs.batched import BatchedEnv
-from recollect.envs.gym import make_env
 from recollect.envs.named import resolve_env
-from recollect.envs.wrappers import LastActionReward
 from recollect.policy.policy import Policy
 from recollect.tasks import TASKS
 
@@ -51,10 +49,7 @@ class Subject:
 
     def open(self) -> BatchedEnv:
         """The env as rows, with the wrappers that the config asks for."""
-        config = self.config
-        options = {} if is_made(self.env) else config.env_kwargs
-        env = make_env(self.env, config.num_envs, device=torch.device(config.device), env_kwargs=options)
-        return LastActionReward(env) if config.last_action_reward else env
+        return open_env(self.env, self.config)
 
     def single(self) -> gym.Env | None:
         """One env for Gymnasium's own checker; None if the world is not made of ``gymnasium.Env``s."""
