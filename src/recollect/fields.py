@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 
+from recollect.convert import options
 from recollect.errors import ConfigError
 
 _NUMBERS = (int, float, np.integer, np.floating)
@@ -28,14 +29,8 @@ def check_fields(config: Any) -> None:
             object.__setattr__(config, field.name, plain)
 
 
-def _options(hint: Any) -> tuple[Any, ...]:
-    """The alternatives of a union, or the one type."""
-    is_union = get_origin(hint) is Union or type(hint).__name__ == "UnionType"
-    return get_args(hint) if is_union else (hint,)
-
-
 def _fits(value: Any, hint: Any) -> bool:
-    return any(_fits_one(value, option) for option in _options(hint))
+    return any(_fits_one(value, option) for option in options(hint))
 
 
 def _fits_one(value: Any, hint: Any) -> bool:
@@ -50,18 +45,18 @@ def _fits_one(value: Any, hint: Any) -> bool:
 
 
 def _plain(value: Any, hint: Any) -> Any:
-    options = _options(hint)
+    kinds = options(hint)
     if isinstance(value, bool) or not isinstance(value, _NUMBERS):
         return value
-    if int in options and type(value) is not int:
+    if int in kinds and type(value) is not int:
         return int(value)
-    if float in options and type(value) not in (int, float):
+    if float in kinds and type(value) not in (int, float):
         return float(value)
     return value
 
 
 def _words(hint: Any) -> str:
-    return " or ".join(_words_of_one(option) for option in _options(hint))
+    return " or ".join(_words_of_one(option) for option in options(hint))
 
 
 def _words_of_one(hint: Any) -> str:
