@@ -154,3 +154,11 @@ def test_clone_shares_nothing():
         tree.copy_(target, source)
         source["h"].zero_()
     assert copy["h"].tolist() == target["h"].tolist() == [2, 2]
+
+
+def test_leaves_and_back():
+    """S004-4: a tree taken apart and put together again, whatever its leaves are."""
+    whole = state(3)
+    assert same(tree.from_leaves(whole, tree.leaves(whole)), whole)
+    with pytest.raises(ValueError, match="shorter"):
+        tree.from_leaves(whole, tree.leaves(whole)[:-1])

@@ -59,12 +59,12 @@ def test_it_really_splits():
 
     x, h = torch.randn(64, 10, 3), torch.randn(10, 3)
     with workers.threads(2):
-        y, after = workers.side_by_side(fn, (x,), (h,), [])
+        y, after = workers.side_by_side(fn, (x,), (h,), list)
     assert sorted(seen) == [5, 5]
     torch.testing.assert_close(y, x * h)
     torch.testing.assert_close(after, h + 1)
     seen.clear()
-    workers.side_by_side(fn, (x,), (h,), [])
+    workers.side_by_side(fn, (x,), (h,), list)
     assert seen == [10]
 
 
@@ -73,7 +73,7 @@ def test_an_error_in_any_thread_reaches_the_caller():
         raise ValueError(f"rows {x.shape[1]}")
 
     with workers.threads(2), pytest.raises(ValueError, match="rows"):
-        workers.side_by_side(fn, (torch.randn(64, 9, 3),), (torch.randn(9, 3),), [])
+        workers.side_by_side(fn, (torch.randn(64, 9, 3),), (torch.randn(9, 3),), list)
 
 
 def test_no_thread_is_left_behind():

@@ -60,6 +60,11 @@ def from_named(like: Tree, named: Mapping[str, Tensor], name: str = "") -> Tree:
     return named[name]
 
 
+def from_leaves(like: Tree, leaves: Sequence[Tensor]) -> Tree:
+    """A tree of the structure of ``like`` from its tensors in order: the inverse of ``leaves``."""
+    return from_named(like, dict(zip((name for name, _ in named_leaves(like)), leaves, strict=True)))
+
+
 def spec(tree: Tree, lead: int = 1) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Shape behind the first ``lead`` dimensions, and dtype, of every leaf by its path."""
     return {name: (tuple(leaf.shape[lead:]), leaf.dtype) for name, leaf in named_leaves(tree)}

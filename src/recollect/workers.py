@@ -9,7 +9,7 @@ unroll and again for its whole gradient; the long operations in there do not hol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -57,7 +57,10 @@ def threads(count: int) -> Iterator[None]:
 
 
 def side_by_side(
-    fn: Callable[..., Tensors], sequences: Tensors, states: Tensors, weights: Sequence[Tensor]
+    fn: Callable[..., Tensors],
+    sequences: Tensors,
+    states: Tensors,
+    weights: Callable[[], Iterable[Tensor]],
 ) -> Any:
     """``fn(*sequences, *states)``, in groups of rows where that pays.
 
@@ -65,12 +68,12 @@ def side_by_side(
         fn: returns a sequence [T, B, ...] and then states [B, ...]; its rows are independent.
         sequences: [T, B, ...] each.
         states: [B, ...] each.
-        weights: every tensor beside these that ``fn`` uses and that needs a gradient.
+        weights: gives every tensor beside these that ``fn`` uses and that needs a gradient.
     """
     parts = _groups(sequences[0])
     if parts == 1:
         return fn(*sequences, *states)
-    tensors = (*sequences, *states, *weights)
+    tensors = (*sequences, *states, *weights())
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _SideBySide.apply(fn, parts, len(sequences), len(states), *tensors)  # pyright: ignore
     return _join(_map(fn, _split(sequences, states, parts)))
@@ -141,9 +144,11 @@ def _map(fn: Callable[..., Any], calls: list[tuple]) -> list[Any]:
             return fn(*arguments)
 
     futures = [in_use[0].submit(elsewhere, *arguments) for arguments in calls[1:]]
+    token = _pool.set(None)  # a core inside a core is not cut again
     try:
         first = fn(*calls[0])
     finally:
+        _pool.reset(token)
         wait(futures)  # also if the first call fails: nothing goes on behind the caller's back
     return [first, *(future.result() for future in futures)]
 

@@ -6,6 +6,8 @@ A new core joins by a line in ``CASES`` and, where it has equations worth writin
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -28,6 +30,9 @@ CASES = {
     "none": NoneConfig(),
 }
 D = 3
+SINGLE = 1e-6
+SINGLE_TOLERANCE: dict[str, float] = {}
+"""How far unroll and step may differ in float32, for the cores that need more than ``SINGLE``; at most 1e-5."""
 some = settings(max_examples=12, deadline=None, derandomize=True)
 every_core = pytest.mark.parametrize("name", list(CASES))
 with_memory = pytest.mark.parametrize("name", [name for name in CASES if name != "none"])
@@ -49,8 +54,23 @@ def draw(core, T, B, seed, dtype=torch.float64, chance=0.3):
     def normal(*shape):
         return torch.randn(shape, generator=generator, dtype=dtype).requires_grad_()
 
-    state = tree.map(lambda leaf: normal(B, *leaf.shape[1:]), core.initial_state(1))
+    def leaf_like(leaf):
+        if leaf.is_floating_point():
+            return normal(B, *leaf.shape[1:])
+        return torch.randint(0, 4, (B, *leaf.shape[1:]), generator=generator, dtype=leaf.dtype)  # a count
+
+    state = tree.map(leaf_like, core.initial_state(1))
     return normal(T, B, D), state, torch.rand(T, B, generator=generator) < chance
+
+
+def floats(value):
+    """The leaves that have gradients: not the counts."""
+    return [leaf for leaf in tree.leaves(value) if leaf.is_floating_point()]
+
+
+def poison(leaf, rows):
+    """The leaf with NaN in ``rows``; a count stays as it is."""
+    return leaf.index_fill(0, rows, float("nan")) if leaf.is_floating_point() else leaf
 
 
 def stepped(core, x, state, first):
@@ -65,10 +85,10 @@ def stepped(core, x, state, first):
 def grads(core, y, state, x, given_state):
     """Gradients of a fixed random functional of everything that comes out, of all that went in."""
     generator = torch.Generator().manual_seed(1)
-    outs = [y, *tree.leaves(state)]
+    outs = [y, *floats(state)]
     weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o) for o in outs]
     loss = sum((o * w).sum() for o, w in zip(outs, weights))
-    inputs = [x, *tree.leaves(given_state), *core.parameters()]
+    inputs = [x, *floats(given_state), *core.parameters()]
     return torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True)
 
 
@@ -114,15 +134,17 @@ def test_unroll_is_the_reference(name, T, B, seed, chance):
 @some
 @given(**shapes, chance=chances)
 def test_single_precision(name, T, B, seed, chance):
-    """S002-23: in float32, with and without gradient recording, unroll and step agree to 1e-6."""
+    """S002-23: in float32, with and without gradient recording, unroll and step agree."""
+    tolerance = SINGLE_TOLERANCE.get(name, SINGLE)
+    assert tolerance <= 1e-5
     core = build(name, torch.float32)
     x, state, first = draw(core, T, B, seed, torch.float32, chance)
     whole, loop = core.unroll(x, state, first), stepped(core, x, state, first)
-    assert_close(whole, loop, 1e-6)
+    assert_close(whole, loop, tolerance)
     assert_close(grads(core, *whole, x, state), grads(core, *loop, x, state), 1e-4)
     with torch.no_grad():
-        assert_close(core.unroll(x, state, first), whole, 1e-6)
-        assert_close(stepped(core, x, state, first), whole, 1e-6)
+        assert_close(core.unroll(x, state, first), whole, tolerance)
+        assert_close(stepped(core, x, state, first), whole, tolerance)
 
 
 @every_core
@@ -169,7 +191,7 @@ def test_rows_are_independent(name):
         x2, first2 = x.clone(), first.clone()
         x2[:, 2] += 10
         first2[:, 2] = ~first2[:, 2]
-        state2 = tree.map(lambda leaf: leaf.index_fill(0, torch.tensor([2]), 5.0), state)
+        state2 = tree.map(lambda leaf: leaf.index_fill(0, torch.tensor([2]), 5), state)
         y2, end2 = core.unroll(x2, state2, first2)
     torch.testing.assert_close(y2[:, keep], y[:, keep], atol=1e-12, rtol=0)
     assert_close(tree.index(end2, keep), tree.index(end, keep), 1e-12)
@@ -183,13 +205,13 @@ def test_nothing_crosses_a_reset(name):
     first = torch.zeros(9, 3, dtype=torch.bool)
     first[4, 1] = True
     y, end = core.unroll(x, state, first)
-    after = y[4:, 1].sum() + sum(leaf[1].sum() for leaf in tree.leaves(end))
-    dx, *dstate = torch.autograd.grad(after, [x, *tree.leaves(state)], retain_graph=True)
+    after = y[4:, 1].sum() + sum(leaf[1].sum() for leaf in floats(end))
+    dx, *dstate = torch.autograd.grad(after, [x, *floats(state)], retain_graph=True)
     assert (dx[:4] == 0).all()
     assert (dx[4:, 1] != 0).any(1).all()
     assert all((d == 0).all() for d in dstate)
 
-    others = torch.autograd.grad(y[8, 0].sum(), [x, *tree.leaves(state)])
+    others = torch.autograd.grad(y[8, 0].square().sum(), [x, *floats(state)])
     assert (others[0][:, 0] != 0).any(1).all()
     assert all((d[0] != 0).any() for d in others[1:])
 
@@ -217,9 +239,8 @@ def test_nan_before_a_reset_stays_there(name, T):
     core = build(name)
     x, state, first = draw(core, T, 4, 4)
     first[0] = torch.tensor([True, False, True, False])
-    poisoned = tree.map(lambda leaf: leaf.detach().clone(), state)
-    for leaf in tree.leaves(poisoned):
-        leaf[first[0]] = float("nan")
+    poisoned = tree.map(lambda leaf: poison(leaf.detach(), first[0].nonzero().squeeze(1)), state)
+    for leaf in floats(poisoned):
         leaf.requires_grad_()
     for unrolled in (core.unroll, lambda *a: stepped(core, *a)):
         y, end = unrolled(x, poisoned, first)
@@ -236,7 +257,7 @@ def test_nan_in_the_middle_does_not_pass_the_next_reset(name):
         x, state, _ = draw(core, 6, 3, 6, dtype)
         first = torch.zeros(6, 3, dtype=torch.bool)
         first[3, 1] = True
-        poisoned = tree.map(lambda leaf: leaf.index_fill(0, torch.tensor([1]), float("nan")), state)
+        poisoned = tree.map(lambda leaf: poison(leaf, torch.tensor([1])), state)
         y, end = core.unroll(x, poisoned, first)
         want, want_end = core.unroll(x, state, first)
         assert y[:3, 1].isnan().all()
@@ -264,16 +285,15 @@ def test_gradcheck(name):
     leaves = tree.leaves(state)
 
     def outputs(x, *rest):
-        state = rest[: len(leaves)]
-        y, end = core.unroll(x, state if len(leaves) > 1 else state[0], first)
-        return y, *tree.leaves(end)
+        y, end = core.unroll(x, tree.from_leaves(state, rest[: len(leaves)]), first)
+        return y, *floats(end)
 
     assert torch.autograd.gradcheck(outputs, (x, *leaves, *core.parameters()), fast_mode=True)
 
 
 @with_memory
 def test_backward_twice_and_double_backward(name):
-    """A kept graph can be used again; a gradient of the gradient raises instead of being wrong."""
+    """A kept graph can be used again; a gradient of the gradient is right, or raises."""
     core = build(name)
     x, state, first = draw(core, 4, 2, 9)
     y, _ = core.unroll(x, state, first)
@@ -281,8 +301,15 @@ def test_backward_twice_and_double_backward(name):
     again = torch.autograd.grad(y.sum(), x, retain_graph=True)
     assert_close(once, again, 0)
     (gradient,) = torch.autograd.grad((y**2).sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match=r"once_differentiable|not implemented|does not require"):
+    try:
         gradient.sum().backward()
+    except RuntimeError as error:
+        assert re.search("once_differentiable|not implemented|does not require", str(error))
+        return
+    slow, _ = stepped(core, x, state, first)
+    (gradient,) = torch.autograd.grad((slow**2).sum(), x, create_graph=True)
+    want = torch.autograd.grad(gradient.sum(), x)[0]
+    torch.testing.assert_close(x.grad, want, atol=1e-9, rtol=1e-9)
 
 
 @with_memory

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recollect import tree
+from recollect import tree, workers
 from recollect.errors import StateError
 from recollect.types import State
 
@@ -29,6 +29,8 @@ class Core(nn.Module, ABC):
 
     starts_at_zero = False
     """Set by cores whose initial state is all zeros for good, which makes a reset cheaper."""
+    unrolls_in_groups = True
+    """Whether ``unroll`` may be cut into groups of rows, each in a thread of its own (``workers``)."""
 
     def __init__(self, input_size: int, output_size: int):
         super().__init__()
@@ -69,7 +71,15 @@ class Core(nn.Module, ABC):
     def unroll(self, x: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
         """T steps for learning: x [T, B, D], state at step 0, first [T, B] -> y [T, B, ...], state."""
         self._check(x, state, first, lead=2)
-        return self._unroll(x, state, first)
+        if not self.unrolls_in_groups:
+            return self._unroll(x, state, first)
+
+        def group(x: Tensor, first: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
+            y, end = self._unroll(x, tree.from_leaves(state, leaves), first)
+            return y, *tree.leaves(end)
+
+        y, *end = workers.side_by_side(group, (x, first), tuple(tree.leaves(state)), self.parameters)
+        return y, tree.from_leaves(state, end)
 
     def reset(self, state: State, first: Tensor) -> State:
         """``state`` with the initial state in the rows where ``first`` [B]."""

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recollect import workers
 from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size, chrono_bias, init_gates
 from recollect.cores.kernels import cudnn
@@ -85,13 +84,8 @@ class GRU(Core):
         return x, torch.stack(hs, 1)
 
     def _unroll(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
-        y, h = workers.side_by_side(self._unroll_packed, (x, first), (state,), list(self.parameters()))
-        return y, h
-
-    def _unroll_packed(self, x: Tensor, first: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
-        """x [T, B, D], first [T, B], h [B, layers, H] -> y [T, B, H], h."""
         segments = cut(first)
-        h = start(h, self.initial_h, segments)  # [S, layers, H]
+        h = start(state, self.initial_h, segments)  # [S, layers, H]
         if cudnn.suits(x):
             weights = [w for layer in self.rnn.all_weights for w in layer]
             y, h = cudnn.run_packed(torch.gru, x, (h,), weights, segments)

@@ -55,6 +55,8 @@ class LSTM(Core):
     ``rnn`` holds the weights and is never called: weights of an ``nn.LSTM`` load into it.
     """
 
+    unrolls_in_groups = False  # oneDNN's kernel takes all rows at once, the other one splits them itself
+
     def __init__(self, input_size: int, config: LSTMConfig):
         super().__init__(input_size, config.hidden)
         check_size(self, input_size=input_size)
@@ -104,7 +106,7 @@ class LSTM(Core):
             h, c = self.reset(state, first[0])
             if lstm_onednn.finite(x, h, c):
                 return self._layers(x, h, c, partial(lstm_onednn.lstm, first=first))
-        y, h, c = workers.side_by_side(self._unroll_packed, (x, first), state, list(self.parameters()))
+        y, h, c = workers.side_by_side(self._unroll_packed, (x, first), state, self.parameters)
         return y, (h, c)
 
     def _unroll_packed(self, x: Tensor, first: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:

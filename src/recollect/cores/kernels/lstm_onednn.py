@@ -80,7 +80,7 @@ def lstm(
         y, h, c = torch.lstm(steps, state, weights, True, 1, 0.0, is_training, False, False)
         return y, h[0], c[0]
 
-    y, h_end, c_end = workers.side_by_side(fused, (steps,), (h, c), weights)
+    y, h_end, c_end = workers.side_by_side(fused, (steps,), (h, c), lambda: weights)
     if place is None:
         return y, h_end, c_end
     y = _Collect.apply(y, place, T)
