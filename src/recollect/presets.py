@@ -45,8 +45,8 @@ _PPO = {field.name for field in fields(PPOConfig)}
 def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """What suits the built-in task ``name`` beside the user's ``settings``, which it never contradicts.
 
-    ``core="lstm"`` and ``core="gru"`` name a kind, not its gates: those are chosen here too. Any other
-    env has no preset.
+    ``core="lstm"`` names a kind, not its gates: those are chosen here too, for every core whose config
+    has ``reaching``. Any other env has no preset.
     """
     if name not in TASKS and name not in {task.id for task in TASKS.values()}:
         return {}
@@ -61,8 +61,10 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
             found["steps"] = LONG_STEPS
     found = {key: value for key, value in found.items() if not _is_set(key, settings)}
     core = settings.get("core", "lstm")
-    if horizon >= LONG and core in ("lstm", "gru") and "policy" not in settings:
-        found["core"] = CORES[core](chrono=horizon)  # pyright: ignore[reportCallIssue]
+    if horizon >= LONG and isinstance(core, str) and "policy" not in settings and core in CORES:
+        reaching = getattr(CORES[core](), "reaching", None)
+        if reaching is not None:
+            found["core"] = reaching(horizon)
     return found
 
 

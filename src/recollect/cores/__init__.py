@@ -28,7 +28,11 @@ __all__ = [
 
 @runtime_checkable
 class CoreConfig(Protocol):
-    """The settings of a core, and how it is made from them."""
+    """The settings of a core, and how it is made from them.
+
+    A config may also have ``reaching(steps) -> config``: the same, started so that it can remember over
+    so many steps. The presets of tasks with a long memory use it.
+    """
 
     def build(self, input_size: int) -> Core:
         """The core for inputs of ``input_size`` features."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,6 +31,10 @@ class GRUConfig:
     def __post_init__(self) -> None:
         check_size(self, hidden=self.hidden, layers=self.layers)
         check_chrono(self, self.chrono)
+
+    def reaching(self, steps: int) -> GRUConfig:
+        """With gates that start open for ``steps`` steps."""
+        return replace(self, chrono=max(2, steps))
 
     def build(self, input_size: int) -> GRU:
         """The core for inputs of ``input_size`` features."""

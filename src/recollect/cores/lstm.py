@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -43,6 +43,10 @@ class LSTMConfig:
         check_chrono(self, self.chrono)
         if not math.isfinite(self.forget_bias):
             raise ConfigError(f"LSTMConfig: forget_bias is {self.forget_bias!r}; it needs a finite number")
+
+    def reaching(self, steps: int) -> LSTMConfig:
+        """With gates that start open for ``steps`` steps."""
+        return replace(self, chrono=max(2, steps))
 
     def build(self, input_size: int) -> LSTM:
         """The core for inputs of ``input_size`` features."""
