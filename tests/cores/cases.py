@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from recollect.cores import GRUConfig, LSTMConfig, NoneConfig
+from recollect.cores import GRUConfig, LSTMConfig, NoneConfig, StackConfig
 
 CASES: dict[str, Any] = {
     "lstm": LSTMConfig(hidden=5),
@@ -14,6 +14,13 @@ CASES: dict[str, Any] = {
     "gru-2": GRUConfig(hidden=4, layers=2),
     "gru-learned": GRUConfig(hidden=4, layers=2, learned_initial_state=True),
     "none": NoneConfig(),
+    "stack": StackConfig(cores=("gru", "lstm"), hidden=4),
+    "stack-plain": StackConfig(
+        cores=(GRUConfig(hidden=5), "none"), hidden=4, residual=False, layer_norm=False
+    ),
+    "stack-learned": StackConfig(
+        cores=({"name": "gru", "hidden": 5, "learned_initial_state": True}, "gru"), hidden=4
+    ),
 }
 """By the core's name, and after a dash what is special."""
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.cores import GRU, LSTM, NoMemory
+from recollect.cores import GRU, LSTM, NoMemory, Stack
+from tests.reference.stack import stack
 
 
 def lstm_step(x, h, c, w_ih, w_hh, b_ih, b_hh):
@@ -69,3 +70,4 @@ def _none(core: NoMemory, x: Tensor, state, first: Tensor):
 
 REFERENCE = {LSTM: _lstm, GRU: _gru, NoMemory: _none}
 """For each core the function (core, x, state, first) -> y, state."""
+REFERENCE[Stack] = stack(REFERENCE)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import replace
+from functools import partial
 
 from recollect.cores.base import Core
 from recollect.cores.gru import GRU, GRUConfig
 from recollect.cores.lstm import LSTM, LSTMConfig
+from recollect.cores.make import CoreConfig, CoreSpec, known, make_core
 from recollect.cores.none import NoMemory, NoneConfig
-from recollect.errors import ConfigError, nearest
+from recollect.cores.stack import Stack, StackConfig
 
 __all__ = [
     "CORES",
     "GRU",
     "LSTM",
+    "PRESETS",
     "Core",
     "CoreConfig",
     "CoreSpec",
@@ -22,53 +25,24 @@ __all__ = [
     "LSTMConfig",
     "NoMemory",
     "NoneConfig",
+    "Stack",
+    "StackConfig",
     "make_core",
 ]
 
-
-@runtime_checkable
-class CoreConfig(Protocol):
-    """The settings of a core, and how it is made from them.
-
-    A config may also have ``reaching(steps) -> config``: the same, started so that it can remember over
-    so many steps. The presets of tasks with a long memory use it.
-    """
-
-    def build(self, input_size: int) -> Core:
-        """The core for inputs of ``input_size`` features."""
-        ...
-
-
-CoreSpec = str | CoreConfig | Callable[[int], Core]
-"""A name in ``CORES``, a config, or a factory that takes the input size."""
 
 CORES: dict[str, Callable[[], CoreConfig]] = {
     "gru": GRUConfig,
     "lstm": LSTMConfig,
     "none": NoneConfig,
+    "stack": StackConfig,
 }
 """The config of every core by its name; all their fields have defaults."""
 
+PRESETS: dict[str, CoreConfig] = {
+    "mamba_gru": StackConfig(cores=("mamba", "gru")),
+}
+"""Names for settings of a core in ``CORES`` that are worth a name."""
 
-def make_core(spec: CoreSpec, input_size: int) -> Core:
-    """The core that ``spec`` describes, for inputs of ``input_size`` features."""
-    if isinstance(spec, str):
-        if spec not in CORES:
-            hint = nearest(spec, CORES)
-            raise ConfigError(f"no core is called {spec!r}{hint}: the cores are {', '.join(sorted(CORES))}")
-        spec = CORES[spec]()
-    if isinstance(spec, type) and hasattr(spec, "build"):
-        raise ConfigError(f"core is the class {spec.__name__}: pass an object, {spec.__name__}(...)")
-    core: Any
-    if isinstance(spec, CoreConfig):
-        core = spec.build(input_size)
-    elif callable(spec):
-        core = spec(input_size)
-    else:
-        raise ConfigError(
-            f"core is a {type(spec).__name__}; it needs a name ({', '.join(sorted(CORES))}), a config "
-            "such as LSTMConfig(hidden=128), or a factory that takes the input size"
-        )
-    if not isinstance(core, Core):
-        raise ConfigError(f"the core factory made a {type(core).__name__}; it needs to make a Core")
-    return core
+known.update(CORES)
+known.update({name: partial(replace, config) for name, config in PRESETS.items()})  # pyright: ignore

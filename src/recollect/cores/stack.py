@@ -1,0 +1,113 @@
+"""A sequence of cores with residual connections, each with its own memory.
+
+    h = W x                                  (only where the sizes differ)
+    h = h + P_i core_i(norm_i(h))            for every core i; P_i only where the sizes differ
+    y = norm(h)
+
+The pre-norm residual layout of He et al. (2016) and of today's transformers: every core adds to a stream
+that the gradient can follow past it. ``mamba_gru`` in ``recollect.cores.PRESETS`` is a stack.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from recollect.cores.base import Core
+from recollect.cores.checks import check_size
+from recollect.cores.make import as_config, core_config, make_core, reaching
+from recollect.errors import ConfigError
+from recollect.types import State
+
+
+@dataclass(frozen=True, slots=True)
+class StackConfig:
+    """Settings of a stack of cores."""
+
+    cores: tuple[Any, ...] = ("gru", "gru")
+    """The cores, first to last: names, configs, mappings such as {name: gru, hidden: 64}, or factories."""
+    hidden: int = 128
+    """Width of the stream between the cores, of the cores that are given by name, and of the output."""
+    residual: bool = True
+    """Whether every core adds to the stream; otherwise each one replaces it."""
+    layer_norm: bool = True
+    """Whether what goes into every core, and the output, is normalised."""
+
+    def __post_init__(self) -> None:
+        check_size(self, hidden=self.hidden)
+        if isinstance(self.cores, str) or not self.cores:
+            raise ConfigError(
+                f"StackConfig: cores is {self.cores!r}; it needs a list such as ('mamba', 'gru')"
+            )
+        object.__setattr__(self, "cores", tuple(as_config(core) for core in self.cores))
+
+    def reaching(self, steps: int) -> StackConfig:
+        """With every core that knows how made to reach that far."""
+        return dataclasses.replace(
+            self, cores=tuple(reaching(self._part(core), steps) for core in self.cores)
+        )
+
+    def build(self, input_size: int) -> Stack:
+        """The core for inputs of ``input_size`` features."""
+        return Stack(input_size, self)
+
+    def parts(self) -> list[Any]:
+        """What each core is made from: a name stands for a config of this width."""
+        return [self._part(core) for core in self.cores]
+
+    def _part(self, core: Any) -> Any:
+        if not isinstance(core, str):
+            return core
+        config: Any = core_config(core)
+        has_width = any(field.name == "hidden" for field in dataclasses.fields(config))
+        return dataclasses.replace(config, hidden=self.hidden) if has_width else config
+
+
+class Stack(Core):
+    """The state is a tuple of the cores' states."""
+
+    def __init__(self, input_size: int, config: StackConfig):
+        super().__init__(input_size, config.hidden)
+        check_size(self, input_size=input_size)
+        self.config = config
+        H = config.hidden
+        made = [make_core(part, H) for part in config.parts()]
+        self.project = _projection(input_size, H)
+        self.cores = nn.ModuleList(made)
+        self.norms = nn.ModuleList(nn.LayerNorm(H) if config.layer_norm else nn.Identity() for _ in made)
+        self.outs = nn.ModuleList(_projection(core.output_size, H) for core in made)
+        self.norm = nn.LayerNorm(H) if config.layer_norm else nn.Identity()
+        self.starts_at_zero = all(core.starts_at_zero or not core.has_memory for core in made)
+
+    def initial_state(self, batch: int) -> tuple[State, ...]:
+        """The initial state of every core."""
+        return tuple(core.initial_state(batch) for core in self._cores())
+
+    def _step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
+        return self._run(x, state, None)
+
+    def _unroll(self, x: Tensor, state: tuple[State, ...], first: Tensor) -> tuple[Tensor, tuple[State, ...]]:
+        return self._run(x, state, first)
+
+    def _run(
+        self, x: Tensor, state: tuple[State, ...], first: Tensor | None
+    ) -> tuple[Tensor, tuple[State, ...]]:
+        """One step without ``first``, all of them with it: both go the same way through the stream."""
+        h, after = self.project(x), []
+        for core, norm, out, before in zip(self._cores(), self.norms, self.outs, state):
+            u = norm(h)
+            y, end = core._step(u, before) if first is None else core.unroll(u, before, first)
+            h = h + out(y) if self.config.residual else out(y)
+            after.append(end)
+        return self.norm(h), tuple(after)
+
+    def _cores(self) -> list[Core]:
+        return list(self.cores)  # pyright: ignore[reportReturnType]
+
+
+def _projection(size: int, width: int) -> nn.Module:
+    """To ``width``, or nothing where it is that already."""
+    return nn.Identity() if size == width else nn.Linear(size, width)
