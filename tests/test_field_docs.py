@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import dataclasses
 import inspect
 import io
@@ -17,7 +18,7 @@ from recollect.algos.ppo import PPOConfig
 from recollect.cli import fields_help
 from recollect.cli.flags import parse_config
 from recollect.config import ALIASES, TrainConfig
-from recollect.cores import CORES
+from recollect.cores import CORES, PRESETS
 from recollect.errors import ConfigError
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import HeadConfig
@@ -52,9 +53,15 @@ def test_configs_as_they_are(section):
 
 
 def test_cores_as_they_are():
-    assert list(field_docs.cores()) == list(CORES)
-    for name, core in field_docs.cores().items():
-        same(core.fields, type(CORES[name]()))
+    assert list(field_docs.cores()) == [*CORES, *PRESETS]
+    for name, make in CORES.items():
+        same(field_docs.cores()[name].fields, type(make()))
+    for name, config in PRESETS.items():
+        described = {field.name: field.default for field in field_docs.cores()[name].fields}
+        made = {field.name: repr(getattr(config, field.name)) for field in dataclasses.fields(config)}
+        assert {field: ast.literal_eval(text) for field, text in described.items()} == {
+            field: ast.literal_eval(text) for field, text in made.items()
+        }
 
 
 def test_tasks_as_they_are():

@@ -23,7 +23,7 @@ import yaml
 from recollect import field_docs
 from recollect.config import TrainConfig
 from recollect.convert import Loader, to_yaml
-from recollect.cores import CORES
+from recollect.cores.make import as_mapping, name_of, plain
 from recollect.errors import ConfigError
 from recollect.plain import CUSTOM
 from recollect.policy.encoders import EncoderConfig
@@ -169,10 +169,10 @@ def _lines(config: TrainConfig, env: Any, custom_policy: bool) -> Iterator[str]:
 def _policy_lines(policy: PolicyConfig) -> Iterator[str]:
     yield from _section("policy", policy, skip=("encoder", "core", "head"))
     core = policy.core
-    name = next((name for name, kind in CORES.items() if kind is type(core)), None)
+    name = name_of(core)
     if isinstance(core, str):
         yield _line("core", core, "What carries over time.")
-    elif name is None:
+    elif name is None or as_mapping(core) is None:
         yield _line("core", CUSTOM, "A factory in Python made it.")
     else:
         yield "core:"
@@ -213,7 +213,6 @@ def _fields(config: Any, docs: list[field_docs.Field]) -> Iterator[str]:
 
 
 def _line(name: str, value: Any, doc: str, indent: int = 0) -> str:
-    plain = list(value) if isinstance(value, tuple) else value
-    text = f"{' ' * indent}{to_yaml(name)}: {to_yaml(plain)}"
+    text = f"{' ' * indent}{to_yaml(name)}: {to_yaml(plain(value))}"
     short = textwrap.shorten(doc, _COMMENT_WIDTH, placeholder=" ...")
     return f"{text:<{_COMMENTS_FROM}}  # {short}" if doc else text

@@ -10,12 +10,12 @@ import ast
 import functools
 import inspect
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 CONFIGS = {
     "": ("config", "TrainConfig"),
-    "ppo": ("algos/ppo", "PPOConfig"),
+    "ppo": ("algos/ppo_config", "PPOConfig"),
     "policy": ("policy/policy", "PolicyConfig"),
     "encoder": ("policy/encoders", "EncoderConfig"),
     "head": ("policy/heads", "HeadConfig"),
@@ -105,6 +105,21 @@ def cores() -> dict[str, Part]:
             home = _imported(module)[value.id]
             node = _class(home, value.id)
             found[str(key.value)] = Part(str(key.value), _doc(node), _class_fields(home, node))
+    presets = _assigned(module)["PRESETS"]
+    if not isinstance(presets, ast.Dict):
+        raise TypeError("cores.PRESETS is no dict literal any more: teach field_docs how to read it")
+    kinds = {
+        ast.unparse(value): str(ast.literal_eval(key))
+        for key, value in zip(catalog.keys, catalog.values)
+        if key
+    }
+    for key, value in zip(presets.keys, presets.values):
+        if isinstance(key, ast.Constant) and isinstance(value, ast.Call):
+            kind = found[kinds[ast.unparse(value.func)]]
+            given = {keyword.arg: ast.unparse(keyword.value) for keyword in value.keywords}
+            fields = [replace(field, default=given.get(field.name, field.default)) for field in kind.fields]
+            words = ", ".join(f"{name}={text}" for name, text in given.items())
+            found[str(key.value)] = Part(str(key.value), f"A {kind.name} with {words}.", fields)
     return found
 
 

@@ -12,7 +12,7 @@ from gymnasium import spaces as gym_spaces
 
 from recollect.algos.ppo import PPOConfig
 from recollect.config import TrainConfig
-from recollect.cores import CORES
+from recollect.cores.make import as_config, as_mapping
 from recollect.errors import ConfigError, SpaceError
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import HeadConfig
@@ -80,7 +80,7 @@ def config_to_json(config: TrainConfig, policy: Policy) -> dict[str, Any]:
         "policy": None if type(policy) is Policy else CUSTOM,
         **{f.name: getattr(parts, f.name) for f in dataclasses.fields(parts)},
         "encoder": _spec_to_json(parts.encoder, {"encoder": EncoderConfig}),
-        "core": _spec_to_json(parts.core, CORES),
+        "core": as_mapping(parts.core) or CUSTOM,
         "head": dataclasses.asdict(parts.head),
     }
     return own | {"policy": network, "ppo": dataclasses.asdict(config.ppo)}
@@ -97,7 +97,7 @@ def policy_config_from_json(data: dict[str, Any], where: Any) -> PolicyConfig:
             "load it with policy=factory, a function (observation_space, action_space) -> Policy "
             "that makes the same network"
         )
-    fields["core"] = _spec_from_json(given["core"], CORES)
+    fields["core"] = as_config(given["core"])
     fields["encoder"] = _spec_from_json(given["encoder"], {"encoder": EncoderConfig})
     fields["head"] = HeadConfig(**_tuples(given["head"]))
     return PolicyConfig(**fields)

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from recollect.algos.ppo import PPOConfig
-from recollect.cores import CORES
+from recollect.cores.make import known, reaching
 from recollect.tasks import TASKS, make_task, task_class
 
 LONG = 100
@@ -61,10 +61,10 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
             found["steps"] = LONG_STEPS
     found = {key: value for key, value in found.items() if not _is_set(key, settings)}
     core = settings.get("core", "lstm")
-    if horizon >= LONG and isinstance(core, str) and "policy" not in settings and core in CORES:
-        reaching = getattr(CORES[core](), "reaching", None)
-        if reaching is not None:
-            found["core"] = reaching(horizon)
+    if horizon >= LONG and isinstance(core, str) and "policy" not in settings and core in known:
+        far = reaching(core, horizon)
+        if far != core:
+            found["core"] = far
     return found
 
 

@@ -1,7 +1,8 @@
 """Settings by their written names, from flags and files, put together to a TrainConfig.
 
 A setting has one path: ``steps``, ``ppo.learning_rate``, ``policy.value_decay``, ``core`` (its name),
-``core.hidden``, ``encoder``, ``encoder.hidden``, ``head.squash``, ``task.horizon``, ``env``, ``preset``.
+``core.hidden``, ``core.controller.hidden`` (of a core inside a core), ``encoder``, ``encoder.hidden``,
+``head.squash``, ``task.horizon``, ``env``, ``preset``.
 What people write leads there: ``learning_rate``, ``lr``, ``policy.core.hidden``, ``env_kwargs.horizon``.
 A layer is one source (a file, or all flags) by path; later layers go on top of earlier ones.
 """
@@ -17,6 +18,7 @@ from recollect.algos.ppo import PPOConfig
 from recollect.config import ALIASES, TrainConfig
 from recollect.convert import convert, plain_value
 from recollect.cores import CORES
+from recollect.cores.make import core_config, known, name_of
 from recollect.errors import ConfigError, nearest
 from recollect.plain import CUSTOM
 from recollect.policy.encoders import NAMES as ENCODERS
@@ -24,6 +26,7 @@ from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import HeadConfig
 from recollect.policy.policy import PolicyConfig
 from recollect.presets import preset as preset_of
+from recollect.setting_parts import Setting, as_written, field_names, part_values, with_fields
 from recollect.tasks import TASKS, task_class, task_options
 
 SECTIONS = ("ppo", "policy", "core", "encoder", "head", "task")
@@ -40,23 +43,6 @@ SYNONYMS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
-    """One value as it was written."""
-
-    value: Any
-    """Text from a flag, a plain value from a file."""
-    written: str
-    """The name as the user wrote it: ``--lr`` or ``ppo.lr``."""
-    source: str = ""
-    """The file, or nothing for a flag."""
-
-    @property
-    def where(self) -> str:
-        """For errors: the flag, or the file and the key."""
-        return f"{self.source}: {self.written}" if self.source else self.written
-
-
-@dataclass(frozen=True, slots=True)
 class Layer:
     """The settings of one source by path, and what there is to say about them."""
 
@@ -67,7 +53,7 @@ class Layer:
         """Take in what was written as ``name`` (with underscores)."""
         path, alias_of = _path(name, setting)
         if alias_of is not None:
-            ours = _as_written(alias_of, setting)
+            ours = as_written(alias_of, setting)
             source = f"{setting.source}: " if setting.source else ""
             self.notes.append(f"{source}{setting.written} is called {ours} here")
         if path in self.settings:
@@ -93,7 +79,7 @@ class Built:
 
 def own_fields() -> list[str]:
     """The fields of TrainConfig that are settings of their own and no section."""
-    return [name for name in _names(TrainConfig) if name not in ("policy", "ppo", "env_kwargs")]
+    return [name for name in field_names(TrainConfig) if name not in ("policy", "ppo", "env_kwargs")]
 
 
 def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig | None = None) -> Built:
@@ -109,8 +95,8 @@ def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig 
     given: dict[str, Any] = {}
     by_section: dict[str, dict[str, Setting]] = {section: {} for section in SECTIONS}
     for path, setting in settings.items():
-        section, _, name = path.rpartition(".")
-        if section:
+        section, _, name = path.partition(".")
+        if name:
             by_section[section][name] = setting
         elif path not in NAMED:
             given[path] = _converted(TrainConfig, path, setting)
@@ -136,12 +122,19 @@ def preset(built: Built) -> dict[str, Any]:
     if built.env is None or not built.use_preset:
         return {}
     core = built.given.get("core")
-    if dataclasses.is_dataclass(core) and "core.chrono" not in built.paths:
-        name = next(name for name, kind in CORES.items() if kind is type(core))
-        gates = preset_of(built.env, built.given | {"core": name}).get("core")
-        if gates is not None:
+    if dataclasses.is_dataclass(core) and not isinstance(core, type):
+        suits = preset_of(built.env, built.given | {"core": name_of(core)}).get("core")
+        fields = [] if suits is None else dataclasses.fields(suits)
+        other = [
+            f"--core.{field.name.replace('_', '-')} {value}"
+            for field in fields
+            if f"core.{field.name}" not in built.paths
+            and isinstance(value := getattr(suits, field.name), int | float)
+            and value != getattr(core, field.name)
+        ]
+        if other:
             built.notes.append(
-                f"this task would suit --core.chrono {gates.chrono}: the preset leaves a core alone of which "
+                f"this task would suit {' '.join(other)}: the preset leaves a core alone of which "
                 "fields are given"
             )
     return preset_of(built.env, built.given)
@@ -154,6 +147,9 @@ def _path(name: str, setting: Setting) -> tuple[str, str | None]:
     """The path that ``name`` leads to, and our name for it where it is another library's."""
     if name in ("env", "preset", *NAMED):
         return name, None
+    inside = name.removeprefix("policy.")
+    if inside.startswith("core.") and inside.count(".") > 1:
+        return inside.removesuffix(".name"), None  # a core inside a core
     section, _, last = name.rpartition(".")
     section = SYNONYMS.get(section, section)
     if section == "task":
@@ -168,7 +164,7 @@ def _path(name: str, setting: Setting) -> tuple[str, str | None]:
     ours = _ours(last, setting)
     path = _known().get(ours)
     if section == "head":
-        path = f"head.{last}" if last in _names(HeadConfig) else None
+        path = f"head.{last}" if last in field_names(HeadConfig) else None
     elif path is not None and section and path not in NAMED and not path.startswith(f"{section}."):
         at = f"in {path.split('.')[0]}" if "." in path else "at the top, without a section"
         raise ConfigError(f"{setting.where}: {section} has no setting {last!r}: it belongs {at}")
@@ -180,8 +176,8 @@ def _path(name: str, setting: Setting) -> tuple[str, str | None]:
 def _known() -> dict[str, str]:
     """The path of every setting that has a flat name."""
     found = {name: name for name in own_fields()}
-    found |= {name: f"ppo.{name}" for name in _names(PPOConfig)}
-    found |= {name: f"policy.{name}" for name in _names(PolicyConfig) if name != "head"}
+    found |= {name: f"ppo.{name}" for name in field_names(PPOConfig)}
+    found |= {name: f"policy.{name}" for name in field_names(PolicyConfig) if name != "head"}
     return found | {name: name for name in NAMED}
 
 
@@ -201,24 +197,24 @@ def _ours(name: str, setting: Setting) -> str:
 def _unknown(section: str, name: str, setting: Setting) -> str:
     known: Iterable[str]
     if section == "head":
-        known = _names(HeadConfig)
+        known = field_names(HeadConfig)
     elif section:
         known = [n for n, path in _known().items() if path.startswith(f"{section}.") or section == "policy"]
     else:
         known = [*_known(), *ALIASES, "env", "preset", "config"]
-    places = [f"core.{name}" for kind in CORES.values() if name in _names(type(kind()))][:1]
-    places += [f"encoder.{name}"] * (name in _names(EncoderConfig))
-    places += [f"head.{name}"] * (name in _names(HeadConfig) and section != "head")
+    places = [f"core.{name}" for kind in CORES.values() if name in field_names(type(kind()))][:1]
+    places += [f"encoder.{name}"] * (name in field_names(EncoderConfig))
+    places += [f"head.{name}"] * (name in field_names(HeadConfig) and section != "head")
     places += [f"task.{name}"] * any(name in task_options(task) for task in TASKS.values())
     if name in (*SECTIONS, *SYNONYMS):
-        inside = _as_written(_inside(name), setting)
+        inside = as_written(_inside(name), setting)
         return f"{setting.where} holds settings and is none itself: give one of them, such as {inside}"
     hint = nearest(name, known)
     if places:
-        hint = f" (did you mean {' or '.join(_as_written(place, setting) for place in places)}?)"
+        hint = f" (did you mean {' or '.join(as_written(place, setting) for place in places)}?)"
     elif hint and not setting.source:
         close = hint.split("'")[1]
-        hint = f" (did you mean {_as_written(f'{section}.{close}' if section else close, setting)}?)"
+        hint = f" (did you mean {as_written(f'{section}.{close}' if section else close, setting)}?)"
     what = "flag" if not setting.source else "setting"
     more = "" if setting.source else ". recollect train --help lists them"
     return f"{setting.where}: there is no such {what}{hint}{more}"
@@ -227,11 +223,6 @@ def _unknown(section: str, name: str, setting: Setting) -> str:
 def _inside(section: str) -> str:
     examples = {"ppo": "learning_rate", "policy": "normalise_value", "head": "squash"}
     return f"{section}.{examples.get(section, 'horizon')}"
-
-
-def _as_written(path: str, setting: Setting) -> str:
-    """``path`` in the style of the source: a flag has dashes."""
-    return path if setting.source else f"--{path.replace('_', '-')}"
 
 
 # Layers --------------------------------------------------------------------------------------------------
@@ -286,22 +277,22 @@ def _converted(kind: type, name: str, setting: Setting) -> Any:
 def _core(named: Setting | None, fields: dict[str, Setting], base: Any) -> Any:
     """A name alone stays a name, so that a preset may choose its gates; with fields, a config."""
     if named is not None:
-        name = _part_name(named, list(CORES), "core")
-        start: Any = CORES[name]()
+        name = _part_name(named, list(known), "core")
+        start: Any = core_config(name)
         if not fields:
             # A config without fields can only be told from its name by how it was written.
-            is_config = named.written.endswith(".name") and not _names(type(start))
+            is_config = named.written.endswith(".name") and not field_names(type(start))
             return start if is_config else name
         start = base if type(base) is type(start) else start
     elif isinstance(base, str):
-        start, name = CORES[base](), base
+        start, name = core_config(base), base
     else:
         start = base
-        name = next((name for name, kind in CORES.items() if kind is type(base)), None)
+        name = name_of(base)
         if name is None:
             first = next(iter(fields.values()))
             raise ConfigError(f"{first.where}: the core is made by code, which this cannot reach")
-    return dataclasses.replace(start, **_part_values(f"the core {name}", type(start), fields))
+    return with_fields(f"the core {name}", start, fields)
 
 
 def _encoder(named: Setting | None, fields: dict[str, Setting], base: Any) -> Any:
@@ -319,7 +310,7 @@ def _encoder(named: Setting | None, fields: dict[str, Setting], base: Any) -> An
     else:
         first = next(iter(fields.values()))
         raise ConfigError(f"{first.where}: the encoder is made by code, which this cannot reach")
-    return dataclasses.replace(start, **_part_values("the encoder", EncoderConfig, fields))
+    return dataclasses.replace(start, **part_values("the encoder", EncoderConfig, fields))
 
 
 def _part_name(named: Setting, known: list[str], part: str) -> str:
@@ -335,17 +326,6 @@ def _part_name(named: Setting, known: list[str], part: str) -> str:
             f"choose {', '.join(known)}"
         )
     return name
-
-
-def _part_values(part: str, kind: type, fields: dict[str, Setting]) -> dict[str, Any]:
-    hints, known = get_type_hints(kind), _names(kind)
-    for name, setting in fields.items():
-        if name not in known:
-            raise ConfigError(
-                f"{setting.where}: {part} has no setting {name!r}{nearest(name, known)}; "
-                f"it has {', '.join(known) or 'none'}"
-            )
-    return {name: convert(s.value, hints[name], s.where) for name, s in fields.items()}
 
 
 def _task_values(env: str | None, fields: dict[str, Setting]) -> dict[str, Any]:
@@ -368,7 +348,3 @@ def _task_values(env: str | None, fields: dict[str, Setting]) -> dict[str, Any]:
 
 def _is_task(env: Any) -> bool:
     return isinstance(env, str) and (env in TASKS or env in {task.id for task in TASKS.values()})
-
-
-def _names(kind: type) -> list[str]:
-    return [f.name for f in dataclasses.fields(kind)]

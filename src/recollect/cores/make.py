@@ -63,6 +63,37 @@ def as_config(spec: Any) -> Any:
     return dataclasses.replace(start, **values)
 
 
+def as_mapping(spec: Any) -> Any:
+    """The inverse of ``as_config``, for files: None where a part is made by code, which no file holds."""
+    if isinstance(spec, str):
+        return spec
+    name = name_of(spec)
+    if name is None:
+        return None
+    found: dict[str, Any] = {"name": name}
+    for field in dataclasses.fields(spec):
+        value = plain(getattr(spec, field.name))
+        if value is None and getattr(spec, field.name) is not None:
+            return None
+        found[field.name] = value
+    return found
+
+
+def plain(value: Any) -> Any:
+    """The value of a core's field with configs of other cores as mappings; None where one is code."""
+    if isinstance(value, tuple):
+        parts = [plain(part) for part in value]
+        return None if None in parts else parts
+    if isinstance(value, CoreConfig) or callable(value):
+        return as_mapping(value)
+    return value
+
+
+def name_of(spec: Any) -> str | None:
+    """The name of the core that a config belongs to; None for anything else."""
+    return next((name for name, kind in known.items() if kind is type(spec)), None)
+
+
 def make_core(spec: CoreSpec, input_size: int) -> Core:
     """The core that ``spec`` describes, for inputs of ``input_size`` features."""
     spec = as_config(spec)

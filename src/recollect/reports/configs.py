@@ -9,7 +9,7 @@ from typing import Any
 
 from recollect import field_docs
 from recollect.config import TrainConfig
-from recollect.cores import CORES
+from recollect.cores.make import known
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import HeadConfig
 
@@ -56,9 +56,9 @@ def default_values(config: Row) -> Row:
     flat = flatten(own)
     given = config.get("policy")
     network = given if isinstance(given, dict) else {}
-    for part, known in (("core", CORES), ("encoder", {"encoder": EncoderConfig})):
+    for part, makers in (("core", known), ("encoder", {"encoder": EncoderConfig})):
         spec = network.get(part)
-        make = known.get(str(spec.get("name"))) if isinstance(spec, dict) else None
+        make = makers.get(str(spec.get("name"))) if isinstance(spec, dict) else None
         if make is not None:
             flat |= {f"{part}.{key}": value for key, value in _as_json(make()).items()}
     return flat
