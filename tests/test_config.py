@@ -115,6 +115,14 @@ def case_num_envs() -> None:
     assert sizes == [2, 1]
 
 
+def case_actors() -> None:
+    one, two = (trained("delayed-cue", **(TASK | {"num_envs": 4, "actors": n})) for n in (1, 2))
+    assert [len(agent._trainer.envs) for agent in (one, two)] == [1, 2]
+    assert one.history.rows[-1]["loss/policy"] != two.history.rows[-1]["loss/policy"]
+    with pytest.raises(ConfigError, match="evenly"):
+        trained("delayed-cue", **TASK, actors=2)
+
+
 def case_device() -> None:
     if torch.cuda.is_available():
         assert next(trained("delayed-cue", **TASK, device="cuda").policy.parameters()).is_cuda
@@ -246,6 +254,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
     TrainConfig: {
         "steps": case_steps,
         "num_envs": case_num_envs,
+        "actors": case_actors,
         "seed": moves_weights("seed", 1),
         "device": case_device,
         "target_return": case_target_return,

@@ -68,6 +68,11 @@ class Actor:
         env = {f"env:{name}": leaf for name, leaf in self.env.snapshot().items()}
         return own | env | dict(tree.named_leaves(self.state, "state"))
 
+    def fits(self, snapshot: dict[str, Tensor]) -> bool:
+        """Whether the snapshot is of one actor, with a random generator of this kind of device."""
+        rng = snapshot.get("rng")
+        return rng is not None and rng.shape == self.generator.get_state().shape
+
     def restore(self, snapshot: dict[str, Tensor]) -> None:
         """Go on from what ``snapshot`` returned, with the same policy and an env of the same kind."""
         assert isinstance(self.env, Resumable)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -81,14 +81,14 @@ class Agent:
     ) -> Agent:
         """A new, untrained agent for ``env``; ``preset``: which settings of ``config`` nobody asked for."""
         check_config(config, policy)
-        batched = open_env(env, config, config.num_envs, config.env_kwargs)
-        with _closed_on_error(env, batched):
+        envs = open_envs(env, config, is_new=True)
+        with _closed_on_error(env, envs):
             with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
                 torch.manual_seed(config.seed)
                 make = policy or config.policy.build
-                network = made_policy(make, batched.observation_space, batched.action_space)
+                network = made_policy(make, envs[0].observation_space, envs[0].action_space)
             agent = cls(network.to(config.device), config, env, preset=preset)
-            agent._trainer = Trainer(batched, network, config)
+            agent._trainer = Trainer(envs, network, config)
         return agent
 
     @property
@@ -175,7 +175,8 @@ class Agent:
         """Close the training env. An agent is also a context manager that does so."""
         if self._trainer is not None and self.can_make_env:
             self._learned = self._trainer.learned(live=False)
-            self._trainer.env.close()
+            for env in self._trainer.envs:
+                env.close()
             self._trainer = None
 
     def __enter__(self) -> Agent:
@@ -230,7 +231,7 @@ class Agent:
                 raise ConfigError(f"env_kwargs {sorted(env_kwargs)} cannot reach an env that is made already")
             if source is self.env and self._trainer is not None:
                 self._trainer.restart_episodes()
-                batched = self._trainer.env
+                (batched,) = self._trainer.envs
             else:
                 batched = open_env(source, self.config)
             check_spaces(self.policy, batched)
@@ -298,7 +299,7 @@ class Agent:
 
     def _opening(self, trainer: Trainer) -> str:
         """What is known before training: sizes and the horizon."""
-        ppo, policy, rows = self.config.ppo, self.policy, trainer.env.num_envs * trainer.env.agents
+        ppo, policy, rows = self.config.ppo, self.policy, trainer.rows
         size = rollout_bytes(
             policy.observation_space,
             policy.action_space,
@@ -319,9 +320,9 @@ class Agent:
         if self._trainer is None:
             if self.env is None:
                 raise ConfigError(self._unknown())
-            batched = open_env(self.env, self.config)
-            with _closed_on_error(self.env, batched):
-                trainer = Trainer(batched, self.policy, self.config)
+            envs = open_envs(self.env, self.config)
+            with _closed_on_error(self.env, envs):
+                trainer = Trainer(envs, self.policy, self.config)
                 trainer.restore(self._learned)
             self._trainer = trainer
         return self._trainer
@@ -374,14 +375,36 @@ def _at_least_one(name: str, value: int) -> int:
 
 
 @contextmanager
-def _closed_on_error(env: EnvSpec, batched: BatchedEnv) -> Iterator[None]:
-    """Close an env that was made here if what it was made for fails."""
+def _closed_on_error(env: EnvSpec, made: Sequence[BatchedEnv]) -> Iterator[None]:
+    """Close envs that were made here if what they were made for fails."""
     try:
         yield
     except BaseException:
         if not is_made(env):
-            batched.close()
+            for batched in made:
+                batched.close()
         raise
+
+
+def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> list[BatchedEnv]:
+    """The env of every actor, each with its share of the slots.
+
+    To a new agent an env object must fit its config; a loaded one takes it as it is.
+    """
+    if config.actors == 1:
+        return [
+            open_env(env, config, config.num_envs, config.env_kwargs) if is_new else open_env(env, config)
+        ]
+    if is_made(env):
+        raise ConfigError(
+            f"actors = {config.actors}, but the env is an object, which cannot be made again for every one: "
+            "give its name or a function that makes it"
+        )
+    made: list[BatchedEnv] = []
+    with _closed_on_error(env, made):
+        for _ in range(config.actors):
+            made.append(open_env(env, config, config.num_envs // config.actors))
+    return made
 
 
 def open_env(

@@ -51,6 +51,8 @@ class TrainConfig:
     """Env steps to train for, over all rows; only valid ones count."""
     num_envs: int = 16
     """Env slots that are stepped together."""
+    actors: int = 1
+    """Groups into which the env slots are split, each with random streams of its own; a layout, not speed."""
     seed: int = 0
     """Of the weights, the envs and the sampling."""
     device: str = "cpu"
@@ -97,11 +99,16 @@ class TrainConfig:
                 object.__setattr__(self, name, os.path.expanduser(os.fspath(path)))
         check_fields(self)
         check_fields(self.policy)
-        counts = ("steps", "num_envs", "target_episodes", "threads", "eval_episodes")
+        counts = ("steps", "num_envs", "actors", "target_episodes", "threads", "eval_episodes")
         for name in (*counts, "checkpoint_every", "keep_checkpoints"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"{name} = {value}: it must be at least 1")
+        if self.num_envs % self.actors:
+            raise ConfigError(
+                f"num_envs = {self.num_envs} cannot be split evenly over actors = {self.actors}: "
+                "choose a multiple"
+            )
         for name in ("seed", "eval_every"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} = {getattr(self, name)}: it must not be negative")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -12,6 +12,7 @@ import torch
 
 from recollect import about, workers
 from recollect.actor import Actor
+from recollect.actors import Actors
 from recollect.algos.ppo import PPO
 from recollect.config import TrainConfig
 from recollect.envs.batched import BatchedEnv
@@ -37,16 +38,18 @@ class Trainer:
     Schedules run over that way, a *leg*: ``begin`` opens one, a resumed run goes on with its own.
     """
 
-    def __init__(self, env: BatchedEnv, policy: Policy, config: TrainConfig):
-        rows = env.num_envs * env.agents
-        check_spaces(policy, env)
-        config.ppo.check(policy, rows)
-        self.env, self.policy, self.config = env, policy, config
+    def __init__(self, envs: Sequence[BatchedEnv], policy: Policy, config: TrainConfig):
+        """``envs``: those of every actor."""
+        self.rows = sum(env.num_envs * env.agents for env in envs)
+        for env in envs:
+            check_spaces(policy, env)
+        config.ppo.check(policy, self.rows)
+        self.envs, self.policy, self.config = tuple(envs), policy, config
         self.learner = PPO(policy, config.ppo, seed=_stream(config.seed, 2))
         self.threads = config.threads or about.usable_cores()
-        self.episodes = EpisodeTracker(rows, config.target_episodes)
+        self.episodes = EpisodeTracker(self.rows, config.target_episodes)
         self.steps = self.start = self.end = 0
-        self.actor: Actor | None = None
+        self.actor: Actor | Actors | None = None
         self.is_exact = True
         """Whether everything is as it was when ``restore`` was last called for; else new episodes begin."""
 
@@ -124,7 +127,7 @@ class Trainer:
         parts = _grouped(saved.tensors)
         actor = self._actor() if "actor" in parts else None
         self.episodes.restore({name: tensor.numpy() for name, tensor in parts["episodes"].items()})
-        if actor is None or parts["actor"]["rng"].shape != actor.generator.get_state().shape:
+        if actor is None or not actor.fits(parts["actor"]):
             self.restart_episodes()  # a foreign env, or a generator of another kind of device
             return
         actor.restore(parts["actor"])
@@ -137,16 +140,21 @@ class Trainer:
         tensors |= {f"actor/{name}": tensor for name, tensor in (live or {}).items()}
         return TrainerState({"start": self.start, "end": self.end}, tensors)
 
-    def _actor(self) -> Actor:
+    def _actor(self) -> Actor | Actors:
         if self.actor is None:
             ppo, runs = self.config.ppo, self.learner.updates
-            self.actor = Actor(
-                self.env,
-                self.policy,
-                rollout=ppo.rollout,
-                state_steps=ppo.state_steps,
-                seed=_stream(self.config.seed, 1, runs),
-            )
+            actors = [
+                Actor(
+                    env,
+                    self.policy,
+                    rollout=ppo.rollout,
+                    state_steps=ppo.state_steps,
+                    seed=_stream(self.config.seed, 1, runs, *([index] if index else [])),
+                    index=index,
+                )
+                for index, env in enumerate(self.envs)
+            ]
+            self.actor = actors[0] if len(actors) == 1 else Actors(actors)
             self.episodes.forget_running()
         return self.actor
 
