@@ -26,6 +26,7 @@ COMMANDS = (
     "export",
     "verify",
     "tasks",
+    "cores",
     "doctor",
 )
 """In the order in which people meet them."""
