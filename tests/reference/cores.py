@@ -9,8 +9,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.cores import GRU, LSTM, NoMemory, Stack
+from recollect.cores import GRU, LSTM, MLSTM, Mamba, NoMemory, PMM, SLSTM, Stack, Window
+from tests.reference.linear import LINEAR
+from tests.reference.mamba import mamba
+from tests.reference.mlstm import mlstm
+from tests.reference.pmm import pmm
+from tests.reference.slstm import slstm
 from tests.reference.stack import stack
+from tests.reference.window import window
 
 
 def lstm_step(x, h, c, w_ih, w_hh, b_ih, b_hh):
@@ -35,17 +41,26 @@ def _start(first: Tensor, initial: Tensor, carried: Tensor) -> Tensor:
     return torch.where(first[:, None], initial, carried)
 
 
+def _norm(core, place: int, x: Tensor) -> Tensor:
+    """Before layer ``place``, or behind the last one."""
+    if not core.config.layer_norm:
+        return x
+    centred = x - x.mean(1, keepdim=True)
+    even = centred / torch.sqrt(centred.square().mean(1, keepdim=True) + 1e-5)
+    return even * core.norms[place].weight + core.norms[place].bias
+
+
 def _lstm(core: LSTM, x: Tensor, state, first: Tensor):
     layers = core.config.layers
     h, c = ([leaf[:, layer] for layer in range(layers)] for leaf in state)
     y = []
     for t in range(x.shape[0]):
-        out = x[t]
+        out = _norm(core, 0, x[t])
         for layer in range(layers):
             h[layer] = _start(first[t], core.initial_h[:, layer], h[layer])
             c[layer] = _start(first[t], core.initial_c[:, layer], c[layer])
             h[layer], c[layer] = lstm_step(out, h[layer], c[layer], *_weights(core.rnn, layer))
-            out = h[layer]
+            out = _norm(core, layer + 1, h[layer])
         y.append(out)
     return torch.stack(y), (torch.stack(h, 1), torch.stack(c, 1))
 
@@ -55,11 +70,11 @@ def _gru(core: GRU, x: Tensor, state, first: Tensor):
     h = [state[:, layer] for layer in range(layers)]
     y = []
     for t in range(x.shape[0]):
-        out = x[t]
+        out = _norm(core, 0, x[t])
         for layer in range(layers):
             h[layer] = _start(first[t], core.initial_h[:, layer], h[layer])
             h[layer] = gru_step(out, h[layer], *_weights(core.rnn, layer))
-            out = h[layer]
+            out = _norm(core, layer + 1, h[layer])
         y.append(out)
     return torch.stack(y), torch.stack(h, 1)
 
@@ -68,6 +83,10 @@ def _none(core: NoMemory, x: Tensor, state, first: Tensor):
     return x, ()
 
 
-REFERENCE = {LSTM: _lstm, GRU: _gru, NoMemory: _none}
+REFERENCE = {LSTM: _lstm, GRU: _gru, NoMemory: _none, SLSTM: slstm, **LINEAR}
 """For each core the function (core, x, state, first) -> y, state."""
+REFERENCE[Mamba] = mamba
+REFERENCE[MLSTM] = mlstm
+REFERENCE[Window] = window
+REFERENCE[PMM] = pmm(REFERENCE)
 REFERENCE[Stack] = stack(REFERENCE)

@@ -1,8 +1,15 @@
-"""The GRU of Cho et al. (2014), in PyTorch's conventions: the reset gate acts after the product."""
+"""The GRU of Cho et al. (2014), in PyTorch's conventions: the reset gate acts after the product.
+
+``layer_norm`` normalises what goes into every layer and what comes out of the last, outside the
+recurrence. It is not the layer norm of Ba et al. (2016) around the gates, which would change what the
+weights of an ``nn.GRU`` mean, and which no fused kernel computes; ``recollect.cores.lstm`` says more.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +19,7 @@ from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size, chrono_bias, init_gates
 from recollect.cores.kernels import cudnn
 from recollect.cores.kernels.gru import gru
-from recollect.cores.kernels.segments import cut, start
+from recollect.cores.kernels.segments import Segments, cut, start
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,8 @@ class GRUConfig:
     """Whether the state at the start of an episode is learned; otherwise it is zero."""
     chrono: int | None = None
     """The longest time to remember, in steps, for chrono initialisation of the update gates."""
+    layer_norm: bool = False
+    """Whether the input of every layer and the output are normalised; the recurrence stays as it is."""
 
     def __post_init__(self) -> None:
         check_size(self, hidden=self.hidden, layers=self.layers)
@@ -42,7 +51,7 @@ class GRUConfig:
 
 
 class GRU(Core):
-    """State h [B, layers, H]; the output is h of the last layer.
+    """State h [B, layers, H]; the output is h of the last layer, with ``layer_norm`` normalised.
 
     ``rnn`` holds the weights and is never called: weights of an ``nn.GRU`` load into it.
     """
@@ -58,6 +67,8 @@ class GRU(Core):
             self.initial_h = nn.Parameter(torch.zeros(shape))
         else:
             self.register_buffer("initial_h", torch.zeros(shape), persistent=False)
+        sizes = (input_size, *(config.hidden,) * config.layers) if config.layer_norm else ()
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in sizes)  # before each layer, and at the end
         self._init_weights()
 
     @torch.no_grad()
@@ -76,29 +87,48 @@ class GRU(Core):
         return self.initial_h.expand(batch, -1, -1)
 
     def _step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        if self.config.layers == 1:
+        if self.config.layers == 1 and not self.config.layer_norm:
             w: Any = self.rnn  # not all_weights, which costs 5 us a step
             weights = (w.weight_ih_l0, w.weight_hh_l0, w.bias_ih_l0, w.bias_hh_l0)
             y = torch.gru_cell(x, state.squeeze(1), *weights)
             return y, y.unsqueeze(1)
-        hs = []
-        for weights, h_layer in zip(self.rnn.all_weights, state.unbind(1)):
-            x = torch.gru_cell(x, h_layer, *weights)
-            hs.append(x)
-        return x, torch.stack(hs, 1)
+        return self._layers(x, state, _cell)
 
     def _unroll(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
         segments = cut(first)
         h = start(state, self.initial_h, segments)  # [S, layers, H]
-        if cudnn.suits(x):
+        if cudnn.suits(x) and not self.config.layer_norm:
             weights = [w for layer in self.rnn.all_weights for w in layer]
             y, h = cudnn.run_packed(torch.gru, x, (h,), weights, segments)
             return y, h
-        if self.config.layers == 1:
-            y, h = gru(x, h.squeeze(1), *self.rnn.all_weights[0], segments=segments)
-            return y, h.unsqueeze(1)
+        layer = _cudnn_layer if cudnn.suits(x) else gru
+        return self._layers(x, h, partial(layer, segments=segments))
+
+    def _layers(
+        self, x: Tensor, h: Tensor, layer: Callable[..., tuple[Tensor, Tensor]]
+    ) -> tuple[Tensor, Tensor]:
+        """One layer after the other over x [..., D], with h [rows, layers, H] to begin with."""
         hs = []
-        for weights, h_layer in zip(self.rnn.all_weights, h.unbind(1)):
-            x, h_layer = gru(x, h_layer, *weights, segments=segments)
+        for k, (weights, h_layer) in enumerate(zip(self.rnn.all_weights, h.unbind(1))):
+            x, h_layer = layer(self._normalised(x, k), h_layer, *weights)
             hs.append(h_layer)
-        return x, torch.stack(hs, 1)
+        after = hs[0].unsqueeze(1) if len(hs) == 1 else torch.stack(hs, 1)
+        return self._normalised(x, -1), after
+
+    def _normalised(self, x: Tensor, k: int) -> Tensor:
+        """What goes into layer ``k``, or with -1 what comes out of the last."""
+        return self.norms[k](x) if self.config.layer_norm else x
+
+
+def _cell(
+    x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+) -> tuple[Tensor, Tensor]:
+    """One step of one layer: x [B, D], h [B, H] -> y, h."""
+    h = torch.gru_cell(x, h, w_ih, w_hh, b_ih, b_hh)
+    return h, h
+
+
+def _cudnn_layer(x: Tensor, h: Tensor, *weights: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+    """One layer by itself on cuDNN, as ``kernels.gru.gru`` does it."""
+    y, h = cudnn.run_packed(torch.gru, x, (h.unsqueeze(1),), weights, segments)
+    return y, h.squeeze(1)

@@ -1,4 +1,11 @@
-"""The LSTM of Hochreiter and Schmidhuber (1997), with forget gates, in PyTorch's conventions."""
+"""The LSTM of Hochreiter and Schmidhuber (1997), with forget gates, in PyTorch's conventions.
+
+``layer_norm`` normalises what goes into every layer and what comes out of the last. It is not the layer
+norm of Ba et al. (2016), which stands inside the cell, around the gates and c: that one changes the
+recurrence at every step, so that weights of ``nn.LSTM`` would mean something else and neither oneDNN,
+cuDNN nor our own kernel could run it. What it is good for is the scale of inputs and outputs; the
+recurrence itself has sigmoids and tanh to keep it in bounds.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +23,7 @@ from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size, chrono_bias, init_gates
 from recollect.cores.kernels import cudnn, lstm_onednn
 from recollect.cores.kernels.lstm import lstm
-from recollect.cores.kernels.segments import cut, start
+from recollect.cores.kernels.segments import Segments, cut, start
 from recollect.errors import ConfigError
 
 LSTMState = tuple[Tensor, Tensor]
@@ -37,6 +44,8 @@ class LSTMConfig:
     """Initial bias of the forget gates: 1 remembers over a few steps from the start of training."""
     chrono: int | None = None
     """The longest time to remember, in steps, for chrono initialisation, which replaces forget_bias."""
+    layer_norm: bool = False
+    """Whether the input of every layer and the output are normalised; the recurrence stays as it is."""
 
     def __post_init__(self) -> None:
         check_size(self, hidden=self.hidden, layers=self.layers)
@@ -54,7 +63,7 @@ class LSTMConfig:
 
 
 class LSTM(Core):
-    """State (h, c), each [B, layers, H]; the output is h of the last layer.
+    """State (h, c), each [B, layers, H]; the output is h of the last layer, with ``layer_norm`` normalised.
 
     ``rnn`` holds the weights and is never called: weights of an ``nn.LSTM`` load into it.
     """
@@ -74,6 +83,8 @@ class LSTM(Core):
         else:
             self.register_buffer("initial_h", torch.zeros(shape), persistent=False)
             self.register_buffer("initial_c", torch.zeros(shape), persistent=False)
+        sizes = (input_size, *(config.hidden,) * config.layers) if config.layer_norm else ()
+        self.norms = nn.ModuleList(nn.LayerNorm(size) for size in sizes)  # before each layer, and at the end
         self._init_weights()
 
     @torch.no_grad()
@@ -93,17 +104,12 @@ class LSTM(Core):
 
     def _step(self, x: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         h, c = state
-        if self.config.layers == 1:
+        if self.config.layers == 1 and not self.config.layer_norm:
             w: Any = self.rnn  # not all_weights, which costs 5 us a step
             weights = (w.weight_ih_l0, w.weight_hh_l0, w.bias_ih_l0, w.bias_hh_l0)
             y, c = torch.lstm_cell(x, (h.squeeze(1), c.squeeze(1)), *weights)
             return y, (y.unsqueeze(1), c.unsqueeze(1))
-        hs, cs = [], []
-        for weights, h_layer, c_layer in zip(self.rnn.all_weights, h.unbind(1), c.unbind(1)):
-            x, c_layer = torch.lstm_cell(x, (h_layer, c_layer), *weights)
-            hs.append(x)
-            cs.append(c_layer)
-        return x, (torch.stack(hs, 1), torch.stack(cs, 1))
+        return self._layers(x, h, c, _cell)
 
     def _unroll(self, x: Tensor, state: LSTMState, first: Tensor) -> tuple[Tensor, LSTMState]:
         if not self.config.learned_initial_state and lstm_onednn.suits(x, first):
@@ -118,23 +124,46 @@ class LSTM(Core):
         segments = cut(first)
         h = start(h, self.initial_h, segments)  # [S, layers, H]
         c = start(c, self.initial_c, segments)
-        if cudnn.suits(x):
+        if cudnn.suits(x) and not self.config.layer_norm:
             weights = [w for layer in self.rnn.all_weights for w in layer]
             y, h, c = cudnn.run_packed(torch.lstm, x, (h, c), weights, segments)
             return y, h, c
-        y, (h, c) = self._layers(x, h, c, partial(lstm, segments=segments))
+        layer = _cudnn_layer if cudnn.suits(x) else lstm
+        y, (h, c) = self._layers(x, h, c, partial(layer, segments=segments))
         return y, h, c
 
     def _layers(
         self, x: Tensor, h: Tensor, c: Tensor, layer: Callable[..., tuple[Tensor, Tensor, Tensor]]
     ) -> tuple[Tensor, LSTMState]:
-        """One layer after the other over x [T, B, D], with h, c [rows, layers, H] to begin with."""
-        if self.config.layers == 1:
-            x, h, c = layer(x, h.squeeze(1), c.squeeze(1), *self.rnn.all_weights[0])
-            return x, (h.unsqueeze(1), c.unsqueeze(1))
+        """One layer after the other over x [..., D], with h, c [rows, layers, H] to begin with."""
         hs, cs = [], []
-        for weights, h_layer, c_layer in zip(self.rnn.all_weights, h.unbind(1), c.unbind(1)):
-            x, h_layer, c_layer = layer(x, h_layer, c_layer, *weights)
+        for k, (weights, h_layer, c_layer) in enumerate(zip(self.rnn.all_weights, h.unbind(1), c.unbind(1))):
+            x, h_layer, c_layer = layer(self._normalised(x, k), h_layer, c_layer, *weights)
             hs.append(h_layer)
             cs.append(c_layer)
-        return x, (torch.stack(hs, 1), torch.stack(cs, 1))
+        return self._normalised(x, -1), (_stack(hs), _stack(cs))
+
+    def _normalised(self, x: Tensor, k: int) -> Tensor:
+        """What goes into layer ``k``, or with -1 what comes out of the last."""
+        return self.norms[k](x) if self.config.layer_norm else x
+
+
+def _cell(
+    x: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One step of one layer: x [B, D], h and c [B, H] -> y, h, c."""
+    h, c = torch.lstm_cell(x, (h, c), w_ih, w_hh, b_ih, b_hh)
+    return h, h, c
+
+
+def _cudnn_layer(
+    x: Tensor, h: Tensor, c: Tensor, *weights: Tensor, segments: Segments
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer by itself on cuDNN, as ``kernels.lstm.lstm`` does it."""
+    y, h, c = cudnn.run_packed(torch.lstm, x, (h.unsqueeze(1), c.unsqueeze(1)), weights, segments)
+    return y, h.squeeze(1), c.squeeze(1)
+
+
+def _stack(layers: list[Tensor]) -> Tensor:
+    """[B, H] of every layer -> [B, layers, H]; of one layer without a copy."""
+    return layers[0].unsqueeze(1) if len(layers) == 1 else torch.stack(layers, 1)

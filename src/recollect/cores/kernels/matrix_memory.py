@@ -1,0 +1,120 @@
+"""The matrix memory of the mLSTM over sequences with resets, many steps at once.
+
+The recurrence (see ``recollect.cores.mlstm``) is linear in C and n, so that what step t reads is a sum
+over what every earlier step s of its episode wrote, and what was there in the beginning:
+
+    weight[t, s] = log f[s+1] + ... + log f[t] + i[s]             s <= t in the same episode
+    weight[t]    = log f[1] + ... + log f[t] + m                  m: the one carried, or 0 after a reset
+    m[t]         = max(weight[t], max_s weight[t, s])             the recurrence's running maximum
+    read[t]      = sum_s exp(weight[t, s] - m[t]) (q[t] . k[s]) v[s] + exp(weight[t] - m[t]) C^T q[t]
+
+and n alike. In chunks of time, since the first sum is quadratic in their length, and in blocks of rows
+that stay close to a CPU core. Needs finite numbers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+STEPS = 64
+"""Steps of a chunk."""
+ROWS = 16
+"""Rows of a block on a CPU; on a GPU a block is all rows."""
+
+
+def matrix_memory(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    log_f: Tensor,
+    C: Tensor,
+    n: Tensor,
+    m: Tensor,
+    first: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """T steps of all rows.
+
+    Args:
+        q: [T, B, H, K] queries of the H heads.
+        k: [T, B, H, K] keys, scaled.
+        v: [T, B, H, V] values.
+        i: [T, B, H] the exponents of the input gates.
+        log_f: [T, B, H] the logarithms of the forget gates.
+        C: [B, H, K, V] the memory before the first step, with ``first[0]`` applied.
+        n: [B, H, K] its normaliser.
+        m: [B, H] its stabiliser.
+        first: [T, B].
+
+    Returns:
+        What is read [T, B, H, V], and C, n, m after the last step.
+    """
+    rows = ROWS if q.device.type == "cpu" else q.shape[1]
+    episode = first.long()
+    episode[0] = 0  # applied already
+    episode = episode.cumsum(0)
+    sequences = [t.split(rows, 1) for t in (q, k, v, i, log_f, episode)]
+    states = [t.split(rows) for t in (C, n, m)]
+    blocks = [_block(parts[:6], parts[6:]) for parts in zip(*sequences, *states)]
+    reads, *ends = zip(*blocks)
+    return torch.cat(reads, 1), *(torch.cat(leaf) for leaf in ends)
+
+
+def _block(sequences: tuple[Tensor, ...], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """What is read and the state after the last step, for a block of rows, chunk after chunk."""
+    reads, now = [], torch.zeros_like(sequences[-1][0])  # the episode that the state belongs to
+    for *chunk, episode in zip(*(t.split(STEPS) for t in sequences)):
+        read, *state = _chunk(*chunk, *_mask(now, episode), *state)
+        reads.append(read)
+        now = episode[-1]
+    return torch.cat(reads), *state
+
+
+def _mask(now: Tensor, episode: Tensor) -> tuple[Tensor, Tensor]:
+    """Who sees whom in a chunk: now [B] the carried state's episode, episode [L, B] that of each step.
+
+    Returns ``seen`` [B, 1, L, L], whether t sees s, and ``held`` [B, 1, L], whether t sees the state.
+    """
+    episode = episode.t()
+    L = episode.shape[1]
+    earlier = torch.ones(L, L, dtype=torch.bool, device=episode.device).tril()
+    seen = (episode.unsqueeze(2) == episode.unsqueeze(1)).logical_and_(earlier)
+    return seen.unsqueeze(1), (episode == now.unsqueeze(1)).unsqueeze(1)
+
+
+def _chunk(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    i: Tensor,
+    log_f: Tensor,
+    seen: Tensor,
+    held: Tensor,
+    C: Tensor,
+    n: Tensor,
+    m: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """One chunk: as ``matrix_memory``, with the masks of ``_mask`` instead of ``first``."""
+    q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))  # [B, H, L, .]
+    i, log_f = i.permute(1, 2, 0), log_f.permute(1, 2, 0)  # [B, H, L]
+
+    # The sum of log f since the episode began, or the chunk. By a product, since differences of one sum
+    # over all steps would let what is before a reset into the rounding of what follows.
+    since = (seen.to(log_f) @ log_f.unsqueeze(3)).squeeze(3)
+    carried = torch.where(held, since + m.unsqueeze(2), since)
+    weight = (since.unsqueeze(3) + (i - since).unsqueeze(2)).masked_fill(~seen, -torch.inf)
+    m_all = torch.maximum(carried, weight.amax(3))  # [B, H, L]
+    weight = torch.exp(weight - m_all.unsqueeze(3))
+    carried = torch.where(held, torch.exp(carried - m_all), 0)
+
+    scores = weight * (q @ k.transpose(2, 3))
+    read = scores @ v + (q @ C) * carried.unsqueeze(3)
+    along = scores.sum(3) + (q @ n.unsqueeze(3)).squeeze(3) * carried
+    read = read / torch.maximum(along.abs(), torch.exp(-m_all)).unsqueeze(3)
+
+    written = k * weight[:, :, -1].unsqueeze(3)
+    keep = carried[:, :, -1:]
+    C = torch.addcmul(written.transpose(2, 3) @ v, C, keep.unsqueeze(3))
+    n = torch.addcmul(written.sum(2), n, keep)
+    return read.permute(2, 0, 1, 3), C, n, m_all[:, :, -1]

@@ -1,0 +1,188 @@
+"""Attention over the last W steps, as one node of the autograd graph.
+
+For head by head the query q_t, and the keys and values k_s, z_s of the W steps s = t - W + 1 .. t:
+
+    score[t, s] = (q_t + u) . k_s + (q_t + v) . r[t - s]         0 <= t - s <= min(W - 1, age_t)
+    out_t       = sum_s softmax_s(score[t]) z_s
+
+``age_t`` is how many steps of its episode stand before step t, so that nothing looks across a reset.
+
+The T queries are taken C at a time. Query i of a block sees the keys i .. i + W - 1 of the C + W - 1 that
+the block needs: a band of the matrix [C, C + W - 1]. In memory that band is a view with rows one element
+further apart, in which each column is one age. So products run on the matrix, and the softmax, the
+positions and the mask on the band [C, W], oldest step first, without moving anything:
+
+    x x x . .        x x x
+    . x x x .   ->   x x x          C = 3, W = 3
+    . . x x x        x x x
+
+Gradients, with P the softmax and dO those of out: dP = dO Z^T on the band, dS = P (dP - sum(P dP)), and
+the products of dS with keys, queries and positions; dZ = P^T dO.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+QUERIES = 32
+"""Queries of a row in a block: more waste products outside the band, fewer make them too small."""
+SCORES = 2**17
+"""Numbers in the matrices of a block, about: as many rows as that allows, so that they stay in the cache."""
+SCORES_ON_GPU = 2**24
+"""The same where few large operations are what is fast."""
+
+
+def attend(q: Tensor, u: Tensor, v: Tensor, memory: Tensor, positions: Tensor, age: Tensor) -> Tensor:
+    """The outputs of all queries.
+
+    Args:
+        q: [T, B, heads * d], scaled.
+        u: [heads, d] added to the queries of keys.
+        v: [heads, d] added to the queries of positions.
+        memory: [B, heads, W - 1 + T, 2d] keys and values, finite; the first W - 1 of them from before the
+            first query.
+        positions: [heads, W, d] the r of every age, age W - 1 first.
+        age: [B, T] steps of the same episode before each query.
+
+    Returns:
+        [T, B, heads * d].
+    """
+    inputs = (q, u, v, memory, positions)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        return _Attend.apply(*inputs, age)  # pyright: ignore[reportReturnType]
+    return _forward(*inputs, age, weights=None)
+
+
+class _Attend(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        weights: list[Tensor] = []
+        out = _forward(*inputs, weights=weights)
+        ctx.save_for_backward(*inputs[:5], *weights)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return *_backward(*grads, *ctx.saved_tensors[:5], weights=ctx.saved_tensors[5:]), None
+
+
+def _blocks(q: Tensor, heads: int, window: int) -> Iterator[tuple[slice, slice, slice]]:
+    """The rows, the queries and the keys of every block of q [T, B, ...]."""
+    steps, rows = q.shape[:2]
+    count = min(QUERIES, steps)
+    scores = SCORES if q.device.type == "cpu" else SCORES_ON_GPU
+    group = max(1, scores // (heads * count * (count + window - 1)))
+    for row in range(0, rows, group):
+        for step in range(0, steps, count):
+            end = min(step + count, steps)
+            yield slice(row, min(row + group, rows)), slice(step, end), slice(step, end + window - 1)
+
+
+def _banded(like: Tensor, n: int, C: int, W: int) -> tuple[Tensor, Tensor]:
+    """Zeros [n, C, C + W - 1], and their band [n, C, W]."""
+    K = C + W - 1
+    full = like.new_zeros(n, C, K)
+    return full, full.as_strided((n, C, W), (C * K, K + 1, 1))
+
+
+def _by_head(x: Tensor, rows: slice, steps: slice, heads: int) -> Tensor:
+    """x [T, B, heads * d] -> the view [rows, heads, C, d] of a block."""
+    return x[steps, rows].unflatten(2, (heads, -1)).permute(1, 2, 0, 3)
+
+
+class _Scratch:
+    """The matrices of a block, made again only where its shape changes: at the last rows and steps."""
+
+    def __init__(self, like: Tensor, W: int, count: int):
+        self.like, self.W, self.count, self.shape = like, W, count, (0, 0)
+
+    def of(self, n: int, C: int) -> list[tuple[Tensor, Tensor]]:
+        """``count`` pairs of a matrix and its band, zero outside the band as long as nobody writes there."""
+        if self.shape != (n, C):
+            self.shape = (n, C)
+            self.made = [_banded(self.like, n, C, self.W) for _ in range(self.count)]
+        return self.made
+
+
+def _forward(
+    q: Tensor,
+    u: Tensor,
+    v: Tensor,
+    memory: Tensor,
+    positions: Tensor,
+    age: Tensor,
+    weights: list[Tensor] | None,
+) -> Tensor:
+    """out [T, B, heads * d]; the softmax of every block is appended to ``weights``."""
+    heads, W, _ = positions.shape
+    u, v = u.unsqueeze(1), v.unsqueeze(1)
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    ages = torch.arange(W - 1, -1, -1, device=q.device)
+    scratch = _Scratch(q, W, 2)
+    for rows, steps, seen in _blocks(q, heads, W):
+        query = _by_head(q, rows, steps, heads)
+        keys, values = memory[rows, :, seen].flatten(0, 1).chunk(2, 2)  # [n, C + W - 1, d]
+        R, _, C, d = query.shape
+        n = R * heads
+        (scores, score_band), (weight, weight_band) = scratch.of(n, C)
+        torch.bmm((query + u).view(n, C, d), keys.mT, out=scores)
+        band = torch.matmul(query + v, positions.mT).view(n, C, W).add_(score_band)
+        too_old = ages > age[rows, steps].unsqueeze(2)  # [R, C, W]
+        band.view(R, heads, C, W).masked_fill_(too_old.unsqueeze(1), float("-inf"))
+        softmax = torch.softmax(band, 2)
+        weight_band.copy_(softmax)
+        product = torch.bmm(weight, values)
+        _by_head(out, rows, steps, heads).copy_(product.view(R, heads, C, d))
+        if weights is not None:
+            weights.append(softmax)
+    return out
+
+
+def _backward(
+    dout: Tensor,
+    q: Tensor,
+    u: Tensor,
+    v: Tensor,
+    memory: Tensor,
+    positions: Tensor,
+    weights: tuple[Tensor, ...],
+) -> tuple[Tensor, ...]:
+    """The gradients of q, u, v, memory and positions."""
+    heads, W, _ = positions.shape
+    u, v = u.unsqueeze(1), v.unsqueeze(1)
+    dq = torch.empty_like(q, memory_format=torch.contiguous_format)
+    dmemory = torch.zeros_like(memory)
+    du, dv, dpositions = torch.zeros_like(u), torch.zeros_like(v), torch.zeros_like(positions)
+    scratch = _Scratch(q, W, 2)
+    for (rows, steps, seen), softmax in zip(_blocks(q, heads, W), weights, strict=True):
+        query = _by_head(q, rows, steps, heads)
+        keys, values = memory[rows, :, seen].flatten(0, 1).chunk(2, 2)  # [n, C + W - 1, d]
+        R, _, C, d = query.shape
+        n = R * heads
+        (scores, score_band), (weight, weight_band) = scratch.of(n, C)
+        dkeys, dvalues = dmemory[rows, :, seen].flatten(0, 1).chunk(2, 2)
+        do = _by_head(dout, rows, steps, heads).reshape(n, C, d)
+        to_keys = (query + u).view(n, C, d)
+        to_positions = query + v  # [R, heads, C, d]
+
+        weight_band.copy_(softmax)
+        dvalues.baddbmm_(weight.mT, do)
+        torch.bmm(do, values.mT, out=scores)
+        ds = score_band * softmax
+        ds.addcmul_(softmax, ds.sum(2, keepdim=True), value=-1)
+        weight_band.copy_(ds)  # lent: the softmax in it is used up
+        dkeys.baddbmm_(weight.mT, to_keys)
+        from_keys = torch.bmm(weight, keys).view(R, heads, C, d)
+        by_head = ds.view(R, heads, C, W)
+        from_positions = torch.matmul(by_head, positions)
+        du += from_keys.sum((0, 2)).unsqueeze(1)
+        dv += from_positions.sum((0, 2)).unsqueeze(1)
+        dpositions += torch.matmul(by_head.mT, to_positions).sum(0)
+        _by_head(dq, rows, steps, heads).copy_(from_keys.add_(from_positions))
+    return dq, du.squeeze(1), dv.squeeze(1), dmemory, dpositions

@@ -1,0 +1,153 @@
+"""Mamba: a state space whose step size, input and output depend on what it sees.
+
+Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023. Per step, with
+I = expand * hidden channels and N = d_state numbers of memory in each:
+
+    x, z    = W_in input                                          [I] each
+    x       = silu(causal convolution of x over ``conv`` steps, each channel by itself)
+    d, B, C = W_x x                                               [dt_rank], [N], [N]
+    dt      = softplus(W_dt d + bias)                             [I]
+    h       = exp(dt A) h + dt B x                                [N, I], A = -exp(A_log)
+    y       = layer_norm(W_out ((C h + D x) silu(z)))             [hidden]
+
+Carried are h and the last conv - 1 inputs of the convolution; a reset empties both, so that a window
+never looks into the episode before.
+
+What is ours: the paper's block stands between a residual and the next block's norm; here linear heads
+follow, so that the core ends in a layer norm. Decays start evenly spread in their logarithm, B and C
+larger: with the paper's, what a single step writes is a thousandth of what D x shows, and an agent
+does not find it. The state is kept as [N, I], which is the faster layout.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.cores.base import Core
+from recollect.cores.checks import check_size
+from recollect.cores.kernels.causal_conv import causal_conv
+from recollect.cores.kernels.selective_scan import LOG2_E, selective_scan
+from recollect.errors import ConfigError
+
+MambaState = dict[str, Tensor]
+"""``conv`` [B, conv - 1, I], the oldest input first, and ``ssm`` [B, N, I]."""
+
+
+@dataclass(frozen=True, slots=True)
+class MambaConfig:
+    """Settings of the Mamba core."""
+
+    hidden: int = 128
+    """Size of the output."""
+    d_state: int = 16
+    """Numbers of memory in every channel."""
+    expand: int = 1
+    """Channels, as a multiple of hidden."""
+    conv: int = 4
+    """Steps that the convolution sees, the present one among them; 1 is none but a scale."""
+    dt_rank: int | None = None
+    """Size of the bottleneck that the step sizes come from; None: a sixteenth of hidden."""
+    dt_min: float = 0.001
+    """The smallest initial step size. A memory with decay a fades over about 1 / (dt a) steps."""
+    dt_max: float = 0.1
+    """The largest initial step size."""
+    a_min: float = 1.0
+    """The smallest initial decay a = -A in every channel; the others are spread up to d_state."""
+
+    def __post_init__(self) -> None:
+        check_size(self, hidden=self.hidden, d_state=self.d_state, expand=self.expand, conv=self.conv)
+        if self.dt_rank is not None:
+            check_size(self, dt_rank=self.dt_rank)
+        if self.conv < 2:
+            raise ConfigError(f"MambaConfig: conv is {self.conv}; a convolution needs to see at least 2 steps")
+        if not 0 < self.a_min <= self.d_state:
+            raise ConfigError(
+                f"MambaConfig: a_min is {self.a_min!r}; it needs to be above 0, and at most d_state, the "
+                f"largest decay ({self.d_state})"
+            )
+        if not 0 < self.dt_min <= self.dt_max < math.inf:
+            raise ConfigError(
+                f"MambaConfig: dt_min is {self.dt_min!r} and dt_max {self.dt_max!r}; step sizes need "
+                "0 < dt_min <= dt_max, such as 0.001 and 0.1"
+            )
+
+    def reaching(self, steps: int) -> MambaConfig:
+        """With a memory in every channel that fades over no fewer than ``steps`` steps.
+
+        By slower decays rather than smaller steps, which would also write less.
+        """
+        return replace(self, a_min=min(self.a_min, 1 / (max(1, steps) * self.dt_max)))
+
+    def build(self, input_size: int) -> Mamba:
+        """The core for inputs of ``input_size`` features."""
+        return Mamba(input_size, self)
+
+
+class Mamba(Core):
+    """State {"conv": [B, conv - 1, I], "ssm": [B, N, I]}; see the module's docstring."""
+
+    def __init__(self, input_size: int, config: MambaConfig):
+        super().__init__(input_size, config.hidden)
+        check_size(self, input_size=input_size)
+        self.config = config
+        self.starts_at_zero = True
+        inner, N = config.expand * config.hidden, config.d_state
+        rank = config.dt_rank or math.ceil(config.hidden / 16)
+        self.split = [rank, N, N]
+        self.in_proj = nn.Linear(input_size, 2 * inner, bias=False)
+        self.conv_weight = nn.Parameter(torch.empty(config.conv, inner))
+        self.conv_bias = nn.Parameter(torch.zeros(inner))
+        self.x_proj = nn.Linear(inner, rank + 2 * N, bias=False)
+        self.dt_proj = nn.Linear(rank, inner)
+        self.A_log = nn.Parameter(torch.empty(N, inner))
+        self.D = nn.Parameter(torch.ones(inner))
+        self.out_proj = nn.Linear(inner, config.hidden, bias=False)
+        self.norm = nn.LayerNorm(config.hidden)
+        self.register_buffer("initial_conv", torch.zeros(1, config.conv - 1, inner), persistent=False)
+        self.register_buffer("initial_ssm", torch.zeros(1, N, inner), persistent=False)
+        self._init_weights()
+
+    @torch.no_grad()
+    def _init_weights(self) -> None:
+        config, (N, inner) = self.config, self.A_log.shape
+        nn.init.uniform_(self.conv_weight, -(config.conv**-0.5), config.conv**-0.5)
+        decays = torch.linspace(math.log(config.a_min), math.log(config.d_state), N)
+        self.A_log.copy_(decays.unsqueeze(1).expand(N, inner))
+        # The silu leaves x at about a third: B and C of order 1, or the memory is lost beside D x.
+        nn.init.normal_(self.x_proj.weight[self.split[0] :], std=2 * inner**-0.5)
+        nn.init.uniform_(self.dt_proj.weight, -(self.split[0] ** -0.5), self.split[0] ** -0.5)
+        dt = torch.empty(inner).uniform_(math.log(config.dt_min), math.log(config.dt_max)).exp()
+        self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # softplus of it is dt
+
+    def initial_state(self, batch: int) -> MambaState:
+        """Zeros, as expanded views."""
+        return {
+            "conv": self.initial_conv.expand(batch, -1, -1),
+            "ssm": self.initial_ssm.expand(batch, -1, -1),
+        }
+
+    def _step(self, x: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
+        x, z = self.in_proj(x).chunk(2, 1)
+        window = torch.cat((state["conv"], x.unsqueeze(1)), 1)  # [B, conv, I]
+        x = F.silu((window * self.conv_weight).sum(1) + self.conv_bias)
+        low, B, C = self.x_proj(x).split(self.split, 1)
+        dt = F.softplus(self.dt_proj(low))
+        decay = torch.exp2(dt.unsqueeze(1) * (self.A_log.exp() * -LOG2_E))  # [B, N, I]
+        h = torch.addcmul((dt * x).unsqueeze(1) * B.unsqueeze(2), decay, state["ssm"])
+        y = torch.addcmul((C.unsqueeze(1) @ h).squeeze(1), x, self.D) * F.silu(z)
+        return self.norm(self.out_proj(y)), {"conv": window[:, 1:], "ssm": h}
+
+    def _unroll(self, x: Tensor, state: MambaState, first: Tensor) -> tuple[Tensor, MambaState]:
+        # Two products instead of one: its gradient would have to be put together again.
+        to_x, to_z = self.in_proj.weight.chunk(2)
+        z = F.linear(x, to_z)
+        x, window = causal_conv(F.linear(x, to_x), state["conv"], self.conv_weight, self.conv_bias, first)
+        low, B, C = self.x_proj(x).split(self.split, 2)
+        A = -self.A_log.exp()
+        y, h = selective_scan(x, self.dt_proj(low), z, B, C, A, self.D, state["ssm"], first)
+        return self.norm(self.out_proj(y)), {"conv": window, "ssm": h}

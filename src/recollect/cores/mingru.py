@@ -1,0 +1,80 @@
+"""minGRU of Feng et al., "Were RNNs All We Needed?" (2024): a GRU whose gate does not see its state.
+
+    z_t = sigmoid(W_z x_t + b_z),   c_t = W_c x_t + b_c,   h_t = (1 - z_t) h_{t-1} + z_t c_t
+
+Chosen here:
+
+- The plain form, not the one in logarithms, which needs c > 0 (their g) and loses precision. So c is
+  linear and of either sign.
+- The gates start with time constants from 1 to ``chrono`` steps, evenly spread on a logarithmic scale.
+- A gate sees the input only, so that within one layer it cannot ask what came before; averages tell the
+  order of events badly. As in the paper's language models a short convolution stands in front, which
+  gates and readout see in place of x. Without it, POPGym's repeat-previous stays at a return of 0.0 after
+  150k steps.
+- The output is that of ``recollect.cores.readout``: one layer has no other nonlinearity of its memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from recollect.cores.averaging import Average, AverageState, spread_bias
+from recollect.cores.base import Core
+from recollect.cores.checks import check_chrono, check_size
+
+
+@dataclass(frozen=True, slots=True)
+class MinGRUConfig:
+    """Settings of the minGRU core."""
+
+    hidden: int = 128
+    """Size of h and of the output."""
+    learned_initial_state: bool = False
+    """Whether the state at the start of an episode is learned; otherwise it is zero."""
+    chrono: int = 32
+    """The longest time to remember, in steps: gates start spread between forgetting at once and this."""
+    convolution: int = 4
+    """Steps that a convolution in front spans, by which gates see the latest inputs too; 1 for none."""
+
+    def __post_init__(self) -> None:
+        check_size(self, hidden=self.hidden, convolution=self.convolution)
+        check_chrono(self, self.chrono)
+
+    def reaching(self, steps: int) -> MinGRUConfig:
+        """With gates that start open for up to twice ``steps`` steps."""
+        return replace(self, chrono=2 * max(1, steps))
+
+    def build(self, input_size: int) -> MinGRU:
+        """The core for inputs of ``input_size`` features."""
+        return MinGRU(input_size, self)
+
+
+class MinGRU(Core):
+    """State: h [B, H], and the last inputs [B, convolution - 1, D]."""
+
+    def __init__(self, input_size: int, config: MinGRUConfig):
+        super().__init__(input_size, config.hidden)
+        check_size(self, input_size=input_size)
+        self.config = config
+        self.starts_at_zero = not config.learned_initial_state
+        self.gate = nn.Linear(input_size, config.hidden)
+        self.average = Average(input_size, config.hidden, config.convolution, config.learned_initial_state)
+        nn.init.xavier_uniform_(self.gate.weight)
+        with torch.no_grad():
+            self.gate.bias.copy_(-spread_bias(config.hidden, config.chrono))
+
+    def initial_state(self, batch: int) -> AverageState:
+        """Zeros, or the learned h, as expanded views."""
+        return self.average.initial_state(batch)
+
+    def _share(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.gate(x))
+
+    def _step(self, x: Tensor, state: AverageState) -> tuple[Tensor, AverageState]:
+        return self.average.step(x, state, self._share)
+
+    def _unroll(self, x: Tensor, state: AverageState, first: Tensor) -> tuple[Tensor, AverageState]:
+        return self.average.unroll(x, state, first, self._share)

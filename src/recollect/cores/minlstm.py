@@ -1,0 +1,79 @@
+"""minLSTM of Feng et al., "Were RNNs All We Needed?" (2024): an LSTM whose gates do not see its state.
+
+    f_t = sigmoid(W_f x_t + b_f),   i_t = sigmoid(W_i x_t + b_i),   c_t = W_c x_t + b_c
+    h_t = f_t / (f_t + i_t) h_{t-1} + i_t / (f_t + i_t) c_t
+
+Two gates for the one of minGRU: keeping and taking each have their say, and what counts is their ratio.
+All else is as in ``recollect.cores.mingru``, for the same reasons.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from recollect.cores.averaging import Average, AverageState, spread_bias
+from recollect.cores.base import Core
+from recollect.cores.checks import check_chrono, check_size
+
+
+@dataclass(frozen=True, slots=True)
+class MinLSTMConfig:
+    """Settings of the minLSTM core."""
+
+    hidden: int = 128
+    """Size of h and of the output."""
+    learned_initial_state: bool = False
+    """Whether the state at the start of an episode is learned; otherwise it is zero."""
+    chrono: int = 32
+    """The longest time to remember, in steps: gates start spread between forgetting at once and this."""
+    convolution: int = 4
+    """Steps that a convolution in front spans, by which gates see the latest inputs too; 1 for none."""
+
+    def __post_init__(self) -> None:
+        check_size(self, hidden=self.hidden, convolution=self.convolution)
+        check_chrono(self, self.chrono)
+
+    def reaching(self, steps: int) -> MinLSTMConfig:
+        """With gates that start open for up to twice ``steps`` steps."""
+        return replace(self, chrono=2 * max(1, steps))
+
+    def build(self, input_size: int) -> MinLSTM:
+        """The core for inputs of ``input_size`` features."""
+        return MinLSTM(input_size, self)
+
+
+class MinLSTM(Core):
+    """State: h [B, H], and the last inputs [B, convolution - 1, D]."""
+
+    def __init__(self, input_size: int, config: MinLSTMConfig):
+        super().__init__(input_size, config.hidden)
+        check_size(self, input_size=input_size)
+        self.config = config
+        self.starts_at_zero = not config.learned_initial_state
+        self.keep = nn.Linear(input_size, config.hidden)  # f
+        self.take = nn.Linear(input_size, config.hidden)  # i
+        self.average = Average(input_size, config.hidden, config.convolution, config.learned_initial_state)
+        for layer in (self.keep, self.take):
+            nn.init.xavier_uniform_(layer.weight)
+        with torch.no_grad():
+            # sigmoid(b) + sigmoid(-b) = 1: with these two the share of the new is sigmoid(-b).
+            self.keep.bias.copy_(spread_bias(config.hidden, config.chrono))
+            self.take.bias.copy_(-self.keep.bias)
+
+    def initial_state(self, batch: int) -> AverageState:
+        """Zeros, or the learned h, as expanded views."""
+        return self.average.initial_state(batch)
+
+    def _share(self, x: Tensor) -> Tensor:
+        # i / (f + i), which would be 0 / 0 with both gates shut tight.
+        return torch.sigmoid(logsigmoid(self.take(x)) - logsigmoid(self.keep(x)))
+
+    def _step(self, x: Tensor, state: AverageState) -> tuple[Tensor, AverageState]:
+        return self.average.step(x, state, self._share)
+
+    def _unroll(self, x: Tensor, state: AverageState, first: Tensor) -> tuple[Tensor, AverageState]:
+        return self.average.unroll(x, state, first, self._share)

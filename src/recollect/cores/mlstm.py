@@ -1,0 +1,197 @@
+"""The mLSTM: an LSTM whose cell is a matrix, which stores values under keys.
+
+Beck et al., "xLSTM: Extended Long Short-Term Memory", 2024. Per step, in each of ``heads`` heads of
+size d = hidden / heads, with one input and one forget gate a head:
+
+    q, k, v, o = W input + b,  k / sqrt(d)                       [d] each
+    i = cap(w_i input + b_i),  log f = log sigmoid(w_f input + b_f)
+    m' = max(log f + m, i)                                       the stabiliser
+    C' = exp(log f + m - m') C + exp(i - m') k v^T               [d, d]
+    n' = exp(log f + m - m') n + exp(i - m') k                   [d]
+    r  = C'^T q / max(|n' . q|, exp(-m'))
+    y  = W_out (sigmoid(o) norm(r)) + b                          norm: of each head by itself
+
+The true memory is C exp(m): m only keeps the exponentials in range, and the output does not depend on
+it. Nothing in C feeds back into the gates, so that a stretch of steps is computed at once, as a masked
+product of queries and keys (``kernels.matrix_memory``).
+
+What is ours: the exponent of the input gate is capped, cap(v) = 15 tanh(v / 15), as the authors do in
+their larger models; and there is no up-projection, convolution or skip around the cell.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect import tree
+from recollect.cores.base import Core
+from recollect.cores.checks import check_size
+from recollect.cores.kernels.causal_conv import causal_conv
+from recollect.cores.kernels.matrix_memory import matrix_memory
+from recollect.errors import ConfigError
+
+MLSTMState = dict[str, Tensor]
+"""``C`` [B, heads, d, d] (keys, values), ``n`` [B, heads, d] and ``m`` [B, heads]."""
+
+CAP = 15.0
+"""The input gate's exponent stays between -CAP and CAP."""
+EPS = 1e-2
+"""Added to the mean square that the norm of a head divides by."""
+
+
+@dataclass(frozen=True, slots=True)
+class MLSTMConfig:
+    """Settings of the mLSTM core."""
+
+    hidden: int = 128
+    """Size of the queries, keys and values of all heads together, and of the output."""
+    heads: int = 4
+    """Heads; each has a memory of (hidden / heads) squared numbers, and gates of its own."""
+    conv: int = 4
+    """Steps that the convolution before queries, keys and output gates sees, the present one among them;
+    1: no convolution."""
+    forget_min: float = 1.0
+    """Initial bias of the first head's forget gate: it forgets over about e^forget_min steps."""
+    forget_max: float = 6.0
+    """The same of the last head; those between are evenly spread."""
+
+    def __post_init__(self) -> None:
+        check_size(self, hidden=self.hidden, heads=self.heads, conv=self.conv)
+        if self.hidden % self.heads:
+            raise ConfigError(
+                f"MLSTMConfig: hidden is {self.hidden} and heads {self.heads}; hidden needs to be a "
+                "multiple of heads, each of which gets an equal share"
+            )
+        if not -math.inf < self.forget_min <= self.forget_max < math.inf:
+            raise ConfigError(
+                f"MLSTMConfig: forget_min is {self.forget_min!r} and forget_max {self.forget_max!r}; "
+                "they need finite numbers with forget_min <= forget_max, such as 1.0 and 6.0"
+            )
+
+    def reaching(self, steps: int) -> MLSTMConfig:
+        """With a last head that starts to forget over no fewer than ``steps`` steps."""
+        return replace(self, forget_max=max(self.forget_max, math.log(max(2, steps))))
+
+    def build(self, input_size: int) -> MLSTM:
+        """The core for inputs of ``input_size`` features."""
+        return MLSTM(input_size, self)
+
+
+class MLSTM(Core):
+    """State {"C": [B, heads, d, d], "n": [B, heads, d], "m": [B, heads], "conv": [B, conv - 1, D]}.
+
+    Without a convolution there is no "conv" in it. See the module's docstring.
+    """
+
+    def __init__(self, input_size: int, config: MLSTMConfig):
+        super().__init__(input_size, config.hidden)
+        check_size(self, input_size=input_size)
+        self.config = config
+        self.starts_at_zero = True
+        heads, size = config.heads, config.hidden // config.heads
+        if config.conv > 1:
+            self.conv_weight = nn.Parameter(torch.empty(config.conv, input_size))
+            self.conv_bias = nn.Parameter(torch.empty(input_size))
+        self.window_proj = nn.Linear(input_size, 3 * config.hidden)  # q, k, o
+        self.in_proj = nn.Linear(input_size, config.hidden + 2 * heads)  # v, i, f
+        self.out_proj = nn.Linear(config.hidden, config.hidden)
+        shapes = {"C": (heads, size, size), "n": (heads, size), "m": (heads,)}
+        if config.conv > 1:
+            shapes["conv"] = (config.conv - 1, input_size)
+        self.leaves = tuple(shapes)
+        for name, shape in shapes.items():
+            self.register_buffer(f"initial_{name}", torch.zeros(1, *shape), persistent=False)
+        self._init_weights()
+
+    @torch.no_grad()
+    def _init_weights(self) -> None:
+        H, heads = self.config.hidden, self.config.heads
+        if self.config.conv > 1:
+            nn.init.uniform_(self.conv_weight, -(self.config.conv**-0.5), self.config.conv**-0.5)
+            nn.init.zeros_(self.conv_bias)
+        # The silu leaves its input at about a third: queries and keys of order 1, or little is read.
+        scale = self.input_size**-0.5
+        nn.init.normal_(self.window_proj.weight[: 2 * H], std=2 * scale)
+        nn.init.normal_(self.window_proj.weight[2 * H :], std=scale)
+        nn.init.normal_(self.in_proj.weight[:H], std=scale)
+        self.in_proj.weight[H:].mul_(0.1)  # gates that begin where their biases are
+        nn.init.orthogonal_(self.out_proj.weight, math.sqrt(2))
+        for linear in (self.window_proj, self.in_proj, self.out_proj):
+            nn.init.zeros_(linear.bias)
+        forget = torch.linspace(self.config.forget_min, self.config.forget_max, heads)
+        self.in_proj.bias[-heads:].copy_(forget)
+
+    def initial_state(self, batch: int) -> MLSTMState:
+        """Zeros, as expanded views."""
+        return {name: _rows(getattr(self, f"initial_{name}"), batch) for name in self.leaves}
+
+    def _project(self, x: Tensor, window: Tensor) -> tuple[Tensor, ...]:
+        """x and what the convolution made of it [..., D] -> q, k, v [..., heads, d], sigmoid(o)
+        [..., hidden], i and log f [..., heads]."""
+        H, heads = self.config.hidden, self.config.heads
+        q, k, o = self.window_proj(window).chunk(3, -1)
+        v, i, f = self.in_proj(x).split([H, heads, heads], -1)
+        q, k, v = (part.unflatten(-1, (heads, -1)) for part in (q, k, v))
+        i = torch.tanh(i * (1 / CAP)) * CAP
+        return q, k * k.shape[-1] ** -0.5, v, torch.sigmoid(o), i, F.logsigmoid(f)
+
+    def _output(self, read: Tensor, gate: Tensor) -> Tensor:
+        """read [..., heads, d], gate [..., hidden] -> y [..., hidden]."""
+        return self.out_proj(F.rms_norm(read, read.shape[-1:], eps=EPS).flatten(-2) * gate)
+
+    def _step(self, x: Tensor, state: MLSTMState) -> tuple[Tensor, MLSTMState]:
+        after, window = {}, x
+        if self.config.conv > 1:
+            inputs = torch.cat((state["conv"], x.unsqueeze(1)), 1)  # [B, conv, D]
+            window = F.silu((inputs * self.conv_weight).sum(1) + self.conv_bias)
+            after["conv"] = inputs[:, 1:]
+        q, k, v, gate, i, log_f = self._project(x, window)
+        kept = log_f + state["m"]
+        m = torch.maximum(kept, i)
+        keep, write = torch.exp(kept - m).unsqueeze(2), torch.exp(i - m).unsqueeze(2)  # [B, heads, 1]
+        k = k * write
+        C = torch.addcmul(state["C"] * keep.unsqueeze(3), k.unsqueeze(3), v.unsqueeze(2))
+        n = torch.addcmul(k, state["n"], keep)
+        size = torch.maximum((n * q).sum(2).abs(), torch.exp(-m))
+        read = (q.unsqueeze(2) @ C).squeeze(2) / size.unsqueeze(2)
+        return self._output(read, gate), {"C": C, "n": n, "m": m, **after}
+
+    def _unroll(self, x: Tensor, state: MLSTMState, first: Tensor) -> tuple[Tensor, MLSTMState]:
+        state = self.reset(state, first[0])
+        # What may not be seen has a weight of zero, and zero times NaN is NaN.
+        if all(bool(t.detach().sum().isfinite()) for t in (x, *state.values())):
+            return self._unroll_finite(x, state, first)
+        lost = _lost(x, state, first)
+        zeroed = {name: leaf.where(leaf.isfinite(), 0) for name, leaf in state.items()}
+        y, end = self._unroll_finite(x.where(x.isfinite(), 0), zeroed, first)
+        y = y.masked_fill(lost.unsqueeze(2), torch.nan)
+        return y, tree.select(lost[-1], tree.map(lambda leaf: torch.full_like(leaf, torch.nan), end), end)
+
+    def _unroll_finite(self, x: Tensor, state: MLSTMState, first: Tensor) -> tuple[Tensor, MLSTMState]:
+        """``_unroll`` of finite numbers, with ``first[0]`` applied."""
+        after, window = {}, x
+        if self.config.conv > 1:
+            window, after["conv"] = causal_conv(x, state["conv"], self.conv_weight, self.conv_bias, first)
+        q, k, v, gate, i, log_f = self._project(x, window)
+        read, C, n, m = matrix_memory(q, k, v, i, log_f, state["C"], state["n"], state["m"], first)
+        return self._output(read, gate), {"C": C, "n": n, "m": m, **after}
+
+
+def _lost(x: Tensor, state: MLSTMState, first: Tensor) -> Tensor:
+    """[T, B] whether a NaN or infinity came before in the episode, or at that very step."""
+    now = torch.stack([~leaf.flatten(1).isfinite().all(1) for leaf in state.values()]).any(0)
+    lost = []
+    for bad, new in zip((~x.isfinite()).any(2), first):
+        now = (now & ~new) | bad
+        lost.append(now)
+    return torch.stack(lost)
+
+
+def _rows(leaf: Tensor, batch: int) -> Tensor:
+    """leaf [1, ...] as a view [batch, ...]."""
+    return leaf.expand(batch, *leaf.shape[1:])

@@ -1,0 +1,144 @@
+"""An external memory: slots that a controller reads and writes by what is in them.
+
+    c      = controller(x)                                  any other core, over all steps
+    orders = W_orders c                                     per step: keys k and strengths b, erase, add
+    q      = (1 + softplus(b)) k / |k|                      for every read, and for the write
+    reads, M' = read M and then write it with q, sigmoid(erase), tanh(add)          (``kernels.pmm``)
+    y      = norm(W_y [c, reads])
+
+Addressing by content, erase and add are those of Graves, Wayne and Danihelka, "Neural Turing machines"
+(2014). What is different, and why:
+
+- The controller does not see what was read; only the output does. So it runs over all steps by its own
+  fast way, every order of a rollout is one product, and just the memory is left for a loop.
+- Slots have learned keys, which are added to their content when they are addressed. The memory begins at
+  zero. Without keys its slots would be equal, get equal weights and equal writes, and stay equal for ever.
+- Read before write: what is read at a step is what earlier steps wrote.
+- No addressing by shifts: the slot keys already give every slot a place of its own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.cores.base import Core
+from recollect.cores.checks import check_size
+from recollect.cores.kernels.pmm import EPSILON, access, recall
+from recollect.cores.kernels.segments import cut, start
+from recollect.cores.make import as_config, core_config, make_core, reaching
+from recollect.errors import ConfigError
+
+PMMState = dict[str, Any]
+"""``controller``: the controller's state; ``memory``: [B, slots, width]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PMMConfig:
+    """Settings of the core with an external memory."""
+
+    hidden: int = 128
+    """Size of the output, and of a controller that is given by name."""
+    slots: int = 16
+    """Places of the memory."""
+    width: int = 32
+    """Numbers in a slot."""
+    read_heads: int = 1
+    """Lookups at every step."""
+    controller: Any = "lstm"
+    """The core that reads and writes: a name, a config, a mapping such as {name: gru, hidden: 64}, or a
+    factory. With none, the external memory is the only one."""
+    erase_bias: float = 0.0
+    """Initial bias of what a write erases; negative keeps for longer."""
+
+    def __post_init__(self) -> None:
+        sizes = {name: getattr(self, name) for name in ("hidden", "slots", "width", "read_heads")}
+        check_size(self, **sizes)
+        if not math.isfinite(self.erase_bias):
+            raise ConfigError(f"PMMConfig: erase_bias is {self.erase_bias!r}; it needs a finite number")
+        object.__setattr__(self, "controller", as_config(self.controller))
+
+    def reaching(self, steps: int) -> PMMConfig:
+        """With a controller that reaches that far, and writes that at first leave 1/e after so many steps."""
+        share = min(0.5, self.slots / max(steps, 1))  # an undecided write reaches every slot by 1 / slots
+        bias = min(self.erase_bias, math.log(share / (1 - share)))
+        return dataclasses.replace(self, controller=reaching(self.part(), steps), erase_bias=bias)
+
+    def build(self, input_size: int) -> PMM:
+        """The core for inputs of ``input_size`` features."""
+        return PMM(input_size, self)
+
+    def part(self) -> Any:
+        """What the controller is made from: a name stands for a config of this width."""
+        if not isinstance(self.controller, str):
+            return self.controller
+        config: Any = core_config(self.controller)
+        has_width = any(field.name == "hidden" for field in dataclasses.fields(config))
+        return dataclasses.replace(config, hidden=self.hidden) if has_width else config
+
+
+class PMM(Core):
+    """See the module's docstring, and ``PMMState`` for the state."""
+
+    empty: Tensor
+
+    def __init__(self, input_size: int, config: PMMConfig):
+        super().__init__(input_size, config.hidden)
+        check_size(self, input_size=input_size)
+        self.config = config
+        self.controller = make_core(config.part(), input_size)
+        self.starts_at_zero = self.controller.starts_at_zero or not self.controller.has_memory
+        H, R, width = self.controller.output_size, config.read_heads, config.width
+        # Of the reads, then of the write: keys, strengths; then erase and add.
+        self.sizes = ((R + 1) * width, R + 1, width, width)
+        self.orders = nn.Linear(H, sum(self.sizes))
+        self.slot_keys = nn.Parameter(torch.empty(config.slots, width))
+        self.out = nn.Linear(H + R * width, config.hidden)
+        self.norm = nn.LayerNorm(config.hidden)
+        self.register_buffer("empty", torch.zeros(1, config.slots, width), persistent=False)
+        self._init_weights()
+
+    @torch.no_grad()
+    def _init_weights(self) -> None:
+        nn.init.normal_(self.slot_keys)
+        for weight in (*self.orders.weight.split(self.sizes), self.out.weight):
+            nn.init.xavier_uniform_(weight)
+        nn.init.zeros_(self.out.bias)
+        nn.init.zeros_(self.orders.bias)
+        _, _, erase, _ = self.orders.bias.split(self.sizes)
+        erase.fill_(self.config.erase_bias)
+
+    def initial_state(self, batch: int) -> PMMState:
+        """The controller's, and a memory of zeros."""
+        memory = self.empty.expand(batch, -1, -1)
+        return {"controller": self.controller.initial_state(batch), "memory": memory}
+
+    def _step(self, x: Tensor, state: PMMState) -> tuple[Tensor, PMMState]:
+        y, controller = self.controller._step(x, state["controller"])
+        orders = self._orders(y).unflatten(1, (-1, self.config.width))
+        reads, memory = access(state["memory"], orders, self.slot_keys)
+        return self._output(y, reads.flatten(1)), {"controller": controller, "memory": memory}
+
+    def _unroll(self, x: Tensor, state: PMMState, first: Tensor) -> tuple[Tensor, PMMState]:
+        y, controller = self.controller.unroll(x, state["controller"], first)
+        segments = cut(first)
+        memory = start(state["memory"], self.empty, segments)
+        reads, memory = recall(self._orders(y), memory, self.slot_keys, segments)
+        return self._output(y, reads), {"controller": controller, "memory": memory}
+
+    def _orders(self, y: Tensor) -> Tensor:
+        """y [..., H] -> queries, erase and add [..., (read_heads + 3) * width]."""
+        keys, strength, erase, add = self.orders(y).split(self.sizes, -1)
+        keys = keys.unflatten(-1, (-1, self.config.width))
+        scale = (1 + F.softplus(strength)) * (keys.square().sum(-1) + EPSILON).rsqrt()
+        return torch.cat(((keys * scale.unsqueeze(-1)).flatten(-2), erase.sigmoid(), add.tanh()), -1)
+
+    def _output(self, y: Tensor, reads: Tensor) -> Tensor:
+        """y [..., H], reads [..., read_heads * width] -> [..., hidden]."""
+        return self.norm(self.out(torch.cat((y, reads), -1)))

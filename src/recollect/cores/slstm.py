@@ -1,0 +1,151 @@
+"""The sLSTM of Beck et al., "xLSTM: Extended Long Short-Term Memory" (NeurIPS 2024).
+
+An LSTM whose input gate is an exponential, so that one input can outweigh everything before it, and
+whose cell is divided by the sum of the weights of what is in it. Units mix inside their head only.
+
+    i, z, o, f = W x + R h + b          (the paper's i~, z~, o~, f~)
+    c' = sigmoid(f) c + exp(i) tanh(z)
+    n' = sigmoid(f) n + exp(i)
+    h' = sigmoid(o) c' / n'
+
+exp(i) overflows. The paper keeps c exp(-m) and n exp(-m), with m = max(log sigmoid(f) + m, i) as the
+third part of the state, and has to say what becomes of 0 / 0 and of the gradient of that maximum. Here
+the state is scaled so that n = 1 always, which is the same h for every input, without any of that:
+
+    a  = log sigmoid(f) + m             (c, n, m)  ->  (c / n, 1, m + log n)
+    m' = log(exp(a) + exp(i))
+    c' = c + sigmoid(i - a) (tanh(z) - c)
+    h' = sigmoid(o) c'
+
+So c is a weighted mean of all tanh(z) so far and m the logarithm of their weights' sum.
+
+Chosen differently: an episode begins with n = 1 and c = 0 rather than n = 0, as if a zero of weight 1
+had been seen. What the core returns is h after a layer norm over each head, as in the paper's block,
+because a mean over many steps is small, and linear heads should see it; the paper's convolution before
+the gates and its projections around the cell are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from recollect.cores.base import Core
+from recollect.cores.checks import check_chrono, check_size, chrono_bias
+from recollect.cores.kernels.segments import cut, start
+from recollect.cores.kernels.slstm import slstm
+from recollect.errors import ConfigError
+
+SLSTMState = tuple[Tensor, Tensor, Tensor]
+"""(h, c, m), each [B, hidden]."""
+
+EPSILON = 1e-3
+"""Added to the variance in the norm of the output: what is next to nothing is not blown up."""
+
+
+@dataclass(frozen=True, slots=True)
+class SLSTMConfig:
+    """Settings of the sLSTM core."""
+
+    hidden: int = 128
+    """Size of h, c and m, and of the output."""
+    heads: int = 4
+    """Groups of units; the recurrent weights mix h only inside a group."""
+    norm: bool = True
+    """Whether the output is normalised over each head, with a learned scale and shift."""
+    forget_bias: float = 2.0
+    """Initial bias of the forget gates: 2 forgets over about eight steps."""
+    chrono: int | None = None
+    """The longest time to remember, in steps, for chrono initialisation, which replaces forget_bias."""
+
+    def __post_init__(self) -> None:
+        check_size(self, hidden=self.hidden, heads=self.heads)
+        check_chrono(self, self.chrono)
+        if self.hidden % self.heads:
+            fitting = -(-self.hidden // self.heads) * self.heads
+            raise ConfigError(
+                f"SLSTMConfig: hidden is {self.hidden}, heads {self.heads}: every head has equally many "
+                f"units, so make hidden a multiple of heads, such as {fitting}"
+            )
+        if not math.isfinite(self.forget_bias):
+            raise ConfigError(f"SLSTMConfig: forget_bias is {self.forget_bias!r}; it needs a finite number")
+
+    def reaching(self, steps: int) -> SLSTMConfig:
+        """With gates that start open for ``steps`` steps."""
+        return replace(self, chrono=max(2, steps))
+
+    def build(self, input_size: int) -> SLSTM:
+        """The core for inputs of ``input_size`` features."""
+        return SLSTM(input_size, self)
+
+
+class SLSTM(Core):
+    """State (h, c, m), each [B, H]; the output is h, normalised over each head."""
+
+    starts_at_zero = True
+    initial: Tensor
+
+    def __init__(self, input_size: int, config: SLSTMConfig):
+        super().__init__(input_size, config.hidden)
+        check_size(self, input_size=input_size)
+        self.config = config
+        H, heads = config.hidden, config.heads
+        unit = H // heads
+        # Rows of the weight and the bias, and the last dimension of the recurrent weight: head (there
+        # the first dimension), gate (i, z, o, f), unit.
+        self.weight = nn.Parameter(torch.empty(4 * H, input_size))
+        self.recurrent = nn.Parameter(torch.empty(heads, unit, 4 * unit))
+        self.bias = nn.Parameter(torch.zeros(4 * H))
+        if config.norm:
+            self.scale = nn.Parameter(torch.ones(H))
+            self.shift = nn.Parameter(torch.zeros(H))
+        self.register_buffer("initial", torch.zeros(1, H), persistent=False)
+        self._init_weights()
+
+    @torch.no_grad()
+    def _init_weights(self) -> None:
+        H, heads, config = self.config.hidden, self.config.heads, self.config
+        by_gate = self.weight.view(heads, 4, -1, self.input_size).transpose(0, 1)  # [gate, head, unit, D]
+        for gate in by_gate:
+            gate.copy_(nn.init.xavier_uniform_(torch.empty(H, self.input_size)).view(gate.shape))
+        for head in self.recurrent:
+            for gate in head.chunk(4, 1):
+                nn.init.orthogonal_(gate)
+        chrono = config.chrono
+        forget = torch.full((H,), config.forget_bias) if chrono is None else chrono_bias(H, chrono)
+        self.bias.view(heads, 4, -1)[:, 3] = forget.view(heads, -1)
+
+    def initial_state(self, batch: int) -> SLSTMState:
+        """Zeros, each [batch, H], as expanded views."""
+        zeros = self.initial.expand(batch, -1)
+        return zeros, zeros, zeros
+
+    def _step(self, x: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
+        heads = self.config.heads
+        h, c, m = (leaf.unflatten(1, (heads, -1)) for leaf in state)
+        mixed = torch.bmm(h.transpose(0, 1), self.recurrent).transpose(0, 1)  # [B, heads, 4 units]
+        gates = functional.linear(x, self.weight, self.bias).view_as(mixed) + mixed
+        i, z, o, f = gates.chunk(4, 2)
+        a = functional.logsigmoid(f) + m
+        c = torch.lerp(c, z.tanh(), torch.sigmoid(i - a))
+        h = o.sigmoid() * c
+        h, c, m = (leaf.flatten(1) for leaf in (h, c, torch.logaddexp(a, i)))
+        return self._normalised(h), (h, c, m)
+
+    def _unroll(self, x: Tensor, state: SLSTMState, first: Tensor) -> tuple[Tensor, SLSTMState]:
+        segments = cut(first)
+        h, c, m = (start(leaf, self.initial, segments) for leaf in state)  # [S, H] each
+        y, h, c, m = slstm(x, h, c, m, self.weight, self.recurrent, self.bias, segments)
+        return self._normalised(y), (h, c, m)
+
+    def _normalised(self, h: Tensor) -> Tensor:
+        """h [..., H] with mean 0 and variance 1 over each head, scaled and shifted."""
+        if not self.config.norm:
+            return h
+        by_head = h.unflatten(-1, (self.config.heads, -1))
+        even = functional.layer_norm(by_head, by_head.shape[-1:], eps=EPSILON).flatten(-2)
+        return torch.addcmul(self.shift, even, self.scale)

@@ -1,0 +1,276 @@
+"""Self-attention over the last W steps: a transformer whose memory is the keys and values it has made.
+
+    h = W_in x
+    h = join(h, W_o attention(norm(h)))       for every layer; attention as in ``kernels.window``
+    h = join(h, mlp(norm(h)))
+    y = norm(h)
+
+Vaswani et al., "Attention is all you need" (2017), with the norm before each part; positions relative to
+the query as in Dai et al., "Transformer-XL" (2019). ``join(h, new)`` is h + new, or the GRU-like gate of
+Parisotto et al., "Stabilizing transformers for reinforcement learning" (GTrXL, 2019):
+
+    r = sigmoid(W_r new + U_r h),   z = sigmoid(W_z new + U_z h - b),   n = tanh(W_n new + U_n (r h))
+    gate(h, new) = (1 - z) h + z n        with new = relu(part), and b > 0 so that it begins near h
+
+What is different, and why:
+
+- Positions are a learned vector for every age and head, not a projection of sinusoids: a window is short
+  enough, and "three steps back" is one vector.
+- The memory holds keys and values rather than the hidden states, so that acting need not project W of
+  them again. In Transformer-XL no gradient flows into them; here it does, for the law of cores.
+- An agent with several layers sees further than W steps, since the keys of a layer have seen W steps
+  themselves; with one layer it sees exactly W.
+
+The memory is a register that shifts, oldest first, not a ring. A state is a value, so that a ring would be
+copied for every write just the same; in order, a slot is an age, the positions need no gather, and one
+``cat`` is both the copy and what attention reads: the next state is a view of it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from recollect.cores.base import Core
+from recollect.cores.checks import check_size
+from recollect.cores.kernels.window import attend
+from recollect.errors import ConfigError
+
+Gating = Literal["residual", "gtrxl"]
+WindowState = dict[str, Any]
+"""``layers``: for each layer the keys and values [B, heads, W - 1, 2d], oldest first; ``count``: int64 [B],
+how many of them, from the end, are of this episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowConfig:
+    """Settings of the attention core."""
+
+    hidden: int = 128
+    """Width of the stream through all layers, and of the output."""
+    window: int = 64
+    """Steps that a layer sees, the present one among them."""
+    layers: int = 1
+    """Attention layers on top of each other; each one lets the core see window - 1 steps further back."""
+    heads: int = 4
+    """Lookups that every layer does side by side; hidden must be a multiple of it."""
+    expansion: int = 2
+    """Width of the hidden layer of every MLP, in multiples of hidden."""
+    gating: Gating = "residual"
+    """How a part joins the stream: added (residual), or by GTrXL's gate, which starts near identity."""
+
+    def __post_init__(self) -> None:
+        sizes = {name: getattr(self, name) for name in ("hidden", "window", "layers", "heads", "expansion")}
+        check_size(self, **sizes)
+        if self.window < 2:
+            raise ConfigError(
+                "WindowConfig: window is 1, the present step only, which is no memory: give at least 2, "
+                "or take the core 'none'"
+            )
+        if self.hidden % self.heads:
+            fit = [n for n in range(1, self.hidden + 1) if self.hidden % n == 0]
+            raise ConfigError(
+                f"WindowConfig: hidden is {self.hidden}, which {self.heads} heads cannot share: heads may "
+                f"be {', '.join(map(str, fit))}"
+            )
+        if self.gating not in get_args(Gating):
+            raise ConfigError(
+                f"WindowConfig: gating is {self.gating!r}; it is one of {', '.join(get_args(Gating))}"
+            )
+
+    def reaching(self, steps: int) -> WindowConfig:
+        """With a window that holds a step, what came ``steps`` steps before it, and one more."""
+        return replace(self, window=max(self.window, steps + 2))
+
+    def build(self, input_size: int) -> Window:
+        """The core for inputs of ``input_size`` features."""
+        return Window(input_size, self)
+
+
+class Window(Core):
+    """See the module's docstring, and ``WindowState`` for the state."""
+
+    ages: Tensor
+    empty: Tensor
+    no_steps: Tensor
+
+    def __init__(self, input_size: int, config: WindowConfig):
+        super().__init__(input_size, config.hidden)
+        check_size(self, input_size=input_size)
+        self.config = config
+        self.starts_at_zero = True
+        self.project = nn.Linear(input_size, config.hidden)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.norm = nn.LayerNorm(config.hidden)
+        # The ages of the slots and of the present step, and an empty memory of one row.
+        W, d = config.window, config.hidden // config.heads
+        self.register_buffer("ages", torch.arange(W - 1, -1, -1), persistent=False)
+        self.register_buffer("empty", torch.zeros(1, config.heads, W - 1, 2 * d), persistent=False)
+        self.register_buffer("no_steps", torch.zeros(1, dtype=torch.int64), persistent=False)
+        nn.init.xavier_uniform_(self.project.weight)
+        nn.init.zeros_(self.project.bias)
+
+    def initial_state(self, batch: int) -> WindowState:
+        """Zeros: no step has been seen."""
+        empty = self.empty.expand(batch, -1, -1, -1)
+        count = self.no_steps.expand(batch)
+        return {"layers": (empty,) * len(self.blocks), "count": count}
+
+    def _step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
+        count = state["count"]
+        too_old = self.ages > count.unsqueeze(1)  # [B, W]
+        h, after = self.project(x), []
+        for block, memory in zip(self._layers(), state["layers"]):
+            h, memory = block.step(h, memory, too_old)
+            after.append(memory)
+        count = (count + 1).clamp_(max=self.config.window - 1)
+        return self.norm(h), {"layers": tuple(after), "count": count}
+
+    def _unroll(self, x: Tensor, state: WindowState, first: Tensor) -> tuple[Tensor, WindowState]:
+        T, W = x.shape[0], self.config.window
+        # Where the episode of every step began: -count for the one that goes on. Then its age.
+        time = torch.arange(T, device=x.device).unsqueeze(1)
+        begin = torch.where(first, time, -state["count"]).cummax(0).values
+        age = (time - begin).T  # [B, T]
+        # A slot of the state that comes out is empty if it stands before the last reset.
+        slots = torch.arange(T - W + 1, T, device=x.device)
+        last_reset = torch.where(first, time, -W).amax(0)
+        is_empty = (slots < last_reset.unsqueeze(1))[:, None, :, None]  # [B, 1, W - 1, 1]
+
+        h, after = self.project(x), []
+        for block, memory in zip(self._layers(), state["layers"]):
+            h, memory = block.unroll(h, memory, age)
+            after.append(memory[:, :, T:].masked_fill(is_empty, 0))
+        count = (age[:, -1] + 1).clamp(max=W - 1)
+        return self.norm(h), {"layers": tuple(after), "count": count}
+
+    def _layers(self) -> list[Block]:
+        return list(self.blocks)  # pyright: ignore[reportReturnType]
+
+
+class Block(nn.Module):
+    """One layer: attention and an MLP, each of which joins the stream h [..., H]."""
+
+    def __init__(self, config: WindowConfig):
+        super().__init__()
+        H, heads, d = config.hidden, config.heads, config.hidden // config.heads
+        self.heads = heads
+        self.scale = 1 / math.sqrt(d)
+        self.attention_norm = nn.LayerNorm(H)
+        self.attention_in = nn.Linear(H, 3 * H, bias=False)  # q of all heads; k and v, head by head
+        self.attention_out = nn.Linear(H, H)
+        self.u = nn.Parameter(torch.zeros(heads, d))  # u and v are what q has for biases
+        self.v = nn.Parameter(torch.zeros(heads, d))
+        self.positions = nn.Parameter(torch.empty(heads, config.window, d))  # age W - 1 first
+        self.mlp_norm = nn.LayerNorm(H)
+        self.mlp_in = nn.Linear(H, config.expansion * H)
+        self.mlp_out = nn.Linear(config.expansion * H, H)
+        self.join_attention, self.join_mlp = (
+            (Gate(H), Gate(H)) if config.gating == "gtrxl" else (Residual(), Residual())
+        )
+        self._init_weights()
+
+    @torch.no_grad()
+    def _init_weights(self) -> None:
+        for weight in (*self.attention_in.weight.chunk(3), self.attention_out.weight):
+            nn.init.xavier_uniform_(weight)
+        for layer in (self.mlp_in, self.mlp_out):
+            nn.init.xavier_uniform_(layer.weight)
+            nn.init.zeros_(layer.bias)
+        nn.init.zeros_(self.attention_out.bias)
+        nn.init.normal_(self.positions)
+
+    def step(self, h: Tensor, memory: Tensor, too_old: Tensor) -> tuple[Tensor, Tensor]:
+        """One step: h [B, H], memory [B, heads, W - 1, 2d], too_old [B, W] -> h, memory."""
+        B, H = h.shape
+        q, new = self.attention_in(self.attention_norm(h)).split((H, 2 * H), 1)
+        memory = torch.cat((memory, new.view(B, self.heads, 1, -1)), 2)  # [B, heads, W, 2d]
+        keys, values = memory.chunk(2, 3)
+        q = q.view(B, self.heads, -1) * self.scale
+        by_position = torch.bmm((q + self.v).transpose(0, 1), self.positions.mT).transpose(0, 1)
+        # A row of q times a matrix: the other way round it takes five times as long.
+        scores = torch.matmul((q + self.u).unsqueeze(2), keys.mT).squeeze(2) + by_position  # [B, heads, W]
+        weights = scores.masked_fill_(too_old.unsqueeze(1), float("-inf")).softmax(2)
+        seen = torch.matmul(weights.unsqueeze(2), values).view(B, H)
+        return self._rest(h, seen), memory[:, :, 1:]
+
+    def unroll(self, h: Tensor, memory: Tensor, age: Tensor) -> tuple[Tensor, Tensor]:
+        """All steps: h [T, B, H], memory as in ``step``, age [B, T] -> h, and the keys and values of the
+        memory and of all steps [B, heads, W - 1 + T, 2d]."""
+        H = h.shape[2]
+        q, new = self.attention_in(self.attention_norm(h)).split((H, 2 * H), 2)
+        # [T, B, 2H] -> [B, heads, T, 2d], behind what is remembered
+        memory = torch.cat((memory, new.unflatten(2, (self.heads, -1)).permute(1, 2, 0, 3)), 2)
+        q, finite, sees_nan = without_nan(q, memory, age)
+        seen = attend(q * self.scale, self.u, self.v, finite, self.positions, age)
+        if sees_nan is not None:
+            seen = seen.masked_fill(sees_nan, float("nan"))
+        return self._rest(h, seen), memory
+
+    def _rest(self, h: Tensor, seen: Tensor) -> Tensor:
+        h = self.join_attention(h, self.attention_out(seen))
+        return self.join_mlp(h, self.mlp_out(self.mlp_in(self.mlp_norm(h)).relu_()))
+
+
+class Residual(nn.Module):
+    """h + new."""
+
+    def forward(self, h: Tensor, new: Tensor) -> Tensor:
+        """h [..., H], new [..., H] -> [..., H]."""
+        return h + new
+
+
+class Gate(nn.Module):
+    """The gate of GTrXL; see the module's docstring."""
+
+    def __init__(self, hidden: int):
+        super().__init__()
+        self.from_new = nn.Linear(hidden, 3 * hidden)  # r, z, n
+        self.from_h = nn.Linear(hidden, 2 * hidden, bias=False)  # r, z
+        self.from_reset_h = nn.Linear(hidden, hidden, bias=False)  # n
+        with torch.no_grad():
+            for layer in (self.from_new, self.from_h, self.from_reset_h):
+                for weight in layer.weight.split(hidden):
+                    nn.init.xavier_uniform_(weight)
+            nn.init.zeros_(self.from_new.bias)
+            self.from_new.bias[hidden : 2 * hidden] = -2  # b = 2: at first h passes almost unchanged
+
+    def forward(self, h: Tensor, new: Tensor) -> Tensor:
+        """h [..., H], new [..., H] -> [..., H]."""
+        H = h.shape[-1]
+        rz, n = self.from_new(new.relu()).split((2 * H, H), -1)
+        r, z = (rz + self.from_h(h)).sigmoid().chunk(2, -1)
+        return torch.lerp(h, torch.tanh(n + self.from_reset_h(r * h)), z)
+
+
+def without_nan(q: Tensor, memory: Tensor, age: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Queries and memory with no NaN that could leave its episode, and where one is to be seen.
+
+    In a product a weight of 0 does not stop a NaN. So steps with a NaN or inf become zeros, and so do the
+    queries that see one: their output is NaN, and their gradient ends there.
+
+    Args:
+        q: [T, B, H].
+        memory: [B, heads, W - 1 + T, 2d].
+        age: [B, T] of the queries.
+
+    Returns:
+        q and memory, and which queries see a NaN [T, B, 1], or None if all is finite.
+    """
+    with torch.no_grad():
+        bad = ~memory.sum((1, 3)).isfinite()  # [B, W - 1 + T]
+        bad_query = ~q.sum(2).isfinite()  # [T, B]
+        if not (bad.any() | bad_query.any()):
+            return q, memory, None
+        T, steps = q.shape[0], memory.shape[2]
+        before = F.pad(bad.cumsum(1), (1, 0))  # how many bad steps stand before each one
+        end = torch.arange(steps - T + 1, steps + 1, device=q.device).expand_as(age)
+        begin = end - 1 - age.clamp(max=steps - T)
+        sees_bad = (before.gather(1, end) > before.gather(1, begin)).T | bad_query
+    sees_bad = sees_bad.unsqueeze(2)
+    return q.masked_fill(sees_bad, 0), memory.masked_fill(bad[:, None, :, None], 0), sees_bad
