@@ -1,6 +1,6 @@
 """Draw the learning curves that bench/memory.py measured: a row for each network, a column for each task.
 
-    python bench/curves.py bench/results/memory docs/images/cores.svg --tasks repeat-previous delayed-cue-100
+    python bench/curves.py bench/results/memory.json docs/images/cores.svg --tasks repeat-previous recall-5
 
 One line for each seed: the greedy return over env steps. A dot marks where a run reached the task's bar and
 ended; the dashed line is that bar.
@@ -19,10 +19,6 @@ from memory import WORLDS
 
 LEFT, WIDTH, HEIGHT, GAP, TOP = 132, 190, 46, 14, 44
 COLOURS = ("#1f6feb", "#d1570a", "#1a7f4e")
-
-
-def read(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text())["result"] for path in sorted(folder.glob("*.json"))]
 
 
 def network(run: dict[str, Any]) -> str:
@@ -95,11 +91,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("file", type=Path, help="what bench/memory.py --collect wrote")
     parser.add_argument("out", type=Path)
     parser.add_argument("--tasks", nargs="+", choices=WORLDS, default=["repeat-previous", "delayed-cue-100"])
     args = parser.parse_args()
-    runs = [run for run in read(args.folder) if run["task"] in args.tasks and not run["soak"]]
+    runs = [
+        run
+        for run in json.loads(args.file.read_text())["results"]
+        if run["task"] in args.tasks and not run["soak"]
+    ]
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text("\n".join(drawing(runs, args.tasks)) + "\n")
     print(f"written to {args.out}: {len(runs)} runs")

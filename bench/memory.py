@@ -155,6 +155,19 @@ def run_apart(job: dict[str, Any], folder: Path, deadline: float) -> None:
     )
 
 
+def collect(folder: Path, out: Path) -> None:
+    """All runs of the folder as one file: what the pages show."""
+    files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
+    machines = sorted({f"{file['cpu']}, {file['cores']} cores, torch {file['torch']}" for file in files})
+    commits = sorted({file["commit"] for file in files})
+    rows = [file["result"] for file in files]
+    text = ",\n".join(json.dumps(row) for row in rows)  # one line a run
+    head = json.dumps({"benchmark": "memory", "machines": machines, "commits": commits}, indent=1)
+    out.write_text(f'{head[:-2]},\n "results": [\n{text}\n]}}\n')
+    json.loads(out.read_text())
+    print(f"written to {out}: {len(rows)} runs")
+
+
 def table(folder: Path) -> None:
     """Every run that is there, task by task."""
     rows = [json.loads(path.read_text())["result"] for path in sorted(folder.glob("*.json"))]
@@ -193,10 +206,16 @@ def main() -> None:
     parser.add_argument("--soak", action="store_true", help="go on to the end, solved or not")
     parser.add_argument("--out", type=Path, default=Path("bench/results/memory"))
     parser.add_argument("--table", type=Path, help="only print the results in this folder")
+    parser.add_argument(
+        "--collect", type=Path, metavar="FILE", help="only join the runs in --out to one file"
+    )
     parser.add_argument("--run", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
         print(json.dumps(run(json.loads(args.run))))
+        return
+    if args.collect:
+        collect(args.out, args.collect)
         return
     if args.table:
         table(args.table)

@@ -14,8 +14,14 @@ author = "The Recollect authors"
 project_copyright = author
 version = release = recollect.__version__
 
-# recollect_docs is ours: pages made from the code, so that they cannot go out of date.
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "recollect_docs"]
+# The last two are ours: pages made from the code and from measurements, so that they cannot go out of date.
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "recollect_docs",
+    "recollect_benches",
+]
 exclude_patterns = ["_build", "_ext"]
 
 myst_enable_extensions = ["attrs_inline", "colon_fence", "deflist"]

@@ -39,6 +39,7 @@ encoders |= _some(
     activation=st.sampled_from(["tanh", "relu", "silu"]),
     layer_norm=st.booleans(),
     images=st.sampled_from(["auto", "always", "never"]),
+    tokens=st.sampled_from(["auto", "fast", "latent_attn_med", "never"]),
 ).map(lambda fields: EncoderConfig(**fields))
 heads = _some(
     squash=st.sampled_from(["auto", True, False]), gain=st.floats(0, 10), log_std_init=st.floats(-4, 0.5)

@@ -20,6 +20,7 @@ from recollect.algos.ppo import PPO, PPOConfig
 from recollect.config import ALIASES, TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import AlignmentError, ConfigError
+from recollect.policy import compiled, precision
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import ActionHead, HeadConfig
 from recollect.policy.policy import PolicyConfig
@@ -60,6 +61,16 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 def moves_weights(name: str, value: Any, **base: Any) -> Callable[[], None]:
     """After two updates the weights differ from those with the field as in ``base``."""
     return lambda: _differ(base, base | {name: value})
+
+
+def reports(name: str, value: Any, metric: str, number: float) -> Callable[[], None]:
+    """A metric says that the field is on, where the weights are the same but for rounding."""
+
+    def check() -> None:
+        assert metric not in trained().history.rows[-1]
+        assert trained(**{name: value}).history.rows[-1][metric] == number
+
+    return check
 
 
 def _differ(before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -180,6 +191,21 @@ def case_tolerance() -> None:
         trained(tolerance=1e-30)
 
 
+def case_compile() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "BACKEND", "eager")
+        assert trained(compile=True).policy.compiled_graphs > 0
+    assert trained().policy.compiled_graphs == 0
+
+
+def case_precision() -> None:
+    if precision.probe() == "ok":
+        _differ({}, {"precision": "bf16"})
+    else:
+        with pytest.raises(ConfigError, match="not safe on this CPU"):
+            trained(precision="bf16")
+
+
 def case_gauge_every() -> None:
     for every, expected in ((0, []), (1, [0, 1, 2, 3]), (2, [0, 2])):
         rows = trained(steps=144, gauge_every=every).history.rows
@@ -271,6 +297,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "sinks": case_sinks,
         "threads": case_threads,
         "parallel": case_parallel,
+        "compile": case_compile,
         "policy": moves_weights("policy", PolicyConfig(normalise_value=False)),
         "ppo": moves_weights("ppo", PPOConfig(gamma=0.5)),
     },
@@ -279,6 +306,8 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "chunk": moves_weights("chunk", 6),
         "epochs": moves_weights("epochs", 3),
         "minibatches": moves_weights("minibatches", 3),
+        "accumulate": reports("accumulate", 2, "passes", 2),
+        "batching": moves_weights("batching", "episodes"),
         "recurrent_mode": moves_weights("recurrent_mode", "full"),
         "burn_in_steps": moves_weights("burn_in_steps", 4, **BURN),
         "learning_rate": moves_weights("learning_rate", 1e-3),
@@ -297,12 +326,16 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "entropy_warmup": moves_weights("entropy_warmup", 0.9, entropy=0.1),
         "entropy_end": moves_weights("entropy_end", 0.5, entropy_schedule="cosine"),
         "max_grad_norm": moves_weights("max_grad_norm", 0.01),
+        "weight_clip": moves_weights("weight_clip", 1.0),
+        "l2_init": moves_weights("l2_init", 1.0),
+        "next_obs_coef": moves_weights("next_obs_coef", 1.0),
         "target_kl": moves_weights("target_kl", 1e-9),
         "normalise_advantages": moves_weights("normalise_advantages", False),
         "reward_scale": moves_weights("reward_scale", 0.1),
         "reward_clip": moves_weights("reward_clip", 0.5),
         "refresh_states": moves_weights("refresh_states", True),
         "recompute_advantages": moves_weights("recompute_advantages", True),
+        "recompute_activations": reports("recompute_activations", True, "recomputed", 2),
         "tolerance": case_tolerance,
         "gauge_every": case_gauge_every,
     },
@@ -313,6 +346,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "normalise_observations": moves_weights("normalise_observations", True, normalise_observations=False),
         "normalise_value": moves_weights("normalise_value", False),
         "value_decay": moves_weights("value_decay", 0.5),
+        "precision": case_precision,
     },
     HeadConfig: {
         "squash": acts("squash", False),
@@ -328,6 +362,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "layer_norm": encodes("layer_norm", True),
         "conv": encodes("conv", "nature", (36, 36, 3)),
         "images": encodes("images", "never", (16, 16, 3)),
+        "tokens": encodes("tokens", "never", (16, 3)),
     },
     LSTMConfig: {
         "hidden": core(LSTMConfig, hidden=9),

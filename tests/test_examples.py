@@ -19,6 +19,7 @@ SHORT = {
     "hybrid_action": LITTLE,
     "long_episodes": ["--steps", "512", "--rollout", "128", "--limit", "160"],
     "own_env": LITTLE,
+    "own_policy": LITTLE,
     "popgym_env": LITTLE,
     "serve_session": [*LITTLE, "--demo"],
 }
@@ -30,6 +31,7 @@ SAYS = {
     "hybrid_action": "poured bottle",
     "long_episodes": "An episode of 160 steps earns",
     "own_env": "One game: the lights were",
+    "own_policy": "At random: return",
     "popgym_env": "with memory: return",
     "serve_session": "After an idle time: HTTP 409",
 }

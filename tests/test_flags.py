@@ -95,7 +95,10 @@ def test_any_config_can_be_given_by_flags(config):
         ("--core.hidden 8", {"core": LSTMConfig(hidden=8)}),
         ("--core none", {"core": "none"}),
         ("--encoder.hidden 128,64", {"encoder": EncoderConfig(hidden=(128, 64))}),
-        ("--encoder mlp --encoder.hidden 8", {"encoder": EncoderConfig(hidden=(8,), images="never")}),
+        (
+            "--encoder mlp --encoder.hidden 8",
+            {"encoder": EncoderConfig(hidden=(8,), images="never", tokens="never")},
+        ),
         ("--encoder none", {"encoder": None}),
         ("--head.squash true", {"head": HeadConfig(squash=True)}),
         ("--head.squash", {"head": HeadConfig(squash=True)}),
@@ -287,7 +290,7 @@ def test_on_top_of_another_config():
     parsed = parsed_from(line, base=base)
     assert parsed.config.policy.core == GRUConfig(hidden=4, layers=2)
     assert parsed.config.policy.head == HeadConfig(gain=0.5, squash=False)
-    assert parsed.config.policy.encoder == EncoderConfig(hidden=(5,), images="never")
+    assert parsed.config.policy.encoder == EncoderConfig(hidden=(5,), images="never", tokens="never")
     assert (parsed.config.env_kwargs, parsed.config.steps, parsed.config.seed) == ({"a": 1, "b": 2}, 9, 3)
     made = TrainConfig().override(core=lambda size: None, encoder=lambda space: None)
     refused("--core.hidden 4", "the core is made by code, which this cannot reach", base=made)

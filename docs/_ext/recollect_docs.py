@@ -81,7 +81,7 @@ class Aliases(Generated):
         """A table."""
         from recollect import field_docs
 
-        return _table(
+        return table(
             ["written", "means"],
             ([f"`{theirs}`", f"`{ours}`"] for theirs, ours in field_docs.aliases().items()),
         )
@@ -91,9 +91,12 @@ GROUPS = {
     "progress": ("steps", "updates", "episodes", "return", "length", "lag"),
     "honesty": ("deviation/", "staleness"),
     "memory": ("state/",),
-    "update": ("loss/", "entropy", "kl", "clip_fraction", "minibatches", "grad_", "learning_rate"),
+    "update": (
+        *("loss/", "entropy", "kl", "clip_fraction", "minibatches", "passes", "padding", "recomputed"),
+        *("grad_", "weights/", "learning_rate"),
+    ),
     "critic": ("explained_variance", "value_scale"),
-    "speed": ("speed/",),
+    "speed": ("speed/", "compiled_graphs"),
 }
 """Beginnings of the names of metrics by the heading that they stand under; the rest is under "rollout"."""
 
@@ -109,9 +112,9 @@ class Metrics(Generated):
         if not found:
             raise self.error(f"there is no group of metrics {argument!r}: {', '.join([*GROUPS, 'rollout'])}")
         if argument in ("progress", "speed", "rollout"):
-            return _table(["metric", "what it is"], ([_code(n), _escape(t)] for n, t in found.items()))
+            return table(["metric", "what it is"], ([_code(n), _escape(t)] for n, t in found.items()))
         rows = ([_code(name), _escape(text), _escape(_healthy(name))] for name, text in found.items())
-        return _table(["metric", "what it is", "healthy, and what helps if it is not"], rows)
+        return table(["metric", "what it is", "healthy, and what helps if it is not"], rows)
 
 
 def metric_group(name: str) -> str:
@@ -155,8 +158,8 @@ class Tasks(Generated):
             task = TASKS[name]
             options = ", ".join(f"`{field.name}`" for field in part.fields) or "none"
             rows.append([f"`{name}`", f"`{task.id}`", _escape(part.doc), options, _escape(part.sizes)])
-        table = _table(["name", "id", "what it is", "options", "sizes"], rows)
-        return f"```{{table}}\n:class: dense\n\n{table}\n```"
+        listed = table(["name", "id", "what it is", "options", "sizes"], rows)
+        return f"```{{table}}\n:class: dense\n\n{listed}\n```"
 
 
 class Command(Generated):
@@ -194,7 +197,7 @@ class Commands(Generated):
         rows = (
             [f"[`{n}`](#recollect-{n})", _escape(import_module(f"recollect.cli.{n}").HELP)] for n in COMMANDS
         )
-        return _table(["command", "what it does"], rows)
+        return table(["command", "what it does"], rows)
 
 
 def inline_drawings(app: Sphinx, doctree: nodes.document) -> None:
@@ -204,7 +207,8 @@ def inline_drawings(app: Sphinx, doctree: nodes.document) -> None:
             image.replace_self(nodes.raw("", (Path(app.srcdir) / image["uri"]).read_text(), format="html"))
 
 
-def _table(head: list[str], rows: Iterable[list[str]]) -> str:
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)
 

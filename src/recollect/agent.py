@@ -22,6 +22,7 @@ from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, Interrupted, StateError
 from recollect.evaluate import Evaluation, evaluate
 from recollect.metrics import Advisor, History
+from recollect.policy import compiled, precision
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.rollout import rollout_bytes
 from recollect.runs import Run
@@ -348,6 +349,9 @@ class Agent:
 def check_config(config: TrainConfig, policy: PolicyFactory | None) -> None:
     """Refuse a device that is not here, and network settings beside a policy factory."""
     check_device(config.device)
+    precision.check(config.policy.precision, torch.device(config.device))
+    if config.compile:
+        compiled.check_backend(torch.device(config.device))
     if policy is not None and config.policy != PolicyConfig():
         raise ConfigError(
             "policy is a factory, which makes the whole network: encoder, core, head and the like would "

@@ -37,7 +37,7 @@ CHANGEABLE = frozenset(
 def train(
     env: EnvSpec,
     *,
-    policy: PolicyFactory | PolicyConfig | None = None,
+    policy: PolicyFactory | PolicyConfig | str | None = None,
     progress: bool | str = True,
     callbacks: Callbacks = (),
     config: TrainConfig | None = None,
@@ -49,8 +49,8 @@ def train(
     Args:
         env: a Gymnasium id, a built-in task's name, ``module:attribute``, a callable that makes an env,
             a Gymnasium VectorEnv, or a BatchedEnv.
-        policy: a config, or a factory ``(observation_space, action_space) -> Policy``, in place of
-            the settings ``encoder``, ``core`` and ``head``.
+        policy: a factory ``(observation_space, action_space) -> Policy`` in place of the settings
+            ``encoder``, ``core`` and ``head``; or a config, or the name of one (``recollect.policy.zoo``).
         progress: show progress: True, False, or "live", "plain", "json", "notebook".
         callbacks: told what happens; see ``recollect.Callback``.
         config: settings to start from; ``settings`` go on top.
@@ -62,8 +62,9 @@ def train(
     Example:
         >>> agent = train("recollect/TMaze-v0", core="lstm", steps=300_000)  # doctest: +SKIP
     """
-    own, policy, chosen = resolve(env, settings, config=config, policy=policy, preset=preset)
-    agent = new_agent(env, own, policy, given=settings, preset=chosen)
+    given = settings if policy is None else settings | {"policy": policy}
+    own, factory, chosen = resolve(env, settings, config=config, policy=policy, preset=preset)
+    agent = new_agent(env, own, factory, given=given, preset=chosen)
     with _closed_if_it_fails(agent):
         agent.train(progress=progress, callbacks=callbacks)
     return agent
@@ -74,14 +75,14 @@ def resolve(
     settings: dict[str, Any],
     *,
     config: TrainConfig | None = None,
-    policy: PolicyFactory | PolicyConfig | None = None,
+    policy: PolicyFactory | PolicyConfig | str | None = None,
     preset: bool = True,
 ) -> tuple[TrainConfig, PolicyFactory | None, dict[str, Any]]:
     """What the arguments of ``train`` amount to: config, policy factory, and what the preset chose."""
     if not isinstance(config, TrainConfig | None):
         raise ConfigError(f"config is a {type(config).__name__}: give a TrainConfig, or settings by name")
     settings = dict(settings)
-    if isinstance(policy, PolicyConfig):
+    if isinstance(policy, PolicyConfig | str):
         settings["policy"] = policy
         policy = None
     if is_made(env) and not {"num_envs", "n_envs"} & settings.keys():
@@ -90,6 +91,8 @@ def resolve(
     if config is None and preset and isinstance(env, str):
         network = {} if policy is None else {"policy": policy}
         known = {ALIASES.get(name, name): value for name, value in settings.items()} | network
+        if isinstance(known.get("policy"), str):
+            del known["policy"]  # a name leaves the core open
         chosen = preset_of(env, known)
     return (config or TrainConfig()).override(**settings | chosen), policy, chosen
 

@@ -19,6 +19,7 @@ from recollect.algos.ppo import PPOConfig
 from recollect.errors import ConfigError, nearest
 from recollect.fields import check_fields
 from recollect.policy.policy import PolicyConfig
+from recollect.policy.zoo import named_policy
 
 ALIASES = {
     "total_timesteps": "steps",
@@ -86,8 +87,11 @@ class TrainConfig:
     parallel: Literal["rows", "operations"] = "rows"
     """What those threads share: groups of rows, or every single operation. The second is a tenth faster
     with few rows and cores to itself, and very slow as soon as another program wants one of them."""
+    compile: bool = False
+    """Compile encoder, acting step and critic with torch.compile: a minute or two at the start, and faster
+    after it where networks are large. It needs a C++ compiler."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
-    """The network."""
+    """The network: a config, or the name of one for token sets, such as "fast"."""
     ppo: PPOConfig = field(default_factory=PPOConfig)
     """The algorithm."""
 
@@ -97,6 +101,7 @@ class TrainConfig:
             path = getattr(self, name)
             if isinstance(path, str | os.PathLike):
                 object.__setattr__(self, name, os.path.expanduser(os.fspath(path)))
+        object.__setattr__(self, "policy", named_policy(self.policy))
         check_fields(self)
         check_fields(self.policy)
         counts = ("steps", "num_envs", "actors", "target_episodes", "threads", "eval_episodes")
@@ -144,6 +149,7 @@ class TrainConfig:
             parts[home][name] = value
         own = parts[""]
         base_policy, base_ppo = own.pop("policy", self.policy), own.pop("ppo", self.ppo)
+        base_policy = named_policy(base_policy, parts["policy"].get("encoder"))
         return replace(
             self,
             **own,

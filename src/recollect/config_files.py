@@ -127,7 +127,7 @@ def _flat(data: dict[Any, Any], section: str, source: str) -> Iterator[tuple[str
         home = SYNONYMS.get(name, name)
         is_section = home in SECTIONS and section != "task"
         is_value = not isinstance(value, dict)
-        if not is_section or (is_value and (home in NAMED or name == "env")):
+        if not is_section or (is_value and (home in NAMED or name in ("env", "policy"))):
             yield name, value
         elif not is_value:
             yield from _flat(value, name, source)

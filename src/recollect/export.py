@@ -87,6 +87,11 @@ def export_agent(
         raise ConfigError(f"format is {format!r}: choose {' or '.join(SUFFIXES)}")
     if format == "onnx":
         _need("onnx", "onnxscript", *(["onnxruntime"] if check else []))
+        if agent.policy.config.precision != "fp32":
+            raise ConfigError(
+                f"this agent acts in {agent.policy.config.precision}, which ONNX Runtime does not know on a "
+                "CPU: export it with format='torch' (--format torch)"
+            )
     out = Path(out)
     if out.is_dir():
         raise StorageError(f"{out} is a folder: name a file, such as {out / f'agent{SUFFIXES[format]}'}")

@@ -124,6 +124,15 @@ def cores() -> dict[str, Part]:
 
 
 @functools.cache
+def policies() -> list[str]:
+    """The names of policies, as in ``recollect.policy.zoo.POLICIES``."""
+    catalog = _assigned("policy/zoo")["POLICIES"]
+    if not isinstance(catalog, ast.Dict):
+        raise TypeError("zoo.POLICIES is no dict literal any more: teach field_docs how to read it")
+    return [str(key.value) for key in catalog.keys if isinstance(key, ast.Constant)]
+
+
+@functools.cache
 def tasks() -> dict[str, Part]:
     """The built-in tasks by name, as in ``recollect.tasks.TASKS``."""
     module = "tasks/catalog"

@@ -5,8 +5,11 @@ Everything is computed as tensors on the device and read in one go, once an iter
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Protocol
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recollect import tree
 from recollect.errors import AlignmentError, DivergedError, EnvError
@@ -96,10 +99,11 @@ def staleness(policy: Policy, rollout: Rollout, rows: int = 8) -> Tensor:
 def summarise(steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm: float) -> dict[str, Tensor]:
     """The minibatches of an update in one row: means, the first one's deviations, the last KL."""
     metrics = {}
-    for name in ("loss/policy", "loss/value", "entropy", "kl", "clip_fraction"):
-        metrics[name] = torch.stack([stats[name] for stats in steps]).mean()
-    for name in ("deviation/log_prob", "deviation/value"):
-        metrics[name] = steps[0][name]
+    for name in dict.fromkeys(name for stats in steps for name in stats):
+        if name.startswith("deviation/"):
+            metrics[name] = steps[0][name]
+        elif name != "grad_norm":
+            metrics[name] = torch.stack([stats[name] for stats in steps if name in stats]).mean()
     metrics["kl_last"] = steps[-1]["kl"]
     norms = [stats["grad_norm"] for stats in steps if "grad_norm" in stats]
     metrics["minibatches"] = torch.full_like(metrics["kl"], len(norms))  # none where the KL ended it
@@ -112,6 +116,17 @@ def summarise(steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm
         metrics["staleness"] = stale[-1]
         metrics |= {f"staleness/epoch_{i + 1}": value for i, value in enumerate(stale)}
     return metrics
+
+
+def join(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The parts of one minibatch in one row: sums, as each is divided by the whole; the largest deviation."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: stacked.max() if name.startswith("deviation/") else stacked.sum()
+        for name in parts[0]
+        for stacked in [torch.stack([part[name] for part in parts])]
+    }
 
 
 def check_finite_rollout(rollout: Rollout) -> None:
@@ -166,10 +181,18 @@ def _blame_env(name: str, t: int, row: int, value: float, rollout: Rollout) -> s
     )
 
 
-def check_gradient(metrics: dict[str, float], policy: Policy, update: int) -> None:
+class Learned(Protocol):
+    """A policy, or a learner with parameters of its own besides."""
+
+    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
+        """All that is learned."""
+        ...
+
+
+def check_gradient(metrics: dict[str, float], learned: Learned, update: int) -> None:
     """Raise if a gradient of this update was not finite."""
     if not metrics.get("grad_norm_max", 0.0) < float("inf"):
-        raise DivergedError(_explain_divergence(policy, metrics, update))
+        raise DivergedError(_explain_divergence(learned, metrics, update))
 
 
 def check_deviation(metrics: dict[str, float], tolerance: float, update: int) -> None:
@@ -191,10 +214,10 @@ def check_deviation(metrics: dict[str, float], tolerance: float, update: int) ->
         )
 
 
-def _explain_divergence(policy: Policy, metrics: dict[str, float], update: int) -> str:
+def _explain_divergence(learned: Learned, metrics: dict[str, float], update: int) -> str:
     names = [
         name
-        for name, parameter in policy.named_parameters()
+        for name, parameter in learned.named_parameters()
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all()
     ]
     losses = ", ".join(f"{k} {metrics[k]:.3g}" for k in ("loss/policy", "loss/value", "entropy"))

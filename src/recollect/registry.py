@@ -6,11 +6,14 @@ import gymnasium as gym
 
 IDS = {
     "delayed-cue": "recollect/DelayedCue-v0",
+    "copy": "recollect/Copy-v0",
+    "associative-recall": "recollect/AssociativeRecall-v0",
     "repeat-previous": "recollect/RepeatPrevious-v0",
     "repeat-first": "recollect/RepeatFirst-v0",
     "t-maze": "recollect/TMaze-v0",
     "position-cartpole": "recollect/PositionCartPole-v0",
     "position-pendulum": "recollect/PositionPendulum-v0",
+    "forage": "recollect/Forage-v0",
 }
 """The Gymnasium id of every task, by its short name."""
 

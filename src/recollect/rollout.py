@@ -158,6 +158,23 @@ class Chunks:
         """N."""
         return self.valid.shape[1]
 
+    @property
+    def sizes(self) -> None:
+        """What minibatches are to be balanced by: nothing, as all chunks are alike."""
+        return None
+
+    def whole(self) -> Chunks:
+        """All chunks in one batch."""
+        return self
+
+    def valid_steps(self, which: Tensor) -> Tensor:
+        """How many valid steps the chunks ``which`` [M] have."""
+        return self.valid.index_select(1, which).sum()
+
+    def total(self, which: Tensor, name: str) -> Tensor:
+        """The sum of ``data[name]`` over the steps of the chunks ``which`` [M]."""
+        return self.data[name].index_select(1, which).sum()
+
     def take(self, which: Tensor) -> Chunks:
         """The chunks ``which`` [M] int64."""
 
@@ -243,10 +260,30 @@ def make_chunks(rollout: Rollout, length: int, data: dict[str, Tensor], burn_in:
     )
 
 
-def minibatches(count: int, parts: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """A random partition of ``count`` chunks into ``parts``, none dropped, sizes within one."""
+def minibatches(
+    count: int, parts: int, generator: torch.Generator, sizes: Tensor | None = None
+) -> Iterator[Tensor]:
+    """A random partition of ``count`` sequences into ``parts``, none dropped; see ``shares``."""
     order = torch.randperm(count, generator=generator, device=generator.device)
-    yield from order.tensor_split(parts)
+    yield from shares(order, parts, sizes)
+
+
+def shares(order: Tensor, parts: int, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
+    """``order`` [M], numbers of sequences, cut into ``parts``.
+
+    Their counts are within one, or, given the ``sizes`` [N] of all sequences in steps (on the CPU), their
+    steps are about alike; then none is empty, and there are fewer parts if there are fewer sequences.
+    """
+    if sizes is None:
+        return order.tensor_split(parts)
+    order = order.cpu()
+    parts = min(parts, len(order))
+    until = sizes[order].cumsum(0)
+    cuts = [0]
+    for part in range(1, parts):
+        fair = int((until <= until[-1] * part / parts).sum())
+        cuts.append(min(max(fair, cuts[-1] + 1), len(order) - (parts - part)))
+    return order.tensor_split(cuts[1:])
 
 
 def _cut(leaf: Tensor, length: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 A setting has one path: ``steps``, ``ppo.learning_rate``, ``policy.value_decay``, ``core`` (its name),
 ``core.hidden``, ``core.controller.hidden`` (of a core inside a core), ``encoder``, ``encoder.hidden``,
-``head.squash``, ``task.horizon``, ``env``, ``preset``.
+``head.squash``, ``task.horizon``, ``env``, ``preset``, ``policy`` (its name).
 What people write leads there: ``learning_rate``, ``lr``, ``policy.core.hidden``, ``env_kwargs.horizon``.
 A layer is one source (a file, or all flags) by path; later layers go on top of earlier ones.
 """
@@ -25,6 +25,7 @@ from recollect.policy.encoders import NAMES as ENCODERS
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import HeadConfig
 from recollect.policy.policy import PolicyConfig
+from recollect.policy.zoo import POLICIES, named_policy
 from recollect.presets import preset as preset_of
 from recollect.setting_parts import Setting, as_written, field_names, part_values, with_fields
 from recollect.tasks import TASKS, task_class, task_options
@@ -93,6 +94,11 @@ def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig 
     chosen = settings.pop("preset", None)
     use_preset = True if chosen is None else convert(chosen.value, bool, chosen.where)
     given: dict[str, Any] = {}
+    start = base.policy
+    network = settings.pop("policy", None)
+    if network is not None and network.value is not None:
+        given["policy"] = _part_name(network, list(POLICIES), "policy")
+        start = named_policy(given["policy"])
     by_section: dict[str, dict[str, Setting]] = {section: {} for section in SECTIONS}
     for path, setting in settings.items():
         section, _, name = path.partition(".")
@@ -103,12 +109,12 @@ def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig 
     for section, kind in (("ppo", PPOConfig), ("policy", PolicyConfig)):
         given |= {name: _converted(kind, name, s) for name, s in by_section[section].items()}
     if "core" in settings or by_section["core"]:
-        given["core"] = _core(settings.get("core"), by_section["core"], base.policy.core)
+        given["core"] = _core(settings.get("core"), by_section["core"], start.core)
     if "encoder" in settings or by_section["encoder"]:
-        given["encoder"] = _encoder(settings.get("encoder"), by_section["encoder"], base.policy.encoder)
+        given["encoder"] = _encoder(settings.get("encoder"), by_section["encoder"], start.encoder)
     if by_section["head"]:
         values = {name: _converted(HeadConfig, name, s) for name, s in by_section["head"].items()}
-        given["head"] = dataclasses.replace(base.policy.head, **values)
+        given["head"] = dataclasses.replace(start.head, **values)
     if by_section["task"]:
         given["env_kwargs"] = base.env_kwargs | _task_values(env, by_section["task"])
     return Built(env, given, frozenset(settings), use_preset, notes)
@@ -121,9 +127,11 @@ def preset(built: Built) -> dict[str, Any]:
     """
     if built.env is None or not built.use_preset:
         return {}
-    core = built.given.get("core")
+    # The name of a policy leaves the core open.
+    asked = {name: value for name, value in built.given.items() if name != "policy"}
+    core = asked.get("core")
     if dataclasses.is_dataclass(core) and not isinstance(core, type):
-        suits = preset_of(built.env, built.given | {"core": name_of(core)}).get("core")
+        suits = preset_of(built.env, asked | {"core": name_of(core)}).get("core")
         fields = [] if suits is None else dataclasses.fields(suits)
         other = [
             f"--core.{field.name.replace('_', '-')} {value}"
@@ -137,7 +145,7 @@ def preset(built: Built) -> dict[str, Any]:
                 f"this task would suit {' '.join(other)}: the preset leaves a core alone of which "
                 "fields are given"
             )
-    return preset_of(built.env, built.given)
+    return preset_of(built.env, asked)
 
 
 # Names ---------------------------------------------------------------------------------------------------
@@ -145,8 +153,10 @@ def preset(built: Built) -> dict[str, Any]:
 
 def _path(name: str, setting: Setting) -> tuple[str, str | None]:
     """The path that ``name`` leads to, and our name for it where it is another library's."""
-    if name in ("env", "preset", *NAMED):
+    if name in ("env", "preset", "policy", *NAMED):
         return name, None
+    if name == "policy.name":
+        return "policy", None
     inside = name.removeprefix("policy.")
     if inside.startswith("core.") and inside.count(".") > 1:
         return inside.removesuffix(".name"), None  # a core inside a core
@@ -234,6 +244,8 @@ def _merged(layers: Sequence[Layer], notes: list[str], env: str | None) -> dict[
     for layer in layers:
         for name, section in (("core", "core"), ("encoder", "encoder"), ("env", "task")):
             _drop_if_changed(merged, notes, name, section, layer.settings.get(name))
+        if "policy" in layer.settings:  # its name is a choice of the encoder
+            merged = {path: s for path, s in merged.items() if path.partition(".")[0] != "encoder"}
         merged |= layer.settings
     if env is not None:
         _drop_if_changed(merged, notes, "env", "task", Setting(env, env), only_files=True)

@@ -7,7 +7,7 @@ Discrete(n)                   int64 [B] (with ``start`` where it has one)
 MultiDiscrete(nvec)           int64 [B, *nvec.shape]
 MultiBinary(n)                int8 [B, *n]
 Box, floating                 float32 [B, *shape]
-Box, integer (images)         its own dtype [B, *shape]
+Box, integer (images, tokens) its own dtype [B, *shape]
 Tuple, Dict                   tuple, dict of these
 ============================  ==================================================
 """
@@ -86,6 +86,17 @@ def is_image(space: gym.Space) -> bool:
         return False
     _, width, channels = sorted(space.shape, reverse=True)
     return width >= 8 and channels <= 16
+
+
+def is_tokens(space: gym.Space) -> bool:
+    """A set of tokens: an 8-bit Box of shape (M, 3). ``recollect.policy.tokens`` says what they mean."""
+    return (
+        isinstance(space, spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) == 2
+        and space.shape[0] > 0
+        and space.shape[1] == 3
+    )
 
 
 def sample(space: gym.Space, rows: int, rng: np.random.Generator) -> Tree:

@@ -5,7 +5,8 @@ file                          what
 ============================  ==================================================
 ``agent.json``                config, spaces, env, versions, checksums
 ``weights.safetensors``       the policy: weights and normalisers
-``optimizer.safetensors``     Adam's moments and the RNG of minibatches, so that training can go on
+``optimizer.safetensors``     Adam's moments, the RNG of minibatches and, where they matter, the weights
+                              that the training began with, so that it can go on
 ``trainer.safetensors``       in a run's checkpoints only: the live memories, the env's own state and
                               the RNG of acting, so that a resumed run continues bit for bit
 ============================  ==================================================
@@ -35,6 +36,7 @@ from safetensors.torch import load_file, save_file
 
 from recollect import plain
 from recollect.algos.ppo import PPO
+from recollect.algos.regularise import Origin
 from recollect.config import TrainConfig
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.policy.policy import Policy, PolicyConfig
@@ -44,6 +46,8 @@ TENSORS = ("weights.safetensors", "optimizer.safetensors", "trainer.safetensors"
 FILES = ("agent.json", *TENSORS)
 RNG = "minibatches:rng"
 """The key of the learner's random stream among the optimiser's tensors."""
+OWN = "weight"
+"""``PARAMETER:weight`` is a weight that the learner has besides the policy's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +259,7 @@ def load_weights(policy: Policy, saved: Saved) -> None:
 def load_learner(learner: PPO, learned: Learned) -> None:
     """Continue with the saved optimiser and random stream, if there are any."""
     learner.updates = learned.updates
-    for name, parameter in learner.policy.named_parameters():
+    for name, parameter in learner.named_parameters():
         state = {
             key: learned.optimizer[f"{name}:{key}"].to(parameter.device, copy=True)
             for key in ("step", "exp_avg", "exp_avg_sq")
@@ -270,6 +274,12 @@ def load_learner(learner: PPO, learned: Learned) -> None:
                 )
         if state:
             learner.optimizer.state[parameter] = state
+        own = learned.optimizer.get(f"{name}:{OWN}")
+        if own is not None:
+            with torch.no_grad():
+                parameter.copy_(own)
+    if learner.config.is_anchored:
+        learner.origin = Origin.from_tensors(learner.policy, learned.optimizer)
     rng = learned.optimizer.get(RNG)
     # A generator of another kind of device cannot go on with it: then the seed begins anew.
     if rng is not None and rng.shape == learner.generator.get_state().shape:
@@ -277,14 +287,17 @@ def load_learner(learner: PPO, learned: Learned) -> None:
 
 
 def learner_tensors(learner: PPO) -> dict[str, torch.Tensor]:
-    """What ``load_learner`` needs: Adam's moments by parameter, and the random stream."""
-    names = {id(p): name for name, p in learner.policy.named_parameters()}
+    """What ``load_learner`` needs: Adam's moments by parameter, the random stream, initial weights."""
+    names = {id(p): name for name, p in learner.named_parameters()}
     moments = {
         f"{names[id(parameter)]}:{key}": value
         for parameter, state in learner.optimizer.state.items()
         for key, value in state.items()
     }
-    return moments | {RNG: learner.generator.get_state()}
+    start = {} if learner.origin is None else learner.origin.tensors()
+    policy = {id(p) for p in learner.policy.parameters()}
+    own = {f"{name}:{OWN}": p.detach() for name, p in learner.named_parameters() if id(p) not in policy}
+    return moments | start | own | {RNG: learner.generator.get_state()}
 
 
 def write_atomically(file: Path, text: str) -> None:

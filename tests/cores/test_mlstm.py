@@ -66,7 +66,7 @@ def test_blocks_and_chunks_join(chance, monkeypatch):
 
 
 def test_stabiliser_changes_nothing_that_is_read():
-    """C, n scaled by e^-a with m raised by a is the same memory: the same output, step by step and at once."""
+    """C and n times e^-a with m + a is the same memory, and read alike, step by step and at once."""
     torch.manual_seed(2)
     core = MLSTMConfig(hidden=8, heads=2).build(3).double()
     x, first = torch.randn(9, 2, 3, dtype=torch.float64), torch.zeros(9, 2, dtype=torch.bool)
@@ -130,7 +130,12 @@ def test_nan_is_lost_until_the_reset(where):
     x.requires_grad_()
     y, end = core.unroll(x, state, first)
     acted, acted_end = stepped(core, x, state, first)
-    assert_close([y, *(end[name] for name in state)], [acted, *(acted_end[name] for name in state)], 1e-12, equal_nan=True)
+    assert_close(
+        [y, *(end[name] for name in state)],
+        [acted, *(acted_end[name] for name in state)],
+        1e-12,
+        equal_nan=True,
+    )
     assert y[4, 1].isnan().all()
     assert y[5:, 1].isfinite().all()
     loss = y[5:].sum() + y[:, 0].sum() + sum(leaf.sum() for leaf in end.values())

@@ -55,9 +55,9 @@ LAYOUT = [
         (
             (
                 rollout,
-                "minibatches",
+                "shares",
                 "order.tensor_split(parts)",
-                "order[: count // parts * parts].view(parts, -1)",
+                "order[: len(order) // parts * parts].view(parts, -1)",
             ),
         ),
     ),
@@ -155,9 +155,9 @@ LOSSES = [
                 Policy,
                 "unroll",
                 UNROLL,
-                "steps = []\n    for x_t, first_t in zip(x, first):\n"
-                "        y, state = self.core.step(x_t, tree.clone(state), first_t)\n"
-                "        steps.append(y)\n    y = torch.stack(steps)",
+                "steps = []\n        for x_t, first_t in zip(x, first):\n"
+                "            y, state = self.core.step(x_t, tree.clone(state), first_t)\n"
+                "            steps.append(y)\n        y = torch.stack(steps)",
             ),
         ),
         known="asked about in sb3-contrib #53",

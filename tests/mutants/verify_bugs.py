@@ -122,7 +122,7 @@ FOUND_BY: list[tuple[str, Mutant]] = [
         "parameters",
         planted(
             "the core is detached",
-            (Policy, "unroll", UNROLL, f"{UNROLL}\n    y = y.detach()"),
+            (Policy, "unroll", UNROLL, f"{UNROLL}\n        y = y.detach()"),
         ),
     ),
     (
@@ -139,7 +139,7 @@ FOUND_BY: list[tuple[str, Mutant]] = [
                 Policy,
                 "unroll",
                 UNROLL,
-                f"{UNROLL}\n    y = y + (y.mean(1, keepdim=True) - y.mean(1, keepdim=True).detach())",
+                f"{UNROLL}\n        y = y + (y.mean(1, keepdim=True) - y.mean(1, keepdim=True).detach())",
             ),
         ),
     ),

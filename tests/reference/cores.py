@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.cores import GRU, LSTM, MLSTM, Mamba, NoMemory, PMM, SLSTM, Stack, Window
+from recollect.cores import GRU, LSTM, MLSTM, PMM, SLSTM, Mamba, NoMemory, Stack, Window
 from tests.reference.linear import LINEAR
 from tests.reference.mamba import mamba
 from tests.reference.mlstm import mlstm

@@ -29,6 +29,8 @@ def mamba(core, x: Tensor, state, first: Tensor):
         decay = torch.exp(-torch.einsum("bi,ni->bni", dt, torch.exp(core.A_log)))
         h = decay * h + torch.einsum("bi,bn,bi->bni", dt, write, u)
         out = (torch.einsum("bn,bni->bi", read, h) + core.D * u) * z * torch.sigmoid(z)
-        y.append(F.layer_norm(out @ core.out_proj.weight.T, (core.output_size,), core.norm.weight, core.norm.bias))
+        y.append(
+            F.layer_norm(out @ core.out_proj.weight.T, (core.output_size,), core.norm.weight, core.norm.bias)
+        )
     conv = torch.stack(window, 1) if window else state["conv"]
     return torch.stack(y), {"conv": conv, "ssm": h}

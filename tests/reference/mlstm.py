@@ -19,7 +19,9 @@ def mlstm(core, x: Tensor, state, first: Tensor):
             seen = sum((old * w for old, w in zip(window, core.conv_weight)), start=core.conv_bias)
             seen = seen * torch.sigmoid(seen)
             window = window[1:]
-        q_all, k_all, o_all = torch.tensor_split(seen @ core.window_proj.weight.T + core.window_proj.bias, 3, 1)
+        q_all, k_all, o_all = torch.tensor_split(
+            seen @ core.window_proj.weight.T + core.window_proj.bias, 3, 1
+        )
         z = x[t] @ core.in_proj.weight.T + core.in_proj.bias
         v_all, i, f = torch.split(z, [heads * d, heads, heads], dim=1)
         out = []

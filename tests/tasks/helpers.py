@@ -14,11 +14,14 @@ from recollect.types import Step
 NAMES = list(TASKS)
 SMALL = {
     "delayed-cue": {"cues": 3, "horizon": 2},
+    "copy": {"length": 2, "delay": 1},
+    "associative-recall": {"pairs": 2},
     "repeat-previous": {},
     "repeat-first": {},
     "t-maze": {"length": 3},
     "position-cartpole": {},
     "position-pendulum": {},
+    "forage": {"limit": 30},
 }
 """Options for each task with which an episode is short, where it can be."""
 

@@ -53,6 +53,7 @@ WORDS = {
     "run": "The folder that the run is kept in; a new one under runs/ if not given.",
     "core": "What carries over time: {cores}. Its fields follow its name: --core.hidden 256.",
     "encoder": "How observations become features: auto (by the observation space), mlp or conv.",
+    "policy": "A network for token sets by its name, in place of --encoder: {policies}.",
     "env_kwargs": "Options of the task or env, such as --task.horizon 100.",
 }
 """For flags that are other than their fields: Python also takes configs and factories."""
@@ -85,7 +86,8 @@ class Entry:
     def words(self) -> str:
         """What it does, and its choices where the text does not name them."""
         if self.path in WORDS:
-            return WORDS[self.path].format(cores=", ".join(field_docs.cores()))
+            words = {"cores": ", ".join(field_docs.cores()), "policies": ", ".join(field_docs.policies())}
+            return WORDS[self.path].format(**words)
         text = self.field.doc.replace("None:", "none:")
         missing = [choice for choice in self.field.choices if choice not in text]
         if missing:
@@ -131,7 +133,7 @@ def entries() -> list[Entry]:
         Entry(field.name, field)
         for section in ("", "policy", "ppo")
         for field in field_docs.config_fields(section)
-        if field.name not in ("policy", "ppo", "head")
+        if field.name not in ("ppo", "head")
     ]
     seen: set[str] = set()
     for core in sorted(field_docs.cores().values(), key=lambda core: -len(core.fields)):
@@ -361,7 +363,8 @@ def _metavar(field: Field) -> str:
         return "A,B"
     if field.choices:
         return "NAME"
-    for kind, word in (("int", "N"), ("float", "X"), ("bool", "BOOL"), ("str", "TEXT"), ("Any", "NAME")):
+    words = {"int": "N", "float": "X", "bool": "BOOL", "str": "TEXT", "Any": "NAME", "PolicyConfig": "NAME"}
+    for kind, word in words.items():
         if kind in field.kinds:
             return word
     return "VALUE"
@@ -373,6 +376,8 @@ def _topic(path: str) -> str:
         return "memory"
     if path in _ENV:
         return "env"
+    if path == "policy":
+        return "network"
     if path in _CHECKS:
         return "checks"
     if path.endswith(_MOVES):

@@ -70,6 +70,12 @@ class Average(nn.Module):
         return self.readout(h, x), (h[-1], *rest)
 
 
+GATE_GAIN = 3.0
+"""Of the initial weights of gates. A unit keeps an event that its gate opens for better than the others: with
+1, where an event weighs in the average hardly more than a blank, minGRU found the cue of delayed-cue within
+90k steps at a horizon of 100 with no seed out of three, with 3 with two."""
+
+
 def spread_bias(hidden: int, longest: int) -> Tensor:
     """[hidden] biases b of gates that keep sigmoid(b) at every step, for 1 to ``longest`` steps.
 

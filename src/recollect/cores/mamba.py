@@ -52,11 +52,11 @@ class MambaConfig:
     """Steps that the convolution sees, the present one among them; 1 is none but a scale."""
     dt_rank: int | None = None
     """Size of the bottleneck that the step sizes come from; None: a sixteenth of hidden."""
-    dt_min: float = 0.001
+    dt_min: float = 0.01
     """The smallest initial step size. A memory with decay a fades over about 1 / (dt a) steps."""
-    dt_max: float = 0.1
+    dt_max: float = 1.0
     """The largest initial step size."""
-    a_min: float = 1.0
+    a_min: float = 0.1
     """The smallest initial decay a = -A in every channel; the others are spread up to d_state."""
 
     def __post_init__(self) -> None:
@@ -64,7 +64,9 @@ class MambaConfig:
         if self.dt_rank is not None:
             check_size(self, dt_rank=self.dt_rank)
         if self.conv < 2:
-            raise ConfigError(f"MambaConfig: conv is {self.conv}; a convolution needs to see at least 2 steps")
+            raise ConfigError(
+                f"MambaConfig: conv is {self.conv}; a convolution needs to see at least 2 steps"
+            )
         if not 0 < self.a_min <= self.d_state:
             raise ConfigError(
                 f"MambaConfig: a_min is {self.a_min!r}; it needs to be above 0, and at most d_state, the "
@@ -73,7 +75,7 @@ class MambaConfig:
         if not 0 < self.dt_min <= self.dt_max < math.inf:
             raise ConfigError(
                 f"MambaConfig: dt_min is {self.dt_min!r} and dt_max {self.dt_max!r}; step sizes need "
-                "0 < dt_min <= dt_max, such as 0.001 and 0.1"
+                "0 < dt_min <= dt_max, such as 0.01 and 1.0"
             )
 
     def reaching(self, steps: int) -> MambaConfig:
@@ -90,6 +92,9 @@ class MambaConfig:
 
 class Mamba(Core):
     """State {"conv": [B, conv - 1, I], "ssm": [B, N, I]}; see the module's docstring."""
+
+    initial_conv: Tensor
+    initial_ssm: Tensor
 
     def __init__(self, input_size: int, config: MambaConfig):
         super().__init__(input_size, config.hidden)
@@ -119,7 +124,7 @@ class Mamba(Core):
         decays = torch.linspace(math.log(config.a_min), math.log(config.d_state), N)
         self.A_log.copy_(decays.unsqueeze(1).expand(N, inner))
         # The silu leaves x at about a third: B and C of order 1, or the memory is lost beside D x.
-        nn.init.normal_(self.x_proj.weight[self.split[0] :], std=2 * inner**-0.5)
+        nn.init.normal_(self.x_proj.weight[self.split[0] :], std=4 * inner**-0.5)
         nn.init.uniform_(self.dt_proj.weight, -(self.split[0] ** -0.5), self.split[0] ** -0.5)
         dt = torch.empty(inner).uniform_(math.log(config.dt_min), math.log(config.dt_max)).exp()
         self.dt_proj.bias.copy_(dt + torch.log(-torch.expm1(-dt)))  # softplus of it is dt

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from recollect.cores.averaging import Average, AverageState, spread_bias
+from recollect.cores.averaging import GATE_GAIN, Average, AverageState, spread_bias
 from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size
 
@@ -62,7 +62,7 @@ class MinGRU(Core):
         self.starts_at_zero = not config.learned_initial_state
         self.gate = nn.Linear(input_size, config.hidden)
         self.average = Average(input_size, config.hidden, config.convolution, config.learned_initial_state)
-        nn.init.xavier_uniform_(self.gate.weight)
+        nn.init.xavier_uniform_(self.gate.weight, GATE_GAIN)
         with torch.no_grad():
             self.gate.bias.copy_(-spread_bias(config.hidden, config.chrono))
 

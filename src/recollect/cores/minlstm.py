@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from recollect.cores.averaging import Average, AverageState, spread_bias
+from recollect.cores.averaging import GATE_GAIN, Average, AverageState, spread_bias
 from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size
 
@@ -58,7 +58,7 @@ class MinLSTM(Core):
         self.take = nn.Linear(input_size, config.hidden)  # i
         self.average = Average(input_size, config.hidden, config.convolution, config.learned_initial_state)
         for layer in (self.keep, self.take):
-            nn.init.xavier_uniform_(layer.weight)
+            nn.init.xavier_uniform_(layer.weight, GATE_GAIN)
         with torch.no_grad():
             # sigmoid(b) + sigmoid(-b) = 1: with these two the share of the new is sigmoid(-b).
             self.keep.bias.copy_(spread_bias(config.hidden, config.chrono))

@@ -3,7 +3,8 @@
 Beck et al., "xLSTM: Extended Long Short-Term Memory", 2024. Per step, in each of ``heads`` heads of
 size d = hidden / heads, with one input and one forget gate a head:
 
-    q, k, v, o = W input + b,  k / sqrt(d)                       [d] each
+    u = silu(causal convolution of the input over ``conv`` steps, each feature by itself)
+    q, k, o = W u + b,  v = W_v input + b,  k / sqrt(d)          [d] each
     i = cap(w_i input + b_i),  log f = log sigmoid(w_f input + b_f)
     m' = max(log f + m, i)                                       the stabiliser
     C' = exp(log f + m - m') C + exp(i - m') k v^T               [d, d]
@@ -16,7 +17,11 @@ it. Nothing in C feeds back into the gates, so that a stretch of steps is comput
 product of queries and keys (``kernels.matrix_memory``).
 
 What is ours: the exponent of the input gate is capped, cap(v) = 15 tanh(v / 15), as the authors do in
-their larger models; and there is no up-projection, convolution or skip around the cell.
+their larger models. There is no up-projection and no skip around the cell; instead the output gate
+sees the convolution too. (Without the convolution a head tells recent steps apart by their decay
+alone: on repeat-previous the plain cell was at -0.2 where this one was at 1.) The norm divides by a
+root mean square with a large epsilon: right after a reset all that is read is a multiple of one v, and
+without it that multiple's sign would be blown up to full size however small it is, rounding included.
 """
 
 from __future__ import annotations
@@ -41,7 +46,7 @@ MLSTMState = dict[str, Tensor]
 CAP = 15.0
 """The input gate's exponent stays between -CAP and CAP."""
 EPS = 1e-2
-"""Added to the mean square that the norm of a head divides by."""
+"""Added to the mean square that the norm of a head divides by: what is faint stays faint."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recollect.display import words
+from recollect.tolerances import tolerance
 
 if TYPE_CHECKING:
     from recollect.evaluate import Evaluation
@@ -149,7 +150,8 @@ class State:
 
     def gauges(self) -> list[Gauge]:
         """Whether the learner sees what the actor saw: deviation, staleness, lag."""
-        metrics, limit = self.metrics, self.training.config.ppo.tolerance / 10
+        config, metrics = self.training.config, self.metrics
+        limit = tolerance(config.ppo.tolerance, config.policy.precision) / 10
         log_prob, value = metrics.get("deviation/log_prob"), metrics.get("deviation/value")
         # As in the check that stops a run, values are compared in units of their size.
         sizes = [abs(metrics.get(name, 0.0)) for name in ("value/max", "value/min", "value_scale")]

@@ -171,34 +171,11 @@ def _cpu(limits: Limits, *, quick: bool) -> Cpu:
     )
 
 
-_BF16 = """
-import torch
-torch.manual_seed(0)
-worst = 0.0
-with torch.no_grad():
-    for layer, x in (
-        (torch.nn.Linear(130, 257), torch.randn(33, 130)),
-        (torch.nn.Conv2d(3, 16, 3), torch.randn(2, 3, 17, 19)),
-        (torch.nn.LSTM(16, 64), torch.randn(8, 5, 16)),
-    ):
-        exact, rounded = layer(x), layer.bfloat16()(x.bfloat16())
-        if isinstance(exact, tuple):
-            exact, rounded = exact[0], rounded[0]
-        worst = max(worst, float((exact - rounded.float()).abs().max() / exact.abs().max()))
-print("ok" if worst < 0.05 else f"results are off by {worst:.0%}")
-"""
-
-
 def _try_bf16() -> str:
-    """In a process of its own: instructions that a CPU lacks end the process that tries them."""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", _BF16], capture_output=True, text=True, timeout=60, check=False
-    )
-    if done.returncode < 0:
-        return f"it ends the process (signal {-done.returncode})"
-    if done.returncode:
-        return f"it fails: {(done.stderr.strip().splitlines() or ['?'])[-1]}"
-    return done.stdout.strip()
+    """As a training with precision="bf16" does."""
+    from recollect.policy.precision import probe
+
+    return probe()
 
 
 def _memory(limits: Limits, places: Places) -> Memory:

@@ -105,6 +105,6 @@ def _bf16(found: Diagnosis, environ: Mapping[str, str]) -> Iterator[str]:
         return
     tried = " (ONEDNN_MAX_CPU_ISA is set already)" if "ONEDNN_MAX_CPU_ISA" in environ else ""
     yield (
-        f"bf16 on this CPU is not safe: {found.cpu.bf16}. Recollect computes in float32; for bf16 in a "
-        f"network of your own set ONEDNN_MAX_CPU_ISA=AVX512_CORE before Python starts{tried}"
+        f"bf16 on this CPU is not safe: {found.cpu.bf16}. precision='bf16' is refused, and float32 is "
+        f"the default; for bf16 set ONEDNN_MAX_CPU_ISA=AVX512_CORE before Python starts{tried}"
     )

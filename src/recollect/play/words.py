@@ -19,6 +19,7 @@ ACTION_WORDS: dict[str, tuple[str, ...]] = {
     "repeat-previous": tuple(SUITS),
     "repeat-first": tuple(SUITS),
     "position-cartpole": ("left", "right"),
+    "forage": ("up", "down", "left", "right"),
 }
 """What the actions of a task mean, where a number would say less."""
 

@@ -5,14 +5,16 @@ space                         what the network sees
 ============================  =====================================================================
 Box                           its numbers, flattened; integers become floats, nothing is rescaled
 Box that is an image          a conv stack; 8-bit values become floats divided by 255
+Box that is a set of tokens   a token network (``recollect.policy.tokens``)
 Discrete, MultiDiscrete       one-hot vectors (``start`` is respected); an id out of range is all zeros
 MultiBinary                   0.0 and 1.0
 Dict, Tuple, nested           all vectors joined go through one MLP, every image through its own conv
-                              stack; the results are joined
+                              stack, every set of tokens through its own network; the results are joined
 ============================  =====================================================================
 
 An image is a Box for which ``spaces.is_image`` holds (or by ``EncoderConfig.images``). Its channels
 are its smallest dimension, first (CHW) or last (HWC); if it is a cube, the last, as Gymnasium has it.
+Tokens are a Box for which ``spaces.is_tokens`` holds, unless ``EncoderConfig.tokens`` is "never".
 
 The key ``action_mask`` of a Dict observation space is not encoded: it goes to the action head.
 
@@ -25,7 +27,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Literal, cast
 
 import gymnasium as gym
@@ -33,22 +34,18 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from recollect.errors import ConfigError, SpaceError, nearest
+from recollect.policy.layers import ACTIVATIONS, mlp, nature_conv, small_conv
 from recollect.policy.masks import ACTION_MASK
-from recollect.spaces import is_image, walk
+from recollect.policy.tokens import NETWORKS
+from recollect.spaces import is_image, is_tokens, walk
 from recollect.types import Tree
 
-ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
-    # With the gain that keeps the scale of activations through layers; silu's is 1 / rms(silu(z)).
-    "tanh": (torch.tanh, 5.0 / 3.0),
-    "relu": (torch.relu, math.sqrt(2.0)),
-    "silu": (F.silu, 1.68),
-}
-
-NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
-"""Channels, kernel and stride of the layers of Mnih et al., 2015."""
+TokenNetwork = Literal[
+    "auto", "fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med", "example", "never"
+]
+"""What ``EncoderConfig.tokens`` takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +53,8 @@ class EncoderConfig:
     """The encoder that is built from an observation space."""
 
     hidden: tuple[int, ...] = (64,)
-    """Widths of the MLP's layers, also after a conv stack; () passes the numbers on as they are."""
+    """Widths of the MLP's layers, also after a conv stack; () passes the numbers on as they are. Token
+    networks have layers of their own."""
     activation: Literal["tanh", "relu", "silu"] = "tanh"
     """After every layer."""
     layer_norm: bool = False
@@ -65,6 +63,9 @@ class EncoderConfig:
     """Images: 3 x 3 layers that halve the sides down to 8, for any size; or DQN's, from 36 x 36 on."""
     images: Literal["auto", "always", "never"] = "auto"
     """Which three-dimensional Boxes go through conv: those that look like images, all, or none."""
+    tokens: TokenNetwork = "auto"
+    """The network for token sets, 8-bit Boxes of shape (M, 3). auto: fast, where there are any; a name: there
+    have to be some; never: they are plain numbers."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "hidden", tuple(self.hidden))
@@ -73,6 +74,7 @@ class EncoderConfig:
         _check_choice("encoder.activation", self.activation, tuple(ACTIVATIONS))
         _check_choice("encoder.conv", self.conv, ("small", "nature"))
         _check_choice("encoder.images", self.images, ("auto", "always", "never"))
+        _check_choice("encoder.tokens", self.tokens, ("auto", *NETWORKS, "never"))
 
     def build(self, observation_space: gym.Space) -> Encoder:
         """The encoder for this space."""
@@ -95,21 +97,31 @@ class Encoder(nn.Module):
             )
         self.vector_paths: list[tuple] = []
         self.image_paths: list[tuple] = []
-        vectors, images = [], []
+        self.token_paths: list[tuple] = []
+        vectors, images, tokens = [], [], []
         for path, space in leaves:
             name = _name(path)
             if _goes_through_conv(space, config):
                 self.image_paths.append(path)
                 images.append(_Image(cast(spaces.Box, space), config, name))
+            elif config.tokens != "never" and is_tokens(space):
+                self.token_paths.append(path)
+                tokens.append(_Tokens(space, config, name))
             else:
                 self.vector_paths.append(path)
                 vectors.append(_Vector(space, name))
-        self.vectors, self.images = nn.ModuleList(vectors), nn.ModuleList(images)
-        self.mlp = _mlp(sum(vector.size for vector in vectors), config) if vectors else nn.Identity()
+        if config.tokens in NETWORKS and not tokens:
+            raise SpaceError(
+                f"{config.tokens!r} is a network for tokens, and the observation space {observation_space} "
+                "has none, that is no 8-bit Box of shape (M, 3): without a name for the policy and without "
+                "encoder.tokens, the network is chosen by the space"
+            )
+        self.vectors, self.images, self.tokens = map(nn.ModuleList, (vectors, images, tokens))
         vector_size = sum(vector.size for vector in vectors)
+        self.mlp = _mlp(vector_size, config) if vectors else nn.Identity()
         if vectors and config.hidden:
             vector_size = config.hidden[-1]
-        self.output_size = vector_size + sum(image.output_size for image in images)
+        self.output_size = vector_size + sum(part.output_size for part in (*images, *tokens))
         # Has the dtype of the weights, which inputs must share.
         self.register_buffer("unit", torch.ones(()), persistent=False)
         # The usual case, one float vector, is linear and activation and nothing else.
@@ -125,13 +137,14 @@ class Encoder(nn.Module):
             vectors = [vec(_leaf(obs, path), dtype) for vec, path in zip(self.vectors, self.vector_paths)]
             parts.append(self.mlp(vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)))
         parts += [image(_leaf(obs, path), dtype) for image, path in zip(self.images, self.image_paths)]
+        parts += [tokens(_leaf(obs, path)) for tokens, path in zip(self.tokens, self.token_paths)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def check(self, obs: Tree) -> None:
         """Raise SpaceError if obs [N, ...] does not fit the space. Reads values: not for every step."""
-        for modules, paths in ((self.vectors, self.vector_paths), (self.images, self.image_paths)):
-            for module, path in zip(modules, paths):
-                cast("_Vector | _Image", module).check(_leaf(obs, path))
+        modules = (*self.vectors, *self.images, *self.tokens)
+        for module, path in zip(modules, (*self.vector_paths, *self.image_paths, *self.token_paths)):
+            cast("_Vector | _Image | _Tokens", module).check(_leaf(obs, path))
 
 
 class _Vector(nn.Module):
@@ -155,8 +168,9 @@ class _Vector(nn.Module):
             self.register_buffer("column", torch.from_numpy(column), persistent=False)
             self.register_buffer("ids", torch.from_numpy(ids), persistent=False)
         elif isinstance(space, spaces.Box):
-            # An image that is flattened all the same keeps the range that images have.
-            self.scale = 1.0 / 255.0 if space.dtype == np.uint8 and is_image(space) else None
+            # Images and tokens are never normalised: flattened all the same, they keep the range of images.
+            is_bytes = space.dtype == np.uint8 and (is_image(space) or is_tokens(space))
+            self.scale = 1.0 / 255.0 if is_bytes else None
             self.plain = np.dtype(space.dtype).kind == "f" and len(self.shape) == 1
 
     def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -198,8 +212,8 @@ class _Image(nn.Module):
                 f"{name} is an image of {height} x {width}, and conv 'nature' needs at least 36 x 36: "
                 "use conv 'small'"
             )
-        build = _small_conv if config.conv == "small" else _nature_conv
-        self.conv, flat = build((channels, height, width), config)
+        build = small_conv if config.conv == "small" else nature_conv
+        self.conv, flat = build((channels, height, width), config.activation)
         self.mlp = _mlp(flat, config)
         self.output_size = config.hidden[-1] if config.hidden else flat
 
@@ -215,76 +229,28 @@ class _Image(nn.Module):
         _check_shape(x, self.shape, self.name)
 
 
+class _Tokens(nn.Module):
+    """One set of tokens: uint8 [N, M, 3] -> its network -> [N, output_size]."""
+
+    def __init__(self, space: gym.Space, config: EncoderConfig, name: str):
+        super().__init__()
+        self.name = name
+        self.shape = tuple(space.shape or ())
+        self.network: Any = (NETWORKS.get(config.tokens) or next(iter(NETWORKS.values())))(space)
+        self.output_size: int = self.network.output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.network(x)
+
+    def check(self, x: Tensor) -> None:
+        _check_shape(x, self.shape, self.name)
+
+
 # Building ---------------------------------------------------------------------------------------
 
 
-class _Dense(nn.Linear):
-    """Linear, normalisation if asked for, activation: one module call instead of three."""
-
-    def __init__(self, inputs: int, outputs: int, config: EncoderConfig):
-        super().__init__(inputs, outputs)
-        self.activation, gain = ACTIVATIONS[config.activation]
-        self.norm = nn.LayerNorm(outputs) if config.layer_norm else None
-        _orthogonal(self, gain)
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        x = F.linear(input, self.weight, self.bias)
-        return self.activation(x if self.norm is None else self.norm(x))
-
-
-class _Conv(nn.Conv2d):
-    """Convolution and activation."""
-
-    def __init__(
-        self,
-        inputs: int,
-        outputs: int,
-        kernel: int,
-        stride: int | tuple[int, int],
-        padding: int,
-        config: EncoderConfig,
-    ):
-        super().__init__(inputs, outputs, kernel, stride, padding)
-        self.activation, gain = ACTIVATIONS[config.activation]
-        _orthogonal(self, gain)
-
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
-        return self.activation(super().forward(input))
-
-
 def _mlp(inputs: int, config: EncoderConfig) -> nn.Module:
-    sizes = (inputs, *config.hidden)
-    layers = [_Dense(n, m, config) for n, m in pairwise(sizes)]
-    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
-
-
-def _small_conv(shape: tuple[int, int, int], config: EncoderConfig) -> tuple[nn.Module, int]:
-    """3 x 3 layers, two at least, that halve each side until it is at most 8; and their output size."""
-    channels, height, width = shape
-    layers: list[nn.Module] = []
-    while len(layers) < 2 or max(height, width) > 8:
-        stride = (2 if height > 8 else 1, 2 if width > 8 else 1)
-        outputs = 32 if layers else 16
-        layers.append(_Conv(channels, outputs, 3, stride, 1, config))
-        height, width = math.ceil(height / stride[0]), math.ceil(width / stride[1])
-        channels = outputs
-    return nn.Sequential(*layers), channels * height * width
-
-
-def _nature_conv(shape: tuple[int, int, int], config: EncoderConfig) -> tuple[nn.Module, int]:
-    channels, height, width = shape
-    layers: list[nn.Module] = []
-    for outputs, kernel, stride in NATURE:
-        layers.append(_Conv(channels, outputs, kernel, stride, 0, config))
-        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-        channels = outputs
-    return nn.Sequential(*layers), channels * height * width
-
-
-def _orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
-    nn.init.orthogonal_(layer.weight, gain)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
+    return mlp(inputs, config.hidden, config.activation, config.layer_norm)
 
 
 def _one_hot_table(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
@@ -361,7 +327,7 @@ def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 NAMES: dict[str, EncoderConfig] = {
     "auto": EncoderConfig(),
-    "mlp": EncoderConfig(images="never"),
+    "mlp": EncoderConfig(images="never", tokens="never"),
     "conv": EncoderConfig(images="always"),
 }
 

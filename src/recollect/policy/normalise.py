@@ -67,10 +67,10 @@ class Scaling(Moments):
 
 
 class ObservationNorm(nn.Module):
-    """Normalises the Box leaves of an observation, but for images, to mean 0 and variance 1.
+    """Normalises the Box leaves of an observation, but for images and tokens, to mean 0 and variance 1.
 
     What is further than ``clip`` from the mean is clipped, once there are statistics; before, raw
-    observations pass as they are. Images, Discrete and binary leaves always do.
+    observations pass as they are. Images, tokens, Discrete and binary leaves always do.
     """
 
     def __init__(self, space: gym.Space, clip: float = 10.0):
@@ -80,11 +80,15 @@ class ObservationNorm(nn.Module):
             _key(name): Scaling(leaf.shape or ()) for name, leaf in spaces.walk(space) if _is_scaled(leaf)
         }
         self.scalings = nn.ModuleDict(scalings)
+        self.is_one_path = False
+        """Whether to compute the same operations before and after there are statistics, for a compiler."""
         self._has_seen: bool | None = None  # whether there are statistics; None: to be looked up
         self.register_load_state_dict_post_hook(lambda module, _: setattr(module, "_has_seen", None))
 
     def forward(self, obs: Tree) -> Tree:
         """Normalise obs [..., *shape], leaf by leaf."""
+        if self.is_one_path:
+            return self._map(obs, "")
         if self._has_seen is None:
             self._has_seen = any(bool(scaling.count > 0) for scaling in self._all())
         return self._map(obs, "") if self._has_seen else obs
@@ -111,7 +115,11 @@ class ObservationNorm(nn.Module):
         if key not in self.scalings:
             return obs
         scaling: Scaling = self.scalings[key]  # pyright: ignore[reportAssignmentType]
-        return ((obs - scaling.offset) * scaling.scale).clamp_(-self.clip, self.clip)
+        scaled = (obs - scaling.offset) * scaling.scale
+        if self.is_one_path:  # before there are statistics the scale is 1, and there is no limit
+            limit = torch.where(scaling.count > 0, self.clip, torch.inf).to(scaled.dtype)
+            return scaled.clamp(-limit, limit)
+        return scaled.clamp_(-self.clip, self.clip)
 
 
 class PopArt(nn.Module):
@@ -180,7 +188,7 @@ class PopArt(nn.Module):
 
 
 def _is_scaled(space: gym.Space) -> bool:
-    return isinstance(space, gym_spaces.Box) and not spaces.is_image(space)
+    return isinstance(space, gym_spaces.Box) and not spaces.is_image(space) and not spaces.is_tokens(space)
 
 
 def _key(name: str) -> str:

@@ -17,12 +17,15 @@ from torch import Tensor, nn
 
 from recollect import tree
 from recollect.cores import make_core
-from recollect.errors import StateError
+from recollect.errors import ConfigError, StateError
+from recollect.policy import precision
+from recollect.policy.compiled import Compiled
 from recollect.policy.distributions import Distribution
 from recollect.policy.encoders import make_encoder
 from recollect.policy.heads import ActionHead, HeadConfig
 from recollect.policy.masks import ACTION_MASK, check_mask_space
 from recollect.policy.normalise import ObservationNorm, PopArt
+from recollect.tolerances import TOLERANCES, Precision
 from recollect.types import State, Tree
 
 
@@ -48,19 +51,50 @@ class PolicyConfig:
     head: HeadConfig = field(default_factory=HeadConfig)
     """The action distribution."""
     normalise_observations: bool = True
-    """Scale Box observations, but for images, by running statistics."""
+    """Scale Box observations, but for images and tokens, by running statistics."""
     normalise_value: bool = True
     """PopArt: the critic predicts in units of the returns' own spread."""
     value_decay: float = 0.99
     """How slowly the statistics of the returns forget, per update."""
+    precision: Precision = "fp32"
+    """Of acting and learning alike: "bf16" encodes observations in bfloat16, and all else in float32."""
+
+    def __post_init__(self) -> None:
+        """Refuse a precision that there is not."""
+        if self.precision not in TOLERANCES:
+            known = " or ".join(TOLERANCES)
+            raise ConfigError(f"precision = {self.precision!r}: choose {known}")
 
     def build(self, observation_space: gym.Space, action_space: gym.Space) -> Policy:
         """The policy for these spaces."""
         return Policy(observation_space, action_space, self)
 
 
+GUARDED = (
+    *("initial_state", "has_memory", "act", "step", "unroll", "unroll_with_states", "evaluate_actions"),
+    *("value", "_advance", "_encode_sequence"),
+)
+"""What touches the state or the order of time, and is written once: no subclass has its own."""
+
+
 class Policy(nn.Module):
-    """See the module's docstring. A network of your own fits in as ``encoder`` or ``core``."""
+    """See the module's docstring. A network of your own fits in as ``encoder`` or ``core``.
+
+    A subclass may change what happens around the core, row by row: ``_encode``, ``_distribution``,
+    ``_value``, ``to_env``. It cannot override what handles the state (``GUARDED``).
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Refuse a subclass that handles the state itself."""
+        super().__init_subclass__(**kwargs)
+        taken = [name for name in GUARDED if getattr(cls, name) is not getattr(Policy, name)]
+        if taken:
+            raise ConfigError(
+                f"{cls.__name__} overrides Policy.{', '.join(taken)}: acting and learning share what handles "
+                "the state, so that they cannot differ. What observations mean goes into an encoder, what is "
+                "remembered into a core (_step, _unroll, initial_state); a policy may override _encode, "
+                "_distribution, _value and to_env (docs/own-policy.md)"
+            )
 
     def __init__(
         self,
@@ -81,6 +115,7 @@ class Policy(nn.Module):
         nn.init.zeros_(self.critic.bias)
         self.obs_norm = ObservationNorm(observation_space) if config.normalise_observations else None
         self.value_norm = PopArt(config.value_decay) if config.normalise_value else None
+        self._compiled: Compiled | None = None
         self._masked = False
         if isinstance(observation_space, gym.spaces.Dict) and ACTION_MASK in observation_space.spaces:
             check_mask_space(action_space, observation_space.spaces[ACTION_MASK])
@@ -98,6 +133,7 @@ class Policy(nn.Module):
 
     def initial_state(self, batch: int) -> State:
         """The state before an episode's first step, as a copy of its own, for ``batch`` rows."""
+        precision.check(self.config.precision, self.critic.weight.device)  # here, as everything begins here
         return tree.map(lambda leaf: leaf.detach().clone(), self.core.initial_state(batch))
 
     @torch.no_grad()
@@ -120,45 +156,80 @@ class Policy(nn.Module):
 
     def step(self, obs: Tree, state: State, first: Tensor) -> tuple[Distribution, Tensor, State]:
         """What ``act`` chooses from: obs [B, ...], state, first [B] -> distribution, value [B], state."""
-        y, state = self.core.step(self._encode(obs), state, first)
-        return self._distribution(y, obs), self._value(y), state
+        y, value, state = self._parts._advance(obs, state, first)
+        return self._distribution(y, obs), value, state
 
     def to_env(self, action: Tree) -> Tree:
         """What the env gets for a stored action: squashed, scaled, clipped, offset."""
         return self.head.to_env(action)
 
-    def unroll(self, obs: Tree, state: State, first: Tensor) -> tuple[Distribution, Tensor, State]:
+    def unroll(
+        self, obs: Tree, state: State, first: Tensor, features: list[Tensor] | None = None
+    ) -> tuple[Distribution, Tensor, State]:
         """Replay T steps: obs [T, B, ...], the raw state at step 0, first [T, B].
 
-        Returns the action distribution [T, B], the value [T, B] in real units, and the state after.
+        Returns the action distribution [T, B], the value [T, B] in real units, and the state after. What
+        the heads see, y [T, B, D], is added to ``features`` if that is given.
         """
         x = self._encode_sequence(obs, first)
-        y, state = self.core.unroll(x, state, first)
-        return self._distribution(y, obs), self._value(y), state
+        with precision.exact(x):
+            y, state = self.core.unroll(x, state, first)
+            if features is not None:
+                features.append(y)
+            return self._distribution(y, obs), self._parts._value(y), state
 
     def evaluate_actions(
-        self, obs: Tree, action: Tree, state: State, first: Tensor
+        self, obs: Tree, action: Tree, state: State, first: Tensor, features: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """log_prob, entropy and value [T, B] of given actions [T, B, ...]; nothing is resampled."""
-        dist, value, _ = self.unroll(obs, state, first)
+        """log_prob, entropy and value [T, B] of given actions [T, B, ...]; nothing is resampled.
+
+        ``features``: as in ``unroll``.
+        """
+        dist, value, _ = self.unroll(obs, state, first, features)
         return dist.log_prob(action), dist.entropy(), value
 
     @torch.no_grad()
     def value(self, obs: Tree, state: State, first: Tensor) -> Tensor:
         """V(obs [B, ...], state) [B] in real units. Changes no state and draws no random number."""
-        y, _ = self.core.step(self._encode(obs), state, first)
-        return self._value(y)
+        return self._parts._advance(obs, state, first)[1]
 
     def unroll_with_states(
         self, obs: Tree, state: State, first: Tensor, times: Sequence[int]
     ) -> tuple[Distribution, Tensor, list[State]]:
         """``unroll`` that returns the raw input states of the steps ``times`` (ascending, 0..T)."""
-        y, states = self.core.states_at(self._encode_sequence(obs, first), state, first, times)
-        return self._distribution(y, obs), self._value(y), states
+        x = self._encode_sequence(obs, first)
+        with precision.exact(x):
+            y, states = self.core.states_at(x, state, first, times)
+            return self._distribution(y, obs), self._parts._value(y), states
+
+    def compile_parts(self, backend: str | None = None) -> None:
+        """From now on encode, step and value by torch.compile. Copies and pickles of the policy do not."""
+        self._compiled = Compiled(self, backend)
+
+    @property
+    def compiled_graphs(self) -> int:
+        """How many graphs were compiled so far."""
+        return 0 if self._compiled is None else self._compiled.graphs
+
+    @property
+    def _parts(self) -> Policy | Compiled:
+        """Whoever computes ``_encode``, ``_value`` and ``_advance``."""
+        return self if self._compiled is None else self._compiled
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_compiled": None}
+
+    def _advance(self, obs: Tree, state: State, first: Tensor) -> tuple[Tensor, Tensor, State]:
+        """One step up to the action head: obs [B, ...], state, first [B] -> y [B, D], V [B], state."""
+        x = self._encode(obs)
+        with precision.exact(x):
+            y, state = self.core.step(x, state, first)
+            return y, self._value(y), state
 
     def _encode(self, obs: Tree) -> Tensor:
         """Features [N, D] of obs [N, ...]."""
-        return self.encoder(obs if self.obs_norm is None else self.obs_norm(obs))
+        with precision.encoding(self.config.precision, self.critic.weight.device):
+            return precision.widen(self.encoder(obs if self.obs_norm is None else self.obs_norm(obs)))
 
     def _encode_sequence(self, obs: Tree, first: Tensor) -> Tensor:
         """Features [T, B, D] of obs [T, B, ...], all steps in one pass of the encoder."""
@@ -170,11 +241,11 @@ class Policy(nn.Module):
                     "begin with [T, B], time first: was one of them transposed?"
                 )
         flat = tree.map(lambda leaf: leaf.reshape(T * B, *leaf.shape[2:]), obs)  # [T, B, ..] -> [T * B, ..]
-        return self._encode(flat).view(T, B, -1)  # [T * B, D] -> [T, B, D]
+        return self._parts._encode(flat).view(T, B, -1)  # [T * B, D] -> [T, B, D]
 
     def _distribution(self, y: Tensor, obs: Tree) -> Distribution:
         return self.head(y, obs[ACTION_MASK] if self._masked else None)
 
     def _value(self, y: Tensor) -> Tensor:
-        value = self.critic(y).squeeze(-1).float()
+        value = precision.widen(self.critic(y).squeeze(-1))
         return value if self.value_norm is None else self.value_norm.denormalise(value)

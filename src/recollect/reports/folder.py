@@ -10,6 +10,7 @@ from typing import Any
 from recollect.errors import RecollectError
 from recollect.reports.thinning import in_order, number
 from recollect.runs import Run
+from recollect.tolerances import TOLERANCES
 
 Row = dict[str, Any]
 
@@ -58,8 +59,13 @@ class Folder:
     @property
     def ppo(self) -> Row:
         """The settings of the algorithm."""
-        ppo = self.config.get("ppo")
-        return ppo if isinstance(ppo, dict) else {}
+        ppo, policy = self.config.get("ppo"), self.config.get("policy")
+        if not isinstance(ppo, dict):
+            return {}
+        if ppo.get("tolerance", 0) is None:  # not set: that of the precision
+            precision = policy.get("precision") if isinstance(policy, dict) else None
+            return ppo | {"tolerance": TOLERANCES.get(str(precision))}
+        return ppo
 
     @property
     def preset(self) -> Row:

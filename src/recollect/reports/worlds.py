@@ -11,6 +11,7 @@ from recollect.tasks.deck import SYMBOLS
 LENGTH_OPTIONS = {
     "delayed-cue": "horizon",
     "t-maze": "length",
+    "copy": "delay",
     "repeat-previous": "k",
     "repeat-first": "decks",
 }
@@ -24,6 +25,7 @@ LONGEST = 5000
 ACTIONS = {
     "t-maze": ("forward", "left", "back", "right"),
     "position-cartpole": ("push left", "push right"),
+    "forage": ("up", "down", "left", "right"),
     "repeat-previous": tuple(SYMBOLS),
     "repeat-first": tuple(SYMBOLS),
 }

@@ -45,6 +45,8 @@ class Trainer:
             check_spaces(policy, env)
         config.ppo.check(policy, self.rows)
         self.envs, self.policy, self.config = tuple(envs), policy, config
+        if config.compile:
+            policy.compile_parts()
         self.learner = PPO(policy, config.ppo, seed=_stream(config.seed, 2))
         self.threads = config.threads or about.usable_cores()
         self.episodes = EpisodeTracker(self.rows, config.target_episodes)
@@ -98,6 +100,8 @@ class Trainer:
         seconds = {**actor.seconds, "learn": ended - collected, "total": ended - started}
         metrics |= {"steps": float(self.steps), "updates": float(self.learner.updates), "lag": float(lag)}
         metrics |= self.episodes.metrics() | actor.info
+        if self.config.compile:
+            metrics["compiled_graphs"] = float(self.policy.compiled_graphs)
         metrics |= {f"speed/{name}": count / max(value, 1e-9) for name, value in seconds.items()}
         return Iteration(metrics, episodes)
 

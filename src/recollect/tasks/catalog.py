@@ -9,9 +9,12 @@ import torch
 
 from recollect.errors import ConfigError, nearest
 from recollect.tasks.base import Task
+from recollect.tasks.copy_task import Copy
 from recollect.tasks.delayed_cue import DelayedCue
+from recollect.tasks.forage import Forage
 from recollect.tasks.position_cartpole import PositionCartPole
 from recollect.tasks.position_pendulum import PositionPendulum
+from recollect.tasks.recall import AssociativeRecall
 from recollect.tasks.repeat_first import RepeatFirst
 from recollect.tasks.repeat_previous import RepeatPrevious
 from recollect.tasks.t_maze import TMaze
@@ -20,11 +23,14 @@ TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
         DelayedCue,
+        Copy,
+        AssociativeRecall,
         RepeatPrevious,
         RepeatFirst,
         TMaze,
         PositionCartPole,
         PositionPendulum,
+        Forage,
     )
 }
 """The task classes by short name; each also knows its Gymnasium ``id``."""

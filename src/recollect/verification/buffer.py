@@ -225,7 +225,9 @@ class Partition:
                 "padding counts as experience",
                 "Fix: pad the last chunk and mark the padding invalid",
             )
-        self._check_order(position, chunks.valid, rows)
+        # Pieces of episodes stand one after another, each opened by its ``first``.
+        is_packed = scene.trial.ppo.batching == "episodes"
+        self._check_order(position, chunks.valid, rows, chunks.first & is_packed)
         at = (position - 1).clamp(min=0)
         for name, ours, theirs in (
             ("obs", chunks.obs, _head(log)),
@@ -238,8 +240,8 @@ class Partition:
         self._check_minibatches(scene)
 
     @staticmethod
-    def _check_order(position: Tensor, valid: Tensor, rows: int) -> None:
-        both = valid[1:] & valid[:-1]
+    def _check_order(position: Tensor, valid: Tensor, rows: int, opens: Tensor) -> None:
+        both = valid[1:] & valid[:-1] & ~opens[1:]
         jumps = (position[1:] - position[:-1] != rows) & both
         if jumps.any():
             step, chunk = jumps.nonzero()[0].tolist()

@@ -243,6 +243,7 @@ def _few(chunks: Chunks) -> Chunks:
 
 def _influence(policy: Policy, chunks: Chunks, config: ppo.PPOConfig) -> Tensor:
     """[L, N]: how much the loss of the valid steps depends on the features of every step."""
+    config = replace(config, recompute_activations=False)  # the features that are kept are the graph's own
     with _features(policy) as kept:
         total, _ = ppo.loss(policy, chunks, config, 1.0, chunks.valid.sum())
     if not kept:

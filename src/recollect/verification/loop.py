@@ -61,7 +61,7 @@ def updates(trained: Trained, subject: Subject) -> str:
             "called; or the learning rate is 0",
             "Fix: make the optimiser after the network has been moved to its device",
         )
-    tolerance = subject.config.ppo.tolerance
+    tolerance = subject.tolerance
     log_prob = max(row["deviation/log_prob"] for row in metrics)
     value = max(
         row["deviation/value"]

@@ -38,7 +38,7 @@ class Acting:
     def look(self, scene: Scene) -> None:
         """Compare recorded log-probs and values with the replay, first steps and others apart."""
         rollout, log, replay = scene.rollout, scene.log, scene.replay
-        tolerance, unit = scene.trial.ppo.tolerance, value_unit(scene)
+        tolerance, unit = scene.trial.subject.tolerance, value_unit(scene)
         gaps = {
             "log-probs": (rollout.record["log_prob"] - replay.log_prob).abs(),
             "values": (rollout.record["value"] - replay.value).abs() / unit,
@@ -111,7 +111,7 @@ class Stored:
                 f"states are stored at steps {rollout.state_steps}, the chunks begin at {expected_steps}",
                 "Likely cause: actor and learner disagree about the chunk length or the burn-in",
             )
-        tolerance = scene.trial.ppo.tolerance
+        tolerance = scene.trial.subject.tolerance
         for step in rollout.state_steps:
             gap, row = _state_gap(rollout.state_at(step), replay.states[step], log.valid[step])
             if not gap <= tolerance:
@@ -211,7 +211,7 @@ class Learner:
     def look(self, scene: Scene) -> None:
         """Recompute a rollout from its chunks."""
         learner, rollout = scene.trial.learner, scene.rollout
-        self.tolerance = scene.trial.ppo.tolerance
+        self.tolerance = scene.trial.subject.tolerance
         chunks = learner._burn_in(learner._cut(rollout, {"position": positions(rollout)}))
         gaps = self._gaps(scene, chunks, chunks.state)
         off = torch.stack([~(gap <= self.tolerance) & chunks.valid for gap in gaps]).any(0)
@@ -291,7 +291,7 @@ class Ends:
     def look(self, scene: Scene) -> None:
         """Compare with the replay."""
         rollout, log, replay = scene.rollout, scene.log, scene.replay
-        unit, tolerance = value_unit(scene), scene.trial.ppo.tolerance
+        unit, tolerance = value_unit(scene), scene.trial.subject.tolerance
         gap, t, row = worst((rollout.final_value - replay.final_value).abs() / unit, log.cut)
         if not gap <= tolerance:
             raise Problem(

@@ -18,6 +18,7 @@ from recollect.envs.batched import BatchedEnv
 from recollect.envs.named import resolve_env
 from recollect.policy.policy import Policy
 from recollect.tasks import TASKS
+from recollect.tolerances import tolerance
 
 MOST_ENVS = 4
 """Env slots that are tried."""
@@ -70,12 +71,17 @@ class Subject:
             _enliven(policy)
         return policy.to(self.config.device)
 
+    @property
+    def tolerance(self) -> float:
+        """How far what is recomputed may be from what was recorded."""
+        return tolerance(self.config.ppo.tolerance, self.config.policy.precision)
+
     def sized(self, rows: int, most_steps: int) -> Subject:
         """The same with rollouts of at most ``most_steps`` steps, for ``rows`` rows."""
         ppo = _shortened(self.config.ppo, rows, most_steps)
         notes = [
             f"{name} {before} -> {after}"
-            for name in ("rollout", "chunk", "burn_in_steps", "minibatches", "epochs")
+            for name in ("rollout", "chunk", "burn_in_steps", "minibatches", "accumulate", "epochs")
             if (before := getattr(self.config.ppo, name)) != (after := getattr(ppo, name))
             and not (name == "chunk" and ppo.recurrent_mode == "full")
         ]
@@ -117,13 +123,16 @@ def _shortened(ppo: PPOConfig, rows: int, most_steps: int) -> PPOConfig:
         rollout = most_steps // chunk * chunk
         if rest and rest < chunk:
             rollout += rest - (chunk if rollout + rest > most_steps else 0)
-    length = rollout if ppo.recurrent_mode == "full" else chunk
+    burn_in = min(ppo.burn_in_steps, chunk)
+    count = replace(ppo, rollout=rollout, chunk=chunk, burn_in_steps=burn_in).sequences(rows)
+    minibatches = min(ppo.minibatches, count)
     return replace(
         ppo,
         rollout=rollout,
         chunk=chunk,
-        burn_in_steps=min(ppo.burn_in_steps, chunk),
-        minibatches=min(ppo.minibatches, rows * -(-rollout // length)),
+        burn_in_steps=burn_in,
+        minibatches=minibatches,
+        accumulate=min(ppo.accumulate, count // minibatches),
         epochs=min(ppo.epochs, MOST_EPOCHS),
         gauge_every=1 if ppo.gauge_every else 0,
     )

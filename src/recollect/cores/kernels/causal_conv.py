@@ -88,7 +88,7 @@ def _sources(x: Tensor, window: Tensor, j: int) -> list[tuple[slice, Tensor]]:
     T, reach = x.shape[0], window.shape[0]
     old = min(j, T)
     found = [(slice(0, old), window[reach - j : reach - j + old])]
-    return [*found, (slice(old, T), x[: T - old])] if T > old else found
+    return [*found, (slice(old, T), x[: T - old])] if old < T else found
 
 
 def _forward(

@@ -14,6 +14,8 @@ that stay close to a CPU core. Needs finite numbers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -57,18 +59,19 @@ def matrix_memory(
     sequences = [t.split(rows, 1) for t in (q, k, v, i, log_f, episode)]
     states = [t.split(rows) for t in (C, n, m)]
     blocks = [_block(parts[:6], parts[6:]) for parts in zip(*sequences, *states)]
-    reads, *ends = zip(*blocks)
-    return torch.cat(reads, 1), *(torch.cat(leaf) for leaf in ends)
+    reads, Cs, ns, ms = zip(*blocks)
+    return torch.cat(reads, 1), torch.cat(Cs), torch.cat(ns), torch.cat(ms)
 
 
-def _block(sequences: tuple[Tensor, ...], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _block(sequences: Sequence[Tensor], state: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """What is read and the state after the last step, for a block of rows, chunk after chunk."""
     reads, now = [], torch.zeros_like(sequences[-1][0])  # the episode that the state belongs to
-    for *chunk, episode in zip(*(t.split(STEPS) for t in sequences)):
-        read, *state = _chunk(*chunk, *_mask(now, episode), *state)
+    C, n, m = state
+    for q, k, v, i, log_f, episode in zip(*(t.split(STEPS) for t in sequences)):
+        read, C, n, m = _chunk(q, k, v, i, log_f, *_mask(now, episode), C, n, m)
         reads.append(read)
         now = episode[-1]
-    return torch.cat(reads), *state
+    return torch.cat(reads), C, n, m
 
 
 def _mask(now: Tensor, episode: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ At a reset that operation is undone for its row rather than multiplied by zero: 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -95,7 +96,7 @@ class _Room(NamedTuple):
 
 
 def _take_room(rooms: dict[tuple[int, int], _Room], A: Tensor, x: Tensor, backward: bool) -> _Room:
-    """The room of ``rooms`` for a chunk of x [K, rows, I]; there are few sizes, the last ones being smaller."""
+    """The room of ``rooms`` for a chunk of x [K, rows, I]; only the last ones have another size."""
     size = (x.shape[0], x.shape[1])
     if size not in rooms:
         a, h = (A.new_empty(*size, *A.shape) for _ in range(2))
@@ -204,12 +205,13 @@ def _backward(
     rooms: dict[tuple[int, int], _Room] = {}
 
     for rows, walls in blocks:
-        chunks = list(zip(*(t[:, rows].split(steps) for t in (*sequences, read, dy, *grads))))
+        given = list(zip(*(t[:, rows].split(steps) for t in (*sequences, read, dy))))
+        wanted = list(zip(*(t[:, rows].split(steps) for t in grads)))
         dh = dh_start[rows]
-        for i in reversed(range(len(chunks))):
-            room = _take_room(rooms, A, chunks[i][0], backward=True)
+        for i in reversed(range(len(given))):
+            room = _take_room(rooms, A, given[i][0], backward=True)
             here = walls[i * steps : (i + 1) * steps]
-            dh = _chunk_backward(dh, between[i, rows], *chunks[i], weights, totals, here, room)
+            dh = _chunk_backward(dh, between[i, rows], given[i], wanted[i], weights, totals, here, room)
         dh_start[rows] = dh
     return *grads, *totals, dh_start
 
@@ -217,18 +219,8 @@ def _backward(
 def _chunk_backward(
     dh_end: Tensor,
     before: Tensor,
-    x: Tensor,
-    delta: Tensor,
-    z: Tensor,
-    B: Tensor,
-    C: Tensor,
-    read: Tensor,
-    dy: Tensor,
-    dx: Tensor,
-    ddelta: Tensor,
-    dz: Tensor,
-    dB: Tensor,
-    dC: Tensor,
+    given: Sequence[Tensor],
+    grads: Sequence[Tensor],
     weights: tuple[Tensor, Tensor, Tensor],
     totals: tuple[Tensor, Tensor],
     walls: list[Tensor | None],
@@ -236,23 +228,25 @@ def _chunk_backward(
 ) -> Tensor:
     """Back through one chunk; returns the gradient of the raw state before it.
 
-    Sequences as in ``selective_scan`` with T = K, and dx .. dC to be filled; dh_end and before
-    [rows, N, I]; weights: A, A log2 e and D; totals: dA and dD, which are added to.
+    Args:
+        dh_end: [rows, N, I] the gradient of the state after it.
+        before: [rows, N, I] the raw state before it.
+        given: x, delta, z [K, rows, I], B, C [K, rows, N], what was read and dy [K, rows, I].
+        grads: those of x, delta, z, B and C, to be filled.
+        weights: A [N, I], the same times log2 e, and D [I].
+        totals: the gradients of A and D, to be added to.
+        walls: for every step the rows that reset there.
+        room: for [K, rows, N, I].
     """
-    (A, A_log2, D), (dA, dD) = weights, totals
+    x, delta, z, B, C, read, dy = given
+    dx, ddelta, dz, dB, dC = grads
+    A, A_log2, D = weights
     _, h, dh, product, a_steps, h_steps, dh_steps = room
     dt = softplus(delta)
     written = dt * x
     _states(dt, written, B, A_log2, before, walls, room)
 
-    # y = (read + D x) silu(z)
-    share = torch.sigmoid(z)
-    gate = z * share
-    dout = dy * gate
-    slope = gate.addcmul_(share, 1 - gate)  # of the silu
-    torch.mul(torch.addcmul(read, x, D).mul_(dy), slope, out=dz)
-    dD += (dout * x).sum((0, 1))
-
+    dout = _gate_backward(read, x, z, D, dy, dz)
     dout_ = dout.unsqueeze(2)
     dC.copy_(torch.mul(h, dout_, out=product).sum(3))
     torch.mul(dout_, C.unsqueeze(3), out=dh)
@@ -270,8 +264,19 @@ def _chunk_backward(
         if wall is not None:
             a_steps[k].index_fill_(0, wall, 0)
     ddt = torch.mul(back, A, out=product).sum(2)
-    dA += back.mul_(dt.unsqueeze(2)).sum((0, 1))
+    totals[0].add_(back.mul_(dt.unsqueeze(2)).sum((0, 1)))
+    totals[1].add_((dout * x).sum((0, 1)))
 
     torch.mul(ddt.addcmul_(dwritten, x), torch.sigmoid(delta), out=ddelta)
     torch.mul(dout, D, out=dx).addcmul_(dwritten, dt)
     return dh_start
+
+
+def _gate_backward(read: Tensor, x: Tensor, z: Tensor, D: Tensor, dy: Tensor, dz: Tensor) -> Tensor:
+    """Back through y = (read + D x) silu(z), all [K, rows, I]: fills dz, returns the gradient of read."""
+    share = torch.sigmoid(z)
+    gate = z * share
+    dread = dy * gate
+    slope = gate.addcmul_(share, 1 - gate)  # of the silu
+    torch.mul(torch.addcmul(read, x, D).mul_(dy), slope, out=dz)
+    return dread

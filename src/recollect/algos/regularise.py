@@ -1,0 +1,94 @@
+"""Weights that stay near where they began: clipping, and a pull towards the start.
+
+Two remedies for networks that stop learning late in a run, when weights have grown or have drifted
+to where little gradient flows:
+
+* **Weight clipping** (Elsayed et al. 2024, *Weight Clipping for Deep Continual and Reinforcement
+  Learning*): after every optimiser step each weight is clipped to +- kappa s, where s is the bound
+  that its layer was initialised within.
+* **L2 towards the start** (Kumar et al. 2023, *Maintaining Plasticity in Continual Learning via
+  Regenerative Regularization*): ``loss + l2_init * sum (w - w0)^2``.
+
+The paper's s is 1 / sqrt(fan-in), because its layers are drawn uniformly from +- that. Ours are not
+all: action heads begin a hundred times smaller, gates' biases larger. So s is
+
+* for matrices and kernels: 1 / sqrt(fan-in), or the largest weight that they began with if that is more;
+* for vectors (biases, gains, learned initial states): the largest s of the matrices of the same module,
+  or the largest entry that they began with if that is more; 1 for a vector of zeros that is alone.
+
+With kappa >= 1 nothing is clipped at the start.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from recollect.errors import ConfigError
+
+START = "start"
+"""What ``Origin.tensors`` names its tensors: ``PARAMETER:start``."""
+
+
+class Origin:
+    """The policy's weights when a training began. Part of the learner's state: a resumed run keeps it."""
+
+    def __init__(self, network: nn.Module, start: dict[str, Tensor] | None = None):
+        """``start``: the weights by name; those of ``network`` now if None."""
+        self._now = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        self.start = {name: p.detach().clone() for name, p in self._now.items()} if start is None else start
+        self._bounds = bounds(network, self.start)
+        self._count = sum(p.numel() for p in self._now.values())
+
+    @classmethod
+    def from_tensors(cls, network: nn.Module, tensors: dict[str, Tensor]) -> Origin | None:
+        """What ``tensors`` returned, found among others; None if it is not there."""
+        named = {n: p for n, p in network.named_parameters() if p.requires_grad}
+        start = {n: tensors[f"{n}:{START}"] for n in named if f"{n}:{START}" in tensors}
+        if not start:
+            return None
+        for name, parameter in named.items():
+            saved = start.get(name)
+            if saved is None or saved.shape != parameter.shape or saved.dtype != parameter.dtype:
+                raise ConfigError(
+                    f"the saved initial weights do not fit this policy: {name} differs or is missing; was "
+                    "it saved with another network?"
+                )
+            start[name] = saved.to(parameter.device, copy=True)
+        return cls(network, start)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """To be saved."""
+        return {f"{name}:{START}": value for name, value in self.start.items()}
+
+    def squared_distance(self) -> Tensor:
+        """sum (w - w0)^2 over all weights, differentiable."""
+        return torch.stack([(p - self.start[name]).square().sum() for name, p in self._now.items()]).sum()
+
+    @torch.no_grad()
+    def clip_(self, kappa: float) -> Tensor:
+        """Clip every weight to +- kappa times its bound; the share that had to be."""
+        outside = []
+        for name, parameter in self._now.items():
+            limit = kappa * self._bounds[name]
+            outside.append((parameter.abs() > limit).sum())
+            parameter.clamp_(-limit, limit)
+        return torch.stack(outside).sum() / self._count
+
+
+def bounds(network: nn.Module, start: dict[str, Tensor]) -> dict[str, float]:
+    """s of every parameter in ``start``; see the module's docstring."""
+    own = {name: float(value.abs().max()) if value.numel() else 0.0 for name, value in start.items()}
+    found = {}
+    for prefix, module in network.named_modules():
+        names = [f"{prefix}.{n}" if prefix else n for n, _ in module.named_parameters(recurse=False)]
+        names = [name for name in names if name in start]
+        for name in names:
+            if start[name].dim() >= 2:
+                fan_in = max(1, start[name][0].numel())
+                found[name] = max(own[name], fan_in**-0.5)
+        largest = max((found[name] for name in names if name in found), default=0.0)
+        for name in names:
+            if name not in found:
+                found[name] = max(own[name], largest) or 1.0
+    return found

@@ -1,0 +1,94 @@
+"""Layers with their activation and the weights that suit it, and stacks of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
+    # With the gain that keeps the scale of activations through layers; silu's is 1 / rms(silu(z)).
+    "tanh": (torch.tanh, 5.0 / 3.0),
+    "relu": (torch.relu, math.sqrt(2.0)),
+    "silu": (F.silu, 1.68),
+}
+
+NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
+"""Channels, kernel and stride of the layers of Mnih et al., 2015."""
+
+
+class Dense(nn.Linear):
+    """Linear, normalisation if asked for, activation: one module call instead of three."""
+
+    def __init__(self, inputs: int, outputs: int, activation: str, layer_norm: bool = False):
+        super().__init__(inputs, outputs)
+        self.activation, gain = ACTIVATIONS[activation]
+        self.norm = nn.LayerNorm(outputs) if layer_norm else None
+        orthogonal(self, gain)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Input [..., inputs] -> [..., outputs]."""
+        x = F.linear(input, self.weight, self.bias)
+        return self.activation(x if self.norm is None else self.norm(x))
+
+
+class Conv(nn.Conv2d):
+    """Convolution and activation."""
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        kernel: int,
+        stride: int | tuple[int, int],
+        padding: int,
+        activation: str,
+    ):
+        super().__init__(inputs, outputs, kernel, stride, padding)
+        self.activation, gain = ACTIVATIONS[activation]
+        orthogonal(self, gain)
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
+        """Input [N, inputs, H, W] -> [N, outputs, H', W']."""
+        return self.activation(super().forward(input))
+
+
+def mlp(inputs: int, widths: tuple[int, ...], activation: str, layer_norm: bool = False) -> nn.Module:
+    """Dense layers of these widths; no widths pass the input on."""
+    layers = [Dense(n, m, activation, layer_norm) for n, m in pairwise((inputs, *widths))]
+    return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
+
+
+def small_conv(shape: tuple[int, int, int], activation: str) -> tuple[nn.Module, int]:
+    """3 x 3 layers, two at least, that halve each side until it is at most 8; and their output size."""
+    channels, height, width = shape
+    layers: list[nn.Module] = []
+    while len(layers) < 2 or max(height, width) > 8:
+        stride = (2 if height > 8 else 1, 2 if width > 8 else 1)
+        outputs = 32 if layers else 16
+        layers.append(Conv(channels, outputs, 3, stride, 1, activation))
+        height, width = math.ceil(height / stride[0]), math.ceil(width / stride[1])
+        channels = outputs
+    return nn.Sequential(*layers), channels * height * width
+
+
+def nature_conv(shape: tuple[int, int, int], activation: str) -> tuple[nn.Module, int]:
+    """The layers of ``NATURE``, and their output size."""
+    channels, height, width = shape
+    layers: list[nn.Module] = []
+    for outputs, kernel, stride in NATURE:
+        layers.append(Conv(channels, outputs, kernel, stride, 0, activation))
+        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        channels = outputs
+    return nn.Sequential(*layers), channels * height * width
+
+
+def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
+    """Orthogonal weights of this gain, no bias."""
+    nn.init.orthogonal_(layer.weight, gain)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)

@@ -1,0 +1,130 @@
+"""The precision that a policy computes in, the same while acting and while learning.
+
+``fp32`` is plain float32. ``bf16`` is mixed precision by autocast:
+
+=====================================================  ====================================
+part                                                   in bf16 it computes in
+=====================================================  ====================================
+encoder                                                bfloat16, weights kept in float32
+core, and all that it carries                          float32
+action head, critic                                    float32
+log-probs, ratios, entropy, returns, losses            float32
+normalisers, gradients, optimiser, checkpoints         float32 (float64 where they were)
+=====================================================  ====================================
+
+The encoder is where the work of a policy with images or tokens is. A core carries its rounding errors
+over hundreds of steps, and its kernels are our own; a head is one small product whose rounding would
+go straight into the probability ratios. So these two stay exact. bfloat16 has the range of float32:
+there is no loss scaling.
+
+The rounding of an encoder depends on the number of rows in a product, so that what the learner
+recomputes need not be what the actor recorded to 1e-5: see ``recollect.tolerances``.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from recollect.errors import ConfigError
+from recollect.tolerances import Precision
+
+_PLAIN: AbstractContextManager = nullcontext()
+
+
+def encoding(precision: Precision, device: torch.device) -> AbstractContextManager:
+    """What an encoder runs in."""
+    return _PLAIN if precision == "fp32" else torch.autocast(device.type, torch.bfloat16)
+
+
+def exact(x: Tensor) -> AbstractContextManager:
+    """What cores and heads run in: without autocast, also where the caller has turned it on."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.autocast(x.device.type, enabled=False)
+    return _PLAIN
+
+
+def widen(x: Tensor) -> Tensor:
+    """Half precision as float32, anything else as it is."""
+    return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+
+
+def check(precision: Precision, device: torch.device) -> None:
+    """Refuse bf16 on a device that computes it wrongly, slowly by emulation, or not at all."""
+    if precision == "fp32":
+        return
+    trouble = _trouble(device.type)
+    if trouble is not None:
+        raise ConfigError(f"precision = 'bf16': {trouble}, or use precision='fp32'")
+
+
+@lru_cache
+def _trouble(kind: str) -> str | None:
+    if kind == "cuda":
+        if torch.cuda.is_bf16_supported(including_emulation=False):
+            return None
+        return "this GPU has no bf16: it needs one of compute capability 8.0 or more"
+    found = probe()
+    if found == "ok":
+        return None
+    return (
+        f"it is not safe on this CPU ({found}). Set ONEDNN_MAX_CPU_ISA=AVX512_CORE before Python starts, "
+        "which leaves the faulty instructions alone"
+    )
+
+
+# The probe ----------------------------------------------------------------------------------------------
+
+_PROBE = """
+import torch
+torch.manual_seed(0)
+worst = 0.0
+
+def compare(exact, rounded):
+    global worst
+    worst = max(worst, float((exact - rounded.float()).abs().max() / exact.abs().max()))
+
+for layer, x in (
+    (torch.nn.Linear(130, 257), torch.randn(33, 130)),
+    (torch.nn.Conv2d(3, 16, 3), torch.randn(2, 3, 17, 19)),
+    (torch.nn.LSTM(16, 64), torch.randn(8, 5, 16)),
+):
+    first = (lambda y: y[0]) if isinstance(layer, torch.nn.LSTM) else (lambda y: y)
+    exact = first(layer(x))
+    exact.square().sum().backward()
+    wanted = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = first(layer(x))
+    rounded.float().square().sum().backward()
+    compare(exact, rounded)
+    for want, p in zip(wanted, layer.parameters()):
+        compare(want, p.grad)
+    with torch.no_grad():
+        compare(exact, first(layer.bfloat16()(x.bfloat16())))
+print("ok" if worst < 0.05 else f"results are off by {worst:.0%}")
+"""
+
+
+@lru_cache
+def probe() -> str:
+    """Whether bf16 works on this CPU: "ok", or what is wrong. Once in a process; it takes seconds.
+
+    In a process of its own, forwards and backwards: instructions that a CPU says it has and lacks
+    (which happens in virtual machines) end the process that tries them.
+    """
+    try:
+        run = [sys.executable, "-W", "ignore", "-c", _PROBE]
+        ended = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"it could not be tried: {error}"
+    if ended.returncode < 0:
+        return f"it ends the process (signal {-ended.returncode})"
+    if ended.returncode:
+        return f"it fails: {(ended.stderr.strip().splitlines() or ['?'])[-1]}"
+    return ended.stdout.strip()
