@@ -17,7 +17,7 @@ from typing import Any
 
 from memory import WORLDS
 
-LEFT, WIDTH, HEIGHT, GAP, TOP = 132, 190, 46, 14, 44
+WIDTH, HEIGHT, GAP, TOP = 190, 46, 14, 44
 COLOURS = ("#1f6feb", "#d1570a", "#1a7f4e")
 
 
@@ -28,7 +28,8 @@ def network(run: dict[str, Any]) -> str:
 def drawing(runs: list[dict[str, Any]], tasks: list[str]) -> Iterator[str]:
     """The lines of an SVG."""
     names = list(dict.fromkeys(network(run) for run in runs))
-    width = LEFT + len(tasks) * (WIDTH + GAP)
+    left = 24 + 7 * max(len(name) for name in names)  # room for the names
+    width = left + len(tasks) * (WIDTH + GAP)
     height = TOP + len(names) * (HEIGHT + GAP) + 30
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
@@ -39,7 +40,7 @@ def drawing(runs: list[dict[str, Any]], tasks: list[str]) -> Iterator[str]:
         mine = [run for run in runs if run["task"] == task]
         if not mine:
             continue
-        x = LEFT + column * (WIDTH + GAP)
+        x = left + column * (WIDTH + GAP)
         values = [mean for run in mine for _, mean, _ in run["curve"]]
         low, high = min([*values, 0.0]), max([*values, WORLDS[task].bar or 0.0])
         end = max(run["steps"] for run in mine)
@@ -55,7 +56,7 @@ def drawing(runs: list[dict[str, Any]], tasks: list[str]) -> Iterator[str]:
         yield f'<text x="{x + WIDTH}" y="{bottom}" fill="#57606a" text-anchor="end">{steps}</text>'
     for row, name in enumerate(names):
         y = TOP + row * (HEIGHT + GAP) + HEIGHT / 2 + 4
-        yield f'<text x="{LEFT - 10}" y="{y:g}" text-anchor="end">{escape(name)}</text>'
+        yield f'<text x="{left - 10}" y="{y:g}" text-anchor="end">{escape(name)}</text>'
     yield "</svg>"
 
 

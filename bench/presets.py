@@ -37,6 +37,8 @@ BARS = {
     "repeat-previous": Bar("repeat-previous", 0.9),
     "repeat-first": Bar("repeat-first", 0.9),
     "t-maze": Bar("t-maze", 0.95),
+    "copy": Bar("copy", 0.9),
+    "associative-recall": Bar("associative-recall", 0.9),
     "position-cartpole": Bar("position-cartpole", 475),
     "position-pendulum": Bar("position-pendulum", -250),
     "delayed-cue medium": Bar("delayed-cue", 0.95, MEDIUM),

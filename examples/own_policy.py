@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
     agent = rc.train(TASK, encoder=Mine, core=args.core, steps=args.steps, seed=0)
     # With chance, as it was trained: what always takes its best guess gets stuck while it still learns.
     print("Trained:", agent.evaluate(episodes=200, deterministic=False))
-    print("At random:", untrained(args.core).evaluate(episodes=200, deterministic=False))
+    print("Untrained:", untrained(args.core).evaluate(episodes=200, deterministic=False))
 
 
 def untrained(core: str) -> rc.Agent:

@@ -77,10 +77,6 @@ def _differ(before: dict[str, Any], after: dict[str, Any]) -> None:
     assert not equal(weights(**before), weights(**after))
 
 
-def core(kind: Any, **fields: Any) -> Callable[[], None]:
-    return lambda: _differ({"core": kind(**{"hidden": 8})}, {"core": kind(**({"hidden": 8} | fields))})
-
-
 def features(space: gym.Space, **fields: Any) -> torch.Tensor:
     torch.manual_seed(0)
     encoder = EncoderConfig(**fields).build(space)
@@ -364,20 +360,8 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "images": encodes("images", "never", (16, 16, 3)),
         "tokens": encodes("tokens", "never", (16, 3)),
     },
-    LSTMConfig: {
-        "hidden": core(LSTMConfig, hidden=9),
-        "layers": core(LSTMConfig, layers=2),
-        "learned_initial_state": core(LSTMConfig, learned_initial_state=True),
-        "forget_bias": core(LSTMConfig, forget_bias=0.0),
-        "chrono": core(LSTMConfig, chrono=50),
-    },
-    GRUConfig: {
-        "hidden": core(GRUConfig, hidden=9),
-        "layers": core(GRUConfig, layers=2),
-        "learned_initial_state": core(GRUConfig, learned_initial_state=True),
-        "chrono": core(GRUConfig, chrono=50),
-    },
 }
+"""Those of the cores are in tests/cores/test_core_configs.py."""
 FIELDS = [(config, field.name) for config in CASES for field in dataclasses.fields(config)]
 
 

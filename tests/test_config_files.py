@@ -215,7 +215,10 @@ def test_a_name_alone_leaves_the_gates_to_the_preset(tmp_path):
             "the core gru has no setting 'forget_bias'; it has hidden, layers",
         ),
         ("core: {hiden: 4}", r"core.hiden: the core lstm has no setting 'hiden' \(did you mean 'hidden'\?\)"),
-        ("core: lsmt", r"core lsmt: there is no such core \(did you mean 'lstm'\?\); choose gru, lstm, none"),
+        (
+            "core: lsmt",
+            r"core lsmt: there is no such core \(did you mean 'lstm'\?\); choose ffm, gru, .*, mamba_gru$",
+        ),
         ("core: [lstm]", "there is no such core"),
         ("encoder: cnn", "there is no such encoder"),
         ("encoder: {hidden: wide}", "encoder.hidden wide: it needs a list"),

@@ -31,7 +31,7 @@ SAYS = {
     "hybrid_action": "poured bottle",
     "long_episodes": "An episode of 160 steps earns",
     "own_env": "One game: the lights were",
-    "own_policy": "At random: return",
+    "own_policy": "Untrained: return",
     "popgym_env": "with memory: return",
     "serve_session": "After an idle time: HTTP 409",
 }

@@ -19,6 +19,7 @@ from torch import nn
 import recollect as rc
 from recollect import spaces, tree
 from recollect.cli import export as command
+from recollect.cores import CORES as REGISTERED
 from recollect.cores import GRUConfig, LSTMConfig, NoneConfig
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.export import export_agent
@@ -27,6 +28,8 @@ from recollect.policy.heads import HeadConfig
 from recollect.policy.masks import mask_space
 from recollect.policy.policy import PolicyConfig
 from tests.agents import ACTIONS, OBSERVATIONS, small_agent
+from tests.cores.cases import CASES
+from tests.policy.token_worlds import token_space
 
 DOCS = Path(__file__).parent.parent / "docs" / "export.md"
 BOX, THREE = OBSERVATIONS["box"], gym.spaces.Discrete(3)
@@ -87,10 +90,8 @@ class Driver:
         self.about = json.loads(file.with_name(f"{file.name}.json").read_text(), parse_constant=_refuse)
         self.inputs = {one["name"]: one for one in self.about["inputs"]}
         self.names = [one["name"] for one in self.about["outputs"]]
-        self.state = {
-            part["input"]: np.zeros((rows, *self.inputs[part["input"]]["shape"][1:]), np.float32)
-            for part in self.about["state"]
-        }
+        states = [self.inputs[part["input"]] for part in self.about["state"]]
+        self.state = {one["name"]: np.zeros((rows, *one["shape"][1:]), one["dtype"]) for one in states}
         if self.about["kind"] == "torch":
             self.program = torch.export.load(file).module()
         else:
@@ -180,6 +181,7 @@ CORES = {
     "lstm, learned": LSTMConfig(hidden=8, learned_initial_state=True),
     "gru": GRUConfig(hidden=8),
     "none": NoneConfig(),
+    **{name: config for name, config in CASES.items() if name in REGISTERED.keys() - {"gru", "none"}},
 }
 
 
@@ -201,6 +203,33 @@ def test_every_core(core: str, tmp_path: Path) -> None:
     assert agent.policy.training
     assert all(parameter.requires_grad for parameter in agent.policy.parameters())
     assert all(torch.equal(before[name], tensor) for name, tensor in agent.policy.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind"),
+    [
+        ("fast", "torch"),
+        ("latent_attn_tiny", "torch"),
+        ("fast", "onnx"),
+        pytest.param("latent_attn_tiny", "onnx", marks=pytest.mark.slow),
+    ],
+)
+def test_token_policies(policy: str, kind: Any, tmp_path: Path) -> None:
+    """S002-8: sets of tokens go in as the bytes that they are."""
+    need_onnx(kind)
+    encoder = EncoderConfig(tokens=policy, hidden=(8,))  # pyright: ignore[reportArgumentType]
+    agent = make_agent(token_space(), THREE, encoder=encoder)
+    file = export_agent(agent, tmp_path / "agent.bin", kind)
+    assert_acts_alike(agent, file)
+    assert Driver(file, 1).inputs["obs"]["dtype"] == "uint8"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("core", sorted(REGISTERED))
+def test_every_core_as_onnx(core: str, tmp_path: Path) -> None:
+    need_onnx("onnx")
+    agent = make_agent(BOX, THREE, core=CASES[core])
+    assert_acts_alike(agent, export_agent(agent, tmp_path / "agent.onnx"))
 
 
 def test_without_normalisation_unsquashed_with_layer_norm(tmp_path: Path) -> None:

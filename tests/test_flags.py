@@ -171,7 +171,7 @@ def test_american_spelling():
         ("--core gru --core.forget-bias 1", "the core gru has no setting 'forget_bias'; it has hidden"),
         ("--core.hiden 1", r"the core lstm has no setting 'hiden' \(did you mean 'hidden'\?\); it has"),
         ("--core none --core.hidden 1", "the core none has no setting 'hidden'; it has none"),
-        ("--core lsmt", r"no such core \(did you mean 'lstm'\?\); choose gru, lstm, none"),
+        ("--core lsmt", r"no such core \(did you mean 'lstm'\?\); choose ffm, gru, .*, mamba_gru$"),
         ("--core custom", "made by Python code"),
         ("--steps 1 --steps 2", "--steps is given twice"),
         ("--steps 1 --steps 1", "--steps is given twice"),

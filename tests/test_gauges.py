@@ -149,3 +149,14 @@ def test_huge_but_finite_numbers_pass():
     rollout.reward[:] = 3e38
     assert not rollout.reward.sum().isfinite()
     gauges.check_finite_rollout(rollout)
+
+
+def test_counts_in_a_state_are_no_memory():
+    """S004-4: how many steps a window holds would outweigh what it holds, and is never stale."""
+    ppo, actor = learner(core={"name": "window", "window": 5, "hidden": 8, "heads": 2})
+    rollout = keep(actor.collect())
+    found = gauges.read(gauges.state_norms(rollout))
+    stale = float(gauges.staleness(ppo.policy, rollout))
+    rollout.states["count"] += 1000
+    assert gauges.read(gauges.state_norms(rollout)) == pytest.approx(found, nan_ok=True)
+    assert float(gauges.staleness(ppo.policy, rollout)) < 2 * max(stale, 1e-3)

@@ -13,12 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import recollect as rc
 from recollect.agent import Agent
 from recollect.config_files import read_config
 from recollect.errors import RecollectError
 from recollect.metrics import GLOSSARY
+from recollect.policy import compiled
 from recollect.runs import Run
 from recollect.storage import FILES
 from tests import doomed
@@ -42,7 +44,22 @@ EVERYTHING = SETTINGS | {
     "gauge_every": 1,
     "epochs": 2,
     "last_action_reward": True,
+    "accumulate": 2,
+    "recompute_activations": True,
+    "l2_init": 1e-3,
+    "weight_clip": 3.0,
+    "next_obs_coef": 0.1,
+    "compile": True,
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _cheap_compiler():
+    """What is captured is captured anyway; Inductor would spend half a minute on it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiled, "BACKEND", "eager")
+        yield
+    torch._dynamo.reset()
 
 
 @pytest.fixture(scope="module")

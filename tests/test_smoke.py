@@ -10,6 +10,7 @@ import torch
 import recollect as rc
 from recollect import tree
 from recollect.cores.make import known
+from recollect.policy.zoo import POLICIES
 from tests.cores.cases import CASES
 
 STEPS = 5_000
@@ -46,6 +47,16 @@ def test_every_core(core):
     )
     check(agent, start)
     assert len(agent.evaluate(episodes=8).returns) == 8
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_every_token_policy(policy):
+    """S002-8, S002-14: 5,000 steps of foraging; in few large batches, as the largest is a slow one."""
+    batches = {"num_envs": 64, "rollout": 16, "epochs": 1, "minibatches": 1}
+    agent, start = trained("forage", policy=policy, **batches)
+    check(agent, start)
+    assert agent.policy.config.encoder.tokens == policy
+    assert len(agent.evaluate(episodes=2).returns) == 2
 
 
 @pytest.mark.parametrize("name", list(CASES))

@@ -88,8 +88,8 @@ class TrainConfig:
     """What those threads share: groups of rows, or every single operation. The second is a tenth faster
     with few rows and cores to itself, and very slow as soon as another program wants one of them."""
     compile: bool = False
-    """Compile encoder, acting step and critic with torch.compile: a minute or two at the start, and faster
-    after it where networks are large. It needs a C++ compiler."""
+    """Compile encoder, acting step and critic with torch.compile, which takes a minute or two at the start
+    and a C++ compiler. docs/tuning.md says what we saw of it."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """The network: a config, or the name of one for token sets, such as "fast"."""
     ppo: PPOConfig = field(default_factory=PPOConfig)

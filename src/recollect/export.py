@@ -132,7 +132,8 @@ def _trace(module: StepModule, example: Tensors) -> ExportedProgram:
     except Exception as error:  # of many kinds, most of them private to torch
         raise RecollectError(
             f"torch.export cannot trace the agent's step: {short(error)}. An encoder, core or policy of your "
-            "own must not branch on the values of tensors: torch.where selects without a branch"
+            "own must not branch on the values of tensors, for which torch.where selects, and must take the "
+            "number of rows from x.shape[0]: len(x) fixes it"
         ) from error
     aten: Any = torch.ops.aten
     for node in program.graph.nodes:

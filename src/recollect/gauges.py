@@ -52,7 +52,7 @@ def state_norms(rollout: Rollout) -> dict[str, Tensor]:
     Only of states that experience left: that of a dead agent's row may be anything, NaN included.
     Drift compares neighbouring stored states of the same episode; NaN if there are none.
     """
-    leaves = tree.leaves(rollout.states)
+    leaves = [leaf for leaf in tree.leaves(rollout.states) if leaf.is_floating_point()]  # no counts
     if not leaves:
         return {}
     lived = _lived(rollout)
@@ -90,6 +90,8 @@ def staleness(policy: Policy, rollout: Rollout, rows: int = 8) -> Tensor:
     died = ~_lived(rollout)[:, some]
     gap = size = torch.zeros((), device=died.device)
     for fresh, stored in zip(tree.leaves(tree.stack(states)), tree.leaves(rollout.states)):
+        if not stored.is_floating_point():  # a count is never stale
+            continue
         stored = stored[:, some].float()
         gap = gap + _squares(fresh.float() - stored).masked_fill(died, 0)[1:].sum()
         size = size + _squares(stored).masked_fill(died, 0)[1:].sum()

@@ -66,28 +66,30 @@ class Pieces:
 
     def total(self, which: Tensor, name: str) -> Tensor:
         """The sum of ``data[name]`` over the steps of the pieces ``which`` [M]."""
-        which = which.cpu()
-        begin, sizes = self.begin[which], self.sizes[which]
-        owner = torch.arange(len(which)).repeat_interleave(sizes)  # [S]: the piece of each step
-        step = torch.arange(len(owner)) - (sizes.cumsum(0) - sizes)[owner]  # [S]: which of its steps
-        source = begin[owner] + step * self.rows
+        _, _, source = self._steps(which.cpu())
         return self.data[name].index_select(0, source.to(self.valid.device)).sum()
 
     def take(self, which: Tensor) -> Chunks:
         """The pieces ``which`` [M] int64, packed into columns."""
         which = which.cpu()
-        begin, sizes, carried = self.begin[which], self.sizes[which], self.is_carried[which]
-        column, offset = pack(sizes.tolist(), carried.tolist())
+        sizes = self.sizes[which]
+        column, offset = pack(sizes.tolist(), self.is_carried[which].tolist())
         length, count = int(sizes.max()), int(column.max()) + 1
-        owner = torch.arange(len(which)).repeat_interleave(sizes)  # [S]: the piece of each step
-        step = torch.arange(len(owner)) - (sizes.cumsum(0) - sizes)[owner]  # [S]: which of its steps
+        owner, step, place = self._steps(which)
         cell = (offset[owner] + step) * count + column[owner]  # [S]: where it goes in [L, C]
         source = torch.zeros(length * count, dtype=torch.int64)
-        source[cell] = begin[owner] + step * self.rows
+        source[cell] = place
         is_padding = torch.ones(length * count, dtype=torch.bool)
         is_padding[cell] = False
         device = self.valid.device
         return self._gather(source.to(device), is_padding.to(device), length, self._heads(which, column))
+
+    def _steps(self, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of all steps [S] of the pieces ``which``: whose of them, the how manieth there, and t * B + b."""
+        sizes = self.sizes[which]
+        owner = torch.arange(len(which)).repeat_interleave(sizes)
+        step = torch.arange(len(owner)) - (sizes.cumsum(0) - sizes)[owner]
+        return owner, step, self.begin[which][owner] + step * self.rows
 
     def _gather(self, source: Tensor, is_padding: Tensor, length: int, state: State) -> Chunks:
         """Columns of the steps ``source`` [L * C], zeros where ``is_padding`` [L * C]."""

@@ -46,9 +46,10 @@ def with_fields(part: str, config: Any, fields: dict[str, Setting]) -> Any:
     for head, settings in inner.items():
         value = getattr(config, head)
         if isinstance(value, tuple):
-            new: Any = _each_with_fields(f"{part}, {head}", config.parts(), settings)
+            new: Any = _each_with_fields(f"{part}: {head}", config.parts(), settings)
         else:
-            new = _inner_with_fields(f"{part}, {head}", value, settings)
+            whole = getattr(config, "part", None)  # a name stands for a config of the whole's width
+            new = _inner_with_fields(f"{head} of {part}", value if whole is None else whole(), settings)
         config = dataclasses.replace(config, **{head: new})
     return config
 
@@ -60,12 +61,12 @@ def _each_with_fields(part: str, cores: list[Any], settings: dict[str, Setting])
         number, _, rest = name.partition(".")
         if not number.isdecimal() or int(number) >= len(cores) or not rest:
             raise ConfigError(
-                f"{setting.where}: {part} are numbered from 0 to {len(cores) - 1}, such as "
+                f"{setting.where}: {part} has numbers from 0 to {len(cores) - 1}, such as "
                 f"{as_written('core.cores.0.hidden', setting)}"
             )
         by_number.setdefault(int(number), {})[rest] = setting
     return tuple(
-        _inner_with_fields(f"{part} {i}", core, by_number[i]) if i in by_number else core
+        _inner_with_fields(f"{part}[{i}]", core, by_number[i]) if i in by_number else core
         for i, core in enumerate(cores)
     )
 

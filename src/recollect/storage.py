@@ -35,8 +35,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from recollect import plain
-from recollect.algos.ppo import PPO
-from recollect.algos.regularise import Origin
 from recollect.config import TrainConfig
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.policy.policy import Policy, PolicyConfig
@@ -44,10 +42,6 @@ from recollect.policy.policy import Policy, PolicyConfig
 FORMAT = 1
 TENSORS = ("weights.safetensors", "optimizer.safetensors", "trainer.safetensors")
 FILES = ("agent.json", *TENSORS)
-RNG = "minibatches:rng"
-"""The key of the learner's random stream among the optimiser's tensors."""
-OWN = "weight"
-"""``PARAMETER:weight`` is a weight that the learner has besides the policy's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +63,7 @@ class Learned:
     updates: int = 0
     """Rollouts learned from."""
     optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
-    """See ``learner_tensors``; empty for an agent that was never trained."""
+    """See ``recollect.learner_state``; empty for an agent that was never trained."""
     trainer: TrainerState | None = None
     """Only in the checkpoints of a run."""
 
@@ -254,50 +248,6 @@ def load_weights(policy: Policy, saved: Saved) -> None:
             "settings?"
         )
     policy.load_state_dict(tensors)
-
-
-def load_learner(learner: PPO, learned: Learned) -> None:
-    """Continue with the saved optimiser and random stream, if there are any."""
-    learner.updates = learned.updates
-    for name, parameter in learner.named_parameters():
-        state = {
-            key: learned.optimizer[f"{name}:{key}"].to(parameter.device, copy=True)
-            for key in ("step", "exp_avg", "exp_avg_sq")
-            if f"{name}:{key}" in learned.optimizer
-        }
-        for key, value in state.items():
-            # Adam's kernel trusts their sizes: it would write into memory that is not theirs.
-            if value.dtype != parameter.dtype or value.shape != (() if key == "step" else parameter.shape):
-                raise ConfigError(
-                    f"the saved optimiser does not fit this policy: {key} of {name} is {value.dtype} "
-                    f"{tuple(value.shape)}; was it saved with another network?"
-                )
-        if state:
-            learner.optimizer.state[parameter] = state
-        own = learned.optimizer.get(f"{name}:{OWN}")
-        if own is not None:
-            with torch.no_grad():
-                parameter.copy_(own)
-    if learner.config.is_anchored:
-        learner.origin = Origin.from_tensors(learner.policy, learned.optimizer)
-    rng = learned.optimizer.get(RNG)
-    # A generator of another kind of device cannot go on with it: then the seed begins anew.
-    if rng is not None and rng.shape == learner.generator.get_state().shape:
-        learner.generator.set_state(rng)
-
-
-def learner_tensors(learner: PPO) -> dict[str, torch.Tensor]:
-    """What ``load_learner`` needs: Adam's moments by parameter, the random stream, initial weights."""
-    names = {id(p): name for name, p in learner.named_parameters()}
-    moments = {
-        f"{names[id(parameter)]}:{key}": value
-        for parameter, state in learner.optimizer.state.items()
-        for key, value in state.items()
-    }
-    start = {} if learner.origin is None else learner.origin.tensors()
-    policy = {id(p) for p in learner.policy.parameters()}
-    own = {f"{name}:{OWN}": p.detach() for name, p in learner.named_parameters() if id(p) not in policy}
-    return moments | start | own | {RNG: learner.generator.get_state()}
 
 
 def write_atomically(file: Path, text: str) -> None:

@@ -17,10 +17,11 @@ from recollect import tree
 from recollect.algos.next_obs import KNOWN, TARGET, NextObs
 from recollect.algos.ppo import PPO
 from recollect.errors import ConfigError
+from recollect.learner_state import learner_tensors, load_learner
 from recollect.policy.policy import PolicyConfig
 from recollect.rollout import Chunks
 from recollect.spaces import sample
-from recollect.storage import Learned, learner_tensors, load_learner
+from recollect.storage import Learned
 from tests.algos.ppo_setup import SMALL, learner, same, weights
 from tests.helpers import GYM_WORLDS, ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
 

@@ -35,8 +35,11 @@ def build(name, dtype=torch.float64):
     return core
 
 
-def draw(core, T, B, seed, dtype=torch.float64, chance=0.3):
-    """x [T, B, D], a random state and first [T, B]; x and the state want gradients."""
+def draw(core, T, B, seed, dtype=torch.float64, chance=0.3, fewest=0):
+    """x [T, B, D], a random state and first [T, B]; x and the state want gradients.
+
+    Counts in the state, of what a memory holds, are ``fewest`` to 3: with 0, what it holds does not matter.
+    """
     generator = torch.Generator().manual_seed(seed)
 
     def normal(*shape):
@@ -45,7 +48,7 @@ def draw(core, T, B, seed, dtype=torch.float64, chance=0.3):
     def leaf_like(leaf):
         if leaf.is_floating_point():
             return normal(B, *leaf.shape[1:])
-        return torch.randint(0, 4, (B, *leaf.shape[1:]), generator=generator, dtype=leaf.dtype)  # a count
+        return torch.randint(fewest, 4, (B, *leaf.shape[1:]), generator=generator, dtype=leaf.dtype)
 
     state = tree.map(leaf_like, core.initial_state(1))
     return normal(T, B, D), state, torch.rand(T, B, generator=generator) < chance
@@ -168,7 +171,7 @@ def test_states_at_equals_stepping(name):
 def test_rows_are_independent(name):
     """S001-26: another row's input, state and resets change nothing in this one."""
     core = build(name)
-    x, state, first = draw(core, 7, 4, 11)
+    x, state, first = draw(core, 7, 4, 11, fewest=1)
     y, end = core.unroll(x, state, first)
     keep = torch.tensor([0, 1, 3])
     (gradient,) = torch.autograd.grad(y[:, keep].sum(), x)
@@ -189,7 +192,7 @@ def test_rows_are_independent(name):
 def test_nothing_crosses_a_reset(name):
     """S004-3, S002-3: what comes after a reset has no gradient from before it, exactly; inside it has."""
     core = build(name)
-    x, state, _ = draw(core, 9, 3, 2)
+    x, state, _ = draw(core, 9, 3, 2, fewest=1)
     first = torch.zeros(9, 3, dtype=torch.bool)
     first[4, 1] = True
     y, end = core.unroll(x, state, first)
@@ -208,7 +211,7 @@ def test_nothing_crosses_a_reset(name):
 def test_first_resets_that_row_to_the_initial_state(name):
     """S000-7, S001-26: after a reset the row is as in a fresh episode; its neighbours go on."""
     core = build(name)
-    x, state, _ = draw(core, 6, 3, 3)
+    x, state, _ = draw(core, 6, 3, 3, fewest=1)
     none = torch.zeros(6, 3, dtype=torch.bool)
     first = none.clone()
     first[3, 1] = True
@@ -225,7 +228,7 @@ def test_first_resets_that_row_to_the_initial_state(name):
 def test_nan_before_a_reset_stays_there(name, T):
     """Resets select, never multiply: a NaN that ``first`` throws away reaches no value, no gradient."""
     core = build(name)
-    x, state, first = draw(core, T, 4, 4)
+    x, state, first = draw(core, T, 4, 4, fewest=1)
     first[0] = torch.tensor([True, False, True, False])
     poisoned = tree.map(lambda leaf: poison(leaf.detach(), first[0].nonzero().squeeze(1)), state)
     for leaf in floats(poisoned):
@@ -242,7 +245,7 @@ def test_nan_in_the_middle_does_not_pass_the_next_reset(name):
     """The same for a row that is NaN from its start until a reset inside the sequence."""
     for dtype in (torch.float64, torch.float32):
         core = build(name, dtype)
-        x, state, _ = draw(core, 6, 3, 6, dtype)
+        x, state, _ = draw(core, 6, 3, 6, dtype, fewest=1)
         first = torch.zeros(6, 3, dtype=torch.bool)
         first[3, 1] = True
         poisoned = tree.map(lambda leaf: poison(leaf, torch.tensor([1])), state)

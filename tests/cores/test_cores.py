@@ -9,7 +9,22 @@ import torch
 from torch import nn
 
 from recollect import tree
-from recollect.cores import CORES, GRU, LSTM, Core, GRUConfig, LSTMConfig, NoneConfig, make_core
+from recollect.cores import (
+    CORES,
+    GRU,
+    LSTM,
+    Core,
+    FFMConfig,
+    GRUConfig,
+    LSTMConfig,
+    MinGRUConfig,
+    MinLSTMConfig,
+    NoneConfig,
+    PMMConfig,
+    SLSTMConfig,
+    StackConfig,
+    make_core,
+)
 from recollect.cores.kernels import lstm_onednn
 from recollect.cores.kernels.lstm import lstm
 from recollect.cores.kernels.segments import cut, start
@@ -135,6 +150,12 @@ def test_biases_at_the_start():
         lambda: LSTMConfig(forget_bias=float("nan")),
         lambda: GRUConfig(hidden=True),
         lambda: GRUConfig(chrono=0.5),
+        lambda: MinGRUConfig(chrono=None),
+        lambda: MinLSTMConfig(chrono=None),
+        lambda: FFMConfig(chrono=None),
+        lambda: SLSTMConfig(forget_bias="much"),
+        lambda: PMMConfig(erase_bias=None),
+        lambda: StackConfig(cores=5),
         lambda: make_core("lstm", 0),
         lambda: make_core(3, 4),
         lambda: make_core(LSTMConfig, 4),

@@ -14,7 +14,7 @@ import torch
 
 import recollect as rc
 from recollect import tree, workers
-from recollect.cores import CORES, PRESETS, make_core
+from recollect.cores import CORES, PRESETS, Core, make_core
 from recollect.export import export_agent
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import HeadConfig
@@ -190,3 +190,29 @@ def test_every_core_can_be_exported(name, kind, tmp_path):
     assert [part["input"] for part in about["state"]] == [leaf_name for leaf_name, _ in leaves]
     for leaf_name, leaf in leaves:
         assert types[leaf_name] == str(leaf.dtype).removeprefix("torch.")
+
+
+class Swapped(Core):
+    """Two counters; ``_unroll`` gives them back in another order than it got them."""
+
+    def __init__(self):
+        super().__init__(1, 1)
+
+    def initial_state(self, batch):
+        return {"slow": torch.zeros(batch, 1), "fast": torch.zeros(batch, 1)}
+
+    def _step(self, x, state):
+        return x, {"fast": state["fast"] + 2, "slow": state["slow"] + 1}
+
+    def _unroll(self, x, state, first):
+        for t in range(len(x)):
+            _, state = self._step(x[t], self.reset(state, first[t]))
+        return x, state
+
+
+def test_a_state_is_matched_by_name_not_by_order():
+    """S004-4: a dict that comes back with its keys in another order holds the same memories."""
+    core = Swapped()
+    x, first = torch.zeros(4, 2, 1), torch.zeros(4, 2, dtype=torch.bool)
+    _, end = core.unroll(x, core.initial_state(2), first)
+    assert {name: leaf[0].item() for name, leaf in end.items()} == {"slow": 4, "fast": 8}

@@ -9,7 +9,7 @@ import torch
 
 from recollect import tree
 from recollect.cores import MambaConfig
-from recollect.cores.kernels import causal_conv, selective_scan
+from recollect.cores.kernels import selective_scan
 from recollect.errors import ConfigError
 from tests.reference.mamba import mamba
 
@@ -82,7 +82,6 @@ def test_blocks_and_chunks_join(chance, monkeypatch):
     """S002-23: many blocks of rows and chunks of time, the last of each smaller, against the equations."""
     monkeypatch.setattr(selective_scan, "ROWS", 3)
     monkeypatch.setattr(selective_scan, "STEPS", 4)
-    monkeypatch.setattr(causal_conv, "ROWS", 3)
     torch.manual_seed(1)
     core = MambaConfig(hidden=3, d_state=2, expand=2).build(2).double()
     x = torch.randn(14, 7, 2, dtype=torch.float64, requires_grad=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 
 from recollect import tree
 from recollect.cores import MLSTMConfig
-from recollect.cores.kernels import causal_conv, matrix_memory
+from recollect.cores.kernels import matrix_memory
 from recollect.errors import ConfigError
 from tests.reference.mlstm import mlstm
 
@@ -49,7 +51,6 @@ def test_blocks_and_chunks_join(chance, monkeypatch):
     """S002-23: many blocks of rows and chunks of time, the last of each smaller, against the equations."""
     monkeypatch.setattr(matrix_memory, "ROWS", 3)
     monkeypatch.setattr(matrix_memory, "STEPS", 4)
-    monkeypatch.setattr(causal_conv, "ROWS", 3)
     torch.manual_seed(1)
     core = MLSTMConfig(hidden=6, heads=2, forget_max=2.0).build(2).double()
     x = torch.randn(14, 7, 2, dtype=torch.float64, requires_grad=True)
@@ -179,3 +180,16 @@ def test_config_is_checked(wrong, word):
     """The message names the field and what it needs."""
     with pytest.raises(ConfigError, match=word):
         MLSTMConfig(**wrong)
+
+
+@torch.no_grad()
+def test_closed_gates_lose_no_precision():
+    """S002-23: sums of log f are large where gates close, and their differences must not suffer."""
+    torch.manual_seed(0)
+    core = MLSTMConfig().build(16)
+    core.in_proj.bias[-core.config.heads :] = -60.0  # the forget gates
+    x, first = torch.randn(64, 4, 16), torch.zeros(64, 4, dtype=torch.bool)
+    single, _ = core.unroll(x, core.initial_state(4), first)
+    exact = copy.deepcopy(core).double()
+    double, _ = exact.unroll(x.double(), exact.initial_state(4), first)
+    torch.testing.assert_close(single.double(), double, atol=2e-5, rtol=0)

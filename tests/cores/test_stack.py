@@ -9,7 +9,7 @@ from recollect import tree
 from recollect.cli.flags import parse_config
 from recollect.config import TrainConfig
 from recollect.config_files import config_text, read_config
-from recollect.cores import CORES, PRESETS, GRUConfig, LSTMConfig, StackConfig, make_core
+from recollect.cores import CORES, PRESETS, GRUConfig, LSTMConfig, PMMConfig, StackConfig, make_core
 from recollect.cores.make import as_config, as_mapping, known
 from recollect.errors import ConfigError
 from recollect.plain import config_from_json, config_to_json, policy_config_from_json
@@ -47,6 +47,25 @@ def test_names_take_the_width_of_the_stack():
         "1.0": ((1, 5), torch.float32),
         "1.1": ((1, 5), torch.float32),
     }
+
+
+def test_a_part_that_says_nothing_of_its_width_has_that_of_the_whole():
+    """However it is written: as a name, a mapping, or by a flag of its own."""
+    for cores in (("gru",), ({"name": "gru", "chrono": 10},)):
+        assert StackConfig(cores=cores, hidden=7).parts()[0].hidden == 7
+    assert PMMConfig(hidden=7, controller={"name": "gru", "chrono": 10}).part().hidden == 7
+    assert PMMConfig(hidden=7, controller={"name": "gru", "hidden": 5}).part().hidden == 5
+    core = core_of(
+        "--core", "pmm", "--core.hidden", "7", "--core.controller", "gru", "--core.controller.chrono", "9"
+    )
+    assert core.controller == GRUConfig(hidden=7, chrono=9)
+
+
+@pytest.mark.parametrize("part", [5, None, 1.5])
+def test_a_part_that_is_no_core(part):
+    for config in (PMMConfig(controller=part), StackConfig(cores=("gru", part))):
+        with pytest.raises(ConfigError, match=r"(controller|cores\[1\]) is .*needs a core: a name"):
+            make_core(config, 3)
 
 
 def test_reaching_reaches_the_parts():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from recollect.algos.ppo import PPO
 from recollect.policy.normalise import PopArt
 from tests.mutants import proofs
+from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
 from tests.mutants.data_bugs import LAYOUT, LOSSES
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Mutant
@@ -40,4 +41,4 @@ STOPPED = [
 ]
 """Those that the run itself must notice: its gauge raises AlignmentError."""
 
-MUTANTS = [*RESETS, *STARTS, *BOOTSTRAPS, *LAYOUT, *BURN_IN, *LOSSES]
+MUTANTS = [*RESETS, *STARTS, *BOOTSTRAPS, *LAYOUT, *BURN_IN, *LOSSES, *WALLS, *PADS, *OPTIONS]

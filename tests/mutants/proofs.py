@@ -16,6 +16,8 @@ from recollect.errors import RecollectError
 from recollect.policy.distributions import TanhGaussian
 from recollect.returns import gae
 from tests import test_actor, test_gradients, test_master, test_refresh, test_returns, test_rollout
+from tests.algos import test_accumulation, test_next_obs
+from tests.cores import test_conformance, test_mamba, test_scan
 from tests.helpers import (
     ScriptedEnv,
     TensorWorld,
@@ -24,6 +26,7 @@ from tests.helpers import (
     make_actor,
     make_policy,
 )
+from tests.policy import test_zoo
 
 T = 23
 LSTM = LSTMConfig(hidden=16)
@@ -217,3 +220,26 @@ constant_reward = functools.partial(
 both_flags = functools.partial(test_returns.test_edges, (0, 0, 1), (0, 0, 1), [1 + 7, 1 + 7, 1])
 refreshed = functools.partial(test_refresh.test_refresh_equals_a_replay_from_scratch, LSTM, TensorWorld)
 recomputed = functools.partial(test_refresh.test_recomputed_advantages_equal_gae_from_scratch, TensorWorld)
+short_window = functools.partial(test_mamba.test_window_stops_at_a_reset, 1)
+poisoned_scan = functools.partial(test_scan.test_nothing_passes_a_wall, False, torch.float64, float("nan"), 4)
+parts = functools.partial(test_accumulation.test_parts_are_the_whole, "arena", "chunks", torch.float64, 1e-10)
+predicted = functools.partial(test_next_obs.test_which_steps_predict, "tensors")
+
+
+@functools.cache
+def wall(core: str) -> functools.partial[None]:
+    """Nothing crosses a reset of this core."""
+    return functools.partial(test_conformance.test_nothing_crosses_a_reset, core)
+
+
+@functools.cache
+def poisoned(core: str, steps: int) -> functools.partial[None]:
+    """A NaN that a reset of this core throws away stays there."""
+    return functools.partial(test_conformance.test_nan_before_a_reset_stays_there, core, steps)
+
+
+def pads() -> None:
+    """A token policy says the same with more padding, whatever stands in it."""
+    policy, obs = test_zoo.make("latent_attn_tiny").double(), test_zoo.batch(2)
+    more = torch.cat([obs, torch.tensor([255, 3, 7], dtype=torch.uint8).expand(2, 5, 3)], 1)
+    test_zoo.same(test_zoo.says(policy, more), test_zoo.says(policy, obs))

@@ -107,6 +107,9 @@ def test_states_keep_their_dtype(bf16, core, name):
     assert tree.spec(start) == tree.spec(stepped) == tree.spec(unrolled)
     assert acted.value.dtype == value.dtype == dist.log_prob(acted.action[None]).dtype == torch.float32
     torch.testing.assert_close(value[0], acted.value, atol=1e-2, rtol=0)
+    # The head too: in bfloat16 it would differ from what the learner computes.
+    log_prob = dist.log_prob(tree.map(lambda leaf: leaf[None], acted.action))[0]
+    torch.testing.assert_close(log_prob, acted.log_prob, atol=1e-5 if name == "fp32" else 5e-2, rtol=0)
 
 
 def test_the_tolerance_is_the_precision_s():

@@ -79,7 +79,7 @@ class NextObs(nn.Module):
         self.sizes = [leaf.size for leaf in self.leaves.values()]
         weight = policy.critic.weight
         with torch.random.fork_rng(devices=[]):  # nobody else's random numbers change because of this
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)
             self.hidden = mlp(inputs, (HIDDEN,), "silu")
             self.last = nn.Linear(HIDDEN, sum(self.sizes))
             orthogonal(self.last, 0.01)

@@ -194,10 +194,14 @@ class PPOConfig:
             )
         chunks = self.sequences(rows)
         if chunks < self.minibatches:
-            raise ConfigError(
-                f"{rows} rows x {chunks // rows} chunks a rollout make {chunks} chunks, too few for "
+            made = (
+                f"{rows} rows make as few as {chunks} pieces of episodes, too few for {self.minibatches} "
+                "minibatches: raise num_envs, or lower minibatches"
+                if self.batching == "episodes"
+                else f"{rows} rows x {chunks // rows} chunks a rollout make {chunks} chunks, too few for "
                 f"{self.minibatches} minibatches: raise num_envs, or lower chunk or minibatches"
             )
+            raise ConfigError(made)
         smallest = chunks // self.minibatches
         if smallest < self.accumulate:
             raise ConfigError(

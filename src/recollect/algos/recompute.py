@@ -69,6 +69,7 @@ def _piece(policy: Policy, obs: Tree, action: Tree, state: State, first: Tensor)
         start = tree.from_leaves(state, leaves[len(seen) :])
         kept: list[Tensor] = []
         dist, value, after = policy.unroll(tree.from_leaves(obs, leaves[: len(seen)]), start, first, kept)
+        after = tree.map(lambda _, leaf: leaf, state, after)  # a core's dict may have another order
         return dist.log_prob(action), dist.entropy(), value, *kept, *tree.leaves(after)
 
     weights = [p for p in policy.parameters() if p.requires_grad]

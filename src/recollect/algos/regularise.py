@@ -12,11 +12,13 @@ to where little gradient flows:
 The paper's s is 1 / sqrt(fan-in), because its layers are drawn uniformly from +- that. Ours are not
 all: action heads begin a hundred times smaller, gates' biases larger. So s is
 
-* for matrices and kernels: 1 / sqrt(fan-in), or the largest weight that they began with if that is more;
-* for vectors (biases, gains, learned initial states): the largest s of the matrices of the same module,
-  or the largest entry that they began with if that is more; 1 for a vector of zeros that is alone.
+* for matrices, kernels and learned initial states: 1 / sqrt(fan-in), or the largest weight that they began
+  with if that is more;
+* for vectors (biases, gains): the largest s of the matrices of the same module, or the largest entry that
+  they began with if that is more; 1 for a vector of zeros that is alone.
 
-With kappa >= 1 nothing is clipped at the start.
+With kappa >= 1 nothing is clipped at the start. The critic's last layer is left alone if its values are
+normalised (PopArt): its weights are then in units of the returns' spread, and those move.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ class Origin:
 
     def __init__(self, network: nn.Module, start: dict[str, Tensor] | None = None):
         """``start``: the weights by name; those of ``network`` now if None."""
-        self._now = {name: p for name, p in network.named_parameters() if p.requires_grad}
+        self._now = anchored(network)
         self.start = {name: p.detach().clone() for name, p in self._now.items()} if start is None else start
         self._bounds = bounds(network, self.start)
         self._count = sum(p.numel() for p in self._now.values())
@@ -43,7 +45,7 @@ class Origin:
     @classmethod
     def from_tensors(cls, network: nn.Module, tensors: dict[str, Tensor]) -> Origin | None:
         """What ``tensors`` returned, found among others; None if it is not there."""
-        named = {n: p for n, p in network.named_parameters() if p.requires_grad}
+        named = anchored(network)
         start = {n: tensors[f"{n}:{START}"] for n in named if f"{n}:{START}" in tensors}
         if not start:
             return None
@@ -74,6 +76,16 @@ class Origin:
             outside.append((parameter.abs() > limit).sum())
             parameter.clamp_(-limit, limit)
         return torch.stack(outside).sum() / self._count
+
+
+def anchored(network: nn.Module) -> dict[str, nn.Parameter]:
+    """The weights that are held near their start; see the module's docstring."""
+    in_moving_units = "critic." if getattr(network, "value_norm", None) is not None else None
+    return {
+        name: parameter
+        for name, parameter in network.named_parameters()
+        if parameter.requires_grad and not (in_moving_units and name.startswith(in_moving_units))
+    }
 
 
 def bounds(network: nn.Module, start: dict[str, Tensor]) -> dict[str, float]:

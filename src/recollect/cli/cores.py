@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import json
+import re
 import textwrap
 from collections.abc import Iterator
 from typing import Any
@@ -92,7 +93,7 @@ def _sized(config: Any, hidden: int | None) -> Any:
 def headline(config: Any) -> str:
     """What the core's module says that it is: the first sentence."""
     text = " ".join((inspect.getmodule(config).__doc__ or "").split("\n\n")[0].split())  # pyright: ignore
-    return text.partition(". ")[0].rstrip(".")
+    return re.split(r"(?<!al)\. ", text)[0].rstrip(".")  # not at "et al. "
 
 
 def _table(sizes: dict[str, Any], input_size: int, width: int) -> Iterator[tuple[str, str | None]]:
@@ -143,7 +144,7 @@ def _story(
     fields = field_docs.cores()[name].fields
     for field in fields:
         flag = f"--core.{field.name.replace('_', '-')}"
-        yield f"  {flag} {getattr(config, field.name)}", None
+        yield f"  {flag} {_written(getattr(config, field.name))}", None
         for line in textwrap.wrap(field.doc, width - 6):
             yield f"      {line}", "dim"
     if not fields:
@@ -158,6 +159,13 @@ def _story(
     yield "Train with it", "bold"
     yield f"  recollect train delayed-cue --core {name}", None
     yield f'  python: rc.train("delayed-cue", core="{name}")', None
+
+
+def _written(value: Any) -> str:
+    """A value as a flag takes it."""
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def _bytes(count: int) -> str:

@@ -86,19 +86,25 @@ def _headline(task: type[Task]) -> str:
 
 def _sizes(task: type[Task], width: int) -> Iterator[tuple[str, str | None]]:
     """One line for each size: its options and what they lead to."""
-    yield f"  {'size':<8}{'options':<20}{'steps':>5}{'best':>6}{'alone':>8}  preset", "dim"
-    for size in _size_names(task) or [""]:
-        made = _made(task, size)
+    sizes = {size: _made(task, size) for size in _size_names(task) or [""]}
+    wide = max(20, *(len(_options(task, made)) + 2 for made in sizes.values()))
+    yield f"  {'size':<8}{'options':<{wide}}{'steps':>5}{'best':>6}{'alone':>8}  preset", "dim"
+    for size, made in sizes.items():
         mark = "*" if size and size == _defaults(task)["size"] else ""
-        options = " ".join(f"{name} {getattr(made, name)}" for name in _defaults(task) if name != "size")
+        options = _options(task, made)
         head = (
-            f"  {size + mark or '-':<8}{options or 'none':<20}{made.horizon:>5}{_number(made.max_return):>6}"
-            f"{_number(made.memoryless_return):>8}  "
+            f"  {size + mark or '-':<8}{options or 'none':<{wide}}{made.horizon:>5}"
+            f"{_number(made.max_return):>6}{_number(made.memoryless_return):>8}  "
         )
         words = textwrap.wrap(_preset(task, size), max(width - len(head), 12))
         yield head + words[0], None
         for word in words[1:]:
             yield " " * len(head) + word, None
+
+
+def _options(task: type[Task], made: Task) -> str:
+    """Such as ``length 3 delay 10``."""
+    return " ".join(f"{name} {getattr(made, name)}" for name in _defaults(task) if name != "size")
 
 
 def _size_names(task: type[Task]) -> list[str]:

@@ -76,7 +76,8 @@ class Core(nn.Module, ABC):
 
         def group(x: Tensor, first: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
             y, end = self._unroll(x, tree.from_leaves(state, leaves), first)
-            return y, *tree.leaves(end)
+            # In the order of ``state``: a dict may come back with its keys in another one.
+            return y, *tree.leaves(tree.map(lambda _, leaf: leaf, state, end))
 
         y, *end = workers.side_by_side(group, (x, first), tuple(tree.leaves(state)), self.parameters)
         return y, tree.from_leaves(state, end)

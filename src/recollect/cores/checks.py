@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
@@ -17,15 +19,23 @@ def check_size(owner: object, **sizes: int) -> None:
             )
 
 
-def check_chrono(owner: object, chrono: int | None) -> None:
-    """Raise unless ``chrono`` is None or a number of steps of at least 2."""
-    if chrono is None:
+def check_chrono(owner: object, chrono: int | None, *, optional: bool = True) -> None:
+    """Raise unless ``chrono`` is a number of steps of at least 2, or None where that is ``optional``."""
+    if chrono is None and optional:
         return
     if isinstance(chrono, bool) or not isinstance(chrono, int) or chrono < 2:
+        more = ", or None for the plain initialisation" if optional else ""
         raise ConfigError(
             f"{type(owner).__name__}: chrono is {chrono!r}; it is the longest time to remember, in "
-            "steps, so a whole number of at least 2, or None for the plain initialisation"
+            f"steps, so a whole number of at least 2{more}"
         )
+
+
+def check_finite(owner: object, **numbers: float) -> None:
+    """Raise unless every number is one, and finite."""
+    for name, number in numbers.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise ConfigError(f"{type(owner).__name__}: {name} is {number!r}; it needs a finite number")
 
 
 @torch.no_grad()

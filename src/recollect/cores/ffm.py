@@ -8,11 +8,11 @@
 A trace fades at its own speed; its contexts turn at theirs, by which the time of what was seen can be told.
 
 Why this one beside the LRU: its authors, who also made POPGym, report it ahead of the GRU, which had led
-their comparison of thirteen memories there, and of the other linear ones, with one setting for all
-tasks; its state is small (256 numbers by default); and it runs on the same scan as the others here. Of the
-alternatives, S5 is at heart the recurrence of the LRU, which is here, in another parametrisation; and
-Stable Hadamard Memory, which its authors report ahead of this one on the hardest of those tasks, carries a
-matrix for every row through every step.
+their comparison of thirteen memories there, without another change to the agent; its state is small (256
+numbers by default); and it runs on the same scan as the others here. Of the alternatives, S5 is at heart the
+recurrence of the LRU, which is here, in another parametrisation; and Stable Hadamard Memory (Le et al. 2024),
+which its authors report ahead of this one on POPGym, carries a full matrix for every row and draws a part of
+its update at random in every step, which acting and learning would have to share.
 
 Chosen here: alpha and omega are kept as logarithms, so that Adam changes them by shares, not by
 amounts that a long memory would not survive; time constants and periods are spread evenly on a logarithmic
@@ -49,7 +49,7 @@ class FFMConfig:
 
     def __post_init__(self) -> None:
         check_size(self, hidden=self.hidden, trace=self.trace, context=self.context)
-        check_chrono(self, self.chrono)
+        check_chrono(self, self.chrono, optional=False)
 
     def reaching(self, steps: int) -> FFMConfig:
         """With traces that last for up to twice ``steps`` steps."""

@@ -9,9 +9,9 @@ lambda starts on a ring, evenly by area: |lambda|^2 uniform between r_min^2 and 
 up to ``max_phase``. gamma starts at log sqrt(1 - |lambda|^2), so that h has the scale of x whatever the
 memory.
 
-Chosen here: where theirs goes on with a gated linear unit, a skip connection and a layer norm, this one
-core ends in the gate and norm of ``recollect.cores.readout``, whose F and V are C and D (Re(C h) is
-F (Re h, Im h)).
+Chosen here: where theirs stands in a block, with a norm before it and a gated linear unit and a skip
+connection behind it, this one core ends in the gate and norm of ``recollect.cores.readout``, whose F and V
+are C and D (Re(C h) is F (Re h, Im h)).
 """
 
 from __future__ import annotations

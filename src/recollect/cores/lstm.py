@@ -9,7 +9,6 @@ recurrence itself has sigmoids and tanh to keep it in bounds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,11 +19,10 @@ from torch import Tensor, nn
 
 from recollect import workers
 from recollect.cores.base import Core
-from recollect.cores.checks import check_chrono, check_size, chrono_bias, init_gates
+from recollect.cores.checks import check_chrono, check_finite, check_size, chrono_bias, init_gates
 from recollect.cores.kernels import cudnn, lstm_onednn
 from recollect.cores.kernels.lstm import lstm
 from recollect.cores.kernels.segments import Segments, cut, start
-from recollect.errors import ConfigError
 
 LSTMState = tuple[Tensor, Tensor]
 """(h, c), each [B, layers, hidden]."""
@@ -50,8 +48,7 @@ class LSTMConfig:
     def __post_init__(self) -> None:
         check_size(self, hidden=self.hidden, layers=self.layers)
         check_chrono(self, self.chrono)
-        if not math.isfinite(self.forget_bias):
-            raise ConfigError(f"LSTMConfig: forget_bias is {self.forget_bias!r}; it needs a finite number")
+        check_finite(self, forget_bias=self.forget_bias)
 
     def reaching(self, steps: int) -> LSTMConfig:
         """With gates that start open for ``steps`` steps."""

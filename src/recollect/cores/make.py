@@ -42,8 +42,11 @@ def core_config(name: str) -> CoreConfig:
     return known[name]()
 
 
-def as_config(spec: Any) -> Any:
-    """``spec`` itself, but for a mapping ``{"name": "gru", "hidden": 64}``, which becomes a config."""
+def as_config(spec: Any, hidden: int | None = None) -> Any:
+    """``spec`` itself, but for a mapping ``{"name": "gru", "hidden": 64}``, which becomes a config.
+
+    ``hidden``: the width of the core that it is a part of, for a mapping that says nothing about its own.
+    """
     if not isinstance(spec, Mapping):
         return spec
     fields = dict(spec)
@@ -60,7 +63,31 @@ def as_config(spec: Any) -> Any:
                 f"it has {', '.join(names) or 'none'}"
             )
     values = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
+    if "hidden" not in values:
+        start = widened(start, hidden)
     return dataclasses.replace(start, **values)
+
+
+def part_config(spec: Any, hidden: int) -> Any:
+    """What a part of a core of this width is made from: a name stands for a config as wide as the whole."""
+    return widened(core_config(spec), hidden) if isinstance(spec, str) else spec
+
+
+def widened(config: Any, hidden: int | None) -> Any:
+    """The config with this width, if it has one and one is asked for."""
+    has_width = hidden is not None and any(field.name == "hidden" for field in dataclasses.fields(config))
+    return dataclasses.replace(config, hidden=hidden) if has_width else config
+
+
+def check_part(owner: object, field: str, spec: Any) -> None:
+    """Raise unless ``spec`` is something that a core can be made from."""
+    if isinstance(spec, str):
+        core_config(spec)  # raises for an unknown name
+    elif not isinstance(spec, CoreConfig) and not callable(spec):
+        raise ConfigError(
+            f"{type(owner).__name__}: {field} is {spec!r}; it needs a core: a name, a config, a mapping such "
+            f"as {{name: gru, hidden: 64}}, or a factory. The names are {', '.join(sorted(known))}"
+        )
 
 
 def as_mapping(spec: Any) -> Any:

@@ -14,9 +14,11 @@ Carried are h and the last conv - 1 inputs of the convolution; a reset empties b
 never looks into the episode before.
 
 What is ours: the paper's block stands between a residual and the next block's norm; here linear heads
-follow, so that the core ends in a layer norm. Decays start evenly spread in their logarithm, B and C
-larger: with the paper's, what a single step writes is a thousandth of what D x shows, and an agent
-does not find it. The state is kept as [N, I], which is the faster layout.
+follow, so that the core ends in a layer norm. It has as many channels as outputs (expand = 1, the paper's
+is 2). The paper's memories begin with step sizes from 0.001 to 0.1 and decays 1 to N; ours with steps from
+0.01 to 1, decays evenly spread in their logarithm, and B and C larger: with the paper's, what a single step
+writes is a thousandth of what D x shows, and an agent does not find it. The state is kept as [N, I], which
+is the faster layout.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class MambaConfig:
     expand: int = 1
     """Channels, as a multiple of hidden."""
     conv: int = 4
-    """Steps that the convolution sees, the present one among them; 1 is none but a scale."""
+    """Steps that the convolution sees, the present one among them; at least 2."""
     dt_rank: int | None = None
     """Size of the bottleneck that the step sizes come from; None: a sixteenth of hidden."""
     dt_min: float = 0.01
@@ -151,7 +153,7 @@ class Mamba(Core):
         # Two products instead of one: its gradient would have to be put together again.
         to_x, to_z = self.in_proj.weight.chunk(2)
         z = F.linear(x, to_z)
-        x, window = causal_conv(F.linear(x, to_x), state["conv"], self.conv_weight, self.conv_bias, first)
+        x, window = causal_conv(F.linear(x, to_x), state["conv"], self.conv_weight, first, self.conv_bias)
         low, B, C = self.x_proj(x).split(self.split, 2)
         A = -self.A_log.exp()
         y, h = selective_scan(x, self.dt_proj(low), z, B, C, A, self.D, state["ssm"], first)

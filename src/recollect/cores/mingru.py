@@ -8,9 +8,9 @@ Chosen here:
   linear and of either sign.
 - The gates start with time constants from 1 to ``chrono`` steps, evenly spread on a logarithmic scale.
 - A gate sees the input only, so that within one layer it cannot ask what came before; averages tell the
-  order of events badly. As in the paper's language models a short convolution stands in front, which
-  gates and readout see in place of x. Without it, POPGym's repeat-previous stays at a return of 0.0 after
-  150k steps.
+  order of events badly. The paper stacks layers, and puts a convolution over four steps before each in its
+  language models; here there is one layer, and the convolution is what gates and readout see in place of x.
+  Without it, repeat-previous (easy) was at a return of 0.0 after 150k steps.
 - The output is that of ``recollect.cores.readout``: one layer has no other nonlinearity of its memory.
 """
 
@@ -41,7 +41,7 @@ class MinGRUConfig:
 
     def __post_init__(self) -> None:
         check_size(self, hidden=self.hidden, convolution=self.convolution)
-        check_chrono(self, self.chrono)
+        check_chrono(self, self.chrono, optional=False)
 
     def reaching(self, steps: int) -> MinGRUConfig:
         """With gates that start open for up to twice ``steps`` steps."""

@@ -35,7 +35,7 @@ class MinLSTMConfig:
 
     def __post_init__(self) -> None:
         check_size(self, hidden=self.hidden, convolution=self.convolution)
-        check_chrono(self, self.chrono)
+        check_chrono(self, self.chrono, optional=False)
 
     def reaching(self, steps: int) -> MinLSTMConfig:
         """With gates that start open for up to twice ``steps`` steps."""

@@ -16,12 +16,13 @@ The true memory is C exp(m): m only keeps the exponentials in range, and the out
 it. Nothing in C feeds back into the gates, so that a stretch of steps is computed at once, as a masked
 product of queries and keys (``kernels.matrix_memory``).
 
-What is ours: the exponent of the input gate is capped, cap(v) = 15 tanh(v / 15), as the authors do in
-their larger models. There is no up-projection and no skip around the cell; instead the output gate
-sees the convolution too. (Without the convolution a head tells recent steps apart by their decay
-alone: on repeat-previous the plain cell was at -0.2 where this one was at 1.) The norm divides by a
-root mean square with a large epsilon: right after a reset all that is read is a multiple of one v, and
-without it that multiple's sign would be blown up to full size however small it is, rounding included.
+What is ours: the exponent of the input gate is capped, cap(v) = 15 tanh(v / 15), as the authors do with
+both gates in their later model (xLSTM 7B, 2025). There is no up-projection and no skip around the cell;
+instead the output gate sees the convolution too, as queries and keys do in the paper's block. (Without
+the convolution a head tells recent steps apart by their decay alone: on repeat-previous the plain cell
+was at -0.2 where this one was at 1.) The norm divides by a root mean square with a large epsilon: right
+after a reset all that is read is a multiple of one v, and without it that multiple's sign would be blown
+up to full size however small it is, rounding included.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ from recollect.cores.kernels.matrix_memory import matrix_memory
 from recollect.errors import ConfigError
 
 MLSTMState = dict[str, Tensor]
-"""``C`` [B, heads, d, d] (keys, values), ``n`` [B, heads, d] and ``m`` [B, heads]."""
+"""``C`` [B, heads, d, d] (keys, values), ``n`` [B, heads, d], ``m`` [B, heads] and, with a convolution,
+``conv`` [B, conv - 1, D], the oldest input first."""
 
 CAP = 15.0
 """The input gate's exponent stays between -CAP and CAP."""
@@ -181,7 +183,7 @@ class MLSTM(Core):
         """``_unroll`` of finite numbers, with ``first[0]`` applied."""
         after, window = {}, x
         if self.config.conv > 1:
-            window, after["conv"] = causal_conv(x, state["conv"], self.conv_weight, self.conv_bias, first)
+            window, after["conv"] = causal_conv(x, state["conv"], self.conv_weight, first, self.conv_bias)
         q, k, v, gate, i, log_f = self._project(x, window)
         read, C, n, m = matrix_memory(q, k, v, i, log_f, state["C"], state["n"], state["m"], first)
         return self._output(read, gate), {"C": C, "n": n, "m": m, **after}

@@ -29,11 +29,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.cores.base import Core
-from recollect.cores.checks import check_size
+from recollect.cores.checks import check_finite, check_size
 from recollect.cores.kernels.pmm import EPSILON, access, recall
 from recollect.cores.kernels.segments import cut, start
-from recollect.cores.make import as_config, core_config, make_core, reaching
-from recollect.errors import ConfigError
+from recollect.cores.make import as_config, check_part, make_core, part_config, reaching
 
 PMMState = dict[str, Any]
 """``controller``: the controller's state; ``memory``: [B, slots, width]."""
@@ -60,9 +59,8 @@ class PMMConfig:
     def __post_init__(self) -> None:
         sizes = {name: getattr(self, name) for name in ("hidden", "slots", "width", "read_heads")}
         check_size(self, **sizes)
-        if not math.isfinite(self.erase_bias):
-            raise ConfigError(f"PMMConfig: erase_bias is {self.erase_bias!r}; it needs a finite number")
-        object.__setattr__(self, "controller", as_config(self.controller))
+        check_finite(self, erase_bias=self.erase_bias)
+        object.__setattr__(self, "controller", as_config(self.controller, self.hidden))
 
     def reaching(self, steps: int) -> PMMConfig:
         """With a controller that reaches that far, and writes that at first leave 1/e after so many steps."""
@@ -76,11 +74,7 @@ class PMMConfig:
 
     def part(self) -> Any:
         """What the controller is made from: a name stands for a config of this width."""
-        if not isinstance(self.controller, str):
-            return self.controller
-        config: Any = core_config(self.controller)
-        has_width = any(field.name == "hidden" for field in dataclasses.fields(config))
-        return dataclasses.replace(config, hidden=self.hidden) if has_width else config
+        return part_config(self.controller, self.hidden)
 
 
 class PMM(Core):
@@ -92,6 +86,7 @@ class PMM(Core):
         super().__init__(input_size, config.hidden)
         check_size(self, input_size=input_size)
         self.config = config
+        check_part(config, "controller", config.controller)
         self.controller = make_core(config.part(), input_size)
         self.starts_at_zero = self.controller.starts_at_zero or not self.controller.has_memory
         H, R, width = self.controller.output_size, config.read_heads, config.width

@@ -7,7 +7,8 @@ Reinforcement Learning" (2024), the linear kind.
     f_t = (relu p_t, relu q_t)
 
 A diagonal complex recurrence in real numbers, whose two parts go on through a nonlinearity instead of a
-complex product: the LRU is the same recurrence with a product behind it and g learned.
+complex product: the LRU is the same recurrence with a product behind it and g learned. (Their other kind has
+the nonlinearity inside the recurrence, and would need a loop over steps.)
 
 Chosen here: theirs feeds f to the layers of actor and critic, ours have one linear head each, so
 that ``recollect.cores.readout`` is that layer. Learning is by backpropagation, as for all cores: the

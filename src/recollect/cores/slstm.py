@@ -27,7 +27,6 @@ the gates and its projections around the cell are left out.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -35,7 +34,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from recollect.cores.base import Core
-from recollect.cores.checks import check_chrono, check_size, chrono_bias
+from recollect.cores.checks import check_chrono, check_finite, check_size, chrono_bias
 from recollect.cores.kernels.segments import cut, start
 from recollect.cores.kernels.slstm import slstm
 from recollect.errors import ConfigError
@@ -71,8 +70,7 @@ class SLSTMConfig:
                 f"SLSTMConfig: hidden is {self.hidden}, heads {self.heads}: every head has equally many "
                 f"units, so make hidden a multiple of heads, such as {fitting}"
             )
-        if not math.isfinite(self.forget_bias):
-            raise ConfigError(f"SLSTMConfig: forget_bias is {self.forget_bias!r}; it needs a finite number")
+        check_finite(self, forget_bias=self.forget_bias)
 
     def reaching(self, steps: int) -> SLSTMConfig:
         """With gates that start open for ``steps`` steps."""

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from recollect.cores.base import Core
 from recollect.cores.checks import check_size
-from recollect.cores.make import as_config, core_config, make_core, reaching
+from recollect.cores.make import as_config, check_part, make_core, part_config, reaching
 from recollect.errors import ConfigError
 from recollect.types import State
 
@@ -38,17 +38,15 @@ class StackConfig:
 
     def __post_init__(self) -> None:
         check_size(self, hidden=self.hidden)
-        if isinstance(self.cores, str) or not self.cores:
+        if not isinstance(self.cores, list | tuple) or not self.cores:
             raise ConfigError(
                 f"StackConfig: cores is {self.cores!r}; it needs a list such as ('mamba', 'gru')"
             )
-        object.__setattr__(self, "cores", tuple(as_config(core) for core in self.cores))
+        object.__setattr__(self, "cores", tuple(as_config(core, self.hidden) for core in self.cores))
 
     def reaching(self, steps: int) -> StackConfig:
         """With every core that knows how made to reach that far."""
-        return dataclasses.replace(
-            self, cores=tuple(reaching(self._part(core), steps) for core in self.cores)
-        )
+        return dataclasses.replace(self, cores=tuple(reaching(part, steps) for part in self.parts()))
 
     def build(self, input_size: int) -> Stack:
         """The core for inputs of ``input_size`` features."""
@@ -56,14 +54,7 @@ class StackConfig:
 
     def parts(self) -> list[Any]:
         """What each core is made from: a name stands for a config of this width."""
-        return [self._part(core) for core in self.cores]
-
-    def _part(self, core: Any) -> Any:
-        if not isinstance(core, str):
-            return core
-        config: Any = core_config(core)
-        has_width = any(field.name == "hidden" for field in dataclasses.fields(config))
-        return dataclasses.replace(config, hidden=self.hidden) if has_width else config
+        return [part_config(core, self.hidden) for core in self.cores]
 
 
 class Stack(Core):
@@ -74,6 +65,8 @@ class Stack(Core):
         check_size(self, input_size=input_size)
         self.config = config
         H = config.hidden
+        for i, part in enumerate(config.cores):
+            check_part(config, f"cores[{i}]", part)
         made = [make_core(part, H) for part in config.parts()]
         self.project = _projection(input_size, H)
         self.cores = nn.ModuleList(made)

@@ -66,7 +66,8 @@ class Compiled:
         if policy.obs_norm is not None:
             policy.obs_norm.is_one_path = True
         with torch.no_grad():  # a core notes the shape of its state when it is first called
-            x = torch.zeros(1, policy.core.input_size, device=device)
+            dtype = policy.critic.weight.dtype
+            x = torch.zeros(1, policy.core.input_size, device=device, dtype=dtype)
             policy.core.step(x, policy.core.initial_state(1), torch.ones(1, dtype=torch.bool, device=device))
         self._advance = self._compile(policy._advance)
         self._encode_rows = self._compile(policy._encode)

@@ -157,7 +157,8 @@ class Policy(nn.Module):
     def step(self, obs: Tree, state: State, first: Tensor) -> tuple[Distribution, Tensor, State]:
         """What ``act`` chooses from: obs [B, ...], state, first [B] -> distribution, value [B], state."""
         y, value, state = self._parts._advance(obs, state, first)
-        return self._distribution(y, obs), value, state
+        with precision.exact(y):
+            return self._distribution(y, obs), value, state
 
     def to_env(self, action: Tree) -> Tree:
         """What the env gets for a stored action: squashed, scaled, clipped, offset."""

@@ -11,7 +11,7 @@ name                   how it looks at the tokens
 ``latent_attn_tiny``   attention from 1 learned query of width 32: 4 heads, 2 layers
 ``latent_attn_small``  10 queries of width 64, 4 heads, 1 layer, then 2 of self-attention
 ``latent_attn_med``    10 queries of width 128, 8 heads, 3 layers, then 3 of self-attention
-``example``            a small network for each token, then mean and maximum; made to be copied
+``example``            a small network for each token, then their sum and maximum; made to be copied
 =====================  ==================================================================================
 
 A new one joins ``POLICIES``, and thereby the tests of tests/policy/test_zoo.py, with one line.

@@ -17,9 +17,10 @@ from recollect.algos.ppo import PPO
 from recollect.config import TrainConfig
 from recollect.envs.batched import BatchedEnv
 from recollect.errors import ConfigError
+from recollect.learner_state import learner_tensors, load_learner
 from recollect.metrics import Episodes, EpisodeTracker
 from recollect.policy.policy import Policy
-from recollect.storage import Learned, TrainerState, learner_tensors, load_learner
+from recollect.storage import Learned, TrainerState
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ def _state_gap(a: State, b: State, rows: Tensor) -> tuple[float, int]:
     """The largest difference over ``rows`` [B], in units of the leaf's size if above 1, and its row."""
     largest, at = 0.0, 0
     for x, y in zip(tree.leaves(a), tree.leaves(b)):
-        x, y = x.detach().float().flatten(1), y.detach().float().flatten(1)
+        x, y = (leaf.detach().float().reshape(len(leaf), -1) for leaf in (x, y))  # [B, ...] -> [B, N]
         # NaN equals NaN: what a dead agent's row holds is not defined, and is reset before it is used.
         gap = torch.where(_same(x, y), 0.0, (x - y).abs())
         unit = y[rows].nan_to_num().abs().max().clamp(min=1) if rows.any() else 1.0

@@ -104,9 +104,12 @@ def _chunk(
 
     # The sum of log f since the episode began, or the chunk. By a product, since differences of one sum
     # over all steps would let what is before a reset into the rounding of what follows.
-    since = (seen.to(log_f) @ log_f.unsqueeze(3)).squeeze(3)
+    # And in float64: where gates close, the sums are large and their differences small.
+    since = (seen.double() @ log_f.double().unsqueeze(3)).squeeze(3)
+    between = (since.unsqueeze(3) - since.unsqueeze(2)).to(log_f)
+    weight = (between + i.unsqueeze(2)).masked_fill(~seen, -torch.inf)
+    since = since.to(log_f)
     carried = torch.where(held, since + m.unsqueeze(2), since)
-    weight = (since.unsqueeze(3) + (i - since).unsqueeze(2)).masked_fill(~seen, -torch.inf)
     m_all = torch.maximum(carried, weight.amax(3))  # [B, H, L]
     weight = torch.exp(weight - m_all.unsqueeze(3))
     carried = torch.where(held, torch.exp(carried - m_all), 0)

@@ -41,7 +41,7 @@ class Fast(nn.Module):
     def grid(self, obs: Tensor) -> Tensor:
         """The grid [N, F, 11, 11] of obs [N, M, 3]: rows of cells by y, cells in a row by x."""
         x, y, feature, value, present = self.tokens.read(obs)
-        planes, largest, rows = self.tokens.features, self.tokens.largest, len(obs)
+        planes, largest, rows = self.tokens.features, self.tokens.largest, obs.shape[0]
         cell = feature.mul_(CELLS).add_(y, alpha=SIDE).add_(x)  # [N, M], below F * 121
         added = value.add_(largest).mul_(present)  # an absent token adds 0 to cell 0
         flat = torch.zeros(rows, planes * CELLS, dtype=self.near.weight.dtype, device=obs.device)

@@ -100,7 +100,7 @@ class LatentAttention(nn.Module):
     def forward(self, obs: Tensor) -> Tensor:
         """Obs, uint8 [N, M, 3] -> [N, 128]."""
         u, absent = self._vectors(obs)
-        z = self.queries.expand(len(obs), -1, -1)  # [N, queries, width]
+        z = self.queries.expand(obs.shape[0], -1, -1)  # [N, queries, width]
         for layer in self.cross:
             z = layer(z, u, absent, self.key, self.value)
         for layer in self.among:

@@ -78,14 +78,15 @@ class TokenSpace:
                 "dimension, the tokens, the three bytes of each: were they transposed, or normalised?"
             )
         coordinate, feature, value = obs.unbind(2)
+        coordinate = coordinate.long()  # before the shift: ONNX takes that of a byte for a signed one
         x, y = coordinate >> 4, coordinate & 15
         present = (x < SIDE) & (y < SIDE)
         if self.features <= PAD:  # else every byte is a feature
             present &= feature < self.features
         absent = ~present
         return Tokens(
-            x.long().masked_fill_(absent, 0),
-            y.long().masked_fill_(absent, 0),
+            x.masked_fill_(absent, 0),
+            y.masked_fill_(absent, 0),
             feature.long().masked_fill_(absent, 0),
             value.clamp(max=self.largest).long().masked_fill_(absent, 0),
             present,

@@ -1,0 +1,91 @@
+"""Bugs of cores, of networks for tokens, and of the options of PPO."""
+
+from __future__ import annotations
+
+from recollect.algos.next_obs import NextObs
+from recollect.algos.ppo import PPO
+from recollect.cores import scan
+from recollect.cores.kernels import causal_conv, selective_scan, window
+from recollect.policy.tokens import latent
+from tests.mutants import proofs
+from tests.mutants.mutant import Mutant
+
+WALLS = [
+    Mutant(
+        "Mamba's convolution sees across a reset",
+        proofs.short_window,
+        (
+            (
+                causal_conv,
+                "causal_conv",
+                "torch.where(first, steps, -K)",
+                "torch.where(first & False, steps, -K)",
+            ),
+        ),
+    ),
+    Mutant(
+        "Mamba's convolution hands on what a reset threw away",
+        proofs.poisoned("mamba", 1),
+        ((causal_conv, "causal_conv", ".masked_fill(is_empty.unsqueeze(2), 0)", ""),),
+    ),
+    Mutant(
+        "the selective scan's wall multiplies",
+        proofs.poisoned("mamba", 6),
+        (
+            (
+                selective_scan,
+                "_carry",
+                "into.addcmul_(factor, carried).index_copy_(0, wall, alone)",
+                "into.addcmul_(factor.index_fill(0, wall, 0), carried)",
+            ),
+        ),
+    ),
+    Mutant(
+        "the scan's wall multiplies",
+        proofs.poisoned_scan,
+        (
+            (
+                scan,
+                "steps",
+                "before = torch.addcmul(",
+                "factor = factor if wall is None else factor.index_fill(0, wall[0], 0)\n"
+                "        before = torch.addcmul(",
+            ),
+            (scan, "steps", "before.index_copy_(0, *wall)", "pass"),
+        ),
+    ),
+    Mutant(
+        "attention looks across a reset",
+        proofs.wall("window"),
+        ((window, "_forward", "ages > age[rows, steps].unsqueeze(2)", "ages > torch.full((1, 1, 1), W)"),),
+    ),
+]
+
+PADS = [
+    Mutant(
+        "attention looks at padding",
+        proofs.pads,
+        ((latent.LatentAttention, "_vectors", "absent.mul_(ABSENT)", "absent.mul_(0)"),),
+    ),
+]
+
+OPTIONS = [
+    Mutant(
+        "a part of a minibatch is divided by its own count",
+        proofs.parts,
+        ((PPO, "_backward", "entropy_coef, count, known)", "entropy_coef, batch.valid.sum(), known)"),),
+        known="Hugging Face transformers before #34191",
+    ),
+    Mutant(
+        "the next observation is predicted across an episode's end",
+        proofs.predicted,
+        (
+            (
+                NextObs,
+                "targets",
+                "rollout.valid & ~(rollout.terminated | rollout.truncated) & ~rollout.first[1:]",
+                "rollout.valid.clone()",
+            ),
+        ),
+    ),
+]
