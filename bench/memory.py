@@ -46,6 +46,7 @@ WORLDS = {
     "repeat-previous": World("repeat-previous", 0.9),
     "delayed-cue-100": World("delayed-cue", 0.99, {"cues": 4, "horizon": 100}),
     "delayed-cue-1000": World("delayed-cue", 0.99, {"cues": 4, "horizon": 1000}),
+    "recall-3": World("associative-recall", 0.9, {"pairs": 3}),
     "recall-5": World("associative-recall", 0.9, {"pairs": 5}),
     "t-maze-250": World("t-maze", 0.95, {"length": 250}),
     "copy-3": World("copy", 0.9, {"length": 3, "delay": 10}),
