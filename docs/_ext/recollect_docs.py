@@ -92,11 +92,11 @@ GROUPS = {
     "honesty": ("deviation/", "staleness"),
     "memory": ("state/",),
     "update": (
-        *("loss/", "entropy", "kl", "clip_fraction", "minibatches", "passes", "padding", "recomputed"),
-        *("grad_", "weights/", "learning_rate"),
+        *("loss/", "entropy", "kl", "clip_fraction", "minibatches", "sequences", "passes", "padding"),
+        *("recomputed", "grad_", "weights/", "learning_rate"),
     ),
     "critic": ("explained_variance", "value_scale"),
-    "speed": ("speed/", "compiled_graphs"),
+    "speed": ("speed/", "compiled_graphs", "encoder_bits"),
 }
 """Beginnings of the names of metrics by the heading that they stand under; the rest is under "rollout"."""
 

@@ -184,7 +184,10 @@ def test_the_learner_reproduces_the_actor(world):
     ppo, actor = learner(WORLDS[world](), batching="episodes", minibatches=1, learning_rate=1e-2)
     assert ppo.config.state_steps == (0,), "no other state is stored"
     for _ in range(3):
-        metrics = ppo.update(actor.collect())
+        rollout = actor.collect()
+        pieces = make_pieces(rollout, {}).count
+        metrics = ppo.update(rollout)
+        assert metrics["sequences"] == pieces
         assert metrics["deviation/log_prob"] <= 1e-5
         assert metrics["deviation/value"] <= 1e-5 * max(1, metrics["value_scale"])
         assert 0 <= metrics["padding"] < 0.5

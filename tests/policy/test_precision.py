@@ -128,7 +128,7 @@ def test_the_run_stops_beyond_it(bf16, name, given):
     rollout = keep(make_actor(env, policy, rollout=T, chunk=7).collect())
     rollout.record["log_prob"] += TOLERANCES["bf16"] / 2
     if (name, given) == ("bf16", None):
-        learner.update(rollout)
+        assert learner.update(rollout)["encoder_bits"] == 16
         return
     with pytest.raises(AlignmentError, match="deviate"):
         learner.update(rollout)

@@ -156,6 +156,8 @@ class PPO:
         numbers = gauges.read(metrics)
         numbers["learning_rate"] = self.optimizer.param_groups[0]["lr"]
         numbers["entropy_coef"] = entropy_coef
+        numbers["sequences"] = float(sequences.count)
+        numbers["encoder_bits"] = float(policy.encoder_bits)
         gauges.check_gradient(numbers, self, self.updates)
         self.updates += 1
         return numbers

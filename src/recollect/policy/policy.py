@@ -131,6 +131,11 @@ class Policy(nn.Module):
         """The unit of the value loss: the spread of the returns, or 1."""
         return 1.0 if self.value_norm is None else self.value_norm.std
 
+    @property
+    def encoder_bits(self) -> int:
+        """Bits of the numbers that the encoder computes with."""
+        return 16 if self.config.precision == "bf16" else torch.finfo(self.critic.weight.dtype).bits
+
     def initial_state(self, batch: int) -> State:
         """The state before an episode's first step, as a copy of its own, for ``batch`` rows."""
         precision.check(self.config.precision, self.critic.weight.device)  # here, as everything begins here
