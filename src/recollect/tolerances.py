@@ -11,6 +11,6 @@ TOLERANCES: dict[str, float] = {"fp32": 1e-4, "bf16": 5e-2}
 recorded ones, unless the settings say otherwise. ``policy/precision.py`` says why bf16 needs more."""
 
 
-def tolerance(given: float | None, precision: str) -> float:
-    """The tolerance that was given, or that of the precision."""
-    return TOLERANCES[precision] if given is None else given
+def tolerance(given: float | None, precision: str, rounding: float = 1.0) -> float:
+    """The tolerance that was given, or that of the precision for a core of that ``rounding``."""
+    return TOLERANCES[precision] * rounding if given is None else given

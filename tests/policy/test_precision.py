@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
@@ -116,7 +117,21 @@ def test_the_tolerance_is_the_precision_s():
     """S001-22: the gauge that stops a run has a limit for each precision, unless one is given."""
     assert tolerance(None, "fp32") == 1e-4
     assert tolerance(None, "bf16") == TOLERANCES["bf16"] > 1e-4
-    assert tolerance(0.5, "bf16") == tolerance(0.5, "fp32") == 0.5
+    assert tolerance(0.5, "bf16") == tolerance(0.5, "fp32") == tolerance(0.5, "fp32", 5.0) == 0.5
+
+
+@pytest.mark.parametrize("core", ["window", "lstm", {"name": "stack", "cores": ["gru", "window"]}])
+def test_attention_rounds_more(core):
+    """A run with attention stops at 5e-4, alone or in a stack, any other one at 1e-4."""
+    env = TensorWorld(3)
+    policy = make_policy(env, core, encoder=EncoderConfig(hidden=(16,)))
+    learner = PPO(policy, PPOConfig(rollout=T, chunk=7))
+    actor = make_actor(env, policy, rollout=T, chunk=7)
+    for error, stops in ((3e-4, core == "lstm"), (8e-4, True)):
+        rollout = keep(actor.collect())
+        rollout.record["log_prob"] += error
+        with pytest.raises(AlignmentError) if stops else contextlib.nullcontext():
+            learner.update(rollout)
 
 
 @pytest.mark.parametrize(("name", "given"), [("fp32", None), ("bf16", None), ("bf16", 1e-7)])

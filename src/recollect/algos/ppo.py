@@ -227,7 +227,8 @@ class PPO:
         return total + self.config.next_obs_coef * error, stats | {"loss/next_obs": error.detach()}
 
     def _check_deviation(self, metrics: Stats) -> None:
-        limit = tolerance(self.config.tolerance, self.policy.config.precision)
+        policy = self.policy
+        limit = tolerance(self.config.tolerance, policy.config.precision, policy.core.rounding)
         gauges.check_deviation(gauges.read(metrics), limit, self.updates)
 
     @torch.no_grad()

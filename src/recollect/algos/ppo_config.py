@@ -94,7 +94,7 @@ class PPOConfig:
     less memory."""
     tolerance: float | None = None
     """The run stops if recomputed log-probs or values deviate by more from the recorded ones. None: 1e-4,
-    or 0.05 with ``precision="bf16"``."""
+    or 0.05 with ``precision="bf16"``; five times as much with attention, which rounds more."""
     gauge_every: int = 20
     """Updates between two measurements of the staleness of stored states; 0: never."""
 

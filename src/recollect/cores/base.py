@@ -29,6 +29,9 @@ class Core(nn.Module, ABC):
 
     starts_at_zero = False
     """Set by cores whose initial state is all zeros for good, which makes a reset cheaper."""
+    rounding = 1.0
+    """How much further apart rounding may bring acting and learning than in other cores, as a factor of the
+    tolerance that stops a run."""
     unrolls_in_groups = True
     """Whether ``unroll`` may be cut into groups of rows, each in a thread of its own (``workers``)."""
 

@@ -88,6 +88,7 @@ class PMM(Core):
         self.config = config
         check_part(config, "controller", config.controller)
         self.controller = make_core(config.part(), input_size)
+        self.rounding = self.controller.rounding
         self.starts_at_zero = self.controller.starts_at_zero or not self.controller.has_memory
         H, R, width = self.controller.output_size, config.read_heads, config.width
         # Of the reads, then of the write: keys, strengths; then erase and add.

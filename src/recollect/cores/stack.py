@@ -73,6 +73,7 @@ class Stack(Core):
         self.norms = nn.ModuleList(nn.LayerNorm(H) if config.layer_norm else nn.Identity() for _ in made)
         self.outs = nn.ModuleList(_projection(core.output_size, H) for core in made)
         self.norm = nn.LayerNorm(H) if config.layer_norm else nn.Identity()
+        self.rounding = max(core.rounding for core in made)
         self.starts_at_zero = all(core.starts_at_zero or not core.has_memory for core in made)
 
     def initial_state(self, batch: int) -> tuple[State, ...]:

@@ -96,6 +96,7 @@ class WindowConfig:
 class Window(Core):
     """See the module's docstring, and ``WindowState`` for the state."""
 
+    rounding = 5.0  # a softmax that has become steep multiplies the rounding of its scores
     ages: Tensor
     empty: Tensor
     no_steps: Tensor
