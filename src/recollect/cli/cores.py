@@ -40,7 +40,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Print the table, or one core."""
     from rich.console import Console
 
-    from recollect.cores.make import core_config, known
+    from recollect.cores.make import core_config, known, widened
     from recollect.errors import ConfigError
 
     for name in ("hidden", "input_size"):
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
         if value is not None and value < 1:
             raise ConfigError(f"--{name.replace('_', '-')} {value}: it must be at least 1")
     names = list(known) if args.name is None else [args.name]
-    configs = {name: _sized(core_config(name), args.hidden) for name in names}
+    configs = {name: widened(core_config(name), args.hidden) for name in names}
     sizes = {name: measure(config, args.input_size) for name, config in configs.items()}
     if args.json:
         print(json.dumps(sizes, indent=2))
@@ -80,14 +80,6 @@ def measure(config: Any, input_size: int) -> dict[str, Any]:
             for name, leaf in tree.named_leaves(state)
         },
     }
-
-
-def _sized(config: Any, hidden: int | None) -> Any:
-    """The config with that width, where it has one."""
-    import dataclasses
-
-    has_width = hidden is not None and any(field.name == "hidden" for field in dataclasses.fields(config))
-    return dataclasses.replace(config, hidden=hidden) if has_width else config
 
 
 def headline(config: Any) -> str:
