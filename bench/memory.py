@@ -5,9 +5,10 @@
     python bench/memory.py --table bench/results/memory
 
 Shows S004-17 and S002-16 (in the small: 1M steps). Every run is a process of its own with one thread and
-writes one JSON: the greedy returns over 100 episodes every 25,000 steps, when the bar was first reached (the
-run ends there, unless ``--soak``), speed, and the resident memory over time. Settings are the task's preset.
-A run that is there already is not repeated, so that a table may be filled in several sittings.
+writes one JSON: the greedy returns over 100 episodes every 25,000 steps (less often where episodes are long),
+when the bar was first reached (the run ends there, unless ``--soak``), speed, and the memory used over time.
+Settings are the task's preset. A run that is there already is not repeated, so that a table may be filled in
+several sittings.
 """
 
 from __future__ import annotations
@@ -27,8 +28,6 @@ import common
 
 from recollect.cores.make import known
 
-EVAL_EVERY = 25_000
-
 
 @dataclass(frozen=True)
 class World:
@@ -40,15 +39,17 @@ class World:
     options: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Any] = field(default_factory=dict)
     """Beside the preset."""
+    eval_every: int = 25_000
+    """Env steps between two looks, so that those take a small part of the time."""
 
 
 WORLDS = {
     "repeat-previous": World("repeat-previous", 0.9),
     "delayed-cue-100": World("delayed-cue", 0.99, {"cues": 4, "horizon": 100}),
-    "delayed-cue-1000": World("delayed-cue", 0.99, {"cues": 4, "horizon": 1000}),
+    "delayed-cue-1000": World("delayed-cue", 0.99, {"cues": 4, "horizon": 1000}, eval_every=100_000),
     "recall-3": World("associative-recall", 0.9, {"pairs": 3}),
     "recall-5": World("associative-recall", 0.9, {"pairs": 5}),
-    "t-maze-250": World("t-maze", 0.95, {"length": 250}),
+    "t-maze-250": World("t-maze", 0.95, {"length": 250}, eval_every=50_000),
     "copy-3": World("copy", 0.9, {"length": 3, "delay": 10}),
     "forage": World("forage", None),
 }
@@ -84,7 +85,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         env_kwargs=world.options,
         threads=1,
         device=job["device"],
-        eval_every=EVAL_EVERY,
+        eval_every=world.eval_every,
         max_seconds=job["seconds"],
         progress=False,
         callbacks=[Look()],
@@ -159,7 +160,14 @@ def run_apart(job: dict[str, Any], folder: Path, deadline: float) -> None:
 def collect(folder: Path, out: Path) -> None:
     """All runs of the folder as one file: what the pages show."""
     files = [json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))]
-    machines = sorted({f"{file['cpu']}, {file['cores']} cores, torch {file['torch']}" for file in files})
+    machines = sorted(
+        {
+            ", ".join(
+                filter(None, [file["cpu"], f"{file['cores']} cores", file["gpu"], f"torch {file['torch']}"])
+            )
+            for file in files
+        }
+    )
     commits = sorted({file["commit"] for file in files})
     rows = [file["result"] for file in files]
     text = ",\n".join(json.dumps(row) for row in rows)  # one line a run
