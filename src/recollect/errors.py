@@ -38,6 +38,22 @@ class EvaluationCancelledError(RecollectError):
     """An evaluation was given up because the run is to end."""
 
 
+class ChildError(RecollectError, RuntimeError):
+    """An exception in another process of the run; the text has its traceback."""
+
+
+class LostError(RecollectError, RuntimeError):
+    """A process of the run was killed, crashed or hangs. Its part can be begun anew."""
+
+
+class ResourceError(RecollectError, RuntimeError):
+    """The machine has not enough of something: shared memory."""
+
+
+class WeightsError(RecollectError, RuntimeError):
+    """Weights that cannot be published or loaded: none there, another version, other tensors."""
+
+
 class StorageError(RecollectError, OSError):
     """Something could not be written: a full disk, a folder without permission."""
 

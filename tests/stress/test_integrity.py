@@ -1,0 +1,56 @@
+"""Weights and slots in shared memory under stress: short here, the million reads in bench/integrity.py."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.stress.integrity import (
+    Careless,
+    kill_writers,
+    stress_slots,
+    stress_weights,
+)
+
+
+def test_no_read_is_mixed_while_versions_are_published():
+    """S003-11: versions as fast as they can be published, several readers, one of them killed in mid-read."""
+    seen, published, killed = stress_weights(6_000, readers=2, victims=1)
+    assert (seen.reads, seen.mixed, seen.backwards, killed) == (6_000, 0, 0, 1)
+    assert published > 100
+    assert seen.versions > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("reads", "size"), [(200_000, 1_500), (4_000, 500_000)])
+def test_no_read_is_mixed_at_length(reads, size):
+    """S003-11: small and large weights; some copies are torn, all of these are found."""
+    seen, _, killed = stress_weights(reads, size=size, victims=3)
+    assert (seen.reads, seen.mixed, seen.backwards, killed) == (reads, 0, 0, 3)
+    assert seen.again > 0
+
+
+@pytest.mark.slow
+def test_a_reader_that_does_not_look_reads_mixtures():
+    """S003-11: the stress finds the bug that it is for."""
+    seen, _, _ = stress_weights(4_000, size=500_000, kind=Careless)
+    assert seen.mixed > 0
+
+
+def test_writers_killed_while_they_publish():
+    """S003-11: the last whole version can be read, and the next writer goes on from there."""
+    for reported, version, is_mixed in kill_writers(2):
+        assert version >= reported
+        assert not is_mixed
+
+
+def test_slots_are_whole_and_in_order():
+    """S003-9, S003-10: rows written by children into slots used over and over, index sent after the data."""
+    seen = stress_slots(1_000)
+    assert seen["rollouts"] == 2_000
+    assert (seen["torn"], seen["stale"], seen["disordered"]) == (0, 0, 0)
+
+
+def test_an_index_sent_before_its_data_is_found():
+    """S003-10: the stress finds the bug that it is for."""
+    seen = stress_slots(50_000, actors=1, is_early=True, is_enough=lambda seen: seen["stale"] > 0)
+    assert seen["stale"] > 0
