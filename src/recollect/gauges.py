@@ -14,7 +14,11 @@ from torch import Tensor, nn
 from recollect import tree
 from recollect.errors import AlignmentError, DivergedError, EnvError
 from recollect.policy.policy import Policy
-from recollect.rollout import Rollout
+from recollect.ranks import ALONE, Ranks
+from recollect.rollout import Chunks, Rollout
+
+DEVIATION = "deviation/"
+"""What the names of deviations begin with."""
 
 
 def read(metrics: dict[str, Tensor]) -> dict[str, float]:
@@ -23,15 +27,15 @@ def read(metrics: dict[str, Tensor]) -> dict[str, float]:
     return dict(zip(metrics, values.tolist()))
 
 
-def describe(rollout: Rollout, advantage: Tensor, returns: Tensor) -> dict[str, Tensor]:
-    """Mean, spread and range of reward, value, advantage and return over the valid steps.
+def describe(rollout: Rollout, advantage: Tensor, returns: Tensor, ranks: Ranks = ALONE) -> dict[str, Tensor]:
+    """Mean, spread and range of reward, value, advantage and return over the valid steps of all ranks.
 
     ``advantage`` and ``returns`` are [T, B]. Explained variance is 1 - Var[R - V] / Var[R].
     """
-    valid = rollout.valid
     value = rollout.record["value"]
     named = {"reward": rollout.reward, "value": value, "advantage": advantage, "return": returns}
-    samples = torch.stack([x[valid] for x in named.values()])  # [4, N]
+    valid, *numbers = ranks.gather(rollout.valid, *named.values())
+    samples = torch.stack([x[valid] for x in numbers])  # [4, N]
     if samples.shape[1] == 0:
         raise EnvError("a whole rollout without one valid step: every row was a filler or a dead agent")
     std, mean = torch.std_mean(samples, dim=1, correction=0)
@@ -46,7 +50,7 @@ def describe(rollout: Rollout, advantage: Tensor, returns: Tensor) -> dict[str, 
     return metrics
 
 
-def state_norms(rollout: Rollout) -> dict[str, Tensor]:
+def state_norms(rollout: Rollout, ranks: Ranks = ALONE) -> dict[str, Tensor]:
     """The norm of the stored states, and how fast it drifts within episodes, per step.
 
     Only of states that experience left: that of a dead agent's row may be anything, NaN included.
@@ -58,31 +62,42 @@ def state_norms(rollout: Rollout) -> dict[str, Tensor]:
     lived = _lived(rollout)
     norm = torch.stack([_squares(leaf) for leaf in leaves]).sum(0).sqrt().masked_fill(~lived, 0)  # [S, B]
     steps = torch.tensor(rollout.state_steps, device=norm.device)
-    metrics = {"state/norm": norm.sum() / lived.sum().clamp(min=1), "state/norm_max": norm.max()}
     resets = rollout.first.long().cumsum(0)
     # The raw state at step s belongs to the episode of step s - 1: the two are of one episode if
     # nothing opened in steps s_k .. s_(k+1) - 1.
     before = torch.where(steps > 0, steps - 1, 0)
     opened = resets[steps[1:] - 1] - torch.where(steps[:-1, None] > 0, resets[before[:-1]], 0)
-    together = (opened == 0) & lived[1:] & lived[:-1]
+    together = torch.zeros_like(lived)  # with the stored state before it
+    together[1:] = (opened == 0) & lived[1:] & lived[:-1]
+    norm, lived, together = ranks.gather(norm, lived, together)
+    metrics = {"state/norm": norm.sum() / lived.sum().clamp(min=1), "state/norm_max": norm.max()}
     growth = (norm[1:] - norm[:-1]) / (steps[1:] - steps[:-1]).unsqueeze(1)
     count = together.sum()
-    total = growth.masked_fill(~together, 0).sum()
+    total = growth.masked_fill(~together[1:], 0).sum()
     metrics["state/drift"] = torch.where(count > 0, total / count, torch.nan)
     return metrics
 
 
 @torch.no_grad()
-def staleness(policy: Policy, rollout: Rollout, rows: int = 8) -> Tensor:
+def staleness(policy: Policy, rollout: Rollout, rows: int = 8, ranks: Ranks = ALONE) -> Tensor:
     """How far the stored states are from those that the current weights would have: a ratio.
 
     The norm of the difference over the norm of the stored states, over all stored states of the
-    first ``rows`` rows but the rollout's first, which is where the replay starts; 0 if there is no
-    other.
+    first ``rows`` rows of all ranks but the rollout's first, which is where the replay starts; 0 if there
+    is no other.
     """
-    times = rollout.state_steps
-    if len(times) < 2:
+    if len(rollout.state_steps) < 2:
         return torch.zeros((), device=rollout.reward.device)
+    own = max(0, min(rows - ranks.begin, rollout.rows))
+    gap, size = ranks.sum(_staleness(policy, rollout, own))
+    return (gap / size.clamp(min=1e-12)).sqrt()
+
+
+def _staleness(policy: Policy, rollout: Rollout, rows: int) -> Tensor:
+    """[2]: the squared norms of that difference and of the stored states, over the first ``rows`` rows."""
+    times = rollout.state_steps
+    if rows == 0:
+        return torch.zeros(2, device=rollout.reward.device)
     span, some = slice(0, times[-1]), slice(0, rows)
     obs = tree.index(rollout.obs, (span, some))
     start = tree.index(rollout.state_at(0), some)
@@ -95,14 +110,14 @@ def staleness(policy: Policy, rollout: Rollout, rows: int = 8) -> Tensor:
         stored = stored[:, some].float()
         gap = gap + _squares(fresh.float() - stored).masked_fill(died, 0)[1:].sum()
         size = size + _squares(stored).masked_fill(died, 0)[1:].sum()
-    return (gap / size.clamp(min=1e-12)).sqrt()
+    return torch.stack([gap, size])
 
 
 def summarise(steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm: float) -> dict[str, Tensor]:
     """The minibatches of an update in one row: means, the first one's deviations, the last KL."""
     metrics = {}
     for name in dict.fromkeys(name for stats in steps for name in stats):
-        if name.startswith("deviation/"):
+        if name.startswith(DEVIATION):
             metrics[name] = steps[0][name]
         elif name != "grad_norm":
             metrics[name] = torch.stack([stats[name] for stats in steps if name in stats]).mean()
@@ -120,15 +135,35 @@ def summarise(steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm
     return metrics
 
 
+def largest(found: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """The largest of each over all ranks."""
+    return dict(zip(found, ranks.max(torch.stack(list(found.values())))))
+
+
 def join(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The parts of one minibatch in one row: sums, as each is divided by the whole; the largest deviation."""
     if len(parts) == 1:
         return parts[0]
     return {
-        name: stacked.max() if name.startswith("deviation/") else stacked.sum()
+        name: stacked.max() if name.startswith(DEVIATION) else stacked.sum()
         for name in parts[0]
         for stacked in [torch.stack([part[name] for part in parts])]
     }
+
+
+@torch.no_grad()
+def deviation(log_prob: Tensor, value: Tensor, batch: Chunks) -> dict[str, Tensor]:
+    """How far recomputed log-probs and values [L, N] are from those that the batch holds."""
+    made = {"log_prob": log_prob, "value": value}
+    return {
+        f"{DEVIATION}{name}": (now - batch.data[name]).masked_fill(~batch.valid, 0).abs().max()
+        for name, now in made.items()
+    }
+
+
+def without_deviation(stats: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All but what ``deviation`` said."""
+    return {name: value for name, value in stats.items() if not name.startswith(DEVIATION)}
 
 
 def check_finite_rollout(rollout: Rollout) -> None:

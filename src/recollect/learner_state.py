@@ -12,9 +12,11 @@ name                   what
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
-from recollect.algos.ppo import PPO
+from recollect.algos.learner import Learner
 from recollect.algos.regularise import Origin
 from recollect.errors import ConfigError
 from recollect.storage import Learned
@@ -23,7 +25,7 @@ RNG = "minibatches:rng"
 OWN = "weight"
 
 
-def load_learner(learner: PPO, learned: Learned) -> None:
+def load_learner(learner: Learner[Any], learned: Learned) -> None:
     """Continue with the saved optimiser and random stream, if there are any."""
     learner.updates = learned.updates
     for name, parameter in learner.named_parameters():
@@ -53,7 +55,7 @@ def load_learner(learner: PPO, learned: Learned) -> None:
         learner.generator.set_state(rng)
 
 
-def learner_tensors(learner: PPO) -> dict[str, torch.Tensor]:
+def learner_tensors(learner: Learner[Any]) -> dict[str, torch.Tensor]:
     """What ``load_learner`` needs: Adam's moments by parameter, the random stream, initial weights."""
     names = {id(p): name for name, p in learner.named_parameters()}
     moments = {

@@ -7,10 +7,10 @@ experiments; bench/presets.py measures what every preset reaches.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
-from recollect.algos.ppo import PPOConfig
+from recollect.algos.catalog import algo_fields, algo_name, named_algo
+from recollect.algos.learner_config import LearnerConfig
 from recollect.cores.make import known, reaching
 from recollect.tasks import TASKS, make_task, task_class
 
@@ -47,7 +47,10 @@ OWN: dict[str, dict[str, Any]] = {
 }
 """What each task has for itself: env steps that are enough at its default size, and what else it needs."""
 
-_PPO = {field.name for field in fields(PPOConfig)}
+LONG_ROLLOUT = 128
+"""Steps of a rollout of IMPALA where memory must reach beyond a chunk."""
+PACE = ("learning_rate", "epochs")
+"""What was found for PPO's many careful steps on each rollout, and does not carry over to IMPALA's few."""
 
 
 def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -60,11 +63,16 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         return {}
     horizon = make_task(name, 1, **settings.get("env_kwargs", {})).horizon
     found = dict(OWN.get(task_class(name).name, {}))
-    if horizon >= PPOConfig().chunk:
+    is_ppo = algo_name(named_algo(settings.get("algo", "ppo"))) == "ppo"
+    if not is_ppo:
+        found = {key: value for key, value in found.items() if key not in PACE}
+    if horizon >= LearnerConfig().chunk:
         # Chunks of whole rollouts; twice the rows keep the minibatches wide.
         if not settings.keys() & {"chunk", "burn_in_steps"}:
             found["recurrent_mode"] = "full"
         found["num_envs"] = 32
+        if not is_ppo:  # whose rollouts are long enough
+            found["rollout"] = LONG_ROLLOUT
         if horizon > make_task(name, 1).horizon:
             found["steps"] = LONG_STEPS
     found = {key: value for key, value in found.items() if not _is_set(key, settings)}
@@ -77,5 +85,6 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_set(name: str, settings: dict[str, Any]) -> bool:
-    """Whether the user decided this, by its name or with a whole PPOConfig."""
-    return name in settings or (name in _PPO and "ppo" in settings)
+    """Whether the user decided this, by its name or with the whole config of an algorithm."""
+    is_whole = not isinstance(settings.get("algo", "ppo"), str)
+    return name in settings or (name in algo_fields() and is_whole)

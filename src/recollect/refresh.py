@@ -1,4 +1,4 @@
-"""What a rollout would hold under the current weights: its values and its states, replayed.
+"""What a rollout would hold under the current weights: log-probs, values and states, replayed.
 
 The replay starts from the stored state at the rollout's start, which is itself not refreshed; the
 actor's live state is never touched.
@@ -19,8 +19,10 @@ from recollect.types import State
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """The recomputed parts of a rollout."""
+    """The parts of a rollout that follow from the weights."""
 
+    log_prob: Tensor
+    """[T, B] of the recorded actions."""
     value: Tensor
     """[T, B]"""
     final_value: Tensor
@@ -31,6 +33,14 @@ class Refreshed:
     """[S, B, ...] at the rollout's ``state_steps``."""
 
 
+def recorded(rollout: Rollout) -> Refreshed:
+    """The same parts as they were recorded."""
+    record = rollout.record
+    return Refreshed(
+        record["log_prob"], record["value"], rollout.final_value, rollout.bootstrap, rollout.states
+    )
+
+
 @torch.no_grad()
 def refresh(policy: Policy, rollout: Rollout) -> Refreshed:
     """Replay a rollout from its first stored state, as the policy is now."""
@@ -39,13 +49,14 @@ def refresh(policy: Policy, rollout: Rollout) -> Refreshed:
     after_cuts = [] if finals is None else (finals.time + 1).unique().tolist()
     times = sorted({*rollout.state_steps, *after_cuts, T})
     obs = tree.map(lambda leaf: leaf[:T], rollout.obs)
-    _, value, states = policy.unroll_with_states(obs, rollout.state_at(0), rollout.first[:T], times)
+    dist, value, states = policy.unroll_with_states(obs, rollout.state_at(0), rollout.first[:T], times)
     at = dict(zip(times, states))
     last = tree.map(lambda leaf: leaf[T], rollout.obs)
     final_value = torch.zeros_like(rollout.final_value)
     if finals is not None:
         _write_final_values(final_value, policy, finals, at)
     return Refreshed(
+        log_prob=dist.log_prob(rollout.action),
         value=value,
         final_value=final_value,
         bootstrap=policy.value(last, at[T], rollout.first[T]),

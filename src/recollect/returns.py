@@ -46,22 +46,9 @@ def gae(
     Returns:
         advantages [T, B] and returns [T, B] = advantages + value, in the units of ``reward``.
     """
-    _check_shapes(reward, value, terminated, truncated, final_value)
+    _check_shapes("gae", reward, value, terminated, truncated, final_value)
     ended = terminated | truncated
-    inside = ~ended[-1] if valid is None else ~ended[-1] & valid[-1]
-    if bootstrap is None:
-        if inside.any():
-            raise RecollectError(
-                f"gae: no bootstrap value, but {int(inside.sum())} rows are still inside an episode "
-                "after the last step: pass V(obs[T], state); it is never taken to be 0"
-            )
-        bootstrap = torch.zeros_like(reward[0])
-    if bootstrap.shape != reward.shape[1:]:
-        raise RecollectError(
-            f"gae: bootstrap has shape {tuple(bootstrap.shape)}, wanted {tuple(reward.shape[1:])}"
-        )
-    following = torch.cat([value[1:], bootstrap.unsqueeze(0)])
-    next_value = torch.where(truncated, final_value, following).masked_fill(terminated, 0)
+    next_value = _next_value("gae", value, terminated, truncated, final_value, bootstrap, valid)
     delta = reward + gamma * next_value - value
     decay = torch.full_like(delta, gamma * gae_lambda).masked_fill(ended, 0)
     if valid is not None:
@@ -70,6 +57,94 @@ def gae(
         decay = decay.masked_fill(~valid, 0)
     advantage = _scan_backward(delta, decay)
     return advantage, advantage + value
+
+
+@torch.no_grad()
+def vtrace(
+    *,
+    log_ratio: Tensor,
+    reward: Tensor,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_value: Tensor,
+    bootstrap: Tensor | None,
+    gamma: float,
+    gae_lambda: float = 1.0,
+    rho_clip: float = 1.0,
+    c_clip: float = 1.0,
+    valid: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """V-trace (Espeholt et al. 2018) with truncation and invalid rows.
+
+    ::
+
+        rho[t]   = min(rho_clip, pi / mu),  c[t] = lambda * min(c_clip, pi / mu)
+        delta[t] = rho[t] * (reward[t] + gamma * next_value[t] - value[t])
+        d[t]     = delta[t] + gamma * c[t] * (not ended[t]) * d[t + 1]
+        vs[t]    = value[t] + d[t]
+        A[t]     = delta[t] + rho[t] * gamma * lambda * (not ended[t]) * d[t + 1]
+
+    with ``next_value`` as in ``gae``. With lambda = 1, A is the paper's rho[t] * (r + gamma * vs[t + 1] -
+    V). Where pi is mu and no clip is below 1, A and vs are what ``gae`` gives for every lambda; with
+    lambda = 1, vs is the n-step return up to the rollout's end.
+
+    Args:
+        log_ratio: [T, B], log pi(a) - log mu(a): of the policy that learns, and of the one that acted.
+        reward, value, terminated, truncated, final_value: [T, B]; values under the weights that learn.
+        bootstrap: [B], V(obs[T], state after step T-1); may be None only if every row ends at T-1.
+        gamma: discount.
+        gae_lambda: decay of the trace.
+        rho_clip: the most that a step's own error counts; it decides whose values are learned.
+        c_clip: the most that a step passes on of later errors; it decides how fast.
+        valid: [T, B]; as in ``gae``.
+
+    Returns:
+        policy-gradient advantages A [T, B] and value targets vs [T, B], in the units of ``reward``.
+    """
+    _check_shapes("vtrace", reward, log_ratio, value, terminated, truncated, final_value)
+    ended = terminated | truncated
+    next_value = _next_value("vtrace", value, terminated, truncated, final_value, bootstrap, valid)
+    ratio = log_ratio.exp()
+    rho, c = ratio.clamp(max=rho_clip), gae_lambda * ratio.clamp(max=c_clip)
+    delta = rho * (reward + gamma * next_value - value)
+    decay = (gamma * c).masked_fill(ended, 0)
+    if valid is not None:
+        delta = delta.masked_fill(~valid, 0)
+        decay = decay.masked_fill(~valid, 0)
+    surprise = _scan_backward(delta, decay)
+    later = torch.cat([surprise[1:], torch.zeros_like(surprise[:1])]).masked_fill(ended, 0)
+    advantage = delta + rho * (gamma * gae_lambda * later)
+    if valid is not None:
+        advantage = advantage.masked_fill(~valid, 0)
+    return advantage, value + surprise
+
+
+def _next_value(
+    caller: str,
+    value: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    final_value: Tensor,
+    bootstrap: Tensor | None,
+    valid: Tensor | None,
+) -> Tensor:
+    """[T, B]: 0 if terminated, ``final_value`` if truncated, else the value of the next step."""
+    ended = terminated[-1] | truncated[-1]
+    inside = ~ended if valid is None else ~ended & valid[-1]
+    if bootstrap is None:
+        if inside.any():
+            raise RecollectError(
+                f"{caller}: no bootstrap value, but {int(inside.sum())} rows are still inside an episode "
+                "after the last step: pass V(obs[T], state); it is never taken to be 0"
+            )
+        bootstrap = torch.zeros_like(value[0])
+    if bootstrap.shape != value.shape[1:]:
+        raise RecollectError(
+            f"{caller}: bootstrap has shape {tuple(bootstrap.shape)}, wanted {tuple(value.shape[1:])}"
+        )
+    following = torch.cat([value[1:], bootstrap.unsqueeze(0)])
+    return torch.where(truncated, final_value, following).masked_fill(terminated, 0)
 
 
 def _scan_backward(delta: Tensor, decay: Tensor) -> Tensor:
@@ -83,12 +158,12 @@ def _scan_backward(delta: Tensor, decay: Tensor) -> Tensor:
     return total
 
 
-def _check_shapes(reward: Tensor, *others: Tensor) -> None:
+def _check_shapes(caller: str, reward: Tensor, *others: Tensor) -> None:
     if reward.dim() != 2 or reward.shape[0] == 0:
-        raise RecollectError(f"gae: reward has shape {tuple(reward.shape)}, wanted [T, B] with T >= 1")
+        raise RecollectError(f"{caller}: reward has shape {tuple(reward.shape)}, wanted [T, B] with T >= 1")
     for tensor in others:
         if tensor.shape != reward.shape:
             raise RecollectError(
-                f"gae: shapes {tuple(tensor.shape)} and {tuple(reward.shape)} differ; every argument "
+                f"{caller}: shapes {tuple(tensor.shape)} and {tuple(reward.shape)} differ; every argument "
                 "but bootstrap [B] is [T, B]"
             )

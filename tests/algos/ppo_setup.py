@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from recollect.actor import Actor
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import ALGOS, make_learner
+from recollect.algos.ppo import PPO
 from recollect.cores import LSTMConfig
 from tests.helpers import TensorWorld, make_policy
 
@@ -21,16 +22,17 @@ def learner(
     *,
     seed: int = 0,
     policy: dict[str, Any] | None = None,
+    algo: str = "ppo",
     **settings: Any,
-) -> tuple[PPO, Actor]:
-    """A PPO and the actor that feeds it; 23 steps, chunks of 7 (so the last one is padded)."""
+) -> tuple[Any, Actor]:
+    """A learner and the actor that feeds it; 23 steps, chunks of 7 (so the last one is padded)."""
     env = TensorWorld(4) if env is None else env
     defaults: dict[str, Any] = {"rollout": 23, "chunk": 7, "minibatches": 3, "epochs": 2}
-    config = PPOConfig(**(defaults | settings))
+    config = ALGOS[algo](**(defaults | settings))
     network = make_policy(env, core, seed=seed, **(policy or {}))
     config.check(network, env.num_envs * env.agents)
     actor = Actor(env, network, rollout=config.rollout, state_steps=config.state_steps, seed=seed)
-    return PPO(network, config, seed=seed), actor
+    return make_learner(network, config, seed=seed), actor
 
 
 def weights(ppo: PPO) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from recollect.policy.normalise import PopArt
 from tests.mutants import proofs
 from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
 from tests.mutants.data_bugs import LAYOUT, LOSSES
+from tests.mutants.impala_bugs import VTRACE
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Mutant
 
@@ -22,7 +23,7 @@ STOPPED = [
     Mutant(
         "recorded values are not moved with the first statistics",
         proofs.run,
-        ((PPO, "_targets", "value = value * scale + shift", "pass"),),
+        ((PPO, "_described", "value = value * scale + shift", "pass"),),
     ),
     Mutant("an unpreserving PopArt", proofs.run, ((PopArt, "update", "head.weight.mul_(ratio)", "pass"),)),
     Mutant("chunks start from zeros", proofs.run, STARTS[0].edits),
@@ -41,4 +42,4 @@ STOPPED = [
 ]
 """Those that the run itself must notice: its gauge raises AlignmentError."""
 
-MUTANTS = [*RESETS, *STARTS, *BOOTSTRAPS, *LAYOUT, *BURN_IN, *LOSSES, *WALLS, *PADS, *OPTIONS]
+MUTANTS = [*RESETS, *STARTS, *BOOTSTRAPS, *LAYOUT, *BURN_IN, *LOSSES, *WALLS, *PADS, *OPTIONS, *VTRACE]

@@ -17,7 +17,7 @@ def unroll(first: str) -> Edit:
 
 
 def collect(old: str, new: str) -> Edit:
-    return (Actor, "collect", old, new)
+    return (Actor, "collecting", old, new)
 
 
 def chunks(old: str, new: str) -> Edit:
@@ -26,3 +26,8 @@ def chunks(old: str, new: str) -> Edit:
 
 def gae(old: str, new: str) -> Edit:
     return (returns, "gae", old, new)
+
+
+def next_value(old: str, new: str) -> Edit:
+    """Of ``gae`` and ``vtrace`` alike."""
+    return (returns, "_next_value", old, new)

@@ -9,7 +9,7 @@ from recollect.cores.base import Core
 from recollect.cores.kernels import segments
 from recollect.policy.policy import Policy
 from tests.mutants import proofs
-from tests.mutants.edits import ACT, chunks, collect, gae, unroll
+from tests.mutants.edits import ACT, chunks, collect, gae, next_value, unroll
 from tests.mutants.mutant import Mutant
 
 STORE = "tree.copy_(tree.index(out.states, stored[t]), state)"
@@ -138,8 +138,8 @@ BURN_IN = [
             (
                 PPO,
                 "_burn_in",
-                "self.policy.unroll(prefix.obs, prefix.state, prefix.first)",
-                "self.policy.unroll(prefix.obs, prefix.state, prefix.first & False)",
+                "policy.unroll(prefix.obs, prefix.state, prefix.first)",
+                "policy.unroll(prefix.obs, prefix.state, prefix.first & False)",
             ),
         ),
     ),
@@ -181,28 +181,30 @@ BOOTSTRAPS = [
         (collect("policy.value(obs, state, first)", "policy.value(obs, state, first | True)"),),
     ),
     Mutant(
-        "a missing bootstrap is taken for zero", proofs.no_bootstrap, (gae("if inside.any():", "if False:"),)
+        "a missing bootstrap is taken for zero",
+        proofs.no_bootstrap,
+        (next_value("if inside.any():", "if False:"),),
     ),
     Mutant(
         "truncation as termination",
         proofs.constant_reward,
-        (gae("following).masked_fill(terminated, 0)", "following).masked_fill(ended, 0)"),),
+        (next_value("masked_fill(terminated, 0)", "masked_fill(terminated | truncated, 0)"),),
         known="stable-baselines3 #633, Mava #951, skrl #449",
     ),
     Mutant(
         "termination as truncation",
         proofs.double_sum,
-        (gae("following).masked_fill(terminated, 0)", "following)"),),
+        (next_value("following).masked_fill(terminated, 0)", "following)"),),
     ),
     Mutant(
         "truncated wins where both are true",
         proofs.both_flags,
-        (gae("masked_fill(terminated, 0)", "masked_fill(terminated & ~truncated, 0)"),),
+        (next_value("masked_fill(terminated, 0)", "masked_fill(terminated & ~truncated, 0)"),),
     ),
     Mutant(
         "the value of the next episode at a truncation",
         proofs.double_sum,
-        (gae("torch.where(truncated, final_value, following)", "following"),),
+        (next_value("torch.where(truncated, final_value, following)", "following"),),
     ),
     Mutant(
         "the lambda-trace is not cut at truncations",

@@ -8,7 +8,7 @@ from recollect.algos.ppo import PPO
 from recollect.policy.policy import Policy
 from recollect.session import Session
 from tests.mutants.bugs import MUTANTS
-from tests.mutants.edits import ACT, UNROLL, collect, gae
+from tests.mutants.edits import ACT, UNROLL, collect, next_value
 from tests.mutants.mutant import Mutant
 
 
@@ -40,7 +40,7 @@ FOUND_BY: list[tuple[str, Mutant]] = [
         "rows apart",
         planted(
             "GAE over a flat buffer",
-            gae(
+            next_value(
                 "following = torch.cat([value[1:], bootstrap.unsqueeze(0)])",
                 "following = torch.cat([value.flatten()[1:], bootstrap[-1:]]).view_as(value)",
             ),

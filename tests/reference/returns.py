@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -31,3 +33,53 @@ def gae(
                     break
                 weight *= gamma * gae_lambda
     return advantage, advantage + value.double()
+
+
+def vtrace(
+    *,
+    log_ratio,
+    reward,
+    value,
+    terminated,
+    truncated,
+    final_value,
+    bootstrap,
+    gamma,
+    gae_lambda=1.0,
+    rho_clip=1.0,
+    c_clip=1.0,
+    valid=None,
+) -> tuple[Tensor, Tensor]:
+    """The paper's sum, vs[s] = V[s] + sum over t of gamma^(t - s) * c[s] * .. * c[t - 1] * delta[t].
+
+    Up to the first end at or after s. The advantage mixes the next target with the next value by lambda.
+    """
+    T, B = reward.shape
+    ratio = [[math.exp(float(log_ratio[t, b])) for b in range(B)] for t in range(T)]
+    targets, advantage = value.double().clone(), torch.zeros(T, B, dtype=torch.float64)
+
+    def following(t: int, b: int) -> float:
+        if terminated[t, b]:
+            return 0.0
+        if truncated[t, b]:
+            return float(final_value[t, b])
+        return float(value[t + 1, b]) if t + 1 < T else float(bootstrap[b])
+
+    def error(t: int, b: int) -> float:
+        return float(reward[t, b]) + gamma * following(t, b) - float(value[t, b])
+
+    steps = [(t, b) for t in range(T) for b in range(B) if valid is None or valid[t, b]]
+    for s, b in steps:
+        weight = 1.0
+        for t in range(s, T):
+            targets[s, b] += weight * min(rho_clip, ratio[t][b]) * error(t, b)
+            if terminated[t, b] or truncated[t, b]:
+                break
+            weight *= gamma * gae_lambda * min(c_clip, ratio[t][b])
+    for t, b in steps:
+        after = following(t, b)
+        if t + 1 < T and not (terminated[t, b] or truncated[t, b]):
+            after = gae_lambda * float(targets[t + 1, b]) + (1 - gae_lambda) * after
+        gain = float(reward[t, b]) + gamma * after - float(value[t, b])
+        advantage[t, b] = min(rho_clip, ratio[t][b]) * gain
+    return advantage, targets

@@ -3,7 +3,7 @@
 ::
 
     p_t = predictor(y_t, a_t)        y_t: what the core gives the heads, a_t: the action as it is stored
-    L   = E[error(p_t, o_(t+1))]     added to the loss of PPO with the weight ``next_obs_coef``
+    L   = E[error(p_t, o_(t+1))]     added to the loss with the weight ``next_obs_coef``
 
 Its gradient reaches core and encoder through y_t, and teaches them to keep what the future observations
 depend on, where rewards say little. The predictor (one hidden layer) belongs to the learner: it is

@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from recollect import tree
 from recollect.policy.policy import Policy
+from recollect.rollout import Chunks
 from recollect.types import State, Tree
 
 Tensors = tuple[Tensor, ...]
@@ -31,6 +32,14 @@ Tensors = tuple[Tensor, ...]
 def pieces(steps: int) -> int:
     """Into how many pieces of time an unroll of ``steps`` is cut."""
     return max(1, round(math.sqrt(steps)))
+
+
+def evaluate(
+    policy: Policy, batch: Chunks, again: bool, features: list[Tensor] | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """log_prob, entropy, value [L, N] of a batch; ``again``: its activations are computed a second time."""
+    given = (batch.obs, batch.action, batch.state, batch.first, features)
+    return evaluate_actions(policy, *given) if again else policy.evaluate_actions(*given)
 
 
 def evaluate_actions(

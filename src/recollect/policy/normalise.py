@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from recollect import spaces, tree
 from recollect.errors import ConfigError
+from recollect.ranks import ALONE, Ranks
 from recollect.types import Tree
 
 
@@ -30,13 +31,23 @@ class Moments(nn.Module):
         self.register_buffer("m2", torch.zeros(shape, dtype=torch.float64))
 
     @torch.no_grad()
-    def merge(self, x: Tensor) -> None:
-        """Add the samples x [N, *shape]."""
-        if x.shape[0] == 0:
-            return
+    def merge(self, x: Tensor, ranks: Ranks = ALONE) -> None:
+        """Add the samples x [N, *shape], and those of all other ranks."""
         x = x.double()
-        count, mean = x.shape[0], x.mean(0)
+        count, mean = x.shape[0], x.mean(0) if x.shape[0] else torch.zeros_like(self.mean)
         m2 = (x - mean).square().sum(0)
+        if ranks.size == 1:
+            self._add(count, mean, m2)
+            return
+        sent = torch.cat([mean.new_tensor([count]), mean.flatten(), m2.flatten()])
+        for found in ranks.each(sent):
+            means, squares = found[1:].chunk(2)
+            self._add(int(found[0]), means.view_as(mean), squares.view_as(m2))
+
+    def _add(self, count: int, mean: Tensor, m2: Tensor) -> None:
+        """Merge the count, mean and squared deviations of some samples."""
+        if count == 0:
+            return
         total = self.count + count
         shift = mean - self.mean
         self.m2 += m2 + shift.square() * (self.count * count / total)
@@ -94,12 +105,12 @@ class ObservationNorm(nn.Module):
         return self._map(obs, "") if self._has_seen else obs
 
     @torch.no_grad()
-    def update(self, obs: Tree, valid: Tensor) -> None:
-        """Merge the valid steps of obs [T, B, ...] and scale by the result from now on."""
+    def update(self, obs: Tree, valid: Tensor, ranks: Ranks = ALONE) -> None:
+        """Merge the valid steps of obs [T, B, ...] of all ranks, and scale by the result from now on."""
         for name, leaf in tree.named_leaves(obs):
             if _key(name) in self.scalings:
                 scaling: Scaling = self.scalings[_key(name)]  # pyright: ignore[reportAssignmentType]
-                scaling.merge(leaf[valid])
+                scaling.merge(leaf[valid], ranks)
                 scaling.publish()
         self._has_seen = None
 

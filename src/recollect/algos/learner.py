@@ -1,0 +1,354 @@
+"""What all learners share: from a rollout to better weights, whatever the algorithm.
+
+::
+
+    rollout ─▶ targets (the algorithm's) ─▶ sequences ─▶ epochs of minibatches ─▶ weights
+                                                         loss (the algorithm's)
+
+Shared are the optimiser and its schedules, minibatches and their parts, burn-in, clipping, the
+regularisers, the prediction of the next observation, and the checks: before the first step of an update
+the learner must reproduce what the actor recorded. With weights that moved on since (``lag`` > 0) it
+cannot; then only a copy of the weights that acted can tell, where one is given.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from recollect import gauges, tree
+from recollect.algos import next_obs, recompute
+from recollect.algos.learner_config import LearnerConfig
+from recollect.algos.regularise import Origin
+from recollect.pieces import Pieces, make_pieces
+from recollect.policy.policy import Policy
+from recollect.ranks import ALONE, Group, Ranks, add_up, check_equal
+from recollect.refresh import Refreshed, refresh
+from recollect.rollout import Chunks, Rollout, make_chunks, minibatches, shares
+from recollect.schedules import scheduled
+from recollect.shards import SharedSequences
+from recollect.tolerances import tolerance
+
+Stats = dict[str, Tensor]
+Data = dict[str, Tensor]
+Sequences = Chunks | Pieces | SharedSequences
+Config = TypeVar("Config", bound=LearnerConfig)
+
+
+class Learner(ABC, Generic[Config]):
+    """``update`` turns a rollout into better weights. An algorithm brings its targets and its loss."""
+
+    def __init__(self, policy: Policy, config: Config, *, seed: int = 0):
+        self.policy, self.config = policy, config
+        self.predictor = next_obs.NextObs(policy, seed) if config.next_obs_coef > 0 else None
+        """What predicts the next observation, if the config asks for that. No part of the policy."""
+        groups = parameter_groups(policy, config, self.predictor)
+        self.optimizer = torch.optim.Adam(groups, eps=1e-5, fused=True)
+        # A list: to walk the modules costs more than to clip.
+        self._parameters = [parameter for _, parameter in self.named_parameters()]
+        self.generator = torch.Generator(self._parameters[0].device).manual_seed(seed)
+        self.updates = 0
+        self.ranks: Ranks = ALONE
+        """The learners that share the rows of a batch, this one among them."""
+        self.origin: Origin | None = None
+        """The weights that the training began with, once it has begun, if the config needs them."""
+        self.is_checked = False
+        """Whether a whole rollout was reproduced since this learner was made."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """All that is learned: the policy's, and those of the predictor as ``next_obs.NAME``."""
+        yield from self.policy.named_parameters()
+        if self.predictor is not None:
+            yield from self.predictor.named_parameters("next_obs")
+
+    @abstractmethod
+    def _prepare(self, rollout: Rollout, lag: int) -> tuple[Rollout, Data, Stats]:
+        """The rollout to learn from, its targets [T, B] by name, and their metrics.
+
+        Moves the value statistics. ``lag``: updates since the weights that acted.
+        """
+
+    @abstractmethod
+    def _estimate(self, rollout: Rollout, made: Refreshed) -> tuple[Tensor, Tensor]:
+        """Advantages and returns [T, B], given what some weights, ``made``, say of the rollout."""
+
+    @abstractmethod
+    def _objective(
+        self, batch: Chunks, entropy_coef: float, count: Tensor, features: list[Tensor] | None = None
+    ) -> tuple[Tensor, Stats]:
+        """The loss of a batch whose sums are divided by ``count``, and what is worth knowing of it.
+
+        What the heads saw, [L, N, D], is added to ``features`` if that is given.
+        """
+
+    def update(self, rollout: Rollout, progress: float = 0.0, *, lag: int = 0) -> dict[str, float]:
+        """One iteration on one rollout.
+
+        Args:
+            rollout: T steps of B rows.
+            progress: in [0, 1]; drives the schedules.
+            lag: updates since the weights that acted, the most of any row. A rollout that lags is not
+                checked here, because the present weights do not reproduce it: see ``check``.
+        """
+        config, policy = self.config, self.policy
+        gauges.check_finite_rollout(rollout)
+        if config.is_anchored and self.origin is None:
+            self.origin = Origin(policy)
+        entropy_coef = self._schedule(progress)
+        rollout, data, metrics = self._prepare(rollout, lag)
+        sequences = self._sequences(rollout, data)
+        if lag == 0 and not self.is_checked:
+            # Everything, before the first step of all. Later updates look at their first minibatch, a
+            # random sample that the loss recomputes anyway.
+            deviation = self._deviation(sequences.whole(), policy)
+            self._check_deviation(metrics | gauges.largest(deviation, self.ranks))
+            self.is_checked = True
+        steps: list[Stats] = []
+        stale: list[Tensor] = []
+        for epoch in range(config.epochs):
+            if epoch > 0 and (config.refresh_states or config.recompute_advantages):
+                rollout, data = self._refresh(rollout, data)
+                sequences = self._sequences(rollout, data)
+            finished = self._epoch(sequences, entropy_coef, steps, metrics if lag == 0 else None)
+            if self._is_gauged:
+                stale.append(gauges.staleness(policy, rollout, ranks=self.ranks))
+            if not finished:
+                break
+        if policy.obs_norm is not None:
+            # Only now: the statistics are frozen for a rollout and its update.
+            seen = tree.map(lambda leaf: leaf[: rollout.steps], rollout.obs)
+            policy.obs_norm.update(seen, rollout.valid, self.ranks)
+        if lag > 0:  # what the loss found is how far the weights moved on, not how true the rollout is
+            steps = [gauges.without_deviation(stats) for stats in steps]
+        metrics |= gauges.summarise(steps, stale, config.max_grad_norm)
+        metrics |= gauges.state_norms(rollout, self.ranks)
+        if self.origin is not None:
+            metrics["weights/distance"] = self.origin.squared_distance().sqrt()
+        numbers = gauges.read(metrics)
+        numbers["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        numbers["entropy_coef"] = entropy_coef
+        numbers["sequences"] = float(sequences.count)
+        numbers["encoder_bits"] = float(policy.encoder_bits)
+        gauges.check_gradient(numbers, self, self.updates)
+        check_equal(self.ranks, [*self._parameters, *policy.buffers()], self.updates)
+        self.updates += 1
+        return numbers
+
+    def _epoch(
+        self, sequences: Sequences, entropy_coef: float, steps: list[Stats], metrics: Stats | None
+    ) -> bool:
+        """One pass over all sequences. False if the KL, or a gradient that is not finite, ended it.
+
+        Given the ``metrics`` of the rollout, the first minibatch must reproduce what was recorded.
+        """
+        config = self.config
+        for which in minibatches(sequences.count, config.minibatches, self.generator, sequences.sizes):
+            self.optimizer.zero_grad(set_to_none=True)
+            stats = self._backward(sequences, which, entropy_coef)
+            if not steps and metrics is not None:
+                self._check_deviation(metrics | stats)
+            steps.append(stats)
+            if config.target_kl is not None and stats["kl"] > config.target_kl:
+                return False
+            grads = [p.grad for p in self._parameters if p.grad is not None]
+            norm = torch.linalg.vector_norm(torch.cat([grad.flatten() for grad in grads]))
+            stats["grad_norm"] = norm
+            if not torch.isfinite(norm):  # before clipping, which would spread the NaN
+                return False
+            scale = (config.max_grad_norm / (norm + 1e-6)).clamp(max=1)
+            for grad in grads:
+                grad.mul_(scale)
+            self.optimizer.step()
+            if config.weight_clip is not None and self.origin is not None:
+                stats["weights/clipped"] = self.origin.clip_(config.weight_clip)
+        return True
+
+    def _backward(self, sequences: Sequences, which: Tensor, entropy_coef: float) -> Stats:
+        """Add the gradient of the minibatch ``which`` to that of the parameters; what is known of all of it.
+
+        Part after part, so that the activations of one part at a time are alive. Every part is divided by
+        the valid steps of the whole minibatch, on all ranks: then their sum is its mean.
+        """
+        config = self.config
+        count = sequences.valid_steps(which).clamp(min=1)
+        known = None if self.predictor is None else sequences.total(which, next_obs.KNOWN).clamp(min=1)
+        parts: list[Stats] = []
+        pieces = 0
+        for part in shares(which, config.accumulate, sequences.sizes):
+            batch = self._burn_in(sequences.take(part))
+            total, stats = self._loss(batch, entropy_coef, count, known)
+            total.backward()
+            parts.append(stats | {"unrolled": torch.full_like(stats["kl"], batch.valid.numel())})
+            pieces += recompute.pieces(len(batch.valid))
+        stats = add_up(self.ranks, self._parameters, gauges.join(parts), gauges.DEVIATION)
+        stats["padding"] = 1 - count / stats.pop("unrolled")
+        if config.accumulate > 1:
+            stats["passes"] = torch.full_like(stats["kl"], len(parts))
+        if config.recompute_activations:
+            stats["recomputed"] = torch.full_like(stats["kl"], pieces / len(parts))
+        if config.l2_init > 0 and self.origin is not None:
+            penalty = config.l2_init * self.origin.squared_distance()
+            penalty.backward()
+            stats["loss/l2_init"] = penalty.detach()
+        return stats
+
+    def _loss(
+        self, batch: Chunks, entropy_coef: float, count: Tensor, known: Tensor | None
+    ) -> tuple[Tensor, Stats]:
+        """The algorithm's loss, and that of the next observations: the minibatch has ``known`` of them."""
+        if self.predictor is None or known is None:
+            return self._objective(batch, entropy_coef, count)
+        features: list[Tensor] = []
+        total, stats = self._objective(batch, entropy_coef, count, features)
+        error = self.predictor.loss(features[0], batch, known)
+        return total + self.config.next_obs_coef * error, stats | {"loss/next_obs": error.detach()}
+
+    def check(self, rollout: Rollout, acted: Policy) -> dict[str, float]:
+        """How far ``acted``, a policy with the weights that acted, is from what was recorded. Asks no rank.
+
+        Raises:
+            AlignmentError: further than rounding explains.
+        """
+        value = rollout.record["value"].masked_fill(~rollout.valid, 0)
+        found = self._deviation(self._cut(rollout, {}), acted)
+        self._check_deviation(found | {"value/max": value.max(), "value/min": value.min()})
+        return gauges.read(found)
+
+    def _check_deviation(self, metrics: Stats) -> None:
+        policy = self.policy
+        limit = tolerance(self.config.tolerance, policy.config.precision, policy.core.rounding)
+        gauges.check_deviation(gauges.read(metrics), limit, self.updates)
+
+    @torch.no_grad()
+    def _deviation(self, chunks: Chunks, policy: Policy) -> Stats:
+        """How far what ``policy`` recomputes of these chunks is from what was recorded."""
+        batch = self._burn_in(chunks, policy)
+        log_prob, _, value = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
+        return gauges.deviation(log_prob, value, batch)
+
+    def _described(self, rollout: Rollout, advantage: Tensor, returns: Tensor) -> tuple[Data, Stats]:
+        """The targets of a fresh rollout as data, and their metrics; moves the value statistics."""
+        policy, value = self.policy, rollout.record["value"]
+        metrics = gauges.describe(rollout, advantage, returns, self.ranks)
+        if policy.value_norm is not None:
+            valid, targets = self.ranks.gather(rollout.valid, returns)
+            scale, shift = policy.value_norm.update(targets[valid], policy.critic)
+            value = value * scale + shift
+            metrics["value_scale"] = policy.value_norm.std.clone()
+        data = self._data(rollout, advantage, returns) | {"value": value}
+        if self.predictor is not None:
+            data |= self.predictor.targets(policy, rollout)
+        return data, metrics
+
+    def _data(self, rollout: Rollout, advantage: Tensor, returns: Tensor) -> Data:
+        if self.config.normalise_advantages:
+            advantage = normalise(advantage, rollout.valid, self.ranks)
+        return {"advantage": advantage, "return": returns}
+
+    def _retarget(self, rollout: Rollout, fresh: Refreshed) -> Data:
+        """Those targets that follow from the weights, under the current ones."""
+        return self._data(rollout, *self._estimate(rollout, fresh))
+
+    def _reward(self, rollout: Rollout) -> Tensor:
+        """What is learned from, [T, B]: scaled and clipped as the config says."""
+        config = self.config
+        reward = rollout.reward * config.reward_scale
+        if config.reward_clip is not None:
+            reward = reward.clamp(-config.reward_clip, config.reward_clip)
+        return reward
+
+    def _refresh(self, rollout: Rollout, data: Data) -> tuple[Rollout, Data]:
+        """The rollout and its targets under the current weights, as far as the config asks."""
+        fresh = refresh(self.policy, rollout)
+        if self.config.recompute_advantages:
+            data = data | self._retarget(rollout, fresh)
+        if self.config.refresh_states:
+            rollout = replace(rollout, states=fresh.states)
+        return rollout, data
+
+    def _sequences(self, rollout: Rollout, data: Data) -> Sequences:
+        """What minibatches are drawn over: the sequences of all ranks."""
+        own = self._own_sequences(rollout, data)
+        if not isinstance(self.ranks, Group):
+            return own
+        return SharedSequences(own, self.ranks, lambda: make_chunks(rollout, rollout.steps, data))
+
+    def _own_sequences(self, rollout: Rollout, data: Data) -> Chunks | Pieces:
+        config = self.config
+        if config.batching == "episodes":
+            return make_pieces(rollout, data)
+        return make_chunks(rollout, config.chunk_length, data, config.burn_in_steps)
+
+    def _cut(self, rollout: Rollout, data: Data) -> Chunks:
+        """All of a rollout in one batch."""
+        return self._own_sequences(rollout, data).whole()
+
+    def _burn_in(self, batch: Chunks, policy: Policy | None = None) -> Chunks:
+        """The batch with the states that its chunks start from after their burn-in, if there is one.
+
+        ``policy``: whose memory is burnt in; the learner's if None.
+        """
+        prefix, policy = batch.prefix, policy or self.policy
+        if prefix is None:
+            return batch
+        with torch.no_grad():
+            _, _, burnt = policy.unroll(prefix.obs, prefix.state, prefix.first)
+        return replace(batch, state=tree.select(prefix.exists, burnt, batch.state))
+
+    def _schedule(self, progress: float) -> float:
+        """Set the learning rate of every group; return the entropy coefficient."""
+        config = self.config
+        rate = scheduled(
+            config.learning_rate_end, config.learning_rate_schedule, progress, config.learning_rate_warmup
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = group["base_lr"] * rate
+        return config.entropy * scheduled(
+            config.entropy_end, config.entropy_schedule, progress, config.entropy_warmup
+        )
+
+    @property
+    def _is_gauged(self) -> bool:
+        every = self.config.gauge_every
+        return every > 0 and self.updates % every == 0 and self.policy.has_memory
+
+
+def squared_error(
+    value: Tensor, data: Data, scale: Tensor | float, value_clip: float | None = None
+) -> Tensor:
+    """((V - R) / sigma)^2, the larger of the plain and the clipped one if ``value_clip`` is set."""
+    error = ((value - data["return"]) / scale).square()
+    if value_clip is None:
+        return error
+    moved = ((value - data["value"]) / scale).clamp(-value_clip, value_clip)
+    return torch.maximum(error, ((data["value"] - data["return"]) / scale + moved).square())
+
+
+def normalise(advantage: Tensor, valid: Tensor, ranks: Ranks = ALONE) -> Tensor:
+    """Mean 0 and spread 1 over the valid steps [T, B] of all ranks; 0 where invalid, or if all are equal."""
+    advantage, valid = ranks.gather(advantage, valid)
+    count = valid.sum().clamp(min=1)
+    mean = advantage.masked_fill(~valid, 0).sum() / count
+    centred = (advantage - mean).masked_fill(~valid, 0)
+    std = (centred.square().sum() / count).sqrt()
+    return ranks.own(centred / (std + 1e-8))
+
+
+def parameter_groups(policy: Policy, config: LearnerConfig, predictor: nn.Module | None = None) -> list[dict]:
+    """Every parameter in exactly one group: the heads that have a rate of their own, and the rest."""
+    own = {
+        "actor": (list(policy.head.parameters()), config.actor_learning_rate),
+        "critic": (list(policy.critic.parameters()), config.critic_learning_rate),
+    }
+    own = {name: (ps, rate) for name, (ps, rate) in own.items() if rate is not None}
+    taken = {id(p) for ps, _ in own.values() for p in ps}
+    rest = [p for p in policy.parameters() if id(p) not in taken]
+    groups = {"trunk": (rest, config.learning_rate)} | own
+    if predictor is not None:
+        groups["next_obs"] = (list(predictor.parameters()), config.learning_rate)
+    return [{"params": ps, "lr": lr, "base_lr": lr, "name": name} for name, (ps, lr) in groups.items() if ps]

@@ -1,0 +1,301 @@
+"""Data-parallel learners: what each of them needs of the others.
+
+Every learner, a *rank*, holds its own rows of the batch, with their states, and a copy of the policy, the
+optimiser and the random stream of minibatches. All that the rows have in common goes through here:
+
+* numbers of steps, [T, B], are *gathered*, and every rank computes the same formula on all of them. So
+  advantages are normalised, and values scaled, by the statistics of the whole batch, bit for bit those
+  that one learner has;
+* gradients, each divided by the valid steps of all ranks, are *added up* in one message with the
+  numbers that an update reports. The ranks then take the same optimiser step, and stay equal.
+
+``Alone`` is the one learner of most runs: it costs nothing and changes nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from functools import reduce
+from typing import Any, Literal, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage] both documented
+
+from recollect.errors import AlignmentError, LostError, RecollectError
+
+Backend = Literal["gloo", "nccl"]
+
+TIMEOUT = 120.0
+"""Seconds that a rank waits for the others. One that crashes is noticed at once, by its closed sockets."""
+
+
+class GroupError(LostError):
+    """The other learners cannot be reached. Why is theirs to say: one was killed, or raised."""
+
+
+class Ranks(Protocol):
+    """What a learner asks of all learners, itself among them; each asks the same in the same order."""
+
+    @property
+    def rank(self) -> int:
+        """Which one this is: 0 is the learner that publishes weights and writes checkpoints."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
+
+    @property
+    def begin(self) -> int:
+        """The first of its rows, among those of all ranks."""
+        ...
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks, number by number."""
+        ...
+
+    def max(self, tensor: Tensor) -> Tensor:
+        """The largest over all ranks, number by number."""
+        ...
+
+    def each(self, tensor: Tensor) -> list[Tensor]:
+        """That of every rank, equally shaped, in order."""
+        ...
+
+    def gather(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """[..., own rows] each, equally shaped -> [..., rows of all ranks] each, in one message."""
+        ...
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """[..., rows of all ranks] -> [..., own rows]."""
+        ...
+
+
+class Alone:
+    """The only learner there is: everything is its own already."""
+
+    rank = 0
+    size = 1
+    begin = 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def max(self, tensor: Tensor) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+    def each(self, tensor: Tensor) -> list[Tensor]:
+        """The tensor itself."""
+        return [tensor]
+
+    def gather(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """The tensors themselves."""
+        return tensors
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """The tensor itself."""
+        return tensor
+
+
+ALONE = Alone()
+
+
+class Group:
+    """One of several learners, connected by a process group of their own.
+
+    Not torch's default group: that is left to whoever uses ``torch.distributed`` beside a run.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        rank: int,
+        rows: Sequence[int],
+        *,
+        host: str = "127.0.0.1",
+        backend: Backend = "gloo",
+        timeout: float = TIMEOUT,
+    ):
+        """Join; it waits until all ranks have.
+
+        Args:
+            store: where the ranks find each other: ``host_store`` for rank 0, ``join_store`` for the others.
+            rank: of this one.
+            rows: how many rows each rank holds.
+            host: the address of this machine under which the other ranks reach it.
+            backend: "nccl" where each rank has a GPU of its own, else "gloo".
+            timeout: seconds that any wait for the others may take.
+        """
+        self.rank, self.size, self.rows = rank, len(rows), tuple(rows)
+        self.begin = sum(self.rows[:rank])
+        self._device = torch.device("cpu" if backend == "gloo" else f"cuda:{torch.cuda.current_device()}")
+        self._timeout = timeout
+        connect = _gloo if backend == "gloo" else _nccl
+        try:
+            group = connect(store, rank, self.size, host, timedelta(seconds=timeout))
+        except RuntimeError as error:
+            raise GroupError(self._lost(error)) from error
+        # The group's threads must end before the interpreter does, or they take the process down.
+        self._held: list[Any] = [group, store]
+        self._release = weakref.finalize(self, self._held.clear)
+
+    def close(self) -> None:
+        """Leave: whoever waits for this rank gets an error at once."""
+        self._release()
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """The sum over all ranks, number by number; the same bits on every rank."""
+        total = self._sent(tensor).clone()
+        self._do(lambda group: group.allreduce([total]))
+        return total.to(tensor.device)
+
+    def max(self, tensor: Tensor) -> Tensor:
+        """The largest over all ranks, number by number; NaN where one has it."""
+        return torch.stack(self.each(tensor)).amax(0)
+
+    def each(self, tensor: Tensor) -> list[Tensor]:
+        """That of every rank, equally shaped, in order."""
+        sent = self._sent(tensor)
+        found = [torch.empty_like(sent) for _ in self.rows]
+        self._do(lambda group: group.allgather([found], [sent]))
+        return [part.to(tensor.device, tensor.dtype) for part in found]
+
+    def gather(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """[..., own rows] each, equally shaped -> [..., rows of all ranks] each, in one message."""
+        dtype = reduce(torch.promote_types, [tensor.dtype for tensor in tensors])  # holds all of them exactly
+        found = self._joined(torch.stack([tensor.to(dtype) for tensor in tensors]), self.rows)
+        return tuple(whole.to(tensor.dtype) for whole, tensor in zip(found, tensors))
+
+    def gather_any(self, tensor: Tensor) -> tuple[Tensor, int]:
+        """[..., n], any n -> those of all ranks one after another, and where the own ones begin there."""
+        counts = [int(count) for count in self.each(torch.tensor(tensor.shape[-1]))]
+        return self._joined(tensor, counts), sum(counts[: self.rank])
+
+    def own(self, tensor: Tensor) -> Tensor:
+        """[..., rows of all ranks] -> [..., own rows]."""
+        return tensor.narrow(-1, self.begin, self.rows[self.rank])
+
+    def _joined(self, tensor: Tensor, counts: Sequence[int]) -> Tensor:
+        """[..., n of this rank] -> [..., sum of ``counts``]. What is sent is padded to one length."""
+        if tensor.shape[-1] != counts[self.rank]:
+            raise RecollectError(
+                f"learner {self.rank} holds {counts[self.rank]} rows and was given {tensor.shape[-1]}: every "
+                "update must bring the rows that the group was made for"
+            )
+        padded = tensor.new_zeros((*tensor.shape[:-1], max(counts)))
+        padded[..., : tensor.shape[-1]] = tensor
+        parts = [part[..., :count] for part, count in zip(self.each(padded), counts, strict=True)]
+        return torch.cat(parts, -1)
+
+    def _sent(self, tensor: Tensor) -> Tensor:
+        """As it travels: whole, where the backend wants it, and booleans as bytes."""
+        tensor = tensor.detach().to(torch.uint8) if tensor.dtype == torch.bool else tensor.detach()
+        return tensor.to(self._device).contiguous()
+
+    def _do(self, begin: Callable[[Any], Any]) -> None:
+        if not self._held:
+            raise GroupError(f"learner {self.rank} has left the group of learners")
+        try:
+            begin(self._held[0]).wait()
+        except RuntimeError as error:
+            raise GroupError(self._lost(error)) from error
+
+    def _lost(self, error: RuntimeError) -> str:
+        reason = str(error).splitlines()[0]
+        return (
+            f"learner {self.rank} has lost the other learners ({self.size} in all): one of them has ended, "
+            f"or has not answered for {self._timeout:g} seconds ({reason})"
+        )
+
+
+def host_store(host: str = "127.0.0.1", timeout: float = TIMEOUT) -> tuple[TCPStore, int]:
+    """The store of rank 0, and the port at ``host`` where the others find it. It listens there only."""
+    listening = socket.create_server((host, 0))
+    port = listening.getsockname()[1]
+    store = TCPStore(
+        host,
+        port,
+        is_master=True,
+        timeout=timedelta(seconds=timeout),
+        wait_for_workers=False,
+        master_listen_fd=listening.detach(),  # the store closes it
+    )
+    return store, port
+
+
+def join_store(host: str, port: int, timeout: float = TIMEOUT) -> TCPStore:
+    """What ``host_store`` opened, seen from another rank."""
+    return TCPStore(host, port, timeout=timedelta(seconds=timeout), wait_for_workers=False)
+
+
+def check_equal(ranks: Ranks, tensors: Iterable[Tensor], update: int) -> None:
+    """Raise if the ranks do not hold the same weights and statistics, bit for bit."""
+    if ranks.size == 1:
+        return
+    bits = torch.stack([_bits(tensor.detach()) for tensor in tensors]).sum()
+    found = [int(one) for one in ranks.each(bits)]
+    if len(set(found)) > 1:
+        raise AlignmentError(
+            f"update {update}: the learners do not hold the same weights any more (checksums {found}), "
+            "though they added up the same gradients: are these different processors or builds of torch, or "
+            "does something change the weights of one of them?"
+        )
+
+
+def add_up(
+    ranks: Ranks, parameters: Sequence[nn.Parameter], numbers: dict[str, Tensor], largest: str
+) -> dict[str, Tensor]:
+    """Add up the gradients of all ranks, in place, and the ``numbers`` of their minibatch, in one message.
+
+    Of numbers whose names begin with ``largest``, the result is the largest. A parameter that has no gradient
+    on any rank has none after it.
+    """
+    if ranks.size == 1:
+        return numbers
+    summed = {name: value for name, value in numbers.items() if not name.startswith(largest)}
+    others = {name: value for name, value in numbers.items() if name.startswith(largest)}
+    has_grad = [p.grad is not None for p in parameters]
+    dtype = parameters[0].dtype
+    # Each rank has a column of its own for what is not to be added; in those of the others it has zeros.
+    columns = torch.zeros(len(others), ranks.size, dtype=dtype, device=parameters[0].device)
+    for row, value in zip(columns, others.values()):
+        row[ranks.rank] = value
+    parts = [
+        *(torch.zeros_like(p).flatten() if p.grad is None else p.grad.flatten() for p in parameters),
+        torch.tensor(has_grad, dtype=dtype, device=columns.device),
+        *(value.detach().reshape(1).to(dtype) for value in summed.values()),
+        columns.flatten(),
+    ]
+    totals = ranks.sum(torch.cat(parts)).split([len(part) for part in parts])
+    gradients, (counts, *found, highest) = totals[: len(parameters)], totals[len(parameters) :]
+    for parameter, total, count in zip(parameters, gradients, counts.tolist()):
+        parameter.grad = total.view_as(parameter) if count > 0 else None
+    highest = highest.view_as(columns).amax(1)
+    return dict(zip(summed, (value.squeeze(0) for value in found))) | dict(zip(others, highest))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    """The sum of its bits as integers: exact, in whatever order it is added up."""
+    whole = torch.uint8 if tensor.element_size() == 1 else torch.int16
+    return tensor.flatten().view(whole).sum(dtype=torch.int64)
+
+
+def _gloo(store: Store, rank: int, size: int, host: str, timeout: timedelta) -> Any:
+    options: Any = dist.ProcessGroupGloo._Options()  # pyright: ignore[reportAttributeAccessIssue] missing stub
+    options._timeout = timeout
+    options._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]  # else any interface is taken
+    return dist.ProcessGroupGloo(store, rank, size, options)
+
+
+def _nccl(store: Store, rank: int, size: int, host: str, timeout: timedelta) -> Any:
+    options = dist.ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return dist.ProcessGroupNCCL(store, rank, size, options)

@@ -1,0 +1,82 @@
+"""Bugs of V-trace and of IMPALA."""
+
+from __future__ import annotations
+
+import functools
+
+from recollect import returns
+from recollect.algos import impala
+from recollect.algos.impala import Impala
+from tests import test_vtrace
+from tests.algos import test_impala
+from tests.mutants.mutant import Edit, Mutant
+
+double_sum = functools.partial(
+    test_vtrace.test_equals_the_double_sum.hypothesis.inner_test, 20, 3, 1, 0.3, 0.9, 0.5, 1.0, 0.3
+)
+"""Also for GAE's flags: the next value is made in one place for both."""
+gradient = functools.partial(test_impala.test_the_gradient_is_the_papers, "gru", {}, None)
+
+
+def vtrace(old: str, new: str) -> Edit:
+    return (returns, "vtrace", old, new)
+
+
+VTRACE = [
+    Mutant("rho is not truncated", double_sum, (vtrace("ratio.clamp(max=rho_clip), ", "ratio, "),)),
+    Mutant("c is truncated at rho's clip", double_sum, (vtrace("max=c_clip", "max=rho_clip"),)),
+    Mutant(
+        "the trace of V-trace runs over a time limit",
+        double_sum,
+        (vtrace("(gamma * c).masked_fill(ended, 0)", "(gamma * c).masked_fill(terminated, 0)"),),
+        known="most V-trace code: one flag for both ends",
+    ),
+    Mutant(
+        "the advantage looks into the next episode",
+        double_sum,
+        (vtrace("[:1])]).masked_fill(ended, 0)", "[:1])])"),),
+    ),
+    Mutant("the advantage is not weighted", double_sum, (vtrace("delta + rho * (gamma", "delta + (gamma"),)),
+    Mutant(
+        "V-trace over recorded values",
+        gradient,
+        ((Impala, "_estimate", "value=made.value", 'value=rollout.record["value"]'),),
+    ),
+    Mutant(
+        "V-trace with an old bootstrap",
+        gradient,
+        ((Impala, "_estimate", "bootstrap=made.bootstrap", "bootstrap=rollout.bootstrap"),),
+    ),
+    Mutant(
+        "V-trace with old final values",
+        gradient,
+        ((Impala, "_estimate", "final_value=made.final_value", "final_value=rollout.final_value"),),
+    ),
+    Mutant(
+        "chunks of a rollout that lags start from old states",
+        gradient,
+        ((Impala, "_prepare", "replace(rollout, states=fresh.states)", "rollout"),),
+    ),
+    Mutant(
+        "the ratio is upside down",
+        gradient,
+        (
+            (
+                Impala,
+                "_estimate",
+                'made.log_prob - rollout.record["log_prob"]',
+                'rollout.record["log_prob"] - made.log_prob',
+            ),
+        ),
+    ),
+    Mutant(
+        "the ratio of the clip is to the policy that acted",
+        functools.partial(test_impala.test_the_gradient_is_the_papers, "gru", {}, 0.2),
+        ((impala, "loss", "log_prob - data[START]", 'log_prob - data["log_prob"]'),),
+    ),
+    Mutant(
+        "advantages are scaled twice",
+        test_impala.test_advantages_are_in_units_of_the_returns,
+        ((Impala, "_data", "advantage / self.policy", "advantage / self.policy.value_scale / self.policy"),),
+    ),
+]
