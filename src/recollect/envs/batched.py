@@ -75,3 +75,16 @@ class Resumable(Protocol):
     def restore(self, snapshot: dict[str, torch.Tensor]) -> Tree:
         """Continue from a snapshot. Returns the obs [B, ...] to act on next."""
         ...
+
+
+@runtime_checkable
+class Split(Protocol):
+    """An env whose step can be begun and waited for, so that others work in between."""
+
+    def send(self, action: Tree) -> None:
+        """Begin the step with ``action``."""
+        ...
+
+    def receive(self) -> Step:
+        """Wait for the end of that step."""
+        ...

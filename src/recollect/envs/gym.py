@@ -28,6 +28,7 @@ def make_env(
     *,
     device: torch.device | str = "cpu",
     env_kwargs: dict[str, Any] | None = None,
+    first_slot: int = 0,
 ) -> BatchedEnv:
     """A BatchedEnv of ``num_envs`` slots, with its tensors on ``device``. ``env`` is one of
 
@@ -37,14 +38,17 @@ def make_env(
     * one ``gymnasium.Env`` (then ``num_envs`` is 1), a VectorEnv, or a BatchedEnv, which comes back as
       it is. These are made already, so that ``num_envs`` must be theirs and ``env_kwargs`` empty.
 
-    ``env_kwargs`` go to the task, to ``gymnasium.make`` or to the callable.
+    ``env_kwargs`` go to the task, to ``gymnasium.make`` or to the callable. With ``first_slot`` they are the
+    slots from that number on of a larger env, with the seeds that they would have in there.
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}: at least one env is needed")
     kwargs = env_kwargs or {}
     if isinstance(env, str):
-        return _from_name(env, num_envs, device, kwargs)
+        return _from_name(env, num_envs, device, kwargs, first_slot)
     if isinstance(env, gym.Env | VectorEnv | BatchedEnv) and not isinstance(env, type):
+        if first_slot:
+            raise ConfigError(f"first_slot is {first_slot}, and the slots of a made env begin at 0")
         _check_made(env, num_envs, torch.device(device), kwargs)
         if isinstance(env, BatchedEnv):
             return env
@@ -58,6 +62,7 @@ def make_env(
             num_envs,
             device,
             kwargs,
+            first_slot,
         )
     raise ConfigError(
         f"env is a {type(env).__name__}: give a task's name, a Gymnasium id, a callable that returns a "
@@ -65,15 +70,19 @@ def make_env(
     )
 
 
-def _from_name(name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any]) -> BatchedEnv:
+def _from_name(
+    name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any], first_slot: int
+) -> BatchedEnv:
     from recollect.tasks import TASKS, make_task  # the tasks are built on envs, so only here
 
     tasks = [*TASKS, *(task.id for task in TASKS.values())]
     if name in tasks:
-        return make_task(name, num_envs, device=device, **kwargs)
+        task = make_task(name, num_envs, device=device, **kwargs)
+        task.first_slot = first_slot
+        return task
     make = functools.partial(gym.make, name, disable_env_checker=True, **kwargs)
     try:
-        return _looped(make, name, num_envs, device, kwargs)
+        return _looped(make, name, num_envs, device, kwargs, first_slot)
     except (gym.error.Error, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and ":" not in name:
             raise  # a dependency of a known env, not the env
@@ -81,10 +90,15 @@ def _from_name(name: str, num_envs: int, device: torch.device | str, kwargs: dic
 
 
 def _looped(
-    make: Callable[[], gym.Env], name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any]
+    make: Callable[[], gym.Env],
+    name: str,
+    num_envs: int,
+    device: torch.device | str,
+    kwargs: dict[str, Any],
+    first_slot: int,
 ) -> GymLoop:
     try:
-        return GymLoop([make] * num_envs, device=device)
+        return GymLoop([make] * num_envs, device=device, first_slot=first_slot)
     except TypeError as error:
         text = f"does not take the options {kwargs}" if kwargs else "could not be made"
         raise ConfigError(

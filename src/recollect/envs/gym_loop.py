@@ -38,12 +38,18 @@ class GymLoop:
     agents = 1
 
     def __init__(
-        self, makers: Sequence[Callable[[], gym.Env]], *, device: torch.device | str = "cpu"
+        self,
+        makers: Sequence[Callable[[], gym.Env]],
+        *,
+        device: torch.device | str = "cpu",
+        first_slot: int = 0,
     ) -> None:
+        """Make the envs. ``first_slot``: the number of the first, where they are part of something larger."""
         if not makers:
             raise ConfigError("num_envs is 0: a GymLoop needs at least one env")
         self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
-        self.envs = _make_all(makers)
+        self.first_slot = first_slot
+        self.envs = _make_all(makers, first_slot)
         self.num_envs = len(self.envs)
         self.observation_space: gym.Space = self.envs[0].observation_space
         self.action_space: gym.Space = self.envs[0].action_space
@@ -54,9 +60,9 @@ class GymLoop:
         self._steps = -1  # since reset; -1 before the first
 
     def reset(self, seed: int) -> Tree:
-        """Seed env i from (seed, i) and start it anew. Returns obs [B, ...]."""
+        """Seed env i from (seed, first_slot + i) and start it anew. Returns obs [B, ...]."""
         self._steps = 0
-        seeds = env_seeds(seed, self.num_envs)
+        seeds = env_seeds(seed, self.first_slot + self.num_envs)[self.first_slot :]
         self._write_obs([self._restart(i, env_seed) for i, env_seed in enumerate(seeds)])
         self._now, self._next = self._next, self._now
         return self._now.obs_on(self.device)
@@ -158,12 +164,12 @@ class GymLoop:
         return value
 
     def _error(self, i: int, text: str) -> EnvError:
-        return EnvError(f"env {i} ({_name(self.envs[i])}), step {self._steps}: {text}")
+        return EnvError(f"env {self.first_slot + i} ({_name(self.envs[i])}), step {self._steps}: {text}")
 
 
-def _make_all(makers: Sequence[Callable[[], gym.Env]]) -> list[gym.Env]:
+def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[gym.Env]:
     envs: list[gym.Env] = []
-    for i, make in enumerate(makers):
+    for i, make in enumerate(makers, first_slot):
         env = make()
         if not isinstance(env, gym.Env):
             raise EnvError(
@@ -181,7 +187,9 @@ def _make_all(makers: Sequence[Callable[[], gym.Env]]) -> list[gym.Env]:
                 raise SpaceError(f"env {i} ({_name(env)}) has no {kind}: set it in __init__, or on the class")
             own, expected = getattr(env, kind), getattr(envs[0], kind)
             if own != expected:
-                raise SpaceError(f"{kind} of env {i} is {own}, that of env 0 {expected}: they must be equal")
+                raise SpaceError(
+                    f"{kind} of env {i} is {own}, that of env {first_slot} {expected}: they must be equal"
+                )
     return envs
 
 

@@ -13,11 +13,52 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import gymnasium as gym
+from gymnasium.envs.registration import EnvSpec, load_env_creator
+
 from recollect.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Portable:
+    """What names or makes an env, with all that another process lacks to understand it."""
+
+    env: Any
+    specs: tuple[EnvSpec, ...] = ()
+    """Of Gymnasium's registry: a script registers its envs in its own process only."""
+
+
+def portable(env: Any) -> Portable:
+    """``env``, a name or a callable, ready for another process. Travels by cloudpickle."""
+    if not isinstance(env, str):
+        return Portable(env)
+    source, _, attr = env.rpartition(":")
+    if source.endswith(".py"):
+        return Portable(f"{Path(source).resolve()}:{attr}")
+    if source and not _is_versioned(attr):
+        return Portable(env)
+    # All versions: a name without one means the newest.
+    stem = attr.split("-v")[0]
+    return Portable(env, tuple(_by_value(s) for s in gym.registry.values() if s.id.split("-v")[0] == stem))
+
+
+def restored(given: Portable) -> Any:
+    """In the other process: what ``portable`` was given."""
+    for spec in given.specs:
+        gym.registry[spec.id] = spec
+    return given.env
+
+
+def _by_value(spec: EnvSpec) -> EnvSpec:
+    """The spec, with the class itself where its entry point names the script, which is another one there."""
+    if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
+        return replace(spec, entry_point=load_env_creator(spec.entry_point))
+    return spec
 
 
 def is_importing(name: str) -> bool:

@@ -64,21 +64,26 @@ class Buffers:
 
     def step_on(self, device: torch.device) -> Step:
         """The Step, each tensor copied once if ``device`` is not the CPU."""
-        step = self._step
-        if device.type == "cpu":
-            return step
-        obs = tree.to(step.obs, device)
-        # Where nothing ended, final_obs may be anything: save the copy.
-        ended = bool(self.terminated.any() or self.truncated.any())
-        return Step(
-            obs=obs,
-            first=step.first.to(device),
-            reward=step.reward.to(device),
-            terminated=step.terminated.to(device),
-            truncated=step.truncated.to(device),
-            final_obs=tree.to(step.final_obs, device) if ended else obs,
-            valid=step.valid.to(device),
-        )
+        return step_to(self._step, device)
+
+
+def step_to(step: Step, device: torch.device) -> Step:
+    """A Step on the CPU as one on ``device``, each tensor copied once; itself if that is the CPU."""
+    if device.type == "cpu":
+        return step
+    obs = tree.to(step.obs, device)
+    # Where nothing ended, final_obs may be anything: save the copy.
+    ended = bool(step.terminated.any() or step.truncated.any())
+    return Step(
+        obs=obs,
+        first=step.first.to(device),
+        reward=step.reward.to(device),
+        terminated=step.terminated.to(device),
+        truncated=step.truncated.to(device),
+        final_obs=tree.to(step.final_obs, device) if ended else obs,
+        valid=step.valid.to(device),
+        info=tree.to(step.info, device),
+    )
 
 
 def write_rows(space: gym.Space, arrays: Any, values: list[Any]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recollect import spaces
-from recollect.envs.batched import BatchedEnv, Resumable
+from recollect.envs.batched import BatchedEnv, Resumable, Split
 from recollect.errors import SpaceError
 from recollect.types import Step, Tree
 
@@ -49,6 +49,10 @@ class LastActionReward:
         self._reward = torch.zeros(rows, 1, device=env.device)
         if isinstance(env, Resumable):  # so that the wrapper is Resumable just where the env is
             self.snapshot, self.restore = self._snapshot, self._restore
+        self._split = env if isinstance(env, Split) else None
+        if self._split is not None:  # likewise
+            self.send, self.receive = self._send, self._receive
+        self._sent: Tensor | None = None
 
     def reset(self, seed: int) -> Tree:
         """Start all rows anew, with nothing done and nothing earned."""
@@ -60,8 +64,27 @@ class LastActionReward:
     def step(self, action: Tree) -> Step:
         """Apply ``action`` [B, ...] and show it, with what it earned, in the next observation."""
         step = self.env.step(action)
+        return self._shown(step, self._encoded(action))
+
+    def close(self) -> None:
+        """Close the env inside."""
+        self.env.close()
+
+    def _send(self, action: Tree) -> None:
+        assert self._split is not None
+        self._split.send(action)
+        self._sent = self._encoded(action)
+
+    def _receive(self) -> Step:
+        assert self._split is not None
+        step = self._split.receive()  # says so if nothing was sent
+        assert self._sent is not None
+        return self._shown(step, self._sent)
+
+    def _shown(self, step: Step, done: Tensor) -> Step:
+        """The step with what was done [B, D] and earned in it."""
         valid, first = step.valid.unsqueeze(1), step.first.unsqueeze(1)
-        done_now = torch.where(valid, self._encoded(action), self._action)
+        done_now = torch.where(valid, done, self._action)
         earned_now = torch.where(valid, step.reward.unsqueeze(1), self._reward)
         self._action = done_now.masked_fill(first, 0)
         self._reward = earned_now.masked_fill(first, 0)
@@ -70,10 +93,6 @@ class LastActionReward:
             obs=self._joined(step.obs, self._action, self._reward),
             final_obs=self._joined(step.final_obs, done_now, earned_now),
         )
-
-    def close(self) -> None:
-        """Close the env inside."""
-        self.env.close()
 
     def _snapshot(self) -> dict[str, Tensor]:
         assert isinstance(self.env, Resumable)

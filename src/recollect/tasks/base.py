@@ -48,6 +48,8 @@ class Task:
     """The best expected return of a policy that sees only the current observation; None if unknown."""
     horizon: int
     """Over how many steps something has to be remembered."""
+    first_slot: int = 0
+    """The number of row 0, for the keys of (seed, row), where the rows are part of a larger env."""
 
     age: Tensor
     """[B] int64: steps made in the episode, the one in progress included."""
@@ -114,8 +116,8 @@ class Task:
     # What the world calls
 
     def reset(self, seed: int) -> Tensor:
-        """Start all rows anew, row i keyed by (seed, i). Returns obs [B, ...]."""
-        self._root.copy_(random.row_keys(seed, self._rows))
+        """Start all rows anew, row i keyed by (seed, first_slot + i). Returns obs [B, ...]."""
+        self._root.copy_(random.row_keys(seed, self._rows + self.first_slot))
         self._episode.zero_()
         self._renew(self._always)
         return self._observe()

@@ -1,0 +1,107 @@
+"""From what a config says to envs: the rows of every actor, with the wrappers that it asks for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from recollect.config import TrainConfig
+from recollect.envs.batched import BatchedEnv
+from recollect.envs.gym import make_env
+from recollect.envs.named import Portable, is_importing, portable, resolve_env, restored
+from recollect.envs.workers import WorkerEnv
+from recollect.envs.wrappers import LastActionReward
+from recollect.errors import ConfigError
+
+EnvSpec = str | Callable[..., gym.Env] | gym.Env | gym.vector.VectorEnv | BatchedEnv
+"""A Gymnasium id, a task's name or ``module:attribute``, a callable that makes an env, one env, a
+VectorEnv, or a BatchedEnv."""
+
+
+def open_env(
+    env: EnvSpec, config: TrainConfig, num_envs: int | None = None, env_kwargs: dict[str, Any] | None = None
+) -> BatchedEnv:
+    """The env as rows, with the wrappers that the config asks for.
+
+    Without ``num_envs`` and ``env_kwargs`` an env object comes as it is, any other as in the config.
+    """
+    if num_envs is None:
+        num_envs = slots(env) if is_made(env) else config.num_envs
+    if env_kwargs is None:
+        env_kwargs = {} if is_made(env) else config.env_kwargs
+    batched = make_env(resolved(env), num_envs, device=torch.device(config.device), env_kwargs=env_kwargs)
+    return LastActionReward(batched) if config.last_action_reward else batched
+
+
+def open_actor_env(env: EnvSpec, config: TrainConfig, index: int = 0) -> BatchedEnv:
+    """The env of actor ``index``: its share of the slots, in worker processes if the config says so."""
+    count = config.num_envs // config.actors
+    if config.env_workers == 0:
+        return open_env(env, config, count, config.env_kwargs)
+    batched = WorkerEnv(
+        functools.partial(make_slots, portable(env), config.env_kwargs),
+        count,
+        workers=config.env_workers,
+        device=config.device,
+        timeout=config.env_timeout,
+        name="env worker" if config.actors == 1 else f"actor {index}, env worker",
+    )
+    return LastActionReward(batched) if config.last_action_reward else batched
+
+
+def make_slots(env: Portable, env_kwargs: dict[str, Any], first_slot: int, count: int) -> BatchedEnv:
+    """In a worker: the slots from ``first_slot`` on."""
+    return make_env(resolved(restored(env)), count, env_kwargs=env_kwargs, first_slot=first_slot)
+
+
+def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> list[BatchedEnv]:
+    """The env of every actor, all in this process.
+
+    To a new agent an env object must fit its config; a loaded one takes it as it is.
+    """
+    if is_made(env):
+        check_remakable(env, config)
+        return [
+            open_env(env, config, config.num_envs, config.env_kwargs) if is_new else open_env(env, config)
+        ]
+    made: list[BatchedEnv] = []
+    try:
+        for index in range(config.actors):
+            made.append(open_actor_env(env, config, index))
+    except BaseException:
+        for batched in made:
+            batched.close()
+        raise
+    return made
+
+
+def check_remakable(env: EnvSpec, config: TrainConfig) -> None:
+    """Refuse an env object where envs are made again, for every actor or in other processes."""
+    if not is_made(env):
+        return
+    for name, usual in (("actors", 1), ("env_workers", 0), ("runtime", "inline")):
+        value = getattr(config, name)
+        if value != usual:
+            raise ConfigError(
+                f"{name} = {value!r}, but the env is an object, which cannot be made again elsewhere: "
+                "give its name or a function that makes it"
+            )
+
+
+def resolved(env: EnvSpec) -> EnvSpec:
+    """``module:attribute`` imported, anything else as it is."""
+    return resolve_env(env) if isinstance(env, str) and is_importing(env) else env
+
+
+def is_made(env: EnvSpec) -> bool:
+    """Whether it is an env object and not the name or the maker of one."""
+    return isinstance(env, gym.Env | gym.vector.VectorEnv | BatchedEnv) and not isinstance(env, type)
+
+
+def slots(env: Any) -> int:
+    """How many env slots an env object has."""
+    return 1 if isinstance(env, gym.Env) else env.num_envs
