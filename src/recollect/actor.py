@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 
 import torch
 from torch import Tensor
 
 from recollect import spaces, tree
-from recollect.envs.batched import BatchedEnv, Resumable
+from recollect.envs.batched import BatchedEnv, Resumable, Split
 from recollect.errors import StateError
 from recollect.policy.policy import Policy
 from recollect.rollout import Finals, Rollout
@@ -32,8 +32,9 @@ class Actor:
         state_steps: Sequence[int],
         seed: int,
         index: int = 0,
+        buffers: Sequence[Rollout] = (),
     ):
-        """Reset the env and allocate one rollout, which every ``collect`` fills anew.
+        """Reset the env and allocate a rollout, which every ``collect`` fills anew.
 
         Args:
             env: the rows.
@@ -42,6 +43,7 @@ class Actor:
             state_steps: the steps whose raw input states the learner needs.
             seed: of the env and of the sampling of actions.
             index: which actor this is.
+            buffers: the rollouts to fill in place of an own one; ``collect`` is told which.
         """
         self.env, self.policy, self.index = env, policy, index
         self.rows = env.num_envs * env.agents
@@ -53,8 +55,10 @@ class Actor:
         self.seconds = {"env": 0.0, "act": 0.0}
         self.info: dict[str, float] = {}
         """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``."""
-        self._rollout = allocate(env, policy, rollout, tuple(state_steps), index)
-        self._views = _Views(self._rollout)
+        self.in_env_since: float | None = None
+        """Since when the env has been busy with a step, by ``time.monotonic``; None: it is not."""
+        own = buffers or [allocate(policy, self.rows, rollout, tuple(state_steps), index, env.device)]
+        self._buffers = [(buffer, _Views(buffer)) for buffer in own]
 
     def snapshot(self) -> dict[str, Tensor] | None:
         """All that decides the next rollouts, between two of them; None if the env cannot tell its part."""
@@ -93,15 +97,19 @@ class Actor:
         env = {name.removeprefix("env:"): leaf for name, leaf in found.items() if name.startswith("env:")}
         self.obs = tree.clone(self.env.restore(env))
 
+    def collect(self, version: int = 0, buffer: int = 0) -> Rollout:
+        """Record T steps. The rollout's tensors are filled anew by the next call with that buffer."""
+        return together([self.collecting(version, buffer)])[0]
+
     @torch.no_grad()
-    def collect(self, version: int = 0) -> Rollout:
-        """Record T steps. The rollout's tensors are filled anew by the next call."""
-        out, policy, env = self._rollout, self.policy, self.env
+    def collecting(self, version: int = 0, buffer: int = 0) -> Generator[None, None, Rollout]:
+        """``collect`` in pieces: it pauses where the env steps on its own (``Split``)."""
+        (out, views), policy, env = self._buffers[buffer], self.policy, self.env
         obs, first, state = self.obs, self.first, self.state
-        views = self._views
+        split = env if isinstance(env, Split) else None
         stored = {step: slot for slot, step in enumerate(out.state_steps)}
         acted_steps, finals, infos = [], [], []
-        env_seconds, started = 0.0, time.perf_counter()
+        env_seconds, started = 0.0, time.monotonic()
         for t in range(out.steps):
             tree.copy_(views.obs[t], obs)
             views.first[t].copy_(first)
@@ -109,9 +117,17 @@ class Actor:
                 tree.copy_(tree.index(out.states, stored[t]), state)
             acted, state = policy.act(obs, state, first, self.generator)
             env_action = policy.to_env(acted.action)
-            before = time.perf_counter()
-            step = env.step(env_action)
-            env_seconds += time.perf_counter() - before
+            before = self.in_env_since = time.monotonic()
+            if split is None:
+                step = env.step(env_action)
+            else:
+                split.send(env_action)
+                left = time.monotonic()
+                yield
+                away = time.monotonic() - left  # others have worked; that is not this one's time
+                step, before, started = split.receive(), before + away, started + away
+            self.in_env_since = None
+            env_seconds += time.monotonic() - before
             acted_steps.append(acted)
             views.reward[t].copy_(step.reward)
             views.terminated[t].copy_(step.terminated)
@@ -125,16 +141,16 @@ class Actor:
         tree.copy_(views.obs[out.steps], obs)
         views.first[out.steps].copy_(first)
         _stack_into(out.action, [acted.action for acted in acted_steps])
-        for name, buffer in out.record.items():
-            torch.stack([getattr(acted, name) for acted in acted_steps], out=buffer)
-        out.bootstrap = policy.value(obs, state, first)
+        for name, record in out.record.items():
+            torch.stack([getattr(acted, name) for acted in acted_steps], out=record)
+        out.bootstrap.copy_(policy.value(obs, state, first))
         out.finals = _record_finals(out, finals)
         out.version, out.sequence = version, self.sequence
         # The env owns its tensors only until its next step, and a user may step it in between.
         self.obs, self.first, self.state = tree.clone(obs), first.clone(), state
         self.sequence += 1
         self.info = _mean_info(infos)
-        self.seconds = {"env": env_seconds, "act": time.perf_counter() - started - env_seconds}
+        self.seconds = {"env": env_seconds, "act": time.monotonic() - started - env_seconds}
         return out
 
     def _final(self, t: int, cut: Tensor, final_obs: Tree, state: State):
@@ -146,13 +162,31 @@ class Actor:
         return torch.full_like(rows, t), rows, tree.clone(obs), value
 
 
+def together(running: Sequence[Generator[None, None, Rollout]]) -> list[Rollout]:
+    """The rollouts of several ``collecting``: while the env of one steps, the next one acts."""
+    done: dict[int, Rollout] = {}
+    while len(done) < len(running):
+        for i, one in enumerate(running):
+            if i in done:
+                continue
+            try:
+                next(one)
+            except StopIteration as end:
+                done[i] = end.value
+    return [done[i] for i in range(len(running))]
+
+
 def allocate(
-    env: BatchedEnv, policy: Policy, steps: int, state_steps: tuple[int, ...], actor: int = 0
+    policy: Policy,
+    rows: int,
+    steps: int,
+    state_steps: tuple[int, ...],
+    actor: int = 0,
+    device: torch.device | str = "cpu",
 ) -> Rollout:
-    """An empty rollout for ``steps`` steps of the env's rows."""
-    rows, device = env.num_envs * env.agents, env.device
-    obs = spaces.zeros(env.observation_space, 1, device)
-    action = spaces.zeros(env.action_space, 1, device)
+    """An empty rollout for ``steps`` steps of ``rows`` rows."""
+    obs = spaces.zeros(policy.observation_space, 1, device)
+    action = spaces.zeros(policy.action_space, 1, device)
 
     def floats() -> Tensor:
         return torch.zeros(steps, rows, device=device)
@@ -172,7 +206,7 @@ def allocate(
         final_value=floats(),
         bootstrap=torch.zeros(rows, device=device),
         state_steps=state_steps,
-        states=tree.empty(policy.initial_state(1), (len(state_steps), rows)),
+        states=tree.empty(policy.initial_state(1), (len(state_steps), rows), device),
         actor=actor,
     )
 

@@ -1,7 +1,7 @@
-"""Several actors side by side: groups of rows, each with envs, memories and random streams of its own.
+"""The rollouts of several actors as one.
 
-They act one after the other with the same weights, and their rollouts become one, in the order of the
-actors. That layout is the same in whatever process an actor lives.
+Actors are groups of rows, each with envs, memories and random streams of its own. That layout is the same in
+whatever process an actor lives, and so is the order in which their rows stand in the batch.
 """
 
 from __future__ import annotations
@@ -10,91 +10,48 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from recollect import tree
-from recollect.actor import Actor
 from recollect.errors import RecollectError
 from recollect.rollout import Finals, Rollout
-from recollect.types import State
+from recollect.types import Tree
+
+ROWS = dict.fromkeys(
+    ("obs", "first", "action", "record", "reward", "terminated", "truncated", "valid", "final_value"), 1
+) | {"bootstrap": 0, "states": 1}
+"""The tensors of a rollout but for its finals, and which of their dimensions is rows."""
 
 
-class Actors:
-    """What an ``Actor`` is to the learner, for several of them."""
+def join(rollouts: Sequence[Rollout], *, is_mixed: bool = False, into: Rollout | None = None) -> Rollout:
+    """Rollouts of equally many steps as one, row after row; a single one comes back as it is.
 
-    def __init__(self, actors: Sequence[Actor]):
-        self.actors = tuple(actors)
-        self.rows = sum(actor.rows for actor in self.actors)
-
-    @property
-    def state(self) -> State:
-        """The live memories of all rows, in the order of the actors."""
-        return tree.cat([actor.state for actor in self.actors])
-
-    @property
-    def seconds(self) -> dict[str, float]:
-        """The time that the last rollout took, by what it was spent on."""
-        names = self.actors[0].seconds
-        return {name: sum(actor.seconds[name] for actor in self.actors) for name in names}
-
-    @property
-    def info(self) -> dict[str, float]:
-        """The means over the last rollout of all actors, each weighed by its rows."""
-        found: dict[str, tuple[float, int]] = {}
-        for actor in self.actors:
-            for name, value in actor.info.items():
-                total, rows = found.get(name, (0.0, 0))
-                found[name] = total + value * actor.rows, rows + actor.rows
-        return {name: total / rows for name, (total, rows) in sorted(found.items())}
-
-    def collect(self, version: int = 0) -> Rollout:
-        """One rollout of all rows."""
-        return join([actor.collect(version) for actor in self.actors])
-
-    def snapshot(self) -> dict[str, Tensor] | None:
-        """All that decides the next rollouts; None if one of the envs cannot tell its part."""
-        found: dict[str, Tensor] = {}
-        for actor in self.actors:
-            own = actor.snapshot()
-            if own is None:
-                return None
-            found |= {f"{actor.index}/{name}": tensor for name, tensor in own.items()}
-        return found
-
-    def fits(self, snapshot: dict[str, Tensor]) -> bool:
-        """Whether the snapshot is one of so many actors on the same kind of device."""
-        return all(actor.fits(self._part(snapshot, actor)) for actor in self.actors)
-
-    def restore(self, snapshot: dict[str, Tensor]) -> None:
-        """Go on from what ``snapshot`` returned."""
-        for actor in self.actors:
-            actor.restore(self._part(snapshot, actor))
-
-    @staticmethod
-    def _part(snapshot: dict[str, Tensor], actor: Actor) -> dict[str, Tensor]:
-        prefix = f"{actor.index}/"
-        return {k.removeprefix(prefix): v for k, v in snapshot.items() if k.startswith(prefix)}
-
-
-def join(rollouts: Sequence[Rollout]) -> Rollout:
-    """Rollouts of equally many steps and one version of the weights as one, row after row."""
+    Args:
+        rollouts: in the order of their rows. They have one version of the weights,
+        is_mixed: unless this is set: then the oldest is that of the whole.
+        into: what an earlier call returned for rollouts of these shapes, and nobody needs any longer: its
+            memory is used again. Fresh memory of many megabytes costs more than the copy.
+    """
     one = rollouts[0]
-    if any(r.version != one.version or r.state_steps != one.state_steps for r in rollouts):
+    if len(rollouts) == 1:
+        return one
+    versions = sorted({r.version for r in rollouts})
+    if any(r.state_steps != one.state_steps for r in rollouts) or (len(versions) > 1 and not is_mixed):
         raise RecollectError(
-            f"rollouts of versions {sorted({r.version for r in rollouts})} cannot be joined: the actors "
-            "must act with the same weights and store the same states"
+            f"rollouts of versions {versions} cannot be joined: in lockstep the actors must act with the "
+            "same weights and store the same states"
         )
-    rows = {
-        name: tree.cat([getattr(r, name) for r in rollouts], dim=1)
-        for name in ("obs", "first", "action", "record", "reward", "terminated", "truncated", "valid")
-    }
+
+    def joined(name: str, dim: int) -> Tree:
+        parts = [getattr(r, name) for r in rollouts]
+        if into is None:
+            return tree.cat(parts, dim)
+        return tree.map(lambda out, *xs: torch.cat(xs, dim, out=out), getattr(into, name), *parts)
+
     return replace(
         one,
-        **rows,
-        final_value=torch.cat([r.final_value for r in rollouts], dim=1),
-        bootstrap=torch.cat([r.bootstrap for r in rollouts]),
-        states=tree.cat([r.states for r in rollouts], dim=1),
+        **{name: joined(name, dim) for name, dim in ROWS.items()},
         finals=_join_finals(rollouts),
+        version=versions[0],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,7 @@ from recollect.config import TrainConfig
 from recollect.display import make_display
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym import make_env
-from recollect.envs.named import is_importing, resolve_env
-from recollect.envs.wrappers import LastActionReward
+from recollect.envs.opening import EnvSpec, is_made, open_env, resolved
 from recollect.errors import ConfigError, Interrupted, StateError
 from recollect.evaluate import Evaluation, evaluate
 from recollect.metrics import Advisor, History
@@ -26,16 +25,16 @@ from recollect.policy import compiled, precision
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.rollout import rollout_bytes
 from recollect.runs import Run
-from recollect.runtimes.inline import Trainer, check_spaces
+from recollect.runtimes.inline import InlineCrew
+from recollect.runtimes.stage import staged
+from recollect.runtimes.words import whereabouts
 from recollect.session import Session
 from recollect.sinks import make_sinks
 from recollect.storage import Learned
+from recollect.trainer import Trainer, check_spaces
 from recollect.training import Training
 from recollect.types import State
 
-EnvSpec = str | Callable[..., gym.Env] | gym.Env | gym.vector.VectorEnv | BatchedEnv
-"""A Gymnasium id, a task's name or ``module:attribute``, a callable that makes an env, one env, a
-VectorEnv, or a BatchedEnv."""
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
 """Makes a policy for an observation space and an action space."""
 Callbacks = Iterable[Callback | Callable[..., Any]] | Callback | Callable[..., Any]
@@ -62,7 +61,7 @@ class Agent:
         """The settings that were chosen for the task beside the user's own."""
         self.history = History()
         """The metrics of the training so far."""
-        self.advisor = Advisor(config.ppo.max_grad_norm)
+        self.advisor = Advisor(config.algo.max_grad_norm)
         """Watches the training; each piece of advice comes once."""
         self.run: Run | None = None
         """The run folder, if it has one."""
@@ -82,14 +81,13 @@ class Agent:
     ) -> Agent:
         """A new, untrained agent for ``env``; ``preset``: which settings of ``config`` nobody asked for."""
         check_config(config, policy)
-        envs = open_envs(env, config, is_new=True)
-        with _closed_on_error(env, envs):
+        with staged(env, config, is_new=True) as stage:
             with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
                 torch.manual_seed(config.seed)
                 make = policy or config.policy.build
-                network = made_policy(make, envs[0].observation_space, envs[0].action_space)
+                network = made_policy(make, stage.observation_space, stage.action_space)
             agent = cls(network.to(config.device), config, env, preset=preset)
-            agent._trainer = Trainer(envs, network, config)
+            agent._trainer = Trainer(stage.crew(network), network, config)
         return agent
 
     @property
@@ -158,8 +156,7 @@ class Agent:
                 self.run.rewind(resumed.steps)
                 self.history = self.run.history()
                 self._seconds = 0.0 if resumed.trainer is None else resumed.trainer.numbers["seconds"]
-                how = "bit for bit" if trainer.is_exact else "in new episodes: this env cannot tell its state"
-                opening = f"goes on at step {resumed.steps:,}, {how}\n{opening}"
+                opening = f"goes on at step {resumed.steps:,}, {trainer.how_restored}\n{opening}"
             training = Training(
                 self, trainer, callbacks=told, run=self.run, seconds=self._seconds, opening=opening
             )
@@ -173,11 +170,12 @@ class Agent:
         return metrics
 
     def close(self) -> None:
-        """Close the training env. An agent is also a context manager that does so."""
-        if self._trainer is not None and self.can_make_env:
+        """End what training uses, but for an env object. An agent is a context manager that does so, too."""
+        if self._trainer is not None and not self.can_make_env:
+            self._trainer.dismiss()
+        elif self._trainer is not None:
             self._learned = self._trainer.learned(live=False)
-            for env in self._trainer.envs:
-                env.close()
+            self._trainer.close()
             self._trainer = None
 
     def __enter__(self) -> Agent:
@@ -232,7 +230,8 @@ class Agent:
                 raise ConfigError(f"env_kwargs {sorted(env_kwargs)} cannot reach an env that is made already")
             if source is self.env and self._trainer is not None:
                 self._trainer.restart_episodes()
-                (batched,) = self._trainer.envs
+                assert isinstance(self._trainer.crew, InlineCrew)  # no other takes an env object
+                (batched,) = self._trainer.crew.envs
             else:
                 batched = open_env(source, self.config)
             check_spaces(self.policy, batched)
@@ -296,34 +295,33 @@ class Agent:
             raise ConfigError(self._unknown())
         kwargs = self.config.env_kwargs if env_kwargs is None else env_kwargs
         device = torch.device(self.config.device)
-        return make_env(_resolved(self.env), num_envs, device=device, env_kwargs=kwargs)
+        return make_env(resolved(self.env), num_envs, device=device, env_kwargs=kwargs)
 
     def _opening(self, trainer: Trainer) -> str:
         """What is known before training: sizes and the horizon."""
-        ppo, policy, rows = self.config.ppo, self.policy, trainer.rows
+        algo, policy, rows = self.config.algo, self.policy, trainer.crew.rows
         size = rollout_bytes(
             policy.observation_space,
             policy.action_space,
             policy.initial_state(1),
             rows=rows,
-            steps=ppo.rollout,
-            stored=len(ppo.state_steps),
+            steps=algo.rollout,
+            stored=len(algo.state_steps),
         )
         weights = sum(p.numel() for p in policy.parameters())
         chosen = "".join(f"; preset {name}={value!r}" for name, value in self.preset.items())
         return (
-            f"{weights:,} weights; a rollout of {ppo.rollout} steps x {rows} rows takes "
+            f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "
             f"{size.total / 1e6:.3g} MB, {size.states / size.total:.0%} of it stored states; effective "
-            f"horizon {ppo.effective_horizon:.4g} steps{chosen}"
+            f"horizon {algo.effective_horizon:.4g} steps{chosen}{whereabouts(self.config, rows)}"
         )
 
     def _need_trainer(self) -> Trainer:
         if self._trainer is None:
             if self.env is None:
                 raise ConfigError(self._unknown())
-            envs = open_envs(self.env, self.config)
-            with _closed_on_error(self.env, envs):
-                trainer = Trainer(envs, self.policy, self.config)
+            with staged(self.env, self.config) as stage:
+                trainer = Trainer(stage.crew(self.policy), self.policy, self.config)
                 trainer.restore(self._learned)
             self._trainer = trainer
         return self._trainer
@@ -376,69 +374,6 @@ def _at_least_one(name: str, value: int) -> int:
     if value < 1:
         raise ConfigError(f"{name} = {value}: it must be at least 1")
     return value
-
-
-@contextmanager
-def _closed_on_error(env: EnvSpec, made: Sequence[BatchedEnv]) -> Iterator[None]:
-    """Close envs that were made here if what they were made for fails."""
-    try:
-        yield
-    except BaseException:
-        if not is_made(env):
-            for batched in made:
-                batched.close()
-        raise
-
-
-def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> list[BatchedEnv]:
-    """The env of every actor, each with its share of the slots.
-
-    To a new agent an env object must fit its config; a loaded one takes it as it is.
-    """
-    if config.actors == 1:
-        return [
-            open_env(env, config, config.num_envs, config.env_kwargs) if is_new else open_env(env, config)
-        ]
-    if is_made(env):
-        raise ConfigError(
-            f"actors = {config.actors}, but the env is an object, which cannot be made again for every one: "
-            "give its name or a function that makes it"
-        )
-    made: list[BatchedEnv] = []
-    with _closed_on_error(env, made):
-        for _ in range(config.actors):
-            made.append(open_env(env, config, config.num_envs // config.actors))
-    return made
-
-
-def open_env(
-    env: EnvSpec, config: TrainConfig, num_envs: int | None = None, env_kwargs: dict[str, Any] | None = None
-) -> BatchedEnv:
-    """The env as rows, with the wrappers that the config asks for.
-
-    Without ``num_envs`` and ``env_kwargs`` an env object comes as it is, any other as in the config.
-    """
-    if num_envs is None:
-        num_envs = slots(env) if is_made(env) else config.num_envs
-    if env_kwargs is None:
-        env_kwargs = {} if is_made(env) else config.env_kwargs
-    batched = make_env(_resolved(env), num_envs, device=torch.device(config.device), env_kwargs=env_kwargs)
-    return LastActionReward(batched) if config.last_action_reward else batched
-
-
-def _resolved(env: EnvSpec) -> EnvSpec:
-    """``module:attribute`` imported, anything else as it is."""
-    return resolve_env(env) if isinstance(env, str) and is_importing(env) else env
-
-
-def is_made(env: EnvSpec) -> bool:
-    """Whether it is an env object and not the name or the maker of one."""
-    return isinstance(env, gym.Env | gym.vector.VectorEnv | BatchedEnv) and not isinstance(env, type)
-
-
-def slots(env: Any) -> int:
-    """How many env slots an env object has."""
-    return 1 if isinstance(env, gym.Env) else env.num_envs
 
 
 def made_policy(make: PolicyFactory, observation_space: gym.Space, action_space: gym.Space) -> Policy:

@@ -11,25 +11,29 @@ from typing import Any
 import torch
 
 from recollect import storage
-from recollect.agent import (
-    Agent,
-    Callbacks,
-    EnvSpec,
-    PolicyFactory,
-    check_device,
-    is_made,
-    made_policy,
-    slots,
-)
+from recollect.agent import Agent, Callbacks, PolicyFactory, check_device, made_policy
 from recollect.config import ALIASES, TrainConfig
 from recollect.envs.named import is_importing
+from recollect.envs.opening import EnvSpec, is_made, slots
 from recollect.errors import ConfigError, RecollectError
 from recollect.policy.policy import PolicyConfig
 from recollect.presets import preset as preset_of
 from recollect.runs import Run
 
 CHANGEABLE = frozenset(
-    {"checkpoint_every", "eval_episodes", "eval_every", "keep_checkpoints", "max_seconds", "sinks", "threads"}
+    {
+        "checkpoint_every",
+        "env_timeout",
+        "env_workers",
+        "eval_episodes",
+        "eval_every",
+        "keep_checkpoints",
+        "max_seconds",
+        "ray_address",
+        "runtime",
+        "sinks",
+        "threads",
+    }
 )
 """What ``resume`` may change: none of it changes what is learned."""
 
@@ -44,7 +48,7 @@ def train(
     preset: bool = True,
     **settings: Any,
 ) -> Agent:
-    """Train an agent with memory by recurrent PPO.
+    """Train an agent with memory, by recurrent PPO or IMPALA (``algo``).
 
     Args:
         env: a Gymnasium id, a built-in task's name, ``module:attribute``, a callable that makes an env,
@@ -56,7 +60,7 @@ def train(
         config: settings to start from; ``settings`` go on top.
         preset: for a built-in task and without ``config``, start from the settings that suit it
             (``recollect.presets``).
-        **settings: any field of ``TrainConfig``, ``PPOConfig`` or ``PolicyConfig`` by its name. With
+        **settings: any field of ``TrainConfig``, ``PolicyConfig`` or the algorithm by its name. With
             ``run="runs/first"`` the run is kept in that folder and can be resumed.
 
     Example:

@@ -1,7 +1,7 @@
 """The configuration of a run: one name for each thing, everywhere.
 
 Keywords are flat: ``train(env, steps=300_000, learning_rate=3e-4, core="gru")`` finds out by itself
-that ``learning_rate`` is PPO's and ``core`` the policy's. Names that other libraries use are
+that ``learning_rate`` is the algorithm's and ``core`` the policy's. Names that other libraries use are
 understood and answered with ours.
 """
 
@@ -15,7 +15,8 @@ from typing import Any, Literal
 
 import torch
 
-from recollect.algos.ppo import PPOConfig
+from recollect.algos.catalog import AlgoConfig, algo_fields, algo_name, check_has, named_algo
+from recollect.algos.ppo_config import PPOConfig
 from recollect.errors import ConfigError, nearest
 from recollect.fields import check_fields
 from recollect.policy.policy import PolicyConfig
@@ -53,7 +54,23 @@ class TrainConfig:
     num_envs: int = 16
     """Env slots that are stepped together."""
     actors: int = 1
-    """Groups into which the env slots are split, each with random streams of its own; a layout, not speed."""
+    """Groups into which the env slots are split, each with random streams of its own. Where they live is
+    the ``runtime``'s affair: the same actors learn the same."""
+    runtime: Literal["inline", "processes", "ray"] = "inline"
+    """Where the actors live: in this process, in processes of their own, or on a Ray cluster."""
+    mode: Literal["lockstep", "async"] = "lockstep"
+    """Whether actors wait for new weights before every rollout, or run ahead with older ones ("async")."""
+    max_lag: int | None = None
+    """With "async", how many updates the weights that act may be behind those that learn. None: 1."""
+    env_workers: int = 0
+    """Processes for each actor that step its env slots, for slow envs; 0: it steps them itself."""
+    env_timeout: float | None = 60.0
+    """Seconds after which an env in another process that does not answer is given up and its actor
+    started anew; None: never."""
+    learners: int = 1
+    """Data-parallel learners: each holds its share of the rows, and all make the same step."""
+    ray_address: str | None = None
+    """The Ray cluster: "auto", or host:port. None: one on this machine, for this run."""
     seed: int = 0
     """Of the weights, the envs and the sampling."""
     device: str = "cpu"
@@ -92,8 +109,8 @@ class TrainConfig:
     and a C++ compiler. docs/tuning.md says what we saw of it."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """The network: a config, or the name of one for token sets, such as "fast"."""
-    ppo: PPOConfig = field(default_factory=PPOConfig)
-    """The algorithm."""
+    algo: AlgoConfig = field(default_factory=PPOConfig)
+    """The algorithm: "ppo" or "impala", or the config of one."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
@@ -102,9 +119,10 @@ class TrainConfig:
             if isinstance(path, str | os.PathLike):
                 object.__setattr__(self, name, os.path.expanduser(os.fspath(path)))
         object.__setattr__(self, "policy", named_policy(self.policy))
+        object.__setattr__(self, "algo", named_algo(self.algo))
         check_fields(self)
         check_fields(self.policy)
-        counts = ("steps", "num_envs", "actors", "target_episodes", "threads", "eval_episodes")
+        counts = ("steps", "num_envs", "actors", "target_episodes", "threads", "eval_episodes", "learners")
         for name in (*counts, "checkpoint_every", "keep_checkpoints"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -114,7 +132,8 @@ class TrainConfig:
                 f"num_envs = {self.num_envs} cannot be split evenly over actors = {self.actors}: "
                 "choose a multiple"
             )
-        for name in ("seed", "eval_every"):
+        _check_runtime(self)
+        for name in ("seed", "eval_every", "env_workers"):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{name} = {getattr(self, name)}: it must not be negative")
         if self.seed >= 2**63:
@@ -133,7 +152,7 @@ class TrainConfig:
 
     def override(self, **values: Any) -> TrainConfig:
         """A copy with flat names changed, each routed to the part that it belongs to."""
-        parts: dict[str, dict[str, Any]] = {"": {}, "policy": {}, "ppo": {}}
+        parts: dict[str, dict[str, Any]] = {"": {}, "policy": {}, "algo": {}}
         for given, value in values.items():
             name = _canonical(given)
             home = next((part for part, names in _names().items() if name in names), None)
@@ -148,13 +167,41 @@ class TrainConfig:
                 raise ConfigError(f"{name} is given twice, once as {given!r}")
             parts[home][name] = value
         own = parts[""]
-        base_policy, base_ppo = own.pop("policy", self.policy), own.pop("ppo", self.ppo)
+        base_policy, base_algo = own.pop("policy", self.policy), self._algo(own.pop("algo", self.algo))
+        for name in parts["algo"]:
+            check_has(algo_name(base_algo), name, name, "algo={!r}")
         base_policy = named_policy(base_policy, parts["policy"].get("encoder"))
         return replace(
             self,
             **own,
             policy=replace(base_policy, **parts["policy"]) if parts["policy"] else base_policy,
-            ppo=replace(base_ppo, **parts["ppo"]) if parts["ppo"] else base_ppo,
+            algo=replace(base_algo, **parts["algo"]) if parts["algo"] else base_algo,
+        )
+
+    def _algo(self, given: Any) -> AlgoConfig:
+        """The name of the present algorithm keeps its settings; another one begins with its defaults."""
+        return self.algo if given == algo_name(self.algo) else named_algo(given)
+
+
+def _check_runtime(config: TrainConfig) -> None:
+    """Refuse settings of runtimes that contradict each other, or would do nothing."""
+    if config.mode == "async" and config.runtime == "inline":
+        raise ConfigError(
+            "mode = 'async' with runtime = 'inline': in one process nobody can run ahead; use "
+            "runtime='processes' or 'ray'"
+        )
+    if config.max_lag is not None and config.mode == "lockstep":
+        raise ConfigError(f"max_lag = {config.max_lag} does nothing in lockstep: use mode='async'")
+    if config.max_lag is not None and config.max_lag < 0:
+        raise ConfigError(f"max_lag = {config.max_lag}: it must not be negative")
+    if config.env_timeout is not None and not config.env_timeout > 0:
+        raise ConfigError(f"env_timeout = {config.env_timeout}: it must be above 0, or None for no limit")
+    if config.ray_address is not None and config.runtime != "ray":
+        raise ConfigError(f"ray_address does nothing with runtime = {config.runtime!r}: use runtime='ray'")
+    own = config.num_envs // config.actors
+    if config.env_workers > own:
+        raise ConfigError(
+            f"env_workers = {config.env_workers}, but an actor has only {own} env slots: choose at most that"
         )
 
 
@@ -162,7 +209,7 @@ def _names() -> dict[str, set[str]]:
     return {
         "": {f.name for f in fields(TrainConfig)},
         "policy": {f.name for f in fields(PolicyConfig)},
-        "ppo": {f.name for f in fields(PPOConfig)},
+        "algo": set(algo_fields()),
     }
 
 

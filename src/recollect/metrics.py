@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,16 +15,22 @@ from recollect.rollout import Rollout
 GLOSSARY = {
     "steps": "valid env steps so far, over all rows",
     "updates": "rollouts learned from so far",
-    "lag": "updates between the weights that acted and those that learned: 0 in one process",
+    "lag": "updates between the weights that acted and those that learned, mean over the rollouts of an "
+    "update: 0 in lockstep",
+    "lag/max": "the same, of the rollout that lags most",
     "episodes": "episodes finished so far",
     "return": "mean return of the last finished episodes (`target_episodes` of them), unscaled rewards",
     "length": "mean length of the same episodes, in steps",
-    "loss/policy": "the clipped surrogate loss, mean over the update's minibatches",
+    "loss/policy": "the policy's loss (PPO: the clipped surrogate), mean over the update's minibatches",
     "loss/value": "half the squared value error, in units of the returns' spread",
     "loss/next_obs": "error of the predicted next observations, where `next_obs_coef` asks for them",
     "entropy": "mean entropy of the action distribution, in nats",
     "kl": "mean KL divergence from the acting policy over the update's minibatches (k3 estimator)",
     "kl_last": "the same in the last minibatch of the update",
+    "rho/mean": "IMPALA: mean truncated ratio of a step's probability now and when it was taken; 1 without "
+    "a lag",
+    "rho/clipped": "IMPALA: share of steps whose ratio is above `rho_clip`",
+    "c/clipped": "IMPALA: share of steps whose ratio is above `c_clip`",
     "clip_fraction": "share of steps whose probability ratio was clipped",
     "minibatches": "optimiser steps of this update; fewer than planned if the KL ended it",
     "sequences": "chunks, or pieces of episodes (`batching`), that the minibatches are drawn over",
@@ -52,13 +60,26 @@ GLOSSARY = {
     "speed/env": "env steps per second if there were only the env",
     "speed/act": "env steps per second if there were only the acting",
     "speed/learn": "env steps per second if there were only the learning",
+    "speed/wait": "env steps per second if the learner only waited for rollouts (actors in other processes)",
+    "time/env": "share of the actors' time that their envs take",
+    "time/policy": "share of the actors' time that choosing actions takes",
+    "time/transport": "share of the actors' time in which weights come and rollouts go",
+    "time/learner": "share of the actors' time in which they wait for the learner",
+    "queue/ready": "rollouts that were there already when the learner asked for them",
+    "queue/running": "rollouts that actors were still at when the learner had all that it wanted",
+    "restarts": "actors that were started anew so far, because their process died or hung",
+    "actors/slowest": "env steps per second of the slowest actor in this update, its waiting included",
+    "actors/fastest": "env steps per second of the fastest actor",
+    "actor/N/speed": "env steps per second of actor N in this update (with up to 16 actors)",
+    "actor/N/steps": "valid env steps of actor N since its crew began: over all actors they add up to those "
+    "that were learned from",
 } | {
     f"{name}/{kind}": f"{words} {what}"
     for name, what in {
         "reward": "reward of the rollout's valid steps",
         "value": "recorded value of the rollout's valid steps",
-        "advantage": "advantage before normalisation",
-        "return": "return target of the critic",
+        "advantage": "advantage before normalisation; IMPALA: that of V-trace, weighted by rho",
+        "return": "return target of the critic; IMPALA: that of V-trace",
     }.items()
     for kind, words in {
         "mean": "mean",
@@ -67,7 +88,16 @@ GLOSSARY = {
         "max": "highest",
     }.items()
 }
-"""Every metric with one line. ``staleness/epoch_K`` is ``staleness`` after the K-th epoch."""
+"""Every metric with one line. ``staleness/epoch_K`` is ``staleness`` after the K-th epoch; the N of
+``actor/N/speed`` is the number of an actor."""
+
+
+def meaning(name: str, glossary: Mapping[str, str] = GLOSSARY) -> str:
+    """The line of a metric, also of one with a number in its name; empty if there is none."""
+    stem, _, epoch = name.partition("/epoch_")
+    if epoch:
+        return f"{stem} after epoch {epoch}"
+    return glossary.get(re.sub(r"^actor/\d+/", "actor/N/", name), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +119,43 @@ class EpisodeTracker:
         self._return = np.zeros(rows)
         self._length = np.zeros(rows, dtype=np.int64)
 
-    def add(self, rollout: Rollout) -> Episodes:
-        """The episodes that ended in this rollout, in order of time."""
+    def add(self, *rollouts: Rollout, restarted: Collection[int] = ()) -> Episodes:
+        """The episodes that ended in these rollouts, in order of time.
+
+        Rows are numbered actor after actor, as many for each as its rollout has. ``restarted``: the actors
+        whose rows have begun new episodes, so that those which ran before never end.
+        """
+        parts = []
+        for rollout in rollouts:
+            # Where an actor has several, the first may be of its life before.
+            if rollout.actor in restarted and bool(rollout.first[0].all()):
+                self.forget_running(_rows_of(rollout))
+            parts.append(self._add(rollout))
+        times, returns, lengths = (np.concatenate(column) for column in zip(*parts))
+        order = times.argsort(kind="stable")
+        returns, lengths = returns[order], lengths[order]
+        self.count += len(returns)
+        self.recent.extend(zip(returns.tolist(), lengths.tolist()))
+        return Episodes(returns, lengths)
+
+    def _add(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """When the episodes of one rollout ended, their returns and lengths; row by row."""
+        own = _rows_of(rollout)
         valid = rollout.valid.cpu().numpy()
         reward = np.where(valid, rollout.reward.cpu().numpy(), 0.0).astype(np.float64)
         ended = (rollout.terminated | rollout.truncated).cpu().numpy() & valid
         # Running totals since each row's start, with what the row brought along.
-        total = reward.cumsum(0) + self._return
-        steps = valid.cumsum(0) + self._length
+        total = reward.cumsum(0) + self._return[own]
+        steps = valid.cumsum(0) + self._length[own]
         rows, times = ended.T.nonzero()  # row by row, and in order of time within each
         returns, lengths = (
             _since_previous(total[times, rows], rows),
             _since_previous(steps[times, rows], rows),
         )
-        self._return, self._length = total[-1].copy(), steps[-1].copy()
-        np.subtract.at(self._return, rows, returns)
-        np.subtract.at(self._length, rows, lengths)
-        order = times.argsort(kind="stable")
-        returns, lengths = returns[order], lengths[order]
-        self.count += len(rows)
-        self.recent.extend(zip(returns.tolist(), lengths.tolist()))
-        return Episodes(returns, lengths)
+        self._return[own], self._length[own] = total[-1], steps[-1]
+        np.subtract.at(self._return, rows + own.start, returns)
+        np.subtract.at(self._length, rows + own.start, lengths)
+        return times, returns, lengths
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Count, window and running sums, as copies."""
@@ -127,10 +173,10 @@ class EpisodeTracker:
         if snapshot["return"].shape == self._return.shape:
             self._return, self._length = snapshot["return"].copy(), snapshot["length"].copy()
 
-    def forget_running(self) -> None:
-        """Drop the episodes that have not ended: the env starts anew."""
-        self._return[:] = 0
-        self._length[:] = 0
+    def forget_running(self, rows: slice) -> None:
+        """Drop the episodes of these rows that have not ended: their env starts anew."""
+        self._return[rows] = 0
+        self._length[rows] = 0
 
     def metrics(self) -> dict[str, float]:
         """Count, and mean return and length of the last episodes if there are any."""
@@ -139,6 +185,11 @@ class EpisodeTracker:
             returns, lengths = zip(*self.recent)
             summary |= {"return": float(np.mean(returns)), "length": float(np.mean(lengths))}
         return summary
+
+
+def _rows_of(rollout: Rollout) -> slice:
+    """Where the rows of a rollout stand among those of all actors."""
+    return slice(rollout.actor * rollout.rows, (rollout.actor + 1) * rollout.rows)
 
 
 def _since_previous(total: np.ndarray, rows: np.ndarray) -> np.ndarray:

@@ -27,13 +27,14 @@ from recollect.envs.wrappers import ACTION, REWARD, LastActionReward
 from recollect.errors import ConfigError, RecollectError
 from recollect.files import finite
 from recollect.policy.policy import Acted, Policy
-from recollect.runtimes.inline import check_spaces
 from recollect.tasks.base import Task
 from recollect.trace_values import action_json, distribution_parts, observation_parts, rounded
+from recollect.trainer import check_spaces
 from recollect.types import State, Step, Tree
 
 if TYPE_CHECKING:
-    from recollect.agent import Agent, EnvSpec
+    from recollect.agent import Agent
+    from recollect.envs.opening import EnvSpec
 
 FORMAT = 1
 """The version of the JSON."""

@@ -21,7 +21,7 @@ from recollect.errors import (
 )
 from recollect.metrics import History
 from recollect.runs import Recorder, Run
-from recollect.runtimes.inline import Trainer
+from recollect.trainer import Trainer
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
@@ -157,13 +157,16 @@ class Training:
     def _iterate(self) -> None:
         try:
             iteration = self._trainer.iterate()
-        except BaseException:
+        except BaseException as error:
             # Half an iteration cannot be gone on with: what is saved now continues in new episodes.
-            self._trainer.restart_episodes()
+            try:
+                self._trainer.restart_episodes()
+            except Exception as failed:  # the first error is the one to show
+                error.add_note(f"after that, {type(failed).__name__}: {failed}")
             raise
         self.metrics = iteration.metrics
         self.history.add(iteration.metrics)
-        for text in self._advisor.watch(iteration.metrics):
+        for text in [*iteration.notes, *self._advisor.watch(iteration.metrics)]:
             self._callbacks.tell("on_advice", self, text)
         if self._callbacks.wants_episodes:
             ended = iteration.episodes

@@ -176,8 +176,8 @@ def test_an_error_in_the_middle_of_an_update_is_honest_about_it(tmp_path, monkey
 
     path, update = tmp_path / "run", PPO.update
 
-    def fails(self, rollout, progress):
-        result = update(self, rollout, progress)
+    def fails(self, rollout, progress, *, lag):
+        result = update(self, rollout, progress, lag=lag)
         if self.updates == 3:
             raise MemoryError("no more")
         return result

@@ -1,0 +1,26 @@
+"""A runtime in words, for those who start a run."""
+
+from __future__ import annotations
+
+from recollect.config import TrainConfig
+
+
+def whereabouts(config: TrainConfig, rows: int) -> str:
+    """Where actors, envs and learners live, as a line below others; nothing if all is in this process."""
+    places = {"inline": "in this process", "processes": "in processes", "ray": "on a Ray cluster of its own"}
+    place = places[config.runtime]
+    if config.ray_address is not None:
+        place = f"on the Ray cluster {config.ray_address}"
+    parts = []
+    if config.runtime != "inline" or config.actors > 1:
+        each = f"{config.actors} actors x {rows // config.actors} rows" if config.actors > 1 else "1 actor"
+        mode = "" if config.runtime == "inline" else f", {config.mode}"
+        if config.mode == "async":
+            lag = 1 if config.max_lag is None else config.max_lag
+            mode += f" (at most {lag} update{'' if lag == 1 else 's'} behind)"
+        parts.append(f"{each} {place}{mode}")
+    if config.env_workers:
+        parts.append(f"{config.env_workers} env workers{' each' if config.actors > 1 else ''}")
+    if config.learners > 1:
+        parts.append(f"{config.learners} learners")
+    return f"\n{'; '.join(parts)}" if parts else ""

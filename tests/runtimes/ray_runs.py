@@ -1,0 +1,164 @@
+"""What the tests of the Ray runtime share: small runs, envs that fail, and the processes of a program."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.wrappers import TimeLimit
+
+import recollect as rc
+from recollect import tree
+from recollect.actors import join
+from recollect.policy.policy import Policy
+from recollect.rollout import Rollout
+from recollect.runtimes.ray import RayCrew
+from recollect.runtimes.stage import staged
+from tests.doomed import SMALL, UPDATE, wait_for, weights, without
+
+TINY = without(SMALL, "progress", "checkpoint_every")
+
+
+def trained(env: Any, updates: int, **settings: Any) -> dict[str, torch.Tensor]:
+    """The weights after so many updates."""
+    settings = SMALL | {"steps": updates * UPDATE} | settings
+    with rc.train(env, **settings) as agent:
+        return weights(agent)
+
+
+class Crew:
+    """A crew of Ray actors without a learner: the weights say which version they are."""
+
+    def __init__(self, env: Any, **settings: Any):
+        self.config = rc.TrainConfig().override(
+            **TINY | {"runtime": "ray", "normalise_value": False} | settings
+        )
+        with staged(env, self.config) as stage:
+            policy = self.config.policy.build(stage.observation_space, stage.action_space)
+            crew = stage.crew(policy)
+        assert isinstance(crew, RayCrew)
+        self.crew, self.policy, self.notes = crew, policy, []
+        self.rollouts: list[list[Rollout]] = []
+        self._say(0)
+
+    def __enter__(self) -> Crew:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.crew.close()
+
+    @property
+    def pids(self) -> list[int]:
+        return [place.pid for place in self.crew.homes if place is not None]
+
+    def turn(self) -> dict[str, float]:
+        """Collect, check that nobody writes to what was brought, and publish the next version."""
+        version = len(self.rollouts)
+        batch = self.crew.collect(version)
+        kept = [tree.clone(tensors(rollout)) for rollout in batch.rollouts]
+        join(batch.rollouts, is_mixed=True)
+        for rollout, before in zip(batch.rollouts, kept):
+            tree.map(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=0), tensors(rollout), before)
+            # S000-24: the critic says its own version, whatever it sees.
+            assert rollout.record["value"].unique().tolist() == [rollout.version]
+        self.rollouts.append(batch.rollouts)
+        self.notes.extend(batch.notes)
+        self._say(version + 1)
+        self.crew.publish(version + 1)
+        return batch.metrics
+
+    def _say(self, version: int) -> None:
+        _say(self.policy, version)
+
+
+def _say(policy: Policy, version: int) -> None:
+    with torch.no_grad():
+        policy.critic.weight.zero_()
+        policy.critic.bias.fill_(float(version))
+
+
+def tensors(rollout: Rollout) -> dict[str, Any]:
+    return {name: getattr(rollout, name) for name in ("obs", "action", "record", "reward", "states")}
+
+
+# Envs that fail ------------------------------------------------------------------------------------------
+
+
+class Failing(CartPoleEnv):
+    """Does something else once in a step; ``marker`` is the file that says that it was done."""
+
+    def __init__(self, how: str, marker: str = "", steps: int = 30):
+        super().__init__()
+        self.how, self.marker, self.left = how, Path(marker), steps
+
+    def step(self, action: Any) -> Any:
+        self.left -= 1
+        if self.left < 0 and not (self.marker.name and self.marker.exists()):
+            if self.marker.name:
+                self.marker.touch()
+            if self.how == "hang":
+                wait_for(lambda: False)
+            elif self.how == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            elif self.how == "nan":
+                return super().step(action)[0] * float("nan"), 0.0, False, False, {}
+            else:
+                raise KeyError("the rotor is gone")
+        return super().step(action)
+
+
+def failing(how: str, marker: Path | str = "", steps: int = 30) -> Any:
+    """A function that makes one."""
+    return lambda: TimeLimit(Failing(how, str(marker), steps), 20)
+
+
+# Processes -----------------------------------------------------------------------------------------------
+
+
+def parents() -> dict[int, int]:
+    """The parent of every process that is not a zombie."""
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdecimal():
+            try:
+                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            except OSError:
+                continue
+            if state != "Z":
+                found[int(folder.name)] = int(parent)
+    return found
+
+
+def descendants(pid: int) -> set[int]:
+    """All processes that a process has started, and those that these have."""
+    above, found = parents(), set[int]()
+    while new := {child for child, parent in above.items() if parent in found | {pid}} - found:
+        found |= new
+    return found
+
+
+def listening(pids: set[int]) -> set[str]:
+    """The addresses at which they wait for somebody, as the kernel writes them."""
+    inodes = set()
+    for pid in pids:
+        for fd in Path(f"/proc/{pid}/fd").glob("*"):
+            with suppress(OSError):
+                inodes.add(os.readlink(fd))
+    found = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            parts = line.split()
+            if parts[3] == "0A" and f"socket:[{parts[9]}]" in inodes:
+                found.add(parts[1].split(":")[0])
+    return found
+
+
+def wait_until_gone(pids: set[int]) -> None:
+    """Until none of them is there."""
+    wait_for(lambda: time.sleep(0.05) or not pids & parents().keys())

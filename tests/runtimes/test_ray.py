@@ -1,0 +1,182 @@
+"""The Ray runtime against a real cluster of this machine: the numbers of inline, and tickets that add up."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+
+import pytest
+
+ray = pytest.importorskip("ray")
+
+import recollect as rc  # noqa: E402
+from recollect.errors import ConfigError  # noqa: E402
+from recollect.runs import Run  # noqa: E402
+from recollect.runtimes import ray_cluster  # noqa: E402
+from recollect.runtimes.ray_cluster import Cluster  # noqa: E402
+from tests.doomed import SMALL, UPDATE, differing, rows, weights  # noqa: E402
+from tests.runtimes.ray_runs import Crew, trained  # noqa: E402
+
+MAMBA = rc.MambaConfig(hidden=8)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Iterator[str]:
+    """One for all tests here: a run uses what its program is connected to."""
+    folder = tempfile.mkdtemp(prefix="ray-test-", dir="/tmp")
+    with ray_cluster._on_loopback(), ray_cluster._signals_kept():
+        ray.init("local", num_cpus=2, include_dashboard=False, logging_level="ERROR", _temp_dir=folder)
+    yield ray.get_runtime_context().gcs_address
+    assert ray.is_initialized(), "a run has ended a cluster that it did not start"
+    ray.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize(
+    ("env", "core", "actors"),
+    [
+        ("delayed-cue", SMALL["core"], 4),
+        ("CartPole-v1", MAMBA, 1),
+        slow("delayed-cue", MAMBA, 4),
+        slow("delayed-cue", SMALL["core"], 1),
+        slow("CartPole-v1", SMALL["core"], 1),
+        slow("CartPole-v1", MAMBA, 4),
+    ],
+    ids=lambda value: str(value).partition("(")[0],
+)
+def test_lockstep_is_inline_bit_for_bit(env, core, actors):
+    """S003-16, S003-24: after 20 updates, with the same seed and actors, wherever they live."""
+    settings = {"core": core, "actors": actors}
+    inline = trained(env, 20, **settings)
+    assert differing(inline, trained(env, 20, runtime="ray", **settings)) == []
+    assert differing(inline, trained(env, 20, seed=1, **settings)) != []
+
+
+@pytest.mark.parametrize(("first", "second"), [("inline", "ray"), ("ray", "inline")])
+def test_a_run_goes_on_in_another_runtime_bit_for_bit(first, second, tmp_path):
+    """S003-16: a checkpoint holds the same in every runtime."""
+    settings = SMALL | {"steps": 6 * UPDATE, "actors": 2}
+    whole = rc.train("delayed-cue", run=str(tmp_path / "whole"), **settings)
+    path = tmp_path / "run"
+
+    def stop(training, metrics):
+        if training.updates == 3:
+            training.stop("enough")
+
+    with rc.train("delayed-cue", run=str(path), runtime=first, callbacks=[stop], **settings) as agent:
+        assert agent.steps == 3 * UPDATE
+    with rc.resume(path, runtime=second, progress=False) as agent:
+        assert differing(weights(whole), weights(agent)) == []
+    own = {"time", "queue", "actors", "actor", "restarts", "speed"}  # of runtimes with actors elsewhere
+
+    def common(path):
+        return [{k: v for k, v in row.items() if k.split("/")[0] not in own} for row in rows(path)]
+
+    assert common(path) == common(tmp_path / "whole")
+    assert Run(path).status["reason"] == "steps"
+
+
+def test_learners_on_the_cluster_are_those_of_this_machine():
+    """S003-16: the second learner in a Ray actor takes the same steps as in a process."""
+    made = []
+    settings = {"learners": 2, "actors": 2}
+    here = trained("delayed-cue", 5, **settings)
+
+    def look(training, metrics):
+        made[:] = training.agent._trainer._updater._peers
+
+    there = trained("delayed-cue", 5, runtime="ray", callbacks=[look], **settings)
+    assert [type(peer).__name__ for peer in made] == ["RayPeer"]
+    assert differing(here, there) == []
+
+
+@pytest.mark.parametrize("max_lag", [slow(0), 2])
+def test_async_keeps_the_lag_and_every_ticket(max_lag):
+    """S000-24: every rollout was acted by the version it names; none is lost, doubled or too old."""
+    with Crew("delayed-cue", mode="async", max_lag=max_lag, actors=4) as crew:
+        for _ in range(12):
+            crew.turn()
+        found = [rollout for batch in crew.rollouts for rollout in batch]
+        lags = {k - rollout.version for k, batch in enumerate(crew.rollouts) for rollout in batch}
+        assert min(lags) >= 0
+        assert max(lags) <= max_lag
+        assert max_lag == 0 or max(lags) > 0, "nobody ran ahead"
+        for actor in range(4):  # those that are still under way come later
+            mine = sorted(rollout.sequence for rollout in found if rollout.actor == actor)
+            assert len(mine) == len(set(mine))
+            assert len(set(range(max(mine) + 1)) - set(mine)) <= max_lag + 1
+        assert any("fewer than 4 free CPUs" in note for note in crew.notes)
+
+
+def test_lockstep_acts_with_exactly_the_version_asked_for():
+    """S000-24: rollout k of every actor with version k; new episodes when they are asked for."""
+    with Crew("delayed-cue", actors=2) as crew:
+        for _ in range(3):
+            crew.turn()
+        assert [[r.version for r in batch] for batch in crew.rollouts] == [[0, 0], [1, 1], [2, 2]]
+        assert [[r.actor for r in batch] for batch in crew.rollouts] == [[0, 1]] * 3
+        before = crew.pids
+        crew.crew.restart_episodes()
+        crew.turn()
+        assert all(bool(rollout.first[0].all()) for rollout in crew.rollouts[-1])
+        assert crew.pids == before, "the same actors begin new episodes"
+
+
+def test_addresses_that_cannot_be_meant(cluster):
+    """A Ray Client, another cluster than the one connected to."""
+    assert not Cluster(cluster, cpus=1, store=0).is_own
+    assert not Cluster("auto", cpus=1, store=0).is_own
+    with pytest.raises(
+        ConfigError, match=r"connected to the Ray cluster at .* already: leave ray_address out"
+    ):
+        Cluster("127.0.0.1:1", cpus=1, store=0)
+    with pytest.raises(ConfigError, match="Ray Client is not supported"):
+        Cluster(f"ray://{cluster}", cpus=1, store=0)
+    for nobody in ("127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"):
+        with pytest.raises(ConfigError, match=r"there is no Ray cluster at .*: start one with `ray start"):
+            ray_cluster._check_there(nobody)
+
+
+def test_without_ray_it_says_what_to_install(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("recollect.runtimes.ray")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r"pip install 'recollect\[ray\]'"):
+        importlib.import_module("recollect.runtimes.ray")
+
+
+SHARED = """
+import ray
+from recollect.runtimes.ray_cluster import Cluster
+from tests.runtimes.ray_runs import Crew
+with Crew("delayed-cue") as first:
+    first.turn()
+    assert first.notes == [], first.notes
+    second = Crew("delayed-cue", actors=2)
+    second.turn()
+second.turn()  # the cluster of the first serves until the last has left
+assert ray.is_initialized()
+second.crew.close()
+assert not ray.is_initialized()
+with Crew("delayed-cue") as third:
+    third.turn()
+    third.crew.close()
+    assert not ray.is_initialized()
+    third.rollouts.clear()
+    third._say(0)
+    third.turn()  # a new cluster, new episodes
+"""
+
+
+@pytest.mark.slow
+def test_runs_of_one_program_share_a_cluster():
+    """S003-18: who leaves last ends it; a crew that was closed can begin again."""
+    subprocess.run([sys.executable, "-c", SHARED], check=True, timeout=240)
