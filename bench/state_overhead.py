@@ -21,6 +21,7 @@ from others.task import position_cartpole
 import recollect as rc
 from recollect import tree
 from recollect.rollout import minibatches
+from recollect.runtimes.inline import InlineCrew
 
 
 def seconds(piece: Callable[[], object], repeat: int = 200) -> float:
@@ -46,8 +47,9 @@ def main() -> None:
     trainer = agent._trainer
     assert trainer is not None
     torch.set_num_threads(1)
-    actor = trainer._actor()
-    rollout, config = actor.collect(), agent.config.ppo
+    assert isinstance(trainer.crew, InlineCrew)
+    (actor,) = trainer.crew.actors
+    rollout, config = actor.collect(), agent.config.algo
     core, steps = agent.policy.core, 2048
     rollout_seconds = steps * statistics.median(1 / r["speed/env"] + 1 / r["speed/act"] for r in rows[5:])
     update_seconds = steps * statistics.median(1 / r["speed/learn"] for r in rows[5:])

@@ -75,6 +75,7 @@ settings = _some(
     core=cores,
     encoder=encoders,
     head=heads,
+    algo=st.sampled_from(["ppo", "impala"]),
 )
 """Some settings by the names that ``recollect.train`` takes."""
 configs = settings.map(lambda values: TrainConfig().override(**values))

@@ -19,19 +19,19 @@ def make_config(**changes: Any) -> dict[str, Any]:
     """run.json's config: the defaults but for ``changes``, which are flat."""
     config = default_config()
     for name, value in changes.items():
-        home = next((config[p] for p in ("ppo", "policy") if name in config[p]), config)
+        home = next((config[p] for p in ("algo", "policy") if name in config[p]), config)
         home[name] = value
     return config
 
 
 def default_config() -> dict[str, Any]:
     config = json.loads(json.dumps(default_values({}), default=str))
-    ppo = {f: config[f] for f in TrainConfig().ppo.__dataclass_fields__}
+    algo = {"name": "ppo"} | {f: config[f] for f in TrainConfig().algo.__dataclass_fields__}
     network = {f: config[f] for f in PolicyConfig.__dataclass_fields__ if f in config}
     own = {
-        f: getattr(TrainConfig(), f) for f in TrainConfig.__dataclass_fields__ if f not in ("ppo", "policy")
+        f: getattr(TrainConfig(), f) for f in TrainConfig.__dataclass_fields__ if f not in ("algo", "policy")
     }
-    return {**own, "policy": {"policy": None, **network}, "ppo": ppo}
+    return {**own, "policy": {"policy": None, **network}, "algo": algo}
 
 
 def make_metrics(updates: int = 40, speed: float = 1000.0) -> list[dict[str, Any]]:
@@ -63,6 +63,18 @@ def make_metrics(updates: int = 40, speed: float = 1000.0) -> list[dict[str, Any
             }
         )
     return rows
+
+
+def with_crew(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The metrics as actors in other processes add to them: an eighth is waited for, half is the env."""
+    crew = {"time/env": 0.5, "time/policy": 0.25, "time/transport": 0.05, "time/learner": 0.2}
+    crew |= {"queue/ready": 1.0, "queue/running": 2.0, "actors/slowest": 400.0, "actors/fastest": 600.0}
+    return [
+        row
+        | crew
+        | {"lag": 0.5, "lag/max": 1.0, "restarts": float(i // 20), "speed/wait": row["speed/total"] * 8}
+        for i, row in enumerate(rows)
+    ]
 
 
 def make_trace(steps: int = 22, units: int = 8, **changes: Any) -> dict[str, Any]:

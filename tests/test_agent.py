@@ -134,7 +134,7 @@ def test_any_kind_of_env():
     small = {key: value for key, value in SMALL.items() if key != "num_envs"} | {"minibatches": 1}
     for env, rows in ((vector, 3), (AnySpace(), 1), (make_task("t-maze", 5), 5)):
         agent = rc.train(env, steps=rows * 8, progress=False, **small)
-        assert agent._trainer.envs[0].num_envs == rows
+        assert agent._trainer.crew.envs[0].num_envs == rows
         assert agent.config.num_envs == rows
     assert small_agent(AnySpace).steps == 16
     assert small_agent("CartPole-v1").steps == 16
@@ -235,13 +235,13 @@ def test_policies_for_other_spaces_are_refused():
 
 def note_firsts(patch: pytest.MonkeyPatch, firsts: list[torch.Tensor]) -> None:
     """Keep what every rollout begins with."""
-    collect = Actor.collect
+    collecting = Actor.collecting
 
-    def noting(self, version=0):
+    def noting(self, version=0, buffer=0):
         firsts.append(self.first.clone())
-        return collect(self, version)
+        return collecting(self, version, buffer)
 
-    patch.setattr(Actor, "collect", noting)
+    patch.setattr(Actor, "collecting", noting)
 
 
 def test_training_goes_on_cleanly_after_an_interrupted_rollout():
@@ -276,6 +276,7 @@ def test_evaluation_from_a_callback_restarts_the_episodes_of_an_env_object():
     with pytest.MonkeyPatch.context() as patch:
         note_firsts(patch, firsts)
         agent.train(steps=48, progress=False, callbacks=[lambda *_: agent.evaluate(episodes=3)])
+    assert len(firsts) == 2
     assert all(first.all() for first in firsts)
 
 

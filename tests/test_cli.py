@@ -150,7 +150,7 @@ def test_names_of_other_libraries_are_answered_with_ours(capsys, tmp_path, monke
     for ours in ("--steps", "--learning-rate", "--entropy"):
         assert f"is called {ours}" in err
     config = Run("run").description["config"]
-    assert (config["steps"], config["ppo"]["learning_rate"], config["ppo"]["entropy"]) == (64, 1e-4, 0.02)
+    assert (config["steps"], config["algo"]["learning_rate"], config["algo"]["entropy"]) == (64, 1e-4, 0.02)
 
 
 def test_json_is_for_programs(tmp_path):

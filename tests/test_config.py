@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import tempfile
+import time
 import uuid
 from collections.abc import Callable
 from typing import Any
@@ -16,15 +18,18 @@ import torch
 
 import recollect as rc
 from recollect import workers
+from recollect.algos.impala import ImpalaConfig
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.config import ALIASES, TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.errors import AlignmentError, ConfigError
+from recollect.envs.workers import WorkerEnv
+from recollect.errors import AlignmentError, ConfigError, LostError
 from recollect.policy import compiled, precision
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import ActionHead, HeadConfig
 from recollect.policy.policy import PolicyConfig
 from recollect.runs import Run
+from recollect.runtimes.learners import LearnerGroup
 from tests.helpers import TensorWorld
 
 BASE: dict[str, Any] = {
@@ -63,12 +68,12 @@ def moves_weights(name: str, value: Any, **base: Any) -> Callable[[], None]:
     return lambda: _differ(base, base | {name: value})
 
 
-def reports(name: str, value: Any, metric: str, number: float) -> Callable[[], None]:
+def reports(name: str, value: Any, metric: str, number: float, **base: Any) -> Callable[[], None]:
     """A metric says that the field is on, where the weights are the same but for rounding."""
 
     def check() -> None:
-        assert metric not in trained().history.rows[-1]
-        assert trained(**{name: value}).history.rows[-1][metric] == number
+        assert metric not in trained(**base).history.rows[-1]
+        assert trained(**base | {name: value}).history.rows[-1][metric] == number
 
     return check
 
@@ -124,10 +129,97 @@ def case_num_envs() -> None:
 
 def case_actors() -> None:
     one, two = (trained("delayed-cue", **(TASK | {"num_envs": 4, "actors": n})) for n in (1, 2))
-    assert [len(agent._trainer.envs) for agent in (one, two)] == [1, 2]
+    assert [len(agent._trainer.crew.envs) for agent in (one, two)] == [1, 2]
     assert one.history.rows[-1]["loss/policy"] != two.history.rows[-1]["loss/policy"]
     with pytest.raises(ConfigError, match="evenly"):
         trained("delayed-cue", **TASK, actors=2)
+
+
+def elsewhere(**settings: Any) -> rc.Agent:
+    """Six updates of two rows in another process."""
+    with trained(
+        "delayed-cue", **TASK | {"num_envs": 2, "steps": 144, "runtime": "processes"} | settings
+    ) as agent:
+        return agent
+
+
+def case_runtime() -> None:
+    one, other = (elsewhere(runtime=runtime) for runtime in ("inline", "processes"))
+    assert "time/env" in other.history.rows[-1]
+    assert "time/env" not in one.history.rows[-1]
+    assert equal(one.policy.state_dict(), other.policy.state_dict()), "the same is learned"
+
+
+def largest_lag(**settings: Any) -> float:
+    return max(row["lag/max"] for row in elsewhere(**settings).history.rows)
+
+
+def case_mode() -> None:
+    assert largest_lag(mode="lockstep") == 0
+    assert largest_lag(mode="async") == 1
+
+
+def case_max_lag() -> None:
+    assert largest_lag(mode="async", max_lag=0) == 0
+    assert 1 <= largest_lag(mode="async", max_lag=3) <= 3
+
+
+def case_env_workers() -> None:
+    settings = TASK | {"num_envs": 2}
+    for count in (0, 2):
+        with trained("delayed-cue", **settings, env_workers=count) as agent:
+            (env,) = agent._trainer.crew.envs
+            assert isinstance(env, WorkerEnv) == (count > 0)
+            if count:
+                assert len(env.pids) == count
+
+
+class Stalled(gym.Env):
+    """Does not come back from its third step."""
+
+    observation_space = gym.spaces.Box(0, 1, (2,))
+    action_space = gym.spaces.Discrete(2)
+    steps = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict]:
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.steps += 1
+        if self.steps == 3:
+            time.sleep(600)
+        return np.zeros(2, np.float32), 0.0, False, False, {}
+
+
+def case_env_timeout() -> None:
+    settings = without_env(TASK) | {"num_envs": 2, "runtime": "processes", "env_timeout": 0.5}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("recollect.runtimes.processes.DEATHS", 1)
+        with pytest.raises(LostError, match="has not come back"):
+            trained(Stalled, **settings)
+
+
+def without_env(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if name not in ("env_kwargs", "num_envs")}
+
+
+def case_learners() -> None:
+    settings = TASK | {"num_envs": 4}
+    agents = []
+    for learners in (1, 2):
+        with trained("delayed-cue", **settings, learners=learners) as agent:
+            assert isinstance(agent._trainer._updater, LearnerGroup) == (learners > 1)
+            agents.append(agent)
+    one, two = (agent.history.rows for agent in agents)
+    assert two[-1]["loss/policy"] == pytest.approx(one[-1]["loss/policy"], abs=1e-4), (
+        "the same but for rounding"
+    )
+
+
+def case_ray_address() -> None:
+    pytest.importorskip("ray")
+    with pytest.raises(ConfigError, match="Ray Client is not supported"):
+        trained("delayed-cue", **TASK, runtime="ray", ray_address="ray://127.0.0.1:1")
 
 
 def case_device() -> None:
@@ -171,9 +263,9 @@ def case_parallel() -> None:
     for parallel, expected in (("rows", 1), ("operations", 2)):
         seen: list[int] = []
 
-        def noting(self, *arguments, seen=seen):
+        def noting(self, *arguments, seen=seen, **named):
             seen.append(torch.get_num_threads())
-            return update(self, *arguments)
+            return update(self, *arguments, **named)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(PPO, "update", noting)
@@ -182,9 +274,9 @@ def case_parallel() -> None:
     assert torch.get_num_threads() == 1, "as it was before"
 
 
-def case_tolerance() -> None:
+def case_tolerance(**base: Any) -> None:
     with pytest.raises(AlignmentError, match="raise `tolerance`"):
-        trained(tolerance=1e-30)
+        trained(tolerance=1e-30, **base)
 
 
 def case_compile() -> None:
@@ -202,9 +294,9 @@ def case_precision() -> None:
             trained(precision="bf16")
 
 
-def case_gauge_every() -> None:
+def case_gauge_every(**base: Any) -> None:
     for every, expected in ((0, []), (1, [0, 1, 2, 3]), (2, [0, 2])):
-        rows = trained(steps=144, gauge_every=every).history.rows
+        rows = trained(steps=144, gauge_every=every, **base).history.rows
         assert [i for i, row in enumerate(rows) if "staleness" in row] == expected
 
 
@@ -213,6 +305,12 @@ def in_a_run(**settings: Any) -> Run:
     run = trained("delayed-cue", **(TASK | settings), run=f"{RUNS.name}/{uuid.uuid4().hex}").run
     assert run is not None
     return run
+
+
+def case_algo() -> None:
+    _differ({}, {"algo": PPOConfig(gamma=0.5)})
+    _differ({}, {"algo": "impala"})
+    assert "rho/mean" in trained(algo="impala").history.rows[-1]
 
 
 RUNS = tempfile.TemporaryDirectory(prefix="recollect-test-")
@@ -272,11 +370,60 @@ def case_sinks() -> None:
 
 
 BURN = {"recurrent_mode": "burn_in", "burn_in_steps": 2}
+IMPALA = {"algo": "impala"}
+
+
+def shared_cases(**base: Any) -> dict[str, Callable[[], None]]:
+    """Those of the settings that all algorithms have, with ``base`` set besides."""
+    return {
+        "rollout": moves_weights("rollout", 8, **base),
+        "chunk": moves_weights("chunk", 6, **base),
+        "epochs": moves_weights("epochs", 3, **base),
+        "minibatches": moves_weights("minibatches", 3, **base),
+        "accumulate": reports("accumulate", 2, "passes", 2, **base),
+        "batching": moves_weights("batching", "episodes", **base),
+        "recurrent_mode": moves_weights("recurrent_mode", "full", **base),
+        "burn_in_steps": moves_weights("burn_in_steps", 4, **BURN, **base),
+        "learning_rate": moves_weights("learning_rate", 1e-3, **base),
+        "actor_learning_rate": moves_weights("actor_learning_rate", 1e-3, **base),
+        "critic_learning_rate": moves_weights("critic_learning_rate", 1e-3, **base),
+        "learning_rate_schedule": moves_weights("learning_rate_schedule", "constant", **base),
+        "learning_rate_end": moves_weights("learning_rate_end", 0.5, learning_rate_schedule="linear", **base),
+        "learning_rate_warmup": moves_weights("learning_rate_warmup", 0.9, **base),
+        "gamma": moves_weights("gamma", 0.9, **base),
+        "gae_lambda": moves_weights("gae_lambda", 0.5, **base),
+        "value_coef": moves_weights("value_coef", 1.0, **base),
+        "entropy": moves_weights("entropy", 0.1, **base),
+        "entropy_schedule": moves_weights("entropy_schedule", "constant", **base),
+        "entropy_warmup": moves_weights("entropy_warmup", 0.9, entropy=0.1, **base),
+        "entropy_end": moves_weights("entropy_end", 0.5, entropy_schedule="cosine", **base),
+        "max_grad_norm": moves_weights("max_grad_norm", 0.01, **base),
+        "weight_clip": moves_weights("weight_clip", 1.0, **base),
+        "l2_init": moves_weights("l2_init", 1.0, **base),
+        "next_obs_coef": moves_weights("next_obs_coef", 1.0, **base),
+        "target_kl": moves_weights("target_kl", 1e-9, **base),
+        "reward_scale": moves_weights("reward_scale", 0.1, **base),
+        "reward_clip": moves_weights("reward_clip", 0.5, **base),
+        "refresh_states": moves_weights("refresh_states", True, **base),
+        "recompute_advantages": moves_weights("recompute_advantages", True, **base),
+        "recompute_activations": reports("recompute_activations", True, "recomputed", 2, **base),
+        "tolerance": functools.partial(case_tolerance, **base),
+        "gauge_every": functools.partial(case_gauge_every, **base),
+    }
+
+
 CASES: dict[type, dict[str, Callable[[], None]]] = {
     TrainConfig: {
         "steps": case_steps,
         "num_envs": case_num_envs,
         "actors": case_actors,
+        "runtime": case_runtime,
+        "mode": case_mode,
+        "max_lag": case_max_lag,
+        "env_workers": case_env_workers,
+        "env_timeout": case_env_timeout,
+        "learners": case_learners,
+        "ray_address": case_ray_address,
         "seed": moves_weights("seed", 1),
         "device": case_device,
         "target_return": case_target_return,
@@ -295,45 +442,20 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "parallel": case_parallel,
         "compile": case_compile,
         "policy": moves_weights("policy", PolicyConfig(normalise_value=False)),
-        "ppo": moves_weights("ppo", PPOConfig(gamma=0.5)),
+        "algo": case_algo,
     },
     PPOConfig: {
-        "rollout": moves_weights("rollout", 8),
-        "chunk": moves_weights("chunk", 6),
-        "epochs": moves_weights("epochs", 3),
-        "minibatches": moves_weights("minibatches", 3),
-        "accumulate": reports("accumulate", 2, "passes", 2),
-        "batching": moves_weights("batching", "episodes"),
-        "recurrent_mode": moves_weights("recurrent_mode", "full"),
-        "burn_in_steps": moves_weights("burn_in_steps", 4, **BURN),
-        "learning_rate": moves_weights("learning_rate", 1e-3),
-        "actor_learning_rate": moves_weights("actor_learning_rate", 1e-3),
-        "critic_learning_rate": moves_weights("critic_learning_rate", 1e-3),
-        "learning_rate_schedule": moves_weights("learning_rate_schedule", "constant"),
-        "learning_rate_end": moves_weights("learning_rate_end", 0.5, learning_rate_schedule="linear"),
-        "learning_rate_warmup": moves_weights("learning_rate_warmup", 0.9),
-        "gamma": moves_weights("gamma", 0.9),
-        "gae_lambda": moves_weights("gae_lambda", 0.5),
+        **shared_cases(),
         "clip": moves_weights("clip", 0.001),
         "value_clip": moves_weights("value_clip", 0.001),
-        "value_coef": moves_weights("value_coef", 1.0),
-        "entropy": moves_weights("entropy", 0.1),
-        "entropy_schedule": moves_weights("entropy_schedule", "constant"),
-        "entropy_warmup": moves_weights("entropy_warmup", 0.9, entropy=0.1),
-        "entropy_end": moves_weights("entropy_end", 0.5, entropy_schedule="cosine"),
-        "max_grad_norm": moves_weights("max_grad_norm", 0.01),
-        "weight_clip": moves_weights("weight_clip", 1.0),
-        "l2_init": moves_weights("l2_init", 1.0),
-        "next_obs_coef": moves_weights("next_obs_coef", 1.0),
-        "target_kl": moves_weights("target_kl", 1e-9),
         "normalise_advantages": moves_weights("normalise_advantages", False),
-        "reward_scale": moves_weights("reward_scale", 0.1),
-        "reward_clip": moves_weights("reward_clip", 0.5),
-        "refresh_states": moves_weights("refresh_states", True),
-        "recompute_advantages": moves_weights("recompute_advantages", True),
-        "recompute_activations": reports("recompute_activations", True, "recomputed", 2),
-        "tolerance": case_tolerance,
-        "gauge_every": case_gauge_every,
+    },
+    ImpalaConfig: {
+        **shared_cases(**IMPALA),
+        "rho_clip": moves_weights("rho_clip", 0.5, c_clip=0.5, **IMPALA),
+        "c_clip": moves_weights("c_clip", 0.3, **IMPALA),
+        "clip": moves_weights("clip", 0.001, **IMPALA),
+        "normalise_advantages": moves_weights("normalise_advantages", True, **IMPALA),
     },
     PolicyConfig: {
         "encoder": moves_weights("encoder", EncoderConfig(hidden=(9,))),
@@ -381,28 +503,52 @@ def test_no_case_for_a_field_that_is_gone():
 def test_every_field_is_documented():
     """S000-26: a docstring under each field, for whoever reads the config."""
     for config in CASES:
-        source = inspect.getsource(config)
         for field in dataclasses.fields(config):
+            home = next(
+                kind for kind in config.__mro__ if field.name in vars(kind).get("__annotations__", {})
+            )
+            source = inspect.getsource(home)
             after = source.split(f"    {field.name}: ", 1)[1].split("\n", 1)[1].lstrip()
             assert after.startswith('"""'), f"{config.__name__}.{field.name}"
 
 
 def test_aliases_lead_to_our_names():
     """S000-26: every alias names a real field, and none hides one."""
-    names = {f.name for config in (TrainConfig, PPOConfig, PolicyConfig) for f in dataclasses.fields(config)}
+    names = {
+        f.name
+        for config in (TrainConfig, PPOConfig, ImpalaConfig, PolicyConfig)
+        for f in dataclasses.fields(config)
+    }
     assert set(ALIASES.values()) <= names
     assert not set(ALIASES) & names
 
 
 def test_flat_names_are_routed():
     config = TrainConfig().override(steps=5, gamma=0.5, core="gru")
-    assert (config.steps, config.ppo.gamma, config.policy.core) == (5, 0.5, "gru")
-    both = TrainConfig().override(ppo=PPOConfig(gamma=0.5), clip=0.1)
-    assert (both.ppo.gamma, both.ppo.clip) == (0.5, 0.1)
+    assert (config.steps, config.algo.gamma, config.policy.core) == (5, 0.5, "gru")
+    both = TrainConfig().override(algo=PPOConfig(gamma=0.5), clip=0.1)
+    assert (both.algo.gamma, both.algo.clip) == (0.5, 0.1)
+
+
+def test_the_algorithm_by_name():
+    """S000-26: a name is its config; settings go to the chosen one; those of another name their owner."""
+    config = TrainConfig().override(algo="impala", rho_clip=2.0, gamma=0.9)
+    assert config.algo == ImpalaConfig(rho_clip=2.0, gamma=0.9)
+    assert TrainConfig(algo="impala").algo == ImpalaConfig()
+    assert config.override(algo="impala", epochs=2).algo == ImpalaConfig(rho_clip=2.0, gamma=0.9, epochs=2)
+    assert config.override(algo="ppo", clip=0.1).algo == PPOConfig(clip=0.1)
+    for settings, words in (
+        ({"rho_clip": 1.0}, r"rho_clip: ppo has no such setting, impala has: .* choose algo='impala'"),
+        ({"algo": "impala", "value_clip": 1.0}, r"value_clip: impala has no .*, ppo has: .* algo='ppo'"),
+        ({"algo": "imapla"}, r"algo = 'imapla' \(did you mean 'impala'\?\): choose ppo or impala"),
+        ({"algo": 3}, "algo = 3: choose ppo or impala, or give a PPOConfig or ImpalaConfig"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            TrainConfig().override(**settings)
 
 
 def test_numbers_of_other_kinds_become_python_s():
     """S000-26: NumPy's numbers and 1e6 for a million are understood, and can be saved as JSON."""
     config = TrainConfig().override(steps=1e6, seed=np.int64(3), gamma=np.float32(0.5), entropy=0)
     assert (type(config.steps), config.steps) == (int, 1_000_000)
-    assert (type(config.seed), type(config.ppo.gamma)) == (int, float)
+    assert (type(config.seed), type(config.algo.gamma)) == (int, float)

@@ -60,7 +60,7 @@ def test_what_is_written_is_read_back(tmp_path, config, options):
 def test_every_field_is_written_with_what_it_means():
     """S000-26."""
     lines = config_text(TrainConfig().override(core=LSTMConfig(), encoder=EncoderConfig())).splitlines()
-    for kind in (type(TrainConfig().ppo), LSTMConfig, EncoderConfig, HeadConfig):
+    for kind in (type(TrainConfig().algo), LSTMConfig, EncoderConfig, HeadConfig):
         for field in dataclasses.fields(kind):
             written = [line for line in lines if line.startswith(f"  {field.name}: ")]
             assert written, f"{kind.__name__}.{field.name}"
@@ -208,7 +208,7 @@ def test_a_name_alone_leaves_the_gates_to_the_preset(tmp_path):
         ("lerning_rate: 1", r"lerning_rate: there is no such setting \(did you mean 'learning_rate'\?\)"),
         ("ppo: {lerning_rate: 1}", r"ppo.lerning_rate: .* \(did you mean 'learning_rate'\?\)"),
         ("ppo: {steps: 1}", "ppo.steps: ppo has no setting 'steps': it belongs at the top"),
-        ("policy: {gamma: 1}", "policy.gamma: policy has no setting 'gamma': it belongs in ppo"),
+        ("policy: {gamma: 1}", "policy.gamma: policy has no setting 'gamma': it belongs in algo"),
         ("hidden: 5", r"hidden: .* \(did you mean core.hidden or encoder.hidden\?\)"),
         (
             "core: {name: gru, forget_bias: 1}",

@@ -85,7 +85,7 @@ def test_the_long_cue():
     config = found.config
     assert (found.env, found.preset) == ("delayed-cue", {})
     assert (config.env_kwargs["horizon"], config.num_envs) == (1000, 64)
-    assert (config.ppo.recurrent_mode, config.ppo.chunk_length >= 1002) == ("full", True)
+    assert (config.algo.recurrent_mode, config.algo.chunk_length >= 1002) == ("full", True)
     assert config.policy.core == LSTMConfig(chrono=1000)
 
 
@@ -94,7 +94,7 @@ def test_the_long_episodes():
     found = parsed("long_episode_recurrent.yaml")
     assert found.env == "examples/long_episodes.py:TreeChopping"
     assert found.config.env_kwargs == {"limit": 8000}
-    assert (found.config.ppo.rollout, found.config.ppo.chunk_length) == (2048, 64)
+    assert (found.config.algo.rollout, found.config.algo.chunk_length) == (2048, 64)
     assert found.config.num_envs <= 8
 
 
@@ -171,7 +171,7 @@ def test_chopping_has_to_be_held(world):
 def acting(found):
     """An untrained agent of a file, and the actor with which it would train."""
     agent = new_agent(found.env, found.config, given=found.given, preset=found.preset)
-    ppo = found.config.ppo
+    ppo = found.config.algo
     env = agent.make_env(found.config.num_envs)
     return agent, make_actor(env, agent.policy, rollout=ppo.rollout, chunk=ppo.chunk_length)
 
@@ -213,7 +213,7 @@ def test_pictures_are_kept_as_bytes():
         agent.policy.action_space,
         agent.policy.initial_state(1),
         rows=full.num_envs,
-        steps=full.ppo.rollout,
-        stored=len(full.ppo.state_steps),
+        steps=full.algo.rollout,
+        stored=len(full.algo.state_steps),
     )
     assert 57e6 < size.total < 58e6, "as the file says"

@@ -117,7 +117,7 @@ def test_every_setting_and_its_flag_are_listed(site):
         (f"{section}." if section in ("encoder", "head") else "") + field.name
         for section in field_docs.CONFIGS
         for field in field_docs.config_fields(section)
-        if field.name not in ("policy", "ppo", "head")
+        if field.name not in ("policy", "algo", "head")
     ]
     # The fields of a preset are those of the core that it is made from.
     paths += [f"{name}.{field.name}" for name in CORES for field in field_docs.cores()[name].fields]

@@ -13,7 +13,9 @@ import pytest
 
 from recollect.cli import doctor as command
 from recollect.cli import main
+from recollect.cli.flags import parse_config
 from recollect.doctor import Diagnosis, Places, examine, gather
+from recollect.doctor.choice import actors_for, choose, choose_by, measure_speed
 from recollect.doctor.limits import read_limits
 from recollect.doctor.records import Extra, Folder, Gpu, Speed
 from recollect.doctor.traps import find_traps
@@ -96,11 +98,11 @@ def test_nothing_there_is_no_crash(tmp_path, monkeypatch):
 def test_a_quota_below_the_cores_is_a_trap(found):
     """Recollect would start a thread for every core that it sees."""
     cpu = replace(found.cpu, usable=8, quota=1.5, threads=8, load=0.1)
-    choice = gather._choice(cpu, [])
+    choice = choose(cpu, [])
     assert (choice.threads, choice.flags) == (1, "--threads 1")
     assert "grants the time of 1.5 cores" in traps(found, cpu=cpu, choice=choice)
     free = replace(cpu, quota=None)
-    assert gather._choice(free, []).flags == ""
+    assert choose(free, []).flags == ""
     assert "grants" not in traps(found, cpu=free)
 
 
@@ -129,12 +131,17 @@ def test_traps_of_the_machine(found):
         cpu=cpu,
         memory=replace(found.memory, available=8 * GIB, limit=None, shared=GIB),
         folders=[Folder("runs", 9 * GIB, True)],
+        files=4096,
     )
     assert traps(fine) == ""
     assert "torch starts 9 threads for 4" in traps(fine, cpu=replace(cpu, threads=9))
     assert "7.5 processes want 4 cores" in traps(fine, cpu=replace(cpu, load=7.5))
     assert "512 MiB of memory" in traps(fine, memory=replace(fine.memory, limit=GIB // 2))
-    assert "--shm-size" in traps(fine, memory=replace(fine.memory, shared=2**26))
+    small, ray = replace(fine.memory, shared=2**26), Extra("ray", "clusters", {"ray": "2.60"})
+    assert "--shm-size" in traps(fine, memory=small, extras=[ray])
+    assert traps(fine, memory=small, extras=[]) == "", "processes use no /dev/shm"
+    assert "ulimit -n 1024" in traps(fine, files=256)
+    assert traps(fine, files=None) == ""
     assert "checkpoints may fail" in traps(fine, folders=[Folder("runs", 2**20, True)])
     assert "runs cannot be written to" in traps(fine, folders=[Folder("runs", 9 * GIB, False)])
     assert "sees no GPU: torch is a CPU build" in traps(
@@ -172,11 +179,84 @@ def test_the_commit_is_that_of_recollect_or_none(tmp_path):
 
 def test_the_speed_is_measured():
     """Its parts are shares of the whole."""
-    speed = gather.measure_speed(seconds=0.0, rollout=8, chunk=4, threads=1)
+    speed = measure_speed(seconds=0.0, rollout=8, chunk=4, threads=1)
     assert speed.steps_per_second > 0
     assert speed.updates == 1
     assert min(speed.env, speed.act, speed.learn) > 0
     assert speed.env + speed.act + speed.learn <= 1.001
+
+
+def test_what_it_would_choose(found):
+    """For every kind of training one line, as far as the machine has what it takes."""
+    one = replace(found.cpu, usable=1, quota=None)
+    assert [case.flags for case in choose(one, []).cases] == ["nothing to set"]
+    two = [case.flags for case in choose(replace(one, usable=2), []).cases]
+    assert two == ["nothing to set", "--env-workers 2"]
+    gpu = Gpu("H", GIB, None, "9.0", True)
+    many = choose(replace(one, usable=8), [gpu, gpu], ray="2.60")
+    assert [case.flags for case in many.cases] == [
+        "nothing to set",
+        "--env-workers 8",
+        "--runtime processes --actors 4 --mode async",
+        "--device cuda",
+        "--device cuda --learners 2",
+        "--runtime ray --ray-address auto",
+    ]
+    assert all(case.when and case.why for case in many.cases)
+    assert (many.device, many.runtime, many.threads) == ("cpu", "inline", 8)
+
+
+def test_env_slots_can_be_split_over_the_actors():
+    for cores in range(1, 130):
+        actors, num_envs = actors_for(cores)
+        assert num_envs % actors == 0
+        assert actors <= max(1, cores - 1)
+
+
+def test_what_it_proposes_can_be_typed(found):
+    """Every flag is one that training takes, with a value that it takes."""
+    gpus = [Gpu("H", GIB, None, "9.0", True)] * 2
+    for cores in (2, 8, 64):
+        cpu = replace(found.cpu, usable=cores, quota=cores - 1)
+        for case in choose(cpu, gpus, ray="2.60").cases:
+            if case.flags != "nothing to set":
+                parse_config(case.flags.split(), env="delayed-cue")
+
+
+def test_the_fastest_that_was_tried_is_chosen(found):
+    """If it is worth it: a training in one process is simpler."""
+    base = choose(replace(found.cpu, usable=4, quota=3), [])
+    inline = Speed("Slow-v0", 1000, 0.8, 0.1, 0.1, 9)
+    workers = replace(inline, steps_per_second=1900, flags="--env-workers 3")
+    actors = replace(inline, steps_per_second=1800, flags="--runtime processes --actors 2")
+    best = choose_by(base, [inline, workers, actors])
+    assert (best.runtime, best.flags) == ("inline", "--threads 3 --env-workers 3")
+    assert "1.9 times as fast" in best.cases[0].why
+    best = choose_by(base, [inline, actors])
+    assert (best.runtime, best.flags) == ("processes", "--threads 3 --runtime processes --actors 2")
+    same = choose_by(base, [inline, replace(workers, steps_per_second=1050)])
+    assert (same.runtime, same.flags) == ("inline", "--threads 3")
+    assert "the env takes 80% of the time" in same.cases[0].why
+    assert "one core" in choose_by(base, [inline]).cases[0].why
+
+
+def test_an_env_is_tried_out(monkeypatch, capsys):
+    """With the runtimes that could pay here; shown to people and to programs."""
+    tried: list[Any] = []
+
+    def measured(seconds: float, env: str, **settings: Any) -> Speed:
+        tried.append(settings)
+        return measure_speed(0.0, env=env, rollout=8, chunk=4, threads=1, **settings)
+
+    monkeypatch.setattr("recollect.doctor.choice.measure_speed", measured)
+    monkeypatch.setattr(gather, "cores_of", lambda _: 2)
+    assert main(["doctor", "--env", "delayed-cue"]) == 0
+    assert tried == [{}, {"env_workers": 2}, {"runtime": "processes", "actors": 2, "mode": "async"}]
+    out = capsys.readouterr().out
+    assert out.count("steps/s training delayed-cue") == 3
+    assert main(["doctor", "--env", "no-such-env"]) == 2
+    assert "no-such-env" in capsys.readouterr().err
+    assert main(["doctor", "--env", "delayed-cue", "--quick"]) == 2
 
 
 def test_it_fits_the_terminal(found, capsys, monkeypatch):

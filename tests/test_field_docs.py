@@ -14,6 +14,7 @@ import pytest
 from rich.console import Console
 
 from recollect import field_docs
+from recollect.algos.impala import ImpalaConfig
 from recollect.algos.ppo import PPOConfig
 from recollect.cli import fields_help
 from recollect.cli.flags import parse_config
@@ -28,6 +29,7 @@ from recollect.tasks import TASKS, task_options
 CLASSES = {
     "": TrainConfig,
     "ppo": PPOConfig,
+    "impala": ImpalaConfig,
     "policy": PolicyConfig,
     "encoder": EncoderConfig,
     "head": HeadConfig,
@@ -97,7 +99,7 @@ def flags_of_everything():
     names = [
         field.name for kind in (TrainConfig, PPOConfig, PolicyConfig) for field in dataclasses.fields(kind)
     ]
-    found = [name for name in names if name not in ("policy", "ppo", "head", "env_kwargs")]
+    found = [name for name in names if name not in ("policy", "algo", "head", "env_kwargs")]
     found += [f"encoder.{field.name}" for field in dataclasses.fields(EncoderConfig)]
     found += [f"head.{field.name}" for field in dataclasses.fields(HeadConfig)]
     found += [f"core.{field.name}" for kind in CORES.values() for field in dataclasses.fields(type(kind()))]
@@ -162,6 +164,15 @@ def test_every_field_is_in_one_group():
     found = [entry.path for group in fields_help.groups().values() for entry in group]
     assert sorted(found) == sorted(entry.path for entry in fields_help.entries())
     assert len(found) == len(set(found))
+
+
+def test_help_about_an_algorithm():
+    """Its settings with its own defaults."""
+    assert "--rho-clip X" in shown("impala")
+    assert "--rho-clip" not in shown("ppo")
+    assert "--rho-clip" in shown("algo")
+    (epochs,) = [field for field in field_docs.config_fields("impala") if field.name == "epochs"]
+    assert epochs.default == "1"
 
 
 def test_asking_for_help():

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
 import recollect as rc
+from recollect.algos.catalog import algo_name
 from recollect.cli.flags import (
     parse_config,
     parse_settings,
@@ -51,14 +52,16 @@ def flags_of(config: TrainConfig) -> list[str]:
     def add(section, part):
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
-            if field.name in ("policy", "ppo", "env_kwargs", "core", "encoder", "head"):
+            if field.name in ("policy", "algo", "env_kwargs", "core", "encoder", "head"):
                 continue
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             found.append(f"--{section}{field.name.replace('_', '-')}={text}")
 
     policy = config.policy
     add("", config)
-    add("ppo.", config.ppo)
+    name = algo_name(config.algo)
+    found.append(f"--algo={name}")
+    add(f"{name}.", config.algo)
     add("policy.", policy)
     add("head.", policy.head)
     if isinstance(policy.core, str):

@@ -23,7 +23,7 @@ def test_memory_use_is_known_before(observation, action):
         ("none", (0,)),
     ):
         policy = make_policy(env, core)
-        rollout = allocate(env, policy, 25, stored)
+        rollout = allocate(policy, 3, 25, stored)
         parts = [rollout.obs, rollout.first, rollout.action, rollout.record, rollout.reward, rollout.valid]
         parts += [
             rollout.terminated,
@@ -48,8 +48,8 @@ def test_memory_use_is_known_before(observation, action):
 def test_only_chunk_starts_are_stored():
     """S004-10: a state for each chunk, not for each step."""
     agent = small_agent(rollout=32, chunk=8)
-    assert agent.config.ppo.state_steps == (0, 8, 16, 24)
-    assert agent._trainer.actor._rollout.states[0].shape[:2] == (4, 2)
+    assert agent.config.algo.state_steps == (0, 8, 16, 24)
+    assert agent._trainer.crew.actors[0].collect().states[0].shape[:2] == (4, 2)
 
 
 def test_the_opening_says_sizes_and_horizon(capsys):

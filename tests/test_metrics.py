@@ -12,7 +12,7 @@ import torch
 
 import recollect as rc
 from recollect.cores import LSTMConfig
-from recollect.metrics import GLOSSARY, Advisor, EpisodeTracker, History
+from recollect.metrics import GLOSSARY, Advisor, EpisodeTracker, History, meaning
 from recollect.policy import compiled
 from tests.helpers import TensorWorld
 
@@ -27,6 +27,8 @@ def fake(reward, ended, valid=None):
         terminated=ended & odd,
         truncated=ended & ~odd,
         valid=torch.ones_like(ended) if valid is None else torch.tensor(valid, dtype=torch.bool),
+        actor=0,
+        rows=ended.shape[1],
     )
 
 
@@ -95,7 +97,7 @@ def test_advice_state_stays_small():
 def test_forgetting_what_is_running():
     tracker = EpisodeTracker(1)
     tracker.add(fake([[5.0]], [[0]]))
-    tracker.forget_running()
+    tracker.forget_running(slice(0, 1))
     assert tracker.add(fake([[1.0]], [[1]])).returns.tolist() == [1]
     assert tracker.metrics()["length"] == 1
 
@@ -161,6 +163,8 @@ RUNS = {
     "saving": {"core": LSTMConfig(hidden=8), "accumulate": 2, "recompute_activations": True},
     "anchored": {"core": "none", "weight_clip": 2.0, "l2_init": 1e-3},
     "predicting": {"core": "none", "next_obs_coef": 0.1, "compile": True},
+    "elsewhere": {"core": "none", "runtime": "processes", "num_envs": 4, "actors": 2},
+    "corrected": {"core": LSTMConfig(hidden=8), "algo": "impala"},
 }
 
 
@@ -171,8 +175,17 @@ def test_every_metric_has_a_line_and_every_line_a_metric(monkeypatch):
     for settings in RUNS.values():
         small = {"rollout": 16, "chunk": 8, "epochs": 1, "minibatches": 1, "threads": 1} | settings
         look = [lambda _, metrics: emitted.update(metrics)]
-        rc.train(TensorWorld(3), steps=96, progress=False, callbacks=look, **small)
+        env = "delayed-cue" if "runtime" in settings else TensorWorld(3)
+        rc.train(env, steps=96, progress=False, callbacks=look, **small).close()
+    emitted = {re.sub(r"^actor/\d+/", "actor/N/", name) for name in emitted}
     numbered = {re.sub(r"_\d+$", "_K", name) for name in emitted if name.startswith("staleness/")}
     assert numbered == {"staleness/epoch_K"}
     assert {name for name in emitted if not name.startswith("staleness/")} == set(GLOSSARY)
     assert all(GLOSSARY.values())
+
+
+def test_metrics_with_numbers_in_their_names_have_a_line():
+    assert meaning("actor/12/speed") == GLOSSARY["actor/N/speed"]
+    assert meaning("staleness/epoch_3") == "staleness after epoch 3"
+    assert meaning("kl", {"kl": "mine"}) == "mine"
+    assert meaning("nothing") == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import recollect as rc
+from recollect.algos.impala import ImpalaConfig
 from recollect.algos.ppo import PPOConfig
 from recollect.config import TrainConfig
 from recollect.presets import LONG_STEPS, OWN, preset
@@ -60,21 +61,31 @@ def test_what_was_chosen_is_told():
 
 def test_the_users_settings_win():
     config = trained()
-    assert (config.num_envs, config.ppo.recurrent_mode) == (32, "full")
+    assert (config.num_envs, config.algo.recurrent_mode) == (32, "full")
     assert config.policy.core.chrono == 100
     config = trained(num_envs=4, core="gru", chunk=4)
-    assert (config.num_envs, config.ppo.recurrent_mode, config.ppo.chunk) == (4, "stored_state", 4)
+    assert (config.num_envs, config.algo.recurrent_mode, config.algo.chunk) == (4, "stored_state", 4)
     assert config.policy.core == rc.GRUConfig(chrono=100)
     assert trained(core=rc.GRUConfig(hidden=8)).policy.core == rc.GRUConfig(hidden=8)
     assert trained(preset=False, chunk=8).policy.core == "lstm"
 
 
+def test_impala_gets_what_carries_over():
+    """What says how far to look does; how fast PPO learns, and how often it looks at a rollout, does not."""
+    ppo, impala = (preset("copy", {"algo": algo}) for algo in ("ppo", "impala"))
+    assert ppo.keys() - impala.keys() == {"learning_rate", "epochs"}
+    assert all(ppo[name] == value for name, value in impala.items())
+    long = preset("delayed-cue", {"algo": "impala", "env_kwargs": {"horizon": 100}})
+    assert (long["recurrent_mode"], long["rollout"], long["num_envs"]) == ("full", 128, 32)
+    assert set(preset("position-pendulum", {"algo": ImpalaConfig()})) == {"steps", "num_envs"}
+
+
 def test_a_whole_part_is_the_users():
     """With a PPOConfig or a PolicyConfig nothing of that part is chosen, also not where it has a default."""
-    own = preset("position-pendulum", {"ppo": PPOConfig()})
+    own = preset("position-pendulum", {"algo": PPOConfig()})
     assert set(own) == {"steps", "num_envs"}
     long = {"env_kwargs": {"size": "medium"}}
-    assert set(preset("delayed-cue", long | {"ppo": PPOConfig()})) == {"steps", "num_envs", "core"}
+    assert set(preset("delayed-cue", long | {"algo": PPOConfig()})) == {"steps", "num_envs", "core"}
     assert "core" not in preset("delayed-cue", long | {"policy": rc.PolicyConfig()})
     for name, value in preset("position-pendulum", {}).items():
         assert name not in preset("position-pendulum", {name: value})

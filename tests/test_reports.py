@@ -30,7 +30,16 @@ from recollect.reports.statistics import Curve, common_band
 from recollect.reports.thinning import in_order, plain, thin
 from recollect.reports.worlds import FACTORS, known_task, memory_lengths
 from recollect.runs import Run
-from tests.report_runs import data_of, default_config, make_config, make_metrics, make_run, make_trace, write
+from tests.report_runs import (
+    data_of,
+    default_config,
+    make_config,
+    make_metrics,
+    make_run,
+    make_trace,
+    with_crew,
+    write,
+)
 
 # Statistics ------------------------------------------------------------------------------------------
 
@@ -232,6 +241,45 @@ def test_time_by_stage_is_the_inverse_of_speed(tmp_path: Path):
     shares = dict(zip(data["speed"]["stages"], data["speed"]["overall"]))
     assert shares == pytest.approx({"env": 0.1, "act": 0.2, "learn": 0.5, "other": 0.2})
     assert data["speed"]["mean"] == 1000
+
+
+def test_the_time_of_actors_elsewhere_is_told_apart(tmp_path: Path):
+    """Of the learner's time, waiting; of theirs, what they did. A run that moved has both kinds of rows."""
+    rows = make_metrics()
+    config = make_config(runtime="processes", mode="async", actors=2)
+    for name, metrics in (("whole", with_crew(rows)), ("moved", rows[:20] + with_crew(rows)[20:])):
+        data = gather_run(read_folder(make_run(tmp_path / name, metrics=metrics, config=config)), [])
+        stages = dict(zip(data["speed"]["stages"], data["speed"]["overall"]))
+        assert sum(stages.values()) == pytest.approx(1, abs=1e-3)
+        assert stages["learn"] == pytest.approx(0.5)
+        runtime = data["runtime"]
+        assert dict(zip(runtime["stages"], runtime["overall"])) == pytest.approx(
+            {"env": 0.5, "policy": 0.25, "transport": 0.05, "learner": 0.2}
+        )
+        assert (runtime["runtime"], runtime["mode"], runtime["actors"]) == ("processes", "async", 2)
+        assert (runtime["waited"], runtime["restarts"]) == (pytest.approx(0.125), 1)
+        assert runtime["lag_max"]["values"][0] == 1
+        assert stages.get("env", 0) == pytest.approx(0 if name == "whole" else 0.05)
+    inline = gather_run(read_folder(make_run(tmp_path / "inline")), [])
+    assert inline["runtime"] is None
+
+
+@pytest.mark.parametrize(
+    ("core", "factor"),
+    [
+        ({"name": "lstm", "hidden": 4}, 1),
+        ({"name": "window", "hidden": 8}, 5),
+        ({"name": "stack", "hidden": 8, "cores": ["gru", {"name": "window", "hidden": 8}]}, 5),
+        ("custom", 1),
+        (None, 1),
+    ],
+)
+def test_deviations_are_judged_by_the_run_s_tolerance(tmp_path: Path, core: Any, factor: float):
+    """Of its precision and its core, unless one was given."""
+    folder = read_folder(make_run(tmp_path / "run", config=make_config(core=core)))
+    assert folder.algo["tolerance"] == pytest.approx(1e-4 * factor)
+    given = make_config(core=core, tolerance=0.5)
+    assert read_folder(make_run(tmp_path / "given", config=given)).algo["tolerance"] == 0.5
 
 
 def test_gauges_are_judged_in_their_own_units(tmp_path: Path):

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from recollect.reports import write_report
-from tests.report_runs import make_config, make_metrics, make_run, make_trace, write
+from tests.report_runs import make_config, make_metrics, make_run, make_trace, with_crew, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
 DRIVER = shutil.which("chromedriver")
@@ -188,6 +188,25 @@ def test_all_sections_are_drawn_at_any_width_in_both_themes(
     assert browser.count("#gauges .multiple") >= 9
     assert browser.texts("h1") == ["run"]
     assert "finished" in browser.texts(".badge")[0]
+
+
+@pytest.mark.parametrize(("mode", "charts"), [("lockstep", 2), ("async", 3)])
+def test_actors_elsewhere_have_a_section(browser: Browser, tmp_path: Path, mode: str, charts: int):
+    """Where their time went, how fast each is, and how far their weights lag if they may."""
+    config = make_config(runtime="processes", mode=mode, actors=2)
+    run = make_run(tmp_path / "run", metrics=with_crew(make_metrics()), config=config)
+    browser.open(write_report(run, play=False), width=900)
+    assert browser.count("#runtime .plot svg") == charts
+    (lead,) = browser.texts("#runtime .lead")
+    assert lead.startswith(f"2 actors in processes of their own, {mode}. The learner waited for them 13%")
+    assert "1 restart after a process died or hung" in lead
+    assert [text.split()[-1] for text in browser.texts("#runtime .share + .legend li")] == [
+        "50%",
+        "25%",
+        "5%",
+        "20%",
+    ]
+    assert browser.js("return document.documentElement.scrollWidth") <= 900
 
 
 def test_text_has_contrast_in_both_themes(browser: Browser, report: Path):

@@ -185,7 +185,7 @@ def test_tensorboard_reads_what_was_measured(tmp_path):
     assert set(events.Tags()["scalars"]) <= names | set(EVALUATION)
     (text,) = events.Tensors("config/text_summary")
     config = json.loads(text.tensor_proto.string_val[0])
-    assert (config["env"], config["num_envs"], config["ppo"]["rollout"]) == ("delayed-cue", 2, 8)
+    assert (config["env"], config["num_envs"], config["algo"]["rollout"]) == ("delayed-cue", 2, 8)
 
 
 def test_a_resumed_run_has_one_curve(tmp_path, agent):
@@ -338,7 +338,7 @@ def test_wandb_holds_what_was_measured(tmp_path, offline):
     first, second = offline_runs(run)
     assert first["id"] == second["id"] == (run / "wandb" / "id.txt").read_text().strip()
     assert (first["project"], first["name"]) == ("recollect", "cue-7")
-    assert (first["config"]["env"], first["config"]["ppo"]["rollout"]) == ("delayed-cue", 8)
+    assert (first["config"]["env"], first["config"]["algo"]["rollout"]) == ("delayed-cue", 8)
     assert (first["codes"], second["codes"]) == ([255], [0])
     sent = [row for part in (first, second) for row in part["rows"]]
     expected = Run(run).metrics()

@@ -174,6 +174,16 @@ def test_damaged_tensors_are_told(saved, name, how):
         rc.load(saved)
 
 
+def test_what_was_saved_before_there_were_algorithms_is_read(saved):
+    """S000-30: the settings of PPO then stood under its name."""
+    config = json.loads((saved / "agent.json").read_text())["config"]
+    algo = config.pop("algo")
+    assert algo.pop("name") == "ppo"
+    expected = rc.load(saved).config
+    damage(saved, config=config | {"ppo": algo})
+    assert rc.load(saved).config == expected
+
+
 def test_damaged_descriptions_are_told(saved):
     """S000-30: no JSON, another format, parts missing or unknown: the file is named."""
     text = (saved / "agent.json").read_text()
@@ -187,7 +197,7 @@ def test_damaged_descriptions_are_told(saved):
         ({"config": {}}, r"agent\.json cannot be understood"),
         ({"config": config | {"velocity": 3}}, "cannot be understood.*velocity"),
         ({"config": config | {"steps": "many"}}, "cannot be understood.*steps = 'many'"),
-        ({"config": config | {"ppo": config["ppo"] | {"chunk": 999}}}, "cannot be understood.*chunk = 999"),
+        ({"config": config | {"algo": config["algo"] | {"chunk": 999}}}, "cannot be understood.*chunk = 999"),
     ]:
         (saved / "agent.json").write_text(text)
         damage(saved, **changes)

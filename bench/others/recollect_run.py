@@ -49,7 +49,7 @@ def main() -> None:
     parts = {"encoder": asdict(chosen["encoder"]), "core": asdict(chosen["core"])}
     settings = {
         "set": chosen | parts,
-        "all": asdict(config.ppo),
+        "all": asdict(config.algo),
         "threads": args.threads or "all cores while learning",
     }
     task.report("recollect", args, meter, settings)

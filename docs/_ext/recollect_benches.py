@@ -21,6 +21,12 @@ def results(name: str) -> list[dict[str, Any]]:
         raise ValueError(f"bench/results/{name} is not there: run the benchmark that writes it") from None
 
 
+def whole(name: str) -> dict[str, Any]:
+    """The results of a benchmark that are no rows."""
+    found: Any = results(name)
+    return found
+
+
 class CoreCosts(Generated):
     """``{core-costs} 256``: what every core costs with so many rows."""
 
@@ -92,6 +98,92 @@ class Soaks(Generated):
         )
 
 
+class Integrity(Generated):
+    """``{integrity}``: reads of weights and slots under stress, and what a read costs."""
+
+    def make(self, argument: str) -> str:
+        """Two tables: what was seen, and the costs."""
+        found = whole("integrity.json")
+        kinds = {
+            "small weights": found["small_weights"],
+            "large weights": found["large_weights"],
+            "the control": found["control_that_does_not_verify"],
+        }
+        seen = table(
+            ["", "reads", "mixed", "an older version than before", "published", "readers killed"],
+            (
+                [
+                    kind,
+                    *(
+                        f"{row[name]:,}"
+                        for name in ("reads", "mixed", "backwards", "published", "readers_killed")
+                    ),
+                ]
+                for kind, row in kinds.items()
+            ),
+        )
+        killed, slots = found["killed_writers"], found["slots"]
+        words = (
+            f"Writers killed while they published: {killed['writers']}; mixed after it: {killed['mixed']}, "
+            f"versions lost: {killed['lost']}. Rows through slots: {slots['rows']:,} in "
+            f"{slots['rollouts']:,} rollouts; torn: {slots['torn']}, stale: {slots['stale']}, out of order: "
+            f"{slots['disordered']}."
+        )
+        costs = table(
+            ["bytes of weights", "one copy", "publish, in copies", "read, in copies"],
+            (
+                [
+                    f"{row['bytes']:,}",
+                    f"{row['copy_ms']:.3g} ms",
+                    f"{row['publish_to_copy']:.2f}",
+                    f"{row['read_to_copy']:.2f}",
+                ]
+                for row in found["costs"]
+            ),
+        )
+        return f"{seen}\n\n{words}\n\n{costs}"
+
+
+class SoakKills(Generated):
+    """``{soak-kills}``: training while actors are killed."""
+
+    def make(self, argument: str) -> str:
+        """One row a mode."""
+        return table(
+            [
+                "mode",
+                "minutes",
+                "updates",
+                "killed",
+                "tickets given, given back, learned",
+                "lost",
+                "doubled",
+                "beyond `max_lag`",
+                "memory",
+                "open files",
+            ],
+            (
+                [
+                    mode,
+                    f"{row['minutes']:g}",
+                    f"{row['updates']:,}",
+                    f"{row['killed']}",
+                    ", ".join(f"{row['tickets'][name]:,}" for name in ("given", "given_back", "learned")),
+                    f"{row['lost']}",
+                    f"{row['doubled']}",
+                    f"{row['beyond_max_lag']}",
+                    _grown(row["resident_mb"], " MB"),
+                    _grown(row["open_files"], ""),
+                ]
+                for mode, row in whole("soak_kills.json").items()
+            ),
+        )
+
+
+def _grown(row: dict[str, float], unit: str) -> str:
+    return f"{row['after_a_fifth']:.0f} to {row['at_the_end']:.0f}{unit}"
+
+
 def _cell(rows: Iterable[dict[str, Any]], name: str, task: str) -> str:
     runs = [row for row in rows if _network(row) == name and row["task"] == task]
     said = []
@@ -113,6 +205,12 @@ def _bytes(count: int) -> str:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Make the directives known."""
-    for name, directive in {"core-costs": CoreCosts, "learned": Learned, "soaks": Soaks}.items():
+    for name, directive in {
+        "core-costs": CoreCosts,
+        "learned": Learned,
+        "soaks": Soaks,
+        "integrity": Integrity,
+        "soak-kills": SoakKills,
+    }.items():
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -54,7 +54,12 @@ class ConfigFields(Generated):
             fields = field_docs.cores()[name].fields
             return "\n\n".join(_setting(f"core.{f.name}", f, anchor=f"{name}.{f.name}") for f in fields)
         prefix = f"{kind}." if kind in ("encoder", "head") else ""
-        hidden = {"policy", "ppo", "head"}
+        if kind == "impala":  # those that PPO does not have, or has otherwise
+            ppo = {field.name: field for field in field_docs.config_fields("ppo")}
+            own = [field for field in field_docs.config_fields(kind) if ppo.get(field.name) != field]
+            anchors = [f"impala.{f.name}" if f.name in ppo else f.name for f in own]
+            return "\n\n".join(_setting(f.name, f, anchor=anchor) for f, anchor in zip(own, anchors))
+        hidden = {"policy", "head"}
         shown = [f for f in field_docs.config_fields(kind) if f.name not in hidden]
         return "\n\n".join(_setting(prefix + f.name, f) for f in shown)
 
@@ -88,13 +93,15 @@ class Aliases(Generated):
 
 
 GROUPS = {
-    "progress": ("steps", "updates", "episodes", "return", "length", "lag"),
+    "progress": ("steps", "updates", "episodes", "return", "length"),
+    "runtime": ("lag", "lag/", "time/", "queue/", "restarts", "actors/", "actor/", "speed/wait"),
     "honesty": ("deviation/", "staleness"),
     "memory": ("state/",),
     "update": (
         *("loss/", "entropy", "kl", "clip_fraction", "minibatches", "sequences", "passes", "padding"),
         *("recomputed", "grad_", "weights/", "learning_rate"),
     ),
+    "correction": ("rho/", "c/"),
     "critic": ("explained_variance", "value_scale"),
     "speed": ("speed/", "compiled_graphs", "encoder_bits"),
 }
@@ -111,7 +118,7 @@ class Metrics(Generated):
         found = {name: text for name, text in GLOSSARY.items() if metric_group(name) == argument}
         if not found:
             raise self.error(f"there is no group of metrics {argument!r}: {', '.join([*GROUPS, 'rollout'])}")
-        if argument in ("progress", "speed", "rollout"):
+        if argument in ("progress", "runtime", "speed", "rollout"):
             return table(["metric", "what it is"], ([_code(n), _escape(t)] for n, t in found.items()))
         rows = ([_code(name), _escape(text), _escape(_healthy(name))] for name, text in found.items())
         return table(["metric", "what it is", "healthy, and what helps if it is not"], rows)

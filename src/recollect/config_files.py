@@ -3,7 +3,7 @@
 env: delayed-cue
 steps: 300k
 learning_rate: 3e-4        # flat, as in recollect.train ...
-ppo: {gamma: 0.995}        # ... or in its section
+algo: {gamma: 0.995}       # ... or in its section
 core: {name: gru, hidden: 256}
 task: {horizon: 100}
 """
@@ -21,6 +21,7 @@ from typing import Any
 import yaml
 
 from recollect import field_docs
+from recollect.algos.catalog import ALGOS, algo_name
 from recollect.config import TrainConfig
 from recollect.convert import Loader, to_yaml
 from recollect.cores.make import as_mapping, name_of, plain
@@ -127,7 +128,10 @@ def _flat(data: dict[Any, Any], section: str, source: str) -> Iterator[tuple[str
         home = SYNONYMS.get(name, name)
         is_section = home in SECTIONS and section != "task"
         is_value = not isinstance(value, dict)
-        if not is_section or (is_value and (home in NAMED or name in ("env", "policy"))):
+        is_name = name in ("env", "policy") or (home in NAMED and name not in ALGOS)
+        if name == "algo" and value is None:
+            continue  # a section that is still empty
+        if not is_section or (is_value and is_name):
             yield name, value
         elif not is_value:
             yield from _flat(value, name, source)
@@ -159,7 +163,10 @@ def _lines(config: TrainConfig, env: Any, custom_policy: bool) -> Iterator[str]:
         else:
             yield _line(name, getattr(config, name), docs.get(name, ""))
     yield from _task_lines(config.env_kwargs)
-    yield from _section("ppo", config.ppo)
+    yield "algo:"
+    algo = algo_name(config.algo)
+    yield _line("name", algo, "The algorithm.", indent=2)
+    yield from _fields(config.algo, field_docs.config_fields(algo))
     if custom_policy:
         yield _line("policy", CUSTOM, "A factory in Python made the network.")
         return

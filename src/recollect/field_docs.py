@@ -16,11 +16,14 @@ from pathlib import Path
 CONFIGS = {
     "": ("config", "TrainConfig"),
     "ppo": ("algos/ppo_config", "PPOConfig"),
+    "impala": ("algos/impala", "ImpalaConfig"),
     "policy": ("policy/policy", "PolicyConfig"),
     "encoder": ("policy/encoders", "EncoderConfig"),
     "head": ("policy/heads", "HeadConfig"),
 }
 """Section: module and class of its fields. The cores and tasks come from their catalogs."""
+ALGOS = ("ppo", "impala")
+"""The sections of algorithms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +84,17 @@ class Part:
 
 @functools.cache
 def config_fields(section: str) -> list[Field]:
-    """The fields of "" (the run), "ppo", "policy", "encoder" or "head"."""
+    """The fields of "" (the run), "ppo", "impala", "policy", "encoder" or "head"."""
     module, name = CONFIGS[section]
     return _class_fields(module, _class(module, name))
+
+
+@functools.cache
+def algo_fields() -> list[Field]:
+    """The fields of all algorithms, each once, with what the defaults of the first are."""
+    found = {field.name: field for algo in reversed(ALGOS) for field in config_fields(algo)}
+    order = dict.fromkeys(field.name for algo in ALGOS for field in config_fields(algo))
+    return [found[name] for name in order]
 
 
 @functools.cache
@@ -169,12 +180,17 @@ def _options(module: str, node: ast.ClassDef) -> list[Field]:
 
 
 def _class_fields(module: str, node: ast.ClassDef) -> list[Field]:
-    found = []
+    """Those of its bases first, as a dataclass has them; a field that is written anew keeps its place."""
+    found: dict[str, Field] = {}
+    for base in node.bases:
+        if isinstance(base, ast.Name) and base.id in _imported(module):
+            home = _imported(module)[base.id]
+            found |= {field.name: field for field in _class_fields(home, _class(home, base.id))}
     for target, value, statement in _assignments(node.body):
         if isinstance(statement, ast.AnnAssign):
             after = node.body[node.body.index(statement) + 1 :]
-            found.append(_field(module, target, statement.annotation, value, _string(after[:1])))
-    return found
+            found[target] = _field(module, target, statement.annotation, value, _string(after[:1]))
+    return list(found.values())
 
 
 def _field(module: str, name: str, hint: ast.expr | None, value: ast.expr | None, doc: str) -> Field:

@@ -10,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
-from recollect.algos.ppo import PPOConfig
+from recollect.algos.catalog import ALGOS, algo_name
 from recollect.config import TrainConfig
 from recollect.cores.make import as_config, as_mapping
 from recollect.errors import ConfigError, SpaceError
@@ -73,7 +73,9 @@ def space_from_json(data: dict[str, Any]) -> gym.Space:
 def config_to_json(config: TrainConfig, policy: Policy) -> dict[str, Any]:
     """The run's config, with that of ``policy`` as it was built."""
     own = {
-        f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in ("policy", "ppo")
+        f.name: getattr(config, f.name)
+        for f in dataclasses.fields(config)
+        if f.name not in ("policy", "algo")
     }
     parts = policy.config
     network = {
@@ -83,7 +85,8 @@ def config_to_json(config: TrainConfig, policy: Policy) -> dict[str, Any]:
         "core": as_mapping(parts.core) or CUSTOM,
         "head": dataclasses.asdict(parts.head),
     }
-    return own | {"policy": network, "ppo": dataclasses.asdict(config.ppo)}
+    algo = {"name": algo_name(config.algo), **dataclasses.asdict(config.algo)}
+    return own | {"policy": network, "algo": algo}
 
 
 def policy_config_from_json(data: dict[str, Any], where: Any) -> PolicyConfig:
@@ -106,7 +109,9 @@ def policy_config_from_json(data: dict[str, Any], where: Any) -> PolicyConfig:
 def config_from_json(data: dict[str, Any], policy: PolicyConfig) -> TrainConfig:
     """The run's config, with ``policy`` in the place of the saved one."""
     settings = _tuples(data)
-    settings["ppo"] = PPOConfig(**_tuples(data["ppo"]))
+    before = settings.pop("ppo", None)  # what was saved before there was another algorithm
+    fields = dict(settings["algo"]) if before is None else {"name": "ppo", **before}
+    settings["algo"] = ALGOS[fields.pop("name")](**_tuples(fields))
     settings["policy"] = policy
     return TrainConfig(**settings)
 

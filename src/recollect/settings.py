@@ -1,9 +1,9 @@
 """Settings by their written names, from flags and files, put together to a TrainConfig.
 
-A setting has one path: ``steps``, ``ppo.learning_rate``, ``policy.value_decay``, ``core`` (its name),
+A setting has one path: ``steps``, ``algo.learning_rate``, ``policy.value_decay``, ``core`` (its name),
 ``core.hidden``, ``core.controller.hidden`` (of a core inside a core), ``encoder``, ``encoder.hidden``,
-``head.squash``, ``task.horizon``, ``env``, ``preset``, ``policy`` (its name).
-What people write leads there: ``learning_rate``, ``lr``, ``policy.core.hidden``, ``env_kwargs.horizon``.
+``head.squash``, ``task.horizon``, ``env``, ``preset``, ``policy`` and ``algo`` (their names).
+What people write leads there: ``learning_rate``, ``ppo.lr``, ``policy.core.hidden``, ``env_kwargs.horizon``.
 A layer is one source (a file, or all flags) by path; later layers go on top of earlier ones.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 
-from recollect.algos.ppo import PPOConfig
+from recollect.algos.catalog import ALGOS, algo_fields, algo_name, check_has
 from recollect.config import ALIASES, TrainConfig
 from recollect.convert import convert, plain_value
 from recollect.cores import CORES
@@ -30,8 +30,8 @@ from recollect.presets import preset as preset_of
 from recollect.setting_parts import Setting, as_written, field_names, part_values, with_fields
 from recollect.tasks import TASKS, task_class, task_options
 
-SECTIONS = ("ppo", "policy", "core", "encoder", "head", "task")
-NAMED = ("core", "encoder")
+SECTIONS = ("algo", "policy", "core", "encoder", "head", "task")
+NAMED = ("algo", "core", "encoder")
 """Sections that are also a setting: the name of the part."""
 SYNONYMS = {
     "env_kwargs": "task",
@@ -39,6 +39,7 @@ SYNONYMS = {
     "policy.core": "core",
     "policy.encoder": "encoder",
     "policy.head": "head",
+    **dict.fromkeys(ALGOS, "algo"),
 }
 """Other spellings of a section."""
 
@@ -80,7 +81,7 @@ class Built:
 
 def own_fields() -> list[str]:
     """The fields of TrainConfig that are settings of their own and no section."""
-    return [name for name in field_names(TrainConfig) if name not in ("policy", "ppo", "env_kwargs")]
+    return [name for name in field_names(TrainConfig) if name not in ("policy", "algo", "env_kwargs")]
 
 
 def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig | None = None) -> Built:
@@ -106,8 +107,10 @@ def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig 
             by_section[section][name] = setting
         elif path not in NAMED:
             given[path] = _converted(TrainConfig, path, setting)
-    for section, kind in (("ppo", PPOConfig), ("policy", PolicyConfig)):
-        given |= {name: _converted(kind, name, s) for name, s in by_section[section].items()}
+    if "algo" in settings:
+        given["algo"] = _part_name(settings["algo"], list(ALGOS), "algorithm")
+    given |= _algo_values(given.get("algo") or algo_name(base.algo), by_section["algo"])
+    given |= {name: _converted(PolicyConfig, name, s) for name, s in by_section["policy"].items()}
     if "core" in settings or by_section["core"]:
         given["core"] = _core(settings.get("core"), by_section["core"], start.core)
     if "encoder" in settings or by_section["encoder"]:
@@ -160,13 +163,15 @@ def _path(name: str, setting: Setting) -> tuple[str, str | None]:
     inside = name.removeprefix("policy.")
     if inside.startswith("core.") and inside.count(".") > 1:
         return inside.removesuffix(".name"), None  # a core inside a core
-    section, _, last = name.rpartition(".")
-    section = SYNONYMS.get(section, section)
+    spelled, _, last = name.rpartition(".")
+    section = SYNONYMS.get(spelled, spelled)
     if section == "task":
         return ("env" if name == "env.name" else f"task.{last}"), None
-    if section in NAMED:
+    if section in ("core", "encoder"):
         return (section if last == "name" else f"{section}.{last}"), None
-    if section not in ("", "ppo", "policy", "head"):
+    if name == "algo.name":
+        return "algo", None
+    if section not in ("", "algo", "policy", "head"):
         raise ConfigError(
             f"{setting.where}: there is no section {section!r}{nearest(section, SECTIONS)}; "
             f"the sections are {', '.join(SECTIONS)}"
@@ -177,16 +182,16 @@ def _path(name: str, setting: Setting) -> tuple[str, str | None]:
         path = f"head.{last}" if last in field_names(HeadConfig) else None
     elif path is not None and section and path not in NAMED and not path.startswith(f"{section}."):
         at = f"in {path.split('.')[0]}" if "." in path else "at the top, without a section"
-        raise ConfigError(f"{setting.where}: {section} has no setting {last!r}: it belongs {at}")
+        raise ConfigError(f"{setting.where}: {spelled} has no setting {last!r}: it belongs {at}")
     if path is None:
-        raise ConfigError(_unknown(section, last, setting))
+        raise ConfigError(_unknown(section, spelled, last, setting))
     return path, (ours if ours != last else None)
 
 
 def _known() -> dict[str, str]:
     """The path of every setting that has a flat name."""
     found = {name: name for name in own_fields()}
-    found |= {name: f"ppo.{name}" for name in field_names(PPOConfig)}
+    found |= {name: f"algo.{name}" for name in algo_fields()}
     found |= {name: f"policy.{name}" for name in field_names(PolicyConfig) if name != "head"}
     return found | {name: name for name in NAMED}
 
@@ -204,7 +209,7 @@ def _ours(name: str, setting: Setting) -> str:
     return ALIASES.get(name, name)
 
 
-def _unknown(section: str, name: str, setting: Setting) -> str:
+def _unknown(section: str, spelled: str, name: str, setting: Setting) -> str:
     known: Iterable[str]
     if section == "head":
         known = field_names(HeadConfig)
@@ -224,14 +229,15 @@ def _unknown(section: str, name: str, setting: Setting) -> str:
         hint = f" (did you mean {' or '.join(as_written(place, setting) for place in places)}?)"
     elif hint and not setting.source:
         close = hint.split("'")[1]
-        hint = f" (did you mean {as_written(f'{section}.{close}' if section else close, setting)}?)"
+        hint = f" (did you mean {as_written(f'{spelled}.{close}' if spelled else close, setting)}?)"
     what = "flag" if not setting.source else "setting"
     more = "" if setting.source else ". recollect train --help lists them"
     return f"{setting.where}: there is no such {what}{hint}{more}"
 
 
 def _inside(section: str) -> str:
-    examples = {"ppo": "learning_rate", "policy": "normalise_value", "head": "squash"}
+    examples = {"policy": "normalise_value", "head": "squash"}
+    examples |= dict.fromkeys(("algo", *ALGOS), "learning_rate")
     return f"{section}.{examples.get(section, 'horizon')}"
 
 
@@ -239,10 +245,10 @@ def _inside(section: str) -> str:
 
 
 def _merged(layers: Sequence[Layer], notes: list[str], env: str | None) -> dict[str, Setting]:
-    """Later layers win. Another core, encoder or env than before takes the old one's settings along."""
+    """Later layers win. Another core, encoder, algorithm or env takes the old one's settings along."""
     merged: dict[str, Setting] = {}
     for layer in layers:
-        for name, section in (("core", "core"), ("encoder", "encoder"), ("env", "task")):
+        for name, section in (*((part, part) for part in NAMED), ("env", "task")):
             _drop_if_changed(merged, notes, name, section, layer.settings.get(name))
         if "policy" in layer.settings:  # its name is a choice of the encoder
             merged = {path: s for path, s in merged.items() if path.partition(".")[0] != "encoder"}
@@ -284,6 +290,17 @@ def _same_part(one: Any, other: Any) -> bool:
 
 def _converted(kind: type, name: str, setting: Setting) -> Any:
     return convert(setting.value, get_type_hints(kind)[name], setting.where)
+
+
+def _algo_values(algo: str, fields: dict[str, Setting]) -> dict[str, Any]:
+    """By the types of the algorithm's own fields; those of another one are refused."""
+    for name, setting in fields.items():
+        choose = "algo: {}" if setting.source else "--algo {}"
+        check_has(algo, name, setting.where, choose)
+        section = setting.written.lstrip("-").partition(".")[0]
+        if section in ALGOS and section != algo:
+            raise ConfigError(f"{setting.where}: the algorithm is {algo}: leave {section} out, or choose it")
+    return {name: _converted(ALGOS[algo], name, s) for name, s in fields.items()}
 
 
 def _core(named: Setting | None, fields: dict[str, Setting], base: Any) -> Any:

@@ -21,16 +21,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments."""
     parser.description = (
         "Look at this machine: versions, cores, memory, GPUs, optional parts, known traps;\n"
-        "and train a tiny agent for about 3 seconds to see how fast it is."
+        "and train a tiny agent for about 3 seconds to see how fast it is. With --env, try the\n"
+        "runtimes out on that env and say which is the fastest here."
     )
     parser.epilog = (
         "examples:\n"
         "  recollect doctor\n"
+        "  recollect doctor --env CartPole-v1  which runtime suits it, in half a minute\n"
         "  recollect doctor --quick            measure nothing\n"
         "  recollect doctor --json             for a bug report, or for programs"
     )
     parser.add_argument("--json", action="store_true", help="everything as one JSON object")
-    parser.add_argument("--quick", action="store_true", help="leave the measurements out")
+    measured = parser.add_mutually_exclusive_group()
+    measured.add_argument("--quick", action="store_true", help="leave the measurements out")
+    measured.add_argument("--env", help="measure with this env: a task, a Gymnasium id, or module:Env")
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
@@ -40,11 +44,12 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     from recollect.doctor import examine
 
     if args.json:
-        print(json.dumps(examine(quick=args.quick).to_json(), indent=2))
+        print(json.dumps(examine(quick=args.quick, env=args.env).to_json(), indent=2))
         return 0
     console = Console(highlight=False)
-    with console.status("looking at this machine" + ("" if args.quick else "; about 6 seconds")):
-        found = examine(quick=args.quick)
+    time = "" if args.quick else "; about 6 seconds" if args.env is None else "; about half a minute"
+    with console.status("looking at this machine" + time):
+        found = examine(quick=args.quick, env=args.env)
     for label, text, style in _lines(found):
         _print_row(console, label, text, style)
     return 0
@@ -71,6 +76,7 @@ def _lines(found: Diagnosis) -> Iterator[tuple[str, str, str]]:
     yield "system", software.system, ""
     yield "CPU", _cpu(found.cpu), ""
     yield "memory", _memory(found.memory), ""
+    yield "open files", "no limit" if found.files is None else f"{found.files:,} a process", ""
     for folder in found.folders:
         state = "" if folder.is_writable else ", cannot be written to"
         yield "disk", f"{folder.path}: {_size(folder.free)} free{state}", ""
@@ -90,10 +96,14 @@ def _lines(found: Diagnosis) -> Iterator[tuple[str, str, str]]:
     yield from _extras(found)
     if found.speed is not None:
         yield "speed", _speed(found.speed), ""
+    for label, speed in zip(["tried"] + [""] * len(found.tried), found.tried):
+        yield label, _tried(speed), ""
     choice = found.choice
-    yield "best here", f"--device {choice.device}, {choice.threads} threads, runtime {choice.runtime}", ""
-    if choice.flags:
-        yield "", choice.flags, ""
+    best = f"--device {choice.device}, {choice.threads} threads, runtime {choice.runtime}"
+    yield "best here", f"{best}; {choice.flags}" if choice.flags else best, ""
+    for case in choice.cases:
+        yield "", f"{case.when}: {case.flags}", ""
+        yield "", f"  {case.why}", "dim"
     for trap in found.traps:
         yield "trap", trap, "yellow"
     if not found.traps:
@@ -101,7 +111,11 @@ def _lines(found: Diagnosis) -> Iterator[tuple[str, str, str]]:
 
 
 def _extras(found: Diagnosis) -> Iterator[tuple[str, str, str]]:
-    there = [extra.name for extra in found.extras if extra.is_installed]
+    there = []
+    for extra in found.extras:
+        if extra.is_installed:
+            versions = list(extra.packages.values())
+            there.append(f"{extra.name} {versions[0]}" if len(versions) == 1 else extra.name)
     yield "extras", f"installed: {', '.join(there) or 'none'}", ""
     for extra in found.extras:
         if not extra.is_installed:
@@ -141,6 +155,13 @@ def _speed(speed: Speed) -> str:
         f"{speed.steps_per_second:,.0f} steps/s training {speed.task} ({speed.updates} updates): env "
         f"{speed.env:.0%}, acting {speed.act:.0%}, learning {speed.learn:.0%}"
     )
+
+
+def _tried(speed: Speed) -> str:
+    where = speed.flags or (
+        f"one process: env {speed.env:.0%}, acting {speed.act:.0%}, learning {speed.learn:.0%} of the time"
+    )
+    return f"{speed.steps_per_second:>8,.0f} steps/s training {speed.task}, {where}"
 
 
 def _size(count: int | None) -> str:

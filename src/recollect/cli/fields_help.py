@@ -12,55 +12,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from recollect import field_docs
+from recollect.cli.help_texts import CHECKS, ENV, EXAMPLES, MEMORY, MOST_USED, RUNTIME, WORDS
 from recollect.errors import ConfigError, nearest
 from recollect.field_docs import Field
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-EXAMPLES = (
-    ("recollect train delayed-cue", "a memory task that is built in; recollect tasks lists them"),
-    ("recollect train CartPole-v1 --core gru --core.hidden 256", "any Gymnasium env, a GRU of 256 units"),
-    ("recollect train t-maze --task.length 100 --steps 1m --seed 1", "options of the task, a longer run"),
-    ("recollect train my_module:MyEnv --num-envs 64 --device cuda", "an env of your own, on the GPU"),
-    (
-        "recollect train --config runs/cue/config.yaml --learning-rate 3e-4",
-        "an earlier run, one thing changed",
-    ),
-)
-
-MOST_USED = {
-    "steps": "how long to train, in env steps",
-    "num_envs": "envs that are stepped together; more are faster",
-    "seed": "the same seed gives the same run",
-    "device": "cpu or cuda",
-    "run": "folder of the run; a new one under runs/ if not given",
-    "eval_every": "env steps between two evaluations while training",
-    "target_return": "stop as soon as the mean return reaches this",
-    "core": "the memory: {cores}",
-    "core.hidden": "size of the memory",
-    "encoder.hidden": "widths of the layers before the memory",
-    "rollout": "steps of every env between two updates",
-    "chunk": "over how many steps gradients flow back in time",
-    "recurrent_mode": "full: gradients flow over whole rollouts",
-    "learning_rate": "how far an update goes",
-    "gamma": "how much the future counts; 0.99 looks 100 steps ahead",
-    "entropy": "how much to explore",
-}
-"""The first flags that people look for, in a few words; their whole story is in their topics."""
-
-WORDS = {
-    "run": "The folder that the run is kept in; a new one under runs/ if not given.",
-    "core": "What carries over time: {cores}. Its fields follow its name: --core.hidden 256.",
-    "encoder": "How observations become features: auto (by the observation space), mlp or conv.",
-    "policy": "A network for token sets by its name, in place of --encoder: {policies}.",
-    "env_kwargs": "Options of the task or env, such as --task.horizon 100.",
-}
-"""For flags that are other than their fields: Python also takes configs and factories."""
-
-_ENV = ("num_envs", "last_action_reward", "env_kwargs")
-_MEMORY = ("core", "recurrent_mode", "chunk", "burn_in_steps", "refresh_states")
-_CHECKS = ("tolerance", "gauge_every")
 _FLAG_WIDTH = 29
 _MOVES = ("_schedule", "_end", "_warmup")
 
@@ -86,7 +44,11 @@ class Entry:
     def words(self) -> str:
         """What it does, and its choices where the text does not name them."""
         if self.path in WORDS:
-            words = {"cores": ", ".join(field_docs.cores()), "policies": ", ".join(field_docs.policies())}
+            words = {
+                "algos": " or ".join(field_docs.ALGOS),
+                "cores": ", ".join(field_docs.cores()),
+                "policies": ", ".join(field_docs.policies()),
+            }
             return WORDS[self.path].format(**words)
         text = self.field.doc.replace("None:", "none:")
         missing = [choice for choice in self.field.choices if choice not in text]
@@ -100,6 +62,8 @@ class Entry:
         plain = self.field.default.strip("\"'").strip("(),{}").replace(", ", ",")
         if self.path == "run":
             return ""
+        if self.path == "algo":
+            return field_docs.ALGOS[0]
         return {"None": "none", "True": "on", "False": "off"}.get(plain, plain)
 
 
@@ -109,9 +73,10 @@ def topics() -> dict[str, str]:
     return {
         "run": "steps, seed, evaluations, checkpoints, when to stop",
         "env": "the world, how many of it, its options",
+        "runtime": "where actors, envs and learners live: processes, Ray",
         "network": "encoder, head, normalisation",
         "memory": f"the core ({cores}) and how it is trained",
-        "ppo": "the algorithm",
+        "algo": "the algorithm, ppo or impala, and how it learns",
         "schedules": "what moves over the run",
         "checks": "what watches over the run",
         "names": "config files, and names of other libraries",
@@ -129,12 +94,9 @@ def groups() -> dict[str, list[Entry]]:
 
 def entries() -> list[Entry]:
     """Every flag once; fields that several cores have stand under the first."""
-    found = [
-        Entry(field.name, field)
-        for section in ("", "policy", "ppo")
-        for field in field_docs.config_fields(section)
-        if field.name not in ("ppo", "head")
-    ]
+    run, network = field_docs.config_fields(""), field_docs.config_fields("policy")
+    fields = [field for field in (*run, *network, *field_docs.algo_fields()) if field.name != "head"]
+    found = [Entry(field.name, field) for field in fields]
     seen: set[str] = set()
     for core in sorted(field_docs.cores().values(), key=lambda core: -len(core.fields)):
         new = [field for field in core.fields if field.name not in seen]
@@ -243,6 +205,8 @@ def _page(console: Console, topic: str) -> None:
         _group(console, topic)
     elif topic in field_docs.cores():
         _core(console, topic)
+    elif topic in field_docs.ALGOS:
+        _algo(console, topic)
     elif topic in field_docs.tasks():
         _task(console, topic)
     else:
@@ -277,6 +241,8 @@ def _group(console: Console, topic: str) -> None:
         for name, core in field_docs.cores().items():
             fields = ", ".join(field.name.replace("_", "-") for field in core.fields)
             _print(console, f"--core {name} has: {fields or 'no fields'}", indent=2)
+    if topic == "algo":
+        _print(console, "Those of one, with its defaults: --help ppo, --help impala", indent=2)
     if topic == "env":
         _print(console, "The options of a task: recollect train --help TASK", indent=2)
 
@@ -288,6 +254,11 @@ def _core(console: Console, name: str) -> None:
         _table(console, [Entry(f"core.{field.name}", field) for field in fields])
     else:
         _print(console, "It has no fields.", indent=2)
+
+
+def _algo(console: Console, name: str) -> None:
+    _head(console, f"--algo {name}")
+    _table(console, [Entry(field.name, field) for field in field_docs.config_fields(name)])
 
 
 def _task(console: Console, name: str) -> None:
@@ -363,7 +334,15 @@ def _metavar(field: Field) -> str:
         return "A,B"
     if field.choices:
         return "NAME"
-    words = {"int": "N", "float": "X", "bool": "BOOL", "str": "TEXT", "Any": "NAME", "PolicyConfig": "NAME"}
+    words = {
+        "int": "N",
+        "float": "X",
+        "bool": "BOOL",
+        "str": "TEXT",
+        "Any": "NAME",
+        "PolicyConfig": "NAME",
+        "AlgoConfig": "NAME",
+    }
     for kind, word in words.items():
         if kind in field.kinds:
             return word
@@ -372,16 +351,18 @@ def _metavar(field: Field) -> str:
 
 def _topic(path: str) -> str:
     section = path.partition(".")[0]
-    if path in _MEMORY or section == "core":
+    if path in MEMORY or section == "core":
         return "memory"
-    if path in _ENV:
+    if path in ENV:
         return "env"
-    if path == "policy":
-        return "network"
-    if path in _CHECKS:
+    if path in RUNTIME:
+        return "runtime"
+    if path in ("policy", "algo"):
+        return {"policy": "network"}.get(path, path)
+    if path in CHECKS:
         return "checks"
     if path.endswith(_MOVES):
         return "schedules"
     if any(path == field.name for field in field_docs.config_fields("")):
         return "run"
-    return "ppo" if any(path == field.name for field in field_docs.config_fields("ppo")) else "network"
+    return "algo" if any(path == field.name for field in field_docs.algo_fields()) else "network"

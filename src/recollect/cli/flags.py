@@ -247,9 +247,9 @@ def _field(name: str) -> field_docs.Field | None:
         tables = [core.fields for core in field_docs.cores().values()]
     elif section in ("task", "env_kwargs", "env"):
         tables = [task.fields for task in field_docs.tasks().values()]
-    elif section in ("", "ppo", "policy"):
+    elif section in ("", "algo", "policy", *field_docs.ALGOS):
         last = field_docs.aliases().get(last, last)
-        tables = [field_docs.config_fields(part) for part in ("", "ppo", "policy")]
+        tables = [field_docs.config_fields(part) for part in ("", *field_docs.ALGOS, "policy")]
     else:
         tables = [field_docs.config_fields(section)] if section in field_docs.CONFIGS else []
     return next((field for table in tables for field in table if field.name == last), None)
@@ -288,7 +288,7 @@ def _split(text: str, separator: str) -> list[str]:
 def _short(name: str) -> str:
     """Without the section where the name alone is clear."""
     section, _, last = name.rpartition(".")
-    if section not in ("", "ppo", "policy"):
+    if section not in ("", "algo", "policy", *field_docs.ALGOS):
         return name
     field = _field(last)
     return last if field is None else field.name

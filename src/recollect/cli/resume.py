@@ -15,13 +15,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Go on from the last checkpoint: bit for bit on built-in tasks, in new episodes on other envs.\n"
         "Of the settings those that do not change what is learned may be given: --eval-every,\n"
-        "--checkpoint-every, --keep-checkpoints, --max-seconds, --threads, --sinks."
+        "--eval-episodes, --checkpoint-every, --keep-checkpoints, --max-seconds, --threads, --sinks;\n"
+        "and where it runs: --runtime, --env-workers, --env-timeout, --ray-address."
     )
     parser.epilog = (
         "examples:\n"
         "  recollect resume runs/t-maze-20261115-101500\n"
         "  recollect resume runs/done --steps 200k          train it for longer\n"
         "  recollect resume runs/mine --env my_module:Env   an env that is your own code\n"
+        "  recollect resume runs/mine --runtime processes   actors in processes now\n"
     )
     parser.add_argument("run", help="the run's folder")
     parser.add_argument("--steps", help="train for so many more env steps, schedules anew")

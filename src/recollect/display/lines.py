@@ -78,7 +78,8 @@ class Lines(Display):
 def line(state: State) -> str:
     """The state of a run in one line of steady columns."""
     metrics = state.metrics
-    deviations = [metrics[name] for name in ("deviation/log_prob", "deviation/value") if name in metrics]
+    compared = state.compared
+    deviations = [compared[name] for name in ("deviation/log_prob", "deviation/value") if name in compared]
     columns = [
         f"{_at(state)} {words.share(int(state.fraction * 100) / 100):>4}",
         f"return {words.number(metrics.get('return')):>7}",
@@ -86,6 +87,13 @@ def line(state: State) -> str:
         f"left {words.duration(state.left()):>8}",
         f"deviation {words.tiny(max(deviations, default=None))}",
     ]
+    if (crew := state.crew()) is not None:
+        columns += [
+            f"actors {crew.range}/s",
+            f"lag {words.number(metrics.get('lag'))}",
+            f"wait {words.share(crew.waits)}",
+            *crew.trouble(),
+        ]
     return "  ".join(columns)
 
 
@@ -112,6 +120,9 @@ class JsonLines(Display):
             start=training.start,
             end=training.end,
             opening=training.opening,
+            runtime=training.config.runtime,
+            mode=training.config.mode,
+            actors=training.config.actors,
         )
 
     def iterated(self) -> None:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recollect.display import words
+from recollect.display.crew import bar
 from recollect.display.state import State
 
 WIDEST = 100
@@ -22,6 +23,11 @@ NARROW = 60
 """Below so many columns there is no room for a border."""
 TALL = 20
 """Lines of a terminal that the whole panel with its advice fits into."""
+CREW = 4
+"""Lines more with actors in other processes."""
+
+SHADES = ("cyan", "blue", "magenta", "bright_black")
+"""Colours of what the actors' time goes into; waiting is grey."""
 
 
 class View:
@@ -33,7 +39,8 @@ class View:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, WIDEST)
         glyphs = words.ASCII if options.ascii_only else words.UNICODE
-        is_short = console.height < TALL and not self.is_final
+        tall = TALL if self.state.crew() is None else TALL + CREW
+        is_short = console.height < tall and not self.is_final
         if width < NARROW or is_short:
             yield Group(*Rows(self.state, width, glyphs, is_short=True).few())
         else:
@@ -63,6 +70,7 @@ class Rows:
         yield Text()
         yield from self.score()
         yield from self.speed()
+        yield from self.crew()
         yield Text()
         yield from self.losses()
         yield from self.honesty()
@@ -128,6 +136,27 @@ class Rows:
         parts = [f"{name} {words.share(value)}" for name, value in state.shares().items()]
         side = Text(f" {self.glyphs.dot} ".join(parts), "dim")
         yield from self._row("speed", Text(f"{words.count(state.speed('total'))} steps/s"), side)
+
+    def crew(self) -> Iterator[RenderableType]:
+        """Of actors in other processes: how fast they are, where their time goes, who waits for whom."""
+        crew = self.state.crew()
+        if crew is None:
+            return
+        dot, shades = f" {self.glyphs.dot} ", self.glyphs.shades
+        yield Text()
+        yield from self._row("actors", Text(crew.who), Text(f"{crew.range} steps/s each", "dim"))
+        parts = zip(shades, SHADES, crew.shares.items())
+        legend = Text("  ").join(
+            Text.assemble((shade, style), f" {name} ", words.share(share), style="dim")
+            for shade, style, (name, share) in parts
+        )
+        room = min(30, self.width - self._indent - legend.cell_len - 3)
+        drawn = Text(bar(crew.shares, room, shades) if room >= 6 else "")
+        for shade, style in zip(shades, SHADES):
+            drawn.highlight_words([shade], style)
+        yield from self._row("their time", drawn, legend)
+        side = Text(dot.join(crew.trouble()), "yellow")
+        yield from self._row("queue", Text(dot.join(crew.queue())), side)
 
     def losses(self) -> Iterator[RenderableType]:
         """How the learning goes."""

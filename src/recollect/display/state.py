@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recollect.display import words
+from recollect.display.crew import SMOOTHED, Crew
 from recollect.tolerances import tolerance
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from recollect.training import Training
 
 Clock = Callable[[], float]
-SPEEDS = ("total", "env", "act", "learn")
+SPEEDS = ("total", "env", "act", "learn", "wait")
 STALE = 0.3
 """Staleness below this is healthy."""
 
@@ -69,9 +70,11 @@ class State:
         self.checkpoint: int | None = None
         self.advice: deque[str] = deque(maxlen=3)
         self.staleness: float | None = None
+        self.compared: dict[str, float] = {}
+        """The metrics of the last update that compared what the learner sees with what the actor saw."""
         self.first_step = int(training.steps)
         self._began, self._before = clock(), float(training.seconds)
-        self._speeds: dict[str, float] = {}
+        self._smooth: dict[str, float] = {}
         self._marks = deque([(self._began, training.steps)], maxlen=240)
 
     def iterated(self, metrics: dict[str, float]) -> None:
@@ -79,6 +82,8 @@ class State:
         self.metrics = metrics
         if "staleness" in metrics:  # not measured in every update
             self.staleness = metrics["staleness"]
+        if "deviation/log_prob" in metrics:  # nor this, where weights lag
+            self.compared = metrics
 
     def evaluated(self, evaluation: Evaluation) -> Score:
         """An evaluation was made. Of equals the later is the best, as in ``Run.is_better``."""
@@ -118,10 +123,10 @@ class State:
         now, steps = self.clock(), self.steps
         if steps > self._marks[-1][1]:
             self._marks.append((now, steps))
-        for name in SPEEDS:
-            value = self.metrics.get(f"speed/{name}", math.nan)
+        for name in (*(f"speed/{name}" for name in SPEEDS), *SMOOTHED):
+            value = self.metrics.get(name, math.nan)
             if math.isfinite(value):
-                self._speeds[name] = 0.6 * self._speeds.get(name, value) + 0.4 * value
+                self._smooth[name] = 0.6 * self._smooth.get(name, value) + 0.4 * value
 
     def left(self) -> float | None:
         """Seconds that the rest will take at the pace of the last marks; None if there is no pace yet."""
@@ -135,14 +140,27 @@ class State:
 
     def speed(self, name: str) -> float | None:
         """Env steps per second, smoothed over what was drawn."""
-        return self._speeds.get(name)
+        return self._smooth.get(f"speed/{name}")
 
     def shares(self) -> dict[str, float]:
-        """The parts of an iteration's time that env, acting and learning take, where they are known."""
-        total = self._speeds.get("total")
+        """The parts of an iteration's time that env, acting and learning take, where they are known.
+
+        Of actors elsewhere, which work meanwhile, the learner sees only how long it waits for them.
+        """
+        names = ("env", "act", "learn") if self.training.config.runtime == "inline" else ("learn", "wait")
+        total = self.speed("total")
         if not total:
             return {}
-        return {n: min(1.0, total / self._speeds[n]) for n in SPEEDS[1:] if self._speeds.get(n)}
+        return {name: min(1.0, total / speed) for name in names if (speed := self.speed(name))}
+
+    def crew(self) -> Crew | None:
+        """The actors, if they live in other processes."""
+        config = self.training.config
+        if config.runtime == "inline":
+            return None
+        smooth = {name: self._smooth[name] for name in SMOOTHED if name in self._smooth}
+        metrics = self.metrics | smooth
+        return Crew(config.actors, config.runtime, config.mode, metrics, self.shares().get("wait"))
 
     def returns(self) -> list[float]:
         """The mean returns over the run; the history keeps them few."""
@@ -151,21 +169,23 @@ class State:
     def gauges(self) -> list[Gauge]:
         """Whether the learner sees what the actor saw: deviation, staleness, lag."""
         config, metrics = self.training.config, self.metrics
-        limit = tolerance(config.ppo.tolerance, config.policy.precision) / 10
-        log_prob, value = metrics.get("deviation/log_prob"), metrics.get("deviation/value")
+        rounding = getattr(getattr(self.training.agent.policy, "core", None), "rounding", 1.0)
+        limit = tolerance(config.algo.tolerance, config.policy.precision, rounding) / 10
+        log_prob, value = (self.compared.get(f"deviation/{name}") for name in ("log_prob", "value"))
         # As in the check that stops a run, values are compared in units of their size.
-        sizes = [abs(metrics.get(name, 0.0)) for name in ("value/max", "value/min", "value_scale")]
+        sizes = [abs(self.compared.get(name, 0.0)) for name in ("value/max", "value/min", "value_scale")]
         scaled = None if value is None else value / max(1.0, *sizes)
         gauges = [
             Gauge("log-prob", words.tiny(log_prob), _below(log_prob, limit)),
             Gauge("value", words.tiny(value), _below(scaled, limit)),
         ]
-        if self.training.config.ppo.gauge_every:
+        if self.training.config.algo.gauge_every:
             stale = self.staleness
             text = words.ABSENT if stale is None else f"{stale:.2f}"
             gauges.append(Gauge("staleness", text, _below(stale, STALE)))
         if (lag := metrics.get("lag")) is not None:
-            gauges.append(Gauge("lag", words.number(lag), lag == 0))
+            allowed = 0 if config.mode == "lockstep" else 1 if config.max_lag is None else config.max_lag
+            gauges.append(Gauge("lag", f"{round(lag, 2):g}", metrics.get("lag/max", lag) <= allowed))
         return gauges
 
 

@@ -28,10 +28,16 @@ class Glyphs:
     """Between two facts."""
     cut: str
     """Where a text was shortened."""
+    shades: str
+    """Of the parts of a bar; told apart without colours too."""
 
 
-UNICODE = Glyphs(blocks="▁▂▃▄▅▆▇█", up="▲", down="▼", flat="▸", good="✓", bad="!", dot="·", cut="…")
-ASCII = Glyphs(blocks="_.:-=+*#", up="^", down="v", flat=">", good="+", bad="!", dot="-", cut="..")
+UNICODE = Glyphs(
+    blocks="▁▂▃▄▅▆▇█", up="▲", down="▼", flat="▸", good="✓", bad="!", dot="·", cut="…", shades="█▓▒░"
+)
+ASCII = Glyphs(
+    blocks="_.:-=+*#", up="^", down="v", flat=">", good="+", bad="!", dot="-", cut="..", shades="#=:."
+)
 """For terminals whose encoding has no blocks."""
 
 

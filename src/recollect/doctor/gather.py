@@ -13,14 +13,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from recollect.doctor.choice import SECONDS, choose, choose_by, cores_of, measure_speed, try_out
 from recollect.doctor.limits import Limits, Places, read_limits
 from recollect.doctor.records import (
-    Choice,
     Cpu,
     Diagnosis,
     Extra,
@@ -28,17 +27,16 @@ from recollect.doctor.records import (
     Gpu,
     Memory,
     Software,
-    Speed,
     Terminal,
 )
 from recollect.doctor.traps import find_traps
+from recollect.errors import RecollectError
 
 T = TypeVar("T")
 
-SECONDS = 3.0
-"""How long the speed is measured."""
 EXTRAS = {
     "video": ("recollect play as GIF or MP4", ("pillow", "imageio-ffmpeg")),
+    "ray": ("actors on a cluster, --runtime ray", ("ray",)),
     "onnx": ("recollect export", ("onnx", "onnxscript", "onnxruntime")),
     "tensorboard": ("metrics to TensorBoard", ("tensorboard",)),
     "wandb": ("metrics to Weights & Biases", ("wandb",)),
@@ -52,6 +50,7 @@ def examine(
     places: Places | None = None,
     environ: Mapping[str, str] | None = None,
     seconds: float = SECONDS,
+    env: str | None = None,
 ) -> Diagnosis:
     """Look at this machine.
 
@@ -59,7 +58,8 @@ def examine(
         quick: measure nothing.
         places: where to look, for tests.
         environ: the environment variables, for tests.
-        seconds: how long to measure the speed.
+        seconds: how long to measure a speed.
+        env: try the runtimes out on this one, in place of a built-in task.
     """
     places = places or Places()
     environ = os.environ if environ is None else environ
@@ -76,37 +76,24 @@ def examine(
         "driver": _tolerant(lambda: _driver(places), None),
         "extras": [_extra(name) for name in EXTRAS],
         "terminal": _tolerant(lambda: _terminal(environ), Terminal(False, 80, None, False)),
+        "files": _tolerant(_files, None),
         "speed": None,
-        "choice": _choice(cpu, gpus),
+        "tried": [],
+        "choice": choose(cpu, gpus, _version("ray")),
     }
     failed: list[str] = []
     if not quick:
         try:
-            found["speed"] = measure_speed(seconds)
+            if env is None:
+                found["speed"] = measure_speed(seconds)
+            else:
+                found["tried"] = try_out(env, cores_of(cpu), seconds)
+                found["choice"] = choose_by(found["choice"], found["tried"])
+        except RecollectError:
+            raise  # of the env that the user named
         except Exception as error:
             failed.append(f"a tiny training failed with {type(error).__name__}: {error}")
     return Diagnosis(**found, traps=[*find_traps(Diagnosis(**found, traps=[]), environ), *failed])
-
-
-def measure_speed(seconds: float = SECONDS, **settings: Any) -> Speed:
-    """Train on a built-in task for about ``seconds``, after one update to warm up."""
-    from recollect.agent import Agent
-    from recollect.config import TrainConfig
-
-    task = "position-cartpole"
-    totals = {"steps": 0.0, "total": 0.0, "env": 0.0, "act": 0.0, "learn": 0.0}
-    with Agent.create(task, TrainConfig().override(**settings)) as agent:
-        agent.train(steps=1, progress=False)
-        end, before, updates = time.monotonic() + seconds, agent.steps, 0
-        while updates == 0 or time.monotonic() < end:
-            metrics = agent.train(steps=1, progress=False)
-            count = agent.steps - before
-            before, updates = agent.steps, updates + 1
-            totals["steps"] += count
-            for part in ("total", "env", "act", "learn"):
-                totals[part] += count / metrics[f"speed/{part}"]
-    shares = {part: totals[part] / totals["total"] for part in ("env", "act", "learn")}
-    return Speed(task, totals["steps"] / totals["total"], **shares, updates=updates)
 
 
 # Parts -----------------------------------------------------------------------------------------------
@@ -246,12 +233,8 @@ def _terminal(environ: Mapping[str, str]) -> Terminal:
     return Terminal(console.is_terminal, console.width, console.color_system, encoding.startswith("utf"))
 
 
-def _choice(cpu: Cpu, gpus: list[Gpu]) -> Choice:
-    """The CPU, even beside a GPU: the networks are small, and a GPU pays with many rows only."""
-    threads = cpu.usable
-    if cpu.quota is not None:
-        threads = max(1, min(threads, int(cpu.quota)))
-    flags = [] if threads == cpu.usable else [f"--threads {threads}"]
-    if gpus:
-        flags.append("(--device cuda for large networks or hundreds of envs)")
-    return Choice("cpu", threads, "inline", " ".join(flags))
+def _files() -> int | None:
+    """None: no limit."""
+    resource = importlib.import_module("resource")  # not on Windows
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if soft == resource.RLIM_INFINITY else soft

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -112,15 +112,27 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A tiny training of a built-in task, measured."""
+    """A tiny training, measured."""
 
     task: str
+    """Or the env."""
     steps_per_second: float
     env: float
-    """Its share of the time."""
+    """Its share of the time; in other processes the shares overlap."""
     act: float
     learn: float
     updates: int
+    flags: str = ""
+    """The settings that it was trained with, where they are not the defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What suits one kind of training."""
+
+    when: str
+    flags: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +144,8 @@ class Choice:
     runtime: str
     flags: str
     """What to type for it, where that is not the default."""
+    cases: list[Case] = field(default_factory=list)
+    """What else suits what else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +161,11 @@ class Diagnosis:
     """The version of the NVIDIA driver."""
     extras: list[Extra]
     terminal: Terminal
+    files: int | None
+    """How many files a process may have open at once."""
     speed: Speed | None
+    tried: list[Speed]
+    """The runtimes that were tried out on an env that the user named."""
     choice: Choice
     traps: list[str]
     """What is in the way, each with its fix."""

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 MIB, GIB = 2**20, 2**30
 LEAST = {"torch": (2, 11), "gymnasium": (1, 2), "numpy": (1, 26)}
 """The oldest versions that Recollect works with."""
+FILES = 1024
+"""Open files that a run with hundreds of other processes needs."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -77,10 +79,16 @@ def _memory(found: Diagnosis) -> Iterator[str]:
     free = min((m for m in (memory.available, memory.limit) if m is not None), default=None)
     if free is not None and free < GIB:
         yield f"only {free / MIB:.0f} MiB of memory are free: fewer envs, or close something"
-    if memory.shared is not None and memory.shared < 256 * MIB:
+    has_ray = any(extra.name == "ray" and extra.is_installed for extra in found.extras)
+    if has_ray and memory.shared is not None and memory.shared < 256 * MIB:
         yield (
-            f"/dev/shm has {memory.shared / MIB:.0f} MiB: workers in other processes need more. "
-            "Docker: --shm-size=1g, or --ipc=host"
+            f"/dev/shm has {memory.shared / MIB:.0f} MiB: Ray keeps its objects there and needs more "
+            "(runtime processes does not). Docker: --shm-size=1g, or --ipc=host"
+        )
+    if found.files is not None and found.files < FILES:
+        yield (
+            f"a process may have {found.files} files open: hundreds of actors or env workers need more, "
+            f"ulimit -n {FILES}"
         )
     for folder in found.folders:
         if not folder.is_writable:

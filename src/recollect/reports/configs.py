@@ -8,19 +8,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from recollect import field_docs
+from recollect.algos.catalog import ALGOS, algo_name
+from recollect.algos.ppo_config import PPOConfig
 from recollect.config import TrainConfig
 from recollect.cores.make import known
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import HeadConfig
 
 Row = dict[str, Any]
-PARTS = {"": "run", "policy": "network", "ppo": "algorithm"}
+PARTS = {"": "run", "policy": "network", "algo": "algorithm"}
 """The parts of a config, and what people call them."""
 MISSING = object()
 
 INCIDENTAL = frozenset(
     {
         *("seed", "run", "device", "threads", "parallel", "sinks"),
+        *("runtime", "env_workers", "env_timeout", "ray_address", "learners"),
         *("eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints", "max_seconds"),
     }
 )
@@ -30,6 +33,7 @@ INCIDENTAL = frozenset(
 def flatten(config: Row) -> Row:
     """run.json's config under the flat names that people type: ``rollout``, ``core``, ``core.hidden``."""
     flat: Row = {}
+    config = _modern(config)
     for part in PARTS:
         fields = {k: v for k, v in config.items() if k not in PARTS} if part == "" else config.get(part)
         if not isinstance(fields, dict):
@@ -38,6 +42,8 @@ def flatten(config: Row) -> Row:
             if (part, name) == ("policy", "policy"):
                 if value is not None:
                     flat["policy"] = value
+            elif (part, name) == ("algo", "name"):
+                flat["algo"] = value
             elif isinstance(value, dict):
                 if "name" in value:
                     flat[name] = value["name"]
@@ -48,11 +54,13 @@ def flatten(config: Row) -> Row:
 
 
 def default_values(config: Row) -> Row:
-    """What ``flatten(config)`` would be without any choice of the user, with the same core and encoder."""
+    """What ``flatten(config)`` would be without any choice of the user, with the same parts by name."""
     default = TrainConfig()
+    algo = _modern(config).get("algo")
+    chosen = ALGOS.get(algo.get("name", "") if isinstance(algo, dict) else "", PPOConfig)
     own = _as_json(default)
     own["policy"] = _as_json(default.policy)
-    own["ppo"] = _as_json(default.ppo)
+    own["algo"] = {"name": algo_name(default.algo), **_as_json(chosen())}
     flat = flatten(own)
     given = config.get("policy")
     network = given if isinstance(given, dict) else {}
@@ -136,15 +144,25 @@ def experiment(config: Row) -> tuple[tuple[str, str], ...]:
 def _groups(config: Row) -> dict[str, str]:
     """The people's name of the part that each setting belongs to."""
     groups = {}
-    for part in ("policy", "ppo"):
-        fields = config.get(part)
+    for part in ("policy", "algo"):
+        fields = _modern(config).get(part)
         groups |= dict.fromkeys(fields if isinstance(fields, dict) else (), PARTS[part])
-    return groups
+    return groups | {"algo": PARTS["algo"]}
+
+
+def _modern(config: Row) -> Row:
+    """Of runs from before there was another algorithm than PPO, what it would be now."""
+    if "ppo" not in config:
+        return config
+    before = config["ppo"]
+    rest = {key: value for key, value in config.items() if key != "ppo"}
+    return rest | {"algo": {"name": "ppo", **(before if isinstance(before, dict) else {})}}
 
 
 def _docs(config: Row) -> dict[str, str]:
     """The docstring of each setting, by its flat name."""
-    docs = {f.name: f.doc for part in PARTS for f in field_docs.config_fields(part)}
+    fields = [*field_docs.config_fields(""), *field_docs.config_fields("policy"), *field_docs.algo_fields()]
+    docs = {field.name: field.doc for field in fields}
     for part in ("encoder", "head"):
         docs |= {f"{part}.{field.name}": field.doc for field in field_docs.config_fields(part)}
     core = flatten(config).get("core")

@@ -13,6 +13,7 @@ from recollect.reports.folder import Folder
 from recollect.reports.healthy import GAUGES, Judged, judge
 from recollect.reports.played import is_outdated, outdated_episodes, read_lengths
 from recollect.reports.thinning import column, curve, number, plain, rounded
+from recollect.reports.times import gather_runtime, gather_speed
 from recollect.reports.worlds import action_words, known_task, levels, memory_lengths
 from recollect.tasks import Task
 
@@ -20,8 +21,6 @@ Row = dict[str, Any]
 
 SMALL = 240
 """The most points of a small curve."""
-BARS = 120
-"""The most columns of the time by stage."""
 EVENTS = 400
 """The most events shown."""
 
@@ -56,7 +55,8 @@ def gather_run(folder: Folder, notes: list[str]) -> Row:
         "episode_notes": problems + ([] if episodes else notes),
         "lengths": _lengths(folder),
         "length_notes": _length_notes(task, notes),
-        "speed": _speed(folder),
+        "speed": gather_speed(folder),
+        "runtime": gather_runtime(folder),
         "events": _events(folder),
         "config": config_rows(folder.config, folder.preset),
         "problems": folder.problems,
@@ -146,12 +146,12 @@ def _diagnostics(folder: Folder) -> tuple[list[Row], list[Row]]:
     gauges = []
     for gauge in GAUGES:
         values = _in_units_of_value(rows) if gauge.name == "deviation/value" else column(rows, gauge.name)
-        judged = judge(gauge, values, folder.ppo)
+        judged = judge(gauge, values, folder.algo)
         if judged.verdict != "missing":
             gauges.append(_drawn(judged) | _metric(folder, gauge.name, values))
     drawn = {gauge.name for gauge in GAUGES} | {"steps", "seconds", "updates", "episodes", "return"}
     names = dict.fromkeys(name for row in rows for name in row)
-    left = [name for name in names if name not in drawn and not name.startswith("speed/")]
+    left = [name for name in names if name not in drawn and not name.startswith(("speed/", "time/"))]
     others = [_metric(folder, name, values) for name in left if _is_drawable(values := column(rows, name))]
     return gauges, others
 
@@ -174,11 +174,9 @@ def _is_sparse(known: np.ndarray) -> bool:
 
 
 def _line(folder: Folder, name: str) -> str:
-    from recollect.metrics import GLOSSARY
+    from recollect.metrics import meaning
 
-    if name.startswith("staleness/epoch_"):
-        return f"staleness after epoch {name.rpartition('_')[2]}"
-    line = folder.glossary.get(name) or GLOSSARY.get(name, "")
+    line = meaning(name, folder.glossary) or meaning(name)
     return line + (", in units of their size" if name == "deviation/value" else "")
 
 
@@ -226,38 +224,6 @@ def _length_notes(task: Task | None, notes: list[str]) -> list[str]:
     if task is None or not memory_lengths(task)[2]:
         return []
     return notes or ["This was not measured: recollect report without --no-play does it."]
-
-
-def _speed(folder: Folder) -> Row | None:
-    """Steps per second, and the share of time of each stage.
-
-    ``speed/x`` is steps per second if there were only x, so its inverse is time per step.
-    """
-    rows = [row for row in folder.metrics if number(row.get("speed/total")) > 0]
-    if not rows:
-        return None
-    names = dict.fromkeys(n for row in rows for n in row if n.startswith("speed/") and n != "speed/total")
-    steps = np.diff(column(rows, "steps"), prepend=0.0).clip(min=1.0)
-    total = steps / column(rows, "speed/total")
-    times = {}
-    for name in names:
-        speed = column(rows, name)
-        times[name.removeprefix("speed/")] = np.where(speed > 0, steps / np.where(speed > 0, speed, 1.0), 0.0)
-    times["other"] = np.clip(total - sum(times.values()), 0.0, None)
-    edges = np.unique(np.linspace(0, len(rows), min(BARS, len(rows)) + 1).astype(int))
-    whole = sum(times.values()).sum()  # pyright: ignore[reportAttributeAccessIssue]
-    sums = {name: np.add.reduceat(time, edges[:-1]) for name, time in times.items()}
-    per_bucket = sum(sums.values())
-    ends = [rows[i - 1] for i in edges[1:]]
-    return {
-        "total": curve(rows, column(rows, "speed/total")),
-        "mean": rounded(float(steps.sum() / total.sum()), 4),
-        "stages": list(times),
-        "overall": [rounded(float(time.sum() / whole), 4) for time in times.values()],
-        "steps": plain(column(ends, "steps"), 12),
-        "seconds": plain(column(ends, "seconds"), 6),
-        "shares": [plain(sums[name] / per_bucket, 3) for name in times],
-    }
 
 
 def _events(folder: Folder) -> list[Row]:

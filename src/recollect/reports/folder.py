@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from recollect.cores.make import make_core
 from recollect.errors import RecollectError
 from recollect.reports.thinning import in_order, number
 from recollect.runs import Run
-from recollect.tolerances import TOLERANCES
+from recollect.tolerances import TOLERANCES, tolerance
 
 Row = dict[str, Any]
 
@@ -57,15 +61,18 @@ class Folder:
         return kwargs if isinstance(kwargs, dict) else {}
 
     @property
-    def ppo(self) -> Row:
+    def algo(self) -> Row:
         """The settings of the algorithm."""
-        ppo, policy = self.config.get("ppo"), self.config.get("policy")
-        if not isinstance(ppo, dict):
+        algo, policy = self.config.get("algo", self.config.get("ppo")), self.config.get("policy")
+        if not isinstance(algo, dict):
             return {}
-        if ppo.get("tolerance", 0) is None:  # not set: that of the precision
-            precision = policy.get("precision") if isinstance(policy, dict) else None
-            return ppo | {"tolerance": TOLERANCES.get(str(precision))}
-        return ppo
+        if algo.get("tolerance", 0) is None:  # not set: that of the precision and the core
+            network = policy if isinstance(policy, dict) else {}
+            precision = str(network.get("precision"))
+            if precision in TOLERANCES:
+                rounding = rounding_of(json.dumps(network.get("core")))
+                return algo | {"tolerance": tolerance(None, precision, rounding)}
+        return algo
 
     @property
     def preset(self) -> Row:
@@ -106,6 +113,19 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
+
+
+@cache
+def rounding_of(core: str) -> float:
+    """How much wider the tolerance of this core is, from its JSON in run.json; 1 if it is not known here.
+
+    The core is made for it, because one that holds others rounds as they do.
+    """
+    try:
+        with torch.random.fork_rng(devices=[]):
+            return make_core(json.loads(core), 1).rounding
+    except (RecollectError, TypeError, ValueError, RuntimeError):  # a core of the user's, or damage
+        return 1.0
 
 
 def _status(run: Run, problems: list[str]) -> Row:

@@ -26,7 +26,7 @@ class Gauge:
     high: float | None = None
     """The highest healthy value."""
     setting: str | None = None
-    """A setting of PPO that is drawn as a line; ``high`` is given in units of it if ``relative``."""
+    """A setting of the algorithm, drawn as a line; ``high`` is given in units of it if ``relative``."""
     relative: bool = False
     """Whether ``high`` is a multiple of ``setting``."""
     log: bool = False
@@ -151,12 +151,12 @@ GAUGES: tuple[Gauge, ...] = (
 """Every gauge of a report, in its order."""
 
 
-def judge(gauge: Gauge, values: np.ndarray, ppo: dict[str, Any]) -> Judged:
-    """What ``values`` [N], one an update, say about a run with the settings ``ppo``.
+def judge(gauge: Gauge, values: np.ndarray, algo: dict[str, Any]) -> Judged:
+    """What ``values`` [N], one an update, say about a run with the settings ``algo``.
 
     The second half of the run counts, without the first ``SETTLING`` updates.
     """
-    line = ppo.get(gauge.setting) if gauge.setting else None
+    line = algo.get(gauge.setting) if gauge.setting else None
     line = float(line) if isinstance(line, int | float) else None
     high = gauge.high
     if gauge.relative:

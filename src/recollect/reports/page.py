@@ -18,6 +18,7 @@ SCRIPTS = (
     "chart.js",
     "header.js",
     "curves.js",
+    "times.js",
     "episode_view.js",
     "heatmap.js",
     "episode.js",

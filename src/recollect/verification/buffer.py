@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from recollect import tree
+from recollect.refresh import recorded
 from recollect.rollout import minibatches
 from recollect.types import Tree
 from recollect.verification.results import Problem, small
@@ -29,7 +30,7 @@ class Size:
     def look(self, scene: Scene) -> None:
         """Compare one rollout with the witness's log, number by number."""
         rollout, log, rows = scene.rollout, scene.log, scene.trial.rows
-        T = scene.trial.ppo.rollout
+        T = scene.trial.algo.rollout
         if (rollout.steps, rollout.rows) != (T, rows) or len(log.reward) != T:
             raise Problem(
                 f"a rollout of {rollout.steps} steps x {rollout.rows} rows after {len(log.reward)} env "
@@ -120,11 +121,13 @@ class RowsApart:
     def look(self, scene: Scene) -> None:
         """Compare the learner's GAE with a plain recursion, then disturb row after row."""
         rollout, learner = scene.rollout, scene.trial.learner
-        value = rollout.record["value"]
         # What must not be looked at is poisoned: final values where nothing was cut, bootstraps after an end.
-        final = rollout.final_value.masked_fill(~scene.log.cut, POISON)
-        last = rollout.bootstrap.masked_fill(~scene.log.inside, POISON)
-        advantage, _ = learner._gae(rollout, value, final, last)
+        poisoned = replace(
+            recorded(rollout),
+            final_value=rollout.final_value.masked_fill(~scene.log.cut, POISON),
+            bootstrap=rollout.bootstrap.masked_fill(~scene.log.inside, POISON),
+        )
+        advantage, _ = learner._estimate(rollout, poisoned)
         expected = self._slowly(scene)
         gap, t, row = worst((advantage - expected).abs() / expected.abs().max().clamp(min=1), rollout.valid)
         self.gap = max(self.gap, gap)
@@ -142,13 +145,18 @@ class RowsApart:
 
     def _disturb(self, scene: Scene, row: int) -> None:
         """A sentinel in everything of one row must show there and nowhere else."""
-        rollout, gae = scene.rollout, scene.trial.learner._gae
-        advantage, _ = gae(rollout, rollout.record["value"], rollout.final_value, rollout.bootstrap)
+        rollout, estimate, made = scene.rollout, scene.trial.learner._estimate, recorded(scene.rollout)
+        advantage, _ = estimate(rollout, made)
         sentinel = torch.zeros(rollout.rows, device=advantage.device)
         sentinel[row] = 1000.0
         changed = replace(rollout, reward=rollout.reward + sentinel)
-        value = rollout.record["value"] + 0.5 * sentinel
-        moved, _ = gae(changed, value, rollout.final_value + 2 * sentinel, rollout.bootstrap + 3 * sentinel)
+        disturbed = replace(
+            made,
+            value=made.value + 0.5 * sentinel,
+            final_value=made.final_value + 2 * sentinel,
+            bootstrap=made.bootstrap + 3 * sentinel,
+        )
+        moved, _ = estimate(changed, disturbed)
         differs = (moved != advantage).any(0)
         others = [r for r in range(rollout.rows) if differs[r] and r != row]
         if others:
@@ -167,8 +175,8 @@ class RowsApart:
 
     @staticmethod
     def _slowly(scene: Scene) -> Tensor:
-        """GAE in float64 as it is defined, one row and one step at a time."""
-        rollout, log, config = scene.rollout, scene.log, scene.trial.ppo
+        """GAE in float64 as it is defined, one row and one step at a time; V-trace too: nothing lags."""
+        rollout, log, config = scene.rollout, scene.log, scene.trial.algo
         reward = log.reward.double() * config.reward_scale
         if config.reward_clip is not None:
             reward = reward.clamp(-config.reward_clip, config.reward_clip)
@@ -177,6 +185,7 @@ class RowsApart:
         )
         reward, terminated, cut = reward.tolist(), log.terminated.tolist(), log.truncated.tolist()
         valid = log.valid.tolist()
+        rho, c = (min(1.0, getattr(config, name, 1.0)) for name in ("rho_clip", "c_clip"))
         advantage = torch.zeros(rollout.steps, rollout.rows, dtype=torch.float64)
         for b in range(rollout.rows):
             following = 0.0
@@ -186,10 +195,11 @@ class RowsApart:
                     continue
                 future = value[t + 1][b] if t + 1 < rollout.steps else last[b]
                 future = 0.0 if terminated[t][b] else final[t][b] if cut[t][b] else future
-                delta = reward[t][b] + config.gamma * future - value[t][b]
+                delta = rho * (reward[t][b] + config.gamma * future - value[t][b])
                 inside = 0.0 if terminated[t][b] or cut[t][b] else 1.0
-                following = delta + config.gamma * config.gae_lambda * inside * following
-                advantage[t, b] = following
+                later = config.gamma * config.gae_lambda * inside * following
+                advantage[t, b] = delta + rho * later
+                following = delta + c * later
         return advantage.to(rollout.reward.device, torch.float32)
 
     def result(self) -> str:
@@ -226,7 +236,7 @@ class Partition:
                 "Fix: pad the last chunk and mark the padding invalid",
             )
         # Pieces of episodes stand one after another, each opened by its ``first``.
-        is_packed = scene.trial.ppo.batching == "episodes"
+        is_packed = scene.trial.algo.batching == "episodes"
         self._check_order(position, chunks.valid, rows, chunks.first & is_packed)
         at = (position - 1).clamp(min=0)
         for name, ours, theirs in (
@@ -254,7 +264,7 @@ class Partition:
 
     def _check_minibatches(self, scene: Scene) -> None:
         generator = torch.Generator(scene.rollout.reward.device).manual_seed(0)
-        parts = list(minibatches(self.count, scene.trial.ppo.minibatches, generator))
+        parts = list(minibatches(self.count, scene.trial.algo.minibatches, generator))
         order = torch.cat(parts).sort().values
         if not torch.equal(order, torch.arange(self.count, device=order.device)):
             raise Problem(

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from recollect import tree
-from recollect.algos import ppo
+from recollect.algos.catalog import AlgoConfig, loss
+from recollect.algos.impala import START
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy
 from recollect.rollout import Chunks
@@ -50,7 +51,7 @@ class Parameters:
                 "Fix: look at the encoder and at the scale of what the env shows",
             )
         names = _without(grads)
-        if trial.ppo.value_coef == 0:
+        if trial.algo.value_coef == 0:
             names = [name for name in names if not name.startswith("critic.")]
         frozen = sum(1 for p in trial.policy.parameters() if not p.requires_grad)
         if names:
@@ -98,7 +99,8 @@ def _gradients(trial: Trial, chunks: Chunks) -> dict[str, Tensor | None]:
     """The gradient of the loss for every parameter that is to learn."""
     named = {name: p for name, p in trial.policy.named_parameters() if p.requires_grad}
     # The coefficient of the entropy may well be 0 in the config; the gradient of the rest is what counts.
-    total, _ = ppo.loss(trial.policy, chunks, trial.ppo, trial.ppo.entropy, chunks.valid.sum().clamp(min=1))
+    count = chunks.valid.sum().clamp(min=1)
+    total, _ = loss(trial.policy, chunks, trial.algo, trial.algo.entropy, count)
     if not total.requires_grad:
         return dict.fromkeys(named)
     return dict(zip(named, torch.autograd.grad(total, list(named.values()), allow_unused=True)))
@@ -116,6 +118,7 @@ def _learnable(trial: Trial, scene: Scene) -> Chunks:
     made = {name: torch.randn(shape, generator=generator).to(device) for name in ("advantage", "return")}
     unit = float(rollout.record["value"][rollout.valid].abs().max().clamp(min=1))
     made["return"] = rollout.record["value"] + unit * made["return"]
+    made[START] = rollout.record["log_prob"]  # for the ratio of IMPALA, where it has one
     return trial.learner._burn_in(trial.learner._cut(rollout, made))
 
 
@@ -166,7 +169,7 @@ class ThroughTime:
         chosen[step, parity::2] = chunks.valid[step, parity::2]
         if not chosen.any():
             return
-        influence = _influence(trial.policy, replace(chunks, valid=chosen), trial.ppo)  # [L, N]
+        influence = _influence(trial.policy, replace(chunks, valid=chosen), trial.algo)  # [L, N]
         steps = torch.arange(len(influence), device=influence.device).unsqueeze(1)
         episode = chunks.first.long().cumsum(0)
         together = (episode == episode[step]) & (steps <= step) & chosen[step]
@@ -241,11 +244,11 @@ def _few(chunks: Chunks) -> Chunks:
     return chunks.take(resets.argsort(descending=True, stable=True)[:MOST_CHUNKS])
 
 
-def _influence(policy: Policy, chunks: Chunks, config: ppo.PPOConfig) -> Tensor:
+def _influence(policy: Policy, chunks: Chunks, config: AlgoConfig) -> Tensor:
     """[L, N]: how much the loss of the valid steps depends on the features of every step."""
     config = replace(config, recompute_activations=False)  # the features that are kept are the graph's own
     with _features(policy) as kept:
-        total, _ = ppo.loss(policy, chunks, config, 1.0, chunks.valid.sum())
+        total, _ = loss(policy, chunks, config, 1.0, chunks.valid.sum())
     if not kept:
         raise Skip("the policy does not use its encoder")
     if not total.requires_grad:

@@ -106,7 +106,7 @@ def same_seed(trained: Trained, subject: Subject, rows: int, *, is_repeatable: b
 
 
 def _steps(subject: Subject, rows: int) -> int:
-    return UPDATES * subject.config.ppo.rollout * rows
+    return UPDATES * subject.config.algo.rollout * rows
 
 
 def _weights(agent: Agent) -> dict[str, Tensor]:

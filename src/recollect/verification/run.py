@@ -13,9 +13,10 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from recollect.agent import EnvSpec, PolicyFactory, is_made
+from recollect.agent import PolicyFactory
 from recollect.config import TrainConfig
 from recollect.envs.batched import BatchedEnv
+from recollect.envs.opening import EnvSpec, is_made
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.verification import buffer, gradient, loop, state, world
 from recollect.verification.results import Check, Verification, checked
@@ -76,7 +77,7 @@ class _Run:
             env = self.subject.open()
             try:
                 policy = self.subject.build(env)
-                self.subject.config.ppo.check(policy, self.subject.asked_envs * env.agents)
+                self.subject.config.algo.check(policy, self.subject.asked_envs * env.agents)
                 yield from self._checks(env, policy)
             finally:
                 if not is_made(self.subject.env):

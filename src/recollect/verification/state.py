@@ -105,7 +105,7 @@ class Stored:
         if not scene.trial.policy.has_memory:
             raise Skip("the core has no memory")
         rollout, log, replay = scene.rollout, scene.log, scene.replay
-        expected_steps = scene.trial.ppo.state_steps
+        expected_steps = scene.trial.algo.state_steps
         if rollout.state_steps != expected_steps:
             raise Problem(
                 f"states are stored at steps {rollout.state_steps}, the chunks begin at {expected_steps}",

@@ -10,12 +10,13 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from recollect.agent import PolicyFactory, check_config, is_made, made_policy, open_env, slots
-from recollect.algos.ppo import PPOConfig
+from recollect.agent import PolicyFactory, check_config, made_policy
+from recollect.algos.catalog import AlgoConfig
 from recollect.api import resolve
 from recollect.config import TrainConfig
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.named import resolve_env
+from recollect.envs.opening import is_made, open_env, slots
 from recollect.policy.policy import Policy
 from recollect.tasks import TASKS
 from recollect.tolerances import tolerance
@@ -74,18 +75,18 @@ class Subject:
     @property
     def tolerance(self) -> float:
         """How far what is recomputed may be from what was recorded."""
-        return tolerance(self.config.ppo.tolerance, self.config.policy.precision)
+        return tolerance(self.config.algo.tolerance, self.config.policy.precision)
 
     def sized(self, rows: int, most_steps: int) -> Subject:
         """The same with rollouts of at most ``most_steps`` steps, for ``rows`` rows."""
-        ppo = _shortened(self.config.ppo, rows, most_steps)
+        algo = _shortened(self.config.algo, rows, most_steps)
         notes = [
             f"{name} {before} -> {after}"
             for name in ("rollout", "chunk", "burn_in_steps", "minibatches", "accumulate", "epochs")
-            if (before := getattr(self.config.ppo, name)) != (after := getattr(ppo, name))
-            and not (name == "chunk" and ppo.recurrent_mode == "full")
+            if (before := getattr(self.config.algo, name)) != (after := getattr(algo, name))
+            and not (name == "chunk" and algo.recurrent_mode == "full")
         ]
-        return replace(self, config=replace(self.config, ppo=ppo), notes=(*self.notes, *notes))
+        return replace(self, config=replace(self.config, algo=algo), notes=(*self.notes, *notes))
 
 
 def prepare(
@@ -107,34 +108,34 @@ def prepare(
         threads=full.threads,
         parallel=full.parallel,
         policy=full.policy,
-        ppo=full.ppo,
+        algo=full.algo,
     )
     asked = num_envs if is_made(env) else full.num_envs
     return Subject(env, quiet, policy, notes, asked)
 
 
-def _shortened(ppo: PPOConfig, rows: int, most_steps: int) -> PPOConfig:
+def _shortened(algo: AlgoConfig, rows: int, most_steps: int) -> AlgoConfig:
     """The same kind of rollout, shorter: several chunks, and a short last one where there was one."""
-    rollout, chunk = ppo.rollout, min(ppo.chunk, ppo.rollout)
+    rollout, chunk = algo.rollout, min(algo.chunk, algo.rollout)
     if rollout > most_steps:
         if chunk > most_steps // 2:
             chunk = max(1, most_steps // 2)
-        rest = ppo.rollout % ppo.chunk
+        rest = algo.rollout % algo.chunk
         rollout = most_steps // chunk * chunk
         if rest and rest < chunk:
             rollout += rest - (chunk if rollout + rest > most_steps else 0)
-    burn_in = min(ppo.burn_in_steps, chunk)
-    count = replace(ppo, rollout=rollout, chunk=chunk, burn_in_steps=burn_in).sequences(rows)
-    minibatches = min(ppo.minibatches, count)
+    burn_in = min(algo.burn_in_steps, chunk)
+    count = replace(algo, rollout=rollout, chunk=chunk, burn_in_steps=burn_in).sequences(rows)
+    minibatches = min(algo.minibatches, count)
     return replace(
-        ppo,
+        algo,
         rollout=rollout,
         chunk=chunk,
         burn_in_steps=burn_in,
         minibatches=minibatches,
-        accumulate=min(ppo.accumulate, count // minibatches),
-        epochs=min(ppo.epochs, MOST_EPOCHS),
-        gauge_every=1 if ppo.gauge_every else 0,
+        accumulate=min(algo.accumulate, count // minibatches),
+        epochs=min(algo.epochs, MOST_EPOCHS),
+        gauge_every=1 if algo.gauge_every else 0,
     )
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recollect import tree
 from recollect.actor import Actor
-from recollect.algos.ppo import PPO
+from recollect.algos.catalog import make_learner
 from recollect.envs.batched import BatchedEnv
 from recollect.policy.policy import Policy
 from recollect.rollout import Rollout
@@ -61,9 +61,9 @@ class Trial:
 
     def __init__(self, subject: Subject, env: BatchedEnv, policy: Policy):
         self.subject, self.policy = subject, policy
-        self.ppo = subject.config.ppo
+        self.algo = subject.config.algo
         self.rows = env.num_envs * env.agents
-        self.learner = PPO(policy, self.ppo, seed=subject.config.seed)
+        self.learner = make_learner(policy, self.algo, seed=subject.config.seed)
         self.witness = Witness(env)
         self._warm_up(env)
         self.actor = self._actor(self.witness)
@@ -121,8 +121,8 @@ class Trial:
             self.policy.obs_norm.update(seen, rollout.valid)
 
     def _actor(self, env: BatchedEnv) -> Actor:
-        steps, seed = self.ppo.state_steps, self.subject.config.seed
-        return Actor(env, self.policy, rollout=self.ppo.rollout, state_steps=steps, seed=seed)
+        steps, seed = self.algo.state_steps, self.subject.config.seed
+        return Actor(env, self.policy, rollout=self.algo.rollout, state_steps=steps, seed=seed)
 
 
 def network_seconds(policy: Policy, env: BatchedEnv, steps: int = 4) -> float:

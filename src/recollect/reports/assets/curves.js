@@ -1,4 +1,4 @@
-// Learning curves, gauges, success by memory length, speed by stage.
+// Learning curves, gauges, success by memory length.
 
 /** Charts that share one x axis switch; filled by the sections below. */
 const overTime = [];
@@ -234,91 +234,5 @@ function memoryLength(data) {
     xText: unit,
     xFormat: (value) => fmt(value),
     xTip: (value) => `${unit} = ${fmt(value)}`,
-  });
-}
-
-// Speed ---------------------------------------------------------------------------------------------
-
-const STAGES = {
-  env: "stepping the env",
-  act: "choosing actions",
-  learn: "learning",
-  other: "everything else",
-};
-
-function speedByStage(data) {
-  const { speed } = data;
-  if (!speed) {
-    section("speed", "Speed", null, note("No speed was measured yet."));
-    return;
-  }
-  const made = section(
-    "speed",
-    "Speed",
-    `${fmt(Math.round(speed.mean))} env steps per second over the whole run, and where the time went.`,
-  );
-  const colours = speed.stages.map((stage, i) => (stage === "other" ? "c-muted" : `c${i}`));
-  const parts = speed.stages.map((stage, i) => {
-    const part = h("i", { class: colours[i] });
-    part.style.flexGrow = speed.overall[i];
-    return part;
-  });
-  const words = speed.stages.map((stage, i) =>
-    h(
-      "li",
-      {},
-      h("i", { class: `swatch line ${colours[i]}` }),
-      `${STAGES[stage] || stage} `,
-      h("b", {}, percent(speed.overall[i])),
-    ),
-  );
-  made.append(
-    h("div", { class: "share", "aria-hidden": "true" }, ...parts),
-    h("ul", { class: "legend" }, ...words),
-  );
-  const said = speed.stages.map((stage, i) => `${stage} ${percent(speed.overall[i])}`);
-  const [total, shares] = [h("div", { class: "plot" }), h("div", { class: "plot" })];
-  made.append(
-    h(
-      "div",
-      { class: "pair" },
-      h("figure", {}, h("figcaption", {}, "steps per second"), total),
-      h("figure", {}, h("figcaption", {}, "share of time by stage"), shares),
-    ),
-  );
-  overTime.push(
-    new Chart(total, {
-      label: "Steps per second over training",
-      height: 200,
-      series: [{ name: "steps/s", colour: "c0", x: speed.total, y: speed.total.values }],
-    }),
-  );
-  overTime.push(
-    new Chart(shares, {
-      label: `Share of time: ${said.join(", ")}`,
-      height: 200,
-      yFormat: (value) => `${value}%`,
-      series: stacked(speed, colours),
-    }),
-  );
-}
-
-/** Each stage as a band on top of those before it. */
-function stacked(speed, colours) {
-  let below = speed.steps.map(() => 0);
-  return speed.stages.map((stage, k) => {
-    const low = below;
-    const high = low.map((value, i) => value + (speed.shares[k][i] ?? 0) * 100);
-    below = high;
-    return {
-      name: stage,
-      colour: colours[k],
-      kind: "stack",
-      x: speed,
-      y: high,
-      low,
-      high,
-      text: (i) => percent(speed.shares[k][i] ?? 0),
-    };
   });
 }

@@ -8,6 +8,7 @@ const SECTIONS = {
     memoryLength,
     diagnostics,
     speedByStage,
+    runtimeOfActors,
     eventList,
     configTable,
   ],

@@ -1,0 +1,88 @@
+"""Where the time of a run went: the learner's by stage, and that of actors in other processes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from recollect.reports.folder import Folder
+from recollect.reports.thinning import column, curve, number, plain, rounded
+
+Row = dict[str, Any]
+
+BARS = 120
+"""The most columns of the time by stage."""
+PARTS = ("env", "policy", "transport", "learner")
+"""What an actor's time goes into, by the names of the metrics ``time/...``."""
+
+
+def gather_speed(folder: Folder) -> Row | None:
+    """Steps per second, and the share of the learner's time of each stage.
+
+    ``speed/x`` is steps per second if there were only x, so its inverse is time per step. Where the actors
+    live in other processes, the learner waits for them, and what they do meanwhile is none of its stages.
+    """
+    rows = [row for row in folder.metrics if number(row.get("speed/total")) > 0]
+    if not rows:
+        return None
+    names = dict.fromkeys(n for row in rows for n in row if n.startswith("speed/") and n != "speed/total")
+    steps = _steps(rows)
+    total = steps / column(rows, "speed/total")
+    is_elsewhere = np.isfinite(column(rows, "speed/wait"))
+    times = {}
+    for name in names:
+        speed, stage = column(rows, name), name.removeprefix("speed/")
+        is_stage = (speed > 0) & ~(is_elsewhere & (stage in ("env", "act")))
+        if is_stage.any():
+            times[stage] = np.where(is_stage, steps / np.where(is_stage, speed, 1.0), 0.0)
+    times["other"] = np.clip(total - sum(times.values()), 0.0, None)
+    return {
+        "total": curve(rows, column(rows, "speed/total")),
+        "mean": rounded(float(steps.sum() / total.sum()), 4),
+        **_bands(rows, times),
+    }
+
+
+def gather_runtime(folder: Folder) -> Row | None:
+    """How the actors did, if they lived in other processes: their time, their speeds, the lag."""
+    rows = [row for row in folder.metrics if number(row.get("time/env")) >= 0]
+    if not rows:
+        return None
+    config = folder.config
+    seconds = _steps(rows) / np.where(column(rows, "speed/total") > 0, column(rows, "speed/total"), 1.0)
+    times = {part: np.nan_to_num(column(rows, f"time/{part}")) * seconds for part in PARTS}
+    wait = column(rows, "speed/wait")
+    waited = np.where(wait > 0, _steps(rows) / np.where(wait > 0, wait, 1.0), 0.0)
+    return {
+        **{name: config.get(name) for name in ("runtime", "mode", "actors", "env_workers", "learners")},
+        **_bands(rows, times),
+        "slowest": curve(rows, column(rows, "actors/slowest")),
+        "fastest": curve(rows, column(rows, "actors/fastest")),
+        "lag": curve(rows, column(rows, "lag")),
+        "lag_max": curve(rows, column(rows, "lag/max")),
+        "waited": rounded(float(waited.sum() / max(seconds.sum(), 1e-9)), 4),
+        "restarts": int(np.nan_to_num(column(rows, "restarts")).max()),
+    }
+
+
+def _steps(rows: list[Row]) -> np.ndarray:
+    """[N] env steps of each update."""
+    return np.diff(column(rows, "steps"), prepend=0.0).clip(min=1.0)
+
+
+def _bands(rows: list[Row], times: Mapping[str, np.ndarray]) -> Row:
+    """The shares of ``times`` [N] over the whole run, and over the run in at most ``BARS`` columns."""
+    edges = np.unique(np.linspace(0, len(rows), min(BARS, len(rows)) + 1).astype(int))
+    whole = np.sum(list(times.values()))
+    sums = {name: np.add.reduceat(time, edges[:-1]) for name, time in times.items()}
+    per_bucket = np.sum(list(sums.values()), axis=0)
+    ends = [rows[i - 1] for i in edges[1:]]
+    return {
+        "stages": list(times),
+        "overall": [rounded(float(time.sum() / whole), 4) for time in times.values()],
+        "steps": plain(column(ends, "steps"), 12),
+        "seconds": plain(column(ends, "seconds"), 6),
+        "shares": [plain(sums[name] / per_bucket, 3) for name in times],
+    }
