@@ -191,12 +191,12 @@ def test_what_it_would_choose(found):
     one = replace(found.cpu, usable=1, quota=None)
     assert [case.flags for case in choose(one, []).cases] == ["nothing to set"]
     two = [case.flags for case in choose(replace(one, usable=2), []).cases]
-    assert two == ["nothing to set", "--env-workers 2"]
+    assert two == ["nothing to set", "--actors 2 --env-workers 1"]
     gpu = Gpu("H", GIB, None, "9.0", True)
     many = choose(replace(one, usable=8), [gpu, gpu], ray="2.60")
     assert [case.flags for case in many.cases] == [
         "nothing to set",
-        "--env-workers 8",
+        "--actors 2 --env-workers 4",
         "--runtime processes --actors 4 --mode async",
         "--device cuda",
         "--device cuda --learners 2",
@@ -251,7 +251,11 @@ def test_an_env_is_tried_out(monkeypatch, capsys):
     monkeypatch.setattr("recollect.doctor.choice.measure_speed", measured)
     monkeypatch.setattr(gather, "cores_of", lambda _: 2)
     assert main(["doctor", "--env", "delayed-cue"]) == 0
-    assert tried == [{}, {"env_workers": 2}, {"runtime": "processes", "actors": 2, "mode": "async"}]
+    assert tried == [
+        {},
+        {"actors": 2, "env_workers": 1},
+        {"runtime": "processes", "actors": 2, "mode": "async"},
+    ]
     out = capsys.readouterr().out
     assert out.count("steps/s training delayed-cue") == 3
     assert main(["doctor", "--env", "no-such-env"]) == 2

@@ -322,7 +322,12 @@ class Agent:
                 raise ConfigError(self._unknown())
             with staged(self.env, self.config) as stage:
                 trainer = Trainer(stage.crew(self.policy), self.policy, self.config)
-                trainer.restore(self._learned)
+                try:
+                    trainer.restore(self._learned)
+                except BaseException:
+                    if self.config.runtime != "inline":  # else the stage closes what it has opened
+                        trainer.close()
+                    raise
             self._trainer = trainer
         return self._trainer
 

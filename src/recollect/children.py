@@ -185,7 +185,7 @@ class Child:
     @property
     def is_alive(self) -> bool:
         """Whether it still runs."""
-        return self._process.poll() is None
+        return not self._has_ended()
 
     def stop(self, grace: float = 2.0) -> None:
         """End it: by hanging up, and after ``grace`` seconds by force."""
@@ -194,13 +194,30 @@ class Child:
         self._is_stopped = True
         self.line.close()
         try:
-            self._process.wait(grace)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, signal.SIGKILL)  # with what it has started itself
-            self._process.wait()
+            self._end(grace)
         finally:
             os.close(self._lifeline)
+
+    def _has_ended(self, seconds: float = 0.0) -> bool:
+        """Whether it has ended, or does within so many seconds. Its number stays its own until ``_end``."""
+        if self._process.returncode is not None:
+            return True
+        until, pause = time.monotonic() + seconds, 0.0005
+        while os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                return False
+            time.sleep(min(left, pause))
+            pause = min(2 * pause, 0.05)
+        return True
+
+    def _end(self, grace: float) -> int:
+        """Its exit code, by force if it does not end by itself; what it has started itself ends with it."""
+        self._has_ended(grace)
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+        return self._process.wait()
 
     def _raise_last(self) -> None:
         """Raise what the child said last, or how it ended."""
@@ -208,10 +225,9 @@ class Child:
             self.receive(1.0)
 
     def _how_it_ended(self) -> str:
-        try:
-            code = self._process.wait(2.0)
-        except subprocess.TimeoutExpired:
+        if not self._has_ended(2.0):
             return f"{self} has hung up"
+        code = self._end(0.0)
         how = f"ended with exit code {code}"
         if code < 0:
             how = f"was killed by {_signal_name(-code)}"

@@ -150,6 +150,11 @@ class TrainConfig:
         except RuntimeError:
             raise ConfigError(f"device = {self.device!r}: choose cpu or cuda") from None
 
+    @property
+    def lag_limit(self) -> int:
+        """How many updates the weights that act may be behind those that learn."""
+        return 0 if self.mode == "lockstep" else 1 if self.max_lag is None else self.max_lag
+
     def override(self, **values: Any) -> TrainConfig:
         """A copy with flat names changed, each routed to the part that it belongs to."""
         parts: dict[str, dict[str, Any]] = {"": {}, "policy": {}, "algo": {}}

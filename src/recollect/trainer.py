@@ -122,19 +122,13 @@ class Trainer:
     def _lags(self, rollouts: Sequence[Rollout]) -> list[int]:
         """How many updates ago the weights of each were the newest."""
         lags = [self.learner.updates - rollout.version for rollout in rollouts]
-        if min(lags) < 0 or max(lags) > self._max_lag:
+        if min(lags) < 0 or max(lags) > self.config.lag_limit:
             raise AlignmentError(
                 f"update {self.learner.updates} was given rollouts that lag by {min(lags)} to {max(lags)} "
-                f"updates, and at most {self._max_lag} is allowed: versions are mixed up between the actors "
-                "and the learner"
+                f"updates, and at most {self.config.lag_limit} is allowed: versions are mixed up between the "
+                "actors and the learner"
             )
         return lags
-
-    @property
-    def _max_lag(self) -> int:
-        if self.config.mode == "lockstep":
-            return 0
-        return 1 if self.config.max_lag is None else self.config.max_lag
 
     def _check_late(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Now and then: does the rollout that lags most hold what the weights of its version do?"""
@@ -153,7 +147,7 @@ class Trainer:
             return
         updates = self.learner.updates
         self._past[updates] = tree.clone(dict(self.policy.state_dict()))
-        for version in [v for v in self._past if v < updates - self._max_lag]:
+        for version in [v for v in self._past if v < updates - self.config.lag_limit]:
             del self._past[version]
 
     def restart_episodes(self) -> None:

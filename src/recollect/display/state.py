@@ -184,7 +184,7 @@ class State:
             text = words.ABSENT if stale is None else f"{stale:.2f}"
             gauges.append(Gauge("staleness", text, _below(stale, STALE)))
         if (lag := metrics.get("lag")) is not None:
-            allowed = 0 if config.mode == "lockstep" else 1 if config.max_lag is None else config.max_lag
+            allowed = config.lag_limit
             gauges.append(Gauge("lag", f"{round(lag, 2):g}", metrics.get("lag/max", lag) <= allowed))
         return gauges
 

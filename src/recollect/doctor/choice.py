@@ -31,6 +31,11 @@ def actors_for(cores: int) -> tuple[int, int]:
     return max(n for n in (1, 2, 4, 8, NUM_ENVS) if n <= max(1, cores - 1)), NUM_ENVS
 
 
+def workers_for(cores: int) -> dict[str, Any]:
+    """Two halves of the slots, each with workers for half of the cores."""
+    return {"actors": 2, "env_workers": max(1, min(cores, NUM_ENVS) // 2)}
+
+
 def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
     """By what the machine has. A GPU is not the first choice: the networks are small."""
     cores = cores_of(cpu)
@@ -46,7 +51,7 @@ def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
         cases.append(
             Case(
                 "a slow env (0.2 ms a step or more)",
-                f"--env-workers {min(cores, NUM_ENVS)}",
+                _flags(workers_for(cores)),
                 "its slots are stepped on all cores, half of them while the policy acts on the others",
             )
         )
@@ -93,7 +98,7 @@ def try_out(env: str, cores: int, seconds: float = SECONDS) -> list[Speed]:
     if cores > 1:
         actors, num_envs = actors_for(cores)
         slots = {} if num_envs == NUM_ENVS else {"num_envs": num_envs}
-        tried.append({"env_workers": min(cores, NUM_ENVS)})
+        tried.append(workers_for(cores))
         tried.append({"runtime": "processes", "actors": max(2, actors), **slots, "mode": "async"})
     return [measure_speed(seconds, env=env, **settings) for settings in tried]
 
@@ -130,5 +135,9 @@ def measure_speed(seconds: float = SECONDS, env: str = TASK, **settings: Any) ->
             for part in ("total", "env", "act", "learn"):
                 totals[part] += count / metrics[f"speed/{part}"]
     shares = {part: totals[part] / totals["total"] for part in ("env", "act", "learn")}
-    flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())
-    return Speed(env, totals["steps"] / totals["total"], **shares, updates=updates, flags=flags)
+    speed = totals["steps"] / totals["total"]
+    return Speed(env, speed, **shares, updates=updates, flags=_flags(settings))
+
+
+def _flags(settings: dict[str, Any]) -> str:
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in settings.items())

@@ -86,9 +86,13 @@ def stream(*key: int) -> int:
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(2))
 
 
-def actor_stream(seed: int, updates: int, index: int, life: int = 0) -> int:
-    """The seed of an actor that begins new episodes after ``updates``; ``life``: how often it died before."""
-    return stream(seed, 1, updates, *([index, life] if life else [index] if index else []))
+def actor_stream(seed: int, updates: int, index: int, life: int = 0, again: int = 0) -> int:
+    """The seed of an actor that begins new episodes after ``updates``.
+
+    ``life``: how often it died before; ``again``: how often it lost its episodes in this life.
+    """
+    key = [index, life, again] if again else [index, life] if life else [index] if index else []
+    return stream(seed, 1, updates, *key)
 
 
 def merged(parts: Sequence[dict[str, Tensor] | None]) -> dict[str, Tensor] | None:

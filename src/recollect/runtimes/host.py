@@ -82,6 +82,7 @@ class Host:
         """
         torch.set_num_threads(1)
         self.blueprint, self._life, self._sequence, self._buffers = blueprint, life, sequence, buffers
+        self._again = 0
         self.policy = blueprint.policy
         if blueprint.config.compile:
             self.policy.compile_parts()
@@ -115,7 +116,7 @@ class Host:
             except LostError as error:
                 if self.actor is not None:
                     self._sequence = self.actor.sequence
-                self.actor, self._life = None, self._life + 1
+                self.actor, self._again = None, self._again + 1
                 notes.append(f"actor {self.blueprint.index}: {error}; new episodes were begun")
                 if attempt == self.ATTEMPTS - 1:
                     raise
@@ -161,7 +162,7 @@ class Host:
                 self.policy,
                 rollout=rollout,
                 state_steps=state_steps,
-                seed=actor_stream(config.seed, version, index, self._life),
+                seed=actor_stream(config.seed, version, index, self._life, self._again),
                 index=index,
                 buffers=self._buffers,
             )

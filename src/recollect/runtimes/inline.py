@@ -93,7 +93,7 @@ class InlineCrew:
         for env in self.envs:
             env.close()
 
-    def _begun(self, version: int, life: int = 0) -> list[Actor]:
+    def _begun(self, version: int, again: int = 0) -> list[Actor]:
         if not self.actors:
             algo, seed = self._config.algo, self._config.seed
             self.actors = [
@@ -102,7 +102,7 @@ class InlineCrew:
                     self._policy,
                     rollout=algo.rollout,
                     state_steps=algo.state_steps,
-                    seed=actor_stream(seed, version, index, life),
+                    seed=actor_stream(seed, version, index, again=again),
                     index=index,
                 )
                 for index, env in enumerate(self.envs)

@@ -106,7 +106,7 @@ class ProcessCrew:
         self._env, self._policy, self._config = env, policy, config
         self.rows = config.num_envs * agents
         self.is_exact = config.mode == "lockstep"
-        self._lag = 0 if self.is_exact else 1 if config.max_lag is None else config.max_lag
+        self._lag = config.lag_limit
         # In async mode one for every ticket that an actor may hold, and one that is being learned from.
         self._slots = 1 if self.is_exact else self._lag + 2
         self._seats: list[Seat] = []

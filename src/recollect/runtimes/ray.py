@@ -47,7 +47,7 @@ class RayCrew:
         self._env, self._policy, self._config = env, policy, config
         self.rows = config.num_envs * agents
         self.is_exact = config.mode == "lockstep"
-        self._lag = 0 if self.is_exact else 1 if config.max_lag is None else config.max_lag
+        self._lag = config.lag_limit
         self._held = Held()
         self._tickets = Tickets(config.actors, self._lag, self.is_exact)
         self._weights: Any = None

@@ -16,7 +16,7 @@ def whereabouts(config: TrainConfig, rows: int) -> str:
         each = f"{config.actors} actors x {rows // config.actors} rows" if config.actors > 1 else "1 actor"
         mode = "" if config.runtime == "inline" else f", {config.mode}"
         if config.mode == "async":
-            lag = 1 if config.max_lag is None else config.max_lag
+            lag = config.lag_limit
             mode += f" (at most {lag} update{'' if lag == 1 else 's'} behind)"
         parts.append(f"{each} {place}{mode}")
     if config.env_workers:
