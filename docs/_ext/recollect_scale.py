@@ -196,7 +196,7 @@ class SimulationFacts(Generated):
             [
                 "open files of the learner's process",
                 f"{files:.1f}",
-                f"{limit / files:,.0f} actors with the usual {limit:,}",
+                f"{limit / files:,.0f} actors with the usual {limit:,}, were it not raised",
             ],
             [
                 "private memory of an actor's process",
@@ -217,8 +217,7 @@ class SimulationFacts(Generated):
         text = found["few_files"]["result"].replace("|", "\\|")
         return (
             table(["what an actor takes", "each", "so"], rows)
-            + f"\n\nWith {found['few_files']['actors']:,} actors and {limit:,} files the start ends with:\n\n"
-            + f"```text\n{text}\n```"
+            + f"\n\n{found['few_files']['actors']:,} actors begun with a limit of {limit:,} files: {text}."
         )
 
 
