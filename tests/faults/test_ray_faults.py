@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -97,7 +98,9 @@ def test_a_node_that_leaves_costs_only_its_actors(cluster):
         cluster.remove_node(node, allow_graceful=False)  # kill -9 of all that it consists of
         metrics = [crew.turn() for _ in range(3)][-1]
         assert metrics["restarts"] == 1
-        assert any(f"actor {lost} " in note and "died with its node" in note for note in crew.notes)
+        # Ray hears of the process first or of the node first.
+        (note,) = [note for note in crew.notes if f"actor {lost} " in note]
+        assert "died with its node" in note or "was killed or crashed" in note
         assert crew.pids[1 - lost] == before[1 - lost]
         assert [[r.version for r in batch] for batch in crew.rollouts] == [[k, k] for k in range(4)]
         wait_until_gone({before[lost]})
@@ -120,7 +123,9 @@ def test_an_env_that_raises_ends_the_run_as_inline(cluster, how, text):
     with pytest.raises(RecollectError, match=text) as raised:
         trained(env, 20, runtime="ray", actors=2)
     if how != "make":
-        assert (type(raised.value), str(raised.value)) == (inline.type, str(inline.value))
+        # Which actor comes first is a matter of time, and so is the action.
+        said, expected = (re.sub(r"step\(.*?\)\)", "step", str(e)) for e in (raised.value, inline.value))
+        assert (type(raised.value), said) == (inline.type, expected)
     if how == "nan":
         return  # the learner found it
     notes = "".join(getattr(raised.value, "__notes__", [])) + str(raised.value)
