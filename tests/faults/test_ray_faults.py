@@ -27,15 +27,8 @@ from recollect.errors import ChildError, EnvError, LostError, RecollectError  # 
 from recollect.runs import Run  # noqa: E402
 from recollect.runtimes import ray_cluster, ray_seat  # noqa: E402
 from tests.doomed import SMALL, UPDATE, wait_for  # noqa: E402
-from tests.runtimes.ray_runs import (  # noqa: E402
-    Crew,
-    descendants,
-    failing,
-    listening,
-    parents,
-    trained,
-    wait_until_gone,
-)
+from tests.runtimes.process_runs import descendants, parents  # noqa: E402
+from tests.runtimes.ray_runs import Crew, failing, listening, trained, wait_until_gone  # noqa: E402
 
 HEALTH = {
     "health_check_initial_delay_ms": 0,

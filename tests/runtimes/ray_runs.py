@@ -21,6 +21,7 @@ from recollect.rollout import Rollout
 from recollect.runtimes.ray import RayCrew
 from recollect.runtimes.stage import staged
 from tests.doomed import SMALL, UPDATE, wait_for, weights, without
+from tests.runtimes.process_runs import parents
 
 TINY = without(SMALL, "progress", "checkpoint_every")
 
@@ -119,28 +120,6 @@ def failing(how: str, marker: Path | str = "", steps: int = 30) -> Any:
 
 
 # Processes -----------------------------------------------------------------------------------------------
-
-
-def parents() -> dict[int, int]:
-    """The parent of every process that is not a zombie."""
-    found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdecimal():
-            try:
-                state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            except OSError:
-                continue
-            if state != "Z":
-                found[int(folder.name)] = int(parent)
-    return found
-
-
-def descendants(pid: int) -> set[int]:
-    """All processes that a process has started, and those that these have."""
-    above, found = parents(), set[int]()
-    while new := {child for child, parent in above.items() if parent in found | {pid}} - found:
-        found |= new
-    return found
 
 
 def listening(pids: set[int]) -> set[str]:
