@@ -104,9 +104,16 @@ class WorkerEnv:
     def reset(self, seed: int) -> Tree:
         """Start all rows anew, whatever happened before: workers that are gone, steps under way, errors."""
         self._mend()
+        try:
+            self._tell_reset(seed)
+        except LostError:  # one died just now, too late for the first look
+            self._mend()
+            self._tell_reset(seed)
+        return self._obs()
+
+    def _tell_reset(self, seed: int) -> None:
         for worker in self._workers:
             worker.tell("reset", seed, 1 - self._now)
-        return self._obs()
 
     def step(self, action: Tree) -> Step:
         """Apply ``action`` [B, ...]."""
