@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from recollect import tree, workers
+from recollect import devices, tree, workers
 from recollect.errors import StateError
 from recollect.types import State
 
@@ -69,7 +69,14 @@ class Core(nn.Module, ABC):
     def step(self, x: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
         """One step for acting: x [B, D], state, first [B] -> y [B, output_size], next state."""
         self._check(x, state, first, lead=1)
+        if self.steps_by_unroll(x):
+            y, state = self._unroll(x.unsqueeze(0), state, first.unsqueeze(0))
+            return y.squeeze(0), state
         return self._step(x, self.reset(state, first))
+
+    def steps_by_unroll(self, x: Tensor) -> bool:
+        """Whether a step of x [B, D] is best made as an unroll of one step, for want of a faster way."""
+        return False
 
     def unroll(self, x: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
         """T steps for learning: x [T, B, D], state at step 0, first [T, B] -> y [T, B, ...], state."""
@@ -88,7 +95,7 @@ class Core(nn.Module, ABC):
     def reset(self, state: State, first: Tensor) -> State:
         """``state`` with the initial state in the rows where ``first`` [B]."""
         # What is traced, for an export or a compilation, must be one path for all values, as on a GPU.
-        if first.device.type == "cpu" and not torch.compiler.is_compiling():
+        if not devices.waits(first) and not torch.compiler.is_compiling():
             rows = first.nonzero().squeeze(1)
             if len(rows) == 0:
                 return state

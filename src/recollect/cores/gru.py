@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size, chrono_bias, init_gates
-from recollect.cores.kernels import cudnn
+from recollect.cores.kernels import cudnn, fused
 from recollect.cores.kernels.gru import gru
 from recollect.cores.kernels.segments import Segments, cut, start
 
@@ -94,7 +94,14 @@ class GRU(Core):
             return y, y.unsqueeze(1)
         return self._layers(x, state, _cell)
 
+    def steps_by_unroll(self, x: Tensor) -> bool:
+        """Where there is one kernel for acting and learning."""
+        return _fused(x, self.config.hidden) is not None
+
     def _unroll(self, x: Tensor, state: Tensor, first: Tensor) -> tuple[Tensor, Tensor]:
+        layer = _fused(x, self.config.hidden)
+        if layer is not None:
+            return self._layers(x, state, partial(layer, first=first), self.config.learned_initial_state)
         segments = cut(first)
         h = start(state, self.initial_h, segments)  # [S, layers, H]
         if cudnn.suits(x) and not self.config.layer_norm:
@@ -105,12 +112,20 @@ class GRU(Core):
         return self._layers(x, h, partial(layer, segments=segments))
 
     def _layers(
-        self, x: Tensor, h: Tensor, layer: Callable[..., tuple[Tensor, Tensor]]
+        self,
+        x: Tensor,
+        h: Tensor,
+        layer: Callable[..., tuple[Tensor, Tensor]],
+        takes_initial: bool = False,
     ) -> tuple[Tensor, Tensor]:
-        """One layer after the other over x [..., D], with h [rows, layers, H] to begin with."""
+        """One layer after the other over x [..., D], with h [rows, layers, H] to begin with.
+
+        ``takes_initial``: whether ``layer`` also wants the state that a reset leads to, [1, H].
+        """
         hs = []
         for k, (weights, h_layer) in enumerate(zip(self.rnn.all_weights, h.unbind(1))):
-            x, h_layer = layer(self._normalised(x, k), h_layer, *weights)
+            initial = {"initial": self.initial_h[:, k]} if takes_initial else {}
+            x, h_layer = layer(self._normalised(x, k), h_layer, *weights, **initial)
             hs.append(h_layer)
         after = hs[0].unsqueeze(1) if len(hs) == 1 else torch.stack(hs, 1)
         return self._normalised(x, -1), after
@@ -118,6 +133,15 @@ class GRU(Core):
     def _normalised(self, x: Tensor, k: int) -> Tensor:
         """What goes into layer ``k``, or with -1 what comes out of the last."""
         return self.norms[k](x) if self.config.layer_norm else x
+
+
+def _fused(x: Tensor, hidden: int) -> Callable[..., tuple[Tensor, Tensor]] | None:
+    """The kernel in Triton if x [..., D] and so many units suit it, which is only imported then."""
+    if not fused.suits(x) or torch.compiler.is_compiling():  # a step is compiled whole, from torch's own cell
+        return None
+    from recollect.cores.kernels import fused_gru
+
+    return fused_gru.gru if fused_gru.suits(x, hidden) else None
 
 
 def _cell(

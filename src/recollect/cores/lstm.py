@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from recollect import workers
 from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_finite, check_size, chrono_bias, init_gates
-from recollect.cores.kernels import cudnn, lstm_onednn
+from recollect.cores.kernels import cudnn, fused, lstm_onednn
 from recollect.cores.kernels.lstm import lstm
 from recollect.cores.kernels.segments import Segments, cut, start
 
@@ -108,7 +108,14 @@ class LSTM(Core):
             return y, (y.unsqueeze(1), c.unsqueeze(1))
         return self._layers(x, h, c, _cell)
 
+    def steps_by_unroll(self, x: Tensor) -> bool:
+        """Where there is one kernel for acting and learning."""
+        return _fused(x, self.config.hidden) is not None
+
     def _unroll(self, x: Tensor, state: LSTMState, first: Tensor) -> tuple[Tensor, LSTMState]:
+        layer = _fused(x, self.config.hidden)
+        if layer is not None:
+            return self._layers(x, *state, partial(layer, first=first), self.config.learned_initial_state)
         if not self.config.learned_initial_state and lstm_onednn.suits(x, first):
             h, c = self.reset(state, first[0])
             if lstm_onednn.finite(x, h, c):
@@ -130,12 +137,21 @@ class LSTM(Core):
         return y, h, c
 
     def _layers(
-        self, x: Tensor, h: Tensor, c: Tensor, layer: Callable[..., tuple[Tensor, Tensor, Tensor]]
+        self,
+        x: Tensor,
+        h: Tensor,
+        c: Tensor,
+        layer: Callable[..., tuple[Tensor, Tensor, Tensor]],
+        takes_initial: bool = False,
     ) -> tuple[Tensor, LSTMState]:
-        """One layer after the other over x [..., D], with h, c [rows, layers, H] to begin with."""
+        """One layer after the other over x [..., D], with h, c [rows, layers, H] to begin with.
+
+        ``takes_initial``: whether ``layer`` also wants the state that a reset leads to, (h, c) [1, H] each.
+        """
         hs, cs = [], []
         for k, (weights, h_layer, c_layer) in enumerate(zip(self.rnn.all_weights, h.unbind(1), c.unbind(1))):
-            x, h_layer, c_layer = layer(self._normalised(x, k), h_layer, c_layer, *weights)
+            initial = {"initial": (self.initial_h[:, k], self.initial_c[:, k])} if takes_initial else {}
+            x, h_layer, c_layer = layer(self._normalised(x, k), h_layer, c_layer, *weights, **initial)
             hs.append(h_layer)
             cs.append(c_layer)
         return self._normalised(x, -1), (_stack(hs), _stack(cs))
@@ -143,6 +159,15 @@ class LSTM(Core):
     def _normalised(self, x: Tensor, k: int) -> Tensor:
         """What goes into layer ``k``, or with -1 what comes out of the last."""
         return self.norms[k](x) if self.config.layer_norm else x
+
+
+def _fused(x: Tensor, hidden: int) -> Callable[..., tuple[Tensor, Tensor, Tensor]] | None:
+    """The kernel in Triton if x [..., D] and so many units suit it, which is only imported then."""
+    if not fused.suits(x) or torch.compiler.is_compiling():  # a step is compiled whole, from torch's own cell
+        return None
+    from recollect.cores.kernels import fused_lstm
+
+    return fused_lstm.lstm if fused_lstm.suits(x, hidden) else None
 
 
 def _cell(

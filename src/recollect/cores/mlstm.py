@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect import tree
+from recollect import devices, tree
 from recollect.cores.base import Core
 from recollect.cores.checks import check_size
 from recollect.cores.kernels.causal_conv import causal_conv
@@ -171,7 +171,7 @@ class MLSTM(Core):
     def _unroll(self, x: Tensor, state: MLSTMState, first: Tensor) -> tuple[Tensor, MLSTMState]:
         state = self.reset(state, first[0])
         # What may not be seen has a weight of zero, and zero times NaN is NaN.
-        if all(bool(t.detach().sum().isfinite()) for t in (x, *state.values())):
+        if not devices.waits(x) and all(bool(t.detach().sum().isfinite()) for t in (x, *state.values())):
             return self._unroll_finite(x, state, first)
         lost = _lost(x, state, first)
         zeroed = {name: leaf.where(leaf.isfinite(), 0) for name, leaf in state.items()}
@@ -191,12 +191,11 @@ class MLSTM(Core):
 
 def _lost(x: Tensor, state: MLSTMState, first: Tensor) -> Tensor:
     """[T, B] whether a NaN or infinity came before in the episode, or at that very step."""
-    now = torch.stack([~leaf.flatten(1).isfinite().all(1) for leaf in state.values()]).any(0)
-    lost = []
-    for bad, new in zip((~x.isfinite()).any(2), first):
-        now = (now & ~new) | bad
-        lost.append(now)
-    return torch.stack(lost)
+    before = torch.stack([~leaf.flatten(1).isfinite().all(1) for leaf in state.values()]).any(0)
+    time = torch.arange(len(x), device=x.device).unsqueeze(1)
+    begun = torch.where(first, time, -1).cummax(0).values  # the step that opened the episode
+    bad = torch.where(~x.isfinite().all(2), time, torch.where(before, -1, -2)).cummax(0).values
+    return bad >= begun
 
 
 def _rows(leaf: Tensor, batch: int) -> Tensor:

@@ -28,9 +28,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recollect import devices
 from recollect.cores.base import Core
 from recollect.cores.checks import check_finite, check_size
-from recollect.cores.kernels.pmm import EPSILON, access, recall
+from recollect.cores.kernels.pmm import EPSILON, access, recall, recall_by_steps
 from recollect.cores.kernels.segments import cut, start
 from recollect.cores.make import as_config, check_part, make_core, part_config, reaching
 
@@ -123,9 +124,14 @@ class PMM(Core):
 
     def _unroll(self, x: Tensor, state: PMMState, first: Tensor) -> tuple[Tensor, PMMState]:
         y, controller = self.controller.unroll(x, state["controller"], first)
-        segments = cut(first)
-        memory = start(state["memory"], self.empty, segments)
-        reads, memory = recall(self._orders(y), memory, self.slot_keys, segments)
+        if devices.waits(first):
+            reads, memory = recall_by_steps(
+                self._orders(y), state["memory"], self.empty, self.slot_keys, first
+            )
+        else:
+            segments = cut(first)
+            memory = start(state["memory"], self.empty, segments)
+            reads, memory = recall(self._orders(y), memory, self.slot_keys, segments)
         return self._output(y, reads), {"controller": controller, "memory": memory}
 
     def _orders(self, y: Tensor) -> Tensor:

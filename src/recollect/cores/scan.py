@@ -12,7 +12,10 @@ and the walls stand in the same places. There are two ways through it, which agr
             beyond that is the call: 3 us a step on a CPU.
 ``blocks``  stretches of about sqrt(T) steps side by side, then what each hands on to the next, then both
             put together: three times the work or more, in about 4 sqrt(T) operations instead of T. For
-            a GPU, where a small operation costs as much as a large one, and for very small steps.
+            very small steps, and for a GPU, where a small operation costs as much as a large one and
+            where it must not be asked in which steps there are walls.
+
+In single precision on a GPU both give way to ``kernels.fused_scan``: one pass over memory, in one operation.
 
 A wall selects, it never multiplies: a row that starts anew gets its value written over whatever the
 recurrence made of it, NaN included. Nothing is divided and no logarithm is taken, so that the result has
@@ -28,6 +31,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from recollect import devices
+from recollect.cores.kernels import fused
 
 Wall = tuple[Tensor, Tensor] | None
 """The rows in which a step begins with nothing, and what they are then; None if there are none."""
@@ -50,6 +56,10 @@ def scan(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None
     Returns:
         h [T, B, ...].
     """
+    if fused.suits(torch.view_as_real(b) if b.is_complex() else b):
+        from recollect.cores.kernels import fused_scan
+
+        return fused_scan.scan(a, b, h0, first, initial)
     tensors = (a, b, h0, initial)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
         return _Scan.apply(a, b, h0, first, initial)  # pyright: ignore[reportReturnType]
@@ -165,7 +175,7 @@ def blocks(a: Tensor, b: Tensor, h0: Tensor, first: Tensor) -> Tensor:
 
 def suits_blocks(b: Tensor) -> bool:
     """Whether stretches side by side are faster than one step after another for b [T, B, ...]."""
-    return b.is_cuda or (b.shape[0] >= MANY and b[0].numel() <= FEW)
+    return devices.waits(b) or (b.shape[0] >= MANY and b[0].numel() <= FEW)
 
 
 def _walls(b: Tensor, first: Tensor, behind: int) -> list[Wall]:
@@ -192,6 +202,10 @@ def _factors(g: Tensor, h: Tensor, h0: Tensor, first: Tensor, initial: Tensor | 
     da = torch.empty_like(g)
     torch.mul(g[0], h0.conj(), out=da[0])
     torch.mul(g[1:], h[:-1].conj(), out=da[1:])
+    if devices.waits(first):
+        mask = _over(first, da)
+        da = da.masked_fill_(mask, 0) if initial is None else torch.where(mask, g * initial.conj(), da)
+        return da if varies else da.sum((0, 1))
     places = first.flatten().nonzero().squeeze(1)
     flat = da.flatten(0, 1)
     if initial is None:

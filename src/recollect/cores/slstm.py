@@ -33,10 +33,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from recollect import devices
 from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_finite, check_size, chrono_bias
 from recollect.cores.kernels.segments import cut, start
-from recollect.cores.kernels.slstm import slstm
+from recollect.cores.kernels.slstm import slstm, slstm_by_steps, step
 from recollect.errors import ConfigError
 
 SLSTMState = tuple[Tensor, Tensor, Tensor]
@@ -123,21 +124,17 @@ class SLSTM(Core):
         return zeros, zeros, zeros
 
     def _step(self, x: Tensor, state: SLSTMState) -> tuple[Tensor, SLSTMState]:
-        heads = self.config.heads
-        h, c, m = (leaf.unflatten(1, (heads, -1)) for leaf in state)
-        mixed = torch.bmm(h.transpose(0, 1), self.recurrent).transpose(0, 1)  # [B, heads, 4 units]
-        gates = functional.linear(x, self.weight, self.bias).view_as(mixed) + mixed
-        i, z, o, f = gates.chunk(4, 2)
-        a = functional.logsigmoid(f) + m
-        c = torch.lerp(c, z.tanh(), torch.sigmoid(i - a))
-        h = o.sigmoid() * c
-        h, c, m = (leaf.flatten(1) for leaf in (h, c, torch.logaddexp(a, i)))
+        h, c, m = step(functional.linear(x, self.weight, self.bias), *state, self.recurrent)
         return self._normalised(h), (h, c, m)
 
     def _unroll(self, x: Tensor, state: SLSTMState, first: Tensor) -> tuple[Tensor, SLSTMState]:
-        segments = cut(first)
-        h, c, m = (start(leaf, self.initial, segments) for leaf in state)  # [S, H] each
-        y, h, c, m = slstm(x, h, c, m, self.weight, self.recurrent, self.bias, segments)
+        weights = self.weight, self.recurrent, self.bias
+        if devices.waits(first):
+            y, h, c, m = slstm_by_steps(x, *state, *weights, self.initial, first)
+        else:
+            segments = cut(first)
+            h, c, m = (start(leaf, self.initial, segments) for leaf in state)  # [S, H] each
+            y, h, c, m = slstm(x, h, c, m, *weights, segments)
         return self._normalised(y), (h, c, m)
 
     def _normalised(self, h: Tensor) -> Tensor:

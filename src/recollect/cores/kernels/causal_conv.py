@@ -20,6 +20,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import silu
 
+from recollect import devices
+
 
 def causal_conv(
     x: Tensor, window: Tensor, weight: Tensor, first: Tensor, bias: Tensor | None = None
@@ -94,7 +96,7 @@ class _Convolve(torch.autograd.Function):
 
 def _clear(x: Tensor, mask: Tensor) -> None:
     """Zeros into x [T, B, D] where mask [T, B]."""
-    if x.is_cuda:
+    if devices.waits(x):
         x.masked_fill_(mask.unsqueeze(-1), 0)
     else:  # few rows of many; finding them waits for nothing here
         x.flatten(0, 1).index_fill_(0, mask.flatten().nonzero().squeeze(1), 0)

@@ -8,7 +8,8 @@ to look) and M the memory before the step:
     read   = sum_i w(q_read)_i M_i
     M_i'   = M_i + w(q_write)_i (a - e M_i)
 
-``access`` is one step. ``recall`` is all of them, over packed segments (``kernels.segments``): in the loop
+``access`` is one step; ``recall_by_steps`` repeats it, for devices that must not be asked where the resets
+are. ``recall`` is all of them, over packed segments (``kernels.segments``): in the loop
 is only what the next memory needs, the reads come afterwards, a block of steps at a time. So in the
 backward pass: what the reads send back is computed by the block, and the loop has two products,
 
@@ -71,6 +72,21 @@ def recall(orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments
         return _Recall.apply(*inputs, segments)  # pyright: ignore[reportReturnType]
     reads, end, _ = _forward(*inputs, segments)
     return reads, end
+
+
+def recall_by_steps(
+    orders: Tensor, memory: Tensor, empty: Tensor, slot_keys: Tensor, first: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As ``recall``, without asking where the resets are: a loop over all steps, which select.
+
+    memory [B, slots, width] is the raw one before the first step, empty [1, slots, width] what an episode
+    begins with, first [T, B].
+    """
+    width, reads = memory.shape[2], []
+    for orders_now, new in zip(orders.unflatten(2, (-1, width)).unbind(), first.view(*first.shape, 1, 1)):
+        read, memory = access(torch.where(new, empty, memory), orders_now, slot_keys)
+        reads.append(read)
+    return torch.stack(reads).flatten(2), memory
 
 
 class _Recall(torch.autograd.Function):

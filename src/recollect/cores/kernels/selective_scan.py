@@ -12,6 +12,8 @@ both directions, are one operation a step:
     h[k] += a[k] h[k-1]          dh[k] += a[k+1] dh[k+1]          a = exp(dt A)
 
 At a reset that operation is undone for its row rather than multiplied by zero: 0 * NaN is NaN.
+
+In single precision on a GPU ``kernels.fused_selective_scan`` does the same in one pass.
 """
 
 from __future__ import annotations
@@ -25,6 +27,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import silu, softplus
 
+from recollect import devices
+from recollect.cores.kernels import fused
+
+Wall = Tensor | None
+"""The rows that reset at a step, None if there are none; or, where to look would mean to wait, which of them
+do, as booleans."""
 ROWS, STEPS = 8, 8
 """Rows of a block and steps of a chunk on a CPU."""
 GPU_STEPS = 16
@@ -61,6 +69,11 @@ def selective_scan(
         y [T, R, I] and h [R, N, I] after the last step.
     """
     inputs = (x, delta, z, B, C, A, D, h)
+    if fused.suits(x):
+        from recollect.cores.kernels import fused_selective_scan
+
+        if A.shape[0] <= fused_selective_scan.MOST_NUMBERS:
+            return fused_selective_scan.selective_scan(*inputs, first)
     if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
         return _Scan.apply(*inputs, first)  # pyright: ignore[reportReturnType]
     y, h, _ = _forward(*inputs, first, keep=False)
@@ -105,10 +118,12 @@ def _take_room(rooms: dict[tuple[int, int], _Room], A: Tensor, x: Tensor, backwa
     return rooms[size]
 
 
-def _plan(first: Tensor) -> tuple[int, list[tuple[slice, list[Tensor | None]]]]:
+def _plan(first: Tensor) -> tuple[int, list[tuple[slice, list[Wall]]]]:
     """The steps of a chunk; and every block of rows with, for each step, its rows that reset there."""
     R = first.shape[1]
-    rows, steps = (ROWS, STEPS) if first.device.type == "cpu" else (R, GPU_STEPS)
+    if devices.waits(first):
+        return GPU_STEPS, [(slice(0, R), list(first.unbind()))]
+    rows, steps = ROWS, STEPS
     blocks = []
     for low in range(0, R, rows):
         block = slice(low, min(low + rows, R))
@@ -118,17 +133,30 @@ def _plan(first: Tensor) -> tuple[int, list[tuple[slice, list[Tensor | None]]]]:
     return steps, blocks
 
 
-def _carry(into: Tensor, factor: Tensor, carried: Tensor, wall: Tensor | None) -> None:
+def _carry(into: Tensor, factor: Tensor, carried: Tensor, wall: Wall) -> None:
     """into += factor * carried, each [rows, N, I], but not in the rows of ``wall``."""
     if wall is None:
         into.addcmul_(factor, carried)
+        return
+    if wall.dtype == torch.bool:
+        torch.where(wall.view(-1, 1, 1), into, torch.addcmul(into, factor, carried), out=into)
         return
     alone = into.index_select(0, wall)
     into.addcmul_(factor, carried).index_copy_(0, wall, alone)
 
 
+def _clear(x: Tensor, wall: Wall) -> None:
+    """Zeros into the rows of ``wall`` of x [rows, N, I]."""
+    if wall is None:
+        return
+    if wall.dtype == torch.bool:
+        x.masked_fill_(wall.view(-1, 1, 1), 0)
+    else:
+        x.index_fill_(0, wall, 0)
+
+
 def _states(
-    dt: Tensor, written: Tensor, B: Tensor, A: Tensor, h: Tensor, walls: list[Tensor | None], room: _Room
+    dt: Tensor, written: Tensor, B: Tensor, A: Tensor, h: Tensor, walls: list[Wall], room: _Room
 ) -> None:
     """The decays of a chunk and the state after each of its steps, into ``room``.
 
@@ -223,7 +251,7 @@ def _chunk_backward(
     grads: Sequence[Tensor],
     weights: tuple[Tensor, Tensor, Tensor],
     totals: tuple[Tensor, Tensor],
-    walls: list[Tensor | None],
+    walls: list[Wall],
     room: _Room,
 ) -> Tensor:
     """Back through one chunk; returns the gradient of the raw state before it.
@@ -258,11 +286,11 @@ def _chunk_backward(
 
     # What a step hands back to the state before it; that times this state is the gradient of dt A.
     back = room.a.mul_(dh)
-    dh_start = a_steps[0].clone() if walls[0] is None else a_steps[0].index_fill(0, walls[0], 0)
+    dh_start = a_steps[0].clone()
+    _clear(dh_start, walls[0])
     for k, wall in enumerate(walls):
         a_steps[k].mul_(h_steps[k - 1] if k else before)
-        if wall is not None:
-            a_steps[k].index_fill_(0, wall, 0)
+        _clear(a_steps[k], wall)
     ddt = torch.mul(back, A, out=product).sum(2)
     totals[0].add_(back.mul_(dt.unsqueeze(2)).sum((0, 1)))
     totals[1].add_((dout * x).sum((0, 1)))

@@ -17,6 +17,8 @@ outputs of a step, i the gate before its function, and z, o, f behind theirs:
 
 All factors but dh, dc and dm are known before the backward loop begins, so that they are computed for
 many steps at once. tanh goes by way of the sigmoid, as in ``kernels.lstm``: one call for z, o and f.
+
+``step`` is one step; ``slstm_by_steps`` repeats it, for devices that must not be asked where the resets are.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+from torch.nn.functional import linear, logsigmoid
 
 from recollect.cores.kernels.segments import (
     Segments,
@@ -38,6 +41,36 @@ from recollect.cores.kernels.segments import (
     survivors,
     unpack,
 )
+
+
+def step(gates: Tensor, h: Tensor, c: Tensor, m: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One step: gates = W x + b [B, 4H], and h, c, m [B, H] -> h, c, m."""
+    h, c, m = (leaf.unflatten(1, (recurrent.shape[0], -1)) for leaf in (h, c, m))
+    mixed = torch.bmm(h.transpose(0, 1), recurrent).transpose(0, 1)  # [B, heads, 4 units]
+    i, z, o, f = (gates.view_as(mixed) + mixed).chunk(4, 2)
+    a = logsigmoid(f) + m
+    c = torch.lerp(c, z.tanh(), torch.sigmoid(i - a))
+    return (o.sigmoid() * c).flatten(1), c.flatten(1), torch.logaddexp(a, i).flatten(1)
+
+
+def slstm_by_steps(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    m: Tensor,
+    weight: Tensor,
+    recurrent: Tensor,
+    bias: Tensor,
+    initial: Tensor,
+    first: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """As ``slstm``, with the raw state [B, H], initial [1, H] of all three, and first [T, B]."""
+    y = []
+    for gates, new in zip(linear(x, weight, bias).unbind(), first.unsqueeze(2).unbind()):
+        h, c, m = (torch.where(new, initial, leaf) for leaf in (h, c, m))
+        h, c, m = step(gates, h, c, m, recurrent)
+        y.append(h)
+    return torch.stack(y), h, c, m
 
 
 def slstm(

@@ -1,0 +1,102 @@
+"""What the recurrent kernels in Triton share on the host: blocks of work, and what is rounded to what."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from recollect.devices import Products
+
+ANY = 1 << 31
+"""More rows than there ever are."""
+MAX_HIDDEN = 1024
+"""More units have not been tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How one launch is cut up; none of it changes what is computed, but for the order of sums."""
+
+    rows: int
+    """Rows of a program."""
+    warps: int
+    """Warps of a program."""
+    prefetch: bool = False
+    """Whether the kernel itself asks for a step's inputs one step before, into registers; otherwise the
+    compiler does, with ``stages``. For resident weights."""
+    units: int = 64
+    """Hidden units that are computed at once. For streamed weights."""
+    depth: int = 64
+    """Summands of a product that are read at once. For streamed weights."""
+    stages: int = 3
+    """Blocks, of a step's inputs or of streamed weights, that are under way or in use at once."""
+
+
+def padded(size: int) -> int:
+    """The power of two, at least 16, that holds ``size``: what tensor cores multiply."""
+    return max(16, 1 << (size - 1).bit_length())
+
+
+Table = Mapping[tuple[str, Products], tuple[tuple[int, Blocks], ...]]
+"""By kernel ("forward resident", "backward streamed", ...) and rounding: up to so many rows, so they are cut
+up."""
+SMALL = Blocks(16, 4, units=32, depth=32, stages=2)
+"""Of streamed weights on a GPU with less shared memory than an H100 has."""
+
+
+def choose(
+    table: Table, resident: Mapping[str, int], B: int, H: int, products: Products, way: str, has_room: bool
+) -> tuple[bool, Blocks]:
+    """Whether the weights stay on the chip, and the blocks of a launch.
+
+    Args:
+        table: of the core.
+        resident: up to how many units its weights fit on the chip, by rounding.
+        B: rows.
+        H: units.
+        products: what factors are rounded to.
+        way: ``forward`` or ``backward``.
+        has_room: whether the GPU is one that ``has_room``.
+    """
+    if not has_room:
+        return False, SMALL
+    is_resident = padded(H) <= resident[products]
+    rows = table[f"{way} {'resident' if is_resident else 'streamed'}", products]
+    return is_resident, next(blocks for most, blocks in rows if most >= B)
+
+
+def has_room(x: Tensor) -> bool:
+    """Whether the GPU has the shared memory, and the instructions, that resident weights were compiled for.
+
+    For others Triton keeps such weights in registers, where they do not fit.
+    """
+    return not x.is_cuda or torch.cuda.get_device_capability(x.device) == (9, 0)
+
+
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a [n, k] @ b [k, m] in float32, whatever the factors are."""
+    if a.dtype == torch.float32:
+        return a @ b
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
+
+
+def nearest(w: Tensor, products: Products) -> Tensor:
+    """Contiguous weights as a factor: for TF32 rounded to the nearest; tensor cores by themselves cut off."""
+    if products != "tf32":
+        return w
+    return ((w.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def rounding(x: Tensor, products: Products) -> dict[str, str]:
+    """What kernels on the device of ``x`` are told: how to multiply (``tl.dot``), and ``fused_math``'s way.
+
+    Of float16 and bf16 factors ``PRECISION`` says nothing. Triton's interpreter has no instructions of a GPU.
+    """
+    is_nvidia = x.is_cuda and torch.version.cuda is not None
+    return {
+        "PRECISION": "tf32x3" if products == "fp32" else "tf32",
+        "MATH": ("coarse" if products == "bf16" else "exact") if is_nvidia else "plain",
+    }

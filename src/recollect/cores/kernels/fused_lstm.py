@@ -1,0 +1,279 @@
+"""The LSTM of a whole unroll in Triton, with resets: one launch forwards, one backwards.
+
+The equations are those of ``kernels.lstm``. What does not wait for the step before is one large product
+over all steps, outside the kernels: x W_ih^T, and in the backward pass all that follows from the gradients of
+the gates.
+
+What is rounded to what (``devices.products``), forwards and backwards:
+
+==============================  =====================  ====================  ======================
+                                fp32                   tf32                  bf16
+==============================  =====================  ====================  ======================
+factors of products outside     float32                TF32                  bf16
+factors of h W_hh^T             float32, by three      float16, which has    bf16
+                                TF32 products          the bits of TF32
+factors of dgates W_hh          likewise               likewise, each row    bf16
+                                                       scaled to its range
+the gates that are kept         float32                float32               float16: all within 1
+what goes into gates, and its   float32                float32               bf16
+gradients
+h, c, sums                      float32                float32               float32
+sigmoid and tanh                to 1e-6                to 1e-6               to 5e-4
+==============================  =====================  ====================  ======================
+
+Float16 ends at 65504: weights of that size would be infinite in ``tf32``, and h lies within 1.
+
+Nothing is read on the host, so that a CUDA graph can hold all of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from recollect import devices
+from recollect.cores.kernels import fused
+from recollect.cores.kernels import fused_lstm_resident as resident
+from recollect.cores.kernels import fused_lstm_stream as stream
+from recollect.cores.kernels.fused_blocks import (
+    ANY,
+    MAX_HIDDEN,
+    Blocks,
+    choose,
+    has_room,
+    nearest,
+    padded,
+    product,
+    rounding,
+)
+from recollect.devices import Products
+
+TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
+    ("forward resident", "bf16"): ((2112, Blocks(16, 8, stages=2)), (ANY, Blocks(32, 8, stages=2))),
+    ("forward resident", "tf32"): (
+        (2112, Blocks(16, 8, True, stages=1)),
+        (ANY, Blocks(32, 8, True, stages=1)),
+    ),
+    ("forward resident", "fp32"): (
+        (2112, Blocks(16, 8, True, stages=1)),
+        (ANY, Blocks(32, 8, True, stages=1)),
+    ),
+    ("backward resident", "bf16"): ((2112, Blocks(16, 8, stages=2)), (ANY, Blocks(32, 8, stages=2))),
+    ("backward resident", "tf32"): ((ANY, Blocks(16, 8, stages=2)),),
+    ("backward resident", "fp32"): ((ANY, Blocks(16, 8, stages=2)),),
+    ("forward streamed", "bf16"): ((4224, Blocks(32, 4)), (ANY, Blocks(64, 8))),
+    ("forward streamed", "tf32"): ((4224, Blocks(32, 4)), (ANY, Blocks(64, 8))),
+    ("forward streamed", "fp32"): ((ANY, Blocks(32, 4, depth=32)),),
+    ("backward streamed", "bf16"): ((4224, Blocks(32, 4, stages=4)), (ANY, Blocks(64, 8, stages=4))),
+    ("backward streamed", "tf32"): ((4224, Blocks(32, 4, stages=4)), (ANY, Blocks(64, 8, stages=4))),
+    ("backward streamed", "fp32"): ((ANY, Blocks(32, 4, depth=32)),),
+}
+"""By kernel and rounding: up to so many rows, so they are cut up."""
+CHOSEN: dict[str, Blocks] = {}
+"""Blocks for ``forward`` and ``backward`` that a benchmark tries in place of the table."""
+
+_FACTOR = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
+_OUTSIDE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
+_GATES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.float16}
+_RESIDENT = {"fp32": 64, "tf32": 128, "bf16": 128}
+"""Up to how many units the recurrent weights fit on the chip."""
+
+
+def suits(x: Tensor, H: int) -> bool:
+    """Whether ``lstm`` takes x [..., D] and H units."""
+    return fused.suits(x) and H <= MAX_HIDDEN and x.numel() > 0
+
+
+def lstm_blocks(B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[bool, Blocks]:
+    """See ``fused_blocks.choose``; what is in ``CHOSEN`` goes before the table."""
+    is_resident, blocks = choose(TABLE, _RESIDENT, B, H, products, way, has_room)
+    return is_resident, CHOSEN.get(way, blocks)
+
+
+def lstm(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    first: Tensor,
+    initial: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer over a batch of sequences with resets, in the rounding of ``devices.products``.
+
+    Args:
+        x: [T, B, D], in float32 like everything else.
+        h: [B, H] the state before step 0.
+        c: [B, H] likewise.
+        w_ih: [4H, D].
+        w_hh: [4H, H].
+        b_ih: [4H].
+        b_hh: [4H].
+        first: [T, B]: where the state is replaced by the initial one, whatever it holds.
+        initial: (h, c), each [1, H], or zeros.
+
+    Returns:
+        y [T, B, H], and h and c after the last step, [B, H].
+    """
+    h0, c0 = initial or (None, None)
+    tensors = (x, h, c, w_ih, w_hh, b_ih, b_hh, h0, c0)
+    products = devices.products()
+    with torch.autocast(x.device.type, enabled=False):
+        if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+            return _LSTM.apply(products, first, *tensors)  # pyright: ignore[reportReturnType]
+        y, h_end, c_end, _ = _forward(products, first, tensors, keep=False)
+        return y, h_end, c_end
+
+
+class _Kept(NamedTuple):
+    """What the backward pass needs; ``parts`` is x and the h of each step, side by side."""
+
+    parts: Tensor  # [T, B, WIDTH]
+    gates: Tensor  # [T, B, 4H]
+    cells: Tensor  # [T + 1, B, H]
+
+
+class _LSTM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, products: Products, first: Tensor, *tensors: Any) -> tuple[Tensor, ...]:
+        y, h_end, c_end, kept = _forward(products, first, tensors, keep=True)
+        assert kept is not None
+        _, _, _, w_ih, w_hh, _, _, _, c0 = tensors
+        ctx.save_for_backward(first, w_ih, w_hh, c0, *kept)
+        ctx.products = products
+        ctx.set_materialize_grads(False)
+        return y, h_end, c_end
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        first, w_ih, w_hh, c0, *kept = ctx.saved_tensors
+        with devices.rounded(ctx.products):
+            needs = ctx.needs_input_grad[2:]
+            return None, None, *_backward(ctx.products, first, w_ih, w_hh, c0, _Kept(*kept), gradients, needs)
+
+
+def _forward(
+    products: Products, first: Tensor, tensors: tuple[Any, ...], keep: bool
+) -> tuple[Tensor, Tensor, Tensor, _Kept | None]:
+    """y, h, c, and with ``keep`` what the backward pass needs."""
+    x, h, c, w_ih, w_hh, b_ih, b_hh, h0, c0 = tensors
+    (T, B, D), H = x.shape, w_hh.shape[1]
+    outside, single = _OUTSIDE[products], {"dtype": torch.float32, "device": x.device}
+    at = _aligned(D)
+    if keep:
+        parts = torch.empty(T, B, at + _aligned(H), dtype=outside, device=x.device)
+        parts[..., :D] = x
+        kept = _Kept(
+            parts,
+            torch.empty(T, B, 4 * H, dtype=_GATES[products], device=x.device),
+            torch.empty(T + 1, B, H, **single),
+        )
+        flat = parts.view(T * B, -1)[:, :D]
+    else:
+        kept, flat = None, x.to(outside).reshape(T * B, D)
+    with devices.rounded(products):
+        xg = torch.addmm((b_ih + b_hh).to(outside), flat, w_ih.to(outside).t())
+    h, c, w = h.contiguous(), c.contiguous(), w_hh.to(_FACTOR[products]).contiguous()
+    y, h_end, c_end = torch.empty(T, B, H, **single), torch.empty(B, H, **single), torch.empty(B, H, **single)
+    begun, gates, cells = (kept.parts[..., at:], *kept[1:]) if kept else (y, y, c_end)
+    flags = {
+        "H": H,
+        "WIDTH": kept.parts.shape[2] if kept else 0,
+        "LEARNED": h0 is not None,
+        "KEEP": keep,
+        **rounding(x, products),
+    }
+    start = (_or(h0, y), _or(c0, y))
+    given = (xg, h, c, w, _bytes(first), *start, y)
+    is_resident, blocks = lstm_blocks(B, H, products, "forward", has_room(x))
+    if is_resident:
+        sizes = {"HP": padded(H), "AHEAD": blocks.prefetch, "STAGES": blocks.stages}
+        given = (*given, h_end, c_end, begun, gates, cells, T, B)
+        _launch(resident.forward, B, blocks, *given, **flags, **sizes)
+    else:
+        given = (*given, torch.empty(2, B, H, dtype=w.dtype, device=x.device), begun, gates, cells, T, B)
+        _launch(stream.forward, B, blocks, *given, **flags, **_streamed(blocks, H))
+        h_end = y[T - 1].clone()
+        c_end = cells[T].clone() if keep else cells
+    return y, h_end, c_end, kept
+
+
+def _backward(
+    products: Products,
+    first: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    c0: Tensor | None,
+    kept: _Kept,
+    gradients: tuple[Tensor | None, ...],
+    needs: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:
+    """The gradients of x, h, c, w_ih, w_hh, b_ih, b_hh, h0, c0, of which ``needs`` says which are wanted."""
+    (T, B, _), H, D = kept.gates.shape, w_hh.shape[1], w_ih.shape[1]
+    outside, single = _OUTSIDE[products], {"dtype": torch.float32, "device": w_hh.device}
+    dy, dh, dc = gradients
+    dy = torch.zeros(T, B, H, **single) if dy is None else dy.contiguous()
+    # The kernel that streams overwrites these two.
+    dh = torch.zeros(B, H, **single) if dh is None else dh.clone(memory_format=torch.contiguous_format)
+    dc = torch.zeros(B, H, **single) if dc is None else dc.clone(memory_format=torch.contiguous_format)
+    dh0, dc0 = (dh, dc) if c0 is None else (torch.zeros(B, H, **single), torch.zeros(B, H, **single))
+    d = torch.empty(T, B, 4 * H, dtype=outside, device=w_hh.device)
+    flags = {
+        "H": H,
+        "LEARNED": c0 is not None,
+        **rounding(dy, products),
+    }
+    is_resident, blocks = lstm_blocks(B, H, products, "backward", has_room(dy))
+    given = (_bytes(first), _or(c0, dy), kept.gates, kept.cells, d, dh, dc, dh0, dc0, T, B)
+    if is_resident:
+        w = w_hh.to(_FACTOR[products]).contiguous()
+        sizes = {"HP": padded(H), "STAGES": blocks.stages, "SCALED": products == "tf32"}
+        _launch(resident.backward, B, blocks, dy, dh, dc, w, *given, **flags, **sizes)
+    else:
+        w = nearest(w_hh.to(outside).t().contiguous(), products)
+        _launch(stream.backward, B, blocks, dy, w, *given, **flags, **_streamed(blocks, H))
+
+    flat = d.view(T * B, 4 * H)
+    dx = dw_ih = dw_hh = bias = None
+    if needs[0]:
+        dx = product(flat, w_ih.to(outside)).view(T, B, D)
+    if needs[3] or needs[4]:
+        weights = product(flat.t(), kept.parts.view(T * B, -1))  # [4H, WIDTH]: one product for both
+        dw_ih, dw_hh = weights[:, :D], weights[:, _aligned(D) :][:, :H]
+    if needs[5] or needs[6]:
+        bias = flat.sum(0, dtype=torch.float32)
+    start = (None, None) if c0 is None else (dh0.sum(0, keepdim=True), dc0.sum(0, keepdim=True))
+    return dx, dh, dc, dw_ih, dw_hh, bias, bias, *start
+
+
+def _launch(kernel: Any, B: int, blocks: Blocks, *given: Any, **flags: Any) -> None:
+    kernel[-(-B // blocks.rows),](*given, BB=blocks.rows, num_warps=blocks.warps, **flags)
+
+
+def _streamed(blocks: Blocks, H: int) -> dict[str, int]:
+    most = padded(H)
+    return {
+        "BN": min(blocks.units, most),
+        "BK": min(blocks.depth, most),
+        "STAGES": blocks.stages,
+    }
+
+
+def _aligned(size: int) -> int:
+    """Where the next part may begin: fast products want rows in steps of 16 bytes."""
+    return -(-size // 8) * 8
+
+
+def _bytes(first: Tensor) -> Tensor:
+    return first.contiguous().view(torch.uint8)
+
+
+def _or(given: Tensor | None, other: Tensor) -> Tensor:
+    """What a kernel is given as a pointer that it does not use, where there is none."""
+    return other if given is None else given.contiguous()

@@ -1,0 +1,230 @@
+"""The LSTM of a whole unroll with the recurrent weights on the chip: up to 128 units.
+
+A program owns BB rows and goes through all steps; rows know nothing of each other, so that programs never
+wait for each other. Weights are read once and stay in shared memory, the state stays in registers.
+
+Blocks are [units, rows]: weights stand on the left of every product, so that few rows fill tensor cores too.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from recollect.cores.kernels.fused_math import dot, sigmoid, tanh
+
+
+@triton.jit
+def _square(w, H: tl.constexpr, HP: tl.constexpr, TRANSPOSED: tl.constexpr):
+    """One gate's weights [H, H], or their transpose, as a block."""
+    row, column = tl.arange(0, HP)[:, None], tl.arange(0, HP)[None, :]
+    offset = column * H + row if TRANSPOSED else row * H + column
+    if H == HP:
+        block = tl.load(w + offset)
+    else:
+        block = tl.load(w + offset, (row < H) & (column < H), 0)
+    return block
+
+
+@triton.jit
+def _inside(row, unit, B, H: tl.constexpr, HP: tl.constexpr):
+    """Which of a block [units, rows] is there."""
+    if H == HP:
+        inside = (row < B)[None, :]
+    else:
+        inside = (unit < H)[:, None] & (row < B)[None, :]
+    return inside
+
+
+@triton.jit
+def _four(gates, four, inside, H: tl.constexpr):
+    """The blocks of i, f, g, o."""
+    i = tl.load(gates + four, inside, 0)
+    f = tl.load(gates + H + four, inside, 0)
+    g = tl.load(gates + 2 * H + four, inside, 0)
+    o = tl.load(gates + 3 * H + four, inside, 0)
+    return i, f, g, o
+
+
+@triton.jit(do_not_specialize=["T", "B"])
+def forward(
+    xg,  # [T, B, 4H] = x W_ih^T + b
+    h,  # [B, H] the state before step 0
+    c,  # [B, H]
+    w,  # [4H, H] = W_hh
+    first,  # [T, B] bytes
+    h0,  # [H], with LEARNED
+    c0,  # [H], with LEARNED
+    y,  # [T, B, H]
+    h_end,  # [B, H]
+    c_end,  # [B, H]
+    begun,  # [T, B, WIDTH] of which H are written: the h that each step began with, with KEEP
+    gates,  # [T, B, 4H] i, f, g, o, with KEEP
+    cells,  # [T + 1, B, H] c before step 0, then after each step, with KEEP
+    T,
+    B,
+    WIDTH: tl.constexpr,
+    H: tl.constexpr,
+    HP: tl.constexpr,
+    BB: tl.constexpr,
+    LEARNED: tl.constexpr,
+    KEEP: tl.constexpr,
+    AHEAD: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MATH: tl.constexpr,
+):
+    """y and the state at the end; with KEEP also what ``backward`` needs.
+
+    A step's inputs are asked for one step before: with AHEAD by ourselves, into registers, otherwise by the
+    compiler, with STAGES.
+    """
+    row, unit = tl.program_id(0) * BB + tl.arange(0, BB), tl.arange(0, HP)
+    is_row, inside = row < B, _inside(row, unit, B, H, HP)
+    one = row[None, :] * H + unit[:, None]
+    four = row[None, :] * (4 * H) + unit[:, None]
+    wide = row[None, :] * WIDTH + unit[:, None]
+    step = tl.cast(B, tl.int64)
+
+    w_i = _square(w, H, HP, False)
+    w_f = _square(w + H * H, H, HP, False)
+    w_g = _square(w + 2 * H * H, H, HP, False)
+    w_o = _square(w + 3 * H * H, H, HP, False)
+    h_now = tl.load(h + one, inside, 0)
+    c_now = tl.load(c + one, inside, 0)
+    h_start = tl.zeros((HP, 1), tl.float32)
+    c_start = tl.zeros((HP, 1), tl.float32)
+    if LEARNED:
+        h_start += tl.load(h0 + unit, unit < H, 0)[:, None]
+        c_start += tl.load(c0 + unit, unit < H, 0)[:, None]
+    if KEEP:
+        tl.store(cells + one, c_now, inside)
+
+    opens = tl.load(first + row, is_row, 0)
+    x_i, x_f, x_g, x_o = _four(xg, four, inside, H)
+    for t in tl.range(0, T, num_stages=STAGES):
+        at = t * step
+        next_i, next_f, next_g, next_o = x_i, x_f, x_g, x_o
+        if AHEAD:
+            ahead = tl.minimum(t + 1, T - 1) * step
+            next_i, next_f, next_g, next_o = _four(xg + ahead * (4 * H), four, inside, H)
+        else:
+            x_i, x_f, x_g, x_o = _four(xg + at * (4 * H), four, inside, H)
+        is_open = (opens != 0)[None, :]
+        opens = tl.load(first + at + step + row, is_row & (t + 1 < T), 0)  # of the next step
+        h_now = tl.where(is_open, h_start, h_now)
+        c_now = tl.where(is_open, c_start, c_now)
+        low = h_now.to(w.dtype.element_ty)
+        if KEEP:
+            tl.store(begun + at * WIDTH + wide, h_now.to(begun.dtype.element_ty), inside)
+        i = sigmoid(dot(w_i, low, x_i.to(tl.float32), PRECISION, MATH), MATH)
+        g = tanh(dot(w_g, low, x_g.to(tl.float32), PRECISION, MATH), MATH)
+        f = sigmoid(dot(w_f, low, x_f.to(tl.float32), PRECISION, MATH), MATH)
+        o = sigmoid(dot(w_o, low, x_o.to(tl.float32), PRECISION, MATH), MATH)
+        c_now = f * c_now + i * g
+        h_now = o * tanh(c_now, MATH)
+        tl.store(y + at * H + one, h_now, inside)
+        if KEEP:
+            now = gates + at * (4 * H) + four
+            tl.store(now, i.to(gates.dtype.element_ty), inside)
+            tl.store(now + H, f.to(gates.dtype.element_ty), inside)
+            tl.store(now + 2 * H, g.to(gates.dtype.element_ty), inside)
+            tl.store(now + 3 * H, o.to(gates.dtype.element_ty), inside)
+            tl.store(cells + (at + step) * H + one, c_now, inside)
+        if AHEAD:
+            x_i, x_f, x_g, x_o = next_i, next_f, next_g, next_o
+    tl.store(h_end + one, h_now, inside)
+    tl.store(c_end + one, c_now, inside)
+
+
+@triton.jit(do_not_specialize=["T", "B"])
+def backward(
+    dy,  # [T, B, H]
+    dh_end,  # [B, H]
+    dc_end,  # [B, H]
+    w,  # [4H, H] = W_hh
+    first,  # [T, B] bytes
+    c0,  # [H], with LEARNED
+    gates,  # [T, B, 4H]
+    cells,  # [T + 1, B, H]
+    d,  # [T, B, 4H] the gradients of what goes into the gates
+    dh,  # [B, H] of the state before step 0
+    dc,  # [B, H]
+    dh0,  # [B, H] of the initial state, with LEARNED
+    dc0,  # [B, H]
+    T,
+    B,
+    H: tl.constexpr,
+    HP: tl.constexpr,
+    BB: tl.constexpr,
+    LEARNED: tl.constexpr,
+    STAGES: tl.constexpr,
+    PRECISION: tl.constexpr,
+    SCALED: tl.constexpr,
+    MATH: tl.constexpr,
+):
+    """The steps from the last to the first. With SCALED every row is brought to the range of float16."""
+    row, unit = tl.program_id(0) * BB + tl.arange(0, BB), tl.arange(0, HP)
+    is_row, inside = row < B, _inside(row, unit, B, H, HP)
+    one = row[None, :] * H + unit[:, None]
+    four = row[None, :] * (4 * H) + unit[:, None]
+    step = tl.cast(B, tl.int64)
+
+    w_i = _square(w, H, HP, True)
+    w_f = _square(w + H * H, H, HP, True)
+    w_g = _square(w + 2 * H * H, H, HP, True)
+    w_o = _square(w + 3 * H * H, H, HP, True)
+    c_start = tl.zeros((HP, 1), tl.float32)
+    h_sum = tl.zeros((HP, BB), tl.float32)
+    c_sum = tl.zeros((HP, BB), tl.float32)
+    if LEARNED:
+        c_start += tl.load(c0 + unit, unit < H, 0)[:, None]
+    h_carry = tl.load(dh_end + one, inside, 0)
+    c_carry = tl.load(dc_end + one, inside, 0)
+
+    c_now = tl.load(cells + T * step * H + one, inside, 0)
+    opens = tl.load(first + (T - 1) * step + row, is_row, 0)
+    for back in tl.range(0, T, num_stages=STAGES):
+        at = (T - 1 - back) * step
+        i, f, g, o = _four(gates + at * (4 * H), four, inside, H)
+        i, f, g, o = i.to(tl.float32), f.to(tl.float32), g.to(tl.float32), o.to(tl.float32)
+        c_before = tl.load(cells + at * H + one, inside, 0)
+        h_carry += tl.load(dy + at * H + one, inside, 0)
+        is_open = (opens != 0)[None, :]
+        opens = tl.load(first + at - step + row, is_row & (back + 1 < T), 0)  # of the step before
+        out = tanh(c_now, MATH)
+        c_carry += h_carry * o * (1 - out * out)
+        di = c_carry * g * i * (1 - i)
+        df = c_carry * tl.where(is_open, c_start, c_before) * f * (1 - f)
+        dg = c_carry * i * (1 - g * g)
+        do = h_carry * out * o * (1 - o)
+        c_carry *= f
+        now = d + at * (4 * H) + four
+        tl.store(now, di.to(d.dtype.element_ty), inside)
+        tl.store(now + H, df.to(d.dtype.element_ty), inside)
+        tl.store(now + 2 * H, dg.to(d.dtype.element_ty), inside)
+        tl.store(now + 3 * H, do.to(d.dtype.element_ty), inside)
+        scale = tl.full((1, BB), 1.0, tl.float32)
+        if SCALED:
+            most = tl.maximum(tl.maximum(tl.abs(di), tl.abs(df)), tl.maximum(tl.abs(dg), tl.abs(do)))
+            scale = tl.maximum(tl.max(most, 0), 1e-30)[None, :]
+            unscale = 1 / scale
+            di, df, dg, do = di * unscale, df * unscale, dg * unscale, do * unscale
+        h_carry = tl.zeros((HP, BB), tl.float32)
+        h_carry = dot(w_i, di.to(w.dtype.element_ty), h_carry, PRECISION, MATH)
+        h_carry = dot(w_f, df.to(w.dtype.element_ty), h_carry, PRECISION, MATH)
+        h_carry = dot(w_g, dg.to(w.dtype.element_ty), h_carry, PRECISION, MATH)
+        h_carry = dot(w_o, do.to(w.dtype.element_ty), h_carry, PRECISION, MATH)
+        if SCALED:
+            h_carry *= scale
+        if LEARNED:
+            h_sum += tl.where(is_open, h_carry, 0)
+            c_sum += tl.where(is_open, c_carry, 0)
+        h_carry = tl.where(is_open, 0, h_carry)
+        c_carry = tl.where(is_open, 0, c_carry)
+        c_now = c_before
+    tl.store(dh + one, h_carry, inside)
+    tl.store(dc + one, c_carry, inside)
+    if LEARNED:
+        tl.store(dh0 + one, h_sum, inside)
+        tl.store(dc0 + one, c_sum, inside)

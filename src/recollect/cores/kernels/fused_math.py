@@ -1,0 +1,68 @@
+"""What kernels in Triton compute element by element: roundings, and sigmoid and tanh in one of three ways.
+
+- ``plain``: by Triton's exp; everywhere, Triton's interpreter included.
+- ``exact``: by a GPU's own instructions for powers of two and reciprocals; right to some 1e-7.
+- ``coarse``: by a GPU's own tanh, one instruction, right to 5e-4: for values that become bf16 anyway.
+"""
+
+# pyright: reportMissingImports=false, reportOperatorIssue=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def factor(x, TYPE: tl.constexpr, PRECISION: tl.constexpr, MATH: tl.constexpr):
+    """A float32 block as a factor of a product in ``TYPE``.
+
+    In TF32 it is rounded to the nearest: tensor cores by themselves cut bits off, always towards zero. The
+    assembly also keeps the compiler from computing the block twice, the second time in the layout of the
+    product: it says that it is not pure.
+    """
+    if tl.float32 == TYPE and PRECISION == "tf32" and MATH != "plain":
+        y = tl.inline_asm_elementwise("cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], tl.float32, False, 1)
+    else:
+        y = x.to(TYPE)
+    return y
+
+
+@triton.jit
+def dot(a, b, total, PRECISION: tl.constexpr, MATH: tl.constexpr):
+    """total + a @ b in float32. Triton's interpreter cannot multiply bf16; in float32 it is the same."""
+    if MATH == "plain":
+        total = tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision=PRECISION)
+    else:
+        total = tl.dot(a, b, total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit
+def _tanh_coarse(x):
+    return tl.inline_asm_elementwise("tanh.approx.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+
+
+@triton.jit
+def sigmoid(x, MATH: tl.constexpr):
+    """1 / (1 + exp(-x)) of a float32 block."""
+    if MATH == "plain":
+        y = 1 / (1 + tl.exp(-x))
+    elif MATH == "coarse":
+        y = 0.5 + 0.5 * _tanh_coarse(0.5 * x)
+    else:
+        powers = tl.inline_asm_elementwise(
+            "ex2.approx.ftz.f32 $0, $1;", "=f,f", [x * -1.4426950408889634], tl.float32, True, 1
+        )
+        y = tl.inline_asm_elementwise("rcp.approx.ftz.f32 $0, $1;", "=f,f", [1 + powers], tl.float32, True, 1)
+    return y
+
+
+@triton.jit
+def tanh(x, MATH: tl.constexpr):
+    """The hyperbolic tangent of a float32 block, but for ``coarse`` by way of the sigmoid."""
+    if MATH == "coarse":
+        y = _tanh_coarse(x)
+    else:
+        y = 2 * sigmoid(2 * x, MATH) - 1
+    return y
