@@ -23,6 +23,7 @@ from recollect.cores.gru import GRU
 from recollect.cores.lstm import LSTM
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym_loop import GymLoop
+from recollect.envs.on_device import HostEnv
 from recollect.envs.wrappers import ACTION, REWARD, LastActionReward
 from recollect.errors import ConfigError, RecollectError
 from recollect.files import finite
@@ -259,6 +260,8 @@ def describer(env: BatchedEnv) -> Callable[[Tree], str] | None:
             return None
         is_dict = isinstance(env.env.observation_space, gym_spaces.Dict)
         return lambda obs: inner(_without_last(obs) if is_dict else obs["obs"])
+    if isinstance(env, HostEnv):
+        return describer(env.env)
     task: Any = env
     if isinstance(env, GymLoop):
         task = getattr(env.envs[0].unwrapped, "task", None)

@@ -78,6 +78,29 @@ class Resumable(Protocol):
 
 
 @runtime_checkable
+class Capturable(Protocol):
+    """An env on a GPU whose steps can be recorded in a CUDA graph.
+
+    All that it remembers is in tensors that stay where they are, and it reads no number on the host: a step
+    is the same operations whatever happens in it. The built-in tasks are.
+    """
+
+    @property
+    def truncation_gap(self) -> int | None:
+        """The least number of steps between two truncations of the same row; None: it never truncates."""
+        ...
+
+
+@runtime_checkable
+class Telling(Protocol):
+    """An env that is stepped on the host and handed out on a GPU: what the host knows is not read back."""
+
+    def cut_rows(self) -> torch.Tensor | None:
+        """[n] int64 on ``device``: the rows that the last step truncated, not terminated; None: none."""
+        ...
+
+
+@runtime_checkable
 class Split(Protocol):
     """An env whose step can be begun and waited for, so that others work in between."""
 

@@ -14,6 +14,7 @@ from gymnasium.vector import VectorEnv
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym_loop import GymLoop
 from recollect.envs.gym_vector import GymVector
+from recollect.envs.on_device import on_device
 from recollect.errors import ConfigError
 
 __all__ = ["EnvLike", "GymLoop", "GymVector", "make_env"]
@@ -38,6 +39,8 @@ def make_env(
     * one ``gymnasium.Env`` (then ``num_envs`` is 1), a VectorEnv, or a BatchedEnv, which comes back as
       it is. These are made already, so that ``num_envs`` must be theirs and ``env_kwargs`` empty.
 
+    What Gymnasium makes steps on the CPU; with another ``device`` its numbers travel (``HostEnv``).
+
     ``env_kwargs`` go to the task, to ``gymnasium.make`` or to the callable. With ``first_slot`` they are the
     slots from that number on of a larger env, with the seeds that they would have in there.
     """
@@ -53,8 +56,8 @@ def make_env(
         if isinstance(env, BatchedEnv):
             return env
         if isinstance(env, VectorEnv):
-            return GymVector(env, device=device)
-        return GymLoop([lambda: env], device=device)
+            return on_device(GymVector(env), device)
+        return on_device(GymLoop([lambda: env]), device)
     if callable(env):
         return _looped(
             functools.partial(env, **kwargs),
@@ -96,14 +99,15 @@ def _looped(
     device: torch.device | str,
     kwargs: dict[str, Any],
     first_slot: int,
-) -> GymLoop:
+) -> BatchedEnv:
     try:
-        return GymLoop([make] * num_envs, device=device, first_slot=first_slot)
+        loop = GymLoop([make] * num_envs, first_slot=first_slot)
     except TypeError as error:
         text = f"does not take the options {kwargs}" if kwargs else "could not be made"
         raise ConfigError(
             f"{name} {text}: {error}. Options of an env are given by env_kwargs={{...}} (--task.NAME)"
         ) from error
+    return on_device(loop, device)
 
 
 def _unknown(name: str, known: Iterable[str], error: Exception) -> str:
@@ -136,4 +140,7 @@ def _check_made(env: Any, num_envs: int, device: torch.device, kwargs: dict[str,
     elif env.num_envs != num_envs:
         raise ConfigError(f"num_envs is {num_envs}, and the given {kind} has {env.num_envs}")
     if isinstance(env, BatchedEnv) and env.device.type != device.type:
-        raise ConfigError(f"device is {device}, and the given {kind} is on {env.device}: give it device=")
+        fix = "give it device="
+        if env.device.type == "cpu":
+            fix += f", or wrap it: recollect.envs.on_device.HostEnv(env, {str(device)!r})"
+        raise ConfigError(f"device is {device}, and the given {kind} is on {env.device}: {fix}")

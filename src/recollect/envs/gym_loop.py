@@ -44,7 +44,13 @@ class GymLoop:
         device: torch.device | str = "cpu",
         first_slot: int = 0,
     ) -> None:
-        """Make the envs. ``first_slot``: the number of the first, where they are part of something larger."""
+        """Make the envs.
+
+        Args:
+            makers: one for each.
+            device: where the tensors that are handed out live, moved one by one; ``HostEnv`` is faster.
+            first_slot: the number of the first, where they are part of something larger.
+        """
         if not makers:
             raise ConfigError("num_envs is 0: a GymLoop needs at least one env")
         self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"

@@ -30,7 +30,8 @@ class GymVector:
     """A BatchedEnv around a VectorEnv, in whichever autoreset mode it runs.
 
     ``autoreset_mode`` is for a VectorEnv whose metadata does not name its mode. There is no default:
-    a wrong guess would shift every episode by a step, and nothing would tell.
+    a wrong guess would shift every episode by a step, and nothing would tell. On a ``device`` that is not
+    the CPU tensors are moved one by one; ``HostEnv`` is faster.
 
     In SAME_STEP mode Gymnasium keeps a reference to the final observation over the reset: an env that
     writes all its observations into one array loses it there. Copy in the env, or use GymLoop.

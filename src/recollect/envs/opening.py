@@ -13,6 +13,7 @@ from recollect.config import TrainConfig
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym import make_env
 from recollect.envs.named import Portable, is_importing, portable, resolve_env, restored
+from recollect.envs.on_device import on_device
 from recollect.envs.workers import WorkerEnv
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError
@@ -42,14 +43,14 @@ def open_actor_env(env: EnvSpec, config: TrainConfig, index: int = 0) -> Batched
     count = config.num_envs // config.actors
     if config.env_workers == 0:
         return open_env(env, config, count, config.env_kwargs)
-    batched = WorkerEnv(
+    workers = WorkerEnv(
         functools.partial(make_slots, portable(env), config.env_kwargs),
         count,
         workers=config.env_workers,
-        device=config.device,
         timeout=config.env_timeout,
         name="env worker" if config.actors == 1 else f"actor {index}, env worker",
     )
+    batched = on_device(workers, config.device)
     return LastActionReward(batched) if config.last_action_reward else batched
 
 

@@ -68,7 +68,10 @@ class Buffers:
 
 
 def step_to(step: Step, device: torch.device) -> Step:
-    """A Step on the CPU as one on ``device``, each tensor copied once; itself if that is the CPU."""
+    """A Step on the CPU as one on ``device``, each tensor copied once; itself if that is the CPU.
+
+    Every copy waits for the device: ``HostEnv`` makes one for all, and does not wait.
+    """
     if device.type == "cpu":
         return step
     obs = tree.to(step.obs, device)
@@ -192,6 +195,19 @@ def _widened(space: gym_spaces.Box, action: np.ndarray) -> np.ndarray:
     wide = action.astype(space.dtype)
     wide = np.where(action == space.high.astype(action.dtype), space.high, wide)
     return np.where(action == space.low.astype(action.dtype), space.low, wide).astype(space.dtype)
+
+
+def is_like(action: Tree, like: Tree) -> bool:
+    """Whether ``action`` is tensors of the very structure, shapes and dtypes of ``like``."""
+    if isinstance(like, Tensor):
+        return isinstance(action, Tensor) and action.shape == like.shape and action.dtype == like.dtype
+    if isinstance(like, dict):
+        return (
+            isinstance(action, dict)
+            and action.keys() == like.keys()
+            and all(is_like(action[key], part) for key, part in like.items())
+        )
+    return isinstance(action, tuple) and len(action) == len(like) and all(map(is_like, action, like))
 
 
 def number(value: Any) -> float | None:

@@ -24,7 +24,7 @@ from torch import Tensor
 from recollect import tree
 from recollect.children import Child, stop_all
 from recollect.envs.slots import STACK_SIGNAL, Made, MakeSlots, as_step, give_memory, read_made, serve
-from recollect.envs.values import step_to, to_batch
+from recollect.envs.values import is_like, step_to, to_batch
 from recollect.errors import ConfigError, EnvError, LostError, SpaceError
 from recollect.shared import Layout, Segment
 from recollect.types import Step, Tree
@@ -62,7 +62,7 @@ class WorkerEnv:
             make: ``make(first_slot, count)`` returns these slots on the CPU; travels by cloudpickle.
             num_envs: slots of all workers.
             workers: how many.
-            device: where the tensors that are handed out live.
+            device: where the tensors that are handed out live, moved one by one; ``HostEnv`` is faster.
             timeout: seconds after which a worker that does not answer is given up; None: never.
             name: what a worker is called in errors.
         """
@@ -190,7 +190,7 @@ class WorkerEnv:
 
     def _write(self, action: Tree) -> None:
         """Put ``action`` into the shared memory, checked as one process would check it."""
-        if not _is_like(action, self._action):
+        if not is_like(action, self._action):
             action = _tensors(to_batch(self.action_space, action, self._rows))
         tree.copy_(self._action, action)
 
@@ -349,19 +349,6 @@ def _check_same(name: str, made: Made, expected: Made) -> None:
         own, other = getattr(made, kind), getattr(expected, kind)
         if own != other:
             raise SpaceError(f"{kind} in {name} is {own}, elsewhere {other}: they must be equal")
-
-
-def _is_like(action: Tree, like: Tree) -> bool:
-    """Whether ``action`` is tensors of the very structure, shapes and dtypes of ``like``."""
-    if isinstance(like, Tensor):
-        return isinstance(action, Tensor) and action.shape == like.shape and action.dtype == like.dtype
-    if isinstance(like, dict):
-        return (
-            isinstance(action, dict)
-            and action.keys() == like.keys()
-            and all(_is_like(action[key], part) for key, part in like.items())
-        )
-    return isinstance(action, tuple) and len(action) == len(like) and all(map(_is_like, action, like))
 
 
 def _tensors(batch: Any) -> Tree:

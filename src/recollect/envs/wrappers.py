@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from recollect import spaces
-from recollect.envs.batched import BatchedEnv, Resumable, Split
+from recollect.envs.batched import BatchedEnv, Capturable, Resumable, Split, Telling
 from recollect.errors import SpaceError
 from recollect.types import Step, Tree
 
@@ -49,6 +49,10 @@ class LastActionReward:
         self._reward = torch.zeros(rows, 1, device=env.device)
         if isinstance(env, Resumable):  # so that the wrapper is Resumable just where the env is
             self.snapshot, self.restore = self._snapshot, self._restore
+        if isinstance(env, Capturable):
+            self.truncation_gap = env.truncation_gap
+        if isinstance(env, Telling):
+            self.cut_rows = env.cut_rows
         self._split = env if isinstance(env, Split) else None
         if self._split is not None:  # likewise
             self.send, self.receive = self._send, self._receive
@@ -57,9 +61,9 @@ class LastActionReward:
     def reset(self, seed: int) -> Tree:
         """Start all rows anew, with nothing done and nothing earned."""
         obs = self.env.reset(seed)
-        self._action = torch.zeros_like(self._action)
-        self._reward = torch.zeros_like(self._reward)
-        return self._joined(obs, self._action, self._reward)
+        self._action.zero_()
+        self._reward.zero_()
+        return self._joined(obs, self._action.clone(), self._reward.clone())
 
     def step(self, action: Tree) -> Step:
         """Apply ``action`` [B, ...] and show it, with what it earned, in the next observation."""
@@ -86,11 +90,12 @@ class LastActionReward:
         valid, first = step.valid.unsqueeze(1), step.first.unsqueeze(1)
         done_now = torch.where(valid, done, self._action)
         earned_now = torch.where(valid, step.reward.unsqueeze(1), self._reward)
-        self._action = done_now.masked_fill(first, 0)
-        self._reward = earned_now.masked_fill(first, 0)
+        done_next, earned_next = done_now.masked_fill(first, 0), earned_now.masked_fill(first, 0)
+        self._action.copy_(done_next)  # in place: a CUDA graph knows tensors by where they are
+        self._reward.copy_(earned_next)
         return replace(
             step,
-            obs=self._joined(step.obs, self._action, self._reward),
+            obs=self._joined(step.obs, done_next, earned_next),
             final_obs=self._joined(step.final_obs, done_now, earned_now),
         )
 
@@ -102,9 +107,9 @@ class LastActionReward:
     def _restore(self, snapshot: dict[str, Tensor]) -> Tree:
         assert isinstance(self.env, Resumable)
         inner = dict(snapshot)
-        self._action = inner.pop(f"{ACTION}_wrapper").to(self.device, copy=True)
-        self._reward = inner.pop(f"{REWARD}_wrapper").to(self.device, copy=True)
-        return self._joined(self.env.restore(inner), self._action, self._reward)
+        self._action.copy_(inner.pop(f"{ACTION}_wrapper"))
+        self._reward.copy_(inner.pop(f"{REWARD}_wrapper"))
+        return self._joined(self.env.restore(inner), self._action.clone(), self._reward.clone())
 
     def _joined(self, obs: Tree, action: Tensor, reward: Tensor) -> Tree:
         parts = obs if self._is_dict else {"obs": obs}
@@ -124,10 +129,10 @@ def _encode(space: gym.Space, action: Tensor) -> Tensor:
     if isinstance(space, gym_spaces.Discrete):
         return F.one_hot(action - int(space.start), int(space.n)).float()
     if isinstance(space, gym_spaces.MultiDiscrete):
-        start = torch.as_tensor(space.start, device=action.device)
-        columns = (action - start).flatten(1).unbind(1)
-        sizes = space.nvec.flatten().tolist()
-        return torch.cat([F.one_hot(column, n) for column, n in zip(columns, sizes)], 1).float()
+        kinds = zip(
+            action.flatten(1).unbind(1), space.start.flatten().tolist(), space.nvec.flatten().tolist()
+        )
+        return torch.cat([F.one_hot(column - start, n) for column, start, n in kinds], 1).float()
     if isinstance(space, gym_spaces.MultiBinary):
         return action.flatten(1).float() * 2 - 1
     return action.reshape(len(action), -1)
