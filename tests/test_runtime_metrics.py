@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
 from typing import Any
 
 import pytest
@@ -33,9 +35,7 @@ def test_totals_are_the_sums_over_the_actors(mode, lag):
     for row in rows:
         assert sum(made(row).values()) == row["steps"]
         assert len(made(row)) == 2
-        assert row["actors/slowest"] == min(
-            row[name] for name in ("actor/0/speed", "actor/1/speed") if name in row
-        )
+        assert row["actors/slowest"] == min(row["actor/0/speed"], row["actor/1/speed"])
         assert sum(row[name] for name in TIMES) == pytest.approx(1)
         assert 0 <= row["lag"] <= row["lag/max"] <= lag
         assert 0 <= row["queue/ready"] + row["queue/running"] <= 2 * (2 + lag)
@@ -61,20 +61,50 @@ def test_many_actors_are_summed_up():
     """S003-19: of hundreds, the slowest and the fastest; the restarts and the queues are as they are told."""
     reports = Reports(SHOWN + 1)
     batch = [(index, report(100, 1.0 + index)) for index in range(SHOWN + 1)]
-    found = reports.metrics(batch, ready=3, running=4, restarts=5)
+    reports.restarts = 5
+    found = reports.metrics(batch, ready=3, running=4)
     assert not [name for name in found if name.startswith("actor/")]
     assert (found["actors/slowest"], found["actors/fastest"]) == (100 / (1 + SHOWN), 100)
     assert [found[name] for name in TIMES] == pytest.approx([0.5, 0.2, 0.1, 0.2])
     assert (found["queue/ready"], found["queue/running"], found["restarts"]) == (3, 4, 5)
 
 
-def test_an_actor_that_brought_nothing_keeps_its_steps():
-    """S003-19: in async mode an update may have two rollouts of one actor and none of another."""
+@pytest.mark.parametrize(("later", "speed"), [(0.5, 20), (5.0, 4), (100.0, 0.2)])
+def test_an_actor_that_brought_nothing_still_counts(later, speed, monkeypatch):
+    """S003-19: in async mode an update may have two rollouts of one actor and none of another.
+
+    Its steps stay. It is no faster than it was, and the slower the longer nothing comes.
+    """
+    now = 1000.0
+    monkeypatch.setattr("recollect.runtimes.reports.time.monotonic", lambda: now)
     reports = Reports(2)
-    reports.metrics([(0, report(10, 1.0)), (1, report(20, 1.0))], ready=0, running=0, restarts=0)
-    found = reports.metrics([(0, report(10, 1.0)), (0, report(30, 2.0))], ready=0, running=0, restarts=0)
+    reports.metrics([(0, report(10, 1.0)), (1, report(20, 1.0))], ready=0, running=0)
+    now += later
+    found = reports.metrics([(0, report(10, 1.0)), (0, report(30, 3.0))], ready=0, running=0)
     assert (found["actor/0/steps"], found["actor/1/steps"]) == (50, 20)
-    assert "actor/1/speed" not in found
+    assert (found["actor/0/speed"], found["actor/1/speed"]) == (10, speed)
+    assert (found["actors/slowest"], found["actors/fastest"]) == (min(10, speed), max(10, speed))
+
+
+def test_one_that_never_brought_anything_has_no_speed():
+    """S003-19: it is the slowest."""
+    assert Reports(2).metrics([(0, report(10, 1.0))], ready=0, running=0)["actors/slowest"] == 0
+
+
+def test_a_resumed_run_goes_on_counting(tmp_path):
+    """S003-19: steps add up to all that were learned from, and who died before is not forgotten."""
+    settings = SMALL | {"runtime": "processes", "actors": 2, "run": str(tmp_path / "run")}
+
+    def kill(training, metrics):
+        if metrics["updates"] == 1:
+            os.kill(training.agent._trainer.crew.pids[0], signal.SIGKILL)
+
+    with rc.train("delayed-cue", callbacks=[kill], **settings | {"steps": 3 * UPDATE}) as agent:
+        assert agent.history.last["restarts"] == 1
+    with rc.resume(tmp_path / "run", steps=2 * UPDATE, progress=False) as agent:
+        last = agent.history.last
+    assert last["restarts"] == 1
+    assert sum(made(last).values()) == last["steps"] == 5 * UPDATE
 
 
 @pytest.mark.parametrize(

@@ -23,14 +23,13 @@ import math
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recollect import about, config_files, files, plain, storage
-from recollect.callbacks import Callback
 from recollect.errors import RecollectError, StorageError
 from recollect.metrics import GLOSSARY, History
 from recollect.policy.policy import Policy
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from recollect.agent import Agent
     from recollect.evaluate import Evaluation
     from recollect.storage import Learned
-    from recollect.training import Training
 
 FORMAT = 1
 CHECKPOINTS = "checkpoints"
@@ -107,7 +105,7 @@ class Run:
             "versions": about.versions(),
             "git": about.git_commit(),
             "machine": about.machine(),
-            "started": _now(),
+            "started": now(),
             "command": command,
         }
         with storage.writing(f"the run folder {path} could not be made"):
@@ -224,7 +222,7 @@ class Run:
         Checkpoints first, the last one first of all: a process that is killed meanwhile leaves none
         without its metrics.
         """
-        self._update_status(best=self._best_until(steps))
+        self.update_status(best=self._best_until(steps))
         for path in reversed(self.checkpoints()):
             if int(path.name) > steps:
                 _remove(path)
@@ -254,7 +252,7 @@ class Run:
                     storage.sync(self.path / name)
         storage.write(path, agent.policy, agent.config, agent.env_name, learned)
         best = {} if mean is None else {"best": _best(learned.steps, mean)}
-        self._update_status(checkpoint=path.name, **best)
+        self.update_status(checkpoint=path.name, **best)
         status = self.status
         kept = {p.name for p in self.checkpoints()[-agent.config.keep_checkpoints :]}
         if status["best"] is not None:
@@ -271,101 +269,20 @@ class Run:
         with self.writing():
             with storage.writing(f"{self.path / 'evaluations.jsonl'} could not be written"):
                 files.append_whole(self.path / "evaluations.jsonl", json.dumps(files.finite(row)) + "\n")
-            self._update_status(best=self._best_until(steps))
+            self.update_status(best=self._best_until(steps))
 
     def is_better(self, mean: float) -> bool:
         """Whether an evaluation with this mean is the best of the run; of equals the later one is."""
         best = self._read_status()["best"]
         return math.isfinite(mean) and (best is None or mean >= best["mean"])
 
-    def _update_status(self, **changes: Any) -> None:
+    def update_status(self, **changes: Any) -> None:
+        """Write these parts of ``status`` anew."""
         text = json.dumps(self._read_status() | changes, indent=2) + "\n"
         storage.write_atomically(self.path / "status.json", text)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
-
-
-class Recorder(Callback):
-    """Writes what happens into the run folder. Lines that the disk does not take wait for the next."""
-
-    LIMIT = 10_000
-    """Lines that may wait before the run is stopped."""
-
-    def __init__(self, run: Run):
-        self._run = run
-        self._waiting: dict[str, list[str]] = {}
-
-    def on_start(self, training: Training) -> None:
-        """The run is now running."""
-        kind = "start" if training.steps == 0 else "resume"
-        self._event(training, kind, f"{kind} at step {training.steps}, to step {training.end}")
-        self._status(training, "running")
-
-    def on_iteration(self, training: Training, metrics: dict[str, float]) -> None:
-        """One line of metrics."""
-        self._append(training, "metrics.jsonl", metrics | {"seconds": round(training.seconds, 3)})
-
-    def on_evaluation(self, training: Training, evaluation: Evaluation) -> None:
-        """One line of an evaluation."""
-        row = {"steps": training.steps, "seconds": round(training.seconds, 3)} | evaluation.to_json()
-        self._append(training, "evaluations.jsonl", row)
-
-    def on_advice(self, training: Training, text: str) -> None:
-        """An event."""
-        self._event(training, "advice", text)
-
-    def on_checkpoint(self, training: Training, path: Path) -> None:
-        """An event, and how far we are."""
-        self._event(training, "checkpoint", path.name)
-        self._flush(training, *self._waiting)
-        self._status(training, "running")
-
-    def on_end(self, training: Training, reason: str) -> None:
-        """Why it ended."""
-        is_error = reason.startswith("error")
-        state = "failed" if is_error else "finished" if reason in ("steps", "target") else "stopped"
-        with suppress(StorageError) if is_error else nullcontext():  # the first error is the one to show
-            try:
-                self._event(training, "error" if is_error else "stop", reason)
-                self._flush(training, *self._waiting)
-            finally:
-                self._status(training, state, reason)
-
-    def _status(self, training: Training, state: str, reason: str | None = None) -> None:
-        self._run._update_status(
-            state=state,
-            reason=reason,
-            steps=training.steps,
-            start=training.start,
-            end=training.end,
-            updates=training.updates,
-            episodes=training.episodes,
-            seconds=round(training.seconds, 3),
-        )
-
-    def _event(self, training: Training, kind: str, text: str) -> None:
-        row = {"steps": training.steps, "seconds": round(training.seconds, 3), "time": _now()}
-        self._append(training, "events.jsonl", row | {"kind": kind, "text": text})
-
-    def _append(self, training: Training, name: str, row: dict[str, Any]) -> None:
-        self._waiting.setdefault(name, []).append(json.dumps(files.finite(row)) + "\n")
-        self._flush(training, name)
-
-    def _flush(self, training: Training, *names: str) -> None:
-        """Write what waits."""
-        for name in names:
-            waiting = self._waiting[name]
-            if not waiting:
-                continue
-            try:
-                with storage.writing(f"{self._run.path / name} could not be written"):
-                    files.append_whole(self._run.path / name, "".join(waiting))
-                waiting.clear()
-            except StorageError as error:
-                if len(waiting) >= self.LIMIT:
-                    raise
-                training.bear(error)
 
 
 @contextmanager
@@ -430,5 +347,6 @@ def _words(value: Any) -> Any:
     return value if storage.is_json(value) else repr(value)
 
 
-def _now() -> str:
+def now() -> str:
+    """The time, as run folders write it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -20,7 +20,8 @@ from recollect.errors import (
     StorageError,
 )
 from recollect.metrics import History
-from recollect.runs import Recorder, Run
+from recollect.recorder import Recorder
+from recollect.runs import Run
 from recollect.trainer import Trainer
 
 if TYPE_CHECKING:

@@ -86,7 +86,7 @@ def _go_on(env: WorkerEnv) -> None:
         env.send(ACTION)
 
 
-@pytest.mark.parametrize("how", ["sleep", "hold the interpreter"])
+@pytest.mark.parametrize("how", [pytest.param("sleep", marks=pytest.mark.slow), "hold the interpreter"])
 def test_an_env_that_hangs_is_named(opened, how: str, tmp_path: Path) -> None:
     """A worker without an answer is ended, and the error shows the slots and where it hangs, even if that
     is in code that keeps the interpreter to itself."""

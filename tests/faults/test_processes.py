@@ -23,7 +23,7 @@ import recollect as rc
 from recollect import shared
 from recollect.errors import EnvError, LostError, ResourceError
 from recollect.runs import Run
-from recollect.runtimes import processes
+from recollect.runtimes import limits, processes
 from tests.doomed import SMALL, UPDATE, differing, wait_for, weights
 from tests.runtimes.process_runs import (
     Turns,
@@ -100,7 +100,7 @@ class Advice(rc.Callback):
 
 def test_killed_and_stopped_in_lockstep(tmp_path, monkeypatch):
     """S000-25: in mid-rollout, between two, before a checkpoint, stopped: each is begun anew and told."""
-    monkeypatch.setattr(processes, "SILENCE", 2.0)
+    monkeypatch.setattr(limits, "SILENCE", 2.0)
 
     def kill(crew):
         os.kill(crew.pids[1], signal.SIGKILL)
@@ -170,7 +170,7 @@ def test_an_env_that_hangs_is_named_with_its_stack(how, steps, tmp_path):
 @pytest.mark.slow
 def test_an_env_that_hangs_while_it_is_made(tmp_path, monkeypatch):
     """S000-25: where not even the watchdog runs yet."""
-    monkeypatch.setattr(processes, "START", 15.0)
+    monkeypatch.setattr(limits, "START", 15.0)
     here = os.getpid()
 
     def make() -> gym.Env:

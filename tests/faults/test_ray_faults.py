@@ -26,7 +26,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 import recollect as rc  # noqa: E402
 from recollect.errors import ChildError, EnvError, LostError, RecollectError  # noqa: E402
 from recollect.runs import Run  # noqa: E402
-from recollect.runtimes import ray_cluster, ray_seat  # noqa: E402
+from recollect.runtimes import limits, ray_cluster  # noqa: E402
 from tests.doomed import SMALL, UPDATE, wait_for  # noqa: E402
 from tests.runtimes.process_runs import descendants, parents  # noqa: E402
 from tests.runtimes.ray_runs import Crew, failing, listening, trained, wait_until_gone  # noqa: E402
@@ -189,7 +189,7 @@ def test_an_actor_that_always_dies_ends_the_run(cluster):
 @pytest.mark.slow
 def test_an_actor_that_gives_no_sign_of_life_is_replaced(cluster, monkeypatch):
     """S000-25: stopped, so that not even its watchdog runs."""
-    monkeypatch.setattr(ray_seat, "SILENCE", 7.0)
+    monkeypatch.setattr(limits, "SILENCE", 7.0)
     with Crew("delayed-cue", actors=2, env_timeout=1.0) as crew:
         crew.turn()
         os.kill(crew.pids[0], signal.SIGSTOP)

@@ -24,6 +24,7 @@ from recollect.envs.opening import EnvSpec, open_actor_env
 from recollect.errors import LostError
 from recollect.policy.policy import Policy
 from recollect.rollout import Finals, Rollout
+from recollect.runtimes import limits
 from recollect.runtimes.crew import actor_stream
 from recollect.types import Tree
 
@@ -66,9 +67,6 @@ class Report:
 class Host:
     """Makes the env and the policy, and acts with whatever weights it is given."""
 
-    ATTEMPTS = 3
-    """How often a rollout is begun anew after a worker of its env died."""
-
     def __init__(
         self, blueprint: Blueprint, *, life: int = 0, sequence: int = 0, buffers: Sequence[Rollout] = ()
     ):
@@ -103,7 +101,7 @@ class Host:
         """Record a rollout with new weights: ``load`` puts them into ``weights`` and tells their version."""
         idle = time.monotonic() - self._idle_since
         notes: list[str] = []
-        for attempt in range(self.ATTEMPTS):
+        for attempt in range(limits.ATTEMPTS):
             started = time.monotonic()
             version = load()
             self.policy.load_state_dict(self.weights)  # with all that it does besides copying
@@ -118,11 +116,12 @@ class Host:
                     self._sequence = self.actor.sequence
                 self.actor, self._again = None, self._again + 1
                 notes.append(f"actor {self.blueprint.index}: {error}; new episodes were begun")
-                if attempt == self.ATTEMPTS - 1:
+                if attempt == limits.ATTEMPTS - 1:
                     raise
         else:
             raise AssertionError("unreachable")
-        seconds = {**actor.seconds, "weights": loaded, "idle": idle}
+        own = {name: float(value) for name, value in actor.seconds.items()}
+        seconds = {**own, "weights": loaded, "idle": idle}
         steps = int(rollout.valid.sum())
         self._idle_since = time.monotonic()
         is_new = is_new or bool(notes)

@@ -19,7 +19,7 @@ from recollect.config import TrainConfig
 from recollect.learner_state import learner_tensors, load_learner
 from recollect.policy.policy import Policy
 from recollect.ranks import Backend, Group, join_store
-from recollect.rollout import Finals, Rollout
+from recollect.rollout import Rollout
 from recollect.runtimes.host import on_cpu, tensors_of
 from recollect.storage import Learned
 
@@ -130,8 +130,6 @@ def learner_threads(config: TrainConfig) -> int:
 
 
 def _on_device(rollout: Rollout, device: str) -> Rollout:
-    finals = rollout.finals
-    if finals is not None:
-        finals = Finals(finals.time.to(device), finals.row.to(device), tree.to(finals.obs, device))
+    finals = None if rollout.finals is None else rollout.finals.to(device)
     moved = {name: tree.to(value, device) for name, value in tensors_of(rollout).items()}
     return replace(rollout, **moved, finals=finals)

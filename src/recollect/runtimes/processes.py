@@ -10,7 +10,7 @@ from __future__ import annotations
 import selectors
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from recollect.envs.opening import EnvSpec
 from recollect.errors import LostError
 from recollect.policy.policy import Policy
 from recollect.rollout import Finals, Rollout
+from recollect.runtimes import limits
 from recollect.runtimes.crew import Batch, merged, parted
 from recollect.runtimes.host import Blueprint, Report, finals_example, get_finals, rollout_of, tensors_of
 from recollect.runtimes.process_host import Place, act
@@ -37,12 +38,6 @@ from recollect.weights import WeightBoard
 
 FILES_PER_ACTOR = 4
 """Descriptors that an actor takes of this process: its line, its lifeline, its slots (twice)."""
-DEATHS = 3
-"""Deaths of an actor in a row, without a finished rollout in between, that end the run."""
-SILENCE = 15.0
-"""Seconds beyond ``env_timeout`` after which a process that gives no sign of life is taken for dead."""
-START = 120.0
-"""The same for one that is just starting: many at once on few cores take their time."""
 
 
 @dataclass(slots=True)
@@ -75,12 +70,13 @@ class Seat:
     def silence(self, limit: float | None) -> LostError | None:
         """What there is to say of a process that is stopped, or stuck where not even its watchdog runs.
 
-        ``limit``: seconds that its env may take; None: it is never taken for dead.
+        ``limit``: seconds that a step of its env may take; None: any time, once it has started.
         """
         pulse, now = float(self.memory[0]["pulse"]), time.monotonic()
         is_begun = pulse > self.started
-        quiet, grace = (now - pulse, SILENCE) if is_begun else (now - self.started, START)
-        if limit is None or quiet <= limit + grace:
+        quiet = now - (pulse if is_begun else self.started)
+        patience = limits.patience(limit, is_begun=is_begun)
+        if patience is None or quiet <= patience:
             return None
         why = "it is stopped, or stuck in native code" if is_begun else "it hangs where its env is made"
         return LostError(f"{self.process} gave no sign of life for {quiet:.0f} s: {why}")
@@ -161,11 +157,14 @@ class ProcessCrew:
                 [(brought.seat.index, brought.report) for brought in batch],
                 ready=waiting,
                 running=self._tickets.running,
-                restarts=sum(seat.life for seat in self._seats),
             ),
             restarted={brought.seat.index for brought in batch if brought.report.is_new},
             notes=notes,
         )
+
+    def recall(self, metrics: Mapping[str, float]) -> None:
+        """Go on counting from the last metrics of a run that is resumed."""
+        self._reports.recall(metrics)
 
     def publish(self, version: int) -> None:
         """Put the policy's weights on the board; in async mode actors may go on at once."""
@@ -335,11 +334,9 @@ class ProcessCrew:
         seat.process.stop(grace=0)
         for ticket in self._tickets.give_back(seat.index):
             seat.free.append(seat.taken.pop(ticket))
-        if seat.deaths >= DEATHS:
-            raise LostError(
-                f"{error}. It died {DEATHS} times in a row without finishing a rollout"
-            ) from error
+        limits.check_deaths(seat.deaths, error)
         seat.life += 1
+        self._reports.restarts += 1
         self._notes.append(f"{error}; a new one goes on in new episodes")
         self._seat(seat)
 
@@ -376,8 +373,7 @@ class ProcessCrew:
         device = torch.device(self._config.device)
         if device.type != "cpu":
             tensors = tree.to(tensors, device)
-            if finals is not None:
-                finals = Finals(finals.time.to(device), finals.row.to(device), tree.to(finals.obs, device))
+            finals = None if finals is None else finals.to(device)
         rollout = rollout_of(tensors, self._config.algo.state_steps, brought.seat.index)
         return replace(rollout, finals=finals, sequence=report.sequence, version=report.version)
 

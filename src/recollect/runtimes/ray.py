@@ -10,7 +10,7 @@ import time
 import uuid
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -23,7 +23,8 @@ from recollect.config import TrainConfig
 from recollect.envs.opening import EnvSpec
 from recollect.errors import LostError
 from recollect.policy.policy import Policy
-from recollect.rollout import Finals, Rollout, rollout_bytes
+from recollect.rollout import Rollout, rollout_bytes
+from recollect.runtimes import limits
 from recollect.runtimes.crew import Batch, merged, parted
 from recollect.runtimes.host import Blueprint, rollout_of
 from recollect.runtimes.learner_host import LearnerBlueprint
@@ -34,9 +35,6 @@ from recollect.runtimes.ray_player import Brought, Facts, Packed, Player, finals
 from recollect.runtimes.ray_seat import Call, Held, Seat
 from recollect.runtimes.reports import Reports
 from recollect.runtimes.tickets import Tickets
-
-DEATHS = 3
-"""Deaths of an actor in a row, without a finished rollout in between, that end the run."""
 
 
 class RayCrew:
@@ -103,11 +101,14 @@ class RayCrew:
                 reports,
                 ready=waiting,
                 running=self._tickets.running,
-                restarts=sum(seat.life for seat in self._held.seats),
             ),
             restarted={index for index, report in reports if report.is_new},
             notes=notes,
         )
+
+    def recall(self, metrics: Mapping[str, float]) -> None:
+        """Go on counting from the last metrics of a run that is resumed."""
+        self._reports.recall(metrics)
 
     def publish(self, version: int) -> None:
         """Put the policy's weights into the object store; in async mode actors may go on at once."""
@@ -279,11 +280,9 @@ class RayCrew:
         seat.actor.kill()
         seat.calls.clear()
         self._tickets.give_back(seat.index)
-        if seat.deaths >= DEATHS:
-            raise LostError(
-                f"{error}. It died {DEATHS} times in a row without finishing a rollout"
-            ) from error
+        limits.check_deaths(seat.deaths, error)
         seat.life += 1
+        self._reports.restarts += 1
         self._notes.append(f"{error}; a new one goes on in new episodes")
         # What the dead one had may be gone with its node, and Ray would wait for another node forever.
         self._seat(seat, 1 if cluster.has_cpus(1) else 0)
@@ -305,8 +304,7 @@ class RayCrew:
         device, report = self._config.device, brought.report
         rollout = rollout_of(self._moved(brought.tensors), self._config.algo.state_steps, index)
         cut = finals(brought.finals)
-        if cut is not None:
-            cut = Finals(cut.time.to(device), cut.row.to(device), tree.to(cut.obs, device))
+        cut = None if cut is None else cut.to(device)
         return replace(rollout, finals=cut, sequence=report.sequence, version=report.version)
 
     def _moved(self, packed: Packed) -> Any:

@@ -8,12 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from recollect.errors import LostError
+from recollect.runtimes import limits
 from recollect.runtimes.ray_cluster import Cluster, Lookout, Remote, close_all
-
-SILENCE = 15.0
-"""Seconds beyond ``env_timeout`` after which a process that gives no sign of life is taken for dead."""
-START = 120.0
-"""Seconds in which the cluster has to start an actor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +57,19 @@ class Seat:
     def silence(self, limit: float | None, lookout: Lookout) -> LostError | None:
         """What there is to say of an actor that was not started, or is stuck where its watchdog is too.
 
-        ``limit``: seconds that its env may take; None: it is never taken for dead.
+        ``limit``: seconds that a step of its env may take; None: any time, once it has started.
         """
-        if limit is None or not self.calls:
+        if not self.calls:
             return None
         waited, is_begun = time.monotonic() - self.since, self.calls[0].what != "begin"
-        if waited <= limit + (SILENCE if is_begun else START):
+        patience = limits.patience(limit, is_begun=is_begun)
+        if patience is None or waited <= patience:
             return None
         if not is_begun:
             why = "the cluster has no place for it, or it hangs where its env is made"
             return LostError(f"{self.actor} is not there after {waited:.0f} s: {why}")
         quiet, _ = lookout.look(self.key)
-        if quiet is None or quiet <= limit + SILENCE:
+        if quiet is None or quiet <= patience:
             return None
         why = "it is stopped, or stuck in native code"
         return LostError(f"{self.actor} gave no sign of life for {quiet:.0f} s: {why}")
