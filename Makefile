@@ -11,6 +11,12 @@ READY  := $(VENV)/.ready
 # The variable reaches isolated builds too, which `pip -c` does not.
 PIP    := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
 
+# These wait for processes that are killed or hang, look at all that is left on the machine, or send themselves
+# Ctrl-C, which is off in parallel runs. So they come last, one after the other.
+ALONE := $(addprefix tests/faults/test_,env_workers.py processes.py ray_faults.py stopped.py) \
+	tests/runtimes/test_async.py tests/runtimes/test_ray.py tests/stress tests/sweep/test_work.py \
+	tests/test_children.py tests/test_shared.py
+
 .PHONY: demo test test-slow docs lint types format clean help
 
 help:
@@ -30,7 +36,10 @@ demo: $(BASE)
 	$(BIN)/python examples/demo.py
 
 test: lint types
-	$(BIN)/python -m pytest
+	@status=0; \
+	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile $(ALONE:%=--ignore=%) || status=1; \
+	$(BIN)/python -m pytest $(ALONE) || status=1; \
+	exit $$status
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

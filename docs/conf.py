@@ -14,7 +14,7 @@ author = "The Recollect authors"
 project_copyright = author
 version = release = recollect.__version__
 
-# The last three are ours: pages made from the code and from measurements, so that they cannot go out of date.
+# The last four are ours: pages made from the code and from measurements, so that they cannot go out of date.
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
@@ -22,6 +22,7 @@ extensions = [
     "recollect_docs",
     "recollect_benches",
     "recollect_scale",
+    "recollect_gpu",
 ]
 exclude_patterns = ["_build", "_ext"]
 

@@ -147,7 +147,9 @@ def test_traps_of_the_machine(found):
     assert "sees no GPU: torch is a CPU build" in traps(
         fine, driver="550.1", software=replace(fine.software, cuda=None)
     )
-    assert traps(fine, driver="550.1", gpus=[Gpu("H", GIB, None, "9.0", True)]) == ""
+    gpus, software = [Gpu("H", GIB, None, "9.0", True)], replace(fine.software, triton="3.6.0")
+    assert traps(fine, driver="550.1", gpus=gpus, software=software) == ""
+    assert "pip install triton" in traps(fine, gpus=gpus, software=replace(software, triton=None))
     assert "torch is 2.3.1+cpu, and 2.11 is needed" in traps(
         fine, software=replace(fine.software, torch="2.3.1+cpu")
     )
@@ -198,7 +200,7 @@ def test_what_it_would_choose(found):
         "nothing to set",
         "--actors 2 --env-workers 4",
         "--runtime processes --actors 4 --mode async",
-        "--device cuda",
+        "--device cuda --num-envs 1024",
         "--device cuda --learners 2",
         "--runtime ray --ray-address auto",
     ]

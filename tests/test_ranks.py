@@ -135,7 +135,7 @@ def backward(ppo: PPO, rollout: Rollout, number: int) -> tuple[dict[str, Tensor]
     rollout, data, _ = ppo._prepare(rollout, 0)
     sequences = ppo._sequences(rollout, data)
     drawn = list(minibatches(sequences.count, ppo.config.minibatches, ppo.generator, sequences.sizes))
-    stats = ppo._backward(sequences, drawn[number], 0.01)
+    stats = ppo.backward(sequences, drawn[number], 0.01)
     return gradients(ppo), stats
 
 
@@ -241,7 +241,7 @@ MUTANTS = [
     Mutant(
         "the pull towards the start once for every rank",
         lambda: check_same_learning(2, 2, updates=2, l2_init=1.0),
-        ((Learner, "_backward", "penalty = config.l2_init", "penalty = self.ranks.size * config.l2_init"),),
+        ((Learner, "backward", "penalty = config.l2_init", "penalty = self.ranks.size * config.l2_init"),),
     ),
 ]
 

@@ -12,34 +12,7 @@ from recollect.returns import gae
 from recollect.rollout import make_chunks
 from tests.helpers import TensorWorld, few, make_actor, make_policy, uncut
 from tests.reference import returns as reference
-
-
-def trace(T: int, B: int, seed: int = 0, ends: float = 0.3, **given: torch.Tensor) -> dict:
-    """A random trace in float64 with terminations, truncations and both; ``given`` parts replace it."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator, dtype=torch.float64) * 3
-
-    def flags() -> torch.Tensor:
-        return torch.rand(T, B, generator=generator) < ends
-
-    parts = {
-        "reward": normal(T, B),
-        "value": normal(T, B),
-        "final_value": normal(T, B),
-        "bootstrap": normal(B),
-    }
-    return {**parts, "terminated": flags(), "truncated": flags(), "gamma": 0.97, "gae_lambda": 0.9, **given}
-
-
-def column(*numbers: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
-    """[T, 1]"""
-    return torch.tensor(numbers, dtype=dtype).unsqueeze(1)
-
-
-def never(T: int, B: int = 1) -> torch.Tensor:
-    return torch.zeros(T, B, dtype=torch.bool)
+from tests.traces import column, no_surprise, trace, two_lives, with_invalid_steps
 
 
 @few
@@ -62,19 +35,10 @@ def test_equals_the_double_sum(T, B, seed, ends, gamma, gae_lambda):
 @given(T=st.integers(2, 20), B=st.integers(1, 3), seed=st.integers(0, 10**6))
 def test_invalid_steps_count_for_nothing(T, B, seed):
     """S000-13: what stands in invalid steps, NaN included, changes no advantage; theirs are 0."""
-    given = trace(T, B, seed)
-    ended = given["terminated"] | given["truncated"]
-    valid = torch.ones(T, B, dtype=torch.bool)
-    valid[1:] = ~ended[:-1] | (torch.rand(T - 1, B, generator=torch.Generator().manual_seed(seed)) < 0.5)
-    for flag in ("terminated", "truncated"):  # an invalid step ends nothing
-        given[flag] = given[flag] & valid
-    # A row stays invalid until its next episode; here the one after begins at once.
-    expected, _ = reference.gae(**given, valid=valid)
-    poisoned = dict(given)
-    for name in ("reward", "value", "final_value"):
-        poisoned[name] = given[name].masked_fill(~valid, torch.nan)
-    poisoned["bootstrap"] = given["bootstrap"].masked_fill(~valid[-1] | ended[-1], torch.nan)
-    advantage, returns = gae(**poisoned, valid=valid)
+    given, poisoned = with_invalid_steps(trace(T, B, seed), seed)
+    valid = given["valid"]
+    expected, _ = reference.gae(**given)
+    advantage, returns = gae(**poisoned)
     torch.testing.assert_close(advantage, expected, atol=1e-9, rtol=1e-9)
     assert (advantage[~valid] == 0).all()
     assert torch.isfinite(returns[valid]).all()
@@ -82,15 +46,8 @@ def test_invalid_steps_count_for_nothing(T, B, seed):
 
 def test_terminated_by_hand():
     """S000-2: a death is worth its reward alone, and the trace ends there."""
-    given = {
-        "reward": column(1, 2, 3, 4),
-        "value": column(10, 20, 30, 40),
-        "terminated": column(0, 1, 0, 0).bool(),
-        "truncated": never(4),
-        "final_value": torch.full((4, 1), torch.nan, dtype=torch.float64),
-        "bootstrap": torch.tensor([50.0], dtype=torch.float64),
-    }
-    advantage, returns = gae(**given, gamma=0.5, gae_lambda=0.5)
+    given = two_lives()
+    advantage, returns = gae(**given, gae_lambda=0.5)
     deltas = [1 + 10 - 10, 2 - 20, 3 + 20 - 30, 4 + 25 - 40]
     expected = column(deltas[0] + 0.25 * deltas[1], deltas[1], deltas[2] + 0.25 * deltas[3], deltas[3])
     torch.testing.assert_close(advantage, expected)
@@ -100,21 +57,10 @@ def test_terminated_by_hand():
 @pytest.mark.parametrize("cut", [(), (4,), (0, 1, 2), (9,), (3, 9)])
 def test_constant_reward_and_exact_value_leave_no_advantage(cut):
     """S000-3: V = r / (1 - gamma) is exact everywhere, so a truncation anywhere must not be a surprise."""
-    truncated = never(10, 2)
-    truncated[list(cut)] = True
-    value = torch.full((10, 2), 100.0, dtype=torch.float64)
-    advantage, returns = gae(
-        reward=torch.ones_like(value),
-        value=value,
-        terminated=never(10, 2),
-        truncated=truncated,
-        final_value=torch.where(truncated, value, torch.nan),
-        bootstrap=value[0],
-        gamma=0.99,
-        gae_lambda=0.95,
-    )
-    torch.testing.assert_close(advantage, torch.zeros_like(value), atol=1e-9, rtol=0)
-    torch.testing.assert_close(returns, value)
+    given = no_surprise(cut)
+    advantage, returns = gae(**given, gae_lambda=0.95)
+    torch.testing.assert_close(advantage, torch.zeros_like(advantage), atol=1e-9, rtol=0)
+    torch.testing.assert_close(returns, given["value"])
 
 
 def test_the_value_after_a_reset_is_never_read():

@@ -196,3 +196,13 @@ def test_finals_are_kept_in_order():
     assert (rollout.final_value[~cut] == 0).all()
     follow = rollout.obs[finals.time + 1, finals.row]
     assert (finals.obs != follow).any(1).all()  # never the reset observation
+
+
+def test_finals_move_as_a_whole():
+    obs = {"eye": torch.ones(2, 3), "ear": (torch.ones(2),)}
+    finals = Finals(torch.tensor([1, 4]), torch.tensor([0, 1]), obs)
+    moved = finals.to("meta")
+    leaves = [moved.time, moved.row, moved.obs["eye"], moved.obs["ear"][0]]
+    assert {leaf.device.type for leaf in leaves} == {"meta"}
+    assert [leaf.shape for leaf in leaves] == [(2,), (2,), (2, 3), (2,)]
+    assert torch.equal(finals.to("cpu").time, finals.time)

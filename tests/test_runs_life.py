@@ -274,7 +274,7 @@ def test_a_best_that_was_not_noted_is_found(tmp_path, monkeypatch):
     path = tmp_path / "run"
     rc.train("delayed-cue", run=str(path), **SETTINGS | {"eval_every": UPDATE})
     run = Run(path)
-    run._update_status(best={"checkpoint": f"{48:012d}", "mean": 1.0, "steps": 48})
+    run.update_status(best={"checkpoint": f"{48:012d}", "mean": 1.0, "steps": 48})
     with run.writing():
         run.rewind(192)
     assert run.status["best"] == {"checkpoint": f"{96:012d}", "mean": 5, "steps": 96}

@@ -6,6 +6,7 @@ import gc
 import signal
 import threading
 import types
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -185,6 +186,15 @@ def test_an_interrupt_is_stronger_than_a_callback(tmp_path):
     assert Run(tmp_path / "run").status["reason"] == "interrupt"
 
 
+@pytest.fixture
+def _pythons_own_ctrl_c() -> Iterator[None]:
+    """Who runs the tests in the background, or in parallel, has switched it off."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_pythons_own_ctrl_c")
 def test_without_a_folder_ctrl_c_is_pythons_own():
     """There is nothing to save to: the training ends at once, and callbacks are told."""
     told = []
@@ -327,7 +337,7 @@ def make_console() -> Any:
 def test_lines_that_wait_are_bounded(tmp_path, monkeypatch):
     """S000-18: a disk that never comes back ends the run, before memory does."""
     from recollect import files
-    from recollect.runs import Recorder
+    from recollect.recorder import Recorder
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")

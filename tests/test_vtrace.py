@@ -13,12 +13,12 @@ from recollect.errors import RecollectError
 from recollect.returns import gae, vtrace
 from tests.helpers import few
 from tests.reference import returns as reference
-from tests.test_returns import column, never
-from tests.test_returns import trace as on_policy
+from tests.traces import Trace, column, no_surprise, two_lives, with_invalid_steps
+from tests.traces import trace as on_policy
 
 
-def trace(T: int, B: int, seed: int = 0, ends: float = 0.3, **given: Any) -> dict[str, Any]:
-    """A random trace in float64 with every kind of end, and ratios from about 1/20 to 20."""
+def trace(T: int, B: int, seed: int = 0, ends: float = 0.3, **given: Any) -> Trace:
+    """A random trace with every kind of end, and ratios from about 1/20 to 20."""
     generator = torch.Generator().manual_seed(seed + 1)
     log_ratio = torch.randn(T, B, generator=generator, dtype=torch.float64)
     return on_policy(T, B, seed, ends) | {"log_ratio": log_ratio} | given
@@ -91,18 +91,10 @@ def test_an_action_that_the_policy_never_takes_teaches_nothing():
 @given(T=st.integers(2, 20), B=st.integers(1, 3), seed=st.integers(0, 10**6))
 def test_invalid_steps_count_for_nothing(T, B, seed):
     """S000-13: what stands in invalid steps, NaN included, changes nothing; their advantages are 0."""
-    given = trace(T, B, seed)
-    ended = given["terminated"] | given["truncated"]
-    valid = torch.ones(T, B, dtype=torch.bool)
-    valid[1:] = ~ended[:-1] | (torch.rand(T - 1, B, generator=torch.Generator().manual_seed(seed)) < 0.5)
-    for flag in ("terminated", "truncated"):  # an invalid step ends nothing
-        given[flag] = given[flag] & valid
-    expected = reference.vtrace(**given, valid=valid)
-    poisoned = dict(given)
-    for name in ("reward", "value", "final_value", "log_ratio"):
-        poisoned[name] = given[name].masked_fill(~valid, torch.nan)
-    poisoned["bootstrap"] = given["bootstrap"].masked_fill(~valid[-1] | ended[-1], torch.nan)
-    advantage, targets = vtrace(**poisoned, valid=valid)
+    given, poisoned = with_invalid_steps(trace(T, B, seed), seed)
+    valid = given["valid"]
+    expected = reference.vtrace(**given)
+    advantage, targets = vtrace(**poisoned)
     torch.testing.assert_close(advantage, expected[0], atol=1e-9, rtol=1e-9)
     torch.testing.assert_close(targets[valid], expected[1][valid], atol=1e-9, rtol=1e-9)
 
@@ -110,35 +102,16 @@ def test_invalid_steps_count_for_nothing(T, B, seed):
 @pytest.mark.parametrize("cut", [(), (4,), (0, 1, 2), (9,), (3, 9)])
 def test_constant_reward_and_exact_value_leave_no_advantage(cut):
     """S000-3, S000-27: with an exact V no truncation is a surprise, whatever the ratios."""
-    truncated = never(10, 2)
-    truncated[list(cut)] = True
-    value = torch.full((10, 2), 100.0, dtype=torch.float64)
-    advantage, targets = vtrace(
-        log_ratio=torch.randn(10, 2, generator=torch.Generator().manual_seed(0)).double(),
-        reward=torch.ones_like(value),
-        value=value,
-        terminated=never(10, 2),
-        truncated=truncated,
-        final_value=torch.where(truncated, value, torch.nan),
-        bootstrap=value[0],
-        gamma=0.99,
-    )
-    torch.testing.assert_close(advantage, torch.zeros_like(value), atol=1e-9, rtol=0)
-    torch.testing.assert_close(targets, value)
+    given = no_surprise(cut)
+    log_ratio = torch.randn(10, 2, generator=torch.Generator().manual_seed(0)).double()
+    advantage, targets = vtrace(**given, log_ratio=log_ratio)
+    torch.testing.assert_close(advantage, torch.zeros_like(advantage), atol=1e-9, rtol=0)
+    torch.testing.assert_close(targets, given["value"])
 
 
 def test_by_hand():
     """S000-27: two steps and a death between two lives, ratios 1/2 and 3."""
-    advantage, targets = vtrace(
-        log_ratio=column(0.5, 3, 0.5, 3).log(),
-        reward=column(1, 2, 3, 4),
-        value=column(10, 20, 30, 40),
-        terminated=column(0, 1, 0, 0).bool(),
-        truncated=never(4),
-        final_value=torch.full((4, 1), torch.nan, dtype=torch.float64),
-        bootstrap=torch.tensor([50.0], dtype=torch.float64),
-        gamma=0.5,
-    )
+    advantage, targets = vtrace(**two_lives(), log_ratio=column(0.5, 3, 0.5, 3).log())
     # vs: 2; 10 + 1/2 (1 + 10 - 10 + 1/2 (2 - 20)); 4 + 25; 30 + 1/2 (3 + 20 - 30 + 1/2 (29 - 40))
     torch.testing.assert_close(targets, column(6, 2, 23.75, 29))
     torch.testing.assert_close(

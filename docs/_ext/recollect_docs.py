@@ -103,7 +103,7 @@ GROUPS = {
     ),
     "correction": ("rho/", "c/"),
     "critic": ("explained_variance", "value_scale"),
-    "speed": ("speed/", "compiled_graphs", "encoder_bits"),
+    "speed": ("speed/", "compiled_graphs", "encoder_bits", "start_seconds"),
 }
 """Beginnings of the names of metrics by the heading that they stand under; the rest is under "rollout"."""
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from typing import SupportsFloat
 
 import torch
 from torch import Tensor
 
-from recollect import spaces, tree
-from recollect.envs.batched import BatchedEnv, Resumable, Split
+from recollect import devices, spaces, tree
+from recollect.chooser import Chooser
+from recollect.cuts import Listed, Slotted, look, places
+from recollect.envs.batched import BatchedEnv, Capturable, Resumable, Split, Telling
 from recollect.errors import StateError
-from recollect.policy.policy import Policy
-from recollect.rollout import Finals, Rollout
+from recollect.graphs import Graphs
+from recollect.policy.policy import Acted, Policy
+from recollect.rollout import Rollout
 from recollect.types import State, Tree
 
 
@@ -33,6 +37,8 @@ class Actor:
         seed: int,
         index: int = 0,
         buffers: Sequence[Rollout] = (),
+        graphs: Graphs | None = None,
+        keeps_finals: bool = True,
     ):
         """Reset the env and allocate a rollout, which every ``collect`` fills anew.
 
@@ -44,21 +50,48 @@ class Actor:
             seed: of the env and of the sampling of actions.
             index: which actor this is.
             buffers: the rollouts to fill in place of an own one; ``collect`` is told which.
+            graphs: records acting, on a GPU; None: nobody does.
+            keeps_finals: whether ``Rollout.finals`` is wanted, which on a GPU makes the host wait. (The
+                values are always there.)
         """
         self.env, self.policy, self.index = env, policy, index
         self.rows = env.num_envs * env.agents
         self.generator = torch.Generator(env.device).manual_seed(seed)
-        self.obs: Tree = env.reset(seed)
+        self.obs: Tree = tree.clone(env.reset(seed))
         self.first = torch.ones(self.rows, dtype=torch.bool, device=env.device)
         self.state: State = policy.initial_state(self.rows)
         self.sequence = 0
-        self.seconds = {"env": 0.0, "act": 0.0}
+        self.seconds: dict[str, SupportsFloat] = {"env": 0.0, "act": 0.0}
         self.info: dict[str, float] = {}
         """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``."""
         self.in_env_since: float | None = None
         """Since when the env has been busy with a step, by ``time.monotonic``; None: it is not."""
         own = buffers or [allocate(policy, self.rows, rollout, tuple(state_steps), index, env.device)]
-        self._buffers = [(buffer, _Views(buffer)) for buffer in own]
+        self._is_unread = isinstance(env, Capturable) and devices.waits(env.device)
+        self._keeps_finals = keeps_finals or not self._is_unread
+        self._cuts = self._make_cuts(rollout)
+        graphs = graphs or Graphs(env.device, is_on=False)
+        self._choose = self._chooser(graphs)
+        self._buffers = [_Buffer(self, one, graphs) for one in own]
+
+    def _make_cuts(self, steps: int) -> Listed | Slotted:
+        env = self.env
+        if self._is_unread and isinstance(env, Capturable):
+            return Slotted(self.policy, places(env, steps), self.obs, self.state, self.first)
+        if isinstance(env, Telling):
+            return Listed(self.policy, lambda step: env.cut_rows())
+        return Listed(self.policy, look)
+
+    def _chooser(self, graphs: Graphs) -> Callable[[Tree, State, Tensor], tuple[Acted, State]]:
+        """How actions are chosen: by the policy, or by a graph of it where the env is not part of one."""
+        if self._is_unread or not graphs.is_on:
+            return lambda obs, state, first: self.policy.act(obs, state, first, self.generator)
+        return Chooser(self.policy, self.obs, self.state, self.first, self.generator, graphs)
+
+    def close(self) -> None:
+        """Give up what was recorded, now: another actor's recording must not meet the end of this one's."""
+        self._buffers = []
+        del self._choose
 
     def snapshot(self) -> dict[str, Tensor] | None:
         """All that decides the next rollouts, between two of them; None if the env cannot tell its part."""
@@ -90,12 +123,12 @@ class Actor:
                 f"the saved memories have leaves {given}, this actor's {want}: were they saved with another "
                 "core or another num_envs?"
             )
-        self.state = tree.from_named(self.state, found, "state")
-        self.first = found["first"]
+        tree.copy_(self.state, tree.from_named(self.state, found, "state"))
+        self.first.copy_(found["first"])
         self.generator.set_state(snapshot["rng"])
         self.sequence = int(snapshot["sequence"])
         env = {name.removeprefix("env:"): leaf for name, leaf in found.items() if name.startswith("env:")}
-        self.obs = tree.clone(self.env.restore(env))
+        tree.copy_(self.obs, self.env.restore(env))
 
     def collect(self, version: int = 0, buffer: int = 0) -> Rollout:
         """Record T steps. The rollout's tensors are filled anew by the next call with that buffer."""
@@ -104,18 +137,36 @@ class Actor:
     @torch.no_grad()
     def collecting(self, version: int = 0, buffer: int = 0) -> Generator[None, None, Rollout]:
         """``collect`` in pieces: it pauses where the env steps on its own (``Split``)."""
-        (out, views), policy, env = self._buffers[buffer], self.policy, self.env
+        chosen = self._buffers[buffer]
+        out = chosen.rollout
+        if self._is_unread:
+            watch = devices.Stopwatch(self.env.device)
+            infos = chosen.play_all()
+            self.seconds = {"act": watch.stopped()}
+        else:
+            infos = yield from self._play(out, chosen.views)
+        out.finals = self._cuts.finals() if self._keeps_finals else None
+        out.version, out.sequence = version, self.sequence
+        self.sequence += 1
+        self.info = _mean_info(infos)
+        return out
+
+    def _play(self, out: Rollout, views: _Views) -> Generator[None, None, list[dict[str, Tensor]]]:
+        """Fill a rollout, and go on from its end. Returns the means of what the env reported, by step."""
+        policy, env = self.policy, self.env
         obs, first, state = self.obs, self.first, self.state
         split = env if isinstance(env, Split) else None
         stored = {step: slot for slot, step in enumerate(out.state_steps)}
-        acted_steps, finals, infos = [], [], []
+        acted_steps: list[Acted] = []
+        infos: list[dict[str, Tensor]] = []
+        self._cuts.begin()
         env_seconds, started = 0.0, time.monotonic()
         for t in range(out.steps):
             tree.copy_(views.obs[t], obs)
             views.first[t].copy_(first)
             if t in stored:
                 tree.copy_(tree.index(out.states, stored[t]), state)
-            acted, state = policy.act(obs, state, first, self.generator)
+            acted, state = self._choose(obs, state, first)
             env_action = policy.to_env(acted.action)
             before = self.in_env_since = time.monotonic()
             if split is None:
@@ -133,8 +184,7 @@ class Actor:
             views.terminated[t].copy_(step.terminated)
             views.truncated[t].copy_(step.truncated)
             views.valid[t].copy_(step.valid)
-            if step.truncated.any() and (cut := step.truncated & ~step.terminated).any():
-                finals.append(self._final(t, cut, step.final_obs, state))
+            self._cuts.add(t, step, state)
             if step.info:
                 infos.append({name: value.float().mean() for name, value in step.info.items()})
             obs, first = step.obs, step.first
@@ -144,22 +194,31 @@ class Actor:
         for name, record in out.record.items():
             torch.stack([getattr(acted, name) for acted in acted_steps], out=record)
         out.bootstrap.copy_(policy.value(obs, state, first))
-        out.finals = _record_finals(out, finals)
-        out.version, out.sequence = version, self.sequence
-        # The env owns its tensors only until its next step, and a user may step it in between.
-        self.obs, self.first, self.state = tree.clone(obs), first.clone(), state
-        self.sequence += 1
-        self.info = _mean_info(infos)
+        self._cuts.write(out)
+        # Into memory of its own, which stays where it is: the env owns its tensors only until its next
+        # step, a user may step it in between, and a CUDA graph knows tensors by where they are.
+        tree.copy_(self.obs, obs)
+        self.first.copy_(first)
+        tree.copy_(self.state, state)
         self.seconds = {"env": env_seconds, "act": time.monotonic() - started - env_seconds}
-        return out
+        return infos
 
-    def _final(self, t: int, cut: Tensor, final_obs: Tree, state: State):
-        """V before the reset: the final observation with the state *after* step t, no reset applied."""
-        rows = cut.nonzero().squeeze(1)
-        obs = tree.index(final_obs, rows)
-        inside = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        value = self.policy.value(obs, tree.index(state, rows), inside)
-        return torch.full_like(rows, t), rows, tree.clone(obs), value
+
+class _Buffer:
+    """A rollout to fill, its views, and the graph that fills it."""
+
+    def __init__(self, actor: Actor, rollout: Rollout, graphs: Graphs):
+        self.rollout, self.views = rollout, _Views(rollout)
+
+        def play_all() -> list[dict[str, Tensor]]:
+            playing = actor._play(self.rollout, self.views)
+            while True:
+                try:
+                    next(playing)
+                except StopIteration as end:
+                    return end.value
+
+        self.play_all = graphs.captured(play_all, "acting", actor.policy, [actor.generator])
 
 
 def together(running: Sequence[Generator[None, None, Rollout]]) -> list[Rollout]:
@@ -244,14 +303,3 @@ def _mean_info(infos: list[dict[str, Tensor]]) -> dict[str, float]:
         f"info/{name}": float(torch.stack([info[name] for info in infos if name in info]).mean())
         for name in sorted(names)
     }
-
-
-def _record_finals(out: Rollout, finals: list) -> Finals | None:
-    """Write the values at truncations into the rollout; keep the observations for recomputing them."""
-    out.final_value.zero_()
-    if not finals:
-        return None
-    times, rows, obs, values = zip(*finals)
-    time_index, row_index = torch.cat(times), torch.cat(rows)
-    out.final_value[time_index, row_index] = torch.cat(values)
-    return Finals(time_index, row_index, tree.cat(obs))

@@ -155,6 +155,7 @@ class Agent:
             if resumed is not None and self.run is not None:
                 self.run.rewind(resumed.steps)
                 self.history = self.run.history()
+                trainer.crew.recall(self.history.last)
                 self._seconds = 0.0 if resumed.trainer is None else resumed.trainer.numbers["seconds"]
                 opening = f"goes on at step {resumed.steps:,}, {trainer.how_restored}\n{opening}"
             training = Training(

@@ -66,7 +66,7 @@ class TrainConfig:
     """Processes for each actor that step its env slots, for slow envs; 0: it steps them itself."""
     env_timeout: float | None = 60.0
     """Seconds after which an env in another process that does not answer is given up and its actor
-    started anew; None: never."""
+    started anew; None: never, once the actor has started."""
     learners: int = 1
     """Data-parallel learners: each holds its share of the rows, and all make the same step."""
     ray_address: str | None = None
@@ -107,6 +107,9 @@ class TrainConfig:
     compile: bool = False
     """Compile encoder, acting step and critic with torch.compile, which takes a minute or two at the start
     and a C++ compiler. docs/tuning.md says what we saw of it."""
+    graphs: bool = True
+    """On a GPU, launch acting and every optimiser step as one CUDA graph, recorded at the start. What cannot
+    be recorded is said, and runs as it is."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """The network: a config, or the name of one for token sets, such as "fast"."""
     algo: AlgoConfig = field(default_factory=PPOConfig)

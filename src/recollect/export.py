@@ -87,9 +87,9 @@ def export_agent(
         raise ConfigError(f"format is {format!r}: choose {' or '.join(SUFFIXES)}")
     if format == "onnx":
         _need("onnx", "onnxscript", *(["onnxruntime"] if check else []))
-        if agent.policy.config.precision != "fp32":
+        if agent.policy.precision == "bf16":
             raise ConfigError(
-                f"this agent acts in {agent.policy.config.precision}, which ONNX Runtime does not know on a "
+                f"this agent acts in {agent.policy.precision}, which ONNX Runtime does not know on a "
                 "CPU: export it with format='torch' (--format torch)"
             )
     out = Path(out)

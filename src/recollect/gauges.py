@@ -6,12 +6,13 @@ Everything is computed as tensors on the device and read in one go, once an iter
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
-from recollect import tree
+from recollect import devices, tree
 from recollect.errors import AlignmentError, DivergedError, EnvError
 from recollect.policy.policy import Policy
 from recollect.ranks import ALONE, Ranks
@@ -30,24 +31,54 @@ def read(metrics: dict[str, Tensor]) -> dict[str, float]:
 def describe(rollout: Rollout, advantage: Tensor, returns: Tensor, ranks: Ranks = ALONE) -> dict[str, Tensor]:
     """Mean, spread and range of reward, value, advantage and return over the valid steps of all ranks.
 
-    ``advantage`` and ``returns`` are [T, B]. Explained variance is 1 - Var[R - V] / Var[R].
+    ``advantage`` and ``returns`` are [T, B]. Explained variance is 1 - Var[R - V] / Var[R]. Where the device
+    would have to be waited for, the number of valid steps comes along as ``valid``, to be checked when the
+    metrics are read (``check_valid``).
     """
     value = rollout.record["value"]
     named = {"reward": rollout.reward, "value": value, "advantage": advantage, "return": returns}
     valid, *numbers = ranks.gather(rollout.valid, *named.values())
+    if devices.waits(valid):
+        return _describe_where(valid, dict(zip(named, numbers)))
     samples = torch.stack([x[valid] for x in numbers])  # [4, N]
     if samples.shape[1] == 0:
-        raise EnvError("a whole rollout without one valid step: every row was a filler or a dead agent")
+        check_valid({"valid": 0.0})
     std, mean = torch.std_mean(samples, dim=1, correction=0)
     low, high = samples.aminmax(dim=1)
-    metrics = {}
-    for i, name in enumerate(named):
-        metrics |= {f"{name}/mean": mean[i], f"{name}/std": std[i]}
-        metrics |= {f"{name}/min": low[i], f"{name}/max": high[i]}
+    metrics = _named_rows({"mean": mean, "std": std, "min": low, "max": high}, list(named))
     variance = samples[3].var(correction=0)
     residual = (samples[3] - samples[1]).var(correction=0)
     metrics["explained_variance"] = torch.where(variance > 0, 1 - residual / variance, torch.nan)
     return metrics
+
+
+def _describe_where(valid: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same of all steps ``valid`` [T, B] of ``named`` [T, B] each, by selection; sums in float64."""
+    residual = named["return"] - named["value"]
+    samples = torch.stack([*named.values(), residual]).flatten(1)  # [5, T * B]
+    invalid, count = ~valid.flatten(), valid.sum()
+    number = count.clamp(min=1)
+    mean = samples.masked_fill(invalid, 0).sum(1, dtype=torch.float64) / number
+    centred = (samples - mean.unsqueeze(1)).masked_fill_(invalid, 0)
+    variance = centred.square_().sum(1) / number
+    low = samples.masked_fill(invalid, torch.inf).amin(1)
+    high = samples.masked_fill(invalid, -torch.inf).amax(1)
+    metrics = _named_rows({"mean": mean, "std": variance.sqrt(), "min": low, "max": high}, list(named))
+    # Equal returns have no variance, whatever the rounding of their mean says.
+    explained = 1 - variance[4] / variance[3]
+    metrics["explained_variance"] = torch.where(high[3] > low[3], explained, torch.nan)
+    return metrics | {"valid": count}
+
+
+def _named_rows(kinds: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
+    """``NAME/KIND`` for each of ``names``, the i-th of every kind."""
+    return {f"{name}/{kind}": values[i] for i, name in enumerate(names) for kind, values in kinds.items()}
+
+
+def check_valid(metrics: dict[str, float]) -> None:
+    """Raise if ``valid``, the number of valid steps, is there and is 0."""
+    if metrics.get("valid", 1.0) == 0:
+        raise EnvError("a whole rollout without one valid step: every row was a filler or a dead agent")
 
 
 def state_norms(rollout: Rollout, ranks: Ranks = ALONE) -> dict[str, Tensor]:
@@ -61,17 +92,15 @@ def state_norms(rollout: Rollout, ranks: Ranks = ALONE) -> dict[str, Tensor]:
         return {}
     lived = _lived(rollout)
     norm = torch.stack([_squares(leaf) for leaf in leaves]).sum(0).sqrt().masked_fill(~lived, 0)  # [S, B]
-    steps = torch.tensor(rollout.state_steps, device=norm.device)
     resets = rollout.first.long().cumsum(0)
     # The raw state at step s belongs to the episode of step s - 1: the two are of one episode if
     # nothing opened in steps s_k .. s_(k+1) - 1.
-    before = torch.where(steps > 0, steps - 1, 0)
-    opened = resets[steps[1:] - 1] - torch.where(steps[:-1, None] > 0, resets[before[:-1]], 0)
+    opened = torch.stack([resets[s - 1] if s else torch.zeros_like(resets[0]) for s in rollout.state_steps])
     together = torch.zeros_like(lived)  # with the stored state before it
-    together[1:] = (opened == 0) & lived[1:] & lived[:-1]
+    together[1:] = (opened[1:] == opened[:-1]) & lived[1:] & lived[:-1]
     norm, lived, together = ranks.gather(norm, lived, together)
     metrics = {"state/norm": norm.sum() / lived.sum().clamp(min=1), "state/norm_max": norm.max()}
-    growth = (norm[1:] - norm[:-1]) / (steps[1:] - steps[:-1]).unsqueeze(1)
+    growth = (norm[1:] - norm[:-1]) / _gaps(rollout.state_steps, norm.device).unsqueeze(1)
     count = together.sum()
     total = growth.masked_fill(~together[1:], 0).sum()
     metrics["state/drift"] = torch.where(count > 0, total / count, torch.nan)
@@ -166,27 +195,34 @@ def without_deviation(stats: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value for name, value in stats.items() if not name.startswith(DEVIATION)}
 
 
+Masked = tuple[str, Tensor, Tensor]
+"""The name of a leaf [T, B, ...], the leaf, and where [T, B] it is learned from."""
+
+
+@torch.no_grad()
+def rollout_is_finite(rollout: Rollout) -> Tensor:
+    """Bool, on the rollout's device: whether ``check_finite_rollout`` would find nothing. Reads nothing."""
+    leaves = [*_from_env(rollout), *_final_obs(rollout), *_from_policy(rollout)]
+    fine = [(_sizes(leaf) < torch.inf) | ~where for _, leaf, where in leaves if leaf.is_floating_point()]
+    return torch.stack([one.all() for one in fine]).all()
+
+
 def check_finite_rollout(rollout: Rollout) -> None:
     """Raise if something of a rollout that is learned from is NaN or Inf, and say which and where.
 
     What an env made is an EnvError. What the policy made of finite observations is a DivergedError;
     it must not reach the statistics of the returns, which the critic's weights are rescaled by.
     """
-    inside = rollout.valid[-1] & ~(rollout.terminated[-1] | rollout.truncated[-1])
-    needed = torch.cat([rollout.valid, inside.unsqueeze(0)])  # [T + 1, B]
-    cut = rollout.truncated & ~rollout.terminated
-    for name, leaf in (("reward", rollout.reward), *tree.named_leaves(rollout.obs, "obs")):
-        if found := _first_bad(leaf, needed[: len(leaf)]):
+    for name, leaf, mask in _from_env(rollout):
+        if found := _first_bad(leaf, mask):
             raise EnvError(_blame_env(name, *found, rollout))
     if rollout.finals is not None:
-        for name, leaf in tree.named_leaves(rollout.finals.obs, "final_obs"):
-            if found := _first_bad(leaf.unsqueeze(0), torch.ones_like(rollout.finals.row).bool()[None]):
+        for name, leaf, mask in _final_obs(rollout):
+            if found := _first_bad(leaf, mask):
                 _, index, value = found
                 t, row = int(rollout.finals.time[index]), int(rollout.finals.row[index])
                 raise EnvError(_blame_env(name, t, row, value, rollout))
-    made = [(name, leaf, rollout.valid) for name, leaf in rollout.record.items()]
-    made += [("final_value", rollout.final_value, cut), ("bootstrap", rollout.bootstrap[None], inside[None])]
-    for name, leaf, mask in made:
+    for name, leaf, mask in _from_policy(rollout):
         if found := _first_bad(leaf, mask):
             t, row, value = found
             t = rollout.steps if name == "bootstrap" else t
@@ -195,6 +231,39 @@ def check_finite_rollout(rollout: Rollout) -> None:
                 "observations are finite: the policy has diverged. Nothing was learned from this rollout; "
                 "lower learning_rate, or scale the observations (normalise_observations=True)"
             )
+
+
+def _from_env(rollout: Rollout) -> list[Masked]:
+    needed = torch.cat([rollout.valid, _inside(rollout).unsqueeze(0)])  # [T + 1, B]
+    leaves = [("reward", rollout.reward), *tree.named_leaves(rollout.obs, "obs")]
+    return [(name, leaf, needed[: len(leaf)]) for name, leaf in leaves]
+
+
+def _final_obs(rollout: Rollout) -> list[Masked]:
+    if rollout.finals is None:
+        return []
+    always = torch.ones_like(rollout.finals.row, dtype=torch.bool).unsqueeze(0)
+    leaves = tree.named_leaves(rollout.finals.obs, "final_obs")
+    return [(name, leaf.unsqueeze(0), always) for name, leaf in leaves]
+
+
+def _from_policy(rollout: Rollout) -> list[Masked]:
+    cut = rollout.truncated & ~rollout.terminated
+    return [
+        *((name, leaf, rollout.valid) for name, leaf in rollout.record.items()),
+        ("final_value", rollout.final_value, cut),
+        ("bootstrap", rollout.bootstrap.unsqueeze(0), _inside(rollout).unsqueeze(0)),
+    ]
+
+
+def _inside(rollout: Rollout) -> Tensor:
+    """[B] bool: the rows that are in the midst of an episode after the last step."""
+    return rollout.valid[-1] & ~(rollout.terminated[-1] | rollout.truncated[-1])
+
+
+def _sizes(leaf: Tensor) -> Tensor:
+    """The largest size of the numbers of leaf [T, B, ...], as [T, B]; NaN where one is."""
+    return leaf.abs() if leaf.dim() == 2 else leaf.abs().flatten(2).amax(2)
 
 
 def _first_bad(leaf: Tensor, where: Tensor) -> tuple[int, int, float] | None:
@@ -277,3 +346,10 @@ def _lived(rollout: Rollout) -> Tensor:
 def _squares(leaf: Tensor) -> Tensor:
     """The sum of squares of a state's leaf [S, B, ...], as [S, B]."""
     return leaf.float().square().reshape(*leaf.shape[:2], -1).sum(2)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _gaps(steps: tuple[int, ...], device: torch.device) -> Tensor:
+    """[S - 1] int64: how far the steps are apart. Made once: a copy from the host is waited for."""
+    return torch.tensor(steps, device=device).diff()

@@ -28,6 +28,7 @@ OWN = "weight"
 def load_learner(learner: Learner[Any], learned: Learned) -> None:
     """Continue with the saved optimiser and random stream, if there are any."""
     learner.updates = learned.updates
+    learner.forget_graphs()
     for name, parameter in learner.named_parameters():
         state = {
             key: learned.optimizer[f"{name}:{key}"].to(parameter.device, copy=True)

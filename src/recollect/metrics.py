@@ -9,7 +9,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
+from recollect import devices
 from recollect.rollout import Rollout
 
 GLOSSARY = {
@@ -56,8 +59,10 @@ GLOSSARY = {
     "entropy_coef": "weight of the entropy bonus",
     "encoder_bits": "bits of the numbers that the encoder computes with: 16 with `precision` bf16",
     "compiled_graphs": "graphs compiled so far, with `compile`: it rises at the start and then stays",
+    "start_seconds": "seconds spent so far on compiling kernels and recording CUDA graphs (GPU)",
     "speed/total": "env steps per second, everything included",
-    "speed/env": "env steps per second if there were only the env",
+    "speed/env": "env steps per second if there were only the env; where env and policy are one CUDA graph, "
+    "it is part of the acting",
     "speed/act": "env steps per second if there were only the acting",
     "speed/learn": "env steps per second if there were only the learning",
     "speed/wait": "env steps per second if the learner only waited for rollouts (actors in other processes)",
@@ -67,12 +72,13 @@ GLOSSARY = {
     "time/learner": "share of the actors' time in which they wait for the learner",
     "queue/ready": "rollouts that were there already when the learner asked for them",
     "queue/running": "rollouts that actors were still at when the learner had all that it wanted",
-    "restarts": "actors that were started anew so far, because their process died or hung",
-    "actors/slowest": "env steps per second of the slowest actor in this update, its waiting included",
+    "restarts": "actors that were started anew so far in this run, because their process died or hung",
+    "actors/slowest": "env steps per second of the slowest actor, its waiting included; one that brought "
+    "nothing in this update counts with what it would have if it brought a rollout now",
     "actors/fastest": "env steps per second of the fastest actor",
-    "actor/N/speed": "env steps per second of actor N in this update (with up to 16 actors)",
-    "actor/N/steps": "valid env steps of actor N since its crew began: over all actors they add up to those "
-    "that were learned from",
+    "actor/N/speed": "env steps per second of actor N (with up to 16 actors)",
+    "actor/N/steps": "valid env steps of actor N in this run: over all actors they add up to those that were "
+    "learned from, but for those of a time in which the run had another runtime",
 } | {
     f"{name}/{kind}": f"{words} {what}"
     for name, what in {
@@ -108,16 +114,21 @@ class Episodes:
     """[N] sums of the raw rewards."""
     lengths: np.ndarray
     """[N] valid steps."""
+    steps: int = 0
+    """Valid steps of the rollouts that they ended in, whether or not an episode ended with them."""
 
 
 class EpisodeTracker:
-    """Cuts the stream of rollouts into episodes; keeps running sums and the last ``window``."""
+    """Cuts the stream of rollouts into episodes; keeps running sums and the last ``window``.
+
+    The running sums are where the rollouts are: from a GPU only ended episodes are brought, in one copy.
+    """
 
     def __init__(self, rows: int, window: int = 100):
         self.count = 0
         self.recent: deque[tuple[float, int]] = deque(maxlen=window)
-        self._return = np.zeros(rows)
-        self._length = np.zeros(rows, dtype=np.int64)
+        self._return = torch.zeros(rows, dtype=torch.float64)
+        self._length = torch.zeros(rows, dtype=torch.int64)
 
     def add(self, *rollouts: Rollout, restarted: Collection[int] = ()) -> Episodes:
         """The episodes that ended in these rollouts, in order of time.
@@ -125,53 +136,76 @@ class EpisodeTracker:
         Rows are numbered actor after actor, as many for each as its rollout has. ``restarted``: the actors
         whose rows have begun new episodes, so that those which ran before never end.
         """
-        parts = []
+        parts, steps = [], 0
         for rollout in rollouts:
+            self._return = self._return.to(rollout.reward.device)
+            self._length = self._length.to(rollout.reward.device)
             # Where an actor has several, the first may be of its life before.
             if rollout.actor in restarted and bool(rollout.first[0].all()):
                 self.forget_running(_rows_of(rollout))
-            parts.append(self._add(rollout))
+            *part, count = self._add_there(rollout) if devices.waits(rollout.reward) else self._add(rollout)
+            parts.append(part)
+            steps += count
         times, returns, lengths = (np.concatenate(column) for column in zip(*parts))
         order = times.argsort(kind="stable")
         returns, lengths = returns[order], lengths[order]
         self.count += len(returns)
-        self.recent.extend(zip(returns.tolist(), lengths.tolist()))
-        return Episodes(returns, lengths)
+        last = slice(-(self.recent.maxlen or 1), None)  # there may be ten thousands
+        self.recent.extend(zip(returns[last].tolist(), lengths[last].tolist()))
+        return Episodes(returns, lengths, steps)
 
-    def _add(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """When the episodes of one rollout ended, their returns and lengths; row by row."""
-        own = _rows_of(rollout)
-        valid = rollout.valid.cpu().numpy()
-        reward = np.where(valid, rollout.reward.cpu().numpy(), 0.0).astype(np.float64)
-        ended = (rollout.terminated | rollout.truncated).cpu().numpy() & valid
+    def _add(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """When the episodes of one rollout ended, their returns and lengths, row by row; its valid steps."""
+        own, valid = _rows_of(rollout), rollout.valid.numpy()
+        reward = np.where(valid, rollout.reward.numpy(), 0.0).astype(np.float64)
+        ended = (rollout.terminated | rollout.truncated).numpy() & valid
+        running, so_far = self._return.numpy(), self._length.numpy()  # written to below
         # Running totals since each row's start, with what the row brought along.
-        total = reward.cumsum(0) + self._return[own]
-        steps = valid.cumsum(0) + self._length[own]
+        total = reward.cumsum(0) + running[own]
+        steps = valid.cumsum(0) + so_far[own]
         rows, times = ended.T.nonzero()  # row by row, and in order of time within each
         returns, lengths = (
             _since_previous(total[times, rows], rows),
             _since_previous(steps[times, rows], rows),
         )
-        self._return[own], self._length[own] = total[-1], steps[-1]
-        np.subtract.at(self._return, rows + own.start, returns)
-        np.subtract.at(self._length, rows + own.start, lengths)
-        return times, returns, lengths
+        running[own], so_far[own] = total[-1], steps[-1]
+        np.subtract.at(running, rows + own.start, returns)
+        np.subtract.at(so_far, rows + own.start, lengths)
+        return times, returns, lengths, int(np.count_nonzero(valid))
+
+    def _add_there(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+        """The same, but in order of time, computed where the rollout is: only two numbers are waited for."""
+        own, valid = _rows_of(rollout), rollout.valid
+        ended = (rollout.terminated | rollout.truncated) & valid
+        reward = rollout.reward.double().masked_fill(~valid, 0)
+        step = torch.arange(len(valid), device=valid.device).unsqueeze(1)
+        last = torch.where(ended, step, -1).cummax(0).values  # [T, B]: the last end up to a step
+        before = torch.cat([torch.full_like(last[:1], -1), last])  # [T + 1, B]: before it
+        returns = _gained(reward.cumsum(0) + self._return[own], before)
+        lengths = _gained(valid.cumsum(0) + self._length[own], before)
+        self._return[own], self._length[own] = returns[-1], lengths[-1]
+        times, rows = ended.nonzero(as_tuple=True)
+        found = torch.stack([times.double(), returns[times, rows], lengths[times, rows].double()])
+        numbers = torch.cat([valid.sum().double().reshape(1), found.flatten()]).cpu()
+        ends, sums, counts = numbers[1:].view(3, -1).numpy()
+        return ends.astype(np.int64), sums, counts.astype(np.int64), int(numbers[0])
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """Count, window and running sums, as copies."""
         return {
             "count": np.array(self.count),
             "recent": np.array(self.recent, dtype=np.float64).reshape(-1, 2),
-            "return": self._return.copy(),
-            "length": self._length.copy(),
+            "return": self._return.cpu().numpy().copy(),
+            "length": self._length.cpu().numpy().copy(),
         }
 
     def restore(self, snapshot: dict[str, np.ndarray]) -> None:
         """Go on from what ``snapshot`` returned; running sums of another number of rows are dropped."""
         self.count = int(snapshot["count"])
         self.recent.extend((float(total), int(length)) for total, length in snapshot["recent"])
-        if snapshot["return"].shape == self._return.shape:
-            self._return, self._length = snapshot["return"].copy(), snapshot["length"].copy()
+        if snapshot["return"].shape == tuple(self._return.shape):
+            self._return = torch.from_numpy(snapshot["return"].copy())
+            self._length = torch.from_numpy(snapshot["length"].copy())
 
     def forget_running(self, rows: slice) -> None:
         """Drop the episodes of these rows that have not ended: their env starts anew."""
@@ -200,15 +234,27 @@ def _since_previous(total: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return gained
 
 
+def _gained(running: Tensor, before: Tensor) -> Tensor:
+    """[T + 1, B]: what running [T, B] gained since the step ``before`` [T + 1, B], or since the start if -1.
+
+    The last row is what was gained at the end of the rollout.
+    """
+    now = torch.cat([running, running[-1:]])
+    return now - running.gather(0, before.clamp(min=0)).masked_fill(before < 0, 0)
+
+
 class History:
     """The metrics of the run so far, at most ``limit`` rows: when full, every other one is dropped."""
 
     def __init__(self, limit: int = 2000):
         self.rows: list[dict[str, float]] = []
+        self.last: dict[str, float] = {}
+        """The newest row, kept or not."""
         self._limit, self._every, self._seen = limit, 1, 0
 
     def add(self, row: dict[str, float]) -> None:
         """Keep the row if it is one of each ``every``-th."""
+        self.last = row
         if self._seen % self._every == 0:
             self.rows.append(row)
         self._seen += 1

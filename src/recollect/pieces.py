@@ -19,7 +19,7 @@ from heapq import heappop, heappush
 import torch
 from torch import Tensor
 
-from recollect import tree
+from recollect import devices, tree
 from recollect.rollout import Chunks, Rollout
 from recollect.types import State, Tree
 
@@ -93,7 +93,7 @@ class Pieces:
 
     def _gather(self, source: Tensor, is_padding: Tensor, length: int, state: State) -> Chunks:
         """Columns of the steps ``source`` [L * C], zeros where ``is_padding`` [L * C]."""
-        is_full = not is_padding.any()
+        is_full = not devices.waits(is_padding) and not is_padding.any()
 
         def columns(value: Tree) -> Tree:
             taken = tree.map(lambda leaf: leaf.index_select(0, source), value)
@@ -132,7 +132,7 @@ def make_pieces(rollout: Rollout, data: dict[str, Tensor]) -> Pieces:
     """
     T, B = rollout.steps, rollout.rows
     invalid = ~rollout.valid
-    is_clean = not invalid.any()
+    is_clean = not devices.waits(invalid) and not invalid.any()
 
     def flat(value: Tree) -> Tree:
         value = tree.map(lambda leaf: leaf[:T], value)
@@ -140,7 +140,8 @@ def make_pieces(rollout: Rollout, data: dict[str, Tensor]) -> Pieces:
         return tree.map(lambda leaf: leaf.flatten(0, 1), value)  # [T, B, ..] -> [T * B, ..]
 
     state = rollout.state_at(0)
-    begin, sizes, counts = _spans(rollout.first[:T].cpu(), rollout.valid.cpu())
+    first = rollout.first[:T].cpu()
+    begin, sizes, counts = _spans(first, rollout.valid.cpu())
     return Pieces(
         obs=flat(rollout.obs),
         first=rollout.first[:T].flatten(),
@@ -152,7 +153,7 @@ def make_pieces(rollout: Rollout, data: dict[str, Tensor]) -> Pieces:
         begin=begin,
         sizes=sizes,
         counts=counts,
-        is_carried=~rollout.first[:T].cpu().flatten()[begin],
+        is_carried=~first.flatten()[begin],
     )
 
 

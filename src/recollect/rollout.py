@@ -14,7 +14,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from recollect import spaces, tree
+from recollect import devices, spaces, tree
 from recollect.errors import ConfigError, RecollectError
 from recollect.types import State, Tree
 
@@ -29,6 +29,10 @@ class Finals:
     """[N] int64."""
     obs: Tree
     """[N, ...] what was seen after step t."""
+
+    def to(self, device: torch.device | str) -> Finals:
+        """The same on a device."""
+        return Finals(self.time.to(device), self.row.to(device), tree.to(self.obs, device))
 
 
 @dataclass(slots=True)
@@ -223,7 +227,7 @@ def make_chunks(rollout: Rollout, length: int, data: dict[str, Tensor], burn_in:
         raise ConfigError(f"chunk = {length}, but a rollout has {T} steps: choose 1 <= chunk <= rollout")
     starts = list(range(0, T, length))
     invalid = ~rollout.valid
-    is_clean = not invalid.any()
+    is_clean = not devices.waits(invalid) and not invalid.any()
 
     def clean(value: Tree) -> Tree:
         value = tree.map(lambda leaf: leaf[:T], value)
@@ -235,19 +239,19 @@ def make_chunks(rollout: Rollout, length: int, data: dict[str, Tensor], burn_in:
     def states_at(steps: list[int]) -> State:
         stacked = tree.stack([rollout.state_at(step) for step in steps])
         if not is_clean:
-            stacked = tree.zero_where(invalid[steps], stacked)
+            stacked = tree.zero_where(torch.stack([invalid[step] for step in steps]), stacked)
         return tree.map(lambda leaf: leaf.flatten(0, 1), stacked)  # [C, B, ...] -> [C * B, ...]
 
     obs = clean(rollout.obs)
     prefix = None
     if burn_in:
         begins = [max(start - burn_in, 0) for start in starts]
-        exists = torch.tensor([start > 0 for start in starts], device=invalid.device)
+        chunk = torch.arange(len(starts) * rollout.rows, device=invalid.device)  # c * B + b
         prefix = Prefix(
             obs=_windows(obs, begins, burn_in),
             first=_windows(rollout.first, begins, burn_in),
             state=states_at(begins),
-            exists=exists.repeat_interleave(rollout.rows),
+            exists=chunk >= rollout.rows,
         )
     return Chunks(
         obs=cut(obs),

@@ -15,13 +15,15 @@ from typing import Any
 
 import torch
 
-from recollect import tree, workers
+from recollect import devices, tree, workers
 from recollect.actors import join
 from recollect.algos.catalog import make_learner
 from recollect.algos.learner import Learner
 from recollect.config import TrainConfig
+from recollect.cores.kernels import fused
 from recollect.envs.batched import BatchedEnv
 from recollect.errors import AlignmentError, ConfigError
+from recollect.graphs import Graphs
 from recollect.learner_state import learner_tensors, load_learner
 from recollect.metrics import Episodes, EpisodeTracker
 from recollect.policy.policy import Policy
@@ -53,15 +55,19 @@ class Trainer:
     def __init__(self, crew: Crew, policy: Policy, config: TrainConfig):
         config.algo.check(policy, crew.rows)
         self.crew, self.policy, self.config = crew, policy, config
+        policy.acts_elsewhere = config.runtime != "inline"
         if config.compile:
             policy.compile_parts()
         self.learner = make_learner(policy, config.algo, seed=stream(config.seed, 2))
+        self.learner.graphs = Graphs(self.learner.device, config.graphs and not config.compile)
         self._updater: Learner[Any] | LearnerGroup = self.learner
         if config.learners > 1:
             self._updater = LearnerGroup(self.learner, config, crew.rows, make=crew.make_peer, host=crew.host)
         self.threads = learner_threads(config)
         self.episodes = EpisodeTracker(crew.rows, config.target_episodes)
         self.steps = self.start = self.end = 0
+        lacks = fused.why_not(self.learner.device)
+        self._notes = [] if lacks is None else [lacks]
         self._joined: Rollout | None = None
         self._past: dict[int, dict[str, torch.Tensor]] = {}
         self.is_exact = True
@@ -99,25 +105,29 @@ class Trainer:
         rollouts = batch.rollouts
         whole = join(rollouts, is_mixed=self.config.mode == "async", into=self._joined)
         self._joined = whole if len(rollouts) > 1 else None
-        collected = time.perf_counter()
+        learning = devices.Stopwatch(self.learner.device)
         progress = (self.steps - self.start) / max(1, self.end - self.start)
         lags = self._lags(rollouts)
         with workers.intra_op_threads(self.threads if self.config.parallel == "operations" else 1):
             checked = self._check_late(rollouts)
             metrics = self._updater.update(whole, progress, lag=max(lags)) | checked
         self.crew.publish(self.learner.updates)
-        ended = time.perf_counter()
-        count = int(whole.valid.sum())
-        self.steps += count
+        learning.stopped()
         episodes = self.episodes.add(*rollouts, restarted=batch.restarted)
-        seconds = {**batch.seconds, "learn": ended - collected, "total": ended - started}
+        count = episodes.steps
+        self.steps += count
+        seconds = {name: float(value) for name, value in batch.seconds.items()}
+        seconds |= {"learn": float(learning), "total": time.perf_counter() - started}
         metrics |= {"steps": float(self.steps), "updates": float(self.learner.updates)}
         metrics |= {"lag": sum(lags) / len(lags), "lag/max": float(max(lags))}
         metrics |= self.episodes.metrics() | batch.info | batch.metrics
         if self.config.compile:
             metrics["compiled_graphs"] = float(self.policy.compiled_graphs)
         metrics |= {f"speed/{name}": count / max(value, 1e-9) for name, value in seconds.items()}
-        return Iteration(metrics, episodes, batch.notes)
+        if self.learner.graphs.is_on:
+            metrics["start_seconds"] = metrics.get("start_seconds", 0.0) + self.learner.graphs.seconds
+        notes, self._notes = self._notes, []
+        return Iteration(metrics, episodes, [*notes, *batch.notes, *self.learner.graphs.taken_notes()])
 
     def _lags(self, rollouts: Sequence[Rollout]) -> list[int]:
         """How many updates ago the weights of each were the newest."""
@@ -198,6 +208,7 @@ class Trainer:
     def close(self) -> None:
         """End all that runs for it: envs, actors, other learners."""
         self.dismiss()
+        self.learner.forget_graphs()
         self.crew.close()
 
     def _state(self) -> TrainerState:

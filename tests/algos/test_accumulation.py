@@ -54,7 +54,7 @@ def one_backward(dtype: torch.dtype, accumulate: int, **settings: Any) -> tuple[
     nudge(ppo)
     ppo.optimizer.zero_grad(set_to_none=True)
     order = torch.randperm(sequences.count, generator=torch.Generator().manual_seed(3))
-    stats = ppo._backward(sequences, order, 0.1)
+    stats = ppo.backward(sequences, order, 0.1)
     return gradients(ppo), stats
 
 
@@ -146,7 +146,7 @@ def test_parts_take_less_memory():
         data, _ = ppo._targets(rollout := actor.collect())
         sequences = ppo._sequences(rollout, data)
         with Peak() as peak:
-            ppo._backward(sequences, torch.arange(sequences.count), 0.1)
+            ppo.backward(sequences, torch.arange(sequences.count), 0.1)
         peaks.append(peak.most)
     assert peaks[1] < 0.5 * peaks[0]
 

@@ -20,8 +20,8 @@ from tests.algos.ppo_setup import gradients, learner, nudge
 from tests.algos.test_accumulation import double
 from tests.cores.cases import CASES
 from tests.helpers import ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
-from tests.test_resume import SMALL, assert_equal, rows, twice
-from tests.test_resume import weights as agent_weights
+from tests.resumed import SMALL, assert_equal, rows, twice
+from tests.resumed import weights as agent_weights
 
 
 def prepared(env: Any, core: Any, dtype: torch.dtype = torch.float64, **settings: Any) -> tuple[PPO, Chunks]:

@@ -21,8 +21,8 @@ from recollect.rollout import Chunks, Rollout, make_chunks, minibatches, shares
 from tests.algos.ppo_setup import gradients, learner, nudge, same, weights
 from tests.algos.test_accumulation import double
 from tests.helpers import GYM_WORLDS, ArenaWorld, ScriptedEnv, TensorWorld, as_rows, few, keep
-from tests.test_resume import SMALL, assert_equal, rows, twice
-from tests.test_resume import weights as agent_weights
+from tests.resumed import SMALL, assert_equal, rows, twice
+from tests.resumed import weights as agent_weights
 from tests.test_rollout import sentinels
 
 CORES = [

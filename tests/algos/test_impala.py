@@ -24,8 +24,8 @@ from tests.algos.ppo_setup import gradients, nudge, same, weights
 from tests.algos.ppo_setup import learner as any_learner
 from tests.helpers import ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
 from tests.reference import returns as reference
-from tests.test_resume import SMALL, assert_equal, rows, twice
-from tests.test_resume import weights as agent_weights
+from tests.resumed import SMALL, assert_equal, rows, twice
+from tests.resumed import weights as agent_weights
 
 learner = functools.partial(any_learner, algo="impala")
 CORES = ["gru", rc.LSTMConfig(hidden=12), "none"]
@@ -205,7 +205,7 @@ def test_parts_of_a_minibatch_add_up():
         nudge(impala)
         rollout, data, _ = impala._prepare(rollout, 1)
         sequences = impala._sequences(rollout, data)
-        impala._backward(sequences, torch.arange(sequences.count), 0.01)
+        impala.backward(sequences, torch.arange(sequences.count), 0.01)
         found.append(gradients(impala))
     for name, grad in found[0].items():
         torch.testing.assert_close(found[1][name], grad, atol=1e-12, rtol=1e-9)

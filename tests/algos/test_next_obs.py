@@ -183,7 +183,7 @@ def test_parts_of_a_minibatch_add_up(batching):
         ppo, rollout = predicting(ArenaWorld(2), accumulate=accumulate, minibatches=1, batching=batching)
         data, _ = ppo._targets(rollout)
         sequences = ppo._sequences(rollout, data)
-        stats = ppo._backward(sequences, torch.arange(sequences.count), 0.01)
+        stats = ppo.backward(sequences, torch.arange(sequences.count), 0.01)
         found.append([stats["loss/next_obs"], *(p.grad for p in ppo._parameters)])
         total = sequences.total(torch.arange(sequences.count), KNOWN)
         assert int(total) == int(data[KNOWN].sum())
@@ -199,7 +199,7 @@ def test_its_gradient_teaches_the_memory(recompute):
     data, _ = ppo._targets(rollout)
     data["advantage"] = torch.zeros_like(data["advantage"])
     sequences = ppo._sequences(rollout, data)
-    ppo._backward(sequences, torch.arange(sequences.count), 0.0)
+    ppo.backward(sequences, torch.arange(sequences.count), 0.0)
     sizes = {n: 0.0 if p.grad is None else float(p.grad.abs().sum()) for n, p in ppo.named_parameters()}
     assert all(sizes[n] > 0 for n in sizes if n.startswith(("encoder", "core", "next_obs"))), sizes
     assert all(sizes[n] == 0 for n in sizes if n.startswith(("head", "critic")))

@@ -58,7 +58,7 @@ def test_padding_is_no_experience(poison):
         ppo, actor = learner(rollout=21, entropy=0.1)
         rollout = until(keep(actor.collect()), 20)
         if not padded:  # a 21st step of every row that is no experience, whatever it holds
-            longer = keep(actor._buffers[0][0])
+            longer = keep(actor._buffers[0].rollout)
             for field in (
                 "obs",
                 "first",

@@ -17,8 +17,8 @@ from recollect.runs import Run
 from recollect.storage import Learned
 from tests.algos.ppo_setup import gradients, learner, nudge, run, same, weights
 from tests.helpers import keep, make_policy
-from tests.test_resume import SMALL, Stop, assert_equal, rows, twice
-from tests.test_resume import weights as agent_weights
+from tests.resumed import SMALL, Stop, assert_equal, rows, twice
+from tests.resumed import weights as agent_weights
 
 ON: dict[str, Any] = {"weight_clip": 1.0, "l2_init": 1e-3}
 QUICK: dict[str, Any] = SMALL | {"epochs": 2, "minibatches": 2}
@@ -127,7 +127,7 @@ def test_l2_is_part_of_the_gradient():
         nudge(ppo)
         ppo.optimizer.zero_grad(set_to_none=True)
         sequences = ppo._sequences(rollout, data)
-        stats = ppo._backward(sequences, torch.arange(sequences.count), 0.1)
+        stats = ppo.backward(sequences, torch.arange(sequences.count), 0.1)
         found.append((gradients(ppo), stats))
     (plain, _), (pulled, stats), (parts, _) = found
     distance = 0.0

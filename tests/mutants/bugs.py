@@ -18,7 +18,9 @@ NORMALISER = (
 )
 STOPPED = [
     Mutant(
-        "observation statistics move between acting and learning", proofs.run, ((PPO, "update", *NORMALISER),)
+        "observation statistics move between acting and learning",
+        proofs.run,
+        ((PPO, "_update", *NORMALISER),),
     ),
     Mutant(
         "recorded values are not moved with the first statistics",

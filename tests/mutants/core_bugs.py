@@ -73,7 +73,7 @@ OPTIONS = [
     Mutant(
         "a part of a minibatch is divided by its own count",
         proofs.parts,
-        ((PPO, "_backward", "entropy_coef, count, known)", "entropy_coef, batch.valid.sum(), known)"),),
+        ((PPO, "backward", "entropy_coef, count, known)", "entropy_coef, batch.valid.sum(), known)"),),
         known="Hugging Face transformers before #34191",
     ),
     Mutant(

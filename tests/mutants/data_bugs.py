@@ -38,7 +38,7 @@ LAYOUT = [
     Mutant(
         "the live observation is the env's own",
         proofs.lent_env,
-        (collect("tree.clone(obs), first.clone()", "obs, first.clone()"),),
+        (collect("tree.copy_(self.obs, obs)", "self.obs = obs"),),
     ),
     Mutant(
         "the remainder of the rollout is dropped",
@@ -155,9 +155,9 @@ LOSSES = [
                 Policy,
                 "unroll",
                 UNROLL,
-                "steps = []\n        for x_t, first_t in zip(x, first):\n"
-                "            y, state = self.core.step(x_t, tree.clone(state), first_t)\n"
-                "            steps.append(y)\n        y = torch.stack(steps)",
+                "steps = []\n            for x_t, first_t in zip(x, first):\n"
+                "                y, state = self.core.step(x_t, tree.clone(state), first_t)\n"
+                "                steps.append(y)\n            y = torch.stack(steps)",
             ),
         ),
         known="asked about in sb3-contrib #53",

@@ -8,7 +8,7 @@ from recollect.policy.policy import Policy
 from tests.mutants.mutant import Edit
 
 UNROLL = "y, state = self.core.unroll(x, state, first)"
-ACT = "acted, state = policy.act(obs, state, first, self.generator)"
+ACT = "acted, state = self._choose(obs, state, first)"
 
 
 def unroll(first: str) -> Edit:
@@ -17,7 +17,7 @@ def unroll(first: str) -> Edit:
 
 
 def collect(old: str, new: str) -> Edit:
-    return (Actor, "collecting", old, new)
+    return (Actor, "_play", old, new)
 
 
 def chunks(old: str, new: str) -> Edit:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from recollect import refresh, tree
-from recollect.actor import Actor
 from recollect.algos.ppo import PPO
 from recollect.cores.base import Core
 from recollect.cores.kernels import segments
+from recollect.cuts import Listed
 from recollect.policy.policy import Policy
 from tests.mutants import proofs
 from tests.mutants.edits import ACT, chunks, collect, gae, next_value, unroll
@@ -15,7 +15,8 @@ from tests.mutants.mutant import Mutant
 STORE = "tree.copy_(tree.index(out.states, stored[t]), state)"
 NEXT = "obs, first = step.obs, step.first"
 STATES = "rollout.state_at(step) for step in steps"
-FINAL = "self._final(t, cut, step.final_obs, state)"
+FINAL = "self._cuts.add(t, step, state)"
+INSTEAD = 'self._cuts.add(t, __import__("dataclasses").replace(step, final_obs={}), state)'
 
 RESETS = [
     Mutant(
@@ -28,10 +29,7 @@ RESETS = [
         "actor and learner both reset one step late",
         proofs.counters,
         (
-            collect(
-                "acted_steps, finals, infos = [], [], []",
-                "acted_steps, finals, infos, late = [], [], [], first & False",
-            ),
+            collect("self._cuts.begin()", "late = first & False\n    self._cuts.begin()"),
             collect(NEXT, "obs, first, late = step.obs, late, step.first"),
         ),
     ),
@@ -110,6 +108,7 @@ STARTS = [
         (
             (Policy, "act", "@torch.no_grad()", "@torch.enable_grad()"),
             (Policy, "act", "log_prob, value), state", "log_prob.detach(), value.detach()), state"),
+            collect("tree.copy_(self.state, state)", "self.state = state"),
         ),
         known="the usual cause of memory that grows with steps",
     ),
@@ -149,25 +148,25 @@ BOOTSTRAPS = [
     Mutant(
         "V of the reset observation at a truncation",
         proofs.counters,
-        (collect(FINAL, "self._final(t, cut, step.obs, state)"),),
+        (collect(FINAL, INSTEAD.format("step.obs")),),
     ),
     Mutant(
         "V of the observation before the action at a truncation",
         proofs.counters,
-        (collect(FINAL, "self._final(t, cut, views.obs[t], state)"),),
+        (collect(FINAL, INSTEAD.format("views.obs[t]")),),
         known="EmbodiChain #612",
     ),
     Mutant(
         "V(final) with the reset state",
         proofs.counters,
-        ((Actor, "_final", "inside = torch.zeros", "inside = torch.ones"),),
+        ((Listed, "add", "inside = torch.zeros", "inside = torch.ones"),),
     ),
     Mutant(
         "V(final) with the state before the step",
         proofs.counters,
         (
             collect(ACT, f"before_step = state\n        {ACT}"),
-            collect(FINAL, "self._final(t, cut, step.final_obs, before_step)"),
+            collect(FINAL, "self._cuts.add(t, step, before_step)"),
         ),
     ),
     Mutant(

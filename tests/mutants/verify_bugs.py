@@ -106,7 +106,7 @@ FOUND_BY: list[tuple[str, Mutant]] = [
         ),
     ),
     # Training
-    ("updates", planted("the optimiser never steps", (PPO, "_epoch", "self.optimizer.step()", "pass"))),
+    ("updates", planted("the optimiser never steps", (PPO, "step", "optimizer.step()", "pass"))),
     ("updates", BY_NAME["values move with their statistics"]),
     (
         "same seed",
@@ -122,7 +122,7 @@ FOUND_BY: list[tuple[str, Mutant]] = [
         "parameters",
         planted(
             "the core is detached",
-            (Policy, "unroll", UNROLL, f"{UNROLL}\n        y = y.detach()"),
+            (Policy, "unroll", UNROLL, f"{UNROLL}\n            y = y.detach()"),
         ),
     ),
     (
@@ -139,7 +139,7 @@ FOUND_BY: list[tuple[str, Mutant]] = [
                 Policy,
                 "unroll",
                 UNROLL,
-                f"{UNROLL}\n        y = y + (y.mean(1, keepdim=True) - y.mean(1, keepdim=True).detach())",
+                f"{UNROLL}\n            y = y + (y.mean(1, keepdim=True) - y.mean(1, keepdim=True).detach())",
             ),
         ),
     ),

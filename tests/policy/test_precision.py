@@ -222,7 +222,7 @@ def test_the_probe_survives_what_it_finds(monkeypatch, script, words):
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(ConfigError, match="precision = 'fp16': choose fp32 or bf16"):
+    with pytest.raises(ConfigError, match="precision = 'fp16': choose auto, fp32, tf32 or bf16"):
         rc.PolicyConfig(precision="fp16")  # pyright: ignore[reportArgumentType]
 
 

@@ -38,7 +38,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from recollect import gauges
+from recollect import devices, gauges
 from recollect.algos.learner import Data, Learner, Stats, squared_error
 from recollect.algos.learner_config import LearnerConfig, require
 from recollect.algos.recompute import evaluate
@@ -79,12 +79,17 @@ class ImpalaConfig(LearnerConfig):
             f"c_clip = {self.c_clip} is above rho_clip = {self.rho_clip}: V-trace needs it at most that",
         )
 
+    @property
+    def needs_finals(self) -> bool:
+        """Always: the rollout is replayed as a whole."""
+        return True
+
 
 def loss(
     policy: Policy,
     batch: Chunks,
     config: ImpalaConfig,
-    entropy_coef: float,
+    entropy_coef: float | Tensor,
     count: Tensor,
     features: list[Tensor] | None = None,
 ) -> tuple[Tensor, Stats]:
@@ -162,14 +167,19 @@ class Impala(Learner[ImpalaConfig]):
         """How far pi is from mu over the valid steps of all ranks, as V-trace sees it."""
         config = self.config
         log_ratio, valid = self.ranks.gather(fresh.log_prob - rollout.record["log_prob"], rollout.valid)
-        ratio = log_ratio[valid].exp()
-        return {
-            "rho/mean": ratio.clamp(max=config.rho_clip).mean(),
-            "rho/clipped": (ratio > config.rho_clip + ROUNDING).float().mean(),
-            "c/clipped": (ratio > config.c_clip + ROUNDING).float().mean(),
+        if devices.waits(valid):  # by selection, which reads nothing
+            ratio, count = log_ratio.masked_fill(~valid, -torch.inf).exp(), valid.sum().clamp(min=1)
+        else:
+            ratio = log_ratio[valid].exp()
+            count = ratio.numel()
+        found = {
+            "rho/mean": ratio.clamp(max=config.rho_clip),
+            "rho/clipped": (ratio > config.rho_clip + ROUNDING).float(),
+            "c/clipped": (ratio > config.c_clip + ROUNDING).float(),
         }
+        return {name: x.sum() / count for name, x in found.items()}
 
     def _objective(
-        self, batch: Chunks, entropy_coef: float, count: Tensor, features: list[Tensor] | None = None
+        self, batch: Chunks, entropy_coef: float | Tensor, count: Tensor, features: list[Tensor] | None = None
     ) -> tuple[Tensor, Stats]:
         return loss(self.policy, batch, self.config, entropy_coef, count, features)

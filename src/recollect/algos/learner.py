@@ -21,10 +21,12 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor, nn
 
-from recollect import gauges, tree
+from recollect import devices, gauges, tree
 from recollect.algos import next_obs, recompute
 from recollect.algos.learner_config import LearnerConfig
 from recollect.algos.regularise import Origin
+from recollect.algos.unread import UnreadSteps
+from recollect.graphs import Graphs
 from recollect.pieces import Pieces, make_pieces
 from recollect.policy.policy import Policy
 from recollect.ranks import ALONE, Group, Ranks, add_up, check_equal
@@ -39,6 +41,9 @@ Data = dict[str, Tensor]
 Sequences = Chunks | Pieces | SharedSequences
 Config = TypeVar("Config", bound=LearnerConfig)
 
+_FINITE, _STALE = "finite", "stale/"
+"""Names of what is read together with the metrics and is none."""
+
 
 class Learner(ABC, Generic[Config]):
     """``update`` turns a rollout into better weights. An algorithm brings its targets and its loss."""
@@ -48,10 +53,16 @@ class Learner(ABC, Generic[Config]):
         self.predictor = next_obs.NextObs(policy, seed) if config.next_obs_coef > 0 else None
         """What predicts the next observation, if the config asks for that. No part of the policy."""
         groups = parameter_groups(policy, config, self.predictor)
-        self.optimizer = torch.optim.Adam(groups, eps=1e-5, fused=True)
         # A list: to walk the modules costs more than to clip.
         self._parameters = [parameter for _, parameter in self.named_parameters()]
-        self.generator = torch.Generator(self._parameters[0].device).manual_seed(seed)
+        self.device = self._parameters[0].device
+        if devices.waits(self.device):  # a CUDA graph knows tensors, not Python's numbers
+            groups = [group | {"lr": torch.tensor(group["lr"], device=self.device)} for group in groups]
+        self.optimizer = torch.optim.Adam(groups, eps=1e-5, fused=True, capturable=self.device.type == "cuda")
+        self.graphs = Graphs(self.device, is_on=False)
+        """Records optimiser steps; set by whoever wants that."""
+        self.generator = torch.Generator(self.device).manual_seed(seed)
+        self._learning_rate = config.learning_rate
         self.updates = 0
         self.ranks: Ranks = ALONE
         """The learners that share the rows of a batch, this one among them."""
@@ -59,6 +70,8 @@ class Learner(ABC, Generic[Config]):
         """The weights that the training began with, once it has begun, if the config needs them."""
         self.is_checked = False
         """Whether a whole rollout was reproduced since this learner was made."""
+        self._unread: UnreadSteps | None = None
+        """Makes the optimiser steps where to look at numbers would mean to wait."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All that is learned: the policy's, and those of the predictor as ``next_obs.NAME``."""
@@ -79,7 +92,7 @@ class Learner(ABC, Generic[Config]):
 
     @abstractmethod
     def _objective(
-        self, batch: Chunks, entropy_coef: float, count: Tensor, features: list[Tensor] | None = None
+        self, batch: Chunks, entropy_coef: float | Tensor, count: Tensor, features: list[Tensor] | None = None
     ) -> tuple[Tensor, Stats]:
         """The loss of a batch whose sums are divided by ``count``, and what is worth knowing of it.
 
@@ -95,8 +108,18 @@ class Learner(ABC, Generic[Config]):
             lag: updates since the weights that acted, the most of any row. A rollout that lags is not
                 checked here, because the present weights do not reproduce it: see ``check``.
         """
-        config, policy = self.config, self.policy
-        gauges.check_finite_rollout(rollout)
+        with self.policy.computing():
+            return self._update(rollout, progress, lag)
+
+    def _update(self, rollout: Rollout, progress: float, lag: int) -> dict[str, float]:
+        config, policy, given = self.config, self.policy, rollout
+        unread = self._steps_unread()
+        is_finite = torch.ones((), dtype=torch.bool, device=self.device)
+        if unread is None:
+            gauges.check_finite_rollout(rollout)
+        else:  # as if no step of it were valid, so that no statistic moves
+            is_finite = gauges.rollout_is_finite(rollout)
+            rollout = replace(rollout, valid=rollout.valid & is_finite)
         if config.is_anchored and self.origin is None:
             self.origin = Origin(policy)
         entropy_coef = self._schedule(progress)
@@ -105,16 +128,24 @@ class Learner(ABC, Generic[Config]):
         if lag == 0 and not self.is_checked:
             # Everything, before the first step of all. Later updates look at their first minibatch, a
             # random sample that the loss recomputes anyway.
+            if unread is not None and not is_finite:
+                gauges.check_finite_rollout(given)
             deviation = self._deviation(sequences.whole(), policy)
             self._check_deviation(metrics | gauges.largest(deviation, self.ranks))
             self.is_checked = True
         steps: list[Stats] = []
         stale: list[Tensor] = []
+        if unread is not None:
+            unread.begin(metrics, is_finite, entropy_coef, self._limit if lag == 0 else None)
         for epoch in range(config.epochs):
             if epoch > 0 and (config.refresh_states or config.recompute_advantages):
                 rollout, data = self._refresh(rollout, data)
                 sequences = self._sequences(rollout, data)
-            finished = self._epoch(sequences, entropy_coef, steps, metrics if lag == 0 else None)
+            if unread is not None and isinstance(sequences, Chunks):
+                unread.epoch(sequences)
+                finished = True
+            else:
+                finished = self._epoch(sequences, entropy_coef, steps, metrics if lag == 0 else None)
             if self._is_gauged:
                 stale.append(gauges.staleness(policy, rollout, ranks=self.ranks))
             if not finished:
@@ -123,14 +154,27 @@ class Learner(ABC, Generic[Config]):
             # Only now: the statistics are frozen for a rollout and its update.
             seen = tree.map(lambda leaf: leaf[: rollout.steps], rollout.obs)
             policy.obs_norm.update(seen, rollout.valid, self.ranks)
-        if lag > 0:  # what the loss found is how far the weights moved on, not how true the rollout is
-            steps = [gauges.without_deviation(stats) for stats in steps]
-        metrics |= gauges.summarise(steps, stale, config.max_grad_norm)
         metrics |= gauges.state_norms(rollout, self.ranks)
         if self.origin is not None:
             metrics["weights/distance"] = self.origin.squared_distance().sqrt()
-        numbers = gauges.read(metrics)
-        numbers["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        if unread is None:
+            numbers = {}
+        else:
+            known = {f"{_STALE}{i}": value for i, value in enumerate(stale)}
+            numbers, steps = unread.read(metrics | known | {_FINITE: is_finite})
+            metrics, stale = {}, [torch.tensor(numbers.pop(name)) for name in known]
+            if not numbers.pop(_FINITE):
+                gauges.check_finite_rollout(given)
+            gauges.check_valid(numbers)
+            if lag == 0:
+                gauges.check_deviation(numbers | gauges.read(steps[0]), self._limit, self.updates)
+        if lag > 0:  # what the loss found is how far the weights moved on, not how true the rollout is
+            steps = [gauges.without_deviation(stats) for stats in steps]
+        metrics |= gauges.summarise(steps, stale, config.max_grad_norm)
+        numbers |= gauges.read(metrics)
+        gauges.check_valid(numbers)
+        numbers.pop("valid", None)
+        numbers["learning_rate"] = self._learning_rate
         numbers["entropy_coef"] = entropy_coef
         numbers["sequences"] = float(sequences.count)
         numbers["encoder_bits"] = float(policy.encoder_bits)
@@ -138,6 +182,27 @@ class Learner(ABC, Generic[Config]):
         check_equal(self.ranks, [*self._parameters, *policy.buffers()], self.updates)
         self.updates += 1
         return numbers
+
+    def _steps_unread(self) -> UnreadSteps | None:
+        """Who makes the optimiser steps where to look at numbers would mean to wait; None elsewhere.
+
+        Pieces of episodes have as many shapes as there are episodes, and several learners wait for each
+        other anyway: both are looked at.
+        """
+        if (
+            not devices.waits(self.device)
+            or self.config.batching == "episodes"
+            or isinstance(self.ranks, Group)
+        ):
+            return None
+        if self._unread is None:
+            self._unread = UnreadSteps(self)
+        return self._unread
+
+    def forget_graphs(self) -> None:
+        """Whatever was recorded of the optimiser steps is void, as the optimiser's tensors are others now."""
+        if self._unread is not None:
+            self._unread.forget()
 
     def _epoch(
         self, sequences: Sequences, entropy_coef: float, steps: list[Stats], metrics: Stats | None
@@ -149,38 +214,59 @@ class Learner(ABC, Generic[Config]):
         config = self.config
         for which in minibatches(sequences.count, config.minibatches, self.generator, sequences.sizes):
             self.optimizer.zero_grad(set_to_none=True)
-            stats = self._backward(sequences, which, entropy_coef)
+            stats = self.backward(sequences, which, entropy_coef)
             if not steps and metrics is not None:
                 self._check_deviation(metrics | stats)
             steps.append(stats)
             if config.target_kl is not None and stats["kl"] > config.target_kl:
                 return False
-            grads = [p.grad for p in self._parameters if p.grad is not None]
-            norm = torch.linalg.vector_norm(torch.cat([grad.flatten() for grad in grads]))
-            stats["grad_norm"] = norm
+            norm = stats["grad_norm"] = self.grad_norm()
             if not torch.isfinite(norm):  # before clipping, which would spread the NaN
                 return False
-            scale = (config.max_grad_norm / (norm + 1e-6)).clamp(max=1)
-            for grad in grads:
-                grad.mul_(scale)
-            self.optimizer.step()
+            self.step(norm)
             if config.weight_clip is not None and self.origin is not None:
                 stats["weights/clipped"] = self.origin.clip_(config.weight_clip)
         return True
 
-    def _backward(self, sequences: Sequences, which: Tensor, entropy_coef: float) -> Stats:
+    def grad_norm(self) -> Tensor:
+        """The norm of the gradient of all that is learned."""
+        grads = [p.grad for p in self._parameters if p.grad is not None]
+        return torch.linalg.vector_norm(torch.cat([grad.flatten() for grad in grads]))
+
+    def step(self, norm: Tensor, skip: Tensor | None = None) -> None:
+        """One step of the optimiser, with the gradient, of that norm, clipped.
+
+        ``skip``: 1 on the device if it is to change nothing. Then Adam's kernel clips, too: it divides by
+        ``grad_scale``.
+        """
+        limit, optimizer = self.config.max_grad_norm, self.optimizer
+        if skip is None:
+            scale = (limit / (norm + 1e-6)).clamp(max=1)
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
+        optimizer.grad_scale = None if skip is None else ((norm + 1e-6) / limit).clamp(min=1)  # pyright: ignore
+        optimizer.found_inf = skip  # pyright: ignore
+        optimizer.step()
+
+    def backward(self, sequences: Sequences, which: Tensor | None, entropy_coef: float | Tensor) -> Stats:
         """Add the gradient of the minibatch ``which`` to that of the parameters; what is known of all of it.
+
+        ``which``: numbers of sequences; None: all of ``sequences``, which then are chunks.
 
         Part after part, so that the activations of one part at a time are alive. Every part is divided by
         the valid steps of the whole minibatch, on all ranks: then their sum is its mean.
         """
         config = self.config
+        is_all = which is None and config.accumulate == 1
+        if which is None:
+            which = torch.arange(sequences.count, device=self.device)
         count = sequences.valid_steps(which).clamp(min=1)
         known = None if self.predictor is None else sequences.total(which, next_obs.KNOWN).clamp(min=1)
         parts: list[Stats] = []
         pieces = 0
         for part in shares(which, config.accumulate, sequences.sizes):
-            batch = self._burn_in(sequences.take(part))
+            batch = self._burn_in(sequences.whole() if is_all else sequences.take(part))
             total, stats = self._loss(batch, entropy_coef, count, known)
             total.backward()
             parts.append(stats | {"unrolled": torch.full_like(stats["kl"], batch.valid.numel())})
@@ -198,7 +284,7 @@ class Learner(ABC, Generic[Config]):
         return stats
 
     def _loss(
-        self, batch: Chunks, entropy_coef: float, count: Tensor, known: Tensor | None
+        self, batch: Chunks, entropy_coef: float | Tensor, count: Tensor, known: Tensor | None
     ) -> tuple[Tensor, Stats]:
         """The algorithm's loss, and that of the next observations: the minibatch has ``known`` of them."""
         if self.predictor is None or known is None:
@@ -220,9 +306,13 @@ class Learner(ABC, Generic[Config]):
         return gauges.read(found)
 
     def _check_deviation(self, metrics: Stats) -> None:
+        gauges.check_deviation(gauges.read(metrics), self._limit, self.updates)
+
+    @property
+    def _limit(self) -> float:
+        """How far what is recomputed may be from what was recorded."""
         policy = self.policy
-        limit = tolerance(self.config.tolerance, policy.config.precision, policy.core.rounding)
-        gauges.check_deviation(gauges.read(metrics), limit, self.updates)
+        return tolerance(self.config.tolerance, policy.precision, policy.core.rounding)
 
     @torch.no_grad()
     def _deviation(self, chunks: Chunks, policy: Policy) -> Stats:
@@ -237,7 +327,7 @@ class Learner(ABC, Generic[Config]):
         metrics = gauges.describe(rollout, advantage, returns, self.ranks)
         if policy.value_norm is not None:
             valid, targets = self.ranks.gather(rollout.valid, returns)
-            scale, shift = policy.value_norm.update(targets[valid], policy.critic)
+            scale, shift = policy.value_norm.update(targets, policy.critic, valid)
             value = value * scale + shift
             metrics["value_scale"] = policy.value_norm.std.clone()
         data = self._data(rollout, advantage, returns) | {"value": value}
@@ -307,7 +397,12 @@ class Learner(ABC, Generic[Config]):
             config.learning_rate_end, config.learning_rate_schedule, progress, config.learning_rate_warmup
         )
         for group in self.optimizer.param_groups:
-            group["lr"] = group["base_lr"] * rate
+            now = group["base_lr"] * rate
+            if isinstance(group["lr"], Tensor):
+                group["lr"].fill_(now)
+            else:
+                group["lr"] = now
+        self._learning_rate = self.optimizer.param_groups[0]["base_lr"] * rate
         return config.entropy * scheduled(
             config.entropy_end, config.entropy_schedule, progress, config.entropy_warmup
         )

@@ -177,6 +177,11 @@ class LearnerConfig:
         """Whether the weights that the training began with matter to it."""
         return self.weight_clip is not None or self.l2_init > 0
 
+    @property
+    def needs_finals(self) -> bool:
+        """Whether what was seen before the resets of truncated episodes is evaluated again."""
+        return self.refresh_states or self.recompute_advantages
+
     def sequences(self, rows: int) -> int:
         """How many chunks a rollout of ``rows`` rows has; of episodes, how many at least."""
         return rows * -(-self.rollout // self.chunk_length)

@@ -36,7 +36,7 @@ def loss(
     policy: Policy,
     batch: Chunks,
     config: PPOConfig,
-    entropy_coef: float,
+    entropy_coef: float | Tensor,
     count: Tensor,
     features: list[Tensor] | None = None,
 ) -> tuple[Tensor, Stats]:
@@ -97,6 +97,6 @@ class PPO(Learner[PPOConfig]):
         )
 
     def _objective(
-        self, batch: Chunks, entropy_coef: float, count: Tensor, features: list[Tensor] | None = None
+        self, batch: Chunks, entropy_coef: float | Tensor, count: Tensor, features: list[Tensor] | None = None
     ) -> tuple[Tensor, Stats]:
         return loss(self.policy, batch, self.config, entropy_coef, count, features)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from recollect.display import words
 from recollect.display.crew import SMOOTHED, Crew
-from recollect.tolerances import tolerance
+from recollect.tolerances import on_device, tolerance
 
 if TYPE_CHECKING:
     from recollect.evaluate import Evaluation
@@ -170,7 +170,8 @@ class State:
         """Whether the learner sees what the actor saw: deviation, staleness, lag."""
         config, metrics = self.training.config, self.metrics
         rounding = getattr(getattr(self.training.agent.policy, "core", None), "rounding", 1.0)
-        limit = tolerance(config.algo.tolerance, config.policy.precision, rounding) / 10
+        precision = on_device(config.policy.precision, config.device)
+        limit = tolerance(config.algo.tolerance, precision, rounding) / 10
         log_prob, value = (self.compared.get(f"deviation/{name}") for name in ("log_prob", "value"))
         # As in the check that stops a run, values are compared in units of their size.
         sizes = [abs(self.compared.get(name, 0.0)) for name in ("value/max", "value/min", "value_scale")]

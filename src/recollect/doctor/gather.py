@@ -118,6 +118,7 @@ def _software(places: Places) -> Software:
         python=platform.python_version(),
         torch=_tolerant(lambda: _torch().__version__, None),
         cuda=_tolerant(lambda: _torch().version.cuda, None),
+        triton=_version("triton"),
         numpy=_version("numpy"),
         gymnasium=_version("gymnasium"),
         system=_tolerant(platform.platform, "unknown"),

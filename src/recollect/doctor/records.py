@@ -17,6 +17,7 @@ class Software:
     torch: str | None
     cuda: str | None
     """The CUDA version that torch was built for; None for a CPU build."""
+    triton: str | None
     numpy: str | None
     gymnasium: str | None
     system: str

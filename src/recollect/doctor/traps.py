@@ -106,6 +106,11 @@ def _gpus(found: Diagnosis) -> Iterator[str]:
             f"there is an NVIDIA driver ({found.driver}), and torch sees no GPU: torch {build}. Install "
             "the build for your CUDA (pytorch.org), or see CUDA_VISIBLE_DEVICES"
         )
+    if found.gpus and found.software.triton is None:
+        yield (
+            "there is a GPU and no Triton, which the fast kernels of LSTM, GRU and linear recurrences are "
+            "written in: pip install triton"
+        )
 
 
 def _bf16(found: Diagnosis, environ: Mapping[str, str]) -> Iterator[str]:

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces as gym_spaces
 from torch import Tensor, nn
 
-from recollect import spaces, tree
+from recollect import devices, spaces, tree
 from recollect.errors import ConfigError
 from recollect.ranks import ALONE, Ranks
 from recollect.types import Tree
@@ -34,24 +34,35 @@ class Moments(nn.Module):
     def merge(self, x: Tensor, ranks: Ranks = ALONE) -> None:
         """Add the samples x [N, *shape], and those of all other ranks."""
         x = x.double()
-        count, mean = x.shape[0], x.mean(0) if x.shape[0] else torch.zeros_like(self.mean)
+        mean = x.mean(0) if x.shape[0] else torch.zeros_like(self.mean)
         m2 = (x - mean).square().sum(0)
+        self._add_all(torch.full_like(self.count, x.shape[0]), mean, m2, ranks)
+
+    @torch.no_grad()
+    def merge_where(self, x: Tensor, valid: Tensor, ranks: Ranks = ALONE) -> None:
+        """``merge(x[valid], ranks)``, given x [T, B, *shape] and valid [T, B], without reading ``valid``."""
+        x = x.double().flatten(0, 1)  # [T, B, ...] -> [T * B, ...]
+        invalid, count = ~valid.flatten(), valid.sum(dtype=torch.float64)
+        mean = tree.zero_where(invalid, x).sum(0) / count.clamp(min=1)
+        m2 = tree.zero_where(invalid, x - mean).square_().sum(0)
+        self._add_all(count, mean, m2, ranks)
+
+    def _add_all(self, count: Tensor, mean: Tensor, m2: Tensor, ranks: Ranks) -> None:
+        """Merge what was found here, and on all other ranks."""
         if ranks.size == 1:
             self._add(count, mean, m2)
             return
-        sent = torch.cat([mean.new_tensor([count]), mean.flatten(), m2.flatten()])
-        for found in ranks.each(sent):
+        for found in ranks.each(torch.cat([count.reshape(1), mean.flatten(), m2.flatten()])):
             means, squares = found[1:].chunk(2)
-            self._add(int(found[0]), means.view_as(mean), squares.view_as(m2))
+            self._add(found[0], means.view_as(mean), squares.view_as(m2))
 
-    def _add(self, count: int, mean: Tensor, m2: Tensor) -> None:
-        """Merge the count, mean and squared deviations of some samples."""
-        if count == 0:
-            return
+    def _add(self, count: Tensor, mean: Tensor, m2: Tensor) -> None:
+        """Merge the count, mean and squared deviations of some samples; none of them change nothing."""
         total = self.count + count
+        divisor = total.clamp(min=1)
         shift = mean - self.mean
-        self.m2 += m2 + shift.square() * (self.count * count / total)
-        self.mean += shift * (count / total)
+        self.m2 += m2 + shift.square() * (self.count * count / divisor)
+        self.mean += shift * (count / divisor)
         self.count.copy_(total)
 
     @property
@@ -98,11 +109,11 @@ class ObservationNorm(nn.Module):
 
     def forward(self, obs: Tree) -> Tree:
         """Normalise obs [..., *shape], leaf by leaf."""
-        if self.is_one_path:
-            return self._map(obs, "")
+        if self.is_one_path or any(devices.waits(scaling.count) for scaling in self._all()[:1]):
+            return self._map(obs, "", True)
         if self._has_seen is None:
             self._has_seen = any(bool(scaling.count > 0) for scaling in self._all())
-        return self._map(obs, "") if self._has_seen else obs
+        return self._map(obs, "", False) if self._has_seen else obs
 
     @torch.no_grad()
     def update(self, obs: Tree, valid: Tensor, ranks: Ranks = ALONE) -> None:
@@ -110,24 +121,28 @@ class ObservationNorm(nn.Module):
         for name, leaf in tree.named_leaves(obs):
             if _key(name) in self.scalings:
                 scaling: Scaling = self.scalings[_key(name)]  # pyright: ignore[reportAssignmentType]
-                scaling.merge(leaf[valid], ranks)
+                if devices.waits(valid):
+                    scaling.merge_where(leaf, valid, ranks)
+                else:
+                    scaling.merge(leaf[valid], ranks)
                 scaling.publish()
         self._has_seen = None
 
     def _all(self) -> list[Scaling]:
         return list(self.scalings.values())  # pyright: ignore[reportReturnType]
 
-    def _map(self, obs: Tree, name: str) -> Tree:
+    def _map(self, obs: Tree, name: str, one_path: bool) -> Tree:
         if isinstance(obs, dict):
-            return {k: self._map(v, f"{name}.{k}" if name else str(k)) for k, v in obs.items()}
+            return {k: self._map(v, f"{name}.{k}" if name else str(k), one_path) for k, v in obs.items()}
         if isinstance(obs, tuple):
-            return tuple(self._map(v, f"{name}.{i}" if name else str(i)) for i, v in enumerate(obs))
+            parts = enumerate(obs)
+            return tuple(self._map(v, f"{name}.{i}" if name else str(i), one_path) for i, v in parts)
         key = _key(name)
         if key not in self.scalings:
             return obs
         scaling: Scaling = self.scalings[key]  # pyright: ignore[reportAssignmentType]
         scaled = (obs - scaling.offset) * scaling.scale
-        if self.is_one_path:  # before there are statistics the scale is 1, and there is no limit
+        if one_path:  # before there are statistics the scale is 1, and there is no limit
             limit = torch.where(scaling.count > 0, self.clip, torch.inf).to(scaled.dtype)
             return scaled.clamp(-limit, limit)
         return scaled.clamp_(-self.clip, self.clip)
@@ -165,25 +180,26 @@ class PopArt(nn.Module):
         return torch.addcmul(self.mean, value, self.std)
 
     @torch.no_grad()
-    def update(self, returns: Tensor, head: nn.Linear) -> tuple[Tensor, Tensor]:
+    def update(self, returns: Tensor, head: nn.Linear, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Move the statistics towards those of ``returns`` [N], preserving the outputs of ``head``.
 
         The mean and the mean square are averages over updates with weights that decay by
-        ``decay``, corrected for their start.
+        ``decay``, corrected for their start. Given ``valid``, shaped like ``returns``, only those count.
+        Without any nothing changes.
 
         Returns:
             (scale, shift) that turn a value recorded before into what the head says now: (1, 0),
             except for the first update, which preserves nothing.
         """
-        returns = returns.double()
-        if returns.numel() == 0:
-            return torch.ones_like(self.mean), torch.zeros_like(self.mean)
+        found, squares, is_any = _averages(returns.double(), valid)
         is_first = self.weight == 0
         weight = self.decay * self.weight + (1 - self.decay)
         rate = (1 - self.decay) / weight
-        mean = self.mean + rate * (returns.mean() - self.mean)
-        mean_square = self.mean_square + rate * (returns.square().mean() - self.mean_square)
+        mean = torch.where(is_any, self.mean + rate * (found - self.mean), self.mean)
+        moved = self.mean_square + rate * (squares - self.mean_square)
+        mean_square = torch.where(is_any, moved, self.mean_square)
         std = (mean_square - mean.square()).clamp(min=0).sqrt().clamp(min=self.min_std)
+        weight, std = torch.where(is_any, weight, self.weight), torch.where(is_any, std, self.std)
         old_mean, old_std = self.mean.clone(), self.std.clone()
         ratio = torch.where(is_first, torch.ones_like(std), old_std / std)
         offset = torch.where(is_first, torch.zeros_like(std), (old_mean - mean) / std)
@@ -196,6 +212,16 @@ class PopArt(nn.Module):
         # Recorded v = old_std * n + old_mean; the head now says std * (n * ratio + offset) + mean.
         scale = std * ratio / old_std
         return scale, mean + std * offset - scale * old_mean
+
+
+def _averages(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The means of x and of x^2 where ``valid``, or of all, and whether there are any (else anything)."""
+    if valid is not None and devices.waits(x):
+        x, count = x.masked_fill(~valid, 0), valid.sum()
+        return x.sum() / count, x.square().sum() / count, count > 0
+    x = x if valid is None else x[valid]
+    is_any = torch.full((), x.numel() > 0, dtype=torch.bool, device=x.device)
+    return x.mean(), x.square().mean(), is_any
 
 
 def _is_scaled(space: gym.Space) -> bool:

@@ -8,8 +8,9 @@ core, normalisers and heads, and the core applies ``first`` in both, so that the
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import gymnasium as gym
 import torch
@@ -25,7 +26,7 @@ from recollect.policy.encoders import make_encoder
 from recollect.policy.heads import ActionHead, HeadConfig
 from recollect.policy.masks import ACTION_MASK, check_mask_space
 from recollect.policy.normalise import ObservationNorm, PopArt
-from recollect.tolerances import TOLERANCES, Precision
+from recollect.tolerances import Precision, on_device
 from recollect.types import State, Tree
 
 
@@ -56,14 +57,15 @@ class PolicyConfig:
     """PopArt: the critic predicts in units of the returns' own spread."""
     value_decay: float = 0.99
     """How slowly the statistics of the returns forget, per update."""
-    precision: Precision = "fp32"
-    """Of acting and learning alike: "bf16" encodes observations in bfloat16, and all else in float32."""
+    precision: Precision = "auto"
+    """Of acting and learning alike: "fp32", "tf32" (products on a GPU are rounded to TF32) or "bf16" (the
+    encoder, and on a GPU the products of LSTM and GRU, in bfloat16). "auto" is tf32 on a GPU, else fp32."""
 
     def __post_init__(self) -> None:
         """Refuse a precision that there is not."""
-        if self.precision not in TOLERANCES:
-            known = " or ".join(TOLERANCES)
-            raise ConfigError(f"precision = {self.precision!r}: choose {known}")
+        if self.precision not in get_args(Precision):
+            *known, last = get_args(Precision)
+            raise ConfigError(f"precision = {self.precision!r}: choose {', '.join(known)} or {last}")
 
     def build(self, observation_space: gym.Space, action_space: gym.Space) -> Policy:
         """The policy for these spaces."""
@@ -115,6 +117,8 @@ class Policy(nn.Module):
         nn.init.zeros_(self.critic.bias)
         self.obs_norm = ObservationNorm(observation_space) if config.normalise_observations else None
         self.value_norm = PopArt(config.value_decay) if config.normalise_value else None
+        self.acts_elsewhere = False
+        """Whether copies of it on a CPU act while this one learns: then "auto" rounds as they do."""
         self._compiled: Compiled | None = None
         self._masked = False
         if isinstance(observation_space, gym.spaces.Dict) and ACTION_MASK in observation_space.spaces:
@@ -132,13 +136,22 @@ class Policy(nn.Module):
         return 1.0 if self.value_norm is None else self.value_norm.std
 
     @property
+    def precision(self) -> str:
+        """The precision that it computes in where it is now: never "auto"."""
+        return on_device(self.config.precision, "cpu" if self.acts_elsewhere else self._device.type)
+
+    def computing(self) -> AbstractContextManager:
+        """What it computes in. Its methods enter it themselves; for a backward pass the caller does."""
+        return precision.computing(self.precision, self._device)
+
+    @property
     def encoder_bits(self) -> int:
         """Bits of the numbers that the encoder computes with."""
         return 16 if self.config.precision == "bf16" else torch.finfo(self.critic.weight.dtype).bits
 
     def initial_state(self, batch: int) -> State:
         """The state before an episode's first step, as a copy of its own, for ``batch`` rows."""
-        precision.check(self.config.precision, self.critic.weight.device)  # here, as everything begins here
+        precision.check(self.config.precision, self._device)  # here, as everything begins here
         return tree.map(lambda leaf: leaf.detach().clone(), self.core.initial_state(batch))
 
     @torch.no_grad()
@@ -161,9 +174,10 @@ class Policy(nn.Module):
 
     def step(self, obs: Tree, state: State, first: Tensor) -> tuple[Distribution, Tensor, State]:
         """What ``act`` chooses from: obs [B, ...], state, first [B] -> distribution, value [B], state."""
-        y, value, state = self._parts._advance(obs, state, first)
-        with precision.exact(y):
-            return self._distribution(y, obs), value, state
+        with self.computing():
+            y, value, state = self._parts._advance(obs, state, first)
+            with precision.exact(y):
+                return self._distribution(y, obs), value, state
 
     def to_env(self, action: Tree) -> Tree:
         """What the env gets for a stored action: squashed, scaled, clipped, offset."""
@@ -177,12 +191,13 @@ class Policy(nn.Module):
         Returns the action distribution [T, B], the value [T, B] in real units, and the state after. What
         the heads see, y [T, B, D], is added to ``features`` if that is given.
         """
-        x = self._encode_sequence(obs, first)
-        with precision.exact(x):
-            y, state = self.core.unroll(x, state, first)
-            if features is not None:
-                features.append(y)
-            return self._distribution(y, obs), self._parts._value(y), state
+        with self.computing():
+            x = self._encode_sequence(obs, first)
+            with precision.exact(x):
+                y, state = self.core.unroll(x, state, first)
+                if features is not None:
+                    features.append(y)
+                return self._distribution(y, obs), self._parts._value(y), state
 
     def evaluate_actions(
         self, obs: Tree, action: Tree, state: State, first: Tensor, features: list[Tensor] | None = None
@@ -197,16 +212,18 @@ class Policy(nn.Module):
     @torch.no_grad()
     def value(self, obs: Tree, state: State, first: Tensor) -> Tensor:
         """V(obs [B, ...], state) [B] in real units. Changes no state and draws no random number."""
-        return self._parts._advance(obs, state, first)[1]
+        with self.computing():
+            return self._parts._advance(obs, state, first)[1]
 
     def unroll_with_states(
         self, obs: Tree, state: State, first: Tensor, times: Sequence[int]
     ) -> tuple[Distribution, Tensor, list[State]]:
         """``unroll`` that returns the raw input states of the steps ``times`` (ascending, 0..T)."""
-        x = self._encode_sequence(obs, first)
-        with precision.exact(x):
-            y, states = self.core.states_at(x, state, first, times)
-            return self._distribution(y, obs), self._parts._value(y), states
+        with self.computing():
+            x = self._encode_sequence(obs, first)
+            with precision.exact(x):
+                y, states = self.core.states_at(x, state, first, times)
+                return self._distribution(y, obs), self._parts._value(y), states
 
     def compile_parts(self, backend: str | None = None) -> None:
         """From now on encode, step and value by torch.compile. Copies and pickles of the policy do not."""
@@ -216,6 +233,10 @@ class Policy(nn.Module):
     def compiled_graphs(self) -> int:
         """How many graphs were compiled so far."""
         return 0 if self._compiled is None else self._compiled.graphs
+
+    @property
+    def _device(self) -> torch.device:
+        return self.critic.weight.device
 
     @property
     def _parts(self) -> Policy | Compiled:
@@ -234,7 +255,7 @@ class Policy(nn.Module):
 
     def _encode(self, obs: Tree) -> Tensor:
         """Features [N, D] of obs [N, ...]."""
-        with precision.encoding(self.config.precision, self.critic.weight.device):
+        with precision.encoding(self.config.precision, self._device):
             return precision.widen(self.encoder(obs if self.obs_norm is None else self.obs_norm(obs)))
 
     def _encode_sequence(self, obs: Tree, first: Tensor) -> Tensor:

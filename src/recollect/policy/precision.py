@@ -1,21 +1,25 @@
 """The precision that a policy computes in, the same while acting and while learning.
 
-``fp32`` is plain float32. ``bf16`` is mixed precision by autocast:
+=================================================  ========  ===============  =========================
+part                                               ``fp32``  ``tf32`` (GPU)   ``bf16``
+=================================================  ========  ===============  =========================
+encoder                                            float32   TF32 products    bfloat16 by autocast
+core                                               float32   TF32 products    float32; on a GPU products
+                                                                              in TF32, those of LSTM and
+                                                                              GRU in bfloat16
+what the core carries                              float32   float32          float32
+action head, critic                                float32   TF32 products    float32; TF32 on a GPU
+log-probs, ratios, entropy, returns, losses        float32   float32          float32
+weights, gradients, optimiser, normalisers         float32   float32          float32
+=================================================  ========  ===============  =========================
 
-=====================================================  ====================================
-part                                                   in bf16 it computes in
-=====================================================  ====================================
-encoder                                                bfloat16, weights kept in float32
-core, and all that it carries                          float32
-action head, critic                                    float32
-log-probs, ratios, entropy, returns, losses            float32
-normalisers, gradients, optimiser, checkpoints         float32 (float64 where they were)
-=====================================================  ====================================
+("float32" of a normaliser is float64 where it sums.) TF32 rounds the factors of a product to 11 bits, as
+bfloat16 does to 8, and sums in float32; on a CPU ``tf32`` is ``fp32``. ``auto`` is ``tf32`` on a GPU, which
+is what its matrix units are made for, and ``fp32`` elsewhere. bfloat16 has the range of float32: there is no
+loss scaling.
 
 The encoder is where the work of a policy with images or tokens is. A core carries its rounding errors
-over hundreds of steps, and its kernels are our own; a head is one small product whose rounding would
-go straight into the probability ratios. So these two stay exact. bfloat16 has the range of float32:
-there is no loss scaling.
+over hundreds of steps, so that its state, and all that is not a product, stays exact.
 
 The rounding of an encoder depends on the number of rows in a product, so that what the learner
 recomputes need not be what the actor recorded to 1e-5: see ``recollect.tolerances``.
@@ -27,19 +31,27 @@ import subprocess
 import sys
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
+from typing import cast
 
 import torch
 from torch import Tensor
 
+from recollect import devices
 from recollect.errors import ConfigError
-from recollect.tolerances import Precision
 
 _PLAIN: AbstractContextManager = nullcontext()
 
 
-def encoding(precision: Precision, device: torch.device) -> AbstractContextManager:
+def computing(precision: str, device: torch.device) -> AbstractContextManager:
+    """What everything runs in, forwards and backwards; ``precision`` is not "auto"."""
+    if device.type != "cuda":
+        return _PLAIN
+    return devices.rounded(cast(devices.Products, precision))
+
+
+def encoding(precision: str, device: torch.device) -> AbstractContextManager:
     """What an encoder runs in."""
-    return _PLAIN if precision == "fp32" else torch.autocast(device.type, torch.bfloat16)
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else _PLAIN
 
 
 def exact(x: Tensor) -> AbstractContextManager:
@@ -54,9 +66,9 @@ def widen(x: Tensor) -> Tensor:
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
-def check(precision: Precision, device: torch.device) -> None:
+def check(precision: str, device: torch.device) -> None:
     """Refuse bf16 on a device that computes it wrongly, slowly by emulation, or not at all."""
-    if precision == "fp32":
+    if precision != "bf16":
         return
     trouble = _trouble(device.type)
     if trouble is not None:

@@ -14,7 +14,7 @@ from recollect.cores.make import make_core
 from recollect.errors import RecollectError
 from recollect.reports.thinning import in_order, number
 from recollect.runs import Run
-from recollect.tolerances import TOLERANCES, tolerance
+from recollect.tolerances import TOLERANCES, on_device, tolerance
 
 Row = dict[str, Any]
 
@@ -68,7 +68,7 @@ class Folder:
             return {}
         if algo.get("tolerance", 0) is None:  # not set: that of the precision and the core
             network = policy if isinstance(policy, dict) else {}
-            precision = str(network.get("precision"))
+            precision = on_device(str(network.get("precision")), str(self.config.get("device")))
             if precision in TOLERANCES:
                 rounding = rounding_of(json.dumps(network.get("core")))
                 return algo | {"tolerance": tolerance(None, precision, rounding)}

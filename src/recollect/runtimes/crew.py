@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
 import numpy as np
 from torch import Tensor
@@ -21,8 +21,8 @@ class Batch:
 
     rollouts: list[Rollout]
     """In order: of the actors in lockstep, of the tickets else."""
-    seconds: dict[str, float]
-    """What collecting it took of the wall clock, by what it was spent on."""
+    seconds: Mapping[str, SupportsFloat]
+    """What collecting it took of the wall clock, by what it was spent on. To read them may mean to wait."""
     info: dict[str, float] = field(default_factory=dict)
     """Means over it of what the env reports, as ``info/NAME``."""
     metrics: dict[str, float] = field(default_factory=dict)
@@ -58,6 +58,10 @@ class Crew(Protocol):
 
     def collect(self, version: int) -> Batch:
         """The experience for update ``version``."""
+        ...
+
+    def recall(self, metrics: Mapping[str, float]) -> None:
+        """Go on counting from the last metrics of a run that is resumed."""
         ...
 
     def publish(self, version: int) -> None:

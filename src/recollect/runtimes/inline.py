@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
 from recollect import tree
 from recollect.actor import Actor, together
 from recollect.config import TrainConfig
+from recollect.devices import Total
 from recollect.envs.batched import BatchedEnv
 from recollect.errors import LostError
+from recollect.graphs import Graphs
 from recollect.policy.policy import Policy
+from recollect.runtimes import limits
 from recollect.runtimes.crew import Batch, actor_stream, mean_info, merged, parted
 from recollect.types import State
-
-ATTEMPTS = 3
-"""How often a rollout is begun anew after a worker of its env died."""
 
 
 class InlineCrew:
@@ -29,6 +29,7 @@ class InlineCrew:
         """``envs``: one for each actor."""
         self.envs, self._policy, self._config = tuple(envs), policy, config
         self.rows = sum(env.num_envs * env.agents for env in envs)
+        self._graphs = Graphs(envs[0].device, config.graphs and not config.compile)
         self.actors: list[Actor] = []
         """Empty until the next rollout begins new episodes."""
 
@@ -40,7 +41,7 @@ class InlineCrew:
     def collect(self, version: int) -> Batch:
         """One rollout of each actor; while the env of one steps elsewhere, another acts."""
         notes: list[str] = []
-        for attempt in range(ATTEMPTS):
+        for attempt in range(limits.ATTEMPTS):
             is_new = not self.actors
             try:
                 actors = self._begun(version, attempt)
@@ -49,7 +50,7 @@ class InlineCrew:
             except LostError as error:  # a worker of an env: nothing half known is learned from
                 self.restart_episodes()
                 notes.append(f"{error}; new episodes were begun")
-                if attempt == ATTEMPTS - 1:
+                if attempt == limits.ATTEMPTS - 1:
                     raise
             except BaseException:
                 self.restart_episodes()  # the env has gone on, and the actor does not know how far
@@ -59,17 +60,23 @@ class InlineCrew:
         names = actors[0].seconds
         return Batch(
             rollouts,
-            seconds={name: sum(actor.seconds[name] for actor in actors) for name in names},
+            seconds={name: Total([actor.seconds[name] for actor in actors]) for name in names},
             info=mean_info([(actor.info, actor.rows) for actor in actors]),
+            metrics={"start_seconds": self._graphs.seconds} if self._graphs.is_on else {},
             restarted=set(range(len(actors))) if is_new else set(),
-            notes=notes,
+            notes=[*notes, *self._graphs.taken_notes()],
         )
+
+    def recall(self, metrics: Mapping[str, float]) -> None:
+        """Nothing to do: nothing is counted here."""
 
     def publish(self, version: int) -> None:
         """Nothing to do: they act with the very weights that are learned."""
 
     def restart_episodes(self) -> None:
         """Begin new episodes at the next ``collect``."""
+        for actor in self.actors:
+            actor.close()
         self.actors = []
 
     def snapshot(self) -> dict[str, Tensor] | None:
@@ -90,6 +97,7 @@ class InlineCrew:
 
     def close(self) -> None:
         """Close the envs."""
+        self.restart_episodes()
         for env in self.envs:
             env.close()
 
@@ -104,6 +112,8 @@ class InlineCrew:
                     state_steps=algo.state_steps,
                     seed=actor_stream(seed, version, index, again=again),
                     index=index,
+                    graphs=self._graphs,
+                    keeps_finals=algo.needs_finals,
                 )
                 for index, env in enumerate(self.envs)
             ]

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect import spaces
+from recollect import devices, spaces
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import random
 from recollect.types import Step
@@ -79,7 +79,6 @@ class Task:
         self.max_episode_steps = max_episode_steps
         self._time_limit = time_limit
         self._limit = random.constant(max_episode_steps)
-        self._on_cpu = self.device.type == "cpu"
         like = spaces.zeros(action_space, num_envs, self.device)
         self._action_shape, self._action_dtype = like.shape, like.dtype
         self._never = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
@@ -90,6 +89,11 @@ class Task:
         self.age = torch.zeros_like(self._rows)
         self.key = torch.zeros_like(self._rows)
         self._field_names: tuple[str, ...] = ()  # known after the first reset
+
+    @property
+    def truncation_gap(self) -> int | None:
+        """The least number of steps between two truncations of the same row; None: there are none."""
+        return self.max_episode_steps if self._time_limit else None
 
     # What a task writes
 
@@ -152,7 +156,7 @@ class Task:
             truncated = (self.age >= self._limit).gt(terminated)
             ended = terminated | truncated
         final_obs = self._observe()
-        if self._on_cpu and not ended.any():  # elsewhere the question would wait for the device
+        if not devices.waits(ended) and not ended.any():
             return Step(final_obs, self._never, reward, terminated, truncated, final_obs, self._always)
         self._episode += ended
         self._renew(ended)

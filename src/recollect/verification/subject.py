@@ -19,7 +19,7 @@ from recollect.envs.named import resolve_env
 from recollect.envs.opening import is_made, open_env, slots
 from recollect.policy.policy import Policy
 from recollect.tasks import TASKS
-from recollect.tolerances import tolerance
+from recollect.tolerances import on_device, tolerance
 
 MOST_ENVS = 4
 """Env slots that are tried."""
@@ -75,7 +75,8 @@ class Subject:
     @property
     def tolerance(self) -> float:
         """How far what is recomputed may be from what was recorded."""
-        return tolerance(self.config.algo.tolerance, self.config.policy.precision)
+        config = self.config
+        return tolerance(config.algo.tolerance, on_device(config.policy.precision, config.device))
 
     def sized(self, rows: int, most_steps: int) -> Subject:
         """The same with rollouts of at most ``most_steps`` steps, for ``rows`` rows."""

@@ -1,0 +1,163 @@
+"""The optimiser steps of an update that nobody watches until it is over: for a GPU.
+
+To look at a number there means to wait until everything before it is done, and then to leave the GPU idle
+until the next work arrives. So nothing is looked at. What would end an update early (a gradient that is not
+finite, a KL above ``target_kl``, a rollout that is not reproduced) is noted on the device instead, and from
+then on every optimiser step is skipped there, inside of Adam's own kernel. The weights end up the same; the
+host finds out when it reads the metrics, once an update.
+
+Each step, from the loss to Adam, is one CUDA graph (``graphs``) over a minibatch that is copied to the same
+place every time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from recollect import gauges, tree
+from recollect.graphs import Captured
+from recollect.rollout import Chunks, minibatches
+
+if TYPE_CHECKING:
+    from recollect.algos.learner import Learner, Stats
+
+BEFORE, ENDED = "halted/before", "halted/here"
+"""Whether the update had ended before a minibatch, and whether it ended in it before the gradient counted."""
+
+
+@dataclass(slots=True)
+class _Minibatch:
+    """Where minibatches of one size are put, and what learns from them."""
+
+    batch: Chunks
+    step: Captured[Tensor]
+    names: tuple[str, ...] = ()
+    """Of the numbers that a step returns."""
+
+
+class UnreadSteps:
+    """The optimiser steps of a learner, one after another, without a look at any number."""
+
+    def __init__(self, learner: Learner[Any]):
+        self._learner = learner
+        device = learner.device
+        self._halted = torch.zeros((), device=device)
+        """1 once nothing more is to be learned from the rollout, else 0."""
+        self._entropy_coef = torch.zeros((), device=device)
+        self._limit = torch.zeros((), device=device)
+        """How far the next minibatch may deviate from what was recorded."""
+        self._scale = torch.ones((), device=device)
+        """The size of the values, in which their deviation is measured."""
+        self._minibatches: dict[int, _Minibatch] = {}
+        self._rows: list[Tensor] = []
+
+    def begin(self, metrics: Stats, is_finite: Tensor, entropy_coef: float, limit: float | None) -> None:
+        """A new update.
+
+        Args:
+            metrics: of the rollout.
+            is_finite: whether the rollout is; if not, nothing is learned from it.
+            entropy_coef: for all minibatches.
+            limit: how far the first may deviate from what was recorded; None: it is not looked at.
+        """
+        self._rows = []
+        self._halted.copy_(~is_finite | (metrics["valid"] == 0))
+        self._entropy_coef.fill_(entropy_coef)
+        self._limit.fill_(torch.inf if limit is None else limit)
+        sizes = [metrics[name].abs() for name in ("value/max", "value/min")]
+        if "value_scale" in metrics:
+            sizes.append(metrics["value_scale"])
+        self._scale.copy_(torch.stack([size.double() for size in sizes]).max().clamp(min=1))
+
+    def epoch(self, sequences: Chunks) -> None:
+        """One pass over all sequences."""
+        learner = self._learner
+        for which in minibatches(sequences.count, learner.config.minibatches, learner.generator):
+            made = self._put(sequences.take(which))
+            row = made.step()
+            self._rows.append(row.clone())  # the next step writes to the same place
+            self._limit.fill_(torch.inf)
+
+    def read(self, metrics: Stats) -> tuple[dict[str, float], list[Stats]]:
+        """The metrics as numbers, and what is known of each minibatch until the update ended, on the host.
+
+        Waits for the device, once.
+        """
+        names = next(iter(self._minibatches.values())).names
+        numbers = torch.stack([value.detach().double().reshape(()) for value in metrics.values()])
+        everything = torch.cat([numbers, *(row.double() for row in self._rows)]).cpu()
+        own, rows = everything[: len(numbers)].tolist(), everything[len(numbers) :].view(-1, len(names))
+        steps: list[Stats] = []
+        for row in rows:
+            stats = dict(zip(names, row))
+            if stats.pop(BEFORE):
+                break
+            if stats.pop(ENDED):  # it ended before the gradient was looked at
+                del stats["grad_norm"]
+            steps.append(stats)
+        return dict(zip(metrics, own)), steps
+
+    def forget(self) -> None:
+        """Whatever was recorded is void: the optimiser's tensors are others now."""
+        self._minibatches = {}
+
+    def _put(self, batch: Chunks) -> _Minibatch:
+        """Copy a minibatch to where its step finds it."""
+        size = batch.count
+        made = self._minibatches.get(size)
+        if made is not None and not _is_alike(made.batch, batch):
+            self.forget()  # all: other shapes come with other settings
+            made = None
+        if made is not None:
+            tree.copy_(_tensors(made.batch), _tensors(batch))
+            return made
+        step = self._learner.graphs.captured(self._stepper(size), "learning", self._learner.policy)
+        self._minibatches[size] = _Minibatch(batch, step)
+        return self._minibatches[size]
+
+    def _stepper(self, size: int) -> Callable[[], Tensor]:
+        """A step on the minibatch of that size."""
+
+        def step() -> Tensor:
+            made = self._minibatches[size]
+            stats = self._step(made.batch)
+            made.names = tuple(stats)
+            return torch.stack([value.detach().float().reshape(()) for value in stats.values()])
+
+        return step
+
+    def _step(self, batch: Chunks) -> Stats:
+        """One optimiser step, unless the update has ended or ends here; what is known of the minibatch."""
+        learner, config = self._learner, self._learner.config
+        learner.optimizer.zero_grad(set_to_none=True)
+        stats = learner.backward(batch, None, self._entropy_coef)
+        before = self._halted.clone()
+        log_prob, value = (stats[f"{gauges.DEVIATION}{name}"] for name in ("log_prob", "value"))
+        is_right = (log_prob <= self._limit) & (value / self._scale <= self._limit)  # NaN is not
+        ends = before.bool() | ~is_right
+        if config.target_kl is not None:
+            ends = ends | (stats["kl"] > config.target_kl)
+        norm = learner.grad_norm()
+        stats |= {"grad_norm": norm}
+        self._halted.copy_(ends | ~torch.isfinite(norm))
+        learner.step(norm, skip=self._halted)
+        if config.weight_clip is not None and learner.origin is not None:
+            stats["weights/clipped"] = learner.origin.clip_(config.weight_clip)
+        return stats | {BEFORE: before, ENDED: ends}
+
+
+def _tensors(batch: Chunks) -> tree.Tree:
+    """All of a minibatch as one tree."""
+    prefix = batch.prefix
+    parts = (batch.obs, batch.first, batch.action, batch.valid, batch.data, batch.state)
+    return parts if prefix is None else (*parts, (prefix.obs, prefix.first, prefix.state, prefix.exists))
+
+
+def _is_alike(a: Chunks, b: Chunks) -> bool:
+    """Whether one fits into the place of the other."""
+    return (a.prefix is None) == (b.prefix is None) and tree.spec(_tensors(a), 0) == tree.spec(_tensors(b), 0)
