@@ -84,10 +84,14 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def nearest(w: Tensor, products: Products) -> Tensor:
-    """Contiguous weights as a factor: for TF32 rounded to the nearest; tensor cores by themselves cut off."""
+    """Contiguous weights as a factor: for TF32 rounded to the nearest; tensor cores by themselves cut off.
+
+    NaN stays as it is: the one that GPUs make, all ones, would become 0.
+    """
     if products != "tf32":
         return w
-    return ((w.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    rounded = ((w.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    return torch.where(w.isfinite(), rounded, w)
 
 
 def rounding(x: Tensor, products: Products) -> dict[str, str]:

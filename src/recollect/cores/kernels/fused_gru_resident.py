@@ -28,7 +28,7 @@ def _square(
     return factor(block, TYPE, PRECISION, MATH)
 
 
-@triton.jit(do_not_specialize=["T", "B"])
+@triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
 def forward(
     xg,  # [T, B, 3H] = x W_ih^T
     h,  # [B, H] the state before step 0
@@ -99,7 +99,7 @@ def forward(
     tl.store(h_end + top.to(tl.int64) * H + one, state, is_here)
 
 
-@triton.jit(do_not_specialize=["T", "B"])
+@triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
 def backward(
     dy,  # [T, B, H], with HAS_DY
     dh_end,  # [B, H], with HAS_DH

@@ -16,7 +16,7 @@ import triton.language as tl
 from recollect.cores.kernels.fused_math import dot, factor, sigmoid, tanh
 
 
-@triton.jit(do_not_specialize=["T", "B"])
+@triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
 def forward(
     xg,  # [T, B, 3H] = x W_ih^T
     h,  # [B, H] the state before step 0
@@ -109,7 +109,7 @@ def forward(
         tl.debug_barrier()
 
 
-@triton.jit(do_not_specialize=["T", "B"])
+@triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
 def backward(
     dy,  # [T, B, H], with HAS_DY
     dh_end,  # [B, H], with HAS_DH

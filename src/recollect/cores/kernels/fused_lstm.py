@@ -14,7 +14,8 @@ factors of h W_hh^T             float32, by three      float16, which has    bf1
                                 TF32 products          the bits of TF32
 factors of dgates W_hh          likewise               likewise, each row    bf16
                                                        scaled to its range
-the gates that are kept         float32                float32               float16: all within 1
+the gates that are kept         float32                float16: all within   float16
+                                                       1
 what goes into gates, and its   float32                float32               bf16
 gradients
 h, c, sums                      float32                float32               float32
@@ -77,7 +78,7 @@ CHOSEN: dict[str, Blocks] = {}
 
 _FACTOR = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
 _OUTSIDE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
-_GATES = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.float16}
+_GATES = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.float16}
 _RESIDENT = {"fp32": 64, "tf32": 128, "bf16": 128}
 """Up to how many units the recurrent weights fit on the chip."""
 
@@ -153,7 +154,7 @@ class _LSTM(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         first, w_ih, w_hh, c0, *kept = ctx.saved_tensors
-        with devices.rounded(ctx.products):
+        with devices.rounded(ctx.products), torch.autocast(w_hh.device.type, enabled=False):
             needs = ctx.needs_input_grad[2:]
             return None, None, *_backward(ctx.products, first, w_ih, w_hh, c0, _Kept(*kept), gradients, needs)
 
@@ -233,7 +234,7 @@ def _backward(
     given = (_bytes(first), _or(c0, dy), kept.gates, kept.cells, d, dh, dc, dh0, dc0, T, B)
     if is_resident:
         w = w_hh.to(_FACTOR[products]).contiguous()
-        sizes = {"HP": padded(H), "STAGES": blocks.stages, "SCALED": products == "tf32"}
+        sizes = {"HP": padded(H), "STAGES": blocks.stages, "AHEAD": blocks.prefetch, "SCALED": products == "tf32"}
         _launch(resident.backward, B, blocks, dy, dh, dc, w, *given, **flags, **sizes)
     else:
         w = nearest(w_hh.to(outside).t().contiguous(), products)
@@ -253,7 +254,8 @@ def _backward(
 
 
 def _launch(kernel: Any, B: int, blocks: Blocks, *given: Any, **flags: Any) -> None:
-    kernel[-(-B // blocks.rows),](*given, BB=blocks.rows, num_warps=blocks.warps, **flags)
+    with torch.cuda.device_of(given[0]):
+        kernel[-(-B // blocks.rows),](*given, BB=blocks.rows, num_warps=blocks.warps, **flags)
 
 
 def _streamed(blocks: Blocks, H: int) -> dict[str, int]:

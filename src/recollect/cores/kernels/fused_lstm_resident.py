@@ -3,6 +3,9 @@
 A program owns BB rows and goes through all steps; rows know nothing of each other, so that programs never
 wait for each other. Weights are read once and stay in shared memory, the state stays in registers.
 
+What a step reads is asked for before: with AHEAD by ourselves, one step before, into registers; otherwise by
+the compiler, with STAGES. Of these, three hide what memory takes; with fewer we have it brought into the cache.
+
 Blocks are [units, rows]: weights stand on the left of every product, so that few rows fill tensor cores too.
 """
 
@@ -11,7 +14,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.cores.kernels.fused_math import dot, sigmoid, tanh
+from recollect.cores.kernels.fused_math import divisor, dot, held, sigmoid, soon, tanh
 
 
 @triton.jit
@@ -46,7 +49,7 @@ def _four(gates, four, inside, H: tl.constexpr):
     return i, f, g, o
 
 
-@triton.jit(do_not_specialize=["T", "B"])
+@triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
 def forward(
     xg,  # [T, B, 4H] = x W_ih^T + b
     h,  # [B, H] the state before step 0
@@ -74,12 +77,9 @@ def forward(
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """y and the state at the end; with KEEP also what ``backward`` needs.
-
-    A step's inputs are asked for one step before: with AHEAD by ourselves, into registers, otherwise by the
-    compiler, with STAGES.
-    """
-    row, unit = tl.program_id(0) * BB + tl.arange(0, BB), tl.arange(0, HP)
+    """y and the state at the end; with KEEP also what ``backward`` needs."""
+    top = tl.program_id(0) * BB
+    row, unit = top + tl.arange(0, BB), tl.arange(0, HP)
     is_row, inside = row < B, _inside(row, unit, B, H, HP)
     one = row[None, :] * H + unit[:, None]
     four = row[None, :] * (4 * H) + unit[:, None]
@@ -104,6 +104,9 @@ def forward(
     x_i, x_f, x_g, x_o = _four(xg, four, inside, H)
     for t in tl.range(0, T, num_stages=STAGES):
         at = t * step
+        if not AHEAD and STAGES < 3:
+            there = (tl.minimum(t + STAGES, T - 1) * step + top) * (4 * H)
+            soon(xg + there, tl.minimum(B - top, BB), 4 * H, 4 * HP * BB, MATH)
         next_i, next_f, next_g, next_o = x_i, x_f, x_g, x_o
         if AHEAD:
             ahead = tl.minimum(t + 1, T - 1) * step
@@ -137,7 +140,7 @@ def forward(
     tl.store(c_end + one, c_now, inside)
 
 
-@triton.jit(do_not_specialize=["T", "B"])
+@triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
 def backward(
     dy,  # [T, B, H]
     dh_end,  # [B, H]
@@ -161,10 +164,12 @@ def backward(
     STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
     SCALED: tl.constexpr,
+    AHEAD: tl.constexpr,
     MATH: tl.constexpr,
 ):
     """The steps from the last to the first. With SCALED every row is brought to the range of float16."""
-    row, unit = tl.program_id(0) * BB + tl.arange(0, BB), tl.arange(0, HP)
+    top = tl.program_id(0) * BB
+    row, unit = top + tl.arange(0, BB), tl.arange(0, HP)
     is_row, inside = row < B, _inside(row, unit, B, H, HP)
     one = row[None, :] * H + unit[:, None]
     four = row[None, :] * (4 * H) + unit[:, None]
@@ -182,14 +187,32 @@ def backward(
     h_carry = tl.load(dh_end + one, inside, 0)
     c_carry = tl.load(dc_end + one, inside, 0)
 
-    c_now = tl.load(cells + T * step * H + one, inside, 0)
-    opens = tl.load(first + (T - 1) * step + row, is_row, 0)
+    last = (T - 1) * step
+    c_now = tl.load(cells + (last + step) * H + one, inside, 0)
+    opens = tl.load(first + last + row, is_row, 0)
+    low_i, low_f, low_g, low_o = _four(gates + last * (4 * H), four, inside, H)
+    c_before = tl.load(cells + last * H + one, inside, 0)
+    dy_now = tl.load(dy + last * H + one, inside, 0)
     for back in tl.range(0, T, num_stages=STAGES):
         at = (T - 1 - back) * step
-        i, f, g, o = _four(gates + at * (4 * H), four, inside, H)
-        i, f, g, o = i.to(tl.float32), f.to(tl.float32), g.to(tl.float32), o.to(tl.float32)
-        c_before = tl.load(cells + at * H + one, inside, 0)
-        h_carry += tl.load(dy + at * H + one, inside, 0)
+        if not AHEAD:
+            if STAGES < 3:
+                there, number = tl.maximum(T - 1 - back - STAGES, 0) * step + top, tl.minimum(B - top, BB)
+                soon(gates + there * (4 * H), number, 4 * H, 4 * HP * BB, MATH)
+                soon(cells + there * H, number, H, HP * BB, MATH)
+                soon(dy + there * H, number, H, HP * BB, MATH)
+            low_i, low_f, low_g, low_o = _four(gates + at * (4 * H), four, inside, H)
+            c_before = tl.load(cells + at * H + one, inside, 0)
+            dy_now = tl.load(dy + at * H + one, inside, 0)
+        i, f, g, o = held(low_i, MATH), held(low_f, MATH), held(low_g, MATH), held(low_o, MATH)
+        c_before = held(c_before, MATH)
+        h_carry += held(dy_now, MATH)
+        c_next = c_before
+        if AHEAD:
+            ahead = tl.maximum(T - 2 - back, 0) * step
+            low_i, low_f, low_g, low_o = _four(gates + ahead * (4 * H), four, inside, H)
+            c_next = tl.load(cells + ahead * H + one, inside, 0)
+            dy_now = tl.load(dy + ahead * H + one, inside, 0)
         is_open = (opens != 0)[None, :]
         opens = tl.load(first + at - step + row, is_row & (back + 1 < T), 0)  # of the step before
         out = tanh(c_now, MATH)
@@ -207,7 +230,7 @@ def backward(
         scale = tl.full((1, BB), 1.0, tl.float32)
         if SCALED:
             most = tl.maximum(tl.maximum(tl.abs(di), tl.abs(df)), tl.maximum(tl.abs(dg), tl.abs(do)))
-            scale = tl.maximum(tl.max(most, 0), 1e-30)[None, :]
+            scale = divisor(tl.max(most, 0))[None, :]
             unscale = 1 / scale
             di, df, dg, do = di * unscale, df * unscale, dg * unscale, do * unscale
         h_carry = tl.zeros((HP, BB), tl.float32)
@@ -223,6 +246,7 @@ def backward(
         h_carry = tl.where(is_open, 0, h_carry)
         c_carry = tl.where(is_open, 0, c_carry)
         c_now = c_before
+        c_before = c_next
     tl.store(dh + one, h_carry, inside)
     tl.store(dc + one, c_carry, inside)
     if LEARNED:

@@ -26,7 +26,7 @@ def _weights(w, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl
     return block
 
 
-@triton.jit(do_not_specialize=["T", "B"])
+@triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
 def forward(
     xg,  # [T, B, 4H] = x W_ih^T + b
     h,  # [B, H] the state before step 0
@@ -135,7 +135,7 @@ def forward(
                 tl.store(begun + wide, h_next.to(begun.dtype.element_ty), inside & (t + 1 < T))
 
 
-@triton.jit(do_not_specialize=["T", "B"])
+@triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
 def backward(
     dy,  # [T, B, H]
     w,  # [H, 4H] = W_hh^T

@@ -1,5 +1,7 @@
 """What kernels in Triton compute element by element: roundings, and sigmoid and tanh in one of three ways.
 
+And what they ask of the cache (``soon``).
+
 - ``plain``: by Triton's exp; everywhere, Triton's interpreter included.
 - ``exact``: by a GPU's own instructions for powers of two and reciprocals; right to some 1e-7.
 - ``coarse``: by a GPU's own tanh, one instruction, right to 5e-4: for values that become bf16 anyway.
@@ -36,6 +38,48 @@ def dot(a, b, total, PRECISION: tl.constexpr, MATH: tl.constexpr):
     else:
         total = tl.dot(a, b, total, input_precision=PRECISION)
     return total
+
+
+@triton.jit
+def held(x, MATH: tl.constexpr):
+    """x in float32, as it is. Otherwise the compiler computes with it twice: as it was read, and as a product
+    has it, with a way through shared memory for every result. It does not look through assembly."""
+    x = x.to(tl.float32)
+    if MATH != "plain":
+        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], tl.float32, False, 1)
+    return x
+
+
+@triton.jit
+def within(x, TYPE: tl.constexpr):
+    """x in ``TYPE``; what is too large for float16 becomes its largest number, and NaN stays NaN."""
+    if tl.float16 == TYPE:
+        x = tl.where(tl.abs(x) > 65504.0, tl.where(x > 0, 65504.0, -65504.0), x)
+    return x.to(TYPE)
+
+
+@triton.jit
+def divisor(most):
+    """What to divide numbers by, of which ``most`` is the largest, before they become float16.
+
+    Not so large that its reciprocal is 0: what is infinite stays so.
+    """
+    return tl.minimum(tl.maximum(most, 1e-30), 8e37)
+
+
+@triton.jit
+def soon(rows, number, WIDTH: tl.constexpr, PADDED: tl.constexpr, MATH: tl.constexpr):
+    """Bring ``number`` rows of WIDTH numbers each, one after the other, into the cache of level 2.
+
+    Nobody waits for that. PADDED is a power of two that holds the numbers of all rows.
+    """
+    if MATH != "plain":
+        SIZE: tl.constexpr = rows.dtype.element_ty.primitive_bitwidth // 8
+        line = tl.arange(0, PADDED * SIZE // 128) * (128 // SIZE)
+        at = (rows + tl.minimum(line, number * WIDTH - 1)).to(tl.int64)
+        tl.inline_asm_elementwise(
+            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at], tl.int32, False, 1
+        )
 
 
 @triton.jit

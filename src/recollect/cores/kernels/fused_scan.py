@@ -130,7 +130,8 @@ def _backward(
     return da, db, dh0, None if dinitial is None else dinitial.sum(0, keepdim=True)
 
 
-# The kernels. Pointers are to the first step; n columns in every step, those of a row side by side.
+# The kernels. Pointers are to the first step; n columns in every step, those of a row side by side. They do not
+# care how ``first`` is aligned: of slices in time it is now so, now so, and each would be compiled by itself.
 
 
 @triton.jit
@@ -177,7 +178,7 @@ def _times_conjugate(p, pi, q, qi, COMPLEX: tl.constexpr):
     return real, imaginary
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["first_ptr"])
 def _scan_forward(
     a_ptr,
     b_ptr,
@@ -232,7 +233,7 @@ def _scan_forward(
         first_ptr += STEPS * rows
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["first_ptr"])
 def _scan_backward(
     dh_ptr,
     a_ptr,

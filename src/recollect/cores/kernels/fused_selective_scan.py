@@ -148,7 +148,8 @@ def _backward(
 
 # The kernels. Sums over n are free only if a thread has all n of its channels. Triton lays out a tile by what
 # it knows of the addresses: neighbours along i, so that threads go that way, but aligned to no more than one
-# number, so that each has but one of them. The hints on i say so, and have no other effect.
+# number, so that each has but one of them. The hints on i say so, and have no other effect. How ``first`` is
+# aligned is no reason to compile a kernel again: of slices in time it is now so, now so.
 
 
 @triton.jit
@@ -167,7 +168,7 @@ def _sigmoid(v):
     return 1 / (1 + tl.exp(-v))
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["first_ptr"])
 def _selective_forward(
     x_ptr,
     delta_ptr,
@@ -221,7 +222,7 @@ def _selective_forward(
     tl.store(h_end_ptr + r * (N * WIDTH) + i[None, :] + down, h, mask=has)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["first_ptr"])
 def _selective_backward(
     dy_ptr,
     dh_end_ptr,
