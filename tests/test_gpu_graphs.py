@@ -90,9 +90,9 @@ def test_nothing_is_read_in_a_rollout_or_an_update(core, monkeypatch):
     trainer.begin(10**6)
     read = UnreadSteps.read
 
-    def watched(self, metrics):
+    def watched(self, metrics, stale):
         torch.cuda.set_sync_debug_mode("default")
-        return read(self, metrics)
+        return read(self, metrics, stale)
 
     monkeypatch.setattr(UnreadSteps, "read", watched)
     torch.cuda.set_sync_debug_mode("error")

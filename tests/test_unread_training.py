@@ -116,7 +116,7 @@ def test_an_update_reads_once(name, unread, monkeypatch):
     trainer = make_trainer(algo=ALGOS[name], core=core)
     reads = []
 
-    def read(self, metrics):
+    def read(self, metrics, stale):
         reads.append(len(metrics))
         raise _ReadError
 
@@ -172,7 +172,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(waiting, monkeypatch):
     trainer = make_trainer()
     trainer.iterate()
     before = [p.detach().clone() for p in trainer.policy.core.parameters()]
-    monkeypatch.setattr(trainer.learner, "grad_norm", lambda: torch.tensor(torch.nan))
+    monkeypatch.setattr(trainer.learner.optimizer, "norm", lambda: torch.tensor(torch.nan))
     with pytest.raises(DivergedError, match="minibatch 1: the gradient is not finite"):
         trainer.iterate()
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.core.parameters()))

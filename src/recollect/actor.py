@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Callable, Generator, Sequence
 from typing import SupportsFloat
 
@@ -84,9 +85,10 @@ class Actor:
 
     def _chooser(self, graphs: Graphs) -> Callable[[Tree, State, Tensor], tuple[Acted, State]]:
         """How actions are chosen: by the policy, or by a graph of it where the env is not part of one."""
+        policy, generator = self.policy, self.generator  # not self: what is held by itself is freed late
         if self._is_unread or not graphs.is_on:
-            return lambda obs, state, first: self.policy.act(obs, state, first, self.generator)
-        return Chooser(self.policy, self.obs, self.state, self.first, self.generator, graphs)
+            return lambda obs, state, first: policy.act(obs, state, first, generator)
+        return Chooser(policy, self.obs, self.state, self.first, generator, graphs)
 
     def close(self) -> None:
         """Give up what was recorded, now: another actor's recording must not meet the end of this one's."""
@@ -208,10 +210,13 @@ class _Buffer:
     """A rollout to fill, its views, and the graph that fills it."""
 
     def __init__(self, actor: Actor, rollout: Rollout, graphs: Graphs):
-        self.rollout, self.views = rollout, _Views(rollout)
+        self.rollout, self.views = rollout, views = rollout, _Views(rollout)
+        acting = weakref.ref(actor)  # an actor that nobody needs must end at once, with its env's files
 
         def play_all() -> list[dict[str, Tensor]]:
-            playing = actor._play(self.rollout, self.views)
+            actor = acting()
+            assert actor is not None
+            playing = actor._play(rollout, views)
             while True:
                 try:
                     next(playing)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recollect import rollout, tree
 from recollect.algos import ppo
-from recollect.algos.ppo import PPO
+from recollect.algos.steps import WatchedSteps
 from recollect.envs.gym_vector import GymVector
 from recollect.policy.distributions import TanhGaussian
 from recollect.policy.normalise import ObservationNorm, PopArt
@@ -145,7 +145,7 @@ LOSSES = [
     Mutant(
         "gradients accumulate over minibatches",
         proofs.own_gradients,
-        ((PPO, "_epoch", "self.optimizer.zero_grad(set_to_none=True)", "pass"),),
+        ((WatchedSteps, "epoch", "learner.optimizer.zero_grad(set_to_none=True)", "pass"),),
     ),
     Mutant(
         "gradients do not flow through time",

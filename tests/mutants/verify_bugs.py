@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from recollect.algos.adam import Adam
 from recollect.algos.ppo import PPO
 from recollect.policy.policy import Policy
 from recollect.session import Session
@@ -106,7 +107,7 @@ FOUND_BY: list[tuple[str, Mutant]] = [
         ),
     ),
     # Training
-    ("updates", planted("the optimiser never steps", (PPO, "step", "optimizer.step()", "pass"))),
+    ("updates", planted("the optimiser never steps", (Adam, "clipped_step", "self.step()", "pass"))),
     ("updates", BY_NAME["values move with their statistics"]),
     (
         "same seed",

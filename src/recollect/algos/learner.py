@@ -23,15 +23,17 @@ from torch import Tensor, nn
 
 from recollect import devices, gauges, tree
 from recollect.algos import next_obs, recompute
+from recollect.algos.adam import Adam, parameter_groups
 from recollect.algos.learner_config import LearnerConfig
 from recollect.algos.regularise import Origin
+from recollect.algos.steps import WatchedSteps
 from recollect.algos.unread import UnreadSteps
 from recollect.graphs import Graphs
 from recollect.pieces import Pieces, make_pieces
 from recollect.policy.policy import Policy
 from recollect.ranks import ALONE, Group, Ranks, add_up, check_equal
 from recollect.refresh import Refreshed, refresh
-from recollect.rollout import Chunks, Rollout, make_chunks, minibatches, shares
+from recollect.rollout import Chunks, Rollout, make_chunks, shares
 from recollect.schedules import scheduled
 from recollect.shards import SharedSequences
 from recollect.tolerances import tolerance
@@ -41,9 +43,6 @@ Data = dict[str, Tensor]
 Sequences = Chunks | Pieces | SharedSequences
 Config = TypeVar("Config", bound=LearnerConfig)
 
-_FINITE, _STALE = "finite", "stale/"
-"""Names of what is read together with the metrics and is none."""
-
 
 class Learner(ABC, Generic[Config]):
     """``update`` turns a rollout into better weights. An algorithm brings its targets and its loss."""
@@ -52,17 +51,12 @@ class Learner(ABC, Generic[Config]):
         self.policy, self.config = policy, config
         self.predictor = next_obs.NextObs(policy, seed) if config.next_obs_coef > 0 else None
         """What predicts the next observation, if the config asks for that. No part of the policy."""
-        groups = parameter_groups(policy, config, self.predictor)
-        # A list: to walk the modules costs more than to clip.
         self._parameters = [parameter for _, parameter in self.named_parameters()]
         self.device = self._parameters[0].device
-        if devices.waits(self.device):  # a CUDA graph knows tensors, not Python's numbers
-            groups = [group | {"lr": torch.tensor(group["lr"], device=self.device)} for group in groups]
-        self.optimizer = torch.optim.Adam(groups, eps=1e-5, fused=True, capturable=self.device.type == "cuda")
+        self.optimizer = Adam(parameter_groups(policy, config, self.predictor), self._parameters)
         self.graphs = Graphs(self.device, is_on=False)
         """Records optimiser steps; set by whoever wants that."""
         self.generator = torch.Generator(self.device).manual_seed(seed)
-        self._learning_rate = config.learning_rate
         self.updates = 0
         self.ranks: Ranks = ALONE
         """The learners that share the rows of a batch, this one among them."""
@@ -112,14 +106,8 @@ class Learner(ABC, Generic[Config]):
             return self._update(rollout, progress, lag)
 
     def _update(self, rollout: Rollout, progress: float, lag: int) -> dict[str, float]:
-        config, policy, given = self.config, self.policy, rollout
-        unread = self._steps_unread()
-        is_finite = torch.ones((), dtype=torch.bool, device=self.device)
-        if unread is None:
-            gauges.check_finite_rollout(rollout)
-        else:  # as if no step of it were valid, so that no statistic moves
-            is_finite = gauges.rollout_is_finite(rollout)
-            rollout = replace(rollout, valid=rollout.valid & is_finite)
+        config, policy, steps = self.config, self.policy, self._steps()
+        rollout = steps.admit(rollout)
         if config.is_anchored and self.origin is None:
             self.origin = Origin(policy)
         entropy_coef = self._schedule(progress)
@@ -128,24 +116,16 @@ class Learner(ABC, Generic[Config]):
         if lag == 0 and not self.is_checked:
             # Everything, before the first step of all. Later updates look at their first minibatch, a
             # random sample that the loss recomputes anyway.
-            if unread is not None and not is_finite:
-                gauges.check_finite_rollout(given)
             deviation = self._deviation(sequences.whole(), policy)
-            self._check_deviation(metrics | gauges.largest(deviation, self.ranks))
+            steps.check(gauges.largest(deviation, self.ranks), metrics)
             self.is_checked = True
-        steps: list[Stats] = []
         stale: list[Tensor] = []
-        if unread is not None:
-            unread.begin(metrics, is_finite, entropy_coef, self._limit if lag == 0 else None)
+        steps.begin(metrics, entropy_coef, is_checked=lag == 0)
         for epoch in range(config.epochs):
             if epoch > 0 and (config.refresh_states or config.recompute_advantages):
                 rollout, data = self._refresh(rollout, data)
                 sequences = self._sequences(rollout, data)
-            if unread is not None and isinstance(sequences, Chunks):
-                unread.epoch(sequences)
-                finished = True
-            else:
-                finished = self._epoch(sequences, entropy_coef, steps, metrics if lag == 0 else None)
+            finished = steps.epoch(sequences)
             if self._is_gauged:
                 stale.append(gauges.staleness(policy, rollout, ranks=self.ranks))
             if not finished:
@@ -157,24 +137,10 @@ class Learner(ABC, Generic[Config]):
         metrics |= gauges.state_norms(rollout, self.ranks)
         if self.origin is not None:
             metrics["weights/distance"] = self.origin.squared_distance().sqrt()
-        if unread is None:
-            numbers = {}
-        else:
-            known = {f"{_STALE}{i}": value for i, value in enumerate(stale)}
-            numbers, steps = unread.read(metrics | known | {_FINITE: is_finite})
-            metrics, stale = {}, [torch.tensor(numbers.pop(name)) for name in known]
-            if not numbers.pop(_FINITE):
-                gauges.check_finite_rollout(given)
-            gauges.check_valid(numbers)
-            if lag == 0:
-                gauges.check_deviation(numbers | gauges.read(steps[0]), self._limit, self.updates)
-        if lag > 0:  # what the loss found is how far the weights moved on, not how true the rollout is
-            steps = [gauges.without_deviation(stats) for stats in steps]
-        metrics |= gauges.summarise(steps, stale, config.max_grad_norm)
-        numbers |= gauges.read(metrics)
+        numbers = steps.read(metrics, stale)
         gauges.check_valid(numbers)
         numbers.pop("valid", None)
-        numbers["learning_rate"] = self._learning_rate
+        numbers["learning_rate"] = self.optimizer.rate
         numbers["entropy_coef"] = entropy_coef
         numbers["sequences"] = float(sequences.count)
         numbers["encoder_bits"] = float(policy.encoder_bits)
@@ -183,18 +149,15 @@ class Learner(ABC, Generic[Config]):
         self.updates += 1
         return numbers
 
-    def _steps_unread(self) -> UnreadSteps | None:
-        """Who makes the optimiser steps where to look at numbers would mean to wait; None elsewhere.
+    def _steps(self) -> WatchedSteps:
+        """Who makes the optimiser steps: without a look where that would mean to wait.
 
         Pieces of episodes have as many shapes as there are episodes, and several learners wait for each
         other anyway: both are looked at.
         """
-        if (
-            not devices.waits(self.device)
-            or self.config.batching == "episodes"
-            or isinstance(self.ranks, Group)
-        ):
-            return None
+        is_one_shape = self.config.batching == "chunks" and not isinstance(self.ranks, Group)
+        if not (is_one_shape and devices.waits(self.device)):
+            return WatchedSteps(self)
         if self._unread is None:
             self._unread = UnreadSteps(self)
         return self._unread
@@ -203,51 +166,6 @@ class Learner(ABC, Generic[Config]):
         """Whatever was recorded of the optimiser steps is void, as the optimiser's tensors are others now."""
         if self._unread is not None:
             self._unread.forget()
-
-    def _epoch(
-        self, sequences: Sequences, entropy_coef: float, steps: list[Stats], metrics: Stats | None
-    ) -> bool:
-        """One pass over all sequences. False if the KL, or a gradient that is not finite, ended it.
-
-        Given the ``metrics`` of the rollout, the first minibatch must reproduce what was recorded.
-        """
-        config = self.config
-        for which in minibatches(sequences.count, config.minibatches, self.generator, sequences.sizes):
-            self.optimizer.zero_grad(set_to_none=True)
-            stats = self.backward(sequences, which, entropy_coef)
-            if not steps and metrics is not None:
-                self._check_deviation(metrics | stats)
-            steps.append(stats)
-            if config.target_kl is not None and stats["kl"] > config.target_kl:
-                return False
-            norm = stats["grad_norm"] = self.grad_norm()
-            if not torch.isfinite(norm):  # before clipping, which would spread the NaN
-                return False
-            self.step(norm)
-            if config.weight_clip is not None and self.origin is not None:
-                stats["weights/clipped"] = self.origin.clip_(config.weight_clip)
-        return True
-
-    def grad_norm(self) -> Tensor:
-        """The norm of the gradient of all that is learned."""
-        grads = [p.grad for p in self._parameters if p.grad is not None]
-        return torch.linalg.vector_norm(torch.cat([grad.flatten() for grad in grads]))
-
-    def step(self, norm: Tensor, skip: Tensor | None = None) -> None:
-        """One step of the optimiser, with the gradient, of that norm, clipped.
-
-        ``skip``: 1 on the device if it is to change nothing. Then Adam's kernel clips, too: it divides by
-        ``grad_scale``.
-        """
-        limit, optimizer = self.config.max_grad_norm, self.optimizer
-        if skip is None:
-            scale = (limit / (norm + 1e-6)).clamp(max=1)
-            for parameter in self._parameters:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(scale)
-        optimizer.grad_scale = None if skip is None else ((norm + 1e-6) / limit).clamp(min=1)  # pyright: ignore
-        optimizer.found_inf = skip  # pyright: ignore
-        optimizer.step()
 
     def backward(self, sequences: Sequences, which: Tensor | None, entropy_coef: float | Tensor) -> Stats:
         """Add the gradient of the minibatch ``which`` to that of the parameters; what is known of all of it.
@@ -302,14 +220,16 @@ class Learner(ABC, Generic[Config]):
         """
         value = rollout.record["value"].masked_fill(~rollout.valid, 0)
         found = self._deviation(self._cut(rollout, {}), acted)
-        self._check_deviation(found | {"value/max": value.max(), "value/min": value.min()})
-        return gauges.read(found)
+        numbers = gauges.read(found | {"value/max": value.max(), "value/min": value.min()})
+        self.check_deviation(numbers)
+        return {name: numbers[name] for name in found}
 
-    def _check_deviation(self, metrics: Stats) -> None:
-        gauges.check_deviation(gauges.read(metrics), self._limit, self.updates)
+    def check_deviation(self, numbers: dict[str, float]) -> None:
+        """Raise if what was recomputed is too far from what was recorded."""
+        gauges.check_deviation(numbers, self.tolerance, self.updates)
 
     @property
-    def _limit(self) -> float:
+    def tolerance(self) -> float:
         """How far what is recomputed may be from what was recorded."""
         policy = self.policy
         return tolerance(self.config.tolerance, policy.precision, policy.core.rounding)
@@ -396,13 +316,7 @@ class Learner(ABC, Generic[Config]):
         rate = scheduled(
             config.learning_rate_end, config.learning_rate_schedule, progress, config.learning_rate_warmup
         )
-        for group in self.optimizer.param_groups:
-            now = group["base_lr"] * rate
-            if isinstance(group["lr"], Tensor):
-                group["lr"].fill_(now)
-            else:
-                group["lr"] = now
-        self._learning_rate = self.optimizer.param_groups[0]["base_lr"] * rate
+        self.optimizer.set_rates(rate)
         return config.entropy * scheduled(
             config.entropy_end, config.entropy_schedule, progress, config.entropy_warmup
         )
@@ -432,18 +346,3 @@ def normalise(advantage: Tensor, valid: Tensor, ranks: Ranks = ALONE) -> Tensor:
     centred = (advantage - mean).masked_fill(~valid, 0)
     std = (centred.square().sum() / count).sqrt()
     return ranks.own(centred / (std + 1e-8))
-
-
-def parameter_groups(policy: Policy, config: LearnerConfig, predictor: nn.Module | None = None) -> list[dict]:
-    """Every parameter in exactly one group: the heads that have a rate of their own, and the rest."""
-    own = {
-        "actor": (list(policy.head.parameters()), config.actor_learning_rate),
-        "critic": (list(policy.critic.parameters()), config.critic_learning_rate),
-    }
-    own = {name: (ps, rate) for name, (ps, rate) in own.items() if rate is not None}
-    taken = {id(p) for ps, _ in own.values() for p in ps}
-    rest = [p for p in policy.parameters() if id(p) not in taken]
-    groups = {"trunk": (rest, config.learning_rate)} | own
-    if predictor is not None:
-        groups["next_obs"] = (list(predictor.parameters()), config.learning_rate)
-    return [{"params": ps, "lr": lr, "base_lr": lr, "name": name} for name, (ps, lr) in groups.items() if ps]

@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from recollect import gauges
-from recollect.algos.learner import Data, Learner, Stats, normalise, parameter_groups, squared_error
+from recollect.algos.adam import parameter_groups
+from recollect.algos.learner import Data, Learner, Stats, normalise, squared_error
 from recollect.algos.learner_config import RecurrentMode
 from recollect.algos.ppo_config import PPOConfig
 from recollect.algos.recompute import evaluate

@@ -13,21 +13,25 @@ place every time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from recollect import gauges, tree
+from recollect.algos.steps import WatchedSteps
 from recollect.graphs import Captured
-from recollect.rollout import Chunks, minibatches
+from recollect.rollout import Chunks, Rollout, minibatches
 
 if TYPE_CHECKING:
-    from recollect.algos.learner import Learner, Stats
+    from recollect.algos.learner import Learner, Sequences, Stats
 
 BEFORE, ENDED = "halted/before", "halted/here"
 """Whether the update had ended before a minibatch, and whether it ended in it before the gradient counted."""
+
+_FINITE, _STALE = "finite", "stale/"
+"""Names of what is read together with the metrics and is none."""
 
 
 @dataclass(slots=True)
@@ -40,54 +44,75 @@ class _Minibatch:
     """Of the numbers that a step returns."""
 
 
-class UnreadSteps:
-    """The optimiser steps of a learner, one after another, without a look at any number."""
+class UnreadSteps(WatchedSteps):
+    """Looks at nothing before the update is over."""
 
     def __init__(self, learner: Learner[Any]):
-        self._learner = learner
+        super().__init__(learner)
         device = learner.device
         self._halted = torch.zeros((), device=device)
         """1 once nothing more is to be learned from the rollout, else 0."""
-        self._entropy_coef = torch.zeros((), device=device)
+        self._coefficient = torch.zeros((), device=device)
+        """Of the entropy."""
         self._limit = torch.zeros((), device=device)
         """How far the next minibatch may deviate from what was recorded."""
         self._scale = torch.ones((), device=device)
         """The size of the values, in which their deviation is measured."""
         self._minibatches: dict[int, _Minibatch] = {}
         self._rows: list[Tensor] = []
+        self._given: Rollout | None = None
+        self._is_finite = torch.ones((), dtype=torch.bool, device=device)
 
-    def begin(self, metrics: Stats, is_finite: Tensor, entropy_coef: float, limit: float | None) -> None:
-        """A new update.
+    def admit(self, rollout: Rollout) -> Rollout:
+        """The rollout; one that is not finite as if no step of it were valid, so that no statistic moves."""
+        self._given, self._is_finite = rollout, gauges.rollout_is_finite(rollout)
+        return replace(rollout, valid=rollout.valid & self._is_finite)
 
-        Args:
-            metrics: of the rollout.
-            is_finite: whether the rollout is; if not, nothing is learned from it.
-            entropy_coef: for all minibatches.
-            limit: how far the first may deviate from what was recorded; None: it is not looked at.
-        """
+    def check(self, deviation: Stats, metrics: Stats) -> None:
+        """Refuse a rollout that is not finite, or whose ``deviation`` is too large. This looks."""
+        self._refuse(bool(self._is_finite))
+        super().check(deviation, metrics)
+
+    def begin(self, metrics: Stats, entropy_coef: float, is_checked: bool) -> None:
+        """A new update; see ``WatchedSteps``."""
+        super().begin(metrics, entropy_coef, is_checked)
         self._rows = []
-        self._halted.copy_(~is_finite | (metrics["valid"] == 0))
-        self._entropy_coef.fill_(entropy_coef)
-        self._limit.fill_(torch.inf if limit is None else limit)
+        self._halted.copy_(~self._is_finite | (metrics["valid"] == 0))
+        self._coefficient.fill_(entropy_coef)
+        self._limit.fill_(self._learner.tolerance if is_checked else torch.inf)
         sizes = [metrics[name].abs() for name in ("value/max", "value/min")]
         if "value_scale" in metrics:
             sizes.append(metrics["value_scale"])
         self._scale.copy_(torch.stack([size.double() for size in sizes]).max().clamp(min=1))
 
-    def epoch(self, sequences: Chunks) -> None:
-        """One pass over all sequences."""
+    def epoch(self, sequences: Sequences) -> bool:
+        """One pass over all sequences. Always true: nobody knows yet how it ended."""
+        assert isinstance(sequences, Chunks), "only chunks have one shape"
         learner = self._learner
         for which in minibatches(sequences.count, learner.config.minibatches, learner.generator):
-            made = self._put(sequences.take(which))
-            row = made.step()
+            row = self._put(sequences.take(which)).step()
             self._rows.append(row.clone())  # the next step writes to the same place
             self._limit.fill_(torch.inf)
+        return True
 
-    def read(self, metrics: Stats) -> tuple[dict[str, float], list[Stats]]:
-        """The metrics as numbers, and what is known of each minibatch until the update ended, on the host.
+    def read(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float]:
+        """All metrics as numbers, until the update ended; raises what a look would have. Waits, once."""
+        known = metrics | {f"{_STALE}{i}": value for i, value in enumerate(stale)}
+        numbers, steps = self._fetched(known | {_FINITE: self._is_finite})
+        stale = [torch.tensor(numbers.pop(name)) for name in known if name.startswith(_STALE)]
+        self._refuse(bool(numbers.pop(_FINITE)))
+        self._given = None
+        gauges.check_valid(numbers)
+        if self._metrics is not None:
+            self._learner.check_deviation(numbers | gauges.read(steps[0]))
+        return numbers | gauges.read(self._summary(steps, stale))
 
-        Waits for the device, once.
-        """
+    def _refuse(self, is_finite: bool) -> None:
+        if not is_finite and self._given is not None:
+            gauges.check_finite_rollout(self._given)
+
+    def _fetched(self, metrics: Stats) -> tuple[dict[str, float], list[Stats]]:
+        """The metrics as numbers, and what is known of each minibatch until the update ended, on the host."""
         names = next(iter(self._minibatches.values())).names
         numbers = torch.stack([value.detach().double().reshape(()) for value in metrics.values()])
         everything = torch.cat([numbers, *(row.double() for row in self._rows)]).cpu()
@@ -135,17 +160,17 @@ class UnreadSteps:
         """One optimiser step, unless the update has ended or ends here; what is known of the minibatch."""
         learner, config = self._learner, self._learner.config
         learner.optimizer.zero_grad(set_to_none=True)
-        stats = learner.backward(batch, None, self._entropy_coef)
+        stats = learner.backward(batch, None, self._coefficient)
         before = self._halted.clone()
         log_prob, value = (stats[f"{gauges.DEVIATION}{name}"] for name in ("log_prob", "value"))
         is_right = (log_prob <= self._limit) & (value / self._scale <= self._limit)  # NaN is not
         ends = before.bool() | ~is_right
         if config.target_kl is not None:
             ends = ends | (stats["kl"] > config.target_kl)
-        norm = learner.grad_norm()
+        norm = learner.optimizer.norm()
         stats |= {"grad_norm": norm}
         self._halted.copy_(ends | ~torch.isfinite(norm))
-        learner.step(norm, skip=self._halted)
+        learner.optimizer.clipped_step(norm, config.max_grad_norm, skip=self._halted)
         if config.weight_clip is not None and learner.origin is not None:
             stats["weights/clipped"] = learner.origin.clip_(config.weight_clip)
         return stats | {BEFORE: before, ENDED: ends}

@@ -231,7 +231,7 @@ class WorkerEnv:
         try:
             for i in numbers:
                 started.append(_Worker(self._make, self._shares[i], f"{self._name} {i}"))
-            deadline = _Deadline(None if self._timeout is None else START_SECONDS + self._timeout)
+            deadline = _Deadline(START_SECONDS + (self._timeout or 0.0))
             made = [read_made(worker.answer(deadline)) for worker in started]
             for worker, one in zip(started, made):
                 _check_same(worker.name, one, expected or made[0])
