@@ -18,6 +18,7 @@ from recollect.algos.ppo import PPO, PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.cores.base import Core
 from recollect.refresh import refresh
+from recollect.tasks import make_task
 from tests.helpers import (
     GYM_WORLDS,
     LENGTHS,
@@ -338,3 +339,19 @@ def test_numbers_in_info_reach_the_metrics():
     assert actor.info == {"info/fuel": 2.0}
     actor.collect()
     assert actor.info == {"info/fuel": 7.0}
+
+
+def test_a_snapshot_stays_what_it_was():
+    """S004-20: of memories and flags that go on in place; going back to it gives the same rollout again."""
+    env = make_task("repeat-previous", 3)
+    actor = make_actor(env, make_policy(env, GRUConfig(hidden=4)), rollout=9, chunk=9)
+    actor.collect()
+    saved = actor.snapshot()
+    assert saved is not None
+    kept = tree.clone(saved)
+    one = keep(actor.collect())
+    assert all(torch.equal(saved[name], kept[name]) for name in kept)
+    actor.restore(saved)
+    two = keep(actor.collect())
+    assert torch.equal(one.record["value"], two.record["value"])
+    assert torch.equal(one.obs, two.obs)

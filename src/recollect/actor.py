@@ -96,16 +96,16 @@ class Actor:
         del self._choose
 
     def snapshot(self) -> dict[str, Tensor] | None:
-        """All that decides the next rollouts, between two of them; None if the env cannot tell its part."""
+        """All that decides the next rollouts, between two of them, as copies; None if the env cannot tell."""
         if not isinstance(self.env, Resumable):
             return None
         own = {
-            "first": self.first,
+            "first": self.first.clone(),
             "rng": self.generator.get_state(),
             "sequence": torch.tensor(self.sequence),
         }
         env = {f"env:{name}": leaf for name, leaf in self.env.snapshot().items()}
-        return own | env | dict(tree.named_leaves(self.state, "state"))
+        return own | env | dict(tree.named_leaves(tree.clone(self.state), "state"))
 
     def fits(self, snapshot: dict[str, Tensor]) -> bool:
         """Whether the snapshot is of one actor, with a random generator of this kind of device."""
