@@ -8,8 +8,9 @@ could be; with ``--cudnn-graph`` the faster of calls and a graph counts.
     python bench/gpu_unroll.py --tune --core lstm --out /tmp/tuned.json
 
 ``--tune`` tries blocks (``fused_blocks.Blocks``) and prints the best of every case, for the tables in
-``fused_lstm`` and ``fused_gru``. Kernels are compiled beforehand by many processes, which leave them in
-Triton's cache.
+``fused_lstm`` and ``fused_gru``: first of 128 units with many rows in bf16 and TF32, of both cores, then of
+the others, as far as the time goes. Kernels are compiled beforehand by many processes, which leave them in
+Triton's cache. What fails is reported and left out; results are written after every case.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -153,25 +155,37 @@ def measure_cudnn(case: Case, by_graph: bool) -> dict[str, float]:
     return speeds(case, *found)
 
 
-def measure(cases: list[Case], cudnn_by_graph: bool) -> list[dict[str, Any]]:
+def measure_case(case: Case, cudnn_by_graph: bool) -> dict[str, Any]:
+    forward, both = (clock(captured(work), 10) for work in ours(case))
+    theirs = measure_cudnn(case, cudnn_by_graph)
+    result: dict[str, Any] = {**case._asdict(), **speeds(case, forward, both), "cudnn": theirs}
+    if is_acting(case):
+        with torch.no_grad():
+            result["step_ms"] = round(clock(captured(ours(case, steps=1)[0]), 10), 4)
+    result["times_cudnn"] = round(result["both_msteps"] / theirs["both_msteps"], 2)
+    print(
+        f"{case.core:5}{case.hidden:4}{case.rows:6} {case.products}: forward {forward:7.3f} ms, both "
+        f"{both:7.3f} ms, {result['both_msteps']:7.1f} M/s = {result['times_cudnn']:5.2f} x cuDNN "
+        f"({theirs['both_msteps']:.1f} M/s)",
+        flush=True,
+    )
+    return result
+
+
+def measure(cases: list[Case], cudnn_by_graph: bool, write: Callable[[Any], None]) -> None:
     results = []
     for case in cases:
-        forward, both = (clock(captured(work), 10) for work in ours(case))
-        theirs = measure_cudnn(case, cudnn_by_graph)
-        result: dict[str, Any] = {**case._asdict(), **speeds(case, forward, both), "cudnn": theirs}
-        if is_acting(case):
-            with torch.no_grad():
-                result["step_ms"] = round(clock(captured(ours(case, steps=1)[0]), 10), 4)
-        result["times_cudnn"] = round(result["both_msteps"] / result["cudnn"]["both_msteps"], 2)
-        results.append(result)
-        print(
-            f"{case.core:5}{case.hidden:4}{case.rows:6} {case.products}: forward {forward:7.3f} ms, both "
-            f"{both:7.3f} ms, {result['both_msteps']:7.1f} M/s = {result['times_cudnn']:5.2f} x cuDNN "
-            f"({result['cudnn']['both_msteps']:.1f} M/s)",
-            flush=True,
-        )
+        try:
+            results.append(measure_case(case, cudnn_by_graph))
+        except Exception as error:  # of many kinds; the other cases are worth having
+            report(case, error)
+            results.append({**case._asdict(), "error": str(error)[:400]})
+        write(results)
         torch.cuda.empty_cache()
-    return results
+
+
+def report(what: Any, error: Exception) -> None:
+    print(f"{what}: {type(error).__name__}: {str(error)[:80]}", flush=True)
 
 
 # Blocks -----------------------------------------------------------------------------------------
@@ -188,13 +202,20 @@ def variants(core: str, hidden: int, products: devices.Products, way: str) -> It
 
 
 def _resident(core: str, way: str) -> Iterator[Blocks]:
-    for rows, warps in ((16, 8), (32, 8), (32, 16), (64, 16)):
-        for stages in (1, 2, 3):
-            if stages == 3 and rows > 16:
-                continue
-            yield Blocks(rows, warps, stages=stages)
-        if core == "lstm" and way == "forward":
-            yield Blocks(rows, warps, prefetch=True, stages=1)
+    yield Blocks(32, 8, prefetch=True, stages=1)
+    yield Blocks(16, 8, prefetch=True, stages=1)
+    yield Blocks(16, 8, stages=3)
+    yield Blocks(32, 8, stages=2)
+    if core == "gru":
+        yield Blocks(16, 8, prefetch=True, stages=1, together=2)
+        yield Blocks(16, 8, stages=1, together=2)
+        yield Blocks(32, 8, stages=3)
+        yield Blocks(32, 16, stages=3)
+    elif way == "forward":
+        yield Blocks(32, 8, stages=3)
+        yield Blocks(32, 16, prefetch=True, stages=1)
+    else:
+        yield Blocks(32, 8, stages=1)
 
 
 def _streamed(products: devices.Products) -> Iterator[Blocks]:
@@ -210,67 +231,90 @@ def compile_one(variant: Variant) -> None:
     """Leave one kernel in Triton's cache; what does not fit on the chip is not tried later either."""
     module(variant.core).CHOSEN.clear()
     module(variant.core).CHOSEN[variant.way] = variant.blocks
-    forward, both = ours(Case(variant.core, variant.hidden, 64, variant.products), steps=16)
     try:
+        forward, both = ours(Case(variant.core, variant.hidden, 64, variant.products), steps=16)
         (forward if variant.way == "forward" else both)()
         torch.cuda.synchronize()
     except Exception as error:  # Triton's own, of many kinds
-        print(f"{variant}: {type(error).__name__}: {str(error)[:80]}", flush=True)
+        report(variant, error)
 
 
 def compile_case(case: Case) -> None:
     """Leave the kernels of the tables in Triton's cache."""
-    forward, both = ours(case, steps=16)
-    both()
-    if is_acting(case):
-        with torch.no_grad():
-            forward()
-    torch.cuda.synchronize()
+    try:
+        forward, both = ours(case, steps=16)
+        both()
+        if is_acting(case):
+            with torch.no_grad():
+                forward()
+        torch.cuda.synchronize()
+    except Exception as error:  # it will be seen again when it is measured
+        report(case, error)
 
 
 def compile_all(function: Callable[[Any], None], jobs: list[Any]) -> None:
     began = time.perf_counter()
     processes = max(1, min(12, (os.cpu_count() or 2) - 2, len(jobs)))
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        pool.map(function, jobs, chunksize=1)
+        try:
+            pool.map_async(function, jobs, chunksize=1).get(timeout=300)
+        except multiprocessing.TimeoutError:  # a process that died never answers
+            print("not everything is compiled", flush=True)
     print(f"compiled {len(jobs)} in {time.perf_counter() - began:.0f} s", flush=True)
 
 
-def tune(cases: list[Case], seconds: float) -> list[dict[str, Any]]:
-    """The best blocks of every case, first of the forward kernel, then with these of the backward one."""
-    began = time.perf_counter()
-    tried: dict[tuple[str, int, str, str], list[Variant]] = {}
-    for core, H, _, products in cases:
-        for way in ("forward", "backward"):
-            tried[core, H, products, way] = list(variants(core, H, products, way))
-    compile_all(compile_one, [variant for some in tried.values() for variant in some])
-    results = []
+def is_flagship(case: Case) -> bool:
+    return case.hidden == 128 and case.rows >= 4096 and case.products != "fp32"
+
+
+def tune(cases: list[Case], seconds: float, write: Callable[[Any], None]) -> None:
+    """The best blocks of every case, those that matter most first."""
+    began, results = time.perf_counter(), []
+    groups: dict[tuple[Any, ...], list[Case]] = {(): [case for case in cases if is_flagship(case)]}
     for case in cases:
+        if not is_flagship(case):
+            groups.setdefault((case.core, case.hidden, case.products), []).append(case)
+    for group in groups.values():
         if time.perf_counter() - began > seconds:
-            print(f"no time left for {case}")
+            print(f"no time left for {group}")
             continue
-        chosen, works = module(case.core).CHOSEN, ours(case)
-        chosen.clear()
-        best: dict[str, Any] = {}
-        for way, work in zip(("forward", "backward"), works):
-            times: list[tuple[float, Blocks]] = []
-            for variant in tried[case.core, case.hidden, case.products, way]:
-                chosen[way] = variant.blocks
-                try:
-                    times.append((clock(captured(work), 3), variant.blocks))
-                except Exception:  # too large for the chip
-                    torch.cuda.synchronize()
-            times.sort(key=lambda pair: pair[0])
-            if times:
-                chosen[way] = times[0][1]
-            best[way] = [{"ms": round(ms, 4), "blocks": str(blocks)} for ms, blocks in times[:4]]
-            print(f"{case.core:5}{case.hidden:4}{case.rows:6} {case.products} {way}:", flush=True)
-            for line in best[way]:
-                print(f"    {line['ms']:8.3f} ms {line['blocks']}", flush=True)
-        results.append({**case._asdict(), **best})
-        chosen.clear()
-        torch.cuda.empty_cache()
-    return results
+        jobs = {
+            (case.core, case.hidden, case.products, way): list(variants(*case[:2], case.products, way))
+            for case in group
+            for way in ("forward", "backward")
+        }
+        compile_all(compile_one, [variant for some in jobs.values() for variant in some])
+        for case in group:
+            try:
+                results.append({**case._asdict(), **best(case)})
+            except Exception as error:  # of many kinds; the other cases are worth having
+                report(case, error)
+            write(results)
+            module(case.core).CHOSEN.clear()
+            torch.cuda.empty_cache()
+
+
+def best(case: Case) -> dict[str, Any]:
+    """The best blocks, first of the forward kernel, then with these of the backward one."""
+    chosen, found = module(case.core).CHOSEN, {}
+    chosen.clear()
+    for way, work in zip(("forward", "backward"), ours(case)):
+        times: list[tuple[float, Blocks]] = []
+        for variant in variants(case.core, case.hidden, case.products, way):
+            chosen[way] = variant.blocks
+            try:
+                times.append((clock(captured(work), 3), variant.blocks))
+            except Exception:  # too large for the chip
+                torch.cuda.synchronize()
+        chosen.pop(way)
+        times.sort(key=lambda pair: pair[0])
+        if times:
+            chosen[way] = times[0][1]
+        found[way] = [{"ms": round(ms, 4), "blocks": str(blocks)} for ms, blocks in times]
+        print(f"{case.core:5}{case.hidden:4}{case.rows:6} {case.products} {way}:", flush=True)
+        for line in found[way]:
+            print(f"    {line['ms']:8.3f} ms {line['blocks']}", flush=True)
+    return found
 
 
 def main() -> None:
@@ -301,10 +345,10 @@ def main() -> None:
             cores.append(core)
     cases = [Case(core, H, B, p) for core in cores for H in hidden for p in products for B in options.rows]
     if options.tune:
-        common.write(options.out, "gpu_unroll_blocks", tune(cases, options.seconds))
+        tune(cases, options.seconds, partial(common.write, options.out, "gpu_unroll_blocks"))
         return
     compile_all(compile_case, cases)
-    common.write(options.out, "gpu_unroll", measure(cases, options.cudnn_graph))
+    measure(cases, options.cudnn_graph, partial(common.write, options.out, "gpu_unroll"))
 
 
 if __name__ == "__main__":

@@ -76,16 +76,34 @@ def assert_right(gru, inputs, tolerance):
     assert_close(gradients(got, inputs), gradients(want, copies), tolerance)
 
 
+def assert_huge_numbers_stay(gru, device):
+    """Gradients whose reciprocals a GPU takes for 0, and an m beyond float16, where tanh is 1."""
+    inputs = draw(2, 3, 8, 4, device=device, chance=0)
+    with torch.no_grad():
+        inputs[3] *= 0.01  # w_hh, so that sums do not end in infinity
+        inputs[5][-1] = 1e6  # of m
+    with devices.rounded("tf32"):
+        _, h = gru(*inputs)
+    copies = wide(inputs)
+    _, want = truth(*copies)
+    assert_close((h,), (want,), ON_GPU["tf32"])
+    found = torch.autograd.grad(h, inputs[1], torch.full_like(h, 1e38), retain_graph=True)
+    wanted = torch.autograd.grad(want, copies[1], torch.full_like(want, 1e38))
+    assert_close([t * 1e-38 for t in found], [t * 1e-38 for t in wanted], ON_GPU["tf32"])
+    (found,) = torch.autograd.grad(h, inputs[1], torch.full_like(h, torch.inf))
+    assert not found.isfinite().any()
+
+
 # In the interpreter ------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["resident", "streamed"])
+@pytest.fixture(params=["ahead", "staged", "streamed"])
 def fused_gru(request, fused_on_cpu, monkeypatch):
     """The module, with blocks so small that there are several."""
     from recollect.cores.kernels import fused_gru
     from recollect.cores.kernels.fused_blocks import Blocks
 
-    small = Blocks(rows=16, warps=4, units=16, depth=16, stages=2)
+    small = Blocks(16, 4, prefetch=request.param == "ahead", units=16, depth=16, stages=2)
     monkeypatch.setattr(fused_gru, "CHOSEN", {"forward": small, "backward": small})
     if request.param == "streamed":
         monkeypatch.setattr(fused_gru, "_RESIDENT", dict.fromkeys(ON_GPU, 0))
@@ -158,6 +176,44 @@ def test_nothing_comes_back_through_a_reset(fused_gru):
     assert dh.isfinite().all()
     assert y[2, 1:].isfinite().all()
     assert dx[2, 1:].isfinite().all()
+
+
+@pytest.mark.parametrize("products", ["fp32", "tf32"])
+def test_small_gradients_keep_their_digits(products, fused_gru):
+    """Float16 ends at 6e-8: gradients of a mean over a million steps are smaller, and differ between rows."""
+    inputs = draw(5, 3, 8, 4)
+    scale = torch.tensor([1e-12, 1.0, 1e-6])[:, None]
+    with devices.rounded(products):
+        y, h = fused_gru.gru(*inputs)
+    copies = wide(inputs)
+    want_y, want_h = truth(*copies)
+    got, *_ = gradients((y * scale, h * scale), inputs)
+    want, *_ = gradients((want_y * scale.double(), want_h * scale.double()), copies)
+    for row in range(3):
+        assert (got[:, row] - want[:, row]).norm() <= IN_INTERPRETER[products] * want[:, row].norm()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:All-NaN slice")
+def test_huge_numbers_stay(fused_gru):
+    assert_huge_numbers_stay(fused_gru.gru, "cpu")
+
+
+def test_factors_keep_nan(fused_gru):
+    """Also the NaN that a GPU makes, all ones, which a rounding to the nearest carries over into 0."""
+    from recollect.cores.kernels.fused_blocks import nearest
+
+    numbers = torch.tensor([0x7FFFFFFF, 0x7F800000, 0x3F801000, 0x3F800FFF], dtype=torch.int32)
+    got = nearest(numbers.view(torch.float32), "tf32")
+    assert got[0].isnan()
+    assert got[1:].tolist() == [float("inf"), 1 + 2**-10, 1.0]
+
+
+def test_what_programs_share():
+    """Half of the registers for each of two."""
+    from recollect.cores.kernels.fused_blocks import Blocks
+
+    assert Blocks(16, 8).options == {"num_warps": 8}
+    assert Blocks(16, 8, together=2).options == {"num_warps": 8, "maxnreg": 128}
 
 
 def test_strange_strides(fused_gru):
@@ -306,3 +362,9 @@ def test_in_a_cuda_graph(products, H, gru):
     graph.replay()
     torch.cuda.synchronize()
     assert_close([t.detach() for t in got], want, 1e-5)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_huge_numbers_stay_on_a_gpu(gru):
+    assert_huge_numbers_stay(gru, "cuda")

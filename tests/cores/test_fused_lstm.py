@@ -22,10 +22,13 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 every_rounding = pytest.mark.parametrize("products", ROUNDINGS)
 
 
-@pytest.fixture(params=["resident", "streamed"])
+@pytest.fixture(params=["ahead", "staged", "streamed"])
 def kernels(request, fused_on_cpu, monkeypatch):
-    """Both ways to hold the weights, whatever their size."""
-    if request.param == "streamed":
+    """Both ways to hold the weights, whatever their size, and of those on the chip both to read ahead."""
+    if request.param != "streamed":
+        blocks = Blocks(16, 4, prefetch=request.param == "ahead", stages=2)
+        monkeypatch.setattr(fused_lstm, "CHOSEN", {"forward": blocks, "backward": blocks})
+    else:
         monkeypatch.setattr(fused_lstm, "_RESIDENT", dict.fromkeys(ROUNDINGS, 0))
         blocks = Blocks(16, 4, units=16, depth=16)
         monkeypatch.setattr(fused_lstm, "CHOSEN", {"forward": blocks, "backward": blocks})
@@ -132,6 +135,40 @@ def test_small_gradients_keep_their_digits(products, kernels):
     for row in range(3):
         limit = GRADIENTS[products] * want[:, row].abs().max().item()
         torch.testing.assert_close(got[:, row].double(), want[:, row], atol=limit, rtol=0)
+
+
+def assert_huge_gradients_stay(device):
+    """Gradients whose reciprocals a GPU takes for 0; infinity is no longer a number, but not 0 either."""
+    inputs, first = draw(1, 2, 4, 8, learned=False, chance=0, device=device)
+    inputs[2] *= 0.1  # c and w_hh, so that products and sums do not end in infinity
+    inputs[4] *= 0.01
+    h = inputs[1].requires_grad_()
+    double = [t.detach().double() for t in inputs]
+    double[1].requires_grad_()
+    with devices.rounded("tf32"):
+        _, _, c = fused_lstm.lstm(*inputs, first)
+    _, _, wanted = reference(*double, first, None)
+    (got,) = torch.autograd.grad(c, h, torch.full_like(c, 3e38), retain_graph=True)
+    (want,) = torch.autograd.grad(wanted, double[1], torch.full_like(wanted, 3e38))
+    limit = GRADIENTS["tf32"] * want.abs().max().item()
+    torch.testing.assert_close(got.double(), want, atol=limit, rtol=0)
+    (got,) = torch.autograd.grad(c, h, torch.full_like(c, torch.inf))
+    assert not got.isfinite().any()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_huge_gradients_stay(kernels):
+    assert_huge_gradients_stay("cpu")
+
+
+def test_autocast_changes_nothing(kernels):
+    """Neither forwards nor backwards: the rounding is ours."""
+    inputs, first = draw(3, 2, 4, 8, learned=True)
+    want = run(fused_lstm.lstm, inputs, first)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = run(fused_lstm.lstm, inputs, first)
+    for a, b in zip(got, want, strict=True):
+        assert torch.equal(a, b)
 
 
 @every_rounding
@@ -301,12 +338,21 @@ def test_gpu_graph(H, products):
 @needs_gpu
 @pytest.mark.parametrize("products", ["tf32", "bf16"])
 def test_gpu_steps_equal_unroll(products):
-    """S002-23: acting and learning are one kernel; only the product with x has other rows."""
+    """S002-23: acting and learning are one kernel; only the product with x has other rows.
+
+    That may change its last bit, then the float16 of an h, and with it the next by 2^-11 of a weight.
+    """
     inputs, first = draw(16, 1000, 64, 128, learned=False, chance=0.05, device="cuda")
     x, *state = inputs[:3]
     with devices.rounded(products), torch.no_grad():
         whole, *_ = fused_lstm.lstm(*inputs, first)
         for t in range(16):
             y, *state = fused_lstm.lstm(x[t : t + 1], *state, *inputs[3:], first[t : t + 1])
-            limit = 1e-5 if products == "tf32" else VALUES["bf16"]
+            limit = 2e-4 if products == "tf32" else VALUES["bf16"]
             torch.testing.assert_close(y[0], whole[t], atol=limit, rtol=0)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_gpu_huge_gradients_stay():
+    assert_huge_gradients_stay("cuda")

@@ -25,14 +25,22 @@ class Blocks:
     warps: int
     """Warps of a program."""
     prefetch: bool = False
-    """Whether the kernel itself asks for a step's inputs one step before, into registers; otherwise the
-    compiler does, with ``stages``. For resident weights."""
+    """Whether the kernel itself asks for a step's inputs one step before, into registers, with one stage;
+    otherwise the compiler does, with ``stages``. For resident weights."""
     units: int = 64
     """Hidden units that are computed at once. For streamed weights."""
     depth: int = 64
     """Summands of a product that are read at once. For streamed weights."""
     stages: int = 3
     """Blocks, of a step's inputs or of streamed weights, that are under way or in use at once."""
+    together: int = 1
+    """Programs that a processor is to hold at once, by as many registers as that leaves each."""
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What Triton's compiler is told."""
+        limit = {} if self.together == 1 else {"maxnreg": (1 << 16) // (32 * self.warps * self.together)}
+        return {"num_warps": self.warps, **limit}
 
 
 def padded(size: int) -> int:

@@ -5,7 +5,9 @@ x and of the weights after the backward one. Only the recurrence is ours. Small 
 stay on the chip (``fused_gru_resident``), else they are read anew at every step (``fused_gru_streamed``).
 
 Products are rounded as ``devices.products`` says, backwards as it said forwards. With bf16 what lies between
-the kernels and the products is stored in bf16 too; states and sums are float32 in any case.
+the kernels and the products is stored in bf16 too; states and sums are float32 in any case. With tf32 the
+factors of weights on the chip are float16, which has the bits of TF32: forwards h, which lies about 1,
+backwards gradients, each row scaled to its range; what the forward pass keeps of the gates is float16 too.
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from recollect.cores.kernels.fused_blocks import (
 from recollect.devices import Products
 
 TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
-    ("forward resident", "bf16"): ((2112, Blocks(16, 8, stages=2)), (ANY, Blocks(32, 8, stages=2))),
-    ("forward resident", "tf32"): ((2112, Blocks(16, 8, stages=2)), (ANY, Blocks(32, 16, stages=1))),
+    ("forward resident", "bf16"): ((2112, Blocks(16, 8)), (ANY, Blocks(16, 8, True, stages=1, together=2))),
+    ("forward resident", "tf32"): ((2112, Blocks(16, 8)), (ANY, Blocks(32, 8))),
     ("forward resident", "fp32"): ((2112, Blocks(16, 8, stages=1)), (ANY, Blocks(32, 8, stages=1))),
-    ("backward resident", "bf16"): ((2112, Blocks(16, 8, stages=2)), (ANY, Blocks(32, 8, stages=2))),
-    ("backward resident", "tf32"): ((2112, Blocks(16, 8, stages=1)), (ANY, Blocks(32, 16, stages=1))),
+    ("backward resident", "bf16"): ((2112, Blocks(16, 8)), (ANY, Blocks(16, 8, True, stages=1, together=2))),
+    ("backward resident", "tf32"): ((2112, Blocks(16, 8)), (ANY, Blocks(16, 8, stages=1, together=2))),
     ("backward resident", "fp32"): ((2112, Blocks(16, 8, stages=1)), (ANY, Blocks(32, 8, stages=1))),
     ("forward streamed", "bf16"): ((2112, Blocks(16, 8)), (ANY, Blocks(32, 8))),
     ("forward streamed", "tf32"): ((2112, Blocks(16, 8, depth=32)), (ANY, Blocks(32, 8, depth=32))),
@@ -52,6 +54,7 @@ TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
 CHOSEN: dict[str, Blocks] = {}
 """Blocks for ``forward`` and ``backward`` that a benchmark tries in place of the table."""
 
+_KEPT = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
 _RESIDENT = {"fp32": 64, "tf32": 128, "bf16": 128}
 """Up to how many units the recurrent weights fit on the chip; of fp32 there are two parts of every weight."""
 
@@ -147,7 +150,7 @@ def _forward(
     flags = first.contiguous().view(torch.uint8)
     is_resident, blocks = gru_blocks(B, H, products, "forward", has_room(x))
     y, h_end = x.new_empty(T, B, H), x.new_empty(B, H)
-    kept = x.new_empty(T if keep else 0, B, 4 * H, dtype=dtype)
+    kept = x.new_empty(T if keep else 0, B, 4 * H, dtype=_KEPT[products])
     before = x.new_empty(T if keep else 2, B, H, dtype=dtype)
     kernel: Any = fused_gru_resident.forward if is_resident else fused_gru_streamed.forward
     with torch.cuda.device_of(x):
@@ -185,7 +188,7 @@ def _backward(
     (T, B, H), dtype = kept.before.shape, _stored(products)
     is_resident, blocks = gru_blocks(B, H, products, "backward", has_room(w_hh))
     programs = -(-B // blocks.rows)
-    d, dh = torch.empty_like(kept.parts), w_hh.new_empty(B, H)
+    d, dh = w_hh.new_empty(T, B, 4 * H, dtype=dtype), w_hh.new_empty(B, H)
     d_bias = w_hh.new_empty(programs if is_resident else 0, 4 * H)
     has_initial = need[7]
     d_initial = w_hh.new_zeros((programs if is_resident else B) if has_initial else 0, H)
@@ -232,7 +235,7 @@ def _backward(
 def _settings(H: int, blocks: Blocks, is_resident: bool, products: Products, x: Tensor) -> dict[str, Any]:
     """What all four kernels are told besides the data."""
     if is_resident:
-        sizes = {"BLOCK_H": padded(H)}
+        sizes = {"BLOCK_H": padded(H), "AHEAD": blocks.prefetch, "HALF": products == "tf32"}
     else:
         sizes = {"BLOCK_N": min(blocks.units, padded(H)), "BLOCK_K": min(blocks.depth, padded(H))}
     return {
@@ -241,7 +244,7 @@ def _settings(H: int, blocks: Blocks, is_resident: bool, products: Products, x: 
         "BLOCK_B": blocks.rows,
         "STAGES": blocks.stages,
         **rounding(x, products),
-        "num_warps": blocks.warps,
+        **blocks.options,
     }
 
 

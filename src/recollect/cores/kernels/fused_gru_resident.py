@@ -2,20 +2,25 @@
 
 A program owns BLOCK_B rows and goes through all steps; rows know nothing of each other, so that programs
 never wait for each other. Weights are read once and stay in shared memory, the state stays in registers.
-What passes by is read one step ahead.
+
+What a step reads is asked for before: with AHEAD by ourselves, one step before, into registers; otherwise by
+the compiler, with STAGES. Three of them hide how long memory takes; with fewer we have it brought into the
+cache still earlier.
+Whatever was read meets the result of a product before it meets anything else: so it changes its place between
+threads once, through shared memory, and as short as it was read.
 
 Four blocks of H columns stand side by side wherever all parts of a step are stored, in the order m, r, z, n
 of ``kernels.gru``: m = W_hn h + b_hn is the recurrent part of n.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportAssignmentType=false
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from recollect.cores.kernels.fused_math import dot, factor, sigmoid, tanh
+from recollect.cores.kernels.fused_math import divisor, dot, factor, sigmoid, soon, tanh, within
 
 
 @triton.jit
@@ -26,6 +31,25 @@ def _square(
     row, column = tl.arange(0, BLOCK_H)[:, None], tl.arange(0, BLOCK_H)[None, :]
     block = tl.load(w + column * H + row, (row < H) & (column < H), 0)
     return factor(block, TYPE, PRECISION, MATH)
+
+
+@triton.jit
+def _three(x, three, is_here, H: tl.constexpr):
+    """The blocks of r, z, n."""
+    r = tl.load(x + three, is_here, 0)
+    z = tl.load(x + H + three, is_here, 0)
+    n = tl.load(x + 2 * H + three, is_here, 0)
+    return r, z, n
+
+
+@triton.jit
+def _four(kept, four, is_here, H: tl.constexpr):
+    """The blocks of m, r, z, n."""
+    m = tl.load(kept + four, is_here, 0)
+    r = tl.load(kept + H + four, is_here, 0)
+    z = tl.load(kept + 2 * H + four, is_here, 0)
+    n = tl.load(kept + 3 * H + four, is_here, 0)
+    return m, r, z, n
 
 
 @triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
@@ -49,10 +73,12 @@ def forward(
     STAGES: tl.constexpr,
     LEARNED: tl.constexpr,
     KEEP: tl.constexpr,
+    AHEAD: tl.constexpr,
+    HALF: tl.constexpr,
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """y and the state at the end; with KEEP also what ``backward`` needs."""
+    """y and the state at the end; with KEEP also what ``backward`` needs. With HALF factors are float16."""
     row, unit = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_H)
     top, step = tl.program_id(0) * BLOCK_B, B.to(tl.int64)
     is_row, is_unit = row < B - top, unit < H
@@ -60,7 +86,8 @@ def forward(
     one = row[:, None] * H + unit[None, :]
     three = row[:, None] * (3 * H) + unit[None, :]
     four = row[:, None] * (4 * H) + unit[None, :]
-    TYPE = xg.dtype.element_ty
+    TYPE: tl.constexpr = tl.float16 if HALF else xg.dtype.element_ty
+    KEPT: tl.constexpr = kept.dtype.element_ty
 
     w_r = _square(w, TYPE, H, BLOCK_H, PRECISION, MATH)
     w_z = _square(w + H * H, TYPE, H, BLOCK_H, PRECISION, MATH)
@@ -68,7 +95,7 @@ def forward(
     b_r = (tl.load(b_ih + unit, is_unit, 0) + tl.load(b_hh + unit, is_unit, 0))[None, :]
     b_z = (tl.load(b_ih + H + unit, is_unit, 0) + tl.load(b_hh + H + unit, is_unit, 0))[None, :]
     b_n = tl.load(b_ih + 2 * H + unit, is_unit, 0)[None, :]
-    b_m = tl.load(b_hh + 2 * H + unit, is_unit, 0)[None, :] + tl.zeros((BLOCK_B, BLOCK_H), tl.float32)
+    b_m = tl.load(b_hh + 2 * H + unit, is_unit, 0)[None, :]
     start = tl.zeros((1, BLOCK_H), tl.float32)
     if LEARNED:
         start += tl.load(initial + unit, is_unit, 0)[None, :]
@@ -76,25 +103,31 @@ def forward(
     opens = tl.load(first + top + row, is_row, 0)
     state = tl.load(h + top.to(tl.int64) * H + one, is_here, 0)
     state = tl.where((opens != 0)[:, None], start, state)
+    x_r, x_z, x_n = _three(xg + top.to(tl.int64) * (3 * H), three, is_here, H)
     for t in tl.range(0, T, num_stages=STAGES):
         at = t * step + top
-        x_r = tl.load(xg + at * (3 * H) + three, is_here, 0)
-        x_z = tl.load(xg + at * (3 * H) + H + three, is_here, 0)
-        x_n = tl.load(xg + at * (3 * H) + 2 * H + three, is_here, 0)
+        if STAGES < 3:
+            there = tl.minimum(t + 2, T - 1) * step + top
+            soon(xg + there * (3 * H), tl.minimum(B - top, BLOCK_B), 3 * H, 4 * BLOCK_H * BLOCK_B, MATH)
+        if not AHEAD:
+            x_r, x_z, x_n = _three(xg + at * (3 * H), three, is_here, H)
         opens = tl.load(first + at + step + row, is_row & (t + 1 < T), 0)  # of the next step
         low = factor(state, TYPE, PRECISION, MATH)
-        m = dot(low, w_n, b_m, PRECISION, MATH)
-        r = sigmoid(dot(low, w_r, x_r.to(tl.float32) + b_r, PRECISION, MATH), MATH)
-        z = sigmoid(dot(low, w_z, x_z.to(tl.float32) + b_z, PRECISION, MATH), MATH)
-        n = tanh(x_n.to(tl.float32) + b_n + r * m, MATH)
+        m = dot(low, w_n, tl.zeros((BLOCK_B, BLOCK_H), tl.float32), PRECISION, MATH) + b_m
+        r = sigmoid(dot(low, w_r, x_r.to(tl.float32), PRECISION, MATH) + b_r, MATH)
+        z = sigmoid(dot(low, w_z, x_z.to(tl.float32), PRECISION, MATH) + b_z, MATH)
+        n = tanh(r * m + x_n.to(tl.float32) + b_n, MATH)
+        if AHEAD:
+            ahead = tl.minimum(t + 1, T - 1) * step + top
+            x_r, x_z, x_n = _three(xg + ahead * (3 * H), three, is_here, H)
         new = n + z * (state - n)
         tl.store(y + at * H + one, new, is_here)
         if KEEP:
-            tl.store(before + at * H + one, state.to(TYPE), is_here)
-            tl.store(kept + at * (4 * H) + four, m.to(TYPE), is_here)
-            tl.store(kept + at * (4 * H) + H + four, r.to(TYPE), is_here)
-            tl.store(kept + at * (4 * H) + 2 * H + four, z.to(TYPE), is_here)
-            tl.store(kept + at * (4 * H) + 3 * H + four, n.to(TYPE), is_here)
+            tl.store(before + at * H + one, state.to(before.dtype.element_ty), is_here)
+            tl.store(kept + at * (4 * H) + four, within(m, KEPT), is_here)
+            tl.store(kept + at * (4 * H) + H + four, r.to(KEPT), is_here)
+            tl.store(kept + at * (4 * H) + 2 * H + four, z.to(KEPT), is_here)
+            tl.store(kept + at * (4 * H) + 3 * H + four, n.to(KEPT), is_here)
         state = tl.where((opens != 0)[:, None], start, new)
     tl.store(h_end + top.to(tl.int64) * H + one, state, is_here)
 
@@ -120,17 +153,20 @@ def backward(
     LEARNED: tl.constexpr,
     HAS_DY: tl.constexpr,
     HAS_DH: tl.constexpr,
+    AHEAD: tl.constexpr,
+    HALF: tl.constexpr,
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """The steps from the last to the first."""
+    """The steps from the last to the first. With HALF factors are float16, each row brought to its range."""
     row, unit = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_H)
     top, step = tl.program_id(0) * BLOCK_B, B.to(tl.int64)
     is_row, is_unit = row < B - top, unit < H
     is_here = is_row[:, None] & is_unit[None, :]
     one = row[:, None] * H + unit[None, :]
     four = row[:, None] * (4 * H) + unit[None, :]
-    TYPE = d.dtype.element_ty
+    TYPE: tl.constexpr = tl.float16 if HALF else d.dtype.element_ty
+    STORED: tl.constexpr = d.dtype.element_ty
 
     w_r = _square(w, TYPE, H, BLOCK_H, PRECISION, MATH)
     w_z = _square(w + H * H, TYPE, H, BLOCK_H, PRECISION, MATH)
@@ -144,33 +180,64 @@ def backward(
     carried = tl.zeros((BLOCK_B, BLOCK_H), tl.float32)
     if HAS_DH:
         carried += tl.load(dh_end + top.to(tl.int64) * H + one, is_here, 0)
+    last = (T - 1) * step + top
+    low_m, low_r, low_z, low_n = _four(kept + last * (4 * H), four, is_here, H)
+    low_state = tl.load(before + last * H + one, is_here, 0)
+    dy_now = tl.zeros((BLOCK_B, BLOCK_H), tl.float32)
+    if HAS_DY:
+        dy_now = tl.load(dy + last * H + one, is_here, 0)
     for back in tl.range(0, T, num_stages=STAGES):
         at = (T - 1 - back) * step + top
+        if STAGES < 3:
+            there, number = tl.maximum(T - 3 - back, 0) * step + top, tl.minimum(B - top, BLOCK_B)
+            soon(kept + there * (4 * H), number, 4 * H, 4 * BLOCK_H * BLOCK_B, MATH)
+            soon(before + there * H, number, H, BLOCK_H * BLOCK_B, MATH)
+            if HAS_DY:
+                soon(dy + there * H, number, H, BLOCK_H * BLOCK_B, MATH)
+        if not AHEAD:
+            low_m, low_r, low_z, low_n = _four(kept + at * (4 * H), four, is_here, H)
+            low_state = tl.load(before + at * H + one, is_here, 0)
+            if HAS_DY:
+                dy_now = tl.load(dy + at * H + one, is_here, 0)
         opens = tl.load(first + at + row, is_row, 0)
-        m = tl.load(kept + at * (4 * H) + four, is_here, 0).to(tl.float32)
-        r = tl.load(kept + at * (4 * H) + H + four, is_here, 0).to(tl.float32)
-        z = tl.load(kept + at * (4 * H) + 2 * H + four, is_here, 0).to(tl.float32)
-        n = tl.load(kept + at * (4 * H) + 3 * H + four, is_here, 0).to(tl.float32)
-        state = tl.load(before + at * H + one, is_here, 0).to(tl.float32)
-        if HAS_DY:
-            carried += tl.load(dy + at * H + one, is_here, 0)
-        # One product after the other, so that their left factors have the same place in shared memory.
-        dn = carried * (1 - z) * (1 - n * n)
-        dz = carried * (state - n) * z * (1 - z)
+        m, r = low_m.to(tl.float32), low_r.to(tl.float32)
+        z, n, state = low_z.to(tl.float32), low_n.to(tl.float32), low_state.to(tl.float32)
+        carried += dy_now
+        scale = tl.full((BLOCK_B, 1), 1.0, tl.float32)
+        if HALF:
+            scale = divisor(tl.max(tl.abs(carried), 1))[:, None]
+        unscale = 1 / scale
+        dn = carried - carried * z
+        dn -= dn * n * n
         carried *= z
-        tl.store(d + at * (4 * H) + 2 * H + four, dz.to(TYPE), is_here)
-        carried = dot(factor(dz, TYPE, PRECISION, MATH), w_z, carried, PRECISION, MATH)
-        sum_z += tl.sum(dz, 0)
-        tl.store(d + at * (4 * H) + 3 * H + four, dn.to(TYPE), is_here)
-        sum_n += tl.sum(dn, 0)
+        dz = carried * state - carried * n
+        dz -= dz * z
         dm = dn * r
-        tl.store(d + at * (4 * H) + four, dm.to(TYPE), is_here)
-        carried = dot(factor(dm, TYPE, PRECISION, MATH), w_n, carried, PRECISION, MATH)
+        dr = dm * m
+        dr -= dr * r
+        if AHEAD:
+            ahead = tl.maximum(T - 2 - back, 0) * step + top
+            low_m, low_r, low_z, low_n = _four(kept + ahead * (4 * H), four, is_here, H)
+            low_state = tl.load(before + ahead * H + one, is_here, 0)
+            if HAS_DY:
+                dy_now = tl.load(dy + ahead * H + one, is_here, 0)
+        # One product after the other, so that their left factors have the same place in shared memory.
+        now = d + at * (4 * H) + four
+        tl.store(now + 3 * H, dn.to(STORED), is_here)
+        sum_n += tl.sum(dn, 0)
+        tl.store(now + 2 * H, dz.to(STORED), is_here)
+        sum_z += tl.sum(dz, 0)
+        if HALF:
+            carried *= unscale
+        carried = dot(factor(dz * unscale, TYPE, PRECISION, MATH), w_z, carried, PRECISION, MATH)
+        tl.store(now, dm.to(STORED), is_here)
         sum_m += tl.sum(dm, 0)
-        dr = dm * m * (1 - r)
-        tl.store(d + at * (4 * H) + H + four, dr.to(TYPE), is_here)
-        carried = dot(factor(dr, TYPE, PRECISION, MATH), w_r, carried, PRECISION, MATH)
+        carried = dot(factor(dm * unscale, TYPE, PRECISION, MATH), w_n, carried, PRECISION, MATH)
+        tl.store(now + H, dr.to(STORED), is_here)
         sum_r += tl.sum(dr, 0)
+        carried = dot(factor(dr * unscale, TYPE, PRECISION, MATH), w_r, carried, PRECISION, MATH)
+        if HALF:
+            carried *= scale
         is_open = (opens != 0)[:, None]
         if LEARNED:
             sum_start += tl.where(is_open, carried, 0)

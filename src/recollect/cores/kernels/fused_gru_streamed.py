@@ -13,7 +13,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.cores.kernels.fused_math import dot, factor, sigmoid, tanh
+from recollect.cores.kernels.fused_math import dot, factor, sigmoid, tanh, within
 
 
 @triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
@@ -47,6 +47,7 @@ def forward(
     is_row = row < B - top
     home = top.to(tl.int64) * H
     TYPE = w.dtype.element_ty
+    KEPT: tl.constexpr = kept.dtype.element_ty
 
     opens = tl.load(first + top + row, is_row, 0) != 0
     for j in range(0, H, BLOCK_N):
@@ -95,10 +96,10 @@ def forward(
             tl.store(y + at * H + row * H + unit, new, is_here)
             if KEEP:
                 parts = kept + at * (4 * H) + row * (4 * H) + unit
-                tl.store(parts, m.to(TYPE), is_here)
-                tl.store(parts + H, r.to(TYPE), is_here)
-                tl.store(parts + 2 * H, z.to(TYPE), is_here)
-                tl.store(parts + 3 * H, n.to(TYPE), is_here)
+                tl.store(parts, within(m, KEPT), is_here)
+                tl.store(parts + H, r.to(KEPT), is_here)
+                tl.store(parts + 2 * H, z.to(KEPT), is_here)
+                tl.store(parts + 3 * H, n.to(KEPT), is_here)
             start = tl.zeros((1, BLOCK_N), tl.float32)
             if LEARNED:
                 start += tl.load(initial + unit, unit < H, 0)

@@ -52,18 +52,14 @@ from recollect.cores.kernels.fused_blocks import (
 )
 from recollect.devices import Products
 
+_AHEAD = ((2112, Blocks(16, 8, True, stages=1)), (ANY, Blocks(32, 8, True, stages=1)))
+"""Up to 16 rows for each of an H100's 132 processors, and beyond."""
 TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
-    ("forward resident", "bf16"): ((2112, Blocks(16, 8, stages=2)), (ANY, Blocks(32, 8, stages=2))),
-    ("forward resident", "tf32"): (
-        (2112, Blocks(16, 8, True, stages=1)),
-        (ANY, Blocks(32, 8, True, stages=1)),
-    ),
-    ("forward resident", "fp32"): (
-        (2112, Blocks(16, 8, True, stages=1)),
-        (ANY, Blocks(32, 8, True, stages=1)),
-    ),
-    ("backward resident", "bf16"): ((2112, Blocks(16, 8, stages=2)), (ANY, Blocks(32, 8, stages=2))),
-    ("backward resident", "tf32"): ((ANY, Blocks(16, 8, stages=2)),),
+    ("forward resident", "bf16"): _AHEAD,
+    ("forward resident", "tf32"): _AHEAD,
+    ("forward resident", "fp32"): _AHEAD,
+    ("backward resident", "bf16"): _AHEAD,
+    ("backward resident", "tf32"): _AHEAD,
     ("backward resident", "fp32"): ((ANY, Blocks(16, 8, stages=2)),),
     ("forward streamed", "bf16"): ((4224, Blocks(32, 4)), (ANY, Blocks(64, 8))),
     ("forward streamed", "tf32"): ((4224, Blocks(32, 4)), (ANY, Blocks(64, 8))),
@@ -231,14 +227,20 @@ def _backward(
         **rounding(dy, products),
     }
     is_resident, blocks = lstm_blocks(B, H, products, "backward", has_room(dy))
-    given = (_bytes(first), _or(c0, dy), kept.gates, kept.cells, d, dh, dc, dh0, dc0, T, B)
+    given = (_bytes(first), _or(c0, dy), kept.gates, kept.cells, d, dh, dc, dh0, dc0)
+    sums = torch.empty(-(-B // blocks.rows) if is_resident else 0, 4 * H, **single)  # of d, by program
     if is_resident:
         w = w_hh.to(_FACTOR[products]).contiguous()
-        sizes = {"HP": padded(H), "STAGES": blocks.stages, "AHEAD": blocks.prefetch, "SCALED": products == "tf32"}
-        _launch(resident.backward, B, blocks, dy, dh, dc, w, *given, **flags, **sizes)
+        sizes = {
+            "HP": padded(H),
+            "STAGES": blocks.stages,
+            "AHEAD": blocks.prefetch,
+            "SCALED": products == "tf32",
+        }
+        _launch(resident.backward, B, blocks, dy, dh, dc, w, *given, sums, T, B, **flags, **sizes)
     else:
         w = nearest(w_hh.to(outside).t().contiguous(), products)
-        _launch(stream.backward, B, blocks, dy, w, *given, **flags, **_streamed(blocks, H))
+        _launch(stream.backward, B, blocks, dy, w, *given, T, B, **flags, **_streamed(blocks, H))
 
     flat = d.view(T * B, 4 * H)
     dx = dw_ih = dw_hh = bias = None
@@ -248,14 +250,14 @@ def _backward(
         weights = product(flat.t(), kept.parts.view(T * B, -1))  # [4H, WIDTH]: one product for both
         dw_ih, dw_hh = weights[:, :D], weights[:, _aligned(D) :][:, :H]
     if needs[5] or needs[6]:
-        bias = flat.sum(0, dtype=torch.float32)
+        bias = sums.sum(0) if is_resident else flat.sum(0, dtype=torch.float32)
     start = (None, None) if c0 is None else (dh0.sum(0, keepdim=True), dc0.sum(0, keepdim=True))
     return dx, dh, dc, dw_ih, dw_hh, bias, bias, *start
 
 
 def _launch(kernel: Any, B: int, blocks: Blocks, *given: Any, **flags: Any) -> None:
     with torch.cuda.device_of(given[0]):
-        kernel[-(-B // blocks.rows),](*given, BB=blocks.rows, num_warps=blocks.warps, **flags)
+        kernel[-(-B // blocks.rows),](*given, BB=blocks.rows, **blocks.options, **flags)
 
 
 def _streamed(blocks: Blocks, H: int) -> dict[str, int]:

@@ -4,17 +4,20 @@ A program owns BB rows and goes through all steps; rows know nothing of each oth
 wait for each other. Weights are read once and stay in shared memory, the state stays in registers.
 
 What a step reads is asked for before: with AHEAD by ourselves, one step before, into registers; otherwise by
-the compiler, with STAGES. Of these, three hide what memory takes; with fewer we have it brought into the cache.
+the compiler, with STAGES. Three of them hide how long memory takes; with fewer we have it brought into the
+cache still earlier.
 
 Blocks are [units, rows]: weights stand on the left of every product, so that few rows fill tensor cores too.
 """
+
+# pyright: reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from recollect.cores.kernels.fused_math import divisor, dot, held, sigmoid, soon, tanh
+from recollect.cores.kernels.fused_math import divisor, dot, sigmoid, soon, tanh
 
 
 @triton.jit
@@ -104,14 +107,10 @@ def forward(
     x_i, x_f, x_g, x_o = _four(xg, four, inside, H)
     for t in tl.range(0, T, num_stages=STAGES):
         at = t * step
-        if not AHEAD and STAGES < 3:
-            there = (tl.minimum(t + STAGES, T - 1) * step + top) * (4 * H)
-            soon(xg + there, tl.minimum(B - top, BB), 4 * H, 4 * HP * BB, MATH)
-        next_i, next_f, next_g, next_o = x_i, x_f, x_g, x_o
-        if AHEAD:
-            ahead = tl.minimum(t + 1, T - 1) * step
-            next_i, next_f, next_g, next_o = _four(xg + ahead * (4 * H), four, inside, H)
-        else:
+        if STAGES < 3:
+            there = tl.minimum(t + 2, T - 1) * step + top
+            soon(xg + there * (4 * H), tl.minimum(B - top, BB), 4 * H, 4 * HP * BB, MATH)
+        if not AHEAD:
             x_i, x_f, x_g, x_o = _four(xg + at * (4 * H), four, inside, H)
         is_open = (opens != 0)[None, :]
         opens = tl.load(first + at + step + row, is_row & (t + 1 < T), 0)  # of the next step
@@ -124,6 +123,9 @@ def forward(
         g = tanh(dot(w_g, low, x_g.to(tl.float32), PRECISION, MATH), MATH)
         f = sigmoid(dot(w_f, low, x_f.to(tl.float32), PRECISION, MATH), MATH)
         o = sigmoid(dot(w_o, low, x_o.to(tl.float32), PRECISION, MATH), MATH)
+        if AHEAD:
+            ahead = tl.minimum(t + 1, T - 1) * step
+            x_i, x_f, x_g, x_o = _four(xg + ahead * (4 * H), four, inside, H)
         c_now = f * c_now + i * g
         h_now = o * tanh(c_now, MATH)
         tl.store(y + at * H + one, h_now, inside)
@@ -134,8 +136,6 @@ def forward(
             tl.store(now + 2 * H, g.to(gates.dtype.element_ty), inside)
             tl.store(now + 3 * H, o.to(gates.dtype.element_ty), inside)
             tl.store(cells + (at + step) * H + one, c_now, inside)
-        if AHEAD:
-            x_i, x_f, x_g, x_o = next_i, next_f, next_g, next_o
     tl.store(h_end + one, h_now, inside)
     tl.store(c_end + one, c_now, inside)
 
@@ -155,6 +155,7 @@ def backward(
     dc,  # [B, H]
     dh0,  # [B, H] of the initial state, with LEARNED
     dc0,  # [B, H]
+    d_bias,  # [programs, 4H] the sums of d
     T,
     B,
     H: tl.constexpr,
@@ -180,6 +181,10 @@ def backward(
     w_g = _square(w + 2 * H * H, H, HP, True)
     w_o = _square(w + 3 * H * H, H, HP, True)
     c_start = tl.zeros((HP, 1), tl.float32)
+    sum_i = tl.zeros((HP,), tl.float32)
+    sum_f = tl.zeros((HP,), tl.float32)
+    sum_g = tl.zeros((HP,), tl.float32)
+    sum_o = tl.zeros((HP,), tl.float32)
     h_sum = tl.zeros((HP, BB), tl.float32)
     c_sum = tl.zeros((HP, BB), tl.float32)
     if LEARNED:
@@ -195,38 +200,49 @@ def backward(
     dy_now = tl.load(dy + last * H + one, inside, 0)
     for back in tl.range(0, T, num_stages=STAGES):
         at = (T - 1 - back) * step
+        if STAGES < 3:
+            there, number = tl.maximum(T - 3 - back, 0) * step + top, tl.minimum(B - top, BB)
+            soon(gates + there * (4 * H), number, 4 * H, 4 * HP * BB, MATH)
+            soon(cells + there * H, number, H, HP * BB, MATH)
+            soon(dy + there * H, number, H, HP * BB, MATH)
         if not AHEAD:
-            if STAGES < 3:
-                there, number = tl.maximum(T - 1 - back - STAGES, 0) * step + top, tl.minimum(B - top, BB)
-                soon(gates + there * (4 * H), number, 4 * H, 4 * HP * BB, MATH)
-                soon(cells + there * H, number, H, HP * BB, MATH)
-                soon(dy + there * H, number, H, HP * BB, MATH)
             low_i, low_f, low_g, low_o = _four(gates + at * (4 * H), four, inside, H)
             c_before = tl.load(cells + at * H + one, inside, 0)
             dy_now = tl.load(dy + at * H + one, inside, 0)
-        i, f, g, o = held(low_i, MATH), held(low_f, MATH), held(low_g, MATH), held(low_o, MATH)
-        c_before = held(c_before, MATH)
-        h_carry += held(dy_now, MATH)
+        i, f, g, o = low_i.to(tl.float32), low_f.to(tl.float32), low_g.to(tl.float32), low_o.to(tl.float32)
+        # Whatever was read meets a carry first, the result of a product: so it changes its place between
+        # threads once, through shared memory, and not again for 1 - i, or in the next step as c_now.
+        h_carry += dy_now
         c_next = c_before
+        c_before = tl.where(is_row[None, :], c_before, h_carry)
+        is_open = (opens != 0)[None, :]
+        opens = tl.load(first + at - step + row, is_row & (back + 1 < T), 0)  # of the step before
+        out = tanh(c_now, MATH)
+        do = h_carry * o
+        c_carry += do - do * out * out
+        do *= out
+        do -= do * o
+        di = c_carry * i
+        dg = di - di * g * g
+        di *= g
+        di -= di * i
+        df = tl.where(is_open, c_carry * c_start, c_carry * c_before) * f
+        df -= df * f
+        c_carry *= f
         if AHEAD:
             ahead = tl.maximum(T - 2 - back, 0) * step
             low_i, low_f, low_g, low_o = _four(gates + ahead * (4 * H), four, inside, H)
             c_next = tl.load(cells + ahead * H + one, inside, 0)
             dy_now = tl.load(dy + ahead * H + one, inside, 0)
-        is_open = (opens != 0)[None, :]
-        opens = tl.load(first + at - step + row, is_row & (back + 1 < T), 0)  # of the step before
-        out = tanh(c_now, MATH)
-        c_carry += h_carry * o * (1 - out * out)
-        di = c_carry * g * i * (1 - i)
-        df = c_carry * tl.where(is_open, c_start, c_before) * f * (1 - f)
-        dg = c_carry * i * (1 - g * g)
-        do = h_carry * out * o * (1 - o)
-        c_carry *= f
         now = d + at * (4 * H) + four
         tl.store(now, di.to(d.dtype.element_ty), inside)
         tl.store(now + H, df.to(d.dtype.element_ty), inside)
         tl.store(now + 2 * H, dg.to(d.dtype.element_ty), inside)
         tl.store(now + 3 * H, do.to(d.dtype.element_ty), inside)
+        sum_i += tl.sum(di, 1)
+        sum_f += tl.sum(df, 1)
+        sum_g += tl.sum(dg, 1)
+        sum_o += tl.sum(do, 1)
         scale = tl.full((1, BB), 1.0, tl.float32)
         if SCALED:
             most = tl.maximum(tl.maximum(tl.abs(di), tl.abs(df)), tl.maximum(tl.abs(dg), tl.abs(do)))
@@ -249,6 +265,11 @@ def backward(
         c_before = c_next
     tl.store(dh + one, h_carry, inside)
     tl.store(dc + one, c_carry, inside)
+    line = d_bias + tl.program_id(0) * (4 * H) + unit
+    tl.store(line, sum_i, unit < H)
+    tl.store(line + H, sum_f, unit < H)
+    tl.store(line + 2 * H, sum_g, unit < H)
+    tl.store(line + 3 * H, sum_o, unit < H)
     if LEARNED:
         tl.store(dh0 + one, h_sum, inside)
         tl.store(dc0 + one, c_sum, inside)

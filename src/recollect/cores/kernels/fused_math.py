@@ -41,16 +41,6 @@ def dot(a, b, total, PRECISION: tl.constexpr, MATH: tl.constexpr):
 
 
 @triton.jit
-def held(x, MATH: tl.constexpr):
-    """x in float32, as it is. Otherwise the compiler computes with it twice: as it was read, and as a product
-    has it, with a way through shared memory for every result. It does not look through assembly."""
-    x = x.to(tl.float32)
-    if MATH != "plain":
-        x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r", [x], tl.float32, False, 1)
-    return x
-
-
-@triton.jit
 def within(x, TYPE: tl.constexpr):
     """x in ``TYPE``; what is too large for float16 becomes its largest number, and NaN stays NaN."""
     if tl.float16 == TYPE:
@@ -77,9 +67,7 @@ def soon(rows, number, WIDTH: tl.constexpr, PADDED: tl.constexpr, MATH: tl.const
         SIZE: tl.constexpr = rows.dtype.element_ty.primitive_bitwidth // 8
         line = tl.arange(0, PADDED * SIZE // 128) * (128 // SIZE)
         at = (rows + tl.minimum(line, number * WIDTH - 1)).to(tl.int64)
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at], tl.int32, False, 1
-        )
+        tl.inline_asm_elementwise("prefetch.global.L2 [$1]; mov.u32 $0, 0;", "=r,l", [at], tl.int32, False, 1)
 
 
 @triton.jit

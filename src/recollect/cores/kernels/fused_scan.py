@@ -130,8 +130,8 @@ def _backward(
     return da, db, dh0, None if dinitial is None else dinitial.sum(0, keepdim=True)
 
 
-# The kernels. Pointers are to the first step; n columns in every step, those of a row side by side. They do not
-# care how ``first`` is aligned: of slices in time it is now so, now so, and each would be compiled by itself.
+# The kernels. Pointers are to the first step; n columns in every step, those of a row side by side. How
+# ``first`` is aligned is no reason to compile one again: of slices in time it is now so, now so.
 
 
 @triton.jit
