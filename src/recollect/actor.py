@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
-from typing import SupportsFloat
+from typing import SupportsFloat, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from recollect.graphs import Graphs
 from recollect.policy.policy import Acted, Policy
 from recollect.rollout import Rollout
 from recollect.types import State, Tree
+
+T = TypeVar("T")
 
 
 class Actor:
@@ -216,19 +218,14 @@ class _Buffer:
         def play_all() -> list[dict[str, Tensor]]:
             actor = acting()
             assert actor is not None
-            playing = actor._play(rollout, views)
-            while True:
-                try:
-                    next(playing)
-                except StopIteration as end:
-                    return end.value
+            return together([actor._play(rollout, views)])[0]
 
         self.play_all = graphs.captured(play_all, "acting", actor.policy, [actor.generator])
 
 
-def together(running: Sequence[Generator[None, None, Rollout]]) -> list[Rollout]:
-    """The rollouts of several ``collecting``: while the env of one steps, the next one acts."""
-    done: dict[int, Rollout] = {}
+def together(running: Sequence[Generator[None, None, T]]) -> list[T]:
+    """What several ``collecting`` return: while the env of one steps, the next one acts."""
+    done: dict[int, T] = {}
     while len(done) < len(running):
         for i, one in enumerate(running):
             if i in done:

@@ -66,10 +66,7 @@ class Slotted:
     def __init__(self, policy: Policy, places: int, final_obs: Tree, state: State, first: Tensor):
         """Shapes are taken from ``final_obs``, ``state`` and ``first`` of B rows."""
         self._policy, self._places = policy, places
-        self._obs = tree.map(
-            lambda leaf: torch.zeros_like(leaf).expand(places, *leaf.shape).clone(), final_obs
-        )
-        self._state = tree.map(lambda leaf: torch.zeros_like(leaf).expand(places, *leaf.shape).clone(), state)
+        self._obs, self._state = (tree.empty(like, (places, len(first))) for like in (final_obs, state))
         self._time = first.new_zeros((places, len(first)), dtype=torch.int64)
         self._is_cut = first.new_zeros((places, len(first)))
         self._inside = first.new_zeros(places * len(first))
@@ -83,8 +80,8 @@ class Slotted:
         cut = step.truncated & ~step.terminated
         for place in range(self._places):  # the first that is free
             here = cut if self._places == 1 else cut & ~self._is_cut[place]
-            for kept, seen in ((self._obs, step.final_obs), (self._state, state)):
-                tree.map(lambda k, s, here=here, place=place: _put(here, s, k[place]), kept, seen)
+            tree.copy_where_(tree.index(self._obs, place), here, step.final_obs)
+            tree.copy_where_(tree.index(self._state, place), here, state)
             self._time[place].masked_fill_(here, t)
             self._is_cut[place].logical_or_(here)
             cut = cut & ~here
@@ -126,9 +123,3 @@ def places(env: Capturable, steps: int) -> int:
     """How often a row of ``env`` can be cut in ``steps`` steps."""
     gap = env.truncation_gap
     return 0 if gap is None else (steps - 1) // gap + 1
-
-
-def _put(here: Tensor, value: Tensor, into: Tensor) -> None:
-    """Write ``value`` [B, ...] into the rows ``here`` [B]."""
-    mask = here.view(-1, *(1,) * (value.dim() - 1))
-    torch.where(mask, value, into, out=into)

@@ -24,8 +24,12 @@ DEVIATION = "deviation/"
 
 def read(metrics: dict[str, Tensor]) -> dict[str, float]:
     """All metrics as numbers, in one synchronisation."""
-    values = torch.stack([value.detach().double().reshape(()) for value in metrics.values()])
-    return dict(zip(metrics, values.tolist()))
+    return dict(zip(metrics, stacked(metrics).tolist()))
+
+
+def stacked(metrics: dict[str, Tensor]) -> Tensor:
+    """All metrics as one tensor [N] float64, where they are."""
+    return torch.stack([value.detach().double().reshape(()) for value in metrics.values()])
 
 
 def describe(rollout: Rollout, advantage: Tensor, returns: Tensor, ranks: Ranks = ALONE) -> dict[str, Tensor]:

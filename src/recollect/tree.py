@@ -117,6 +117,11 @@ def copy_(target: Tree, source: Tree) -> None:
     map(lambda a, b: a.copy_(b), target, source)
 
 
+def copy_where_(target: Tree, mask: Tensor, source: Tree) -> None:
+    """Write ``source`` into the rows of ``target`` where ``mask`` [B]."""
+    map(lambda a, b: torch.where(_over(mask, b), b, a, out=a), target, source)
+
+
 def empty(like: Tree, lead: tuple[int, ...], device: torch.device | str | None = None) -> Tree:
     """Zeroed buffers ``[*lead, ...]`` for leaves shaped ``[B, ...]`` like those of ``like``, B dropped."""
     return map(

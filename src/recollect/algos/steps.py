@@ -70,9 +70,6 @@ class WatchedSteps:
         """All metrics as numbers: the given ones, and those of the minibatches and of stale states."""
         return gauges.read(metrics | self._summary(self._steps, stale))
 
-    def forget(self) -> None:
-        """Nothing to do: nothing was recorded."""
-
     def _summary(self, steps: list[Stats], stale: list[Tensor]) -> Stats:
         # With a lag, what the loss found is how far the weights moved on, not how true the rollout is.
         known = steps if self._metrics is not None else [gauges.without_deviation(stats) for stats in steps]

@@ -114,7 +114,7 @@ class UnreadSteps(WatchedSteps):
     def _fetched(self, metrics: Stats) -> tuple[dict[str, float], list[Stats]]:
         """The metrics as numbers, and what is known of each minibatch until the update ended, on the host."""
         names = next(iter(self._minibatches.values())).names
-        numbers = torch.stack([value.detach().double().reshape(()) for value in metrics.values()])
+        numbers = gauges.stacked(metrics)
         everything = torch.cat([numbers, *(row.double() for row in self._rows)]).cpu()
         own, rows = everything[: len(numbers)].tolist(), everything[len(numbers) :].view(-1, len(names))
         steps: list[Stats] = []
