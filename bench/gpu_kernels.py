@@ -27,7 +27,8 @@ NAMES: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
     for group, pattern in (
         # torch's cumulative sums are called scans, too.
         (METRICS, r"tensor_kernel_scan|devicescan|cumsum|gae|vtrace|returns|episode"),
-        (HEADS, r"loss|softmax|logits|categorical|entropy|_heads?_"),
+        (HEADS, r"loss|softmax|logits|categorical|entropy|_heads?_|^narrow"),  # policy/thin_kernels.py
+        (ENCODER, r"^shallow"),
         (OPTIMISER, r"multi_tensor|adam|foreach|lpnorm|normtwo|clip_grad"),
         # Those of cuDNN say _fp and _bp; plain names without a template are Triton's.
         (BACKWARD, rf"{_CORES}\w*(backward|bwd|_bp)|(backward|bwd)\w*{_CORES}|^\w*(backward|bwd)\w*$"),

@@ -100,6 +100,33 @@ class Budget(Measured):
         return f"{words}\n\n{table(['part', *spans, 'us', 'share'], rows)}"
 
 
+class Unrolls(Measured):
+    """``{gpu-unrolls}``: our LSTM and GRU against cuDNN's."""
+
+    name_of_bench = "gpu_unroll"
+
+    def shown(self, results: Any, argument: str) -> str:
+        """One row a core and size."""
+        return table(
+            ["core", "units", "rows", "precision", "forwards", "both", "M steps/s", "cuDNN", "ratio"],
+            (
+                [
+                    row["core"].upper(),
+                    str(row["hidden"]),
+                    f"{row['rows']:,}",
+                    row["products"],
+                    f"{row['forward_ms']:.2f} ms",
+                    f"{row['both_ms']:.2f} ms",
+                    f"{row['both_msteps']:.0f}",
+                    f"{row['cudnn']['both_msteps']:.0f}",
+                    f"**{row['times_cudnn']:.1f}**",
+                ]
+                for row in results
+                if "error" not in row
+            ),
+        )
+
+
 class Learning(Measured):
     """``{gpu-learning}``: seconds until memory tasks are solved."""
 
@@ -218,6 +245,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     for name, directive in {
         "gpu-speeds": Speeds,
         "gpu-budget": Budget,
+        "gpu-unrolls": Unrolls,
         "gpu-learning": Learning,
         "gpu-parity": Parity,
         "gpu-soak": Soak,

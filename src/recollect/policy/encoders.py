@@ -118,7 +118,7 @@ class Encoder(nn.Module):
             )
         self.vectors, self.images, self.tokens = map(nn.ModuleList, (vectors, images, tokens))
         vector_size = sum(vector.size for vector in vectors)
-        self.mlp = _mlp(vector_size, config) if vectors else nn.Identity()
+        self.mlp = _mlp(vector_size, config, exact_first=True) if vectors else nn.Identity()
         if vectors and config.hidden:
             vector_size = config.hidden[-1]
         self.output_size = vector_size + sum(part.output_size for part in (*images, *tokens))
@@ -249,8 +249,8 @@ class _Tokens(nn.Module):
 # Building ---------------------------------------------------------------------------------------
 
 
-def _mlp(inputs: int, config: EncoderConfig) -> nn.Module:
-    return mlp(inputs, config.hidden, config.activation, config.layer_norm)
+def _mlp(inputs: int, config: EncoderConfig, exact_first: bool = False) -> nn.Module:
+    return mlp(inputs, config.hidden, config.activation, config.layer_norm, exact_first)
 
 
 def _one_hot_table(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:

@@ -30,6 +30,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from recollect.errors import ConfigError, SpaceError
+from recollect.policy import thin
 from recollect.policy.distributions import (
     Bernoulli,
     Categorical,
@@ -96,7 +97,11 @@ class ActionHead(nn.Module):
 
     def forward(self, features: Tensor, mask: Tree | None = None) -> Distribution:
         """Features [..., D] and masks [..., n] -> the distribution for every row of [...]."""
-        return self.root.distribution(self.linear(features), mask)
+        return self.distribution(thin.through(self.linear, features), mask)
+
+    def distribution(self, outputs: Tensor, mask: Tree | None = None) -> Distribution:
+        """Of what ``linear`` said, [..., outputs]: the distribution for every row of [...]."""
+        return self.root.distribution(outputs, mask)
 
     def to_env(self, action: Tree) -> Tree:
         """What the env gets for a stored action: shifted, scaled, clipped. No gradient, not stored."""

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recollect.policy import thin
+
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     # With the gain that keeps the scale of activations through layers; silu's is 1 / rms(silu(z)).
     "tanh": (torch.tanh, 5.0 / 3.0),
@@ -22,17 +24,25 @@ NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
 class Dense(nn.Linear):
-    """Linear, normalisation if asked for, activation: one module call instead of three."""
+    """Linear, normalisation if asked for, activation: one module call instead of three.
 
-    def __init__(self, inputs: int, outputs: int, activation: str, layer_norm: bool = False):
+    With ``exact`` the first two are in float32 whatever the precision (``policy.thin``).
+    """
+
+    def __init__(
+        self, inputs: int, outputs: int, activation: str, layer_norm: bool = False, exact: bool = False
+    ):
         super().__init__(inputs, outputs)
+        self.exact = exact
         self.activation, gain = ACTIVATIONS[activation]
         self.norm = nn.LayerNorm(outputs) if layer_norm else None
         orthogonal(self, gain)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         """Input [..., inputs] -> [..., outputs]."""
-        x = F.linear(input, self.weight, self.bias)
+        if self.exact and self.norm is None and self.activation is torch.tanh:
+            return thin.linear(input, self.weight, self.bias, "tanh")
+        x = (thin.linear if self.exact else F.linear)(input, self.weight, self.bias)
         return self.activation(x if self.norm is None else self.norm(x))
 
 
@@ -57,9 +67,16 @@ class Conv(nn.Conv2d):
         return self.activation(super().forward(input))
 
 
-def mlp(inputs: int, widths: tuple[int, ...], activation: str, layer_norm: bool = False) -> nn.Module:
-    """Dense layers of these widths; no widths pass the input on."""
-    layers = [Dense(n, m, activation, layer_norm) for n, m in pairwise((inputs, *widths))]
+def mlp(
+    inputs: int,
+    widths: tuple[int, ...],
+    activation: str,
+    layer_norm: bool = False,
+    exact_first: bool = False,
+) -> nn.Module:
+    """Dense layers of these widths, the first of them exact if asked for; no widths pass the input on."""
+    sizes = enumerate(pairwise((inputs, *widths)))
+    layers = [Dense(n, m, activation, layer_norm, exact_first and i == 0) for i, (n, m) in sizes]
     return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from recollect import tree
 from recollect.cores import make_core
 from recollect.errors import ConfigError, StateError
-from recollect.policy import precision
+from recollect.policy import precision, thin
 from recollect.policy.compiled import Compiled
 from recollect.policy.distributions import Distribution
 from recollect.policy.encoders import make_encoder
@@ -59,7 +59,9 @@ class PolicyConfig:
     """How slowly the statistics of the returns forget, per update."""
     precision: Precision = "auto"
     """Of acting and learning alike: "fp32", "tf32" (products on a GPU are rounded to TF32) or "bf16" (the
-    encoder, and on a GPU the products of LSTM and GRU, in bfloat16). "auto" is tf32 on a GPU, else fp32."""
+    encoder, and on a GPU the products of LSTM and GRU, in bfloat16). "auto" is tf32 on a GPU, else fp32. On a
+    GPU the action head, the critic and the first layer over numbers (in bf16 up to 16 of them) are float32 in
+    all."""
 
     def __post_init__(self) -> None:
         """Refuse a precision that there is not."""
@@ -197,6 +199,8 @@ class Policy(nn.Module):
                 y, state = self.core.unroll(x, state, first)
                 if features is not None:
                     features.append(y)
+                if (both := self._joint(y, obs)) is not None:
+                    return *both, state
                 return self._distribution(y, obs), self._parts._value(y), state
 
     def evaluate_actions(
@@ -223,6 +227,8 @@ class Policy(nn.Module):
             x = self._encode_sequence(obs, first)
             with precision.exact(x):
                 y, states = self.core.states_at(x, state, first, times)
+                if (both := self._joint(y, obs)) is not None:
+                    return *both, states
                 return self._distribution(y, obs), self._parts._value(y), states
 
     def compile_parts(self, backend: str | None = None) -> None:
@@ -270,9 +276,32 @@ class Policy(nn.Module):
         flat = tree.map(lambda leaf: leaf.reshape(T * B, *leaf.shape[2:]), obs)  # [T, B, ..] -> [T * B, ..]
         return self._parts._encode(flat).view(T, B, -1)  # [T * B, D] -> [T, B, D]
 
+    def _joint(self, y: Tensor, obs: Tree) -> tuple[Distribution, Tensor] | None:
+        """``_distribution`` and ``_value`` of y [T, B, D] in one pass over y, with the same bits.
+
+        None where that is not what they are: a subclass has its own, one is compiled, the GPU's kernels do
+        not suit. An acting step has so few rows that two passes are as fast.
+        """
+        has_own = (
+            type(self)._distribution is not Policy._distribution or type(self)._value is not Policy._value
+        )
+        if has_own or self._compiled is not None or type(self.head) is not ActionHead:
+            return None
+        found = thin.together(y, self.head.linear, self.critic)
+        if found is None:
+            return None
+        return self.head.distribution(found[0], self._mask(obs)), self._in_real_units(found[1])
+
     def _distribution(self, y: Tensor, obs: Tree) -> Distribution:
-        return self.head(y, obs[ACTION_MASK] if self._masked else None)
+        return self.head(y, self._mask(obs))
 
     def _value(self, y: Tensor) -> Tensor:
-        value = precision.widen(self.critic(y).squeeze(-1))
+        return self._in_real_units(thin.through(self.critic, y))
+
+    def _mask(self, obs: Tree) -> Tree | None:
+        return obs[ACTION_MASK] if self._masked else None
+
+    def _in_real_units(self, predicted: Tensor) -> Tensor:
+        """What the critic said, [..., 1], as values [...]."""
+        value = precision.widen(predicted.squeeze(-1))
         return value if self.value_norm is None else self.value_norm.denormalise(value)

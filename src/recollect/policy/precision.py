@@ -3,12 +3,14 @@
 =================================================  ========  ===============  =========================
 part                                               ``fp32``  ``tf32`` (GPU)   ``bf16``
 =================================================  ========  ===============  =========================
-encoder                                            float32   TF32 products    bfloat16 by autocast
+encoder's first layer over numbers                 float32   float32          float32 on a GPU, if it is
+                                                                              thin; else like the rest
+the rest of an encoder                             float32   TF32 products    bfloat16 by autocast
 core                                               float32   TF32 products    float32; on a GPU products
                                                                               in TF32, those of LSTM and
                                                                               GRU in bfloat16
 what the core carries                              float32   float32          float32
-action head, critic                                float32   TF32 products    float32; TF32 on a GPU
+action head, critic                                float32   float32          float32
 log-probs, ratios, entropy, returns, losses        float32   float32          float32
 weights, gradients, optimiser, normalisers         float32   float32          float32
 =================================================  ========  ===============  =========================
@@ -17,6 +19,11 @@ weights, gradients, optimiser, normalisers         float32   float32          fl
 bfloat16 does to 8, and sums in float32; on a CPU ``tf32`` is ``fp32``. ``auto`` is ``tf32`` on a GPU, which
 is what its matrix units are made for, and ``fp32`` elsewhere. bfloat16 has the range of float32: there is no
 loss scaling.
+
+The ends of a policy are exact (``policy.thin``): the last digits of an observation may be all that tells a
+velocity, and log-probs and values are what the learner has to find again. With up to 16 inputs or outputs,
+which is thin, they have the same bits among any number of rows. What ``torch.compile`` compiles, the first
+layer and the critic, is rounded like the rest.
 
 The encoder is where the work of a policy with images or tokens is. A core carries its rounding errors
 over hundreds of steps, so that its state, and all that is not a product, stays exact.
