@@ -32,6 +32,8 @@ CUE = {"task": "delayed-cue", "options": {"cues": 4, "horizon": 10}, "settings":
 FORAGE = {"task": "forage", "options": {}, "settings": {"gamma": 0.97, "entropy": 0.005}}
 PARTS = {"latent_attn_med": 8, "latent_attn_small": 4, "latent_attn_tiny": 2, "fast": 2, "window": 2}
 """``accumulate`` of what takes much memory: several share one GPU."""
+EPOCHS = {"latent_attn_med": 1, "latent_attn_small": 2}
+"""Of what takes long, fewer than the default of 4."""
 WINDOWS = 10
 MAY_BE_NAN = ("state/drift",)
 """Metrics that are NaN where there is nothing to measure."""
@@ -74,6 +76,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         rollout=job["rollout"],
         chunk=job["rollout"],
         accumulate=PARTS.get(job["policy"] or job["core"], 1),
+        epochs=EPOCHS.get(job["policy"], 4),
         target_episodes=1000,
         learning_rate=2e-3,
         **settings,

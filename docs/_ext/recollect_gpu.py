@@ -63,8 +63,8 @@ class Speeds(Measured):
                     row["precision"] + ("" if row["graphs"] else ", no graphs"),
                     f"**{_millions(row['steps_per_s'])}**",
                     " to ".join(_millions(value) for value in row["quartiles"]),
-                    _millions(row.get("acting_steps_per_s")),
-                    _millions(row.get("trained_steps_per_s_and_epoch")),
+                    _of(row.get("acting_steps_per_s"), row.get("of_acting_ceiling")),
+                    _of(row.get("trained_steps_per_s_and_epoch"), row.get("of_training_ceiling")),
                     f"{row['warm_s']:.0f} s",
                     "-" if row["gpu_gb"] is None else f"{row['gpu_gb']['used']:.1f} GB",
                 ]
@@ -234,6 +234,11 @@ class Foreign(Measured):
 
 def _millions(value: float | None) -> str:
     return "-" if value is None else f"{value / 1e6:.1f}M" if value >= 1e5 else f"{value / 1e6:.3f}M"
+
+
+def _of(value: float | None, share: float | None) -> str:
+    """A speed, and what it is of its ceiling."""
+    return _millions(value) + ("" if share is None else f" ({share:.2f})")
 
 
 def _spread(values: list[float]) -> str:

@@ -29,6 +29,8 @@ FEW = 16
 """The most inputs or outputs of a thin layer."""
 MOST = 1024
 """The most on its other side."""
+WRITTEN_OUT = 4096
+"""The most weights of a layer with few outputs: a kernel has a line for each, which takes long to compile."""
 CHUNK = 32
 """Inputs that are read at once of many: 4 for a thread, so that 8 threads share a row."""
 UNITS = 64
@@ -50,7 +52,7 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     if torch.compiler.is_compiling():
         return False
     M, K = weight.shape
-    is_small = 0 < min(K, M) <= FEW and max(K, M) <= MOST
+    is_small = 0 < min(K, M) <= FEW and max(K, M) <= MOST and (K <= FEW or M * K <= WRITTEN_OUT)
     is_match = x.shape[-1] == K and x.dtype == weight.dtype and x.device == weight.device
     return is_small and is_match and fused.suits(x)
 
