@@ -27,13 +27,14 @@ import torch
 from recollect.cores.make import known
 from recollect.policy.zoo import POLICIES
 
+LARGE_POLICIES = ("latent_attn_med", "latent_attn_small")
 STEPS, ROWS, ROLLOUT = 10_000_000, 4096, 32
 CUE = {"task": "delayed-cue", "options": {"cues": 4, "horizon": 10}, "settings": {}}
 FORAGE = {"task": "forage", "options": {}, "settings": {"gamma": 0.97, "entropy": 0.005}}
-PARTS = {"latent_attn_med": 8, "latent_attn_small": 4, "latent_attn_tiny": 2, "fast": 2, "window": 2}
+PARTS = {"latent_attn_tiny": 2, "fast": 2, "window": 2}
 """``accumulate`` of what takes much memory: several share one GPU."""
-EPOCHS = {"latent_attn_med": 1, "latent_attn_small": 2}
-"""Of what takes long, fewer than the default of 4."""
+LARGE = {"num_envs": 1024, "epochs": 1, "minibatches": 8}
+"""Settings of the large networks, for which an epoch takes long: as many optimiser steps on fewer rows."""
 WINDOWS = 10
 MAY_BE_NAN = ("state/drift",)
 """Metrics that are NaN where there is nothing to measure."""
@@ -42,7 +43,7 @@ MAY_BE_NAN = ("state/drift",)
 def jobs(args: Any) -> list[dict[str, Any]]:
     """The long ones first, so that no process is left alone at the end."""
     tokens = [FORAGE | {"name": f"forage {name}", "policy": name, "core": "lstm"} for name in POLICIES]
-    tokens.sort(key=lambda job: -PARTS.get(job["policy"], 1))
+    tokens.sort(key=lambda job: job["policy"] not in LARGE_POLICIES)
     cores = [CUE | {"name": f"delayed-cue {name}", "policy": None, "core": name} for name in known]
     cores.sort(key=lambda job: job["core"] not in ("window", "pmm", "stack", "mamba_gru", "mlstm", "mamba"))
     chosen = [*tokens, *cores]
@@ -63,20 +64,20 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
     """Train one agent to the end, or to its deadline, and watch it."""
     device, began = job["device"], time.perf_counter()
     torch.set_num_threads(2)
-    settings: dict[str, Any] = dict(job["settings"]) | {"core": job["core"]}
+    settings: dict[str, Any] = dict(job["settings"]) | {"core": job["core"], "num_envs": job["rows"]}
     if job["policy"]:
         settings["policy"] = job["policy"]
+    if job["policy"] in LARGE_POLICIES:
+        settings |= LARGE | {"num_envs": min(job["rows"], LARGE["num_envs"])}
     if job["core"] == "none":
         settings["recurrent_mode"] = "none"
     agent = gpu.make(
         job["task"],
         device=device,
         env_kwargs=job["options"],
-        num_envs=job["rows"],
         rollout=job["rollout"],
         chunk=job["rollout"],
         accumulate=PARTS.get(job["policy"] or job["core"], 1),
-        epochs=EPOCHS.get(job["policy"], 4),
         target_episodes=1000,
         learning_rate=2e-3,
         **settings,

@@ -193,11 +193,9 @@ def report(what: Any, error: Exception) -> None:
 
 def variants(core: str, hidden: int, products: devices.Products, way: str) -> Iterator[Variant]:
     """Blocks that are worth a try."""
-    if core == "lstm":
-        is_resident = module(core).lstm_blocks(4096, hidden, products, way, True)[0]
-    else:
-        is_resident = module(core).gru_blocks(4096, hidden, products, way, True)[0]
-    for blocks in _resident(core, way) if is_resident else _streamed(products):
+    kind, _ = getattr(module(core), f"{core}_blocks")(4096, hidden, products, way, True)
+    found = {"resident": _resident(core, way), "spread": _spread(core, way), "streamed": _streamed(products)}
+    for blocks in found[kind]:
         yield Variant(core, hidden, products, way, blocks)
 
 
@@ -216,6 +214,15 @@ def _resident(core: str, way: str) -> Iterator[Blocks]:
         yield Blocks(32, 16, prefetch=True, stages=1)
     else:
         yield Blocks(32, 8, stages=1)
+
+
+def _spread(core: str, way: str) -> Iterator[Blocks]:
+    for rows in (64, 32, 16):
+        yield Blocks(rows, 8, prefetch=True, stages=1)
+    if core == "gru":
+        yield Blocks(32, 8, stages=1)
+    elif way == "forward":
+        yield Blocks(64, 16, prefetch=True, stages=1)
 
 
 def _streamed(products: devices.Products) -> Iterator[Blocks]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +16,15 @@ ANY = 1 << 31
 """More rows than there ever are."""
 MAX_HIDDEN = 1024
 """More units have not been tried."""
+
+Kind = Literal["resident", "spread", "streamed"]
+"""Where the recurrent weights are: on every processor that uses them, a part of them on each of a few, or in
+memory."""
+MEMBER_UNITS = 64
+"""Hidden units of which one program has the weights, where they are spread."""
+APART = 64
+"""Numbers from the counter of one group of programs to that of the next: in lines of the cache of their own,
+so that groups do not queue behind each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +67,21 @@ SMALL = Blocks(16, 4, units=32, depth=32, stages=2)
 
 
 def choose(
-    table: Table, resident: Mapping[str, int], B: int, H: int, products: Products, way: str, has_room: bool
-) -> tuple[bool, Blocks]:
-    """Whether the weights stay on the chip, and the blocks of a launch.
+    table: Table,
+    resident: Mapping[Products, int],
+    spread: Mapping[Products, tuple[int, ...]],
+    B: int,
+    H: int,
+    products: Products,
+    way: str,
+    has_room: bool,
+) -> tuple[Kind, Blocks]:
+    """Where the weights are, and the blocks of a launch.
 
     Args:
         table: of the core.
-        resident: up to how many units its weights fit on the chip, by rounding.
+        resident: up to how many units its weights fit on one processor, by rounding.
+        spread: which ``padded`` numbers of units are spread over several, by rounding.
         B: rows.
         H: units.
         products: what factors are rounded to.
@@ -70,10 +89,80 @@ def choose(
         has_room: whether the GPU is one that ``has_room``.
     """
     if not has_room:
-        return False, SMALL
-    is_resident = padded(H) <= resident[products]
-    rows = table[f"{way} {'resident' if is_resident else 'streamed'}", products]
-    return is_resident, next(blocks for most, blocks in rows if most >= B)
+        return "streamed", SMALL
+    kind: Kind = "streamed"
+    if padded(H) <= resident[products]:
+        kind = "resident"
+    elif padded(H) in spread[products]:
+        kind = "spread"
+    rows = table[f"{way} {kind}", products]
+    return kind, next(blocks for most, blocks in rows if most >= B)
+
+
+class Groups(NamedTuple):
+    """How a launch is spread: groups of programs, each with rows of its own, and how they exchange."""
+
+    members: int
+    """Programs of a group, each with ``MEMBER_UNITS`` of the units."""
+    number: int
+    """Groups, which take blocks of rows in turn."""
+    slots: int
+    """Places for what is exchanged: meeting k uses place k % slots."""
+    launches: int
+    """How often the kernel is launched."""
+
+
+def groups(x: Tensor, T: int, B: int, H: int, rows: int) -> Groups:
+    """For T steps of B rows in blocks of ``rows``, with all programs on the device of ``x`` at once.
+
+    Triton's interpreter runs one program after the other, so that none sees what later ones have to say.
+    There nothing that is exchanged is overwritten, and every launch gets one more step right.
+    """
+    members, blocks = padded(H) // MEMBER_UNITS, -(-B // rows)
+    if not x.is_cuda:
+        number = min(blocks, 2)
+        return Groups(members, number, -(-blocks // number) * T + 1, T + 1)
+    return Groups(members, min(blocks, max(1, _processors(x.device) // members)), 2, 1)
+
+
+def launch_spread(
+    kernel: Any,
+    groups: Groups,
+    blocks: Blocks,
+    *given: Any,
+    exchange: tuple[int, ...],
+    dtype: Any,
+    **flags: Any,
+) -> None:
+    """Launch a kernel whose programs meet; after ``given`` it takes what they need for that.
+
+    These are memory [slots, groups, *exchange] in ``dtype``, and counters [groups, APART].
+    """
+    x: Tensor = given[0]
+    shape, options = (groups.slots, groups.number, *exchange), blocks.options
+    if x.is_cuda:
+        memory = torch.empty(shape, dtype=dtype, device=x.device)
+        options = {**options, "launch_cooperative_grid": True, "num_stages": 1}
+    else:
+        memory = torch.zeros(shape, dtype=dtype)
+    for _ in range(groups.launches):
+        counters = torch.zeros(groups.number, APART, dtype=torch.int32, device=x.device)
+        with torch.cuda.device_of(x):
+            kernel[groups.members * groups.number,](
+                *given,
+                memory,
+                counters,
+                slots=groups.slots,
+                UNITS=MEMBER_UNITS,
+                MEETS=x.is_cuda,
+                **options,
+                **flags,
+            )
+
+
+@lru_cache
+def _processors(device: torch.device) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def has_room(x: Tensor) -> bool:

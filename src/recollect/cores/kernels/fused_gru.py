@@ -1,8 +1,9 @@
 """The GRU of ``kernels.gru`` in Triton: a whole unroll, resets included, in one launch each way.
 
 What needs no state is one large product over all steps: x W_ih^T before the forward kernel, the gradients of
-x and of the weights after the backward one. Only the recurrence is ours. Small enough, its weights
-stay on the chip (``fused_gru_resident``), else they are read anew at every step (``fused_gru_streamed``).
+x and of the weights after the backward one. Only the recurrence is ours. Small enough, its weights stay on
+the chip: on every processor (``fused_gru_resident``), or a part of them on each of a few
+(``fused_gru_spread``). Else they are read anew at every step (``fused_gru_streamed``).
 
 Products are rounded as ``devices.products`` says, backwards as it said forwards. With bf16 what lies between
 the kernels and the products is stored in bf16 too; states and sums are float32 in any case. With tf32 the
@@ -19,13 +20,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recollect import devices
-from recollect.cores.kernels import fused, fused_gru_resident, fused_gru_streamed
+from recollect.cores.kernels import fused, fused_gru_resident, fused_gru_spread, fused_gru_streamed
 from recollect.cores.kernels.fused_blocks import (
     ANY,
     MAX_HIDDEN,
     Blocks,
+    Kind,
     choose,
+    groups,
     has_room,
+    launch_spread,
     nearest,
     padded,
     product,
@@ -35,11 +39,15 @@ from recollect.devices import Products
 
 TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
     ("forward resident", "bf16"): ((2112, Blocks(16, 8)), (ANY, Blocks(16, 8, True, stages=1, together=2))),
-    ("forward resident", "tf32"): ((2112, Blocks(16, 8)), (ANY, Blocks(32, 8))),
+    ("forward resident", "tf32"): ((2112, Blocks(16, 8)), (ANY, Blocks(32, 16))),
     ("forward resident", "fp32"): ((2112, Blocks(16, 8, stages=1)), (ANY, Blocks(32, 8, stages=1))),
-    ("backward resident", "bf16"): ((2112, Blocks(16, 8)), (ANY, Blocks(16, 8, True, stages=1, together=2))),
-    ("backward resident", "tf32"): ((2112, Blocks(16, 8)), (ANY, Blocks(16, 8, stages=1, together=2))),
+    ("backward resident", "bf16"): ((2112, Blocks(16, 8)), (ANY, Blocks(32, 8))),
+    ("backward resident", "tf32"): ((ANY, Blocks(16, 8)),),
     ("backward resident", "fp32"): ((2112, Blocks(16, 8, stages=1)), (ANY, Blocks(32, 8, stages=1))),
+    ("forward spread", "bf16"): ((1056, Blocks(32, 8, True)), (ANY, Blocks(64, 8, True))),
+    ("forward spread", "tf32"): ((1056, Blocks(32, 8, True)), (ANY, Blocks(64, 8, True))),
+    ("backward spread", "bf16"): ((1056, Blocks(32, 8, True)), (ANY, Blocks(64, 8, True))),
+    ("backward spread", "tf32"): ((1056, Blocks(32, 8, True)), (ANY, Blocks(64, 8, True))),
     ("forward streamed", "bf16"): ((2112, Blocks(16, 8)), (ANY, Blocks(32, 8))),
     ("forward streamed", "tf32"): ((2112, Blocks(16, 8, depth=32)), (ANY, Blocks(32, 8, depth=32))),
     ("forward streamed", "fp32"): (
@@ -55,14 +63,16 @@ CHOSEN: dict[str, Blocks] = {}
 """Blocks for ``forward`` and ``backward`` that a benchmark tries in place of the table."""
 
 _KEPT = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
-_RESIDENT = {"fp32": 64, "tf32": 128, "bf16": 128}
-"""Up to how many units the recurrent weights fit on the chip; of fp32 there are two parts of every weight."""
+_RESIDENT: dict[Products, int] = {"fp32": 64, "tf32": 128, "bf16": 128}
+"""Up to how many units the recurrent weights fit on one processor; of fp32 every weight has two parts."""
+_SPREAD: dict[Products, tuple[int, ...]] = {"fp32": (), "tf32": (256,), "bf16": (256,)}
+"""Which ``padded`` numbers of units are spread over several processors."""
 
 
-def gru_blocks(B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[bool, Blocks]:
+def gru_blocks(B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[Kind, Blocks]:
     """See ``fused_blocks.choose``; what is in ``CHOSEN`` goes before the table."""
-    is_resident, blocks = choose(TABLE, _RESIDENT, B, H, products, way, has_room)
-    return is_resident, CHOSEN.get(way, blocks)
+    kind, blocks = choose(TABLE, _RESIDENT, _SPREAD, B, H, products, way, has_room)
+    return kind, CHOSEN.get(way, blocks)
 
 
 def suits(x: Tensor, H: int) -> bool:
@@ -148,30 +158,30 @@ def _forward(
     with devices.rounded(products), torch.autocast(x.device.type, enabled=False):
         xg = flat @ w_ih.to(dtype).t()
     flags = first.contiguous().view(torch.uint8)
-    is_resident, blocks = gru_blocks(B, H, products, "forward", has_room(x))
+    kind, blocks = gru_blocks(B, H, products, "forward", has_room(x))
     y, h_end = x.new_empty(T, B, H), x.new_empty(B, H)
     kept = x.new_empty(T if keep else 0, B, 4 * H, dtype=_KEPT[products])
     before = x.new_empty(T if keep else 2, B, H, dtype=dtype)
-    kernel: Any = fused_gru_resident.forward if is_resident else fused_gru_streamed.forward
-    with torch.cuda.device_of(x):
-        kernel[(-(-B // blocks.rows),)](
-            xg,
-            h.contiguous(),
-            w_hh.contiguous() if is_resident else _factor(w_hh, products),
-            b_ih.contiguous(),
-            b_hh.contiguous(),
-            flags,
-            y if initial is None else initial.contiguous(),
-            y,
-            h_end,
-            kept,
-            before,
-            T,
-            B,
-            LEARNED=initial is not None,
-            KEEP=keep,
-            **_settings(H, blocks, is_resident, products, x),
-        )
+    given = (
+        xg,
+        h.contiguous(),
+        _factor(w_hh, products) if kind == "streamed" else w_hh.contiguous(),
+        b_ih.contiguous(),
+        b_hh.contiguous(),
+        flags,
+        y if initial is None else initial.contiguous(),
+        y,
+        h_end,
+        kept,
+        before,
+    )
+    settings = {"LEARNED": initial is not None, "KEEP": keep, **_settings(T, B, H, blocks, kind, products, x)}
+    if kind == "spread":
+        settings |= {"exchange": (blocks.rows, padded(H)), "dtype": _KEPT[products]}
+        launch_spread(fused_gru_spread.forward, groups(x, T, B, H, blocks.rows), blocks, *given, **settings)
+    else:
+        kernel = fused_gru_resident.forward if kind == "resident" else fused_gru_streamed.forward
+        _launch(kernel, blocks, *given, **settings)
     return y, h_end, _Kept(flat, flags, kept, before) if keep else None
 
 
@@ -186,37 +196,31 @@ def _backward(
 ) -> tuple[Tensor | None, ...]:
     """The gradients of all arguments of ``gru``, where ``need`` asks for them."""
     (T, B, H), dtype = kept.before.shape, _stored(products)
-    is_resident, blocks = gru_blocks(B, H, products, "backward", has_room(w_hh))
-    programs = -(-B // blocks.rows)
+    kind, blocks = gru_blocks(B, H, products, "backward", has_room(w_hh))
+    team = groups(w_hh, T, B, H, blocks.rows) if kind == "spread" else None
+    sums = team.number if team else -(-B // blocks.rows)
     d, dh = w_hh.new_empty(T, B, 4 * H, dtype=dtype), w_hh.new_empty(B, H)
-    d_bias = w_hh.new_empty(programs if is_resident else 0, 4 * H)
+    d_bias = w_hh.new_empty(0 if kind == "streamed" else sums, 4 * H)
     has_initial = need[7]
-    d_initial = w_hh.new_zeros((programs if is_resident else B) if has_initial else 0, H)
-    kernel: Any
-    if is_resident:
-        weights = w_hh.unflatten(0, (3, H)).transpose(1, 2).contiguous()
-        kernel, more = fused_gru_resident.backward, (d_initial, d_bias)
+    d_initial = w_hh.new_zeros((B if kind == "streamed" else sums) if has_initial else 0, H)
+    ends = (dh if dy is None else dy.contiguous(), dh if dh_end is None else dh_end.contiguous())
+    given = (kept.first, kept.parts, kept.before, d, dh, d_initial)
+    settings: dict[str, Any] = {
+        "LEARNED": has_initial,
+        "HAS_DY": dy is not None,
+        "HAS_DH": dh_end is not None,
+    }
+    settings |= _settings(T, B, H, blocks, kind, products, dh)
+    if kind == "resident":
+        w = w_hh.unflatten(0, (3, H)).transpose(1, 2).contiguous()
+        _launch(fused_gru_resident.backward, blocks, *ends, w, *given, d_bias, **settings)
+    elif team:
+        w, parts = w_hh.contiguous(), (team.members, team.members, blocks.rows, padded(H) // team.members)
+        settings |= {"exchange": parts, "dtype": torch.float32}
+        launch_spread(fused_gru_spread.backward, team, blocks, *ends, w, *given, d_bias, **settings)
     else:
-        weights = _factor(w_hh.roll(H, 0).t(), products)  # n, r, z: the order of m, r, z
-        kernel, more = fused_gru_streamed.backward, (d_initial,)
-    with torch.cuda.device_of(dh):
-        kernel[(programs,)](
-            dh if dy is None else dy.contiguous(),
-            dh if dh_end is None else dh_end.contiguous(),
-            weights,
-            kept.first,
-            kept.parts,
-            kept.before,
-            d,
-            dh,
-            *more,
-            T,
-            B,
-            LEARNED=has_initial,
-            HAS_DY=dy is not None,
-            HAS_DH=dh_end is not None,
-            **_settings(H, blocks, is_resident, products, dh),
-        )
+        w = _factor(w_hh.roll(H, 0).t(), products)  # n, r, z: the order of m, r, z
+        _launch(fused_gru_streamed.backward, blocks, *ends, w, *given, **settings)
 
     d = d.flatten(0, 1)  # [T * B, 4H]
     dmrz, drzn = d[:, : 3 * H], d[:, H:]
@@ -226,26 +230,29 @@ def _backward(
         dw_hh = product(dmrz.t(), kept.before.flatten(0, 1)).roll(-H, 0) if need[3] else None
     db_ih = db_hh = None
     if need[4] or need[5]:
-        db = d_bias.sum(0) if is_resident else d.sum(0, dtype=torch.float32)
+        db = d.sum(0, dtype=torch.float32) if kind == "streamed" else d_bias.sum(0)
         db_ih, db_hh = db[H:], db[: 3 * H].roll(-H)
     start = d_initial.sum(0, keepdim=True) if has_initial else None
     return dx, dh if need[1] else None, dw_ih, dw_hh, db_ih, db_hh, None, start, None
 
 
-def _settings(H: int, blocks: Blocks, is_resident: bool, products: Products, x: Tensor) -> dict[str, Any]:
-    """What all four kernels are told besides the data."""
-    if is_resident:
-        sizes = {"BLOCK_H": padded(H), "AHEAD": blocks.prefetch, "HALF": products == "tf32"}
-    else:
+def _launch(kernel: Any, blocks: Blocks, *given: Any, **settings: Any) -> None:
+    """Launch a kernel whose programs know nothing of each other."""
+    with torch.cuda.device_of(given[0]):
+        kernel[(-(-settings["B"] // blocks.rows),)](*given, **settings, **blocks.options)
+
+
+def _settings(
+    T: int, B: int, H: int, blocks: Blocks, kind: Kind, products: Products, x: Tensor
+) -> dict[str, Any]:
+    """What all kernels are told besides the data."""
+    if kind == "streamed":
         sizes = {"BLOCK_N": min(blocks.units, padded(H)), "BLOCK_K": min(blocks.depth, padded(H))}
-    return {
-        **sizes,
-        "H": H,
-        "BLOCK_B": blocks.rows,
-        "STAGES": blocks.stages,
-        **rounding(x, products),
-        **blocks.options,
-    }
+    else:
+        sizes = {"BLOCK_H": padded(H), "AHEAD": blocks.prefetch, "HALF": products == "tf32"}
+    if kind != "spread":
+        sizes["STAGES"] = blocks.stages
+    return {**sizes, "T": T, "B": B, "H": H, "BLOCK_B": blocks.rows, **rounding(x, products)}
 
 
 def _stored(products: Products) -> torch.dtype:

@@ -24,6 +24,10 @@ sigmoid and tanh                to 1e-6                to 1e-6               to 
 
 Float16 ends at 65504: weights of that size would be infinite in ``tf32``, and h lies within 1.
 
+The recurrent weights of up to 128 units (in fp32 64) stay on every processor (``fused_lstm_resident``), those
+of up to 256 are spread over four (``fused_lstm_spread``; not in fp32), and more are read at every step
+(``fused_lstm_stream``).
+
 Nothing is read on the host, so that a CUDA graph can hold all of it.
 """
 
@@ -38,13 +42,17 @@ from torch.autograd.function import once_differentiable
 from recollect import devices
 from recollect.cores.kernels import fused
 from recollect.cores.kernels import fused_lstm_resident as resident
+from recollect.cores.kernels import fused_lstm_spread as spread
 from recollect.cores.kernels import fused_lstm_stream as stream
 from recollect.cores.kernels.fused_blocks import (
     ANY,
     MAX_HIDDEN,
     Blocks,
+    Kind,
     choose,
+    groups,
     has_room,
+    launch_spread,
     nearest,
     padded,
     product,
@@ -54,6 +62,12 @@ from recollect.devices import Products
 
 _AHEAD = ((2112, Blocks(16, 8, True, stages=1)), (ANY, Blocks(32, 8, True, stages=1)))
 """Up to 16 rows for each of an H100's 132 processors, and beyond."""
+_SHARED = (
+    (528, Blocks(16, 8, True, stages=1)),
+    (1056, Blocks(32, 8, True, stages=1)),
+    (ANY, Blocks(64, 8, True, stages=1)),
+)
+"""Up to 16 or 32 rows for each of the 33 groups of an H100's processors, and beyond."""
 TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
     ("forward resident", "bf16"): _AHEAD,
     ("forward resident", "tf32"): _AHEAD,
@@ -61,6 +75,10 @@ TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
     ("backward resident", "bf16"): _AHEAD,
     ("backward resident", "tf32"): _AHEAD,
     ("backward resident", "fp32"): ((ANY, Blocks(16, 8, stages=2)),),
+    ("forward spread", "bf16"): _SHARED,
+    ("forward spread", "tf32"): _SHARED,
+    ("backward spread", "bf16"): _SHARED,
+    ("backward spread", "tf32"): _SHARED,
     ("forward streamed", "bf16"): ((4224, Blocks(32, 4)), (ANY, Blocks(64, 8))),
     ("forward streamed", "tf32"): ((4224, Blocks(32, 4)), (ANY, Blocks(64, 8))),
     ("forward streamed", "fp32"): ((ANY, Blocks(32, 4, depth=32)),),
@@ -75,8 +93,10 @@ CHOSEN: dict[str, Blocks] = {}
 _FACTOR = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
 _OUTSIDE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 _GATES = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.float16}
-_RESIDENT = {"fp32": 64, "tf32": 128, "bf16": 128}
-"""Up to how many units the recurrent weights fit on the chip."""
+_RESIDENT: dict[Products, int] = {"fp32": 64, "tf32": 128, "bf16": 128}
+"""Up to how many units the recurrent weights fit on one processor."""
+_SPREAD: dict[Products, tuple[int, ...]] = {"fp32": (), "tf32": (256,), "bf16": (256,)}
+"""Which ``padded`` numbers of units are spread over four."""
 
 
 def suits(x: Tensor, H: int) -> bool:
@@ -84,10 +104,10 @@ def suits(x: Tensor, H: int) -> bool:
     return fused.suits(x) and H <= MAX_HIDDEN and x.numel() > 0
 
 
-def lstm_blocks(B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[bool, Blocks]:
+def lstm_blocks(B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[Kind, Blocks]:
     """See ``fused_blocks.choose``; what is in ``CHOSEN`` goes before the table."""
-    is_resident, blocks = choose(TABLE, _RESIDENT, B, H, products, way, has_room)
-    return is_resident, CHOSEN.get(way, blocks)
+    kind, blocks = choose(TABLE, _RESIDENT, _SPREAD, B, H, products, way, has_room)
+    return kind, CHOSEN.get(way, blocks)
 
 
 def lstm(
@@ -188,11 +208,17 @@ def _forward(
     }
     start = (_or(h0, y), _or(c0, y))
     given = (xg, h, c, w, _bytes(first), *start, y)
-    is_resident, blocks = lstm_blocks(B, H, products, "forward", has_room(x))
-    if is_resident:
+    kind, blocks = lstm_blocks(B, H, products, "forward", has_room(x))
+    if kind == "resident":
         sizes = {"HP": padded(H), "AHEAD": blocks.prefetch, "STAGES": blocks.stages}
         given = (*given, h_end, c_end, begun, gates, cells, T, B)
         _launch(resident.forward, B, blocks, *given, **flags, **sizes)
+    elif kind == "spread":
+        given = (*given, h_end, c_end, begun, gates, cells)
+        sizes = {"exchange": (blocks.rows, padded(H)), "dtype": w.dtype, "HP": padded(H)}
+        sizes |= {"T": T, "B": B, "BB": blocks.rows}
+        team = groups(x, T, B, H, blocks.rows)
+        launch_spread(spread.forward, team, blocks, *given, **flags, **sizes)
     else:
         given = (*given, torch.empty(2, B, H, dtype=w.dtype, device=x.device), begun, gates, cells, T, B)
         _launch(stream.forward, B, blocks, *given, **flags, **_streamed(blocks, H))
@@ -226,31 +252,42 @@ def _backward(
         "LEARNED": c0 is not None,
         **rounding(dy, products),
     }
-    is_resident, blocks = lstm_blocks(B, H, products, "backward", has_room(dy))
-    given = (_bytes(first), _or(c0, dy), kept.gates, kept.cells, d, dh, dc, dh0, dc0)
-    sums = torch.empty(-(-B // blocks.rows) if is_resident else 0, 4 * H, **single)  # of d, by program
-    if is_resident:
-        w = w_hh.to(_FACTOR[products]).contiguous()
-        sizes = {
-            "HP": padded(H),
-            "STAGES": blocks.stages,
-            "AHEAD": blocks.prefetch,
-            "SCALED": products == "tf32",
-        }
-        _launch(resident.backward, B, blocks, dy, dh, dc, w, *given, sums, T, B, **flags, **sizes)
+    kind, blocks = lstm_blocks(B, H, products, "backward", has_room(dy))
+    saved = (_bytes(first), _or(c0, dy), kept.gates, kept.cells, d)
+    bias = None
+    if kind == "resident":
+        w, bias = w_hh.to(_FACTOR[products]).contiguous(), torch.empty(-(-B // blocks.rows), 4 * H, **single)
+        sizes = {"HP": padded(H), "SCALED": products == "tf32"}
+        sizes |= {"STAGES": blocks.stages, "AHEAD": blocks.prefetch}
+        given = (dy, dh, dc, w, *saved, dh, dc, dh0, dc0, bias, T, B)
+        _launch(resident.backward, B, blocks, *given, **flags, **sizes)
+    elif kind == "spread":
+        team = groups(dy, T, B, H, blocks.rows)
+        w, bias = w_hh.to(_FACTOR[products]).contiguous(), torch.empty(team.number, 4 * H, **single)
+        ends = (dh, dc)
+        if c0 is not None:
+            dh0, dc0 = torch.empty(team.number, H, **single), torch.empty(team.number, H, **single)
+        dh, dc = torch.empty_like(dh), torch.empty_like(dc)
+        given = (dy, *ends, w, *saved, dh, dc, dh0, dc0, bias)
+        sizes = {"HP": padded(H), "SCALED": products == "tf32", "T": T, "B": B, "BB": blocks.rows}
+        sizes |= {"exchange": (team.members, blocks.rows * padded(H))}
+        launch_spread(spread.backward, team, blocks, *given, dtype=torch.float32, **flags, **sizes)
     else:
+        given = (*saved, dh, dc, dh0, dc0)
         w = nearest(w_hh.to(outside).t().contiguous(), products)
         _launch(stream.backward, B, blocks, dy, w, *given, T, B, **flags, **_streamed(blocks, H))
 
     flat = d.view(T * B, 4 * H)
-    dx = dw_ih = dw_hh = bias = None
+    dx = dw_ih = dw_hh = None
     if needs[0]:
         dx = product(flat, w_ih.to(outside)).view(T, B, D)
     if needs[3] or needs[4]:
         weights = product(flat.t(), kept.parts.view(T * B, -1))  # [4H, WIDTH]: one product for both
         dw_ih, dw_hh = weights[:, :D], weights[:, _aligned(D) :][:, :H]
     if needs[5] or needs[6]:
-        bias = sums.sum(0) if is_resident else flat.sum(0, dtype=torch.float32)
+        bias = flat.sum(0, dtype=torch.float32) if bias is None else bias.sum(0)
+    else:
+        bias = None
     start = (None, None) if c0 is None else (dh0.sum(0, keepdim=True), dc0.sum(0, keepdim=True))
     return dx, dh, dc, dw_ih, dw_hh, bias, bias, *start
 

@@ -1,0 +1,281 @@
+"""The LSTM whose weights are spread over processors against float64: in Triton's interpreter, and on a GPU.
+
+The interpreter runs one program after the other, so that nobody can wait there: see ``fused_blocks.groups``.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from recollect import devices
+from recollect.cores.kernels import fused_blocks, fused_lstm
+from recollect.cores.kernels.fused_blocks import Blocks
+from tests.cores.test_fused_lstm import (
+    GRADIENTS,
+    VALUES,
+    assert_huge_gradients_stay,
+    assert_right,
+    draw,
+    needs_gpu,
+    reference,
+    run,
+)
+
+PRODUCTS = ("tf32", "bf16")
+every_rounding = pytest.mark.parametrize("products", PRODUCTS)
+
+
+@pytest.fixture
+def spread(fused_on_cpu, monkeypatch):
+    """Four members of 16 units, whatever the number of units; keeps how launches were spread."""
+    monkeypatch.setattr(fused_blocks, "MEMBER_UNITS", 16)
+    monkeypatch.setattr(fused_blocks, "padded", lambda size: 64)
+    monkeypatch.setattr(fused_lstm, "padded", lambda size: 64)
+    monkeypatch.setattr(fused_lstm, "_RESIDENT", dict.fromkeys(("fp32", *PRODUCTS), 0))
+    monkeypatch.setattr(fused_lstm, "_SPREAD", {"fp32": (), "tf32": (64,), "bf16": (64,)})
+    blocks = Blocks(16, 8)
+    monkeypatch.setattr(fused_lstm, "CHOSEN", {"forward": blocks, "backward": blocks})
+    teams = []
+
+    def counted(kernel, team, *args, **kwargs):
+        teams.append(team)
+        fused_blocks.launch_spread(kernel, team, *args, **kwargs)
+
+    monkeypatch.setattr(fused_lstm, "launch_spread", counted)
+    return teams
+
+
+@pytest.mark.parametrize(
+    ("T", "B", "H", "learned", "products"),
+    [
+        (4, 3, 64, True, "tf32"),
+        (2, 17, 33, True, "bf16"),
+        (2, 50, 40, False, "tf32"),
+        (1, 33, 61, False, "tf32"),
+    ],
+)
+def test_equals_the_equations(T, B, H, learned, products, spread):
+    """S002-23: values and all gradients, with random resets; also with several blocks of rows a group."""
+    assert_right(*draw(T, B, 3, H, learned), products)
+    assert len(spread) == 2
+    assert {team.members for team in spread} == {4}
+    assert {team.number for team in spread} == {min(2, -(-B // 16))}
+
+
+def test_one_group_for_all_rows(spread, monkeypatch):
+    """S002-23: as where a GPU has few processors."""
+    found = fused_blocks.groups
+
+    def one(x, T, B, H, rows):
+        return found(x, T, B, H, rows)._replace(number=1, slots=-(-B // rows) * T + 1)
+
+    monkeypatch.setattr(fused_lstm, "groups", one)
+    assert_right(*draw(2, 40, 3, 50, learned=True), "tf32")
+
+
+@pytest.mark.parametrize("chance", [0.0, 1.0])
+def test_no_resets_and_only_resets(chance, spread):
+    """S002-23."""
+    assert_right(*draw(3, 3, 5, 40, learned=True, chance=chance), "tf32")
+
+
+@every_rounding
+def test_a_dead_state_leaves_no_trace(products, spread):
+    """S002-23: a reset selects; what it throws away may be NaN, forwards and backwards."""
+    inputs, first = draw(3, 3, 5, 40, learned=True)
+    first[0] = torch.tensor([True, False, True])
+    clean = [t.clone() for t in inputs]
+    for state in inputs[1:3]:
+        state[0], state[2] = float("nan"), float("inf")
+    with devices.rounded(products):
+        got, want = (run(fused_lstm.lstm, given, first) for given in (inputs, clean))
+    for a, b in zip(got, want, strict=True):
+        assert torch.equal(a, b)
+    assert not got[4][[0, 2]].any()
+    assert not got[5][[0, 2]].any()
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_row_that_died_lives_again(spread):
+    """S002-23: NaN in x stays in its row, and there until the next reset."""
+    inputs, first = draw(4, 3, 5, 40, learned=True, chance=0)
+    first[2, 1] = True
+    clean = fused(inputs, first)
+    inputs[0][1, 1] = float("nan")
+    for a, b in zip(fused(inputs, first), clean, strict=True):
+        if a.dim() == 3:
+            assert a[1, 1].isnan().all()
+            a[1, 1] = b[1, 1] = 0
+        assert torch.equal(a, b)
+
+
+def fused(inputs, first, products="tf32"):
+    with devices.rounded(products), torch.no_grad():
+        return fused_lstm.lstm(*inputs[:7], first, tuple(inputs[7:]) or None)
+
+
+def test_small_gradients_keep_their_digits(spread):
+    """Every member scales what it multiplies by itself, row by row."""
+    inputs, first = draw(3, 3, 4, 40, learned=False)
+    scale = torch.tensor([1e-12, 1.0, 1e-6])[:, None]
+
+    def scaled(function):
+        return lambda *given: [t * scale.to(t.dtype) for t in function(*given)]
+
+    with devices.rounded("tf32"):
+        got = run(scaled(fused_lstm.lstm), inputs, first)[3]
+    want = run(scaled(reference), [t.double() for t in inputs], first)[3]
+    for row in range(3):
+        limit = GRADIENTS["tf32"] * want[:, row].abs().max().item()
+        torch.testing.assert_close(got[:, row].double(), want[:, row], atol=limit, rtol=0)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_huge_gradients_stay(spread):
+    assert_huge_gradients_stay("cpu")
+
+
+@every_rounding
+def test_a_split_changes_nothing(products, spread):
+    """S002-23: two pieces, or one step after the other, are the whole; so is what keeps nothing."""
+    assert_split_changes_nothing(*draw(3, 3, 5, 40, learned=True), products, ((1, 3), range(1, 4)), 1e-6)
+
+
+def assert_split_changes_nothing(inputs, first, products, splits, limit):
+    x, *state = inputs[:3]
+    whole, *end = fused(inputs, first, products)
+    for times in splits:
+        now, begin, pieces = state, 0, []
+        for time in times:
+            piece = slice(begin, time)
+            y, *now = fused([x[piece], *now, *inputs[3:]], first[piece], products)
+            pieces.append(y)
+            begin = time
+        torch.testing.assert_close(torch.cat(pieces), whole, atol=limit, rtol=1e-5)
+        torch.testing.assert_close(now, end, atol=4 * limit, rtol=1e-5)
+    with devices.rounded(products):
+        kept, *_ = fused_lstm.lstm(x.clone().requires_grad_(), *inputs[1:7], first, tuple(inputs[7:]) or None)
+    assert torch.equal(kept, whole)
+
+
+def test_which_sizes_are_spread():
+    """129 to 256 units, in the roundings whose weights fit; a GPU without the room streams them."""
+    for H, products, kind in (
+        (128, "tf32", "resident"),
+        (129, "tf32", "spread"),
+        (256, "bf16", "spread"),
+        (256, "fp32", "streamed"),
+        (257, "bf16", "streamed"),
+    ):
+        for way in ("forward", "backward"):
+            assert fused_lstm.lstm_blocks(1000, H, products, way, True)[0] == kind
+            assert fused_lstm.lstm_blocks(1000, H, products, way, False)[0] == "streamed"
+
+
+def test_nothing_is_read_on_the_host(unread, monkeypatch):
+    """All but the kernels themselves, which cannot: a CUDA graph holds the whole of it."""
+    monkeypatch.setattr(fused_lstm, "launch_spread", lambda *args, **flags: None)
+    for products in PRODUCTS:
+        inputs, first = draw(3, 2, 4, 130, learned=True)
+        with unread(), devices.rounded(products):
+            run(fused_lstm.lstm, inputs, first)
+
+
+# On a GPU ---------------------------------------------------------------------------------------
+
+SIZES = [
+    *((64, 1024, 256, False, products) for products in PRODUCTS),
+    *((64, 1024, 200, True, products) for products in PRODUCTS),
+    *((T, B, H, True, "tf32") for T in (1, 2) for B in (1, 33, 5000) for H in (129, 256)),
+    *((2, 5000, 200, True, "bf16"), (64, 33, 129, True, "bf16"), (64, 1, 256, False, "tf32")),
+    *((9, 5000, 256, True, products) for products in PRODUCTS),
+]
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("T", "B", "H", "learned", "products"), SIZES)
+def test_gpu_equals_the_equations(T, B, H, learned, products):
+    """S002-14, S002-23: at real sizes, odd ones too, against float64 on the same GPU."""
+    inputs, first = draw(T, B, 64, H, learned, chance=0.05, device="cuda")
+    assert_right(inputs, first, products, slack=3.0)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@every_rounding
+def test_gpu_a_split_changes_nothing(products):
+    """S002-23: acting and learning are one kernel; only the product with x has other rows.
+
+    That may change its last bit, then the float16 of an h, and with it the next by 2^-11 of a weight.
+    """
+    inputs, first = draw(16, 1000, 64, 256, learned=True, chance=0.05, device="cuda")
+    limit = 2e-4 if products == "tf32" else VALUES["bf16"]
+    assert_split_changes_nothing(inputs, first, products, ((1, 7, 16), range(1, 17)), limit)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@every_rounding
+@pytest.mark.parametrize(("B", "H"), [(1024, 256), (5000, 200)])
+def test_gpu_always_the_same_bits(B, H, products):
+    """Called again, and 20 times from a CUDA graph: who read before the others had written would show it."""
+    inputs, first = draw(64, B, 64, H, learned=True, chance=0.02, device="cuda")
+
+    def work():
+        with devices.rounded(products):
+            return run(fused_lstm.lstm, inputs, first)
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        want = work()
+    torch.cuda.current_stream().wait_stream(side)
+    for a, b in zip(work(), want, strict=True):
+        assert torch.equal(a, b)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        got = work()
+    graph.replay()
+    once = [t.detach().clone() for t in got]
+    for a, b in zip(once, want, strict=True):  # in a graph cuBLAS may take another order for its sums
+        torch.testing.assert_close(a, b, atol=0.1 * VALUES[products] * b.abs().max().item(), rtol=0)
+    for _ in range(20):
+        for t in got:
+            t.detach().fill_(float("nan"))
+        graph.replay()
+        for a, b in zip(got, once, strict=True):
+            assert torch.equal(a, b)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_gpu_two_streams_at_once():
+    """Two launches that each want all processors wait for one another, and not for ever."""
+    given = [draw(64, 1024, 64, 256, learned=False, chance=0.02, device="cuda") for _ in range(2)]
+    want = [fused(*one) for one in given]
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in given]
+    got = []
+    for _ in range(5):
+        for stream, one in zip(streams, given):
+            with torch.cuda.stream(stream):
+                got.append(fused(*one))
+    torch.cuda.synchronize()
+    for k, results in enumerate(got):
+        for a, b in zip(results, want[k % 2], strict=True):
+            torch.testing.assert_close(a, b, atol=2e-4, rtol=0)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize(("rows", "warps"), [(16, 8), (32, 8), (64, 8), (64, 16)])
+@every_rounding
+def test_gpu_other_blocks(rows, warps, products, monkeypatch):
+    """What a benchmark may try is as right; more rows than all groups take at once."""
+    blocks = Blocks(rows, warps)
+    monkeypatch.setattr(fused_lstm, "CHOSEN", {"forward": blocks, "backward": blocks})
+    assert_right(*draw(7, 3000, 64, 256, True, chance=0.05, device="cuda"), products, slack=3.0)
