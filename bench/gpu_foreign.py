@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gpu_common as gpu
@@ -93,7 +93,7 @@ class Way:
         self.trainer.begin(10**12)
         self.steps = num_envs * rollout
         with self.trainer.working():
-            slow = gpu.iterate(self.trainer, 2 if name == CPU else WARM, self.device)
+            slow = gpu.iterate(self.trainer, 1 if name == CPU else WARM, self.device)
         self.start_s = round(time.perf_counter() - began, 2)
         self._training, self._acting = slow[-1], slow[-1]
 
@@ -117,8 +117,8 @@ class Way:
         return self.steps / each
 
 
-def compare(num_envs: int, args: Any, deadline: gpu.Deadline) -> dict[str, Any]:
-    """All ways with so many envs, in turn, over and over."""
+def compare(num_envs: int, args: Any, deadline: gpu.Deadline) -> Iterator[dict[str, Any]]:
+    """All ways with so many envs, in turn, over and over; what is known after each time."""
     ways: dict[str, Way] = {}
     found: dict[str, dict[str, list[float]]] = {name: {"training": [], "acting": []} for name in WAYS}
     try:
@@ -132,16 +132,17 @@ def compare(num_envs: int, args: Any, deadline: gpu.Deadline) -> dict[str, Any]:
                     continue
                 found[name]["training"].append(ways[name].training(seconds))
                 found[name]["acting"].append(ways[name].acting(seconds / 2))
+            yield {
+                "num_envs": num_envs,
+                "ways": {
+                    name: {"start_s": ways[name].start_s}
+                    | {kind: summed(found, name, kind) for kind in speeds}
+                    for name, speeds in found.items()
+                },
+            }
     finally:
         for way in ways.values():
             way.agent.close()
-    return {
-        "num_envs": num_envs,
-        "ways": {
-            name: {"start_s": ways[name].start_s} | {kind: summed(found, name, kind) for kind in speeds}
-            for name, speeds in found.items()
-        },
-    }
 
 
 def summed(found: dict[str, dict[str, list[float]]], name: str, kind: str) -> dict[str, Any]:
@@ -180,8 +181,9 @@ def main() -> None:
     deadline, book = gpu.Deadline(args.minutes), gpu.Book(args.out, "gpu_foreign", args.commit)
     results: list[dict[str, Any]] = []
     for num_envs in [4] if args.tiny else args.envs:
-        results.append(compare(num_envs, args, deadline))
-        book.write(results)
+        results.append({})
+        for results[-1] in compare(num_envs, args, deadline):
+            book.write(results)
         gpu.clear()
     show(results)
 
