@@ -94,6 +94,80 @@ def assert_huge_numbers_stay(gru, device):
     assert not found.isfinite().any()
 
 
+def assert_inference_gives_the_same(gru, inputs):
+    y, h = gru(*inputs)
+    with torch.no_grad():
+        got = gru(*inputs)
+    assert torch.equal(got[0], y)
+    assert torch.equal(got[1], h)
+    assert torch.equal(h, y[-1])
+
+
+def assert_any_split_gives_the_same(gru, inputs, cuts, tolerances=(1e-6, 1e-5)):
+    """As the whole, values and gradients within ``tolerances``."""
+    x, h, *weights, first, initial = inputs
+    whole = gru(*inputs)
+    wanted = gradients(whole, inputs)
+    for cut in cuts:
+        y1, between = gru(x[:cut], h, *weights, first[:cut], initial)
+        y2, end = gru(x[cut:], between, *weights, first[cut:], initial)
+        parts = torch.cat((y1, y2)), end
+        assert_close(parts, whole, tolerances[0])
+        assert_close(gradients(parts, inputs), wanted, tolerances[1])
+
+
+def assert_a_reset_throws_everything_away(gru, inputs):
+    """NaN that nobody continues goes nowhere, forwards or backwards."""
+    h, first = inputs[1], inputs[6]
+    first[0] = torch.tensor([True, True, False, False])
+    with torch.no_grad():
+        h[:2] = torch.nan
+    got = gru(*inputs)
+    found = gradients(got, inputs)
+    assert all(t.isfinite().all() for t in (*got, *found))
+    assert (found[1][:2] == 0).all()
+    with torch.no_grad():
+        h[:2] = 3.0
+    assert_close(found, gradients(gru(*inputs), inputs), 1e-6)
+
+
+def assert_nothing_comes_back_through_a_reset(gru, inputs):
+    """Not even NaN, of an episode that begins with one: the last step here."""
+    x, first = inputs[0], inputs[6]
+    first[:-1], first[-1] = False, True
+    with torch.no_grad():
+        x[-1, 0] = torch.nan
+    y, h = gru(*inputs)
+    dx, dh, *_ = gradients((y, h), inputs)
+    assert y[-1, 0].isnan().all()
+    assert y[:-1].isfinite().all()
+    assert dx[:-1].isfinite().all()
+    assert dh.isfinite().all()
+    assert y[-1, 1:].isfinite().all()
+    assert dx[-1, 1:].isfinite().all()
+
+
+def assert_small_gradients_keep_their_digits(gru, inputs, products):
+    """Float16 ends at 6e-8: gradients of a mean over a million steps are smaller, and differ between rows."""
+    scale = torch.tensor([1e-12, 1.0, 1e-6])[:, None]
+    with devices.rounded(products):
+        y, h = gru(*inputs)
+    copies = wide(inputs)
+    want_y, want_h = truth(*copies)
+    got, *_ = gradients((y * scale, h * scale), inputs)
+    want, *_ = gradients((want_y * scale.double(), want_h * scale.double()), copies)
+    for row in range(3):
+        assert (got[:, row] - want[:, row]).norm() <= IN_INTERPRETER[products] * want[:, row].norm()
+
+
+def assert_some_gradients_of_one_output(gru, inputs, output, wanted):
+    """Only those that are wanted."""
+    inputs = [t.detach().requires_grad_(k in wanted) if k != 6 else t for k, t in enumerate(inputs)]
+    got = gradients(gru(*inputs)[output : output + 1], inputs)
+    copies = wide(inputs)
+    assert_close(got, gradients(truth(*copies)[output : output + 1], copies), IN_INTERPRETER["fp32"])
+
+
 # In the interpreter ------------------------------------------------------------------------------
 
 
@@ -125,72 +199,24 @@ def test_many_rows_and_units(fused_gru):
 
 
 def test_inference_gives_the_same(fused_gru):
-    inputs = draw(5, 3, 16, 4, True)
-    y, h = fused_gru.gru(*inputs)
-    with torch.no_grad():
-        got = fused_gru.gru(*inputs)
-    assert torch.equal(got[0], y)
-    assert torch.equal(got[1], h)
-    assert torch.equal(h, y[-1])
+    assert_inference_gives_the_same(fused_gru.gru, draw(5, 3, 16, 4, True))
 
 
 def test_any_split_gives_the_same(fused_gru):
-    x, h, *weights, first, initial = inputs = draw(6, 3, 8, 4, True)
-    whole = fused_gru.gru(*inputs)
-    wanted = gradients(whole, inputs)
-    for cut in (1, 4):
-        y1, between = fused_gru.gru(x[:cut], h, *weights, first[:cut], initial)
-        y2, end = fused_gru.gru(x[cut:], between, *weights, first[cut:], initial)
-        assert_close((torch.cat((y1, y2)), end), whole, 1e-6)
-        assert_close(gradients((torch.cat((y1, y2)), end), inputs), wanted, 1e-5)
+    assert_any_split_gives_the_same(fused_gru.gru, draw(6, 3, 8, 4, True), (1, 4))
 
 
 def test_a_reset_throws_everything_away(fused_gru):
-    """NaN that nobody continues goes nowhere, forwards or backwards."""
-    inputs = draw(3, 4, 8, 3)
-    h, first = inputs[1], inputs[6]
-    first[0] = torch.tensor([True, True, False, False])
-    with torch.no_grad():
-        h[:2] = torch.nan
-    got = fused_gru.gru(*inputs)
-    found = gradients(got, inputs)
-    assert all(t.isfinite().all() for t in (*got, *found))
-    assert (found[1][:2] == 0).all()
-    with torch.no_grad():
-        h[:2] = 3.0
-    assert_close(found, gradients(fused_gru.gru(*inputs), inputs), 1e-6)
+    assert_a_reset_throws_everything_away(fused_gru.gru, draw(3, 4, 8, 3))
 
 
 def test_nothing_comes_back_through_a_reset(fused_gru):
-    """Not even NaN, of an episode that begins with one."""
-    inputs = draw(3, 4, 8, 3)
-    x, first = inputs[0], inputs[6]
-    first[:] = torch.tensor([False, False, True])[:, None]
-    with torch.no_grad():
-        x[2, 0] = torch.nan
-    y, h = fused_gru.gru(*inputs)
-    dx, dh, *_ = gradients((y, h), inputs)
-    assert y[2, 0].isnan().all()
-    assert y[:2].isfinite().all()
-    assert dx[:2].isfinite().all()
-    assert dh.isfinite().all()
-    assert y[2, 1:].isfinite().all()
-    assert dx[2, 1:].isfinite().all()
+    assert_nothing_comes_back_through_a_reset(fused_gru.gru, draw(3, 4, 8, 3))
 
 
 @pytest.mark.parametrize("products", ["fp32", "tf32"])
 def test_small_gradients_keep_their_digits(products, fused_gru):
-    """Float16 ends at 6e-8: gradients of a mean over a million steps are smaller, and differ between rows."""
-    inputs = draw(5, 3, 8, 4)
-    scale = torch.tensor([1e-12, 1.0, 1e-6])[:, None]
-    with devices.rounded(products):
-        y, h = fused_gru.gru(*inputs)
-    copies = wide(inputs)
-    want_y, want_h = truth(*copies)
-    got, *_ = gradients((y * scale, h * scale), inputs)
-    want, *_ = gradients((want_y * scale.double(), want_h * scale.double()), copies)
-    for row in range(3):
-        assert (got[:, row] - want[:, row]).norm() <= IN_INTERPRETER[products] * want[:, row].norm()
+    assert_small_gradients_keep_their_digits(fused_gru.gru, draw(5, 3, 8, 4), products)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:All-NaN slice")
@@ -231,11 +257,7 @@ def test_strange_strides(fused_gru):
 @pytest.mark.parametrize("wanted", [(0,), (3, 4), (1, 7)])
 @pytest.mark.parametrize("output", [0, 1])
 def test_some_gradients_of_one_output(output, wanted, fused_gru):
-    inputs = draw(3, 2, 8, 3, True)
-    inputs = [t.detach().requires_grad_(k in wanted) if k != 6 else t for k, t in enumerate(inputs)]
-    got = gradients(fused_gru.gru(*inputs)[output : output + 1], inputs)
-    copies = wide(inputs)
-    assert_close(got, gradients(truth(*copies)[output : output + 1], copies), IN_INTERPRETER["fp32"])
+    assert_some_gradients_of_one_output(fused_gru.gru, draw(3, 2, 8, 3, True), output, wanted)
 
 
 @pytest.mark.parametrize("name", GRUS)
@@ -325,7 +347,7 @@ def test_dead_states_on_a_gpu(products, H, gru):
 
 @pytest.mark.gpu
 @on_gpu
-@pytest.mark.parametrize("H", [128, 256])
+@pytest.mark.parametrize("H", [128, 200, 256])
 @every_rounding
 def test_steps_equal_the_unroll_on_a_gpu(products, H, gru):
     x, h, *weights, first, initial = inputs = draw(16, 3000, H, 32, True, "cuda", 0.1)

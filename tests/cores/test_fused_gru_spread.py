@@ -13,13 +13,16 @@ from recollect import devices
 from tests.cores.test_fused_gru import (
     IN_INTERPRETER,
     ON_GPU,
-    assert_close,
+    assert_a_reset_throws_everything_away,
+    assert_any_split_gives_the_same,
+    assert_inference_gives_the_same,
+    assert_nothing_comes_back_through_a_reset,
     assert_right,
+    assert_small_gradients_keep_their_digits,
+    assert_some_gradients_of_one_output,
     draw,
     gradients,
     on_gpu,
-    truth,
-    wide,
 )
 
 SPREAD = ("tf32", "bf16")
@@ -29,12 +32,18 @@ every_rounding = pytest.mark.parametrize("products", SPREAD)
 # In the interpreter ------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=["ahead", "at once"])
-def fused_gru(request, fused_on_cpu, monkeypatch):
+@pytest.fixture
+def ahead():
+    """Whether members ask for what a step reads one step before: as ``TABLE`` says of all sizes."""
+    return True
+
+
+@pytest.fixture
+def fused_gru(ahead, fused_on_cpu, monkeypatch):
     """The module, with so few units for a member, and so few rows in a block, that there are several."""
     from recollect.cores.kernels import fused_blocks, fused_gru
 
-    small = fused_blocks.Blocks(16, 4, prefetch=request.param == "ahead")
+    small = fused_blocks.Blocks(16, 4, prefetch=ahead)
     monkeypatch.setattr(fused_blocks, "MEMBER_UNITS", 16)
     monkeypatch.setattr(fused_gru, "_RESIDENT", dict.fromkeys(ON_GPU, 0))
     monkeypatch.setattr(fused_gru, "_SPREAD", dict.fromkeys(ON_GPU, (64,)))
@@ -44,10 +53,19 @@ def fused_gru(request, fused_on_cpu, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("T", "B", "H", "learned"), [(3, 5, 64, False), (2, 3, 33, True), (1, 2, 50, True), (2, 40, 49, True)]
+    ("T", "B", "H", "learned", "products", "ahead"),
+    [
+        (3, 2, 64, False, "fp32", True),
+        (2, 5, 64, False, "tf32", True),
+        (2, 3, 33, True, "fp32", True),
+        (2, 3, 33, True, "bf16", True),
+        (2, 3, 33, True, "tf32", False),
+        (1, 2, 50, True, "tf32", True),
+        (2, 40, 49, True, "fp32", True),
+        (2, 20, 49, False, "fp32", False),
+    ],
 )
-@pytest.mark.parametrize("products", list(ON_GPU))
-def test_equals_the_steps(products, T, B, H, learned, fused_gru):
+def test_equals_the_steps(T, B, H, learned, products, fused_gru):
     """Odd numbers of units and rows; the most rows are two blocks for one group, one for the other."""
     with devices.rounded(products):
         assert_right(fused_gru.gru, draw(T, B, H, 3, learned), IN_INTERPRETER[products])
@@ -61,81 +79,29 @@ def test_it_is_spread(fused_gru):
 
 
 def test_inference_gives_the_same(fused_gru):
-    inputs = draw(3, 3, 40, 4, True)
-    y, h = fused_gru.gru(*inputs)
-    with torch.no_grad():
-        got = fused_gru.gru(*inputs)
-    assert torch.equal(got[0], y)
-    assert torch.equal(got[1], h)
-    assert torch.equal(h, y[-1])
+    assert_inference_gives_the_same(fused_gru.gru, draw(2, 3, 40, 4, True))
 
 
 def test_any_split_gives_the_same(fused_gru):
-    x, h, *weights, first, initial = inputs = draw(3, 18, 34, 4, True)
-    whole = fused_gru.gru(*inputs)
-    wanted = gradients(whole, inputs)
-    for cut in (1, 2):
-        y1, between = fused_gru.gru(x[:cut], h, *weights, first[:cut], initial)
-        y2, end = fused_gru.gru(x[cut:], between, *weights, first[cut:], initial)
-        assert_close((torch.cat((y1, y2)), end), whole, 1e-6)
-        assert_close(gradients((torch.cat((y1, y2)), end), inputs), wanted, 1e-5)
+    assert_any_split_gives_the_same(fused_gru.gru, draw(3, 3, 34, 4, True), (2,))
 
 
 def test_a_reset_throws_everything_away(fused_gru):
-    """NaN that nobody continues goes nowhere, forwards or backwards."""
-    inputs = draw(3, 4, 35, 3)
-    h, first = inputs[1], inputs[6]
-    first[0] = torch.tensor([True, True, False, False])
-    with torch.no_grad():
-        h[:2] = torch.nan
-    got = fused_gru.gru(*inputs)
-    found = gradients(got, inputs)
-    assert all(t.isfinite().all() for t in (*got, *found))
-    assert (found[1][:2] == 0).all()
-    with torch.no_grad():
-        h[:2] = 3.0
-    assert_close(found, gradients(fused_gru.gru(*inputs), inputs), 1e-6)
+    assert_a_reset_throws_everything_away(fused_gru.gru, draw(2, 4, 35, 3))
 
 
 def test_nothing_comes_back_through_a_reset(fused_gru):
-    """Not even NaN, of an episode that begins with one."""
-    inputs = draw(3, 4, 35, 3)
-    x, first = inputs[0], inputs[6]
-    first[:] = torch.tensor([False, False, True])[:, None]
-    with torch.no_grad():
-        x[2, 0] = torch.nan
-    y, h = fused_gru.gru(*inputs)
-    dx, dh, *_ = gradients((y, h), inputs)
-    assert y[2, 0].isnan().all()
-    assert y[:2].isfinite().all()
-    assert dx[:2].isfinite().all()
-    assert dh.isfinite().all()
-    assert y[2, 1:].isfinite().all()
-    assert dx[2, 1:].isfinite().all()
+    assert_nothing_comes_back_through_a_reset(fused_gru.gru, draw(2, 4, 35, 3))
 
 
 def test_small_gradients_keep_their_digits(fused_gru):
-    """Float16 ends at 6e-8; members scale what they multiply, each row by itself."""
-    inputs = draw(3, 3, 40, 4)
-    scale = torch.tensor([1e-12, 1.0, 1e-6])[:, None]
-    with devices.rounded("tf32"):
-        y, h = fused_gru.gru(*inputs)
-    copies = wide(inputs)
-    want_y, want_h = truth(*copies)
-    got, *_ = gradients((y * scale, h * scale), inputs)
-    want, *_ = gradients((want_y * scale.double(), want_h * scale.double()), copies)
-    for row in range(3):
-        assert (got[:, row] - want[:, row]).norm() <= IN_INTERPRETER["tf32"] * want[:, row].norm()
+    """Members scale what they multiply, each row by itself."""
+    assert_small_gradients_keep_their_digits(fused_gru.gru, draw(2, 3, 40, 4), "tf32")
 
 
-@pytest.mark.parametrize("wanted", [(0,), (3, 4), (1, 7)])
-@pytest.mark.parametrize("output", [0, 1])
+@pytest.mark.parametrize(("output", "wanted"), [(0, (1, 7)), (1, (0,)), (1, (3, 4))])
 def test_some_gradients_of_one_output(output, wanted, fused_gru):
-    inputs = draw(2, 2, 36, 3, True)
-    inputs = [t.detach().requires_grad_(k in wanted) if k != 6 else t for k, t in enumerate(inputs)]
-    got = gradients(fused_gru.gru(*inputs)[output : output + 1], inputs)
-    copies = wide(inputs)
-    assert_close(got, gradients(truth(*copies)[output : output + 1], copies), IN_INTERPRETER["fp32"])
+    assert_some_gradients_of_one_output(fused_gru.gru, draw(2, 2, 36, 3, True), output, wanted)
 
 
 def test_when_it_is_spread(fused_on_cpu):
@@ -194,40 +160,10 @@ def test_equals_the_steps_on_a_gpu(products, T, B, H, learned, gru):
 @pytest.mark.gpu
 @on_gpu
 @every_rounding
-def test_dead_states_on_a_gpu(products, gru):
-    inputs = draw(5, 3000, 200, 16, True, "cuda")
-    h, first = inputs[1], inputs[6]
-    first[0, ::3] = True
-    with torch.no_grad():
-        h[::3] = torch.nan
-    assert all(t.isfinite().all() for t in results(gru, inputs, products))
-
-
-@pytest.mark.gpu
-@on_gpu
-@pytest.mark.parametrize("H", [200, 256])
-@every_rounding
-def test_steps_equal_the_unroll_on_a_gpu(products, H, gru):
-    x, h, *weights, first, initial = inputs = draw(16, 3000, H, 32, True, "cuda", 0.1)
-    with devices.rounded(products), torch.no_grad():
-        y, _ = gru(*inputs)
-        for t in range(16):
-            out, h = gru(x[t : t + 1], h, *weights, first[t : t + 1], initial)
-            assert_close((out[0],), (y[t],), ON_GPU[products] / 10)
-
-
-@pytest.mark.gpu
-@on_gpu
-@every_rounding
 def test_any_split_gives_the_same_on_a_gpu(products, gru):
-    x, h, *weights, first, initial = inputs = draw(16, 3000, 200, 32, True, "cuda", 0.1)
+    inputs, limit = draw(16, 3000, 200, 32, True, "cuda", 0.1), ON_GPU[products]
     with devices.rounded(products):
-        whole = gru(*inputs)
-        y1, between = gru(x[:5], h, *weights, first[:5], initial)
-        y2, end = gru(x[5:], between, *weights, first[5:], initial)
-    parts = torch.cat((y1, y2)), end
-    assert_close(parts, whole, ON_GPU[products] / 10)
-    assert_close(gradients(parts, inputs), gradients(whole, inputs), ON_GPU[products])
+        assert_any_split_gives_the_same(gru, inputs, (5,), (limit / 10, limit))
 
 
 @pytest.mark.gpu

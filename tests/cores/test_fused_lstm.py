@@ -80,6 +80,87 @@ def assert_right(inputs, first, products, slack=1.0):
         assert error <= limit * largest + 1e-7, f"result {k} is {error:.1e} off, of {largest:.1e}"
 
 
+def fused(inputs, first, products):
+    """y, h, c of inference."""
+    with devices.rounded(products), torch.no_grad():
+        return fused_lstm.lstm(*inputs[:7], first, tuple(inputs[7:]) or None)
+
+
+def assert_small_gradients_keep_their_digits(inputs, first, products):
+    """Float16 ends at 6e-8: gradients of a mean over a million steps are smaller, and differ between rows."""
+    scale = torch.tensor([1e-12, 1.0, 1e-6])[:, None]
+
+    def scaled(function):
+        return lambda *given: [t * scale.to(t.dtype) for t in function(*given)]
+
+    with devices.rounded(products):
+        got = run(scaled(fused_lstm.lstm), inputs, first)[3]
+    want = run(scaled(reference), [t.double() for t in inputs], first)[3]
+    for row in range(3):
+        limit = GRADIENTS[products] * want[:, row].abs().max().item()
+        torch.testing.assert_close(got[:, row].double(), want[:, row], atol=limit, rtol=0)
+
+
+def assert_huge_gradients_stay(device):
+    """Gradients whose reciprocals a GPU takes for 0; infinity is no longer a number, but not 0 either."""
+    inputs, first = draw(1, 2, 4, 8, learned=False, chance=0, device=device)
+    inputs[2] *= 0.1  # c and w_hh, so that products and sums do not end in infinity
+    inputs[4] *= 0.01
+    h = inputs[1].requires_grad_()
+    double = [t.detach().double() for t in inputs]
+    double[1].requires_grad_()
+    with devices.rounded("tf32"):
+        _, _, c = fused_lstm.lstm(*inputs, first)
+    _, _, wanted = reference(*double, first, None)
+    (got,) = torch.autograd.grad(c, h, torch.full_like(c, 3e38), retain_graph=True)
+    (want,) = torch.autograd.grad(wanted, double[1], torch.full_like(wanted, 3e38))
+    limit = GRADIENTS["tf32"] * want.abs().max().item()
+    torch.testing.assert_close(got.double(), want, atol=limit, rtol=0)
+    (got,) = torch.autograd.grad(c, h, torch.full_like(c, torch.inf))
+    assert not got.isfinite().any()
+
+
+def assert_a_dead_state_leaves_no_trace(inputs, first, products):
+    """A reset selects; what it throws away may be NaN, forwards and backwards."""
+    first[0] = torch.tensor([True, False, True])
+    clean = [t.clone() for t in inputs]
+    for state in inputs[1:3]:
+        state[0], state[2] = float("nan"), float("inf")
+    with devices.rounded(products):
+        got, want = (run(fused_lstm.lstm, given, first) for given in (inputs, clean))
+    for a, b in zip(got, want, strict=True):
+        assert torch.equal(a, b)
+    assert not got[4][[0, 2]].any()
+    assert not got[5][[0, 2]].any()
+
+
+def assert_a_split_changes_nothing(inputs, first, products, splits, limits=(1e-6, 1e-6)):
+    """Two pieces, or one step after the other, are the whole; so is what keeps nothing.
+
+    ``limits`` of y, and of the state at the end.
+    """
+    x, *state = inputs[:3]
+    whole, *end = fused(inputs, first, products)
+    for times in splits:
+        now, begin, pieces = state, 0, []
+        for time in times:
+            piece = slice(begin, time)
+            y, *now = fused([x[piece], *now, *inputs[3:]], first[piece], products)
+            pieces.append(y)
+            begin = time
+        torch.testing.assert_close(torch.cat(pieces), whole, atol=limits[0], rtol=1e-5)
+        torch.testing.assert_close(now, end, atol=limits[1], rtol=1e-5)
+    with devices.rounded(products):
+        kept, *_ = fused_lstm.lstm(x.clone().requires_grad_(), *inputs[1:7], first, tuple(inputs[7:]) or None)
+    assert torch.equal(kept, whole)
+
+
+def assert_nothing_is_read(unread, products, H):
+    inputs, first = draw(3, 2, 4, H, learned=True)
+    with unread(), devices.rounded(products):
+        run(fused_lstm.lstm, inputs, first)
+
+
 @every_rounding
 @pytest.mark.parametrize(
     ("T", "B", "D", "H", "learned"),
@@ -117,43 +198,7 @@ def test_any_strides(kernels):
 
 @pytest.mark.parametrize("products", ["fp32", "tf32"])
 def test_small_gradients_keep_their_digits(products, kernels):
-    """Float16 ends at 6e-8: gradients of a mean over a million steps are smaller, and differ between rows."""
-    inputs, first = draw(5, 3, 4, 8, learned=False)
-    scale = torch.tensor([1e-12, 1.0, 1e-6])[:, None]
-
-    def scaled(x, h, c, *others):
-        y, h, c = fused_lstm.lstm(x, h, c, *others)
-        return y * scale, h * scale, c * scale
-
-    def wanted(x, h, c, *others):
-        y, h, c = reference(x, h, c, *others)
-        return y * scale.double(), h * scale.double(), c * scale.double()
-
-    with devices.rounded(products):
-        got = run(scaled, inputs, first)[3]
-    want = run(wanted, [t.double() for t in inputs], first)[3]
-    for row in range(3):
-        limit = GRADIENTS[products] * want[:, row].abs().max().item()
-        torch.testing.assert_close(got[:, row].double(), want[:, row], atol=limit, rtol=0)
-
-
-def assert_huge_gradients_stay(device):
-    """Gradients whose reciprocals a GPU takes for 0; infinity is no longer a number, but not 0 either."""
-    inputs, first = draw(1, 2, 4, 8, learned=False, chance=0, device=device)
-    inputs[2] *= 0.1  # c and w_hh, so that products and sums do not end in infinity
-    inputs[4] *= 0.01
-    h = inputs[1].requires_grad_()
-    double = [t.detach().double() for t in inputs]
-    double[1].requires_grad_()
-    with devices.rounded("tf32"):
-        _, _, c = fused_lstm.lstm(*inputs, first)
-    _, _, wanted = reference(*double, first, None)
-    (got,) = torch.autograd.grad(c, h, torch.full_like(c, 3e38), retain_graph=True)
-    (want,) = torch.autograd.grad(wanted, double[1], torch.full_like(wanted, 3e38))
-    limit = GRADIENTS["tf32"] * want.abs().max().item()
-    torch.testing.assert_close(got.double(), want, atol=limit, rtol=0)
-    (got,) = torch.autograd.grad(c, h, torch.full_like(c, torch.inf))
-    assert not got.isfinite().any()
+    assert_small_gradients_keep_their_digits(*draw(5, 3, 4, 8, learned=False), products)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -173,40 +218,14 @@ def test_autocast_changes_nothing(kernels):
 
 @every_rounding
 def test_a_dead_state_leaves_no_trace(products, kernels):
-    """S002-23: a reset selects; what it throws away may be NaN, forwards and backwards."""
-    inputs, first = draw(4, 3, 5, 8, learned=True)
-    first[0] = torch.tensor([True, False, True])
-    clean = [t.clone() for t in inputs]
-    for state in inputs[1:3]:
-        state[0], state[2] = float("nan"), float("inf")
-    with devices.rounded(products):
-        got, want = (run(fused_lstm.lstm, given, first) for given in (inputs, clean))
-    for a, b in zip(got, want, strict=True):
-        assert torch.equal(a, b)
-    assert not got[4][[0, 2]].any()
-    assert not got[5][[0, 2]].any()
+    """S002-23."""
+    assert_a_dead_state_leaves_no_trace(*draw(4, 3, 5, 8, learned=True), products)
 
 
 @every_rounding
 def test_a_split_changes_nothing(products, kernels):
-    """S002-23: two pieces, or one step after the other, are the whole; so is what keeps nothing."""
-    inputs, first = draw(6, 3, 5, 8, learned=True)
-    x, h, c, *weights = inputs
-    initial = tuple(weights[4:])
-    with devices.rounded(products), torch.no_grad():
-        whole, *end = fused_lstm.lstm(x, h, c, *weights[:4], first, initial)
-        for times in ((2, 6), range(1, 7)):
-            state, begin, pieces = (h, c), 0, []
-            for time in times:
-                piece = slice(begin, time)
-                y, *state = fused_lstm.lstm(x[piece], *state, *weights[:4], first[piece], initial)
-                pieces.append(y)
-                begin = time
-            torch.testing.assert_close(torch.cat(pieces), whole, atol=1e-6, rtol=1e-5)
-            torch.testing.assert_close(state, end, atol=1e-6, rtol=1e-5)
-    with devices.rounded(products):
-        kept, *_ = fused_lstm.lstm(x.requires_grad_(), h, c, *weights[:4], first, initial)
-    assert torch.equal(kept, whole)
+    """S002-23."""
+    assert_a_split_changes_nothing(*draw(6, 3, 5, 8, learned=True), products, ((2, 6), range(1, 7)))
 
 
 def test_only_what_is_asked_for(kernels):
@@ -226,9 +245,7 @@ def test_nothing_is_read_on_the_host(unread, monkeypatch):
     for products in ROUNDINGS:
         for resident in (0, 128):
             monkeypatch.setattr(fused_lstm, "_RESIDENT", dict.fromkeys(ROUNDINGS, resident))
-            inputs, first = draw(3, 2, 4, 8, learned=True)
-            with unread(), devices.rounded(products):
-                run(fused_lstm.lstm, inputs, first)
+            assert_nothing_is_read(unread, products, 8)
 
 
 @pytest.mark.parametrize(

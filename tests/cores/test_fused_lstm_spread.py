@@ -14,13 +14,16 @@ from recollect import devices
 from recollect.cores.kernels import fused_blocks, fused_lstm
 from recollect.cores.kernels.fused_blocks import Blocks
 from tests.cores.test_fused_lstm import (
-    GRADIENTS,
     VALUES,
+    assert_a_dead_state_leaves_no_trace,
+    assert_a_split_changes_nothing,
     assert_huge_gradients_stay,
+    assert_nothing_is_read,
     assert_right,
+    assert_small_gradients_keep_their_digits,
     draw,
+    fused,
     needs_gpu,
-    reference,
     run,
 )
 
@@ -79,23 +82,13 @@ def test_one_group_for_all_rows(spread, monkeypatch):
 @pytest.mark.parametrize("chance", [0.0, 1.0])
 def test_no_resets_and_only_resets(chance, spread):
     """S002-23."""
-    assert_right(*draw(3, 3, 5, 40, learned=True, chance=chance), "tf32")
+    assert_right(*draw(2, 3, 5, 40, learned=True, chance=chance), "tf32")
 
 
 @every_rounding
 def test_a_dead_state_leaves_no_trace(products, spread):
-    """S002-23: a reset selects; what it throws away may be NaN, forwards and backwards."""
-    inputs, first = draw(3, 3, 5, 40, learned=True)
-    first[0] = torch.tensor([True, False, True])
-    clean = [t.clone() for t in inputs]
-    for state in inputs[1:3]:
-        state[0], state[2] = float("nan"), float("inf")
-    with devices.rounded(products):
-        got, want = (run(fused_lstm.lstm, given, first) for given in (inputs, clean))
-    for a, b in zip(got, want, strict=True):
-        assert torch.equal(a, b)
-    assert not got[4][[0, 2]].any()
-    assert not got[5][[0, 2]].any()
+    """S002-23."""
+    assert_a_dead_state_leaves_no_trace(*draw(2, 3, 5, 40, learned=True), products)
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -103,34 +96,18 @@ def test_a_row_that_died_lives_again(spread):
     """S002-23: NaN in x stays in its row, and there until the next reset."""
     inputs, first = draw(4, 3, 5, 40, learned=True, chance=0)
     first[2, 1] = True
-    clean = fused(inputs, first)
+    clean = fused(inputs, first, "tf32")
     inputs[0][1, 1] = float("nan")
-    for a, b in zip(fused(inputs, first), clean, strict=True):
+    for a, b in zip(fused(inputs, first, "tf32"), clean, strict=True):
         if a.dim() == 3:
             assert a[1, 1].isnan().all()
             a[1, 1] = b[1, 1] = 0
         assert torch.equal(a, b)
 
 
-def fused(inputs, first, products="tf32"):
-    with devices.rounded(products), torch.no_grad():
-        return fused_lstm.lstm(*inputs[:7], first, tuple(inputs[7:]) or None)
-
-
 def test_small_gradients_keep_their_digits(spread):
     """Every member scales what it multiplies by itself, row by row."""
-    inputs, first = draw(3, 3, 4, 40, learned=False)
-    scale = torch.tensor([1e-12, 1.0, 1e-6])[:, None]
-
-    def scaled(function):
-        return lambda *given: [t * scale.to(t.dtype) for t in function(*given)]
-
-    with devices.rounded("tf32"):
-        got = run(scaled(fused_lstm.lstm), inputs, first)[3]
-    want = run(scaled(reference), [t.double() for t in inputs], first)[3]
-    for row in range(3):
-        limit = GRADIENTS["tf32"] * want[:, row].abs().max().item()
-        torch.testing.assert_close(got[:, row].double(), want[:, row], atol=limit, rtol=0)
+    assert_small_gradients_keep_their_digits(*draw(2, 3, 4, 40, learned=False), "tf32")
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")
@@ -140,25 +117,8 @@ def test_huge_gradients_stay(spread):
 
 @every_rounding
 def test_a_split_changes_nothing(products, spread):
-    """S002-23: two pieces, or one step after the other, are the whole; so is what keeps nothing."""
-    assert_split_changes_nothing(*draw(3, 3, 5, 40, learned=True), products, ((1, 3), range(1, 4)), 1e-6)
-
-
-def assert_split_changes_nothing(inputs, first, products, splits, limit):
-    x, *state = inputs[:3]
-    whole, *end = fused(inputs, first, products)
-    for times in splits:
-        now, begin, pieces = state, 0, []
-        for time in times:
-            piece = slice(begin, time)
-            y, *now = fused([x[piece], *now, *inputs[3:]], first[piece], products)
-            pieces.append(y)
-            begin = time
-        torch.testing.assert_close(torch.cat(pieces), whole, atol=limit, rtol=1e-5)
-        torch.testing.assert_close(now, end, atol=4 * limit, rtol=1e-5)
-    with devices.rounded(products):
-        kept, *_ = fused_lstm.lstm(x.clone().requires_grad_(), *inputs[1:7], first, tuple(inputs[7:]) or None)
-    assert torch.equal(kept, whole)
+    """S002-23."""
+    assert_a_split_changes_nothing(*draw(3, 3, 5, 40, learned=True), products, ((1, 3), range(1, 4)))
 
 
 def test_which_sizes_are_spread():
@@ -179,9 +139,7 @@ def test_nothing_is_read_on_the_host(unread, monkeypatch):
     """All but the kernels themselves, which cannot: a CUDA graph holds the whole of it."""
     monkeypatch.setattr(fused_lstm, "launch_spread", lambda *args, **flags: None)
     for products in PRODUCTS:
-        inputs, first = draw(3, 2, 4, 130, learned=True)
-        with unread(), devices.rounded(products):
-            run(fused_lstm.lstm, inputs, first)
+        assert_nothing_is_read(unread, products, 130)
 
 
 # On a GPU ---------------------------------------------------------------------------------------
@@ -214,7 +172,8 @@ def test_gpu_a_split_changes_nothing(products):
     """
     inputs, first = draw(16, 1000, 64, 256, learned=True, chance=0.05, device="cuda")
     limit = 2e-4 if products == "tf32" else VALUES["bf16"]
-    assert_split_changes_nothing(inputs, first, products, ((1, 7, 16), range(1, 17)), limit)
+    splits = ((1, 7, 16), range(1, 17))
+    assert_a_split_changes_nothing(inputs, first, products, splits, (limit, 4 * limit))
 
 
 @pytest.mark.gpu
@@ -256,14 +215,14 @@ def test_gpu_always_the_same_bits(B, H, products):
 def test_gpu_two_streams_at_once():
     """Two launches that each want all processors wait for one another, and not for ever."""
     given = [draw(64, 1024, 64, 256, learned=False, chance=0.02, device="cuda") for _ in range(2)]
-    want = [fused(*one) for one in given]
+    want = [fused(*one, "tf32") for one in given]
     torch.cuda.synchronize()
     streams = [torch.cuda.Stream() for _ in given]
     got = []
     for _ in range(5):
         for stream, one in zip(streams, given):
             with torch.cuda.stream(stream):
-                got.append(fused(*one))
+                got.append(fused(*one, "tf32"))
     torch.cuda.synchronize()
     for k, results in enumerate(got):
         for a, b in zip(results, want[k % 2], strict=True):

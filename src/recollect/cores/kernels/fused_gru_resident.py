@@ -20,7 +20,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.cores.kernels.fused_math import divisor, dot, factor, sigmoid, soon, tanh, within
+from recollect.cores.kernels import fused_gru_parts as parts
+from recollect.cores.kernels.fused_math import dot, factor, sigmoid, soon, tanh
 
 
 @triton.jit
@@ -28,28 +29,8 @@ def _square(
     w, TYPE: tl.constexpr, H: tl.constexpr, BLOCK_H: tl.constexpr, PRECISION: tl.constexpr, MATH: tl.constexpr
 ):
     """The transpose of one gate's weights [H, H], as a factor."""
-    row, column = tl.arange(0, BLOCK_H)[:, None], tl.arange(0, BLOCK_H)[None, :]
-    block = tl.load(w + column * H + row, (row < H) & (column < H), 0)
-    return factor(block, TYPE, PRECISION, MATH)
-
-
-@triton.jit
-def _three(x, three, is_here, H: tl.constexpr):
-    """The blocks of r, z, n."""
-    r = tl.load(x + three, is_here, 0)
-    z = tl.load(x + H + three, is_here, 0)
-    n = tl.load(x + 2 * H + three, is_here, 0)
-    return r, z, n
-
-
-@triton.jit
-def _four(kept, four, is_here, H: tl.constexpr):
-    """The blocks of m, r, z, n."""
-    m = tl.load(kept + four, is_here, 0)
-    r = tl.load(kept + H + four, is_here, 0)
-    z = tl.load(kept + 2 * H + four, is_here, 0)
-    n = tl.load(kept + 3 * H + four, is_here, 0)
-    return m, r, z, n
+    unit = tl.arange(0, BLOCK_H)
+    return parts.weights(w, unit[None, :], unit[:, None], TYPE, H, PRECISION, MATH)
 
 
 @triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
@@ -87,7 +68,6 @@ def forward(
     three = row[:, None] * (3 * H) + unit[None, :]
     four = row[:, None] * (4 * H) + unit[None, :]
     TYPE: tl.constexpr = tl.float16 if HALF else xg.dtype.element_ty
-    KEPT: tl.constexpr = kept.dtype.element_ty
 
     w_r = _square(w, TYPE, H, BLOCK_H, PRECISION, MATH)
     w_z = _square(w + H * H, TYPE, H, BLOCK_H, PRECISION, MATH)
@@ -103,14 +83,14 @@ def forward(
     opens = tl.load(first + top + row, is_row, 0)
     state = tl.load(h + top.to(tl.int64) * H + one, is_here, 0)
     state = tl.where((opens != 0)[:, None], start, state)
-    x_r, x_z, x_n = _three(xg + top.to(tl.int64) * (3 * H), three, is_here, H)
+    x_r, x_z, x_n = parts.three(xg + top.to(tl.int64) * (3 * H), three, is_here, H)
     for t in tl.range(0, T, num_stages=STAGES):
         at = t * step + top
         if STAGES < 3:
             there = tl.minimum(t + 2, T - 1) * step + top
             soon(xg + there * (3 * H), tl.minimum(B - top, BLOCK_B), 3 * H, 4 * BLOCK_H * BLOCK_B, MATH)
         if not AHEAD:
-            x_r, x_z, x_n = _three(xg + at * (3 * H), three, is_here, H)
+            x_r, x_z, x_n = parts.three(xg + at * (3 * H), three, is_here, H)
         opens = tl.load(first + at + step + row, is_row & (t + 1 < T), 0)  # of the next step
         low = factor(state, TYPE, PRECISION, MATH)
         m = dot(low, w_n, tl.zeros((BLOCK_B, BLOCK_H), tl.float32), PRECISION, MATH) + b_m
@@ -119,15 +99,12 @@ def forward(
         n = tanh(r * m + x_n.to(tl.float32) + b_n, MATH)
         if AHEAD:
             ahead = tl.minimum(t + 1, T - 1) * step + top
-            x_r, x_z, x_n = _three(xg + ahead * (3 * H), three, is_here, H)
+            x_r, x_z, x_n = parts.three(xg + ahead * (3 * H), three, is_here, H)
         new = n + z * (state - n)
         tl.store(y + at * H + one, new, is_here)
         if KEEP:
             tl.store(before + at * H + one, state.to(before.dtype.element_ty), is_here)
-            tl.store(kept + at * (4 * H) + four, within(m, KEPT), is_here)
-            tl.store(kept + at * (4 * H) + H + four, r.to(KEPT), is_here)
-            tl.store(kept + at * (4 * H) + 2 * H + four, z.to(KEPT), is_here)
-            tl.store(kept + at * (4 * H) + 3 * H + four, n.to(KEPT), is_here)
+            parts.store_four(kept + at * (4 * H), four, m, r, z, n, is_here, H)
         state = tl.where((opens != 0)[:, None], start, new)
     tl.store(h_end + top.to(tl.int64) * H + one, state, is_here)
 
@@ -181,7 +158,7 @@ def backward(
     if HAS_DH:
         carried += tl.load(dh_end + top.to(tl.int64) * H + one, is_here, 0)
     last = (T - 1) * step + top
-    low_m, low_r, low_z, low_n = _four(kept + last * (4 * H), four, is_here, H)
+    low_m, low_r, low_z, low_n = parts.four(kept + last * (4 * H), four, is_here, H)
     low_state = tl.load(before + last * H + one, is_here, 0)
     dy_now = tl.zeros((BLOCK_B, BLOCK_H), tl.float32)
     if HAS_DY:
@@ -195,7 +172,7 @@ def backward(
             if HAS_DY:
                 soon(dy + there * H, number, H, BLOCK_H * BLOCK_B, MATH)
         if not AHEAD:
-            low_m, low_r, low_z, low_n = _four(kept + at * (4 * H), four, is_here, H)
+            low_m, low_r, low_z, low_n = parts.four(kept + at * (4 * H), four, is_here, H)
             low_state = tl.load(before + at * H + one, is_here, 0)
             if HAS_DY:
                 dy_now = tl.load(dy + at * H + one, is_here, 0)
@@ -203,21 +180,11 @@ def backward(
         m, r = low_m.to(tl.float32), low_r.to(tl.float32)
         z, n, state = low_z.to(tl.float32), low_n.to(tl.float32), low_state.to(tl.float32)
         carried += dy_now
-        scale = tl.full((BLOCK_B, 1), 1.0, tl.float32)
-        if HALF:
-            scale = divisor(tl.max(tl.abs(carried), 1))[:, None]
-        unscale = 1 / scale
-        dn = carried - carried * z
-        dn -= dn * n * n
-        carried *= z
-        dz = carried * state - carried * n
-        dz -= dz * z
-        dm = dn * r
-        dr = dm * m
-        dr -= dr * r
+        scale, unscale = parts.scales(carried, HALF)
+        dm, dr, dz, dn, carried = parts.gradients(carried, m, r, z, n, state)
         if AHEAD:
             ahead = tl.maximum(T - 2 - back, 0) * step + top
-            low_m, low_r, low_z, low_n = _four(kept + ahead * (4 * H), four, is_here, H)
+            low_m, low_r, low_z, low_n = parts.four(kept + ahead * (4 * H), four, is_here, H)
             low_state = tl.load(before + ahead * H + one, is_here, 0)
             if HAS_DY:
                 dy_now = tl.load(dy + ahead * H + one, is_here, 0)

@@ -21,33 +21,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.cores.kernels.fused_math import divisor, dot, factor, sigmoid, tanh, within
+from recollect.cores.kernels import fused_gru_parts as parts
+from recollect.cores.kernels.fused_math import dot, factor, sigmoid, tanh
 from recollect.cores.kernels.fused_meeting import arrive, wait
-
-
-@triton.jit
-def _three(x, three, is_here, H: tl.constexpr):
-    """The blocks of r, z, n."""
-    r = tl.load(x + three, is_here, 0)
-    z = tl.load(x + H + three, is_here, 0)
-    n = tl.load(x + 2 * H + three, is_here, 0)
-    return r, z, n
-
-
-@triton.jit
-def _four(kept, four, is_here, H: tl.constexpr):
-    """The blocks of m, r, z, n."""
-    m = tl.load(kept + four, is_here, 0)
-    r = tl.load(kept + H + four, is_here, 0)
-    z = tl.load(kept + 2 * H + four, is_here, 0)
-    n = tl.load(kept + 3 * H + four, is_here, 0)
-    return m, r, z, n
-
-
-@triton.jit
-def _weights(w, own, every, TYPE: tl.constexpr, H: tl.constexpr, PRECISION: tl.constexpr, MATH: tl.constexpr):
-    """The rows ``own`` and columns ``every`` of one gate's weights [H, H], as a factor."""
-    return factor(tl.load(w + own * H + every, (own < H) & (every < H), 0), TYPE, PRECISION, MATH)
 
 
 @triton.jit
@@ -120,11 +96,10 @@ def forward(
     all_of = row[:, None] * BLOCK_H + every[None, :]
     mine_of = row[:, None] * BLOCK_H + unit[None, :]
     TYPE: tl.constexpr = tl.float16 if HALF else xg.dtype.element_ty
-    KEPT: tl.constexpr = kept.dtype.element_ty
 
-    w_r = _weights(w, unit[None, :], every[:, None], TYPE, H, PRECISION, MATH)
-    w_z = _weights(w + H * H, unit[None, :], every[:, None], TYPE, H, PRECISION, MATH)
-    w_n = _weights(w + 2 * H * H, unit[None, :], every[:, None], TYPE, H, PRECISION, MATH)
+    w_r = parts.weights(w, unit[None, :], every[:, None], TYPE, H, PRECISION, MATH)
+    w_z = parts.weights(w + H * H, unit[None, :], every[:, None], TYPE, H, PRECISION, MATH)
+    w_n = parts.weights(w + 2 * H * H, unit[None, :], every[:, None], TYPE, H, PRECISION, MATH)
     b_r = (tl.load(b_ih + unit, is_unit, 0) + tl.load(b_hh + unit, is_unit, 0))[None, :]
     b_z = (tl.load(b_ih + H + unit, is_unit, 0) + tl.load(b_hh + H + unit, is_unit, 0))[None, :]
     b_n = tl.load(b_ih + 2 * H + unit, is_unit, 0)[None, :]
@@ -146,12 +121,12 @@ def forward(
         else:
             whole = tl.where(is_open, 0.0, whole)
         low = factor(whole, TYPE, PRECISION, MATH)
-        x_r, x_z, x_n = _three(xg + home * (3 * H), three, is_here, H)
+        x_r, x_z, x_n = parts.three(xg + home * (3 * H), three, is_here, H)
         opens = tl.load(first + step + top + row, is_row & (T > 1), 0)  # of the next step
         for t in range(T):
             at = t * step + top
             if not AHEAD:
-                x_r, x_z, x_n = _three(xg + at * (3 * H), three, is_here, H)
+                x_r, x_z, x_n = parts.three(xg + at * (3 * H), three, is_here, H)
                 opens = tl.load(first + at + step + row, is_row & (t + 1 < T), 0)
             m = dot(low, w_n, tl.zeros((BLOCK_B, UNITS), tl.float32), PRECISION, MATH) + b_m
             r = sigmoid(dot(low, w_r, x_r.to(tl.float32), PRECISION, MATH) + b_r, MATH)
@@ -167,13 +142,10 @@ def forward(
             tl.store(y + at * H + one, new, is_here)
             if KEEP:
                 tl.store(before + at * H + one, old.to(before.dtype.element_ty), is_here)
-                tl.store(kept + at * (4 * H) + four, within(m, KEPT), is_here)
-                tl.store(kept + at * (4 * H) + H + four, r.to(KEPT), is_here)
-                tl.store(kept + at * (4 * H) + 2 * H + four, z.to(KEPT), is_here)
-                tl.store(kept + at * (4 * H) + 3 * H + four, n.to(KEPT), is_here)
+                parts.store_four(kept + at * (4 * H), four, m, r, z, n, is_here, H)
             if AHEAD:
                 ahead = tl.minimum(t + 1, T - 1) * step + top
-                x_r, x_z, x_n = _three(xg + ahead * (3 * H), three, is_here, H)
+                x_r, x_z, x_n = parts.three(xg + ahead * (3 * H), three, is_here, H)
                 opens = tl.load(first + ahead + step + row, is_row & (t + 2 < T), 0)
             if t + 1 < T:
                 met += 1
@@ -228,9 +200,9 @@ def backward(
     w_r, w_z, w_n = (), (), ()
     for s in tl.static_range(MEMBERS):
         theirs = (s * UNITS + own)[None, :]
-        w_r += (_weights(w, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
-        w_z += (_weights(w + H * H, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
-        w_n += (_weights(w + 2 * H * H, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
+        w_r += (parts.weights(w, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
+        w_z += (parts.weights(w + H * H, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
+        w_n += (parts.weights(w + 2 * H * H, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
     sum_m = tl.zeros((UNITS,), tl.float32)
     sum_r = tl.zeros((UNITS,), tl.float32)
     sum_z = tl.zeros((UNITS,), tl.float32)
@@ -247,7 +219,7 @@ def backward(
         if HAS_DH:
             carried += tl.load(dh_end + home * H + one, is_here, 0)
         last = (T - 1) * step + top
-        low_m, low_r, low_z, low_n = _four(kept + last * (4 * H), four, is_here, H)
+        low_m, low_r, low_z, low_n = parts.four(kept + last * (4 * H), four, is_here, H)
         low_state = tl.load(before + last * H + one, is_here, 0)
         dy_now = tl.zeros((BLOCK_B, UNITS), tl.float32)
         if HAS_DY:
@@ -255,7 +227,7 @@ def backward(
         for back in range(T):
             at = (T - 1 - back) * step + top
             if not AHEAD:
-                low_m, low_r, low_z, low_n = _four(kept + at * (4 * H), four, is_here, H)
+                low_m, low_r, low_z, low_n = parts.four(kept + at * (4 * H), four, is_here, H)
                 low_state = tl.load(before + at * H + one, is_here, 0)
                 if HAS_DY:
                     dy_now = tl.load(dy + at * H + one, is_here, 0)
@@ -263,18 +235,8 @@ def backward(
             m, r = low_m.to(tl.float32), low_r.to(tl.float32)
             z, n, state = low_z.to(tl.float32), low_n.to(tl.float32), low_state.to(tl.float32)
             carried += dy_now
-            scale = tl.full((BLOCK_B, 1), 1.0, tl.float32)
-            if HALF:
-                scale = divisor(tl.max(tl.abs(carried), 1))[:, None]
-            unscale = 1 / scale
-            dn = carried - carried * z
-            dn -= dn * n * n
-            carried *= z
-            dz = carried * state - carried * n
-            dz -= dz * z
-            dm = dn * r
-            dr = dm * m
-            dr -= dr * r
+            scale, unscale = parts.scales(carried, HALF)
+            dm, dr, dz, dn, carried = parts.gradients(carried, m, r, z, n, state)
             low_z = factor(dz * unscale, TYPE, PRECISION, MATH)
             low_m = factor(dm * unscale, TYPE, PRECISION, MATH)
             low_r = factor(dr * unscale, TYPE, PRECISION, MATH)
@@ -300,7 +262,7 @@ def backward(
             sum_n += more_n
             if AHEAD:
                 ahead = tl.maximum(T - 2 - back, 0) * step + top
-                low_m, low_r, low_z, low_n = _four(kept + ahead * (4 * H), four, is_here, H)
+                low_m, low_r, low_z, low_n = parts.four(kept + ahead * (4 * H), four, is_here, H)
                 low_state = tl.load(before + ahead * H + one, is_here, 0)
                 if HAS_DY:
                     dy_now = tl.load(dy + ahead * H + one, is_here, 0)

@@ -1,4 +1,7 @@
-"""Blocks [units, rows] of ``fused_lstm_spread``: which there are, and how they move and change shape."""
+"""What a step of the LSTM is made of, wherever its weights are.
+
+Blocks are [units, rows]. From ``own`` on: how those of ``fused_lstm_spread`` move and change shape.
+"""
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 
@@ -6,6 +9,8 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+
+from recollect.cores.kernels.fused_math import divisor, tanh
 
 
 @triton.jit
@@ -45,6 +50,31 @@ def store_four(at, i, f, g, o, inside, H: tl.constexpr):
     tl.store(at + H, f.to(at.dtype.element_ty), inside)
     tl.store(at + 2 * H, g.to(at.dtype.element_ty), inside)
     tl.store(at + 3 * H, o.to(at.dtype.element_ty), inside)
+
+
+@triton.jit
+def gradients(h_carry, c_carry, i, f, g, o, c_now, c_before, c_start, is_open, MATH: tl.constexpr):
+    """Of what goes into the gates i, f, g, o, from those of the new h and c; and the whole one of the new c,
+    which f takes on to the old one."""
+    out = tanh(c_now, MATH)
+    do = h_carry * o
+    c_carry += do - do * out * out
+    do *= out
+    do -= do * o
+    di = c_carry * i
+    dg = di - di * g * g
+    di *= g
+    di -= di * i
+    df = tl.where(is_open, c_carry * c_start, c_carry * c_before) * f
+    df -= df * f
+    return di, df, dg, do, c_carry
+
+
+@triton.jit
+def scale(a, b, c, d):
+    """What to divide the columns [1, rows] of four blocks by before they become float16."""
+    most = tl.maximum(tl.maximum(tl.abs(a), tl.abs(b)), tl.maximum(tl.abs(c), tl.abs(d)))
+    return divisor(tl.max(most, 0))[None, :]
 
 
 @triton.jit

@@ -17,7 +17,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.cores.kernels.fused_math import divisor, dot, sigmoid, soon, tanh
+from recollect.cores.kernels import fused_lstm_parts as parts
+from recollect.cores.kernels.fused_math import dot, sigmoid, soon, tanh
 
 
 @triton.jit
@@ -30,26 +31,6 @@ def _square(w, H: tl.constexpr, HP: tl.constexpr, TRANSPOSED: tl.constexpr):
     else:
         block = tl.load(w + offset, (row < H) & (column < H), 0)
     return block
-
-
-@triton.jit
-def _inside(row, unit, B, H: tl.constexpr, HP: tl.constexpr):
-    """Which of a block [units, rows] is there."""
-    if H == HP:
-        inside = (row < B)[None, :]
-    else:
-        inside = (unit < H)[:, None] & (row < B)[None, :]
-    return inside
-
-
-@triton.jit
-def _four(gates, four, inside, H: tl.constexpr):
-    """The blocks of i, f, g, o."""
-    i = tl.load(gates + four, inside, 0)
-    f = tl.load(gates + H + four, inside, 0)
-    g = tl.load(gates + 2 * H + four, inside, 0)
-    o = tl.load(gates + 3 * H + four, inside, 0)
-    return i, f, g, o
 
 
 @triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
@@ -83,7 +64,7 @@ def forward(
     """y and the state at the end; with KEEP also what ``backward`` needs."""
     top = tl.program_id(0) * BB
     row, unit = top + tl.arange(0, BB), tl.arange(0, HP)
-    is_row, inside = row < B, _inside(row, unit, B, H, HP)
+    is_row, inside = row < B, parts.inside(row, unit, B, H, HP)
     one = row[None, :] * H + unit[:, None]
     four = row[None, :] * (4 * H) + unit[:, None]
     wide = row[None, :] * WIDTH + unit[:, None]
@@ -104,14 +85,14 @@ def forward(
         tl.store(cells + one, c_now, inside)
 
     opens = tl.load(first + row, is_row, 0)
-    x_i, x_f, x_g, x_o = _four(xg, four, inside, H)
+    x_i, x_f, x_g, x_o = parts.four(xg, four, inside, H)
     for t in tl.range(0, T, num_stages=STAGES):
         at = t * step
         if STAGES < 3:
             there = tl.minimum(t + 2, T - 1) * step + top
             soon(xg + there * (4 * H), tl.minimum(B - top, BB), 4 * H, 4 * HP * BB, MATH)
         if not AHEAD:
-            x_i, x_f, x_g, x_o = _four(xg + at * (4 * H), four, inside, H)
+            x_i, x_f, x_g, x_o = parts.four(xg + at * (4 * H), four, inside, H)
         is_open = (opens != 0)[None, :]
         opens = tl.load(first + at + step + row, is_row & (t + 1 < T), 0)  # of the next step
         h_now = tl.where(is_open, h_start, h_now)
@@ -125,16 +106,12 @@ def forward(
         o = sigmoid(dot(w_o, low, x_o.to(tl.float32), PRECISION, MATH), MATH)
         if AHEAD:
             ahead = tl.minimum(t + 1, T - 1) * step
-            x_i, x_f, x_g, x_o = _four(xg + ahead * (4 * H), four, inside, H)
+            x_i, x_f, x_g, x_o = parts.four(xg + ahead * (4 * H), four, inside, H)
         c_now = f * c_now + i * g
         h_now = o * tanh(c_now, MATH)
         tl.store(y + at * H + one, h_now, inside)
         if KEEP:
-            now = gates + at * (4 * H) + four
-            tl.store(now, i.to(gates.dtype.element_ty), inside)
-            tl.store(now + H, f.to(gates.dtype.element_ty), inside)
-            tl.store(now + 2 * H, g.to(gates.dtype.element_ty), inside)
-            tl.store(now + 3 * H, o.to(gates.dtype.element_ty), inside)
+            parts.store_four(gates + at * (4 * H) + four, i, f, g, o, inside, H)
             tl.store(cells + (at + step) * H + one, c_now, inside)
     tl.store(h_end + one, h_now, inside)
     tl.store(c_end + one, c_now, inside)
@@ -171,7 +148,7 @@ def backward(
     """The steps from the last to the first. With SCALED every row is brought to the range of float16."""
     top = tl.program_id(0) * BB
     row, unit = top + tl.arange(0, BB), tl.arange(0, HP)
-    is_row, inside = row < B, _inside(row, unit, B, H, HP)
+    is_row, inside = row < B, parts.inside(row, unit, B, H, HP)
     one = row[None, :] * H + unit[:, None]
     four = row[None, :] * (4 * H) + unit[:, None]
     step = tl.cast(B, tl.int64)
@@ -195,7 +172,7 @@ def backward(
     last = (T - 1) * step
     c_now = tl.load(cells + (last + step) * H + one, inside, 0)
     opens = tl.load(first + last + row, is_row, 0)
-    low_i, low_f, low_g, low_o = _four(gates + last * (4 * H), four, inside, H)
+    low_i, low_f, low_g, low_o = parts.four(gates + last * (4 * H), four, inside, H)
     c_before = tl.load(cells + last * H + one, inside, 0)
     dy_now = tl.load(dy + last * H + one, inside, 0)
     for back in tl.range(0, T, num_stages=STAGES):
@@ -206,7 +183,7 @@ def backward(
             soon(cells + there * H, number, H, HP * BB, MATH)
             soon(dy + there * H, number, H, HP * BB, MATH)
         if not AHEAD:
-            low_i, low_f, low_g, low_o = _four(gates + at * (4 * H), four, inside, H)
+            low_i, low_f, low_g, low_o = parts.four(gates + at * (4 * H), four, inside, H)
             c_before = tl.load(cells + at * H + one, inside, 0)
             dy_now = tl.load(dy + at * H + one, inside, 0)
         i, f, g, o = low_i.to(tl.float32), low_f.to(tl.float32), low_g.to(tl.float32), low_o.to(tl.float32)
@@ -217,36 +194,23 @@ def backward(
         c_before = tl.where(is_row[None, :], c_before, h_carry)
         is_open = (opens != 0)[None, :]
         opens = tl.load(first + at - step + row, is_row & (back + 1 < T), 0)  # of the step before
-        out = tanh(c_now, MATH)
-        do = h_carry * o
-        c_carry += do - do * out * out
-        do *= out
-        do -= do * o
-        di = c_carry * i
-        dg = di - di * g * g
-        di *= g
-        di -= di * i
-        df = tl.where(is_open, c_carry * c_start, c_carry * c_before) * f
-        df -= df * f
+        di, df, dg, do, c_carry = parts.gradients(
+            h_carry, c_carry, i, f, g, o, c_now, c_before, c_start, is_open, MATH
+        )
         c_carry *= f
         if AHEAD:
             ahead = tl.maximum(T - 2 - back, 0) * step
-            low_i, low_f, low_g, low_o = _four(gates + ahead * (4 * H), four, inside, H)
+            low_i, low_f, low_g, low_o = parts.four(gates + ahead * (4 * H), four, inside, H)
             c_next = tl.load(cells + ahead * H + one, inside, 0)
             dy_now = tl.load(dy + ahead * H + one, inside, 0)
-        now = d + at * (4 * H) + four
-        tl.store(now, di.to(d.dtype.element_ty), inside)
-        tl.store(now + H, df.to(d.dtype.element_ty), inside)
-        tl.store(now + 2 * H, dg.to(d.dtype.element_ty), inside)
-        tl.store(now + 3 * H, do.to(d.dtype.element_ty), inside)
+        parts.store_four(d + at * (4 * H) + four, di, df, dg, do, inside, H)
         sum_i += tl.sum(di, 1)
         sum_f += tl.sum(df, 1)
         sum_g += tl.sum(dg, 1)
         sum_o += tl.sum(do, 1)
         scale = tl.full((1, BB), 1.0, tl.float32)
         if SCALED:
-            most = tl.maximum(tl.maximum(tl.abs(di), tl.abs(df)), tl.maximum(tl.abs(dg), tl.abs(do)))
-            scale = divisor(tl.max(most, 0))[None, :]
+            scale = parts.scale(di, df, dg, do)
             unscale = 1 / scale
             di, df, dg, do = di * unscale, df * unscale, dg * unscale, do * unscale
         h_carry = tl.zeros((HP, BB), tl.float32)

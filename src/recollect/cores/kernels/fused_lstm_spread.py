@@ -24,7 +24,7 @@ import triton
 import triton.language as tl
 
 from recollect.cores.kernels import fused_lstm_parts as parts
-from recollect.cores.kernels.fused_math import divisor, dot, sigmoid, soon, tanh
+from recollect.cores.kernels.fused_math import dot, sigmoid, soon, tanh
 from recollect.cores.kernels.fused_meeting import arrive, wait
 
 
@@ -210,22 +210,13 @@ def backward(
                 h_carry = tl.where(is_row[None, :], h_carry, dy_now)
                 h_sum += parts.folded(tl.where(was_open, h_carry, 0))
             h_carry = tl.where(was_open, dy_now, h_carry + dy_now)
-            out = tanh(c_now, MATH)
-            do = h_carry * o
-            c_carry += do - do * out * out
-            do *= out
-            do -= do * o
-            di = c_carry * i
-            dg = di - di * g * g
-            di *= g
-            di -= di * i
-            df = tl.where(is_open, c_carry * c_start, c_carry * c_before) * f
-            df -= df * f
+            di, df, dg, do, c_carry = parts.gradients(
+                h_carry, c_carry, i, f, g, o, c_now, c_before, c_start, is_open, MATH
+            )
             scale = tl.full((1, BB), 1.0, tl.float32)
             unscale = scale
             if SCALED:
-                most = tl.maximum(tl.maximum(tl.abs(di), tl.abs(df)), tl.maximum(tl.abs(dg), tl.abs(do)))
-                scale = divisor(tl.max(most, 0))[None, :]
+                scale = parts.scale(di, df, dg, do)
                 unscale = 1 / scale
             low = parts.joined(di * unscale, df * unscale, dg * unscale, do * unscale, w.dtype.element_ty)
             total = dot(w_all, low, tl.zeros((HP, BB), tl.float32), PRECISION, MATH)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from recollect.cores.kernels import fused_lstm_parts as parts
 from recollect.cores.kernels.fused_math import dot, factor, sigmoid, tanh
 
 
@@ -126,11 +127,7 @@ def forward(
             tl.store(y + at * H + one, h_now, inside)
             tl.store(target + one, h_next.to(low.dtype.element_ty), inside)
             if KEEP:
-                now = gates + at * (4 * H) + four
-                tl.store(now, i.to(gates.dtype.element_ty), inside)
-                tl.store(now + H, f.to(gates.dtype.element_ty), inside)
-                tl.store(now + 2 * H, g.to(gates.dtype.element_ty), inside)
-                tl.store(now + 3 * H, o.to(gates.dtype.element_ty), inside)
+                parts.store_four(gates + at * (4 * H) + four, i, f, g, o, inside, H)
                 wide = (at + step) * WIDTH + row[None, :] * WIDTH + unit[:, None]
                 tl.store(begun + wide, h_next.to(begun.dtype.element_ty), inside & (t + 1 < T))
 
