@@ -174,13 +174,12 @@ def assert_some_gradients_of_one_output(gru, inputs, output, wanted):
 @pytest.fixture(params=["ahead", "staged", "streamed"])
 def fused_gru(request, fused_on_cpu, monkeypatch):
     """The module, with blocks so small that there are several."""
-    from recollect.cores.kernels import fused_gru
-    from recollect.cores.kernels.fused_blocks import Blocks
+    from recollect.cores.kernels import fused_blocks, fused_gru
 
-    small = Blocks(16, 4, prefetch=request.param == "ahead", units=16, depth=16, stages=2)
+    small = fused_blocks.Blocks(16, 4, prefetch=request.param == "ahead", units=16, depth=16, stages=2)
     monkeypatch.setattr(fused_gru, "CHOSEN", {"forward": small, "backward": small})
     if request.param == "streamed":
-        monkeypatch.setattr(fused_gru, "_RESIDENT", dict.fromkeys(ON_GPU, 0))
+        monkeypatch.setattr(fused_blocks, "RESIDENT", dict.fromkeys(ON_GPU, 0))
     return fused_gru
 
 

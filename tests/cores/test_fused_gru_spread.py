@@ -45,8 +45,8 @@ def fused_gru(ahead, fused_on_cpu, monkeypatch):
 
     small = fused_blocks.Blocks(16, 4, prefetch=ahead)
     monkeypatch.setattr(fused_blocks, "MEMBER_UNITS", 16)
-    monkeypatch.setattr(fused_gru, "_RESIDENT", dict.fromkeys(ON_GPU, 0))
-    monkeypatch.setattr(fused_gru, "_SPREAD", dict.fromkeys(ON_GPU, (64,)))
+    monkeypatch.setattr(fused_blocks, "RESIDENT", dict.fromkeys(ON_GPU, 0))
+    monkeypatch.setattr(fused_blocks, "SPREAD", dict.fromkeys(ON_GPU, (64,)))
     every = {(f"{way} spread", p): ((1 << 31, small),) for way in ("forward", "backward") for p in ON_GPU}
     monkeypatch.setattr(fused_gru, "TABLE", every)
     return fused_gru

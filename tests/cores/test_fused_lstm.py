@@ -9,7 +9,7 @@ pytest.importorskip("triton")
 
 from recollect import devices, tree
 from recollect.cores import LSTMConfig
-from recollect.cores.kernels import fused_lstm
+from recollect.cores.kernels import fused_blocks, fused_lstm
 from recollect.cores.kernels.fused_blocks import Blocks
 from tests.reference.cores import lstm_step
 
@@ -29,7 +29,7 @@ def kernels(request, fused_on_cpu, monkeypatch):
         blocks = Blocks(16, 4, prefetch=request.param == "ahead", stages=2)
         monkeypatch.setattr(fused_lstm, "CHOSEN", {"forward": blocks, "backward": blocks})
     else:
-        monkeypatch.setattr(fused_lstm, "_RESIDENT", dict.fromkeys(ROUNDINGS, 0))
+        monkeypatch.setattr(fused_blocks, "RESIDENT", dict.fromkeys(ROUNDINGS, 0))
         blocks = Blocks(16, 4, units=16, depth=16)
         monkeypatch.setattr(fused_lstm, "CHOSEN", {"forward": blocks, "backward": blocks})
 
@@ -244,7 +244,7 @@ def test_nothing_is_read_on_the_host(unread, monkeypatch):
     monkeypatch.setattr(fused_lstm, "_launch", lambda *args, **flags: None)
     for products in ROUNDINGS:
         for resident in (0, 128):
-            monkeypatch.setattr(fused_lstm, "_RESIDENT", dict.fromkeys(ROUNDINGS, resident))
+            monkeypatch.setattr(fused_blocks, "RESIDENT", dict.fromkeys(ROUNDINGS, resident))
             assert_nothing_is_read(unread, products, 8)
 
 

@@ -37,8 +37,8 @@ def spread(fused_on_cpu, monkeypatch):
     monkeypatch.setattr(fused_blocks, "MEMBER_UNITS", 16)
     monkeypatch.setattr(fused_blocks, "padded", lambda size: 64)
     monkeypatch.setattr(fused_lstm, "padded", lambda size: 64)
-    monkeypatch.setattr(fused_lstm, "_RESIDENT", dict.fromkeys(("fp32", *PRODUCTS), 0))
-    monkeypatch.setattr(fused_lstm, "_SPREAD", {"fp32": (), "tf32": (64,), "bf16": (64,)})
+    monkeypatch.setattr(fused_blocks, "RESIDENT", dict.fromkeys(("fp32", *PRODUCTS), 0))
+    monkeypatch.setattr(fused_blocks, "SPREAD", {"fp32": (), "tf32": (64,), "bf16": (64,)})
     blocks = Blocks(16, 8)
     monkeypatch.setattr(fused_lstm, "CHOSEN", {"forward": blocks, "backward": blocks})
     teams = []

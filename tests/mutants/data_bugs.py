@@ -102,7 +102,7 @@ LOSSES = [
     Mutant(
         "the learner does not see the action mask",
         proofs.masked,
-        ((Policy, "unroll", "self._distribution(y, obs), self", "self.head(y, None), self"),),
+        ((Policy, "_heads", "self._distribution(y, obs), self", "self.head(y, None), self"),),
     ),
     Mutant(
         "the squashed action is stored",

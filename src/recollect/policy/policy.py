@@ -199,9 +199,7 @@ class Policy(nn.Module):
                 y, state = self.core.unroll(x, state, first)
                 if features is not None:
                     features.append(y)
-                if (both := self._joint(y, obs)) is not None:
-                    return *both, state
-                return self._distribution(y, obs), self._parts._value(y), state
+                return *self._heads(y, obs), state
 
     def evaluate_actions(
         self, obs: Tree, action: Tree, state: State, first: Tensor, features: list[Tensor] | None = None
@@ -227,9 +225,7 @@ class Policy(nn.Module):
             x = self._encode_sequence(obs, first)
             with precision.exact(x):
                 y, states = self.core.states_at(x, state, first, times)
-                if (both := self._joint(y, obs)) is not None:
-                    return *both, states
-                return self._distribution(y, obs), self._parts._value(y), states
+                return *self._heads(y, obs), states
 
     def compile_parts(self, backend: str | None = None) -> None:
         """From now on encode, step and value by torch.compile. Copies and pickles of the policy do not."""
@@ -275,6 +271,11 @@ class Policy(nn.Module):
                 )
         flat = tree.map(lambda leaf: leaf.reshape(T * B, *leaf.shape[2:]), obs)  # [T, B, ..] -> [T * B, ..]
         return self._parts._encode(flat).view(T, B, -1)  # [T * B, D] -> [T, B, D]
+
+    def _heads(self, y: Tensor, obs: Tree) -> tuple[Distribution, Tensor]:
+        """What is said of y [T, B, D]: the action distribution and the value [T, B]."""
+        both = self._joint(y, obs)
+        return (self._distribution(y, obs), self._parts._value(y)) if both is None else both
 
     def _joint(self, y: Tensor, obs: Tree) -> tuple[Distribution, Tensor] | None:
         """``_distribution`` and ``_value`` of y [T, B, D] in one pass over y, with the same bits.

@@ -20,6 +20,10 @@ MAX_HIDDEN = 1024
 Kind = Literal["resident", "spread", "streamed"]
 """Where the recurrent weights are: on every processor that uses them, a part of them on each of a few, or in
 memory."""
+RESIDENT: dict[Products, int] = {"fp32": 64, "tf32": 128, "bf16": 128}
+"""Up to how many units the recurrent weights fit on one processor; in fp32 every weight has two parts."""
+SPREAD: dict[Products, tuple[int, ...]] = {"fp32": (), "tf32": (256,), "bf16": (256,)}
+"""Which ``padded`` numbers of units are spread over several processors."""
 MEMBER_UNITS = 64
 """Hidden units of which one program has the weights, where they are spread."""
 APART = 64
@@ -66,22 +70,11 @@ SMALL = Blocks(16, 4, units=32, depth=32, stages=2)
 """Of streamed weights on a GPU with less shared memory than an H100 has."""
 
 
-def choose(
-    table: Table,
-    resident: Mapping[Products, int],
-    spread: Mapping[Products, tuple[int, ...]],
-    B: int,
-    H: int,
-    products: Products,
-    way: str,
-    has_room: bool,
-) -> tuple[Kind, Blocks]:
+def choose(table: Table, B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[Kind, Blocks]:
     """Where the weights are, and the blocks of a launch.
 
     Args:
         table: of the core.
-        resident: up to how many units its weights fit on one processor, by rounding.
-        spread: which ``padded`` numbers of units are spread over several, by rounding.
         B: rows.
         H: units.
         products: what factors are rounded to.
@@ -91,9 +84,9 @@ def choose(
     if not has_room:
         return "streamed", SMALL
     kind: Kind = "streamed"
-    if padded(H) <= resident[products]:
+    if padded(H) <= RESIDENT[products]:
         kind = "resident"
-    elif padded(H) in spread[products]:
+    elif padded(H) in SPREAD[products]:
         kind = "spread"
     rows = table[f"{way} {kind}", products]
     return kind, next(blocks for most, blocks in rows if most >= B)

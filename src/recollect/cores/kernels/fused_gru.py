@@ -63,15 +63,11 @@ CHOSEN: dict[str, Blocks] = {}
 """Blocks for ``forward`` and ``backward`` that a benchmark tries in place of the table."""
 
 _KEPT = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
-_RESIDENT: dict[Products, int] = {"fp32": 64, "tf32": 128, "bf16": 128}
-"""Up to how many units the recurrent weights fit on one processor; of fp32 every weight has two parts."""
-_SPREAD: dict[Products, tuple[int, ...]] = {"fp32": (), "tf32": (256,), "bf16": (256,)}
-"""Which ``padded`` numbers of units are spread over several processors."""
 
 
 def gru_blocks(B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[Kind, Blocks]:
     """See ``fused_blocks.choose``; what is in ``CHOSEN`` goes before the table."""
-    kind, blocks = choose(TABLE, _RESIDENT, _SPREAD, B, H, products, way, has_room)
+    kind, blocks = choose(TABLE, B, H, products, way, has_room)
     return kind, CHOSEN.get(way, blocks)
 
 

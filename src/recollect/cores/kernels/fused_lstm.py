@@ -93,10 +93,6 @@ CHOSEN: dict[str, Blocks] = {}
 _FACTOR = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
 _OUTSIDE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 _GATES = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.float16}
-_RESIDENT: dict[Products, int] = {"fp32": 64, "tf32": 128, "bf16": 128}
-"""Up to how many units the recurrent weights fit on one processor."""
-_SPREAD: dict[Products, tuple[int, ...]] = {"fp32": (), "tf32": (256,), "bf16": (256,)}
-"""Which ``padded`` numbers of units are spread over four."""
 
 
 def suits(x: Tensor, H: int) -> bool:
@@ -106,7 +102,7 @@ def suits(x: Tensor, H: int) -> bool:
 
 def lstm_blocks(B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[Kind, Blocks]:
     """See ``fused_blocks.choose``; what is in ``CHOSEN`` goes before the table."""
-    kind, blocks = choose(TABLE, _RESIDENT, _SPREAD, B, H, products, way, has_room)
+    kind, blocks = choose(TABLE, B, H, products, way, has_room)
     return kind, CHOSEN.get(way, blocks)
 
 
@@ -245,7 +241,6 @@ def _backward(
     # The kernel that streams overwrites these two.
     dh = torch.zeros(B, H, **single) if dh is None else dh.clone(memory_format=torch.contiguous_format)
     dc = torch.zeros(B, H, **single) if dc is None else dc.clone(memory_format=torch.contiguous_format)
-    dh0, dc0 = (dh, dc) if c0 is None else (torch.zeros(B, H, **single), torch.zeros(B, H, **single))
     d = torch.empty(T, B, 4 * H, dtype=outside, device=w_hh.device)
     flags = {
         "H": H,
@@ -253,6 +248,9 @@ def _backward(
         **rounding(dy, products),
     }
     kind, blocks = lstm_blocks(B, H, products, "backward", has_room(dy))
+    team = groups(dy, T, B, H, blocks.rows) if kind == "spread" else None
+    shape = (team.number if team else B, H)
+    dh0, dc0 = (dh, dc) if c0 is None else (torch.zeros(shape, **single), torch.zeros(shape, **single))
     saved = (_bytes(first), _or(c0, dy), kept.gates, kept.cells, d)
     bias = None
     if kind == "resident":
@@ -261,12 +259,9 @@ def _backward(
         sizes |= {"STAGES": blocks.stages, "AHEAD": blocks.prefetch}
         given = (dy, dh, dc, w, *saved, dh, dc, dh0, dc0, bias, T, B)
         _launch(resident.backward, B, blocks, *given, **flags, **sizes)
-    elif kind == "spread":
-        team = groups(dy, T, B, H, blocks.rows)
+    elif team:
         w, bias = w_hh.to(_FACTOR[products]).contiguous(), torch.empty(team.number, 4 * H, **single)
         ends = (dh, dc)
-        if c0 is not None:
-            dh0, dc0 = torch.empty(team.number, H, **single), torch.empty(team.number, H, **single)
         dh, dc = torch.empty_like(dh), torch.empty_like(dc)
         given = (dy, *ends, w, *saved, dh, dc, dh0, dc0, bias)
         sizes = {"HP": padded(H), "SCALED": products == "tf32", "T": T, "B": B, "BB": blocks.rows}

@@ -4,8 +4,8 @@ A launch in which programs meet must be cooperative (``launch_cooperative_grid``
 GPU at once, or the launch is refused. Otherwise those that wait could keep those that they wait for from
 starting.
 
-Triton's interpreter runs one program after the other, in which nobody can wait: there a program meets itself
-only.
+Triton's interpreter runs one program after the other, in which nobody can wait: there kernels leave meetings
+out (``fused_blocks.groups``).
 """
 
 # pyright: reportMissingImports=false
