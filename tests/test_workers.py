@@ -32,8 +32,9 @@ def unrolled(core, x, state, first, threads):
 @pytest.mark.parametrize("name", CORES)
 @pytest.mark.parametrize("resets", [0.0, 0.05, 0.5])
 @pytest.mark.parametrize(("T", "B"), [(33, 13), (40, 41)])
-def test_side_by_side_is_the_same(name, resets, T, B):
+def test_side_by_side_is_the_same(name, resets, T, B, monkeypatch):
     """S002-23: values, final states and every gradient, with an uneven number of rows."""
+    monkeypatch.setattr(workers, "ROWS_OF_FOUR", 16)  # in three groups, too
     torch.manual_seed(0)
     core = CORES[name].build(8)
     x, first = torch.randn(T, B, 8), torch.rand(T, B) < resets
@@ -49,8 +50,25 @@ def test_side_by_side_is_the_same(name, resets, T, B):
                 torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("rows", "groups"), [(4, 1), (16, 2), (128, 2), (287, 2), (288, 3), (512, 4), (2048, 8), (100_000, 16)]
+)
+def test_groups_on_many_cores(rows, groups):
+    """Threads wait for each other's orders: few rows are cut into few groups, on however many cores."""
+    seen = []
+
+    def fn(x, h):
+        seen.append(x.shape[1])
+        return x, h
+
+    with workers.threads(16):
+        workers.side_by_side(fn, (torch.zeros(64, rows, 1),), (torch.zeros(rows, 1),), list)
+    assert len(seen) == groups
+    assert sum(seen) == rows
+
+
 def test_it_really_splits():
-    """The groups cover all rows, in order, and are as many as the threads."""
+    """The groups cover all rows, in order, and are as many as the threads, if these are few."""
     seen = []
 
     def fn(x, h):

@@ -5,6 +5,10 @@ unroll is a chain of hundreds of small operations: two spinning threads make it 
 fast on two idle cores, and a hundred times slower when another program wants one of them. But rows
 are independent. So a batch is cut into groups of rows, each with a thread of its own for the whole
 unroll and again for its whole gradient; the long operations in there do not hold the interpreter lock.
+
+The short ones do. While a thread gives its orders, all others wait: with k groups k orders are given in the
+time of one operation, which is the k-th part of what it was. So the best k grows with the root of the rows
+(``ROWS_OF_FOUR``). On 16 cores 128 rows in 16 groups take 7 times as long as in two, and in one 1.5 times.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import ContextVar
+from math import isqrt
 from typing import Any
 
 import torch
@@ -25,6 +30,9 @@ MIN_ROWS = 4
 """Rows that a group has at least."""
 MIN_STEPS = 128
 """Steps (of all its rows) that a group has at least: below, the hand-over costs more than it saves."""
+
+ROWS_OF_FOUR = 512
+"""Rows that are best cut into four groups; four times as many into eight. Two are never too many."""
 
 _pool: ContextVar[tuple[ThreadPoolExecutor, int] | None] = ContextVar("pool", default=None)
 """The threads in use and their number, the calling one among them. Unset inside those threads."""
@@ -85,7 +93,8 @@ def _groups(x: Tensor) -> int:
     if in_use is None or x.device.type != "cpu":
         return 1
     T, B = x.shape[:2]
-    return max(1, min(in_use[1], B // MIN_ROWS, T * B // MIN_STEPS))
+    most = max(2, isqrt(16 * B // ROWS_OF_FOUR))
+    return max(1, min(in_use[1], most, B // MIN_ROWS, T * B // MIN_STEPS))
 
 
 class _SideBySide(torch.autograd.Function):

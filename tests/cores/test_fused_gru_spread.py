@@ -75,7 +75,7 @@ def test_it_is_spread(fused_gru):
     from recollect.cores.kernels.fused_blocks import groups
 
     assert fused_gru.gru_blocks(40, 49, "tf32", "forward", True)[0] == "spread"
-    assert groups(torch.zeros(1), 2, 40, 49, 16) == (4, 2, 5, 3)
+    assert groups(torch.zeros(1), 2, 40, 49, 16) == (4, 2, 8, 3)
 
 
 def test_inference_gives_the_same(fused_gru):

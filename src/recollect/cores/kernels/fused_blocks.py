@@ -100,7 +100,7 @@ class Groups(NamedTuple):
     number: int
     """Groups, which take blocks of rows in turn."""
     slots: int
-    """Places for what is exchanged: meeting k uses place k % slots."""
+    """Places for what is exchanged, a power of two: meeting k uses place k % slots."""
     launches: int
     """How often the kernel is launched."""
 
@@ -114,7 +114,7 @@ def groups(x: Tensor, T: int, B: int, H: int, rows: int) -> Groups:
     members, blocks = padded(H) // MEMBER_UNITS, -(-B // rows)
     if not x.is_cuda:
         number = min(blocks, 2)
-        return Groups(members, number, -(-blocks // number) * T + 1, T + 1)
+        return Groups(members, number, 1 << (-(-blocks // number) * T).bit_length(), T + 1)
     return Groups(members, min(blocks, max(1, _processors(x.device) // members)), 2, 1)
 
 

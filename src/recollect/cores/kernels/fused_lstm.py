@@ -9,14 +9,15 @@ What is rounded to what (``devices.products``), forwards and backwards:
 ==============================  =====================  ====================  ======================
                                 fp32                   tf32                  bf16
 ==============================  =====================  ====================  ======================
-factors of products outside     float32                TF32                  bf16
+factors of products outside     float32                TF32, or float16      bf16
+                                                       with factors (below)
 factors of h W_hh^T             float32, by three      float16, which has    bf16
                                 TF32 products          the bits of TF32
 factors of dgates W_hh          likewise               likewise, each row    bf16
                                                        scaled to its range
 the gates that are kept         float32                float16: all within   float16
                                                        1
-what goes into gates, and its   float32                float32               bf16
+what goes into gates, and its   float32                float32, or so        bf16
 gradients
 h, c, sums                      float32                float32               float32
 sigmoid and tanh                to 1e-6                to 1e-6               to 5e-4
@@ -26,7 +27,9 @@ Float16 ends at 65504: weights of that size would be infinite in ``tf32``, and h
 
 The recurrent weights of up to 128 units (in fp32 64) stay on every processor (``fused_lstm_resident``), those
 of up to 256 are spread over four (``fused_lstm_spread``; not in fp32), and more are read at every step
-(``fused_lstm_stream``).
+(``fused_lstm_stream``). Where they are spread, the products after the backward pass would take longer in TF32
+than the pass itself: there the gradients of what goes into gates, x and W_ih are float16 with factors, one
+for each row, one for x and one for W_ih (``fused_halves``).
 
 Nothing is read on the host, so that a CUDA graph can hold all of it.
 """
@@ -41,6 +44,7 @@ from torch.autograd.function import once_differentiable
 
 from recollect import devices
 from recollect.cores.kernels import fused
+from recollect.cores.kernels import fused_halves as halves
 from recollect.cores.kernels import fused_lstm_resident as resident
 from recollect.cores.kernels import fused_lstm_spread as spread
 from recollect.cores.kernels import fused_lstm_stream as stream
@@ -94,6 +98,9 @@ _FACTOR = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
 _OUTSIDE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16}
 _GATES = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.float16}
 
+_SAMPLE = 256
+"""Rows of which the gradients are looked at, about, to guess how large they are."""
+
 
 def suits(x: Tensor, H: int) -> bool:
     """Whether ``lstm`` takes x [..., D] and H units."""
@@ -144,9 +151,13 @@ def lstm(
 
 
 class _Kept(NamedTuple):
-    """What the backward pass needs; ``parts`` is x and the h of each step, side by side."""
+    """What the backward pass needs; ``parts`` is x and the h of each step, side by side.
+
+    Of weights that are spread ``parts`` is float16 in ``tf32``, x with a factor (``fused_halves``).
+    """
 
     parts: Tensor  # [T, B, WIDTH]
+    factor: Tensor | None  # [1]
     gates: Tensor  # [T, B, 4H]
     cells: Tensor  # [T + 1, B, H]
 
@@ -178,23 +189,19 @@ def _forward(
     x, h, c, w_ih, w_hh, b_ih, b_hh, h0, c0 = tensors
     (T, B, D), H = x.shape, w_hh.shape[1]
     outside, single = _OUTSIDE[products], {"dtype": torch.float32, "device": x.device}
-    at = _aligned(D)
+    kind, blocks = lstm_blocks(B, H, products, "forward", has_room(x))
+    kept, at = None, _aligned(D)
     if keep:
-        parts = torch.empty(T, B, at + _aligned(H), dtype=outside, device=x.device)
-        parts[..., :D] = x
-        kept = _Kept(
-            parts,
-            torch.empty(T, B, 4 * H, dtype=_GATES[products], device=x.device),
-            torch.empty(T + 1, B, H, **single),
-        )
-        flat = parts.view(T * B, -1)[:, :D]
+        flat, parts, factor = _side_by_side(x, H, products, _by_halves(kind, products))
+        gates = torch.empty(T, B, 4 * H, dtype=_GATES[products], device=x.device)
+        kept = _Kept(parts, factor, gates, torch.empty(T + 1, B, H, **single))
     else:
-        kept, flat = None, x.to(outside).reshape(T * B, D)
+        flat = x.to(outside).reshape(T * B, D)
     with devices.rounded(products):
         xg = torch.addmm((b_ih + b_hh).to(outside), flat, w_ih.to(outside).t())
     h, c, w = h.contiguous(), c.contiguous(), w_hh.to(_FACTOR[products]).contiguous()
     y, h_end, c_end = torch.empty(T, B, H, **single), torch.empty(B, H, **single), torch.empty(B, H, **single)
-    begun, gates, cells = (kept.parts[..., at:], *kept[1:]) if kept else (y, y, c_end)
+    begun, gates, cells = (kept.parts[..., at:], kept.gates, kept.cells) if kept else (y, y, c_end)
     flags = {
         "H": H,
         "WIDTH": kept.parts.shape[2] if kept else 0,
@@ -204,7 +211,6 @@ def _forward(
     }
     start = (_or(h0, y), _or(c0, y))
     given = (xg, h, c, w, _bytes(first), *start, y)
-    kind, blocks = lstm_blocks(B, H, products, "forward", has_room(x))
     if kind == "resident":
         sizes = {"HP": padded(H), "AHEAD": blocks.prefetch, "STAGES": blocks.stages}
         given = (*given, h_end, c_end, begun, gates, cells, T, B)
@@ -221,6 +227,21 @@ def _forward(
         h_end = y[T - 1].clone()
         c_end = cells[T].clone() if keep else cells
     return y, h_end, c_end, kept
+
+
+def _side_by_side(
+    x: Tensor, H: int, products: Products, by_halves: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """x as a factor [T * B, D], and ``_Kept.parts`` with x in it and its factor."""
+    (T, B, D), outside = x.shape, _OUTSIDE[products]
+    dtype = torch.float16 if by_halves else outside
+    parts = torch.empty(T, B, _aligned(D) + _aligned(H), dtype=dtype, device=x.device)
+    whole = parts.view(T * B, -1)
+    if by_halves:
+        flat = x.reshape(T * B, D).contiguous()
+        return flat, parts, halves.narrow(flat, whole)
+    parts[..., :D] = x
+    return whole[:, :D], parts, None
 
 
 def _backward(
@@ -241,18 +262,19 @@ def _backward(
     # The kernel that streams overwrites these two.
     dh = torch.zeros(B, H, **single) if dh is None else dh.clone(memory_format=torch.contiguous_format)
     dc = torch.zeros(B, H, **single) if dc is None else dc.clone(memory_format=torch.contiguous_format)
-    d = torch.empty(T, B, 4 * H, dtype=outside, device=w_hh.device)
+    kind, blocks = lstm_blocks(B, H, products, "backward", has_room(dy))
+    by_halves = _by_halves(kind, products)
+    d = torch.empty(T, B, 4 * H, dtype=torch.float16 if by_halves else outside, device=w_hh.device)
     flags = {
         "H": H,
         "LEARNED": c0 is not None,
         **rounding(dy, products),
     }
-    kind, blocks = lstm_blocks(B, H, products, "backward", has_room(dy))
     team = groups(dy, T, B, H, blocks.rows) if kind == "spread" else None
     shape = (team.number if team else B, H)
     dh0, dc0 = (dh, dc) if c0 is None else (torch.zeros(shape, **single), torch.zeros(shape, **single))
     saved = (_bytes(first), _or(c0, dy), kept.gates, kept.cells, d)
-    bias = None
+    bias = factors = None
     if kind == "resident":
         w, bias = w_hh.to(_FACTOR[products]).contiguous(), torch.empty(-(-B // blocks.rows), 4 * H, **single)
         sizes = {"HP": padded(H), "SCALED": products == "tf32"}
@@ -265,8 +287,15 @@ def _backward(
         dh, dc = torch.empty_like(dh), torch.empty_like(dc)
         given = (dy, *ends, w, *saved, dh, dc, dh0, dc0, bias)
         sizes = {"HP": padded(H), "SCALED": products == "tf32", "T": T, "B": B, "BB": blocks.rows}
-        sizes |= {"exchange": (team.members, blocks.rows * padded(H))}
-        launch_spread(spread.backward, team, blocks, *given, dtype=torch.float32, **flags, **sizes)
+        sizes |= {"exchange": (team.members, blocks.rows * padded(H)), "dtype": torch.float32}
+
+        def launch(*scales: Tensor) -> None:
+            launch_spread(spread.backward, team, blocks, *given, *scales, **flags, **sizes)
+
+        if by_halves:
+            factors = halves.tried(launch, halves.guess(dy[:, :: -(-B // _SAMPLE)], B))
+        else:
+            launch(dy, dy, dy)
     else:
         given = (*saved, dh, dc, dh0, dc0)
         w = nearest(w_hh.to(outside).t().contiguous(), products)
@@ -275,16 +304,28 @@ def _backward(
     flat = d.view(T * B, 4 * H)
     dx = dw_ih = dw_hh = None
     if needs[0]:
-        dx = product(flat, w_ih.to(outside)).view(T, B, D)
+        dx = halves.multiply(flat, w_ih, factors) if factors else product(flat, w_ih.to(outside))
+        dx = dx.view(T, B, D)
     if needs[3] or needs[4]:
+        level = halves.level(flat, factors) if factors else None
         weights = product(flat.t(), kept.parts.view(T * B, -1))  # [4H, WIDTH]: one product for both
+        if level is not None:
+            weights /= level
         dw_ih, dw_hh = weights[:, :D], weights[:, _aligned(D) :][:, :H]
+        if kept.factor is not None:
+            dw_ih = dw_ih / kept.factor
     if needs[5] or needs[6]:
         bias = flat.sum(0, dtype=torch.float32) if bias is None else bias.sum(0)
     else:
         bias = None
     start = (None, None) if c0 is None else (dh0.sum(0, keepdim=True), dc0.sum(0, keepdim=True))
     return dx, dh, dc, dw_ih, dw_hh, bias, bias, *start
+
+
+def _by_halves(kind: Kind, products: Products) -> bool:
+    """Whether factors of the gradients of weights and x are float16 (``fused_halves``): where products take
+    longer than the kernels."""
+    return kind == "spread" and products == "tf32"
 
 
 def _launch(kernel: Any, B: int, blocks: Blocks, *given: Any, **flags: Any) -> None:

@@ -10,8 +10,9 @@ Meetings are numbered through all blocks, and two slots for what is exchanged su
 k has been through meeting k - 1, to which everybody came after reading what was exchanged for k - 2.
 
 Between arriving and waiting a member does what nobody waits for: it stores the rest, and asks for what its
-next step reads, which has been brought into the cache before, a quarter by each member. Without MEETS nobody
-waits: for Triton's interpreter, see ``fused_blocks.groups``.
+next step reads; forwards that has been brought into the cache before, a quarter by each member. It does so
+``now``: the compiler would rather do it later, and wait with more to hold. Without MEETS nobody waits: for
+Triton's interpreter, see ``fused_blocks.groups``.
 
 Blocks are [units, rows], as in ``fused_lstm_resident``.
 """
@@ -24,7 +25,7 @@ import triton
 import triton.language as tl
 
 from recollect.cores.kernels import fused_lstm_parts as parts
-from recollect.cores.kernels.fused_math import dot, sigmoid, soon, tanh
+from recollect.cores.kernels.fused_math import dot, now, sigmoid, soon, tanh
 from recollect.cores.kernels.fused_meeting import arrive, wait
 
 
@@ -89,8 +90,6 @@ def forward(
         opens = tl.load(first + step + top + row, is_row & (T > 1), 0)  # of the next step
         for t in tl.range(0, T, num_stages=1):
             at, goes_on = t * step + top, t + 1 < T
-            there = tl.minimum(t + 2, T - 1) * step + quarter
-            soon(xg + there * (4 * H), number, 4 * H, HP * BB, MATH)
             total = dot(w_all, low, tl.zeros((HP, BB), tl.float32), PRECISION, MATH)
             i, f, g, o = parts.parted_sums(total, x_i, x_f, x_g, x_o)
             i = sigmoid(i, MATH)
@@ -101,7 +100,7 @@ def forward(
             h_now = o * tanh(c_now, MATH)
             is_open = (opens != 0)[None, :]
             h_next = tl.where(is_open, h_start, h_now)
-            slot = exchange + (met % slots * groups + group) * (BB * HP)
+            slot = exchange + ((met & (slots - 1)) * groups + group) * (BB * HP)
             if goes_on:
                 tl.store(slot + row[None, :] * HP + unit[:, None], h_next.to(w.dtype.element_ty))
                 if MEETS:
@@ -112,13 +111,15 @@ def forward(
                 parts.store_four(gates + at * (4 * H) + four, i, f, g, o, inside, H)
             x_i, x_f, x_g, x_o = parts.four(xg + ahead * (4 * H), four, inside, H)
             opens = tl.load(first + ahead + step + row, is_row & (t + 2 < T), 0)
+            there = tl.minimum(t + 2, T - 1) * step + quarter
+            soon(xg + there * (4 * H), number, 4 * H, HP * BB, MATH)
             tl.store(y + at * H + one, h_now, inside)
             if KEEP:
                 tl.store(cells + (at + step) * H + one, c_now, inside)
                 h_next = h_next.to(begun.dtype.element_ty)
                 tl.store(begun + (at + step) * WIDTH + wide, h_next, inside & goes_on)
             if goes_on:
-                c_now = tl.where(is_open, c_start, c_now)
+                c_now = now(tl.where(is_open, c_start, c_now), MATH)
                 met += 1
                 if MEETS:
                     wait(counters, group, 4 * met)
@@ -138,12 +139,15 @@ def backward(
     c0,  # [H], with LEARNED
     gates,  # [T, B, 4H]
     cells,  # [T + 1, B, H]
-    d,  # [T, B, 4H] the gradients of what goes into the gates
+    d,  # [T, B, 4H] the gradients of what goes into the gates, with SCALED times ``factors``
     dh,  # [B, H] of the state before step 0
     dc,  # [B, H]
     dh0,  # [groups, H] of the initial state, with LEARNED
     dc0,  # [groups, H]
-    d_bias,  # [groups, 4H] the sums of d
+    d_bias,  # [groups, 4H] the sums of the gradients in d
+    factors,  # [B] with SCALED
+    go,  # [1] whether to do anything, with SCALED
+    most,  # [B] the largest gradient of every row, from 0 on, with SCALED
     exchange,  # [slots, groups, 4 (for whom), 4 (how far from who wrote it), BB * UNITS] parts of dh
     counters,  # [groups, APART] how many have arrived, zeros when it begins
     T,
@@ -159,11 +163,15 @@ def backward(
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """The steps from the last to the first. With SCALED every row is brought to the range of float16.
+    """The steps from the last to the first. With SCALED every row is brought to the range of float16: as a
+    factor by itself, and in d as ``fused_halves`` has it.
 
     A member has the weights from all units to its own gates. With them it finds a part of the dh of all
     units, and tells the others theirs.
     """
+    if SCALED:  # noqa: SIM102 (what is not has no ``go``)
+        if tl.load(go) == 0:
+            return
     member, group, groups = tl.program_id(0) % 4, tl.program_id(0) // 4, tl.num_programs(0) // 4
     row, unit = tl.arange(0, BB), parts.own(member, UNITS)
     one = row[None, :] * H + unit[:, None]
@@ -185,7 +193,6 @@ def backward(
         top = tl.cast(block * BB, tl.int64)
         rows = B - block * BB
         is_row, inside = row < rows, parts.inside(row, unit, rows, H, HP)
-        quarter, number = parts.quarter(block * BB, member, B, BB)
         last = (T - 1) * step + top
         h_carry = tl.load(dh_end + top * H + one, inside, 0)
         c_carry = tl.load(dc_end + top * H + one, inside, 0)
@@ -195,12 +202,12 @@ def backward(
         low_i, low_f, low_g, low_o = parts.four(gates + last * (4 * H), four, inside, H)
         opens = tl.load(first + last + row, is_row, 0)
         opened = tl.zeros_like(opens)  # in the step after this
+        times = tl.full((1, BB), 1.0, tl.float32)
+        peak = tl.zeros((1, BB), tl.float32)
+        if SCALED:
+            times = tl.load(factors + top + row, is_row, 1)[None, :]
         for back in tl.range(0, T, num_stages=1):
             at = (T - 1 - back) * step + top
-            there = tl.maximum(T - 3 - back, 0) * step + quarter
-            soon(gates + there * (4 * H), number, 4 * H, HP * BB, MATH)
-            soon(cells + there * H, number, H, HP * BB // 4, MATH)
-            soon(dy + there * H, number, H, HP * BB // 4, MATH)
             is_open = (opens != 0)[None, :]
             was_open = (opened != 0)[None, :]
             i, f = low_i.to(tl.float32), low_f.to(tl.float32)
@@ -218,25 +225,27 @@ def backward(
             if SCALED:
                 scale = parts.scale(di, df, dg, do)
                 unscale = 1 / scale
+                peak = tl.maximum(peak, parts.counted(scale))
             low = parts.joined(di * unscale, df * unscale, dg * unscale, do * unscale, w.dtype.element_ty)
             total = dot(w_all, low, tl.zeros((HP, BB), tl.float32), PRECISION, MATH)
             h_own, h_1, h_2, h_3 = parts.parted(total * scale, UNITS, BB)
-            slot = exchange + (met % slots * groups + group) * (16 * PART) + tl.arange(0, PART)
+            slot = exchange + ((met & (slots - 1)) * groups + group) * (16 * PART) + tl.arange(0, PART)
             tl.store(slot + ((member + 1) % 4 * 4 + 1) * PART, parts.flat(h_1))
             tl.store(slot + ((member + 2) % 4 * 4 + 2) * PART, parts.flat(h_2))
             tl.store(slot + ((member + 3) % 4 * 4 + 3) * PART, parts.flat(h_3))
             if MEETS:
                 arrive(counters, group)
 
-            parts.store_four(d + at * (4 * H) + four, di, df, dg, do, inside, H)
-            sum_i += parts.folded(di)
-            sum_f += parts.folded(df)
-            sum_g += parts.folded(dg)
-            sum_o += parts.folded(do)
+            to = d + at * (4 * H) + four
+            parts.store_four(to, di * times, df * times, dg * times, do * times, inside, H)
+            sum_i = now(sum_i + parts.folded(di), MATH)
+            sum_f = now(sum_f + parts.folded(df), MATH)
+            sum_g = now(sum_g + parts.folded(dg), MATH)
+            sum_o = now(sum_o + parts.folded(do), MATH)
             c_carry *= f
             if LEARNED:
-                c_sum += parts.folded(tl.where(is_open, c_carry, 0))
-            c_carry = tl.where(is_open, 0, c_carry)
+                c_sum = now(c_sum + parts.folded(tl.where(is_open, c_carry, 0)), MATH)
+            c_carry = now(tl.where(is_open, 0, c_carry), MATH)
             c_now = c_before
             ahead = tl.maximum(T - 2 - back, 0) * step + top
             low_i, low_f, low_g, low_o = parts.four(gates + ahead * (4 * H), four, inside, H)
@@ -258,6 +267,8 @@ def backward(
             h_sum += parts.folded(tl.where(was_open, h_carry, 0))
         tl.store(dh + top * H + one, tl.where(was_open, 0, h_carry), inside)
         tl.store(dc + top * H + one, c_carry, inside)
+        if SCALED:
+            tl.atomic_max(most + top + row[None, :], peak, is_row[None, :])
     at = d_bias + group * (4 * H) + unit
     tl.store(at, tl.sum(sum_i, 1), unit < H)
     tl.store(at + H, tl.sum(sum_f, 1), unit < H)
