@@ -102,8 +102,8 @@ class TrainConfig:
     threads: int | None = None
     """CPU threads while learning (acting uses one); None: all cores that this process may use."""
     parallel: Literal["rows", "operations"] = "rows"
-    """What those threads share: groups of rows, or every single operation. The second is a tenth faster
-    with few rows and cores to itself, and very slow as soon as another program wants one of them."""
+    """What those threads share: groups of rows (as many as pay: docs/tuning.md), or every single operation.
+    The second can be faster with cores to itself, and is very slow as soon as another program wants one."""
     compile: bool = False
     """Compile encoder, acting step and critic with torch.compile, which takes a minute or two at the start
     and a C++ compiler. docs/tuning.md says what we saw of it."""
