@@ -14,6 +14,7 @@ import recollect as rc
 from recollect import tree
 from recollect.algos.unread import UnreadSteps
 from recollect.errors import EnvError
+from tests.recorded import silence
 
 pytestmark = [
     pytest.mark.gpu,
@@ -69,6 +70,8 @@ def test_graphs_learn_the_same(core, task):
         {"algo": "impala"},
         {"actors": 2},
         {"minibatches": 3},
+        {"core": {"name": "lstm", "hidden": 256}},
+        {"core": {"name": "gru", "hidden": 256, "learned_initial_state": True}},
     ],
     ids=str,
 )
@@ -95,11 +98,8 @@ def test_nothing_is_read_in_a_rollout_or_an_update(core, monkeypatch):
         return read(self, metrics, stale)
 
     monkeypatch.setattr(UnreadSteps, "read", watched)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with silence():
         trainer.iterate()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 class Reading(nn.Module):

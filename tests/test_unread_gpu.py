@@ -5,8 +5,7 @@ S002-14. torch itself raises where the host waits (``set_sync_debug_mode``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
@@ -25,23 +24,13 @@ from recollect.returns import gae, vtrace
 from recollect.rollout import Rollout, make_chunks
 from tests.algos.test_unread_algos import NEXT_OBS
 from tests.policy.test_heads import SPACES
+from tests.recorded import recorded, silence
 from tests.unread import BURN_IN, CHUNK, FLOATS, KINDS, B, T, assert_same, draw, make_policy, make_rollout
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-
-@contextmanager
-def silence() -> Iterator[None]:
-    """Whatever waits for the device raises."""
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        yield
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 def there(rollout: Rollout) -> Rollout:
@@ -56,18 +45,9 @@ def there(rollout: Rollout) -> Rollout:
     return replace(rollout, **moved)
 
 
-def recorded(fn: Callable[[], Any]) -> Any:
+def replayed(fn: Callable[[], Any]) -> Any:
     """What ``fn`` returns: called twice, the second time without a wait, then recorded and replayed."""
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        fn()
-        with silence():
-            fn()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        found = fn()
+    graph, found = recorded(fn, is_silent=True)
     graph.replay()
     torch.cuda.synchronize()
     return tree.to(found, "cpu")
@@ -101,7 +81,7 @@ def test_from_a_rollout_to_sequences(kind):
 
     want = made(rollout, policy)
     far, policy = there(rollout), policy.cuda()
-    assert_same(recorded(lambda: made(far, policy)), want, rtol=1e-4)
+    assert_same(replayed(lambda: made(far, policy)), want, rtol=1e-4)
 
 
 def test_statistics_move_in_place():
@@ -122,7 +102,7 @@ def test_statistics_move_in_place():
     for _ in range(3):  # twice as it is, once recorded and replayed
         want = moved(twin, rollout)
     far, policy = there(rollout), policy.cuda()
-    got = recorded(lambda: moved(policy, far))
+    got = replayed(lambda: moved(policy, far))
     assert_same(got, want, rtol=1e-4)
     assert_same(tree.to(dict(policy.named_buffers()), "cpu"), dict(twin.named_buffers()), rtol=1e-5)
 
@@ -139,7 +119,7 @@ def test_refreshed_without_a_wait():
         found = refresh(policy, far)
         return {name: getattr(found, name) for name in names}
 
-    assert_same(recorded(made), {name: getattr(want, name) for name in names}, rtol=1e-4)
+    assert_same(replayed(made), {name: getattr(want, name) for name in names}, rtol=1e-4)
 
 
 def test_the_next_observation_and_the_start():
@@ -159,7 +139,7 @@ def test_the_next_observation_and_the_start():
     want = made(policy, predictor, rollout, y, Origin(policy))
     far, policy, predictor = there(rollout), policy.cuda(), predictor.cuda()
     origin, y = Origin(policy), y.cuda()
-    assert_same(recorded(lambda: made(policy, predictor, far, y, origin)), want, rtol=1e-4)
+    assert_same(replayed(lambda: made(policy, predictor, far, y, origin)), want, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", SPACES)

@@ -10,6 +10,7 @@ import torch
 from recollect import devices
 from recollect.cores import make_core
 from tests.cores.cases import CASES
+from tests.recorded import recorded
 from tests.reference.cores import REFERENCE, gru_step
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -371,15 +372,7 @@ def test_in_a_cuda_graph(products, H, gru):
         return *got, *gradients(got, inputs)
 
     want = [t.detach().clone() for t in run()]
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = run()
+    graph, got = recorded(run, calls=3, is_silent=True)
     graph.replay()
     torch.cuda.synchronize()
     assert_close([t.detach() for t in got], want, 1e-5)

@@ -24,6 +24,7 @@ from tests.cores.test_fused_gru import (
     gradients,
     on_gpu,
 )
+from tests.recorded import recorded
 
 SPREAD = ("tf32", "bf16")
 every_rounding = pytest.mark.parametrize("products", SPREAD)
@@ -175,14 +176,7 @@ def test_twice_the_same_on_a_gpu(products, B, gru):
     inputs = draw(64, B, 256, 32, True, "cuda", 0.1)
     want = [t.clone() for t in results(gru, inputs, products)]
     assert all(map(torch.equal, results(gru, inputs, products), want))
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        results(gru, inputs, products)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        got = results(gru, inputs, products)
+    graph, got = recorded(lambda: results(gru, inputs, products))
     for _ in range(20):
         for t in got:
             t.zero_()

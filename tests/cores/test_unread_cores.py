@@ -11,6 +11,7 @@ import torch
 from recollect import tree
 from recollect.cores import PMMConfig, StackConfig, make_core
 from tests.cores.cases import CASES
+from tests.recorded import recorded
 
 OTHERS = {
     **{name: config for name, config in CASES.items() if name.split("-")[0] not in ("lstm", "gru", "stack")},
@@ -204,15 +205,7 @@ def test_a_cuda_graph_can_hold_it(name, does):
             *torch.autograd.grad(loss, inputs, allow_unused=True, materialize_grads=True),
         ]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            run()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        held = run()
+    graph, held = recorded(run, calls=3)
     for other in others:
         with torch.no_grad():
             tree.copy_(given, other)

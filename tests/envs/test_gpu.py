@@ -16,6 +16,7 @@ from recollect.envs.wrappers import LastActionReward
 from recollect.types import Tree
 from tests.envs.worker_worlds import IMAGES, MIXED, Pairs, assert_same, in_workers, seen, stream
 from tests.helpers import make_actor, make_policy
+from tests.recorded import silence
 
 pytestmark = [
     pytest.mark.gpu,
@@ -85,15 +86,11 @@ def test_nothing_waits_for_the_device(world: str) -> None:
         actions = sampled(env, 12)
         for action in actions[:2]:  # what is allocated once may wait
             env.step(action)
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with silence():
             for action in actions[2:]:
                 env.send(action)
                 step = env.receive()
                 env.cut_rows()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         torch.cuda.synchronize()
         env.send(actions[0])
         torch.cuda._sleep(4_000_000_000)  # seconds; a step takes milliseconds

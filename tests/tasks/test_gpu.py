@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from recollect.tasks import make_task, random
+from tests.recorded import recorded
 from tests.tasks.helpers import NAMES, SMALL, random_actions, record, small
 
 pytestmark = [
@@ -55,15 +56,7 @@ def test_a_step_can_be_captured_in_a_cuda_graph(name: str) -> None:
 
     captured.reset(0)
     action = actions[0].clone()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            captured.step(action)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step = captured.step(action)
+    graph, step = recorded(lambda: captured.step(action), calls=3)
     captured.reset(2)
     for given, (obs, first, reward, terminated, truncated, final_obs) in zip(actions, expected):
         action.copy_(given)
