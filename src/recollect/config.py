@@ -100,7 +100,7 @@ class TrainConfig:
     sinks: tuple[str, ...] = ()
     """Where else the metrics go: "tensorboard", "wandb"."""
     threads: int | None = None
-    """CPU threads while learning (acting uses one); None: all cores that this process may use."""
+    """CPU threads that learning may use (acting uses one); None: all cores that this process may use."""
     parallel: Literal["rows", "operations"] = "rows"
     """What those threads share: groups of rows (as many as pay: docs/tuning.md), or every single operation.
     The second can be faster with cores to itself, and is very slow as soon as another program wants one."""

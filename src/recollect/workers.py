@@ -6,8 +6,8 @@ fast on two idle cores, and a hundred times slower when another program wants on
 are independent. So a batch is cut into groups of rows, each with a thread of its own for the whole
 unroll and again for its whole gradient; the long operations in there do not hold the interpreter lock.
 
-The short ones do. While a thread gives its orders, all others wait: with k groups k orders are given in the
-time of one operation, which is the k-th part of what it was. So the best k grows with the root of the rows
+The short ones do. While a thread gives its orders, all others wait: in k groups an operation takes the k-th
+part of its time, in which k orders have to be given. So the best k grows with the root of the rows
 (``ROWS_OF_FOUR``). On 16 cores 128 rows in 16 groups take 7 times as long as in two, and in one 1.5 times.
 """
 
@@ -32,7 +32,8 @@ MIN_STEPS = 128
 """Steps (of all its rows) that a group has at least: below, the hand-over costs more than it saves."""
 
 ROWS_OF_FOUR = 512
-"""Rows that are best cut into four groups; four times as many into eight. Two are never too many."""
+"""Rows that are best cut into four groups; four times as many into eight. Two groups pay where the two limits
+above allow them."""
 
 _pool: ContextVar[tuple[ThreadPoolExecutor, int] | None] = ContextVar("pool", default=None)
 """The threads in use and their number, the calling one among them. Unset inside those threads."""

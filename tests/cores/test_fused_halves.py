@@ -1,4 +1,4 @@
-"""Float16 with factors: right for numbers of any size, and done again only where a guess was bad."""
+"""Float16 with gains: right for numbers of any size, and done again only where a guess was bad."""
 
 from __future__ import annotations
 
@@ -30,29 +30,31 @@ def normal(*shape, device, scale=1.0):
     return (scale * torch.randn(*shape, generator=generator)).to(device)
 
 
-def is_power_of_two(factors):
-    return bool((torch.frexp(factors)[0] == 0.5).all())
+def is_power_of_two(gains):
+    return bool((torch.frexp(gains)[0] == 0.5).all())
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e-30, 1e-6, 60.0, 1e6, 1e30])
 def test_narrow_of_any_size(scale, device):
-    """The factor is a power of two that keeps all bits of the largest numbers."""
+    """The gain is a power of two that keeps all bits of the largest numbers."""
     x, out = normal(50, 24, device=device, scale=scale), torch.zeros(50, 32, device=device).half()
-    factor = halves.narrow(x, out)
-    assert is_power_of_two(factor)
-    back = out[:, :24].double() / factor.double()
+    gain = halves.narrow(x, out)
+    assert is_power_of_two(gain)
+    back = out[:, :24].double() / gain.double()
     assert (back - x).abs().max() <= BITS * x.abs().max()
     assert not out[:, 24:].any()
     if 1e-3 < scale < 1e3:
-        assert factor == 256
+        assert gain == 256
 
 
-def test_narrow_more_columns_than_one_block(device):
+@pytest.mark.parametrize("where", [(0, 0), (2, 299)])
+def test_narrow_more_columns_than_one_block(where, device):
+    """Wherever the largest number is."""
     x, out = normal(3, 300, device=device), torch.empty(3, 300, device=device).half()
-    x[2, 299] = 1e4
-    factor = halves.narrow(x, out)
-    assert factor < 256
-    torch.testing.assert_close(out.float() / factor, x, rtol=BITS, atol=1e-6)
+    x[where] = 1e4
+    gain = halves.narrow(x, out)
+    assert gain < 256
+    torch.testing.assert_close(out.float() / gain, x, rtol=BITS, atol=1e-6)
 
 
 def test_narrow_leaves_what_is_not_finite(device):
@@ -65,22 +67,51 @@ def test_narrow_leaves_what_is_not_finite(device):
     assert out.isfinite().sum() == 62
 
 
+def test_narrow_with_another_default(device):
+    """Of torch's."""
+    torch.set_default_dtype(torch.float64)
+    try:
+        x, out = (
+            torch.ones(3, 16, dtype=torch.float32, device=device),
+            torch.empty(3, 16, device=device).half(),
+        )
+        assert halves.narrow(x, out).dtype == torch.float32
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert out.unique() == 256
+
+
+def test_told_not_to_narrow(device):
+    """The second launch leaves everything as it is, if the first one's guess was good."""
+    x, out = torch.ones(3, 16, device=device), torch.full((3, 16), 7.0, device=device).half()
+    most, go = torch.zeros(1, device=device), torch.zeros(1, dtype=torch.int32, device=device)
+    sizes = {"WIDTH": 16, "BR": 16, "BW": 16}
+    halves._run(halves._narrow, (1, 1), x, out, torch.ones(1, device=device), go, most, 3, 16, **sizes)
+    assert out.unique() == 7
+    assert most == 0
+
+
 def test_zeros(device):
     out = torch.ones(4, 16, device=device).half()
     assert halves.narrow(torch.zeros(4, 16, device=device), out) == 2.0**126
     assert not out.any()
-    assert halves.guess(torch.zeros(3, device=device), 2).tolist() == [1.0, 1.0]
+    assert halves.guess(torch.zeros(3, device=device), n=2).tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("largest", [1e-38, 1e-7, 1.0, 3.0, 1e20, 3e38])
 def test_guess(largest, device):
     """The largest number is brought to 2^10 to 2^11, as far as float32 reaches."""
-    factors = halves.guess(torch.tensor([0.0, -largest, largest / 3], device=device), 3)
-    assert factors.shape == (3,)
-    assert is_power_of_two(factors)
-    assert len(set(factors.tolist())) == 1
-    brought = factors[0].double().item() * torch.tensor(largest).double().item()
-    assert 2**10 <= brought < 2**11 or factors[0] == 2.0**126
+    gains = halves.guess(torch.tensor([0.0, -largest, largest / 3], device=device), n=3)
+    assert gains.shape == (3,)
+    assert is_power_of_two(gains)
+    assert len(set(gains.tolist())) == 1
+    brought = gains[0].double().item() * torch.tensor(largest).double().item()
+    assert 2**10 <= brought < 2**11 or gains[0] == 2.0**126
+
+
+def test_guess_from_several(device):
+    samples = [torch.tensor([size], device=device) for size in (1.0, 3.0, 0.5)]
+    assert halves.guess(*samples) == 512
 
 
 @pytest.mark.parametrize("largest", [float("inf"), float("nan")])
@@ -98,11 +129,11 @@ def test_guess_of_what_is_not_finite(largest, device):
     ],
 )
 def test_tried_again_only_if_it_must(largest, again, device):
-    """What is 0 fits any factor; the others are within the range or get a factor that brings them there."""
+    """What is 0 fits any gain; the others are within the range or get a gain that brings them there."""
     calls = []
 
-    def launch(factors, go, most):
-        calls.append((factors.clone(), go.item()))
+    def launch(gains, go, most):
+        calls.append((gains.clone(), go.item()))
         most.copy_(torch.tensor(largest))
 
     found = halves.tried(launch, torch.ones(3, device=device))
@@ -110,13 +141,13 @@ def test_tried_again_only_if_it_must(largest, again, device):
     assert found.differ.item() == again
     assert torch.equal(calls[1][0], found.each)
     assert is_power_of_two(found.each)
-    for factor, number in zip(found.each.tolist(), largest, strict=True):
+    for gain, number in zip(found.each.tolist(), largest, strict=True):
         if not number:
-            assert factor == 2.0**126
+            assert gain == 2.0**126
         elif 0.015625 <= number <= 65504:
-            assert factor == 1
+            assert gain == 1
         else:
-            assert 2**14 <= factor * number < 2**15
+            assert 2**14 <= gain * number < 2**15
 
 
 @pytest.mark.parametrize(("rows", "K", "N", "B"), [(130, 64, 16, 130), (6, 72, 5, 3), (3, 516, 300, 1)])
@@ -127,22 +158,30 @@ def test_multiply(rows, K, N, B, device):
     each = torch.exp2(10 - sizes.log2().floor())
     b = normal(K, N, device=device, scale=1e-7)
     low = (d * each.repeat(rows // B)[:, None]).half()
-    got = halves.multiply(low, b, halves.Factors(each, torch.ones(1, device=device)))
+    got = halves.multiply(low, b, halves.Gains(each, torch.ones(1, device=device)))
     want = d.double() @ b.double()
     assert got.dtype == torch.float32
     error = (got - want).abs().amax(1) / want.abs().amax(1)
     assert error.max() < 4 * BITS
 
 
+def test_multiply_with_a_transposed_matrix(device):
+    """However b lies in memory."""
+    a, b = normal(6, 32, device=device).half(), normal(32, 16, device=device)
+    gains = halves.Gains(torch.ones(1, device=device), torch.zeros(1, device=device))
+    want = halves.multiply(a, b, gains)
+    assert torch.equal(halves.multiply(a, b.t().contiguous().t(), gains), want)
+
+
 def test_level(device):
-    """All rows get the least factor, in place; where they do not differ nothing is touched."""
+    """All rows get the least gain, in place; where they do not differ nothing is touched."""
     each = torch.tensor([4.0, 1.0, 16.0], device=device)
     a = normal(6, 40, device=device).half()
     whole = a.clone()
-    least = halves.level(a, halves.Factors(each, torch.ones(1, dtype=torch.int32, device=device)))
+    least = halves.level(a, halves.Gains(each, torch.ones(1, dtype=torch.int32, device=device)))
     assert least == 1
     assert torch.equal(a, whole / torch.tensor([4, 1, 16] * 2, device=device)[:, None])
-    halves.level(a := whole.clone(), halves.Factors(each, torch.zeros(1, dtype=torch.int32, device=device)))
+    halves.level(a := whole.clone(), halves.Gains(each, torch.zeros(1, dtype=torch.int32, device=device)))
     assert torch.equal(a, whole)
 
 

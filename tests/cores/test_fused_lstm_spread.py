@@ -12,6 +12,7 @@ pytest.importorskip("triton")
 
 from recollect import devices
 from recollect.cores.kernels import fused_blocks, fused_lstm
+from recollect.cores.kernels import fused_halves as halves
 from recollect.cores.kernels.fused_blocks import Blocks
 from tests.cores.test_fused_halves import assert_right_of_any_size
 from tests.cores.test_fused_lstm import (
@@ -65,9 +66,8 @@ def spread(fused_on_cpu, monkeypatch):
 def test_equals_the_equations(T, B, H, learned, products, spread):
     """S002-23: values and all gradients, with random resets; also with several blocks of rows a group."""
     assert_right(*draw(T, B, 3, H, learned), products)
-    assert len(spread) == (
-        3 if products == "tf32" else 2
-    )  # the last one looks whether anything is to be done again
+    launches = 3 if products == "tf32" else 2  # backwards a second one, in case the first has to be mended
+    assert len(spread) == launches
     assert {team.members for team in spread} == {4}
     assert {team.number for team in spread} == {min(2, -(-B // 16))}
 
@@ -115,7 +115,7 @@ def test_small_gradients_keep_their_digits(spread):
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-@pytest.mark.parametrize("times", [1e-20, 1e20])
+@pytest.mark.parametrize("times", [1e-33, 1e-20, 1e20, 1e36])
 def test_gradients_of_any_size(times, spread, monkeypatch):
     """The factors of d are a guess, which is mended: here from rows that have no gradient."""
     monkeypatch.setattr(fused_lstm, "_SAMPLE", 3)
@@ -123,6 +123,54 @@ def test_gradients_of_any_size(times, spread, monkeypatch):
     rows = torch.full((6, 1), times)
     rows[::2] = 0
     assert_right_of_any_size(inputs, first, rows)
+
+
+def test_a_second_launch_that_has_nothing_to_do(spread, monkeypatch):
+    """It leaves everything as it is: this one would leave NaN."""
+    tried = halves.tried
+
+    def and_again(launch, gains):
+        found = tried(launch, gains)
+        launch(torch.full_like(gains, float("nan")), torch.zeros_like(found.differ), torch.zeros_like(gains))
+        return found
+
+    monkeypatch.setattr(halves, "tried", and_again)
+    assert_right(*draw(2, 3, 8, 40, learned=True), "tf32")
+
+
+@pytest.mark.parametrize("size", [0.0, 1.0, 1e-9])
+def test_what_is_done_again(size, spread, monkeypatch):
+    """Rows without a gradient fit any gain; those with much smaller ones than others do not."""
+    found, tried = [], halves.tried
+    monkeypatch.setattr(halves, "tried", lambda *given: found.append(tried(*given)) or found[-1])
+    inputs, first = draw(2, 6, 3, 40, learned=False)
+    rows = torch.ones(6, 1)
+    rows[1::2] = size
+    assert_right_of_any_size(inputs, first, rows)
+    (_, (each, differ)) = found  # of x, and of the gradients
+    assert differ.item() == (size == 1e-9)
+    assert len(set(each[::2].tolist())) == 1
+    assert (each[1::2] > each[0]).all() == (size != 1.0)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow encountered", "ignore:All-NaN")
+def test_an_infinite_gradient_stays_in_its_row(spread):
+    """Those of the others are as they were: what is not finite is not taken for the largest number."""
+    (x, *rest), first = draw(3, 4, 8, 40, learned=False)
+
+    def gradient(dy):
+        given = x.clone().requires_grad_()
+        with devices.rounded("tf32"):
+            y, _, _ = fused_lstm.lstm(given, *rest, first)
+        return torch.autograd.grad(y, given, dy)[0]
+
+    dy = torch.sin(torch.arange(3 * 4 * 40.0)).view(3, 4, 40)
+    want = gradient(dy)
+    dy[1, 2, 5] = float("inf")
+    got = gradient(dy)
+    assert not got[1, 2].isfinite().any()
+    others = [0, 1, 3]
+    torch.testing.assert_close(got[:, others], want[:, others], rtol=0, atol=1e-5)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")

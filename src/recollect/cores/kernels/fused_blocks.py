@@ -109,7 +109,8 @@ def groups(x: Tensor, T: int, B: int, H: int, rows: int) -> Groups:
     """For T steps of B rows in blocks of ``rows``, with all programs on the device of ``x`` at once.
 
     Triton's interpreter runs one program after the other, so that none sees what later ones have to say.
-    There nothing that is exchanged is overwritten, and every launch gets one more step right.
+    There nothing that is exchanged is overwritten, and every launch gets one more step right. (What kernels
+    measure on the way, ``fused_halves``, is there the largest of all launches.)
     """
     members, blocks = padded(H) // MEMBER_UNITS, -(-B // rows)
     if not x.is_cuda:

@@ -10,26 +10,27 @@ What is rounded to what (``devices.products``), forwards and backwards:
                                 fp32                   tf32                  bf16
 ==============================  =====================  ====================  ======================
 factors of products outside     float32                TF32, or float16      bf16
-                                                       with factors (below)
+                                                       with gains (below)
 factors of h W_hh^T             float32, by three      float16, which has    bf16
                                 TF32 products          the bits of TF32
 factors of dgates W_hh          likewise               likewise, each row    bf16
                                                        scaled to its range
 the gates that are kept         float32                float16: all within   float16
                                                        1
-what goes into gates, and its   float32                float32, or so        bf16
-gradients
+what goes into gates            float32                float32               bf16
+its gradients                   float32                float32, or float16   bf16
+                                                       with gains (below)
 h, c, sums                      float32                float32               float32
 sigmoid and tanh                to 1e-6                to 1e-6               to 5e-4
 ==============================  =====================  ====================  ======================
 
-Float16 ends at 65504: weights of that size would be infinite in ``tf32``, and h lies within 1.
+Float16 ends at 65504: weights of that size would be infinite in ``tf32``, and so would an initial h.
 
 The recurrent weights of up to 128 units (in fp32 64) stay on every processor (``fused_lstm_resident``), those
 of up to 256 are spread over four (``fused_lstm_spread``; not in fp32), and more are read at every step
 (``fused_lstm_stream``). Where they are spread, the products after the backward pass would take longer in TF32
-than the pass itself: there the gradients of what goes into gates, x and W_ih are float16 with factors, one
-for each row, one for x and one for W_ih (``fused_halves``).
+than the pass itself: there their factors are float16. The gradients of what goes into gates have a gain for
+each row, x and W_ih have one each (``fused_halves``), and h has none.
 
 Nothing is read on the host, so that a CUDA graph can hold all of it.
 """
@@ -153,11 +154,11 @@ def lstm(
 class _Kept(NamedTuple):
     """What the backward pass needs; ``parts`` is x and the h of each step, side by side.
 
-    Of weights that are spread ``parts`` is float16 in ``tf32``, x with a factor (``fused_halves``).
+    Of weights that are spread ``parts`` is float16 in ``tf32``, x with a gain (``fused_halves``).
     """
 
     parts: Tensor  # [T, B, WIDTH]
-    factor: Tensor | None  # [1]
+    gain: Tensor | None  # [1] of x
     gates: Tensor  # [T, B, 4H]
     cells: Tensor  # [T + 1, B, H]
 
@@ -192,9 +193,9 @@ def _forward(
     kind, blocks = lstm_blocks(B, H, products, "forward", has_room(x))
     kept, at = None, _aligned(D)
     if keep:
-        flat, parts, factor = _side_by_side(x, H, products, _by_halves(kind, products))
+        flat, parts, gain = _side_by_side(x, H, products, _by_halves(kind, products))
         gates = torch.empty(T, B, 4 * H, dtype=_GATES[products], device=x.device)
-        kept = _Kept(parts, factor, gates, torch.empty(T + 1, B, H, **single))
+        kept = _Kept(parts, gain, gates, torch.empty(T + 1, B, H, **single))
     else:
         flat = x.to(outside).reshape(T * B, D)
     with devices.rounded(products):
@@ -232,7 +233,7 @@ def _forward(
 def _side_by_side(
     x: Tensor, H: int, products: Products, by_halves: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """x as a factor [T * B, D], and ``_Kept.parts`` with x in it and its factor."""
+    """x as a factor [T * B, D], ``_Kept.parts`` with x in it, and its gain there."""
     (T, B, D), outside = x.shape, _OUTSIDE[products]
     dtype = torch.float16 if by_halves else outside
     parts = torch.empty(T, B, _aligned(D) + _aligned(H), dtype=dtype, device=x.device)
@@ -274,7 +275,7 @@ def _backward(
     shape = (team.number if team else B, H)
     dh0, dc0 = (dh, dc) if c0 is None else (torch.zeros(shape, **single), torch.zeros(shape, **single))
     saved = (_bytes(first), _or(c0, dy), kept.gates, kept.cells, d)
-    bias = factors = None
+    bias = gains = None
     if kind == "resident":
         w, bias = w_hh.to(_FACTOR[products]).contiguous(), torch.empty(-(-B // blocks.rows), 4 * H, **single)
         sizes = {"HP": padded(H), "SCALED": products == "tf32"}
@@ -286,14 +287,15 @@ def _backward(
         ends = (dh, dc)
         dh, dc = torch.empty_like(dh), torch.empty_like(dc)
         given = (dy, *ends, w, *saved, dh, dc, dh0, dc0, bias)
-        sizes = {"HP": padded(H), "SCALED": products == "tf32", "T": T, "B": B, "BB": blocks.rows}
+        sizes = {"HP": padded(H), "SCALED": by_halves, "T": T, "B": B, "BB": blocks.rows}
         sizes |= {"exchange": (team.members, blocks.rows * padded(H)), "dtype": torch.float32}
 
         def launch(*scales: Tensor) -> None:
             launch_spread(spread.backward, team, blocks, *given, *scales, **flags, **sizes)
 
         if by_halves:
-            factors = halves.tried(launch, halves.guess(dy[:, :: -(-B // _SAMPLE)], B))
+            samples = (dy[:, :: -(-B // _SAMPLE)], *(end for end in gradients[1:] if end is not None))
+            gains = halves.tried(launch, halves.guess(*samples, n=B))
         else:
             launch(dy, dy, dy)
     else:
@@ -304,16 +306,14 @@ def _backward(
     flat = d.view(T * B, 4 * H)
     dx = dw_ih = dw_hh = None
     if needs[0]:
-        dx = halves.multiply(flat, w_ih, factors) if factors else product(flat, w_ih.to(outside))
+        dx = halves.multiply(flat, w_ih, gains) if gains else product(flat, w_ih.to(outside))
         dx = dx.view(T, B, D)
     if needs[3] or needs[4]:
-        level = halves.level(flat, factors) if factors else None
+        least = halves.level(flat, gains) if gains else None
         weights = product(flat.t(), kept.parts.view(T * B, -1))  # [4H, WIDTH]: one product for both
-        if level is not None:
-            weights /= level
         dw_ih, dw_hh = weights[:, :D], weights[:, _aligned(D) :][:, :H]
-        if kept.factor is not None:
-            dw_ih = dw_ih / kept.factor
+        if least is not None and kept.gain is not None:
+            dw_ih, dw_hh = dw_ih / kept.gain / least, dw_hh / least
     if needs[5] or needs[6]:
         bias = flat.sum(0, dtype=torch.float32) if bias is None else bias.sum(0)
     else:
@@ -323,8 +323,7 @@ def _backward(
 
 
 def _by_halves(kind: Kind, products: Products) -> bool:
-    """Whether factors of the gradients of weights and x are float16 (``fused_halves``): where products take
-    longer than the kernels."""
+    """Whether the products of the gradients of what goes into gates are those of ``fused_halves``."""
     return kind == "spread" and products == "tf32"
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.cores.kernels.fused_math import LEAST, MOST, divisor, tanh
+from recollect.cores.kernels.fused_math import divisor, tanh
 
 
 @triton.jit
@@ -71,16 +71,16 @@ def gradients(h_carry, c_carry, i, f, g, o, c_now, c_before, c_start, is_open, M
 
 
 @triton.jit
-def scale(a, b, c, d):
-    """What to divide the columns [1, rows] of four blocks by before they become float16."""
+def largest(a, b, c, d):
+    """The largest number of every column of four blocks, [rows]."""
     most = tl.maximum(tl.maximum(tl.abs(a), tl.abs(b)), tl.maximum(tl.abs(c), tl.abs(d)))
-    return divisor(tl.max(most, 0))[None, :]
+    return tl.max(most, 0)
 
 
 @triton.jit
-def counted(scale):
-    """``scale`` where it is the largest number of its column, and 0 where that is 0 or infinite."""
-    return tl.where((scale > LEAST) & (scale < MOST), scale, 0)
+def scale(a, b, c, d):
+    """What to divide the columns [1, rows] of four blocks by before they become float16."""
+    return divisor(largest(a, b, c, d))[None, :]
 
 
 @triton.jit

@@ -10,9 +10,9 @@ Meetings are numbered through all blocks, and two slots for what is exchanged su
 k has been through meeting k - 1, to which everybody came after reading what was exchanged for k - 2.
 
 Between arriving and waiting a member does what nobody waits for: it stores the rest, and asks for what its
-next step reads; forwards that has been brought into the cache before, a quarter by each member. It does so
-``now``: the compiler would rather do it later, and wait with more to hold. Without MEETS nobody waits: for
-Triton's interpreter, see ``fused_blocks.groups``.
+next step reads; forwards that has been brought into the cache before, a quarter by each member. Sums and
+what is carried on are computed ``now``. Without MEETS nobody waits: for Triton's interpreter, see
+``fused_blocks.groups``.
 
 Blocks are [units, rows], as in ``fused_lstm_resident``.
 """
@@ -25,7 +25,7 @@ import triton
 import triton.language as tl
 
 from recollect.cores.kernels import fused_lstm_parts as parts
-from recollect.cores.kernels.fused_math import dot, now, sigmoid, soon, tanh
+from recollect.cores.kernels.fused_math import divisor, dot, now, sigmoid, soon, tanh
 from recollect.cores.kernels.fused_meeting import arrive, wait
 
 
@@ -129,7 +129,7 @@ def forward(
                 tl.store(c_end + top * H + one, c_now, inside)
 
 
-@triton.jit(do_not_specialize=["T", "B", "slots"], do_not_specialize_on_alignment=["first"])
+@triton.jit(do_not_specialize=["T", "B", "slots"], do_not_specialize_on_alignment=["first", "go"])
 def backward(
     dy,  # [T, B, H]
     dh_end,  # [B, H]
@@ -139,13 +139,13 @@ def backward(
     c0,  # [H], with LEARNED
     gates,  # [T, B, 4H]
     cells,  # [T + 1, B, H]
-    d,  # [T, B, 4H] the gradients of what goes into the gates, with SCALED times ``factors``
+    d,  # [T, B, 4H] the gradients of what goes into the gates, with SCALED times ``gains``
     dh,  # [B, H] of the state before step 0
     dc,  # [B, H]
     dh0,  # [groups, H] of the initial state, with LEARNED
     dc0,  # [groups, H]
     d_bias,  # [groups, 4H] the sums of the gradients in d
-    factors,  # [B] with SCALED
+    gains,  # [B] with SCALED
     go,  # [1] whether to do anything, with SCALED
     most,  # [B] the largest gradient of every row, from 0 on, with SCALED
     exchange,  # [slots, groups, 4 (for whom), 4 (how far from who wrote it), BB * UNITS] parts of dh
@@ -163,13 +163,13 @@ def backward(
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """The steps from the last to the first. With SCALED every row is brought to the range of float16: as a
-    factor by itself, and in d as ``fused_halves`` has it.
+    """The steps from the last to the first. With SCALED every row is brought to the range of float16: for the
+    product of a step by its own largest number, and for d by ``gains`` (``fused_halves``).
 
     A member has the weights from all units to its own gates. With them it finds a part of the dh of all
     units, and tells the others theirs.
     """
-    if SCALED:  # noqa: SIM102 (what is not has no ``go``)
+    if SCALED:  # noqa: SIM102 (without it there is no ``go`` to load)
         if tl.load(go) == 0:
             return
     member, group, groups = tl.program_id(0) % 4, tl.program_id(0) // 4, tl.num_programs(0) // 4
@@ -205,7 +205,7 @@ def backward(
         times = tl.full((1, BB), 1.0, tl.float32)
         peak = tl.zeros((1, BB), tl.float32)
         if SCALED:
-            times = tl.load(factors + top + row, is_row, 1)[None, :]
+            times = tl.load(gains + top + row, is_row, 1)[None, :]
         for back in tl.range(0, T, num_stages=1):
             at = (T - 1 - back) * step + top
             is_open = (opens != 0)[None, :]
@@ -223,9 +223,10 @@ def backward(
             scale = tl.full((1, BB), 1.0, tl.float32)
             unscale = scale
             if SCALED:
-                scale = parts.scale(di, df, dg, do)
+                largest = parts.largest(di, df, dg, do)[None, :]
+                scale = divisor(largest)
                 unscale = 1 / scale
-                peak = tl.maximum(peak, parts.counted(scale))
+                peak = tl.maximum(peak, tl.where(largest < float("inf"), largest, 0))
             low = parts.joined(di * unscale, df * unscale, dg * unscale, do * unscale, w.dtype.element_ty)
             total = dot(w_all, low, tl.zeros((HP, BB), tl.float32), PRECISION, MATH)
             h_own, h_1, h_2, h_3 = parts.parted(total * scale, UNITS, BB)

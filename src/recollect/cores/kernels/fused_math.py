@@ -14,9 +14,6 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-LEAST, MOST = tl.constexpr(1e-30), tl.constexpr(8e37)
-"""Of a ``divisor``."""
-
 
 @triton.jit
 def factor(x, TYPE: tl.constexpr, PRECISION: tl.constexpr, MATH: tl.constexpr):
@@ -57,12 +54,12 @@ def divisor(most):
 
     Not so large that its reciprocal is 0: what is infinite stays so.
     """
-    return tl.minimum(tl.maximum(most, LEAST), MOST)
+    return tl.minimum(tl.maximum(most, 1e-30), 8e37)
 
 
 @triton.jit
 def now(x, MATH: tl.constexpr):
-    """A float32 block as it is, but computed here: the compiler may put it off, and keep what it is from."""
+    """A float32 block as it is, computed here: the compiler may put that off, and hold its inputs longer."""
     if MATH != "plain":
         x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [x], tl.float32, False, 1)
     return x
