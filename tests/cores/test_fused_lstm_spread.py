@@ -115,7 +115,7 @@ def test_small_gradients_keep_their_digits(spread):
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-@pytest.mark.parametrize("times", [1e-33, 1e-20, 1e20, 1e36])
+@pytest.mark.parametrize("times", [1e-33, 1e36])
 def test_gradients_of_any_size(times, spread, monkeypatch):
     """The factors of d are a guess, which is mended: here from rows that have no gradient."""
     monkeypatch.setattr(fused_lstm, "_SAMPLE", 3)
@@ -156,7 +156,7 @@ def test_what_is_done_again(size, spread, monkeypatch):
 @pytest.mark.filterwarnings("ignore:invalid value", "ignore:overflow encountered", "ignore:All-NaN")
 def test_an_infinite_gradient_stays_in_its_row(spread):
     """Those of the others are as they were: what is not finite is not taken for the largest number."""
-    (x, *rest), first = draw(3, 4, 8, 40, learned=False)
+    (x, *rest), first = draw(2, 4, 8, 40, learned=False)
 
     def gradient(dy):
         given = x.clone().requires_grad_()
@@ -164,7 +164,7 @@ def test_an_infinite_gradient_stays_in_its_row(spread):
             y, _, _ = fused_lstm.lstm(given, *rest, first)
         return torch.autograd.grad(y, given, dy)[0]
 
-    dy = torch.sin(torch.arange(3 * 4 * 40.0)).view(3, 4, 40)
+    dy = torch.sin(torch.arange(2 * 4 * 40.0)).view(2, 4, 40)
     want = gradient(dy)
     dy[1, 2, 5] = float("inf")
     got = gradient(dy)

@@ -297,7 +297,7 @@ def _backward(
             samples = (dy[:, :: -(-B // _SAMPLE)], *(end for end in gradients[1:] if end is not None))
             gains = halves.tried(launch, halves.guess(*samples, n=B))
         else:
-            launch(dy, dy, dy)
+            launch(dy, dy, dy)  # pointers that it does not use
     else:
         given = (*saved, dh, dc, dh0, dc0)
         w = nearest(w_hh.to(outside).t().contiguous(), products)
