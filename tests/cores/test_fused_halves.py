@@ -10,7 +10,7 @@ pytest.importorskip("triton")
 from recollect import devices
 from recollect.cores.kernels import fused_halves as halves
 from recollect.cores.kernels import fused_lstm
-from tests.cores.test_fused_lstm import GRADIENTS, draw, needs_gpu, reference, run
+from tests.cores.test_fused_lstm import GRADIENTS, draw, needs_gpu, reference, run, scaled
 
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, needs_gpu])]
@@ -71,10 +71,8 @@ def test_narrow_with_another_default(device):
     """Of torch's."""
     torch.set_default_dtype(torch.float64)
     try:
-        x, out = (
-            torch.ones(3, 16, dtype=torch.float32, device=device),
-            torch.empty(3, 16, device=device).half(),
-        )
+        x = torch.ones(3, 16, dtype=torch.float32, device=device)
+        out = torch.empty(3, 16, device=device).half()
         assert halves.narrow(x, out).dtype == torch.float32
     finally:
         torch.set_default_dtype(torch.float32)
@@ -189,14 +187,10 @@ def test_level(device):
 
 
 def assert_right_of_any_size(inputs, first, times):
-    """The gradients of outputs that are multiplied by ``times``, which broadcasts over [B, H]."""
-
-    def scaled(function):
-        return lambda *given: [t * times.to(t) for t in function(*given)]
-
+    """The gradients of outputs that are multiplied by ``times``."""
     with devices.rounded("tf32"):
-        got = run(scaled(fused_lstm.lstm), inputs, first)
-    want = run(scaled(reference), [t.double() for t in inputs], first)
+        got = run(scaled(fused_lstm.lstm, times), inputs, first)
+    want = run(scaled(reference, times), [t.double() for t in inputs], first)
     for k, (a, b) in enumerate(zip(got, want, strict=True)):
         error, largest = (a - b).abs().max().item(), b.abs().max().item()
         assert error <= 3 * GRADIENTS["tf32"] * largest, f"result {k} is {error:.1e} off, of {largest:.1e}"

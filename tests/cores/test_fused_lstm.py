@@ -87,16 +87,17 @@ def fused(inputs, first, products):
         return fused_lstm.lstm(*inputs[:7], first, tuple(inputs[7:]) or None)
 
 
+def scaled(function, times):
+    """``function`` with its outputs multiplied by ``times``, which broadcasts over [B, H]."""
+    return lambda *given: [t * times.to(t) for t in function(*given)]
+
+
 def assert_small_gradients_keep_their_digits(inputs, first, products):
     """Float16 ends at 6e-8: gradients of a mean over a million steps are smaller, and differ between rows."""
     scale = torch.tensor([1e-12, 1.0, 1e-6])[:, None]
-
-    def scaled(function):
-        return lambda *given: [t * scale.to(t.dtype) for t in function(*given)]
-
     with devices.rounded(products):
-        got = run(scaled(fused_lstm.lstm), inputs, first)[3]
-    want = run(scaled(reference), [t.double() for t in inputs], first)[3]
+        got = run(scaled(fused_lstm.lstm, scale), inputs, first)[3]
+    want = run(scaled(reference, scale), [t.double() for t in inputs], first)[3]
     for row in range(3):
         limit = GRADIENTS[products] * want[:, row].abs().max().item()
         torch.testing.assert_close(got[:, row].double(), want[:, row], atol=limit, rtol=0)
