@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 from recollect import devices, tree
-from recollect.errors import AlignmentError, DivergedError, EnvError
+from recollect.errors import DivergedError, EnvError
 from recollect.policy.policy import Policy
 from recollect.ranks import ALONE, Ranks
 from recollect.rollout import Chunks, Rollout
 
 DEVIATION = "deviation/"
 """What the names of deviations begin with."""
+SIZES = ("value/max", "value/min", "value_scale")
+"""The metrics that say how large values are."""
 
 
 def read(metrics: dict[str, Tensor]) -> dict[str, float]:
@@ -305,23 +307,15 @@ def check_gradient(metrics: dict[str, float], learned: Learned, update: int) -> 
         raise DivergedError(_explain_divergence(learned, metrics, update))
 
 
-def check_deviation(metrics: dict[str, float], tolerance: float, update: int) -> None:
-    """Raise if the learner does not reproduce what the actor recorded.
+def value_size(metrics: dict[str, float]) -> float:
+    """The unit of deviations of values: the size of the values, which is what float32 rounds by."""
+    return max(1.0, *(abs(metrics[name]) for name in SIZES if name in metrics))
 
-    Values are compared in units of their size, because that is what float32 rounds by.
-    """
-    sizes = (metrics["value/max"], metrics["value/min"], metrics.get("value_scale", 1.0))
-    log_prob = metrics["deviation/log_prob"]
-    value = metrics["deviation/value"] / max(1.0, *map(abs, sizes))
-    if not (log_prob <= tolerance and value <= tolerance):
-        raise AlignmentError(
-            f"update {update}: before its first optimiser step the learner recomputed log-probs that deviate "
-            f"from the recorded ones by {log_prob:.2e} and values by {value:.2e} (in units of their scale; "
-            f"tolerance {tolerance:.0e}). It does not see what the actor saw: a different state at a chunk's "
-            "start, a reset at another step, an observation changed in place, dropout or batch statistics in "
-            "a custom network, or weights changed in mid-rollout. With weights that are huge or "
-            "near-deterministic Gaussians, rounding alone can do it: then raise `tolerance`"
-        )
+
+def is_reproduced(metrics: dict[str, float], tolerance: float) -> bool:
+    """Whether recomputed log-probs and values are within ``tolerance`` of the recorded ones."""
+    log_prob, value = (metrics[f"{DEVIATION}{name}"] for name in ("log_prob", "value"))
+    return log_prob <= tolerance and value / value_size(metrics) <= tolerance
 
 
 def _explain_divergence(learned: Learned, metrics: dict[str, float], update: int) -> str:

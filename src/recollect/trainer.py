@@ -126,8 +126,15 @@ class Trainer:
         metrics |= {f"speed/{name}": count / max(value, 1e-9) for name, value in seconds.items()}
         if self.learner.graphs.is_on:
             metrics["start_seconds"] = metrics.get("start_seconds", 0.0) + self.learner.graphs.seconds
-        notes, self._notes = self._notes, []
-        return Iteration(metrics, episodes, [*notes, *batch.notes, *self.learner.graphs.taken_notes()])
+        notes = [
+            *self._notes,
+            *batch.notes,
+            *self.learner.graphs.taken_notes(),
+            *self.learner.reproduction.notes,
+        ]
+        self._notes.clear()
+        self.learner.reproduction.notes.clear()
+        return Iteration(metrics, episodes, notes)
 
     def _lags(self, rollouts: Sequence[Rollout]) -> list[int]:
         """How many updates ago the weights of each were the newest."""
@@ -149,7 +156,7 @@ class Trainer:
             return {}
         acted = copy.deepcopy(self.policy)
         acted.load_state_dict(self._past[oldest.version])
-        return self.learner.check(oldest, acted)
+        return self.learner.reproduction.check_late(oldest, acted)
 
     def _remember(self) -> None:
         """Keep the weights of the versions that rollouts may still come from."""

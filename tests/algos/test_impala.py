@@ -254,8 +254,8 @@ def test_only_the_weights_that_acted_can_check_a_rollout_that_lags(algo, setting
     rollout, acted = keep(actor.collect()), deepcopy(ours.policy)
     nudge(ours)
     with pytest.raises(AlignmentError):
-        ours.check(rollout, ours.policy)
-    assert max(ours.check(rollout, acted).values()) < 1e-5
+        ours.reproduction.check_late(rollout, ours.policy)
+    assert max(ours.reproduction.check_late(rollout, acted).values()) < 1e-5
     metrics = ours.update(rollout, lag=1)
     assert not any(name.startswith("deviation/") for name in metrics)
     assert all(torch.isfinite(torch.tensor(metrics[name])) for name in ("loss/policy", "kl", "grad_norm"))

@@ -314,7 +314,7 @@ def test_a_wrong_memory_stops_the_run():
     ppo.update(actor.collect())
     rollout = actor.collect()
     tree.map(lambda leaf: leaf.add_(0.5), rollout.states)
-    with pytest.raises(AlignmentError, match=r"update 1: .* a different state at a chunk's start"):
+    with pytest.raises(AlignmentError, match=r"update 1: .* the actor used another state"):
         ppo.update(rollout)
 
 

@@ -6,6 +6,7 @@ Most are the tests themselves, on the case that shows the bug best; the rest are
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
@@ -57,13 +58,14 @@ def counters(world: str = "loop") -> None:
 fillers = functools.partial(counters, "next_step")
 
 
-def run(**config: object) -> None:
+def run(env: Any = None, **config: Any) -> None:
     """Three updates of a real run, whose own gauge stops it when learner and actor disagree."""
-    env = TensorWorld(3)
-    policy = make_policy(env, LSTM, normalise_observations=True)
+    env = env or TensorWorld(3)
+    policy = make_policy(env, LSTM, normalise_observations=True).to(env.device)
     settings = {"rollout": T, "chunk": 7, "minibatches": 1, "learning_rate": 0.01, **config}
     learner = PPO(policy, PPOConfig(**settings))
-    actor = make_actor(env, policy, rollout=T, chunk=7, burn_in=learner.config.burn_in_steps)
+    size = {"rollout": learner.config.rollout, "chunk": learner.config.chunk_length}
+    actor = make_actor(env, policy, **size, burn_in=learner.config.burn_in_steps)
     for _ in range(3):
         learner.update(actor.collect())
 

@@ -26,6 +26,7 @@ from recollect.algos import next_obs, recompute
 from recollect.algos.adam import Adam, parameter_groups
 from recollect.algos.learner_config import LearnerConfig
 from recollect.algos.regularise import Origin
+from recollect.algos.reproduction import Recorded, Reproduction
 from recollect.algos.steps import WatchedSteps
 from recollect.algos.unread import UnreadSteps
 from recollect.graphs import Graphs
@@ -36,7 +37,6 @@ from recollect.refresh import Refreshed, refresh
 from recollect.rollout import Chunks, Rollout, make_chunks, shares
 from recollect.schedules import scheduled
 from recollect.shards import SharedSequences
-from recollect.tolerances import tolerance
 
 Stats = dict[str, Tensor]
 Data = dict[str, Tensor]
@@ -62,8 +62,8 @@ class Learner(ABC, Generic[Config]):
         """The learners that share the rows of a batch, this one among them."""
         self.origin: Origin | None = None
         """The weights that the training began with, once it has begun, if the config needs them."""
-        self.is_checked = False
-        """Whether a whole rollout was reproduced since this learner was made."""
+        self.reproduction = Reproduction(self)
+        """The check that it reproduces what was recorded."""
         self._unread: UnreadSteps | None = None
         """Makes the optimiser steps where to look at numbers would mean to wait."""
 
@@ -112,32 +112,22 @@ class Learner(ABC, Generic[Config]):
             self.origin = Origin(policy)
         entropy_coef = self._schedule(progress)
         rollout, data, metrics = self._prepare(rollout, lag)
-        sequences = self._sequences(rollout, data)
-        if lag == 0 and not self.is_checked:
+        recorded = Recorded(rollout, data) if lag == 0 else None
+        if recorded is not None and not self.reproduction.is_checked:
             # Everything, before the first step of all. Later updates look at their first minibatch, a
             # random sample that the loss recomputes anyway.
-            deviation = self._deviation(sequences.whole(), policy)
-            steps.check(gauges.largest(deviation, self.ranks), metrics)
-            self.is_checked = True
-        stale: list[Tensor] = []
-        steps.begin(metrics, entropy_coef, is_checked=lag == 0)
-        for epoch in range(config.epochs):
-            if epoch > 0 and (config.refresh_states or config.recompute_advantages):
-                rollout, data = self._refresh(rollout, data)
-                sequences = self._sequences(rollout, data)
-            finished = steps.epoch(sequences)
-            if self._is_gauged:
-                stale.append(gauges.staleness(policy, rollout, ranks=self.ranks))
-            if not finished:
+            steps.check(self.reproduction.deviation(recorded), metrics, recorded)
+            self.reproduction.is_checked = True
+        while True:
+            steps.begin(metrics, entropy_coef, recorded)
+            last, sequences, stale = self._epochs(steps, rollout, data)
+            numbers = steps.read(metrics | self._final_metrics(last), stale)
+            if numbers is not None:
                 break
         if policy.obs_norm is not None:
             # Only now: the statistics are frozen for a rollout and its update.
             seen = tree.map(lambda leaf: leaf[: rollout.steps], rollout.obs)
             policy.obs_norm.update(seen, rollout.valid, self.ranks)
-        metrics |= gauges.state_norms(rollout, self.ranks)
-        if self.origin is not None:
-            metrics["weights/distance"] = self.origin.squared_distance().sqrt()
-        numbers = steps.read(metrics, stale)
         gauges.check_valid(numbers)
         numbers.pop("valid", None)
         numbers["learning_rate"] = self.optimizer.rate
@@ -148,6 +138,30 @@ class Learner(ABC, Generic[Config]):
         check_equal(self.ranks, [*self._parameters, *policy.buffers()], self.updates)
         self.updates += 1
         return numbers
+
+    def _epochs(
+        self, steps: WatchedSteps, rollout: Rollout, data: Data
+    ) -> tuple[Rollout, Sequences, list[Tensor]]:
+        """All passes over a rollout. Returns it and its sequences as of the last one, and the stalenesses."""
+        config, stale = self.config, []
+        sequences = self._sequences(rollout, data)
+        for epoch in range(config.epochs):
+            if epoch > 0 and (config.refresh_states or config.recompute_advantages):
+                rollout, data = self._refresh(rollout, data)
+                sequences = self._sequences(rollout, data)
+            finished = steps.epoch(sequences)
+            if self._is_gauged:
+                stale.append(gauges.staleness(self.policy, rollout, ranks=self.ranks))
+            if not finished:
+                break
+        return rollout, sequences, stale
+
+    def _final_metrics(self, rollout: Rollout) -> Stats:
+        """What is measured when all passes are made."""
+        metrics = gauges.state_norms(rollout, self.ranks)
+        if self.origin is not None:
+            metrics["weights/distance"] = self.origin.squared_distance().sqrt()
+        return metrics
 
     def _steps(self) -> WatchedSteps:
         """Who makes the optimiser steps: without a look where that would mean to wait.
@@ -211,35 +225,6 @@ class Learner(ABC, Generic[Config]):
         total, stats = self._objective(batch, entropy_coef, count, features)
         error = self.predictor.loss(features[0], batch, known)
         return total + self.config.next_obs_coef * error, stats | {"loss/next_obs": error.detach()}
-
-    def check(self, rollout: Rollout, acted: Policy) -> dict[str, float]:
-        """How far ``acted``, a policy with the weights that acted, is from what was recorded. Asks no rank.
-
-        Raises:
-            AlignmentError: further than rounding explains.
-        """
-        value = rollout.record["value"].masked_fill(~rollout.valid, 0)
-        found = self._deviation(self._cut(rollout, {}), acted)
-        numbers = gauges.read(found | {"value/max": value.max(), "value/min": value.min()})
-        self.check_deviation(numbers)
-        return {name: numbers[name] for name in found}
-
-    def check_deviation(self, numbers: dict[str, float]) -> None:
-        """Raise if what was recomputed is too far from what was recorded."""
-        gauges.check_deviation(numbers, self.tolerance, self.updates)
-
-    @property
-    def tolerance(self) -> float:
-        """How far what is recomputed may be from what was recorded."""
-        policy = self.policy
-        return tolerance(self.config.tolerance, policy.precision, policy.core.rounding)
-
-    @torch.no_grad()
-    def _deviation(self, chunks: Chunks, policy: Policy) -> Stats:
-        """How far what ``policy`` recomputes of these chunks is from what was recorded."""
-        batch = self._burn_in(chunks, policy)
-        log_prob, _, value = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
-        return gauges.deviation(log_prob, value, batch)
 
     def _described(self, rollout: Rollout, advantage: Tensor, returns: Tensor) -> tuple[Data, Stats]:
         """The targets of a fresh rollout as data, and their metrics; moves the value statistics."""

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from recollect import gauges
+from recollect.algos.reproduction import Recorded
 from recollect.rollout import Rollout, minibatches
 
 if TYPE_CHECKING:
@@ -25,27 +26,28 @@ class WatchedSteps:
         self._learner = learner
         self._steps: list[Stats] = []
         self._entropy_coef = 0.0
-        self._metrics: Stats | None = None
+        self._metrics: Stats = {}
+        self._recorded: Recorded | None = None
 
     def admit(self, rollout: Rollout) -> Rollout:
         """The rollout, which is refused if something in it is not finite."""
         gauges.check_finite_rollout(rollout)
         return rollout
 
-    def check(self, deviation: Stats, metrics: Stats) -> None:
-        """Refuse a ``deviation`` of the whole rollout that is too large."""
-        self._learner.check_deviation(gauges.read(metrics | deviation))
+    def check(self, deviation: Stats, metrics: Stats, recorded: Recorded) -> None:
+        """Refuse a ``deviation`` of the whole rollout that rounding does not explain."""
+        self._learner.reproduction.check(gauges.read(metrics | deviation), recorded)
 
-    def begin(self, metrics: Stats, entropy_coef: float, is_checked: bool) -> None:
+    def begin(self, metrics: Stats, entropy_coef: float, recorded: Recorded | None) -> None:
         """A new update.
 
         Args:
             metrics: of the rollout.
             entropy_coef: for all minibatches.
-            is_checked: whether the first minibatch must reproduce what was recorded.
+            recorded: what the first minibatch must reproduce; None: nothing.
         """
         self._steps, self._entropy_coef = [], entropy_coef
-        self._metrics = metrics if is_checked else None
+        self._metrics, self._recorded = metrics, recorded
 
     def epoch(self, sequences: Sequences) -> bool:
         """One pass over all sequences. False if the KL, or a gradient that is not finite, ended it."""
@@ -53,8 +55,8 @@ class WatchedSteps:
         for which in minibatches(sequences.count, config.minibatches, learner.generator, sequences.sizes):
             learner.optimizer.zero_grad(set_to_none=True)
             stats = learner.backward(sequences, which, self._entropy_coef)
-            if not self._steps and self._metrics is not None:
-                learner.check_deviation(gauges.read(self._metrics | stats))
+            if not self._steps and self._recorded is not None:
+                learner.reproduction.check(gauges.read(self._metrics | stats), self._recorded, which)
             self._steps.append(stats)
             if config.target_kl is not None and stats["kl"] > config.target_kl:
                 return False
@@ -66,11 +68,14 @@ class WatchedSteps:
                 stats["weights/clipped"] = learner.origin.clip_(config.weight_clip)
         return True
 
-    def read(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float]:
-        """All metrics as numbers: the given ones, and those of the minibatches and of stale states."""
+    def read(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
+        """All metrics as numbers: the given ones, and those of the minibatches and of stale states.
+
+        None: no step was made, because of a deviation that rounding explains. Make all epochs once more.
+        """
         return gauges.read(metrics | self._summary(self._steps, stale))
 
     def _summary(self, steps: list[Stats], stale: list[Tensor]) -> Stats:
         # With a lag, what the loss found is how far the weights moved on, not how true the rollout is.
-        known = steps if self._metrics is not None else [gauges.without_deviation(stats) for stats in steps]
+        known = steps if self._recorded is not None else [gauges.without_deviation(stats) for stats in steps]
         return gauges.summarise(known, stale, self._learner.config.max_grad_norm)

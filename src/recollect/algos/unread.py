@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from recollect import gauges, tree
+from recollect.algos.reproduction import Recorded
 from recollect.algos.steps import WatchedSteps
 from recollect.graphs import Captured
 from recollect.rollout import Chunks, Rollout, minibatches
@@ -27,8 +28,9 @@ from recollect.rollout import Chunks, Rollout, minibatches
 if TYPE_CHECKING:
     from recollect.algos.learner import Learner, Sequences, Stats
 
-BEFORE, ENDED = "halted/before", "halted/here"
-"""Whether the update had ended before a minibatch, and whether it ended in it before the gradient counted."""
+BEFORE, ENDED, DEVIATED = "halted/before", "halted/here", "halted/deviated"
+"""Whether the update had ended before a minibatch, whether it ended in it before the gradient counted, and
+whether because the minibatch deviates from what was recorded."""
 
 _FINITE, _STALE = "finite", "stale/"
 """Names of what is read together with the metrics and is none."""
@@ -61,6 +63,10 @@ class UnreadSteps(WatchedSteps):
         self._minibatches: dict[int, _Minibatch] = {}
         self._rows: list[Tensor] = []
         self._given: Rollout | None = None
+        self._first: Tensor | None = None
+        """The sequences of the first minibatch."""
+        self._drawn = learner.generator.get_state()
+        """The state of the learner's generator when the update began."""
         self._is_finite = torch.ones((), dtype=torch.bool, device=device)
 
     def admit(self, rollout: Rollout) -> Rollout:
@@ -68,43 +74,50 @@ class UnreadSteps(WatchedSteps):
         self._given, self._is_finite = rollout, gauges.rollout_is_finite(rollout)
         return replace(rollout, valid=rollout.valid & self._is_finite)
 
-    def check(self, deviation: Stats, metrics: Stats) -> None:
-        """Refuse a rollout that is not finite, or whose ``deviation`` is too large. This looks."""
+    def check(self, deviation: Stats, metrics: Stats, recorded: Recorded) -> None:
+        """Refuse a rollout that is not finite, or that the learner does not reproduce. Synchronises."""
         self._refuse(bool(self._is_finite))
-        super().check(deviation, metrics)
+        super().check(deviation, metrics, recorded)
 
-    def begin(self, metrics: Stats, entropy_coef: float, is_checked: bool) -> None:
+    def begin(self, metrics: Stats, entropy_coef: float, recorded: Recorded | None) -> None:
         """A new update; see ``WatchedSteps``."""
-        super().begin(metrics, entropy_coef, is_checked)
-        self._rows = []
+        super().begin(metrics, entropy_coef, recorded)
+        self._rows, self._first = [], None
+        self._drawn = self._learner.generator.get_state()
         self._halted.copy_(~self._is_finite | (metrics["valid"] == 0))
         self._coefficient.fill_(entropy_coef)
-        self._limit.fill_(self._learner.tolerance if is_checked else torch.inf)
-        sizes = [metrics[name].abs() for name in ("value/max", "value/min")]
-        if "value_scale" in metrics:
-            sizes.append(metrics["value_scale"])
-        self._scale.copy_(torch.stack([size.double() for size in sizes]).max().clamp(min=1))
+        self._limit.fill_(torch.inf if recorded is None else self._learner.reproduction.limit)
+        sizes = [metrics[name].abs().double() for name in gauges.SIZES if name in metrics]
+        self._scale.copy_(torch.stack(sizes).max().clamp(min=1))
 
     def epoch(self, sequences: Sequences) -> bool:
         """One pass over all sequences. Always true: nobody knows yet how it ended."""
         assert isinstance(sequences, Chunks), "only chunks have one shape"
         learner = self._learner
         for which in minibatches(sequences.count, learner.config.minibatches, learner.generator):
+            if self._first is None:
+                self._first = which
             row = self._put(sequences.take(which)).step()
             self._rows.append(row.clone())  # the next step writes to the same place
             self._limit.fill_(torch.inf)
         return True
 
-    def read(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float]:
-        """All metrics as numbers, until the update ended; raises what a look would have. Waits, once."""
+    def read(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
+        """All metrics as numbers, until the update ended; raises what a look would have. Waits, once.
+
+        None after a deviation that rounding explains, with the learner's generator as it was before.
+        """
         known = metrics | {f"{_STALE}{i}": value for i, value in enumerate(stale)}
         numbers, steps = self._fetched(known | {_FINITE: self._is_finite})
         stale = [torch.tensor(numbers.pop(name)) for name in known if name.startswith(_STALE)]
         self._refuse(bool(numbers.pop(_FINITE)))
-        self._given = None
         gauges.check_valid(numbers)
-        if self._metrics is not None:
-            self._learner.check_deviation(numbers | gauges.read(steps[0]))
+        deviated = [bool(stats.pop(DEVIATED)) for stats in steps]
+        if self._recorded is not None and any(deviated[:1]):
+            self._learner.reproduction.settle(numbers | gauges.read(steps[0]), self._recorded, self._first)
+            self._learner.generator.set_state(self._drawn)
+            return None
+        self._given = None
         return numbers | gauges.read(self._summary(steps, stale))
 
     def _refuse(self, is_finite: bool) -> None:
@@ -173,7 +186,7 @@ class UnreadSteps(WatchedSteps):
         learner.optimizer.clipped_step(norm, config.max_grad_norm, skip=self._halted)
         if config.weight_clip is not None and learner.origin is not None:
             stats["weights/clipped"] = learner.origin.clip_(config.weight_clip)
-        return stats | {BEFORE: before, ENDED: ends}
+        return stats | {BEFORE: before, ENDED: ends, DEVIATED: ~is_right}
 
 
 def _tensors(batch: Chunks) -> tree.Tree:

@@ -65,6 +65,8 @@ class LearnerState:
     """See ``recollect.learner_state``."""
     updates: int
     is_checked: bool
+    accepted: tuple[int, float]
+    """See ``recollect.algos.reproduction``."""
 
     @classmethod
     def of(cls, learner: Learner[Any], device: str | None = None) -> LearnerState:
@@ -74,14 +76,17 @@ class LearnerState:
             return {name: t.detach().to(device or t.device, copy=True) for name, t in named.items()}
 
         weights = copy(learner.policy.state_dict())
-        return cls(weights, copy(learner_tensors(learner)), learner.updates, learner.is_checked)
+        checks = learner.reproduction
+        tensors = copy(learner_tensors(learner))
+        return cls(weights, tensors, learner.updates, checks.is_checked, checks.accepted)
 
     def put(self, learner: Learner[Any]) -> None:
         """Give it to a learner, which goes on from there."""
         learner.policy.load_state_dict(self.weights)
         learner.optimizer.state.clear()
         load_learner(learner, Learned(updates=self.updates, optimizer=self.tensors))
-        learner.is_checked = self.is_checked
+        checks = learner.reproduction
+        checks.is_checked, checks.accepted = self.is_checked, self.accepted
 
 
 class LearnerHost:

@@ -1,0 +1,184 @@
+"""The check that a learner reproduces what was recorded while acting.
+
+Before the first optimiser step of an update the weights are those that acted, so what the learner recomputes
+must be what was recorded. A deviation above the tolerance is a suspicion, which a replay settles
+(``recollect.evidence``): the run stops, or the user is told once that rounding explains it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from recollect import evidence, gauges
+from recollect.algos import recompute
+from recollect.errors import AlignmentError
+from recollect.policy.policy import Policy
+from recollect.rollout import Chunks, Rollout, shares
+from recollect.tolerances import tolerance
+
+if TYPE_CHECKING:
+    from recollect.algos.learner import Data, Learner, Stats
+
+ACCEPTED_FOR = 20
+"""Updates for which a deviation that a replay has explained raises no new suspicion."""
+
+
+class Recorded(NamedTuple):
+    """A rollout that the learner must reproduce."""
+
+    rollout: Rollout
+    data: Data
+    """Its targets; ``value`` among them where new statistics of the returns moved the recorded one."""
+
+
+class Reproduction:
+    """Measures how far a learner is from the record, and decides what that means."""
+
+    def __init__(self, learner: Learner[Any]):
+        self._learner = learner
+        self.is_checked = False
+        """Whether a whole rollout was reproduced since the learner was made."""
+        self.accepted = (0, 0.0)
+        """Until which update how large a deviation is accepted, because a replay explained one."""
+        self.notes: list[str] = []
+        """What the user should hear; the trainer empties it."""
+        self._is_advised = False
+
+    @property
+    def tolerance(self) -> float:
+        """The deviation that is never suspicious."""
+        policy = self._learner.policy
+        return tolerance(self._learner.config.tolerance, policy.precision, policy.core.rounding)
+
+    @property
+    def limit(self) -> float:
+        """The deviation from which on a replay decides: the tolerance, or what one has explained lately."""
+        until, accepted = self.accepted
+        return max(self.tolerance, accepted) if self._learner.updates < until else self.tolerance
+
+    @torch.no_grad()
+    def deviation(self, recorded: Recorded, acted: Policy | None = None) -> Stats:
+        """How far all that is recomputed of a rollout is from the record, on any rank.
+
+        ``acted``: a copy with the weights that acted, which no other rank has; None: the learner's policy.
+        """
+        learner, policy = self._learner, acted or self._learner.policy
+        (batch,) = self._batches(recorded, None, acted)
+        batch = learner._burn_in(batch, policy)
+        log_prob, _, value = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
+        found = gauges.deviation(log_prob, value, batch)
+        return found if acted is not None else gauges.largest(found, learner.ranks)
+
+    def check_late(self, rollout: Rollout, acted: Policy) -> dict[str, float]:
+        """Deviations of a rollout from ``acted``, a copy with the weights that acted. Asks no other rank.
+
+        Raises:
+            AlignmentError: further than rounding explains.
+        """
+        value, recorded = rollout.record["value"].masked_fill(~rollout.valid, 0), Recorded(rollout, {})
+        found = self.deviation(recorded, acted)
+        numbers = gauges.read(found | {"value/max": value.max(), "value/min": value.min()})
+        self.check(numbers, recorded, acted=acted)
+        return {name: numbers[name] for name in found}
+
+    def check(
+        self,
+        numbers: dict[str, float],
+        recorded: Recorded,
+        which: Tensor | None = None,
+        *,
+        acted: Policy | None = None,
+    ) -> None:
+        """Raise if what was recomputed is further from the record than rounding explains.
+
+        Args:
+            numbers: the deviations, and the size of the values.
+            recorded: what was recorded.
+            which: the sequences of the minibatch that deviates; None: all.
+            acted: as in ``deviation``.
+        """
+        if not gauges.is_reproduced(numbers, self.limit):
+            self.settle(numbers, recorded, which, acted=acted)
+
+    def settle(
+        self,
+        numbers: dict[str, float],
+        recorded: Recorded,
+        which: Tensor | None = None,
+        *,
+        acted: Policy | None = None,
+    ) -> None:
+        """Decide by a replay about a deviation above the limit; arguments as in ``check``.
+
+        Raises if rounding does not explain it. Else it is accepted, and up to twice as much for the next
+        ``ACCEPTED_FOR`` updates.
+        """
+        learner, size = self._learner, gauges.value_size(numbers)
+        log_prob = numbers[f"{gauges.DEVIATION}log_prob"]
+        found = max(log_prob, numbers[f"{gauges.DEVIATION}value"] / size)
+        said = (
+            f"update {learner.updates}: the learner recomputed log-probs and values that deviate from the "
+            f"recorded ones by up to {found:.1e} (values in units of their scale; tolerance "
+            f"{self.tolerance:.0e})"
+        )
+        try:
+            seen = [
+                _compared(learner, batch, acted, which is not None)
+                for batch in self._batches(recorded, which, acted)
+            ]
+            policy, rollout = acted or learner.policy, recorded.rollout
+            findings = evidence.examine(policy, rollout, seen, scale=size, tolerance=self.tolerance)
+            wrong = evidence.verdict(findings)
+        except (RuntimeError, TypeError, ValueError) as error:  # a custom network that knows one dtype only
+            wrong = (
+                f"A replay in float64 on the CPU, which could tell rounding from a bug, failed ({error}): "
+                "let the network compute in the dtype of its weights, or raise `tolerance`"
+            )
+        wrong = self._agreed(wrong) if acted is None else wrong
+        if wrong is not None:
+            raise AlignmentError(f"{said}. {wrong}")
+        self.accepted = (learner.updates + ACCEPTED_FOR, 2 * found)
+        if not self._is_advised:
+            self._is_advised = True
+            self.notes.append(
+                f"{said}. A replay of the worst rows in float64 shows that rounding explains it, so the run "
+                f"goes on. Probability ratios are off by up to {100 * math.expm1(log_prob):.2g}%: if that is "
+                "a large part of `clip`, use precision='fp32' or shorter chunks"
+            )
+
+    def _agreed(self, wrong: str | None) -> str | None:
+        """The verdict of all ranks, each of which has replayed rows of its own."""
+        is_wrong = torch.tensor(float(wrong is not None), device=self._learner.device)
+        if not self._learner.ranks.max(is_wrong):
+            return None
+        return wrong or "Another learner found that rounding does not explain it"
+
+    def _batches(self, recorded: Recorded, which: Tensor | None, acted: Policy | None) -> list[Chunks]:
+        """The sequences ``which`` in the parts that the loss takes them in, with the place of every step."""
+        learner, rollout = self._learner, recorded.rollout
+        data = recorded.data | {evidence.PLACE: evidence.places(rollout)}
+        cut = learner._sequences if acted is None else learner._own_sequences
+        sequences = cut(rollout, data)
+        if which is None:
+            return [sequences.whole()]
+        return [sequences.take(part) for part in shares(which, learner.config.accumulate, sequences.sizes)]
+
+
+def _compared(
+    learner: Learner[Any], batch: Chunks, acted: Policy | None, with_grad: bool
+) -> evidence.Compared:
+    """What is recomputed for a batch beside what was recorded; ``with_grad``: by the kernels of the loss."""
+    policy = acted or learner.policy
+    with torch.set_grad_enabled(with_grad):
+        batch = learner._burn_in(batch, policy)
+        log_prob, _, value = recompute.evaluate(policy, batch, learner.config.recompute_activations)
+    made, valid = {"log_prob": log_prob.detach(), "value": value.detach()}, batch.valid
+    return evidence.Compared(
+        batch.data[evidence.PLACE][valid],
+        {name: found[valid] for name, found in made.items()},
+        {name: batch.data[name][valid] for name in made},
+    )
