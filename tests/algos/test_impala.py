@@ -20,7 +20,7 @@ from recollect.refresh import refresh
 from recollect.returns import gae
 from recollect.rollout import Rollout
 from tests import test_master
-from tests.algos.ppo_setup import gradients, nudge, same, weights
+from tests.algos.ppo_setup import doubled, gradients, nudge, same, weights
 from tests.algos.ppo_setup import learner as any_learner
 from tests.helpers import ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
 from tests.reference import returns as reference
@@ -147,18 +147,6 @@ def one_by_one(impala: Any, rollout: Rollout) -> Tensor:
                 total = total + 0.5 * config.value_coef * (value[t, b] - target[t, b]) ** 2
                 total = total - config.entropy * entropy[t, b]
     return total / rollout.valid.sum()
-
-
-def doubled(impala: Any, rollout: Rollout) -> Rollout:
-    """Everything in float64."""
-    impala.policy.double()
-
-    def wide(value: Any) -> Any:
-        return tree.map(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, value)
-
-    parts = ("obs", "action", "record", "reward", "final_value", "bootstrap", "states")
-    finals = replace(rollout.finals, obs=wide(rollout.finals.obs))
-    return replace(rollout, finals=finals, **{part: wide(getattr(rollout, part)) for part in parts})
 
 
 @pytest.mark.parametrize("clip", [None, 0.2])

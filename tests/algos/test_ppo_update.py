@@ -17,8 +17,8 @@ from recollect.errors import AlignmentError, ConfigError, DivergedError, EnvErro
 from recollect.gauges import staleness
 from recollect.returns import gae
 from recollect.schedules import scheduled
-from tests.algos.ppo_setup import SMALL, gradients, learner, nudge, run, same, weights
-from tests.helpers import TensorWorld, keep
+from tests.algos.ppo_setup import SMALL, epochs, gradients, learner, nudge, run, same, weights
+from tests.helpers import TensorWorld, keep, uncut
 
 
 class ScaledWorld(TensorWorld):
@@ -168,6 +168,20 @@ def test_recomputed_advantages_are_those_from_scratch():
     torch.testing.assert_close(again["advantage"], advantage, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(again["return"], returns, rtol=1e-4, atol=1e-4)
     assert not torch.allclose(data["advantage"], advantage, atol=1e-2)
+
+
+def test_advantages_do_not_depend_on_the_chunks():
+    """S000-9: those that an epoch learns from are of whole rollouts, whatever the chunks, bit for bit."""
+    found = []
+    for chunk in (1, 7, 32, 40):
+        ppo, actor = learner(rollout=40, chunk=chunk, epochs=1)
+        rollout = keep(actor.collect())
+        (chunks, _) = epochs(ppo, rollout)[0]
+        assert len(chunks.valid) == chunk
+        found.append(uncut(chunks.data["advantage"], rollout))
+    assert found[0].std() > 0.5
+    for chunk, advantage in zip((7, 32, 40), found[1:]):
+        assert torch.equal(advantage, found[0]), f"advantages in chunks of {chunk}"
 
 
 def test_states_are_refreshed_between_epochs():

@@ -12,6 +12,7 @@ from tests.mutants.data_bugs import LAYOUT, LOSSES
 from tests.mutants.impala_bugs import VTRACE
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
+from tests.mutants.ppo_bugs import CLIPS, EPOCHS
 
 NORMALISER = (
     "entropy_coef = self._schedule(progress)",
@@ -47,4 +48,17 @@ STOPPED = [
 ]
 """Those that the run itself must notice: its gauge raises AlignmentError."""
 
-MUTANTS = [*RESETS, *STARTS, *BOOTSTRAPS, *LAYOUT, *BURN_IN, *LOSSES, *WALLS, *PADS, *OPTIONS, *VTRACE]
+MUTANTS = [
+    *RESETS,
+    *STARTS,
+    *BOOTSTRAPS,
+    *LAYOUT,
+    *BURN_IN,
+    *LOSSES,
+    *WALLS,
+    *PADS,
+    *OPTIONS,
+    *VTRACE,
+    *CLIPS,
+    *EPOCHS,
+]

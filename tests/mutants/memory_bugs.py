@@ -267,7 +267,7 @@ BOOTSTRAPS = [
                 "bootstrap=rollout.bootstrap",
             ),
         ),
-        by='close(again["advantage"].double(), advantage)',
+        by="close(again[name][rollout.valid].double(), wanted[rollout.valid])",
     ),
     Mutant(
         "a refresh values cut episodes with a reset state",
