@@ -176,6 +176,9 @@ def test_every_epoch_but_the_first_is_refreshed(case):
         seen = epochs(ours, rollout)
     assert len(seen) == 4
     opening, recorded = seen[0][0], make_chunks(rollout, 7, {})
+    acted = rollout.record | {"final_value": rollout.final_value, "bootstrap": rollout.bootstrap}
+    for name, wanted in estimated(ours, rollout, acted).items():
+        close(uncut(opening.data[name], rollout)[rollout.valid].double(), wanted[rollout.valid])
     for epoch, (chunks, policy) in enumerate(seen):
         truth = replay(policy, rollout)
         replayed = make_chunks(replace(rollout, states=truth.pop("states")), 7, {})

@@ -136,6 +136,20 @@ def advantages(name: str, *edit: str, by: str = RECOMPUTED, owner: type = Learne
 
 
 EPOCHS = [
+    states(
+        "states are refreshed before the first epoch, too",
+        "_update",
+        WHEN,
+        "if",
+        by="assert_equal(chunks.state, recorded.state)",
+    ),
+    advantages(
+        "advantages are recomputed before the first epoch, too",
+        "_update",
+        WHEN,
+        "if",
+        by="close(uncut(opening.data[name], rollout)[rollout.valid].double(), wanted[rollout.valid])",
+    ),
     states("states are refreshed before the second epoch only", "_update", WHEN, ONCE),
     states("states are refreshed before the last epoch only", "_update", WHEN, LAST),
     states("states are refreshed and not used", "_update", f"rollout, {AGAIN}", f"_, {AGAIN}"),
