@@ -76,7 +76,7 @@ def test_without_a_lag_the_targets_are_those_of_gae(world):
 
 
 def test_advantages_are_in_units_of_the_returns():
-    """S004-8: rewards a hundred times as large give the same gradient, but for the first statistics."""
+    """S000-28: rewards a hundred times as large give the same gradient, but for the first statistics."""
     found = []
     for scale in (1.0, 100.0):
         impala, actor = learner(reward_scale=scale)
@@ -185,7 +185,7 @@ def test_the_gradient_is_the_papers(core, settings, clip):
 
 
 def test_parts_of_a_minibatch_add_up():
-    """S002-15: accumulated gradients are those of the whole."""
+    """S001-3, S002-22: accumulated gradients are those of the whole."""
     found = []
     for accumulate in (1, 3):
         impala, actor = learner(minibatches=1, accumulate=accumulate, clip=0.2)
