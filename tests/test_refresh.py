@@ -76,17 +76,22 @@ def is_close(a, b) -> bool:
 
 
 def estimated(ours: Learner, rollout: Rollout, made: dict) -> dict:
-    """Advantages and returns by the slow sums, given what some weights say of the rollout."""
+    """Advantages and returns by the slow sums, as the config wants them, given what some weights say."""
     config = ours.config
     made = made | {name: getattr(rollout, name) for name in ("reward", "terminated", "truncated", "valid")}
     made |= {"gamma": config.gamma, "gae_lambda": config.gae_lambda}
     log_prob = made.pop("log_prob")
     if isinstance(config, PPOConfig):
-        return dict(zip(("advantage", "return"), reference.gae(**made)))
-    clips = {"rho_clip": config.rho_clip, "c_clip": config.c_clip}
-    log_ratio = log_prob - rollout.record["log_prob"]
-    advantage, returns = reference.vtrace(log_ratio=log_ratio, **made, **clips)
-    return {"advantage": advantage / ours.policy.value_scale, "return": returns}
+        advantage, returns = reference.gae(**made)
+    else:
+        clips = {"rho_clip": config.rho_clip, "c_clip": config.c_clip}
+        log_ratio = log_prob - rollout.record["log_prob"]
+        advantage, returns = reference.vtrace(log_ratio=log_ratio, **made, **clips)
+        advantage = advantage / ours.policy.value_scale
+    if config.normalise_advantages:
+        counted = advantage[rollout.valid]
+        advantage = (advantage - counted.mean()) / counted.std(correction=0)
+    return {"advantage": advantage, "return": returns}
 
 
 @pytest.mark.parametrize("core", CORES, ids=str)
@@ -156,6 +161,7 @@ EPOCHS = all_pairs(
     asked=[("refresh_states",), ("recompute_advantages",), ("refresh_states", "recompute_advantages")],
     world=[TensorWorld, ArenaWorld],
     is_unread=[False, True],
+    normalise=[False, True],
 )
 
 
@@ -167,7 +173,7 @@ def test_every_epoch_but_the_first_is_refreshed(case):
     and so does everything that was not asked for. Also on the path of a GPU.
     """
     asked = dict.fromkeys(case["asked"], True)
-    settings = {"normalise_advantages": False, "learning_rate": 0.03, "minibatches": 1}
+    settings = {"normalise_advantages": case["normalise"], "learning_rate": 0.03, "minibatches": 1}
     ours, actor = learner(case["world"](3), algo=case["algo"], epochs=4, **settings, **asked)
     actor.collect()
     rollout = keep(actor.collect())  # starts inside episodes

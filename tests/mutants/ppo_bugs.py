@@ -69,6 +69,8 @@ def rewards(name: str, algo: str, old: str, new: str) -> Mutant:
 BOTH = ".clamp(-value_clip, value_clip)"
 LIMIT = "reward.clamp(-config.reward_clip, config.reward_clip)"
 EARLY = 'stats["kl"] > config.target_kl:\n            return False'
+STEP = "learner.optimizer.clipped_step(learner.optimizer.norm(), config.max_grad_norm)"
+LEARNED = "learned after the KL was above its target"
 
 CLIPS = [
     *clips("ppo", ppo),
@@ -91,25 +93,37 @@ CLIPS = [
         "the KL ends an epoch only",
         KL,
         ((WatchedSteps, "epoch", EARLY, EARLY.replace("False", "True")),),
-        by="learned after the KL was above its target",
+        by=LEARNED,
     ),
     Mutant(
         "the update goes on after the KL",
         KL,
         ((Learner, "_update", "if not finished:", "if False:"),),
-        by="learned after the KL was above its target",
+        by=LEARNED,
+    ),
+    Mutant(
+        "the KL ends an update after one more step",
+        KL,
+        ((WatchedSteps, "epoch", EARLY, EARLY.replace("return", f"{STEP}; return")),),
+        by=LEARNED,
+    ),
+    Mutant(
+        "without reads the KL ends an update after one more step",
+        KL_UNREAD,
+        ((UnreadSteps, "_step", "skip=self._halted", "skip=before"),),
+        by=LEARNED,
     ),
     Mutant(
         "without reads the KL skips one minibatch only",
         KL_UNREAD,
         ((UnreadSteps, "_step", "ends = before.bool() | ~is_right", "ends = ~is_right"),),
-        by="learned after the KL was above its target",
+        by=LEARNED,
     ),
 ]
 
 
 def every_epoch(algo: str, world: type, is_unread: bool, *asked: str) -> functools.partial[None]:
-    case = {"algo": algo, "asked": asked, "world": world, "is_unread": is_unread}
+    case = {"algo": algo, "asked": asked, "world": world, "is_unread": is_unread, "normalise": True}
     return functools.partial(test_refresh.test_every_epoch_but_the_first_is_refreshed, case)
 
 
@@ -209,6 +223,12 @@ EPOCHS = [
         "made.final_value",
         "rollout.final_value",
         owner=PPO,
+    ),
+    advantages(
+        "recomputed advantages are not normalised",
+        "_retarget",
+        "self._data(rollout, *self._estimate(rollout, fresh))",
+        'dict(zip(("advantage", "return"), self._estimate(rollout, fresh)))',
     ),
     Mutant(
         "V-trace takes every epoch for on-policy",
