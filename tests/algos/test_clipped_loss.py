@@ -24,7 +24,8 @@ LOSSES: dict[str, ModuleType] = {"ppo": ppo, "impala": impala}
 def moved(algo: str, **settings: Any) -> tuple[Any, Chunks]:
     """A learner whose weights moved on before its rollout was prepared and after it, and its chunks.
 
-    Their advantages and old values are noise, so that every case of every clip is met.
+    Their advantages and old values are noise, so that every case of every clip is met, and ratios in the
+    padding overflow.
     """
     ours, actor = learner(algo=algo, clip=0.2, entropy=0.1, **settings)
     rollout = doubled(ours, keep(actor.collect()))
@@ -33,7 +34,10 @@ def moved(algo: str, **settings: Any) -> tuple[Any, Chunks]:
     nudge(ours, 0.2)
     noise = torch.randn(2, *rollout.valid.shape, generator=torch.Generator().manual_seed(0)).double()
     value = data["value"] + noise[1] * ours.policy.value_scale
-    return ours, ours._cut(rollout, data | {"advantage": noise[0], "value": value})
+    batch = ours._cut(rollout, data | {"advantage": noise[0], "value": value})
+    for name in batch.data.keys() & {"log_prob", impala.START}:
+        batch.data[name][~batch.valid] = -1e4
+    return ours, batch
 
 
 def assert_both_sides(x: torch.Tensor, limit: float, towards: torch.Tensor) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import recollect as rc
-from recollect import tree
+from recollect import devices, tree
 from recollect.algos.catalog import make_learner
 from recollect.algos.impala import START, ImpalaConfig, loss
 from recollect.errors import AlignmentError, ConfigError
@@ -232,6 +232,24 @@ def test_a_rollout_that_lags_starts_its_chunks_from_the_states_of_now():
     assert torch.equal(batch.data["log_prob"], stale.data["log_prob"])
     assert 0 < metrics["rho/mean"] < 1
     assert 0 < metrics["rho/clipped"] < 1
+
+
+@pytest.mark.parametrize("is_unread", [False, True])
+def test_ratios_are_reported_by_hand(is_unread, monkeypatch):
+    """The mean of what V-trace weighs with, and the shares that are clipped, over valid steps."""
+    impala, actor = learner(ArenaWorld(3), rho_clip=1.2, c_clip=0.9)
+    rollout = keep(actor.collect())
+    nudge(impala, 0.3)
+    fresh, found = refresh(impala.policy, rollout), []
+    for now, then, valid in zip(fresh.log_prob, rollout.record["log_prob"], rollout.valid):
+        found += (now - then).exp()[valid].tolist()
+    monkeypatch.setattr(devices, "waits", lambda where: is_unread)
+    metrics = impala._ratios(rollout, fresh)
+    assert len(found) < rollout.valid.numel()
+    assert float(metrics["rho/mean"]) == pytest.approx(sum(min(r, 1.2) for r in found) / len(found))
+    for name, clip in (("rho/clipped", 1.2), ("c/clipped", 0.9)):
+        assert float(metrics[name]) == pytest.approx(sum(r > clip for r in found) / len(found))
+        assert 0 < metrics[name] < 1
 
 
 @pytest.mark.parametrize("algo", ["ppo", "impala"])

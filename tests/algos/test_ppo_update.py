@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -330,6 +332,24 @@ def test_a_wrong_memory_stops_the_run():
     tree.map(lambda leaf: leaf.add_(0.5), rollout.states)
     with pytest.raises(AlignmentError, match=r"update 1: .* a different state at a chunk's start"):
         ppo.update(rollout)
+
+
+def test_the_first_update_checks_the_whole_rollout():
+    """S001-28: one wrong state among all chunks stops the run before its first step, wherever it is."""
+    wrong = 0
+    for chunk, row in itertools.product((1, 2, 3), range(4)):
+        ppo, actor = learner(minibatches=16)  # one chunk each, so that the first one seldom has it
+        rollout = actor.collect()
+        if rollout.first[7 * chunk, row]:
+            continue  # a reset throws that state away
+        wrong += 1
+        tree.map(lambda leaf, at=(chunk, row): leaf[at].add_(0.5), rollout.states)
+        steps: list[Any] = []
+        ppo.optimizer.step = lambda *given, made=steps: made.append(given)
+        with pytest.raises(AlignmentError):
+            ppo.update(rollout)
+        assert not steps
+    assert wrong >= 6
 
 
 def test_modes_are_what_their_names_say():

@@ -17,6 +17,8 @@ import pytest
 import recollect
 from recollect.errors import RecollectError
 
+FAILURES = (AssertionError, RecollectError, pytest.fail.Exception)
+"""How a proof may fail; the last is how ``pytest.raises`` does. Anything else tells of an accident."""
 TESTS, LIBRARY = str(Path(__file__).parents[1]), str(Path(recollect.__file__).parent)
 
 Edit = tuple[Any, str, str, str]
@@ -46,7 +48,7 @@ class Mutant:
         _passes(self.proof)
         with pytest.MonkeyPatch.context() as patch:
             self.apply(patch)
-            with pytest.raises((AssertionError, RecollectError)) as noticed:
+            with pytest.raises(FAILURES) as noticed:
                 self.proof()
         found = _evidence(noticed.value)
         assert self.by, "a mutant names what must notice it"

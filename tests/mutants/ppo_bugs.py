@@ -249,6 +249,12 @@ EPOCHS = [
         by=REFRESHED,
     ),
     Mutant(
+        "the first update checks its first minibatch alone",
+        test_ppo_update.test_the_first_update_checks_the_whole_rollout,
+        ((Learner, "_update", "if lag == 0 and not self.is_checked:", "if False:"),),
+        by="with pytest.raises(AlignmentError):",
+    ),
+    Mutant(
         "GAE ends at the end of a chunk",
         test_ppo_update.test_advantages_do_not_depend_on_the_chunks,
         (

@@ -33,6 +33,11 @@ def counts() -> None:
     assert count(-1) == 0, "minus one and one"
 
 
+def refuses() -> None:
+    with pytest.raises(TypeError):
+        count(None)
+
+
 def mutant(new: str, by: str, proof=counts, old: str = "x + 1") -> Mutant:
     return Mutant("a toy", proof, ((sys.modules[__name__], "count", old, new),), by)
 
@@ -40,6 +45,10 @@ def mutant(new: str, by: str, proof=counts, old: str = "x + 1") -> Mutant:
 @pytest.mark.parametrize("by", ["one and one", "assert count(1) == 2", "AssertionError", "counts: "])
 def test_a_bug_is_caught_by_its_line_or_its_words(by: str):
     mutant("x + 2", by).assert_caught()
+
+
+def test_an_error_that_is_missing_is_a_catch():
+    mutant("1 + (x or 0)", "with pytest.raises(TypeError):", refuses).assert_caught()
 
 
 @pytest.mark.parametrize(
