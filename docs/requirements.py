@@ -2,10 +2,14 @@
 
 python docs/requirements.py          # rewrite the table
 python docs/requirements.py --check  # fail if it is not current
+
+An id counts in the docstring of a test function and in a script of bench/. In the docstring of a module, in
+a comment or in a helper it proves nothing.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections import defaultdict
@@ -17,18 +21,21 @@ ITEM = re.compile(r"^- (S00\d-\d+)\b")
 
 
 def proofs() -> dict[str, list[str]]:
-    """The files that name each id. ``S000-2..4, 7`` names S000-2, 3, 4 and 7."""
+    """The files whose tests, or which as benches, name each id."""
     found = defaultdict(list)
-    for folder in ("tests", "bench"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for name in sorted(named_ids(path.read_text())):
-                found[name].append(path.relative_to(ROOT).as_posix())
+    sources = [*sorted((ROOT / "tests").rglob("test_*.py")), *sorted((ROOT / "bench").rglob("*.py"))]
+    for path in sources:
+        text = path.read_text()
+        shown = text if ROOT / "bench" in path.parents else docstrings_of_tests(text)
+        for name in sorted(set(re.findall(r"\bS00\d-\d+", shown))):
+            found[name].append(path.relative_to(ROOT).as_posix())
     return found
 
 
-def named_ids(text: str) -> set[str]:
-    """All ids that stand in a text."""
-    return set(re.findall(r"S00\d-\d+", text))
+def docstrings_of_tests(source: str) -> str:
+    """The docstrings of all test functions in a source, one after another."""
+    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]
+    return "\n".join(ast.get_docstring(node) or "" for node in functions if node.name.startswith("test_"))
 
 
 def with_proofs(table: str) -> str:

@@ -84,7 +84,7 @@ def test_predict_samples(agent):
 
 @pytest.mark.parametrize("name", OBSERVATIONS)
 def test_all_observation_spaces(name):
-    """S000-16: train, predict one and a batch, for each kind of observation."""
+    """Train, predict one and a batch, for each kind of observation."""
     space = OBSERVATIONS[name]
     agent = small_agent(lambda: AnySpace(space))
     single = space.sample()

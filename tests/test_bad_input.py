@@ -187,7 +187,7 @@ def test_envs_that_are_none(env, words):
 
 
 def test_one_env_works():
-    """S000-6: a single row, with chunks enough for the minibatches."""
+    """A single row, with chunks enough for the minibatches."""
     assert small_agent(num_envs=1).steps == 16
     with pytest.raises(ConfigError, match="1 rows x 1 chunks a rollout make 1 chunks, too few for 2"):
         small_agent(num_envs=1, chunk=8)
@@ -195,7 +195,7 @@ def test_one_env_works():
 
 
 def test_a_rollout_of_one_step_works():
-    """S000-6, S004-18: memory is carried from rollout to rollout; the update has what it needs."""
+    """S004-18: memory is carried from rollout to rollout; the update has what it needs."""
     agent = small_agent(rollout=1, chunk=1, steps=20, gauge_every=1)
     assert agent.steps == 20
     last = agent.history.rows[-1]

@@ -80,7 +80,7 @@ def test_a_tasks_file_is_its_preset(task):
 
 
 def test_the_long_cue():
-    """S004-17: horizon 1000 in 64 envs, with chunks that reach from the cue to the answer."""
+    """Horizon 1000 in 64 envs, with chunks that reach from the cue to the answer."""
     found = parsed("memory_delayed_cue_recurrent.yaml")
     config = found.config
     assert (found.env, found.preset) == ("delayed-cue", {})
@@ -90,7 +90,7 @@ def test_the_long_cue():
 
 
 def test_the_long_episodes():
-    """S004-18: episodes of 8,000 steps, rollouts of 2,048, chunks of 64."""
+    """Episodes of 8,000 steps, rollouts of 2,048, chunks of 64."""
     found = parsed("long_episode_recurrent.yaml")
     assert found.env == "examples/long_episodes.py:TreeChopping"
     assert found.config.env_kwargs == {"limit": 8000}

@@ -51,7 +51,7 @@ def test_training_runs_and_reproduces_what_was_recorded(core, task, precision):
 
 @pytest.mark.parametrize("core", CORES, ids=str)
 def test_gpu_and_cpu_agree(core):
-    """S002-14: one rollout, its values and the gradient of its loss on both devices."""
+    """S002-14, S003-26: one rollout, its values and the gradient of its loss on both devices."""
     torch.manual_seed(0)
     config = PPOConfig(rollout=23, chunk=7, recurrent_mode="none" if core == "none" else "stored_state")
     env = make_env("position-cartpole", 8)

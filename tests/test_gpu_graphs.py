@@ -76,7 +76,7 @@ def test_graphs_learn_the_same(core, task):
     ids=str,
 )
 def test_every_option_learns_the_same(settings):
-    """S002-14, S001-22: whatever an update is made of."""
+    """S002-14: whatever an update is made of."""
     said: list[str] = []
     graphed, plain = train(said=said, **settings), train(graphs=False, **settings)
     assert all(graphs_of(graphed)), said
@@ -153,7 +153,7 @@ def test_a_nan_reward_stops_the_run_and_names_the_row():
 
 
 def test_memory_stays_flat():
-    """S002-16, in small: no iteration after the first ones takes more than the one before."""
+    """S002-12: no iteration after the first ones takes more than the one before."""
     agent = train(updates=6)
     trainer = agent._trainer
     trainer.begin(10**9)

@@ -1,6 +1,6 @@
 """Rollouts and optimiser steps as graphs, recorded on tapes: a replay does what a call would have done.
 
-S002-14, S003-26: what the GPU runs, without one. The real graphs are in tests/test_gpu_graphs.py.
+What the GPU runs, without one. The real graphs are in tests/test_gpu_graphs.py.
 """
 
 from __future__ import annotations

@@ -48,7 +48,9 @@ def test_memory_is_flat(core):
     env = TensorWorld(3)
     policy = make_policy(env, CORES[core], normalise_observations=True)
     actor = make_actor(env, policy, rollout=8, chunk=3)
-    config = PPOConfig(rollout=8, chunk=3, epochs=1, minibatches=2, recompute_advantages=True)
+    config = PPOConfig(
+        rollout=8, chunk=3, epochs=2, minibatches=2, refresh_states=True, recompute_advantages=True
+    )
     learner, episodes, history = PPO(policy, config), EpisodeTracker(3), History(limit=20)
     before = measure()
     for update in range(UPDATES):

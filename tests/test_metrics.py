@@ -34,7 +34,7 @@ def fake(reward, ended, valid=None):
 
 
 def test_episodes_by_hand():
-    """S000-18: over rollout boundaries, several in one rollout, invalid steps left out."""
+    """Over rollout boundaries, several in one rollout, invalid steps left out."""
     tracker = EpisodeTracker(2)
     one = tracker.add(fake([[1, 10], [2, 20], [4, 40]], [[0, 1], [1, 0], [0, 0]]))
     assert one.returns.tolist() == [10, 3]
@@ -50,7 +50,7 @@ def test_episodes_by_hand():
 
 
 def test_random_streams_against_a_loop():
-    """S000-18: sums and lengths equal those of a loop over every step."""
+    """Sums and lengths equal those of a loop over every step."""
     rng = np.random.default_rng(0)
     tracker, total, length, expected = EpisodeTracker(5, window=10**6), np.zeros(5), np.zeros(5), []
     for _ in range(6):
@@ -65,7 +65,7 @@ def test_random_streams_against_a_loop():
 
 
 def test_a_device_that_waits_brings_the_same_episodes(monkeypatch):
-    """S000-18: in order, over boundaries, with fillers, several actors, rows that start anew; the steps."""
+    """In order, over boundaries, with fillers, several actors, rows that start anew; the steps."""
     rng = np.random.default_rng(0)
     monkeypatch.setattr(devices, "waits", lambda where: where.shape[0] % 2 == 0)  # else the path of a CPU
     got, want = EpisodeTracker(10, window=37), EpisodeTracker(10, window=37)

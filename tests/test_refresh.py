@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from recollect import gauges, tree
+from recollect import devices, gauges, tree
+from recollect.algos.learner import Learner
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.refresh import refresh
-from recollect.rollout import Rollout
-from tests.helpers import ArenaWorld, TensorWorld, keep, make_actor, make_policy
+from recollect.rollout import Rollout, make_chunks
+from tests.algos.ppo_setup import epochs, learner
+from tests.helpers import ArenaWorld, TensorWorld, all_pairs, keep, make_actor, make_policy, uncut
 from tests.reference import returns as reference
 
 T = 23
@@ -20,7 +24,7 @@ CORES = [LSTMConfig(16), GRUConfig(16, learned_initial_state=True), LSTMConfig(1
 def replay(policy, rollout: Rollout) -> dict:
     """One step after the other, with nothing but ``Policy.unroll`` of single steps and ``Policy.value``."""
     state = tree.clone(rollout.state_at(0))
-    values, states = [], []
+    log_probs, values, states = [], [], []
     final_value = torch.zeros(rollout.steps, rollout.rows)
     cuts = (
         [] if rollout.finals is None else list(zip(rollout.finals.time.tolist(), rollout.finals.row.tolist()))
@@ -29,7 +33,8 @@ def replay(policy, rollout: Rollout) -> dict:
         if t in rollout.state_steps:
             states.append(state)
         with torch.no_grad():
-            _, value, state = policy.unroll(rollout.obs[t : t + 1], state, rollout.first[t : t + 1])
+            dist, value, state = policy.unroll(rollout.obs[t : t + 1], state, rollout.first[t : t + 1])
+        log_probs.append(dist.log_prob(rollout.action[t : t + 1])[0])
         values.append(value[0])
         for i, (time, row) in enumerate(cuts):
             if time == t:
@@ -39,6 +44,7 @@ def replay(policy, rollout: Rollout) -> dict:
                 final_value[t, row] = policy.value(seen, tree.index(state, rows), inside)[0]
     bootstrap = policy.value(rollout.obs[-1], state, rollout.first[-1])
     return {
+        "log_prob": torch.stack(log_probs),
         "value": torch.stack(values),
         "final_value": final_value,
         "bootstrap": bootstrap,
@@ -56,6 +62,36 @@ def shake(policy) -> None:
 def close(a, b) -> None:
     for x, y in zip(tree.leaves(a), tree.leaves(b)):
         torch.testing.assert_close(x, y, atol=1e-5, rtol=1e-5, equal_nan=True)
+
+
+def assert_equal(a, b) -> None:
+    for x, y in zip(tree.leaves(a), tree.leaves(b), strict=True):
+        torch.testing.assert_close(x, y, atol=0, rtol=0, equal_nan=True)
+
+
+def is_close(a, b) -> bool:
+    return all(
+        torch.allclose(x, y, atol=1e-3, equal_nan=True) for x, y in zip(tree.leaves(a), tree.leaves(b))
+    )
+
+
+def estimated(ours: Learner, rollout: Rollout, made: dict) -> dict:
+    """Advantages and returns by the slow sums, as the config wants them, given what some weights say."""
+    config = ours.config
+    made = made | {name: getattr(rollout, name) for name in ("reward", "terminated", "truncated", "valid")}
+    made |= {"gamma": config.gamma, "gae_lambda": config.gae_lambda}
+    log_prob = made.pop("log_prob")
+    if isinstance(config, PPOConfig):
+        advantage, returns = reference.gae(**made)
+    else:
+        clips = {"rho_clip": config.rho_clip, "c_clip": config.c_clip}
+        log_ratio = log_prob - rollout.record["log_prob"]
+        advantage, returns = reference.vtrace(log_ratio=log_ratio, **made, **clips)
+        advantage = advantage / ours.policy.value_scale
+    if config.normalise_advantages:
+        counted = advantage[rollout.valid]
+        advantage = (advantage - counted.mean()) / counted.std(correction=0)
+    return {"advantage": advantage, "return": returns}
 
 
 @pytest.mark.parametrize("core", CORES, ids=str)
@@ -87,19 +123,17 @@ def test_recomputed_advantages_equal_gae_from_scratch(world):
     env = world(3)
     policy = make_policy(env, CORES[0])
     config = PPOConfig(rollout=T, chunk=7, recompute_advantages=True, normalise_advantages=False)
-    learner = PPO(policy, config)
+    ours = PPO(policy, config)
     actor = make_actor(env, policy, rollout=T, chunk=7)
     actor.collect()
     rollout = actor.collect()
-    data, _ = learner._targets(rollout)
+    data, _ = ours._targets(rollout)
     shake(policy)
-    _, again = learner._refresh(rollout, data)
+    _, again = ours._refresh(rollout, data)
     truth = replay(policy, rollout)
-    flags = {name: getattr(rollout, name) for name in ("reward", "terminated", "truncated", "valid")}
     del truth["states"]
-    advantage, returns = reference.gae(**flags, **truth, gamma=config.gamma, gae_lambda=config.gae_lambda)
-    close(again["advantage"].double(), advantage)
-    close(again["return"][rollout.valid].double(), returns[rollout.valid])
+    for name, wanted in estimated(ours, rollout, truth).items():
+        close(again[name][rollout.valid].double(), wanted[rollout.valid])
     assert (again["advantage"] - data["advantage"]).abs().max() > 0.1
 
 
@@ -120,6 +154,55 @@ def test_refreshed_states_are_used():
     )
     for a, b in zip(tree.leaves(before.states), tree.leaves(rollout.states)):
         assert torch.equal(a, b)
+
+
+EPOCHS = all_pairs(
+    algo=["ppo", "impala"],
+    asked=[("refresh_states",), ("recompute_advantages",), ("refresh_states", "recompute_advantages")],
+    world=[TensorWorld, ArenaWorld],
+    is_unread=[False, True],
+    normalise=[False, True],
+)
+
+
+@pytest.mark.parametrize("case", EPOCHS, ids=lambda case: str([*case.values()]))
+def test_every_epoch_but_the_first_is_refreshed(case):
+    """S001-17, S004-13: what an epoch learns from is a replay from scratch with the weights it begins with.
+
+    The first learns from what was recorded. Log-probs and values of acting stay as recorded in all of them,
+    and so does everything that was not asked for. Also on the path of a GPU.
+    """
+    asked = dict.fromkeys(case["asked"], True)
+    settings = {"normalise_advantages": case["normalise"], "learning_rate": 0.03, "minibatches": 1}
+    ours, actor = learner(case["world"](3), algo=case["algo"], epochs=4, **settings, **asked)
+    actor.collect()
+    rollout = keep(actor.collect())  # starts inside episodes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "waits", lambda where: case["is_unread"])
+        seen = epochs(ours, rollout)
+    assert len(seen) == 4
+    opening, recorded = seen[0][0], make_chunks(rollout, 7, {})
+    acted = rollout.record | {"final_value": rollout.final_value, "bootstrap": rollout.bootstrap}
+    for name, wanted in estimated(ours, rollout, acted).items():
+        close(uncut(opening.data[name], rollout)[rollout.valid].double(), wanted[rollout.valid])
+    for epoch, (chunks, policy) in enumerate(seen):
+        truth = replay(policy, rollout)
+        replayed = make_chunks(replace(rollout, states=truth.pop("states")), 7, {})
+        assert torch.equal(chunks.data["log_prob"], recorded.data["log_prob"]), "log-probs of acting"
+        assert torch.equal(chunks.data["value"], opening.data["value"]), "values of acting"
+        if epoch > 0 and "refresh_states" in asked:
+            close(chunks.state, replayed.state)
+            assert not is_close(chunks.state, seen[epoch - 1][0].state)
+        else:
+            assert_equal(chunks.state, recorded.state)
+        targets = {name: uncut(chunks.data[name], rollout)[rollout.valid] for name in ("advantage", "return")}
+        if epoch > 0 and "recompute_advantages" in asked:
+            for name, wanted in estimated(ours, rollout, truth).items():
+                close(targets[name].double(), wanted[rollout.valid])
+            assert not is_close(chunks.data["advantage"], seen[epoch - 1][0].data["advantage"])
+        else:
+            for name, target in targets.items():
+                assert torch.equal(target, uncut(opening.data[name], rollout)[rollout.valid]), name
 
 
 def test_staleness():

@@ -41,7 +41,7 @@ def trained(env: str, **settings) -> tuple[rc.Agent, list[torch.Tensor]]:
 
 @pytest.mark.parametrize("core", list(known))
 def test_every_core(core):
-    """S002-14, S004-17: 5,000 steps of a memory task at the default size of the core."""
+    """S002-14: 5,000 steps of a memory task at the default size of the core."""
     agent, start = trained(
         "delayed-cue", core=core, recurrent_mode="none" if core == "none" else "stored_state"
     )

@@ -1,6 +1,6 @@
 """What a GPU runs: no number of a rollout or an update is read on the host, and the results are the same.
 
-S002-14: CPU and GPU agree, shown on the CPU: under ``unread`` everything takes the path of a GPU, and what
+CPU and GPU agree, shown on the CPU: under ``unread`` everything takes the path of a GPU, and what
 would wait for it raises. Policies, tasks and what algorithms share have tests like these in their folders.
 """
 
@@ -173,7 +173,7 @@ def test_a_bootstrap_counts_only_inside_of_an_episode(unread):
 
 
 def test_moments_of_selected_steps(unread):
-    """S001-6: count, mean and variance; none at all change nothing; the tensors stay where they are."""
+    """S001-20: count, mean and variance; none at all change nothing; the tensors stay where they are."""
     got, want = Moments((3,)), Moments((3,))
     before = [buffer.data_ptr() for buffer in got.buffers()]
     for share in (0.0, 0.5, 1.0, 0.02, 0.0, 0.7):
@@ -187,7 +187,7 @@ def test_moments_of_selected_steps(unread):
 
 
 def test_observations_are_normalised_alike(unread):
-    """S001-6: raw before there are statistics, scaled and clipped after it; in one path for a graph."""
+    """S001-20: raw before there are statistics, scaled and clipped after it; in one path for a graph."""
     space = gym_spaces.Dict(
         a=FLOATS, b=gym_spaces.Tuple((gym_spaces.Box(-5, 5, (2,), np.int64), gym_spaces.Discrete(4)))
     )
@@ -206,7 +206,7 @@ def test_observations_are_normalised_alike(unread):
 
 
 def test_a_normaliser_that_was_looked_at_still_follows_its_statistics(unread):
-    """S001-6: what the CPU found once does not decide for a graph."""
+    """S001-20: what the CPU found once does not decide for a graph."""
     norm = ObservationNorm(FLOATS)
     obs = torch.randn(T, B, 3) * 3 + 50
     assert norm(obs) is obs

@@ -1,6 +1,6 @@
 """On a GPU: nothing makes the host wait, all can be recorded in a CUDA graph, and numbers are the CPU's.
 
-S002-14. torch itself raises where the host waits (``set_sync_debug_mode``).
+Torch itself raises where the host waits (``set_sync_debug_mode``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def replayed(fn: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_from_a_rollout_to_sequences(kind):
-    """Targets, gauges and chunks with burn-in."""
+    """S002-14: targets, gauges and chunks with burn-in."""
     policy = make_policy()
     rollout = make_rollout(policy, kind)
 
@@ -85,7 +85,7 @@ def test_from_a_rollout_to_sequences(kind):
 
 
 def test_statistics_move_in_place():
-    """Normalisers of observations and values, recorded."""
+    """S002-14: normalisers of observations and values, recorded."""
     policy = make_policy()
     rollout = make_rollout(policy, "fillers")
     twin = make_policy()
@@ -108,7 +108,7 @@ def test_statistics_move_in_place():
 
 
 def test_refreshed_without_a_wait():
-    """Values at cuts, at whatever steps those are."""
+    """S002-14: values at cuts, at whatever steps those are."""
     policy = make_policy()
     rollout = make_rollout(policy, "all valid")
     names = ("log_prob", "value", "final_value", "bootstrap", "states")
@@ -123,7 +123,7 @@ def test_refreshed_without_a_wait():
 
 
 def test_the_next_observation_and_the_start():
-    """Targets of every kind of leaf, and weights held near their start."""
+    """S002-14: targets of every kind of leaf, and weights held near their start."""
     policy = make_policy(NEXT_OBS)
     predictor = next_obs.NextObs(policy, 0)
     rollout = make_rollout(policy, "fillers")
@@ -144,7 +144,7 @@ def test_the_next_observation_and_the_start():
 
 @pytest.mark.parametrize("name", SPACES)
 def test_any_action_is_chosen_and_evaluated_without_a_wait(name):
-    """Sampling by a generator, log-probs, entropies and their gradients."""
+    """S002-14: sampling by a generator, log-probs, entropies and their gradients."""
     policy = make_policy(actions=SPACES[name])
     torch.manual_seed(1)
     obs, first = draw(FLOATS, (4, 6)), torch.rand(4, 6) < 0.3
@@ -172,7 +172,7 @@ def test_any_action_is_chosen_and_evaluated_without_a_wait(name):
 
 
 def test_episodes_of_a_gpu():
-    """S000-18: the same episodes, in the same order, whichever device has the rollouts."""
+    """S002-14: the same episodes, in the same order, whichever device has the rollouts."""
     policy = make_policy(FLOATS, gym_spaces.Discrete(2))
     here, far = EpisodeTracker(B), EpisodeTracker(B)
     for seed in range(4):

@@ -1,6 +1,6 @@
 """Whole rollouts and updates on the path of a GPU, on the CPU: nothing is read, and the numbers are the same.
 
-S001-1, S002-14, S003-26: what a GPU runs is the same code; here it is proved free of reads.
+What a GPU runs is the same code; here it is proved free of reads.
 """
 
 from __future__ import annotations

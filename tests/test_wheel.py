@@ -44,7 +44,7 @@ def test_everything_is_in_it(wheel):
 
 
 def test_it_runs_where_the_sources_are_not(wheel, tmp_path):
-    """S004-19: train, evaluate and report with the installed package, from an empty folder."""
+    """Train, evaluate and report with the installed package, from an empty folder."""
     site, work = tmp_path / "site", tmp_path / "work"
     work.mkdir()
     zipfile.ZipFile(wheel).extractall(site)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from recollect import tree
 from recollect.actor import Actor
 from recollect.algos.catalog import ALGOS, make_learner
 from recollect.algos.ppo import PPO
+from recollect.algos.steps import WatchedSteps
 from recollect.cores import LSTMConfig
+from recollect.policy.policy import Policy
+from recollect.rollout import Rollout
 from tests.helpers import TensorWorld, make_policy
 
 SMALL = LSTMConfig(hidden=12)
@@ -55,6 +61,38 @@ def nudge(ppo: PPO, size: float = 0.1) -> None:
     with torch.no_grad():
         for parameter in ppo.policy.parameters():
             parameter += size * torch.randn(parameter.shape, generator=generator)
+
+
+def doubled(ours: Any, rollout: Rollout) -> Rollout:
+    """Everything in float64."""
+    ours.policy.double()
+
+    def wide(value: Any) -> Any:
+        return tree.map(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, value)
+
+    parts = ("obs", "action", "record", "reward", "final_value", "bootstrap", "states")
+    finals = replace(rollout.finals, obs=wide(rollout.finals.obs))
+    return replace(rollout, finals=finals, **{part: wide(getattr(rollout, part)) for part in parts})
+
+
+def epochs(ours: Any, rollout: Rollout) -> list[tuple[Any, Policy]]:
+    """What every epoch of an update learned from, and the policy that it began with."""
+    seen, make_steps = [], ours._steps
+
+    def spied() -> WatchedSteps:
+        steps = make_steps()
+        epoch = steps.epoch
+
+        def watched(sequences: Any) -> bool:
+            seen.append((sequences, deepcopy(ours.policy)))
+            return epoch(sequences)
+
+        steps.epoch = watched
+        return steps
+
+    ours._steps = spied
+    ours.update(rollout)
+    return seen
 
 
 def run(updates: int = 2, **kwargs: Any) -> tuple[PPO, list[dict[str, float]]]:

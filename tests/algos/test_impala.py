@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 import recollect as rc
-from recollect import tree
+from recollect import devices, tree
 from recollect.algos.catalog import make_learner
 from recollect.algos.impala import START, ImpalaConfig, loss
 from recollect.errors import AlignmentError, ConfigError
@@ -20,7 +20,7 @@ from recollect.refresh import refresh
 from recollect.returns import gae
 from recollect.rollout import Rollout
 from tests import test_master
-from tests.algos.ppo_setup import gradients, nudge, same, weights
+from tests.algos.ppo_setup import doubled, gradients, nudge, same, weights
 from tests.algos.ppo_setup import learner as any_learner
 from tests.helpers import ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
 from tests.reference import returns as reference
@@ -76,7 +76,7 @@ def test_without_a_lag_the_targets_are_those_of_gae(world):
 
 
 def test_advantages_are_in_units_of_the_returns():
-    """S004-8: rewards a hundred times as large give the same gradient, but for the first statistics."""
+    """S000-28: rewards a hundred times as large give the same gradient, but for the first statistics."""
     found = []
     for scale in (1.0, 100.0):
         impala, actor = learner(reward_scale=scale)
@@ -149,18 +149,6 @@ def one_by_one(impala: Any, rollout: Rollout) -> Tensor:
     return total / rollout.valid.sum()
 
 
-def doubled(impala: Any, rollout: Rollout) -> Rollout:
-    """Everything in float64."""
-    impala.policy.double()
-
-    def wide(value: Any) -> Any:
-        return tree.map(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, value)
-
-    parts = ("obs", "action", "record", "reward", "final_value", "bootstrap", "states")
-    finals = replace(rollout.finals, obs=wide(rollout.finals.obs))
-    return replace(rollout, finals=finals, **{part: wide(getattr(rollout, part)) for part in parts})
-
-
 @pytest.mark.parametrize("clip", [None, 0.2])
 @pytest.mark.parametrize(
     "settings",
@@ -197,7 +185,7 @@ def test_the_gradient_is_the_papers(core, settings, clip):
 
 
 def test_parts_of_a_minibatch_add_up():
-    """S002-15: accumulated gradients are those of the whole."""
+    """S001-3, S002-22: accumulated gradients are those of the whole."""
     found = []
     for accumulate in (1, 3):
         impala, actor = learner(minibatches=1, accumulate=accumulate, clip=0.2)
@@ -244,6 +232,24 @@ def test_a_rollout_that_lags_starts_its_chunks_from_the_states_of_now():
     assert torch.equal(batch.data["log_prob"], stale.data["log_prob"])
     assert 0 < metrics["rho/mean"] < 1
     assert 0 < metrics["rho/clipped"] < 1
+
+
+@pytest.mark.parametrize("is_unread", [False, True])
+def test_ratios_are_reported_by_hand(is_unread, monkeypatch):
+    """The mean of what V-trace weighs with, and the shares that are clipped, over valid steps."""
+    impala, actor = learner(ArenaWorld(3), rho_clip=1.2, c_clip=0.9)
+    rollout = keep(actor.collect())
+    nudge(impala, 0.3)
+    fresh, found = refresh(impala.policy, rollout), []
+    for now, then, valid in zip(fresh.log_prob, rollout.record["log_prob"], rollout.valid):
+        found += (now - then).exp()[valid].tolist()
+    monkeypatch.setattr(devices, "waits", lambda where: is_unread)
+    metrics = impala._ratios(rollout, fresh)
+    assert len(found) < rollout.valid.numel()
+    assert float(metrics["rho/mean"]) == pytest.approx(sum(min(r, 1.2) for r in found) / len(found))
+    for name, clip in (("rho/clipped", 1.2), ("c/clipped", 0.9)):
+        assert float(metrics[name]) == pytest.approx(sum(r > clip for r in found) / len(found))
+        assert 0 < metrics[name] < 1
 
 
 @pytest.mark.parametrize("algo", ["ppo", "impala"])

@@ -175,7 +175,7 @@ def test_value_loss_scale_does_not_depend_on_clipping():
 
 
 def test_value_loss_by_hand():
-    """S000-29, S001-6: half the mean squared error in units of the returns' spread."""
+    """S000-29: half the mean squared error in units of the returns' spread."""
     ppo, actor = learner()
     chunks = chunks_of(ppo, actor.collect())
     nudge(ppo)

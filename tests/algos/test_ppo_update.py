@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +19,8 @@ from recollect.errors import AlignmentError, ConfigError, DivergedError, EnvErro
 from recollect.gauges import staleness
 from recollect.returns import gae
 from recollect.schedules import scheduled
-from tests.algos.ppo_setup import SMALL, gradients, learner, nudge, run, same, weights
-from tests.helpers import TensorWorld, keep
+from tests.algos.ppo_setup import SMALL, epochs, gradients, learner, nudge, run, same, weights
+from tests.helpers import TensorWorld, keep, uncut
 
 
 class ScaledWorld(TensorWorld):
@@ -170,6 +172,20 @@ def test_recomputed_advantages_are_those_from_scratch():
     assert not torch.allclose(data["advantage"], advantage, atol=1e-2)
 
 
+def test_advantages_do_not_depend_on_the_chunks():
+    """S000-9: those that an epoch learns from are of whole rollouts, whatever the chunks, bit for bit."""
+    found = []
+    for chunk in (1, 7, 32, 40):
+        ppo, actor = learner(rollout=40, chunk=chunk, epochs=1)
+        rollout = keep(actor.collect())
+        (chunks, _) = epochs(ppo, rollout)[0]
+        assert len(chunks.valid) == chunk
+        found.append(uncut(chunks.data["advantage"], rollout))
+    assert found[0].std() > 0.5
+    for chunk, advantage in zip((7, 32, 40), found[1:]):
+        assert torch.equal(advantage, found[0]), f"advantages in chunks of {chunk}"
+
+
 def test_states_are_refreshed_between_epochs():
     """S004-13: staleness grows with the weights and is gone after a refresh."""
     ppo, actor = learner(refresh_states=True)
@@ -316,6 +332,24 @@ def test_a_wrong_memory_stops_the_run():
     tree.map(lambda leaf: leaf.add_(0.5), rollout.states)
     with pytest.raises(AlignmentError, match=r"update 1: .* the actor used another state"):
         ppo.update(rollout)
+
+
+def test_the_first_update_checks_the_whole_rollout():
+    """S001-28: one wrong state among all chunks stops the run before its first step, wherever it is."""
+    wrong = 0
+    for chunk, row in itertools.product((1, 2, 3), range(4)):
+        ppo, actor = learner(minibatches=16)  # one chunk each, so that the first one seldom has it
+        rollout = actor.collect()
+        if rollout.first[7 * chunk, row]:
+            continue  # a reset throws that state away
+        wrong += 1
+        tree.map(lambda leaf, at=(chunk, row): leaf[at].add_(0.5), rollout.states)
+        steps: list[Any] = []
+        ppo.optimizer.step = lambda *given, made=steps: made.append(given)
+        with pytest.raises(AlignmentError):
+            ppo.update(rollout)
+        assert not steps
+    assert wrong >= 6
 
 
 def test_modes_are_what_their_names_say():

@@ -1,4 +1,4 @@
-"""Regularisers, the prediction of observations and recomputation on the path of a GPU (S002-14)."""
+"""Regularisers, the prediction of observations and recomputation on the path of a GPU."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_long_sequences_in_single_precision(name):
 @every_name
 @torch.no_grad()
 def test_the_scale_of_outputs_and_states(name):
-    """S002-12: outputs that a linear head can use, from the start to 3,000 steps into an episode."""
+    """Outputs that a linear head can use, from the start to 3,000 steps into an episode."""
     core = make(name)
     x, never = draw(3000, 2, 0.0)
     y, state = core.unroll(x, core.initial_state(2), never)
@@ -88,7 +88,7 @@ def test_the_scale_of_outputs_and_states(name):
 
 @every_case
 def test_every_parameter_learns_from_the_start(name):
-    """S002-13: gradients at initialisation are finite, and none is missing or all zero."""
+    """Gradients at initialisation are finite, and none is missing or all zero."""
     core = make(CASES[name], 3)
     x, first = draw(20, 4, 0.1, 3)
     y, _ = core.unroll(x.requires_grad_(), core.initial_state(4), first)
@@ -146,7 +146,7 @@ def results(core: Any, x: torch.Tensor, first: torch.Tensor) -> tuple[Any, Any]:
 
 @every_case
 def test_the_same_again_to_the_bit(name):
-    """S001-22: the same weights and inputs give the same values and gradients."""
+    """The same weights and inputs give the same values and gradients."""
     core = make(CASES[name], 3)
     x, first = draw(30, 6, 0.1, 3)
     for once, again in zip(results(core, x, first), results(core, x, first)):

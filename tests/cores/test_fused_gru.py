@@ -1,4 +1,4 @@
-"""S002-14: the GRU in Triton against plain steps in float64, in the interpreter and on a GPU."""
+"""The GRU in Triton against plain steps in float64, in the interpreter and on a GPU."""
 
 from __future__ import annotations
 
@@ -326,6 +326,7 @@ def gru():
 )
 @every_rounding
 def test_equals_the_steps_on_a_gpu(products, T, B, H, D, learned, gru):
+    """S002-14, S002-23: values and all gradients, with random resets, against float64 on the same GPU."""
     with devices.rounded(products):
         assert_right(gru, draw(T, B, H, D, learned, "cuda", 0.1), ON_GPU[products])
 

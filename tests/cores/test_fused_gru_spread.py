@@ -1,4 +1,4 @@
-"""S002-14: the GRU in Triton with weights spread over processors, against plain steps in float64.
+"""The GRU in Triton with weights spread over processors, against plain steps in float64.
 
 Triton's interpreter runs the programs that meet one after the other, as often as there are steps
 (``fused_blocks.groups``); there members have 16 units each, so that four of them have 64.
@@ -154,6 +154,7 @@ def results(gru, inputs, products):
 )
 @every_rounding
 def test_equals_the_steps_on_a_gpu(products, T, B, H, learned, gru):
+    """S002-14, S002-23: values and all gradients, with random resets, against float64 on the same GPU."""
     with devices.rounded(products):
         assert_right(gru, draw(T, B, H, 24, learned, "cuda", 0.1), ON_GPU[products])
 

@@ -159,7 +159,7 @@ def test_positions_alone_can_look_three_steps_back():
 
 
 def test_gates_begin_near_identity():
-    """S002-23: a GTrXL gate passes most of the stream through at first, and can close."""
+    """A GTrXL gate passes most of the stream through at first, and can close."""
     torch.manual_seed(0)
     core = WindowConfig(hidden=64, window=8, gating="gtrxl").build(3)
     gate = core.blocks[0].join_attention

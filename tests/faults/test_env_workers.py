@@ -33,7 +33,7 @@ ACTION = torch.zeros(4, dtype=torch.int64)
 
 @pytest.fixture(autouse=True)
 def _nothing_left() -> Iterator[None]:
-    """S003-18: no process, no shared memory, no open file."""
+    """No process, no shared memory, no open file."""
     shm, files = sorted(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
     yield
     assert env_pids() == []

@@ -39,7 +39,7 @@ PROCESSES: dict[str, Any] = SMALL | {"runtime": "processes", "actors": 2}
 
 @pytest.fixture(autouse=True)
 def _nothing_is_left() -> Iterator[None]:
-    """S003-18: no process, no file descriptor, nothing in /dev/shm."""
+    """No process, no file descriptor, nothing in /dev/shm."""
 
     def traces() -> tuple[set[str], int]:
         gc.collect()

@@ -22,11 +22,13 @@ WALLS = [
                 "torch.where(first & False, steps, -K)",
             ),
         ),
+        by="assert torch.equal(y[6 + since, 0], y_other[6 + since, 0])",
     ),
     Mutant(
         "Mamba's convolution hands on what a reset threw away",
         proofs.poisoned("mamba", 1),
         ((causal_conv, "causal_conv", ".masked_fill(is_empty.unsqueeze(2), 0)", ""),),
+        by="assert_close((y, end), core.unroll(x, state, first), 1e-12)",
     ),
     Mutant(
         "the selective scan's wall multiplies",
@@ -39,6 +41,7 @@ WALLS = [
                 "into.addcmul_(factor.index_fill(0, wall, 0), carried)",
             ),
         ),
+        by="assert_close((y, end), core.unroll(x, state, first), 1e-12)",
     ),
     Mutant(
         "the scan's wall multiplies",
@@ -53,11 +56,13 @@ WALLS = [
             ),
             (scan, "steps", "before.index_copy_(0, *wall)", "pass"),
         ),
+        by="assert torch.equal(h[wall:, 1], want[wall:, 1])",
     ),
     Mutant(
         "attention looks across a reset",
         proofs.wall("window"),
         ((window, "_forward", "ages > age[rows, steps].unsqueeze(2)", "ages > torch.full((1, 1, 1), W)"),),
+        by="assert (dx[:4] == 0).all()",
     ),
 ]
 
@@ -66,6 +71,7 @@ PADS = [
         "attention looks at padding",
         proofs.pads,
         ((latent.LatentAttention, "_vectors", "absent.mul_(ABSENT)", "absent.mul_(0)"),),
+        by="test_zoo.same(test_zoo.says(policy, more), test_zoo.says(policy, obs))",
     ),
 ]
 
@@ -74,6 +80,7 @@ OPTIONS = [
         "a part of a minibatch is divided by its own count",
         proofs.parts,
         ((PPO, "backward", "entropy_coef, count, known)", "entropy_coef, batch.valid.sum(), known)"),),
+        by="assert_close(parts[name], grad",
         known="Hugging Face transformers before #34191",
     ),
     Mutant(
@@ -87,5 +94,6 @@ OPTIONS = [
                 "rollout.valid.clone()",
             ),
         ),
+        by="assert bool(found[KNOWN][t, row]) == wanted",
     ),
 ]

@@ -10,6 +10,12 @@ from tests.mutants.mutant import Edit
 UNROLL = "y, state = self.core.unroll(x, state, first)"
 ACT = "acted, state = self._choose(obs, state, first)"
 
+# What notices the bugs that many proofs share.
+DEVIATES = "log-probs deviate by"
+FINAL_VALUES = "assert torch.equal(rollout.final_value[cut], after[cut])"
+DOUBLE_SUM = "torch.testing.assert_close(ours, truth, atol=1e-9, rtol=1e-9)"
+GRADIENT = "torch.testing.assert_close(grad, truth"
+
 
 def unroll(first: str) -> Edit:
     """The learner's ``first`` replaced."""

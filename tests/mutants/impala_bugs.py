@@ -9,6 +9,7 @@ from recollect.algos import impala
 from recollect.algos.impala import Impala
 from tests import test_vtrace
 from tests.algos import test_impala
+from tests.mutants.edits import DOUBLE_SUM, GRADIENT
 from tests.mutants.mutant import Edit, Mutant
 
 double_sum = functools.partial(
@@ -23,39 +24,54 @@ def vtrace(old: str, new: str) -> Edit:
 
 
 VTRACE = [
-    Mutant("rho is not truncated", double_sum, (vtrace("ratio.clamp(max=rho_clip), ", "ratio, "),)),
-    Mutant("c is truncated at rho's clip", double_sum, (vtrace("max=c_clip", "max=rho_clip"),)),
+    Mutant(
+        "rho is not truncated", double_sum, (vtrace("ratio.clamp(max=rho_clip), ", "ratio, "),), by=DOUBLE_SUM
+    ),
+    Mutant(
+        "c is truncated at rho's clip", double_sum, (vtrace("max=c_clip", "max=rho_clip"),), by=DOUBLE_SUM
+    ),
     Mutant(
         "the trace of V-trace runs over a time limit",
         double_sum,
         (vtrace("(gamma * c).masked_fill(ended, 0)", "(gamma * c).masked_fill(terminated, 0)"),),
+        by=DOUBLE_SUM,
         known="most V-trace code: one flag for both ends",
     ),
     Mutant(
         "the advantage looks into the next episode",
         double_sum,
         (vtrace("[:1])]).masked_fill(ended, 0)", "[:1])])"),),
+        by=DOUBLE_SUM,
     ),
-    Mutant("the advantage is not weighted", double_sum, (vtrace("delta + rho * (gamma", "delta + (gamma"),)),
+    Mutant(
+        "the advantage is not weighted",
+        double_sum,
+        (vtrace("delta + rho * (gamma", "delta + (gamma"),),
+        by=DOUBLE_SUM,
+    ),
     Mutant(
         "V-trace over recorded values",
         gradient,
         ((Impala, "_estimate", "value=made.value", 'value=rollout.record["value"]'),),
+        by=GRADIENT,
     ),
     Mutant(
         "V-trace with an old bootstrap",
         gradient,
         ((Impala, "_estimate", "bootstrap=made.bootstrap", "bootstrap=rollout.bootstrap"),),
+        by=GRADIENT,
     ),
     Mutant(
         "V-trace with old final values",
         gradient,
         ((Impala, "_estimate", "final_value=made.final_value", "final_value=rollout.final_value"),),
+        by=GRADIENT,
     ),
     Mutant(
         "chunks of a rollout that lags start from old states",
         gradient,
         ((Impala, "_prepare", "replace(rollout, states=fresh.states)", "rollout"),),
+        by=GRADIENT,
     ),
     Mutant(
         "the ratio is upside down",
@@ -68,15 +84,18 @@ VTRACE = [
                 'rollout.record["log_prob"] - made.log_prob',
             ),
         ),
+        by=GRADIENT,
     ),
     Mutant(
         "the ratio of the clip is to the policy that acted",
         functools.partial(test_impala.test_the_gradient_is_the_papers, "gru", {}, 0.2),
         ((impala, "loss", "log_prob - data[START]", 'log_prob - data["log_prob"]'),),
+        by=GRADIENT,
     ),
     Mutant(
         "advantages are scaled twice",
         test_impala.test_advantages_are_in_units_of_the_returns,
         ((Impala, "_data", "advantage / self.policy", "advantage / self.policy.value_scale / self.policy"),),
+        by="assert_close(valid.std(correction=0).double(), spread.double()",
     ),
 ]

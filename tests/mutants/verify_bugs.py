@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from recollect.algos.adam import Adam
 from recollect.algos.ppo import PPO
@@ -10,81 +10,98 @@ from recollect.policy.policy import Policy
 from recollect.session import Session
 from tests.mutants.bugs import MUTANTS
 from tests.mutants.edits import ACT, UNROLL, collect, next_value
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Edit
 
 
-def planted(name: str, *edits: Any) -> Mutant:
-    return Mutant(name, lambda: None, edits)
+@dataclass(frozen=True)
+class Planted:
+    """One bug, the check that must find it, and words of what that check must say."""
+
+    check: str
+    name: str
+    edits: tuple[Edit, ...]
+    by: str
 
 
 BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 
-FOUND_BY: list[tuple[str, Mutant]] = [
-    # Buffer
-    (
+
+def known(check: str, name: str, by: str) -> Planted:
+    """A mutant of the library that has a proof of its own, too."""
+    return Planted(check, name, BY_NAME[name].edits, by)
+
+
+FOUND_BY = [
+    Planted(
         "size",
-        planted(
-            "rows swapped in the buffer",
-            collect("views.reward[t].copy_(step.reward)", "views.reward[t].copy_(step.reward.roll(1))"),
-        ),
+        "rows swapped in the buffer",
+        (collect("views.reward[t].copy_(step.reward)", "views.reward[t].copy_(step.reward.roll(1))"),),
+        by="Likely cause: rows are swapped",
     ),
-    (
+    Planted(
         "size",
-        planted(
-            "one row is never written",
-            collect("tree.copy_(views.obs[t], obs)\n", "tree.copy_(views.obs[t][:-1], obs[:-1])\n"),
-        ),
+        "one row is never written",
+        (collect("tree.copy_(views.obs[t], obs)\n", "tree.copy_(views.obs[t][:-1], obs[:-1])\n"),),
+        by="some entries are never written",
     ),
-    ("size", BY_NAME["rows permuted between observations and actions"]),
-    ("size", BY_NAME["actor and learner both reset one step late"]),
-    (
+    known("size", "rows permuted between observations and actions", by="Likely cause: rows are swapped"),
+    known(
+        "size",
+        "actor and learner both reset one step late",
+        by="first: 27 of 72 entries are not what the env gave",
+    ),
+    Planted(
         "rows apart",
-        planted(
-            "GAE over a flat buffer",
+        "GAE over a flat buffer",
+        (
             next_value(
                 "following = torch.cat([value[1:], bootstrap.unsqueeze(0)])",
                 "following = torch.cat([value.flatten()[1:], bootstrap[-1:]]).view_as(value)",
             ),
         ),
+        by="advantages differ from GAE step by step",
     ),
-    ("rows apart", BY_NAME["truncation as termination"]),
-    ("rows apart", BY_NAME["truncated wins where both are true"]),
-    ("chunks", BY_NAME["the remainder of the rollout is dropped"]),
-    ("chunks", BY_NAME["chunks by reshape without transpose"]),
-    ("chunks", BY_NAME["padding is valid"]),
-    # State
-    (
+    known("rows apart", "truncation as termination", by="advantages differ from GAE step by step"),
+    known("rows apart", "truncated wins where both are true", by="advantages differ from GAE step by step"),
+    known("chunks", "the remainder of the rollout is dropped", by="6 of 69 steps are in no chunk"),
+    known("chunks", "chunks by reshape without transpose", by="reshaped to chunks without a transpose"),
+    known("chunks", "padding is valid", by="84 valid steps in chunks, 69 in the rollout"),
+    Planted(
         "acting",
-        planted(
-            "the state is zeroed in mid-episode",
-            collect(ACT, f"{ACT}\n        state = tree.map(torch.zeros_like, state) if t == 10 else state"),
-        ),
+        "the state is zeroed in mid-episode",
+        (collect(ACT, f"{ACT}\n        state = tree.map(torch.zeros_like, state) if t == 10 else state"),),
+        by="changed in mid-episode",
     ),
-    (
+    Planted(
         "acting",
-        planted(
-            "the state is zeroed at the rollout's start",
+        "the state is zeroed at the rollout's start",
+        (
             collect(
                 "obs, first, state = self.obs, self.first, self.state",
                 "obs, first, state = self.obs, self.first, policy.initial_state(self.rows)",
             ),
         ),
+        by="changed in mid-episode",
     ),
-    ("acting", BY_NAME["one end resets every row"]),
-    ("stored states", BY_NAME["the output state is stored in place of the input state"]),
-    ("stored states", BY_NAME["stored states are the live ones, not copies"]),
-    ("stored states", BY_NAME["the live state keeps its graph"]),
-    ("learner", BY_NAME["no reset inside chunks"]),
-    ("learner", BY_NAME["the learner resets one step late"]),
-    ("learner", BY_NAME["chunks start from zeros"]),
-    ("learner", BY_NAME["the state of another row"]),
-    ("values at ends", BY_NAME["V of the reset observation at a truncation"]),
-    ("values at ends", BY_NAME["V(final) with the reset state"]),
-    ("values at ends", BY_NAME["the rollout ends with a value of zero"]),
-    (
+    known("acting", "one end resets every row", by="changed in mid-episode"),
+    known("stored states", "the output state is stored in place of the input state", by="stored too late"),
+    known("stored states", "stored states are the live ones, not copies", by="changed after it was stored"),
+    known("stored states", "the live state keeps its graph", by="carry a graph of autograd"),
+    known("learner", "no reset inside chunks", by="a reset inside the chunk is missed"),
+    known("learner", "the learner resets one step late", by="a reset inside the chunk is missed"),
+    known("learner", "chunks start from zeros", by="does not start from the state"),
+    known("learner", "the state of another row", by="does not start from the state"),
+    known(
+        "values at ends",
+        "V of the reset observation at a truncation",
+        by="the value at the time limit of step",
+    ),
+    known("values at ends", "V(final) with the reset state", by="the value at the time limit of step"),
+    known("values at ends", "the rollout ends with a value of zero", by="the bootstrap of row"),
+    Planted(
         "session",
-        planted(
-            "a session forgets its pending resets",
+        "a session forgets its pending resets",
+        (
             (
                 Session,
                 "set_memory",
@@ -92,11 +109,12 @@ FOUND_BY: list[tuple[str, Mutant]] = [
                 "self._first = ~self._first",
             ),
         ),
+        by="a new session acts or remembers differently",
     ),
-    (
+    Planted(
         "session",
-        planted(
-            "a session hands out its live memory",
+        "a session hands out its live memory",
+        (
             (Session, "get_memory", "tree.clone(self._state)", "self._state"),
             (
                 Session,
@@ -105,37 +123,39 @@ FOUND_BY: list[tuple[str, Mutant]] = [
                 "tree.copy_(self._state, tree.put(self._state, which, state))",
             ),
         ),
+        by="return copies",
     ),
-    # Training
-    ("updates", planted("the optimiser never steps", (Adam, "clipped_step", "self.step()", "pass"))),
-    ("updates", BY_NAME["values move with their statistics"]),
-    (
+    Planted(
+        "updates",
+        "the optimiser never steps",
+        ((Adam, "clipped_step", "self.step()", "pass"),),
+        by="no weight has learned anything",
+    ),
+    known("updates", "values move with their statistics", by="does not see what the actor saw"),
+    Planted(
         "same seed",
-        planted(
-            "minibatches are drawn without a seed",
-            (PPO, "__init__", ".manual_seed(seed)", ".manual_seed(torch.seed() % 2**40)"),
-        ),
+        "minibatches are drawn without a seed",
+        ((PPO, "__init__", ".manual_seed(seed)", ".manual_seed(torch.seed() % 2**40)"),),
+        by="two trainings from seed 0 differ",
     ),
-    # Gradients
-    ("through time", BY_NAME["gradients do not flow through time"]),
-    ("through time", BY_NAME["padding counts in the loss"]),
-    (
+    known("through time", "gradients do not flow through time", by="does not depend on the step before it"),
+    known("through time", "padding counts in the loss", by="depends on step 0 of another chunk"),
+    Planted(
         "parameters",
-        planted(
-            "the core is detached",
-            (Policy, "unroll", UNROLL, f"{UNROLL}\n            y = y.detach()"),
-        ),
+        "the core is detached",
+        ((Policy, "unroll", UNROLL, f"{UNROLL}\n            y = y.detach()"),),
+        by="heads learn alone",
     ),
-    (
+    Planted(
         "parameters",
-        planted(
-            "the encoder is detached", (Policy, "unroll", "(x, state, first)", "(x.detach(), state, first)")
-        ),
+        "the encoder is detached",
+        ((Policy, "unroll", "(x, state, first)", "(x.detach(), state, first)"),),
+        by="the features are detached before the core",
     ),
-    (
+    Planted(
         "through time",
-        planted(
-            "the gradient of a row reaches the others",
+        "the gradient of a row reaches the others",
+        (
             (
                 Policy,
                 "unroll",
@@ -143,5 +163,6 @@ FOUND_BY: list[tuple[str, Mutant]] = [
                 f"{UNROLL}\n            y = y + (y.mean(1, keepdim=True) - y.mean(1, keepdim=True).detach())",
             ),
         ),
+        by="depends on step 0 of another chunk",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Acting and evaluating on the path of a GPU: any policy, any action space, no number read (S002-14)."""
+"""Acting and evaluating on the path of a GPU: any policy, any action space, no number read."""
 
 from __future__ import annotations
 

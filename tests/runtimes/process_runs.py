@@ -69,7 +69,7 @@ class Turns:
         """One update's worth."""
         version = len(self.batches)
         batch = self.crew.collect(version)
-        for rollout in batch.rollouts:  # S000-24: the critic says its own version, whatever it sees
+        for rollout in batch.rollouts:  # the critic says its own version, whatever it sees
             assert rollout.record["value"].unique().tolist() == [rollout.version]
         self.batches.append([kept(rollout) for rollout in batch.rollouts])
         self.notes += batch.notes

@@ -66,7 +66,7 @@ class Crew:
         join(batch.rollouts, is_mixed=True)
         for rollout, before in zip(batch.rollouts, kept):
             tree.map(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=0), tensors(rollout), before)
-            # S000-24: the critic says its own version, whatever it sees.
+            # The critic says its own version, whatever it sees.
             assert rollout.record["value"].unique().tolist() == [rollout.version]
         self.rollouts.append(batch.rollouts)
         self.notes.extend(batch.notes)

@@ -114,7 +114,7 @@ def test_processes_learn_what_one_learner_does(algo: Any, learners: int):
 
 
 def test_all_go_on_from_what_the_first_one_is_given():
-    """S002-15, S001-22: after a restore, or in a new group, the others have the state of the first."""
+    """S002-15: after a restore, or in a new group, the others have the state of the first."""
     algo = PPOConfig(epochs=1, l2_init=0.01, next_obs_coef=0.1, recurrent_mode="none", **SIZES)
     learner, actor = make(algo)
     with group_of(learner) as group:

@@ -192,7 +192,7 @@ def test_episodes_longer_than_a_rollout():
 
 
 def test_more_truncations_than_there_is_room_for():
-    """S000-10: four in twelve steps, and room for two: what does not fit travels beside the shared memory."""
+    """S000-4: four in twelve steps, and room for two: what does not fit travels beside the shared memory."""
     make = lambda: TimeLimit(gym.make("CartPole-v1").unwrapped, 3)  # noqa: E731
     with process_crew(make, num_envs=2) as (crew, policy):
         assert isinstance(crew, ProcessCrew)

@@ -1,4 +1,4 @@
-"""The tasks on the path of a GPU: a step reads no number, and the stream is the same (S002-14)."""
+"""The tasks on the path of a GPU: a step reads no number, and the stream is the same."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_step_reads_nothing(name, unread):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_row_is_cut_twice_within_the_gap(name):
-    """S000-3: what ``truncation_gap`` says holds, and without one nothing is cut."""
+    """What ``truncation_gap`` says holds, and without one nothing is cut."""
     task = small(name, 16)
     task.reset(0)
     steps = 60 if task.truncation_gap is None else 3 * task.truncation_gap + 5
