@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -15,8 +16,9 @@ from recollect.algos.impala import Impala, ImpalaConfig
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.algos.reproduction import Recorded
 from recollect.cores.make import known, reaching
-from recollect.errors import AlignmentError
+from recollect.errors import AlignmentError, RecollectError
 from recollect.policy.policy import PolicyConfig
+from recollect.ranks import Group
 from recollect.shards import shards
 from recollect.tasks import make_task
 from tests.helpers import ScriptedEnv, TensorWorld, as_rows, make_actor, make_policy
@@ -97,41 +99,57 @@ def test_rounding_stops_no_shape_of_sequences(world, shape, algo, replays):
     assert len(replays) >= 3
 
 
-def test_the_replay_changes_nothing(monkeypatch):
+@pytest.mark.parametrize("is_gpu", [False, True])
+def test_the_replay_changes_nothing(is_gpu):
     """S000-19: with a replay in every update the weights are bit for bit those without, on both paths."""
 
     def weights(tolerance: float) -> dict[str, torch.Tensor]:
         return train("mingru", horizon=20, updates=3, tolerance=tolerance).policy.state_dict()
 
-    monkeypatch.setattr(reproduction, "ACCEPTED_FOR", 1)
-    for is_gpu in (False, True):
-        monkeypatch.setattr(devices, "waits", lambda where, is_gpu=is_gpu: is_gpu)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reproduction, "ACCEPTED_FOR", 1)
+        patch.setattr(devices, "waits", lambda where: is_gpu)
         plain = weights(1e9)
         for name, value in weights(SUSPICIOUS).items():
             assert torch.equal(value, plain[name]), name
 
 
-def test_learners_agree(replays):
-    """S002-15: ranks that replay rows of their own go on together, and stop together."""
+def update_by_two(wrong_rank: int | None) -> list[Any]:
+    """What two learners make of one rollout, the record of one of whom may be wrong: weights or an error."""
     env = TensorWorld(4)
     policy = make_policy(env, "gru")
     rollout = make_actor(env, policy, rollout=23, chunk=7).collect()
     config = PPOConfig(rollout=23, chunk=7, minibatches=2, epochs=1, tolerance=SUSPICIOUS)
 
-    def update(group, wrong: bool):
+    def update(group: Group) -> Any:
         learner = PPO(copy.deepcopy(policy), config)
         learner.ranks = group
         part = copy.deepcopy(shards(rollout, group.rows)[group.rank])
-        if wrong and group.rank == 1:
+        if group.rank == wrong_rank:
             part.record["log_prob"] += 0.1
-        learner.update(part)
+        try:
+            learner.update(part)
+        except RecollectError as error:
+            group.close()
+            return error
         return learner.policy.state_dict()
 
     with groups(2, 2) as run:
-        one, other = run(lambda group: update(group, wrong=False))
-        assert all(torch.equal(one[name], other[name]) for name in one)
-    with groups(2, 2) as run, pytest.raises(AlignmentError):
-        run(lambda group: update(group, wrong=True))
+        return run(update)
+
+
+def test_learners_go_on_together(replays):
+    """S002-15: each replays rows of its own, and rounding stops none."""
+    one, other = update_by_two(None)
+    assert replays
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_learners_stop_together():
+    """S002-15: what one of them finds wrong stops all, with an error that says so."""
+    errors = update_by_two(1)
+    assert all(isinstance(error, AlignmentError) for error in errors)
+    assert "Another learner" in str(errors[0])
 
 
 def test_a_finding_names_the_row_the_step_and_the_tensor():
@@ -201,6 +219,38 @@ def test_what_rounding_explains_grows_with_the_precision():
 
     assert rounding("bf16") > 1e3 * rounding("fp32")
     assert rounding("tf32") == rounding("fp32")
+
+
+@pytest.mark.parametrize("side", ["recorded", "recomputed"])
+def test_one_side_is_not_excused_by_the_rounding_of_a_coarse_precision(side):
+    """S000-8: what ten roundings of bf16 would explain is a bug where the other side is exact."""
+    env = TensorWorld(3)
+    policy = make_policy(env, "gru")
+    rollout = make_actor(env, policy, rollout=23, chunk=23).collect()
+    policy.config = replace(policy.config, precision="bf16")
+    exact = evidence.replay(evidence.in_float64(policy), rollout, torch.arange(3))
+    sides = {"recorded": exact, "recomputed": exact}
+    sides[side] = {name: value + 1e-3 for name, value in exact.items()}
+    flat = {kind: {name: x.flatten() for name, x in found.items()} for kind, found in sides.items()}
+    seen = [evidence.Compared(evidence.places(rollout).flatten(), **flat)]
+    findings = evidence.examine(policy, rollout, seen, scale=1.0, tolerance=1e-4)
+    assert max(found.rounding for found in findings) > 1e-4, "ten roundings would explain it"
+    wrong = "record" if side == "recorded" else "learner"
+    assert f"the {wrong} is wrong" in (evidence.verdict(findings) or "")
+
+
+def test_the_replay_starts_at_every_stored_state():
+    """S000-11: a wrong state that a chunk starts from moves the replay from there on, and not before."""
+    env = TensorWorld(3, lengths=(100,))
+    policy = make_policy(env, "gru")
+    rollout = make_actor(env, policy, rollout=23, chunk=7).collect()
+    exact, rows = evidence.in_float64(policy), torch.arange(3)
+    before = evidence.replay(exact, rollout, rows)["value"]
+    rollout.states[2] += 0.5  # pyright: ignore[reportIndexIssue, reportOperatorIssue]
+    gap = (evidence.replay(exact, rollout, rows)["value"] - before).abs().amax(1)
+    assert gap[:14].max() == 0
+    moved = gap[14]
+    assert moved > 1e-3
 
 
 def test_the_replay_is_the_policy_in_float64():

@@ -9,6 +9,7 @@ from recollect.policy.normalise import PopArt
 from tests.mutants import proofs
 from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
 from tests.mutants.data_bugs import LAYOUT, LOSSES
+from tests.mutants.evidence_bugs import EVIDENCE
 from tests.mutants.impala_bugs import VTRACE
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
@@ -61,4 +62,5 @@ MUTANTS = [
     *VTRACE,
     *CLIPS,
     *EPOCHS,
+    *EVIDENCE,
 ]

@@ -98,7 +98,7 @@ CLIPS = [
     Mutant(
         "the update goes on after the KL",
         KL,
-        ((Learner, "_update", "if not finished:", "if False:"),),
+        ((Learner, "_epochs", "if not finished:", "if False:"),),
         by=LEARNED,
     ),
     Mutant(
@@ -152,21 +152,21 @@ def advantages(name: str, *edit: str, by: str = RECOMPUTED, owner: type = Learne
 EPOCHS = [
     states(
         "states are refreshed before the first epoch, too",
-        "_update",
+        "_epochs",
         WHEN,
         "if",
         by="assert_equal(chunks.state, recorded.state)",
     ),
     advantages(
         "advantages are recomputed before the first epoch, too",
-        "_update",
+        "_epochs",
         WHEN,
         "if",
         by="close(uncut(opening.data[name], rollout)[rollout.valid].double(), wanted[rollout.valid])",
     ),
-    states("states are refreshed before the second epoch only", "_update", WHEN, ONCE),
-    states("states are refreshed before the last epoch only", "_update", WHEN, LAST),
-    states("states are refreshed and not used", "_update", f"rollout, {AGAIN}", f"_, {AGAIN}"),
+    states("states are refreshed before the second epoch only", "_epochs", WHEN, ONCE),
+    states("states are refreshed before the last epoch only", "_epochs", WHEN, LAST),
+    states("states are refreshed and not used", "_epochs", f"rollout, {AGAIN}", f"_, {AGAIN}"),
     states("states are refreshed from other rows", "_refresh", FRESH, ROLLED),
     states(
         "refreshed states bring new log-probs of acting",
@@ -188,7 +188,7 @@ EPOCHS = [
         ((refresh, "refresh", "at[step] for", "at[max(0, step - 7)] for"),),
         by=REFRESHED,
     ),
-    advantages("advantages are recomputed before the second epoch only", "_update", WHEN, ONCE),
+    advantages("advantages are recomputed before the second epoch only", "_epochs", WHEN, ONCE),
     advantages(
         "recomputed advantages replace the log-probs of acting",
         "_refresh",
@@ -251,7 +251,7 @@ EPOCHS = [
     Mutant(
         "the first update checks its first minibatch alone",
         test_ppo_update.test_the_first_update_checks_the_whole_rollout,
-        ((Learner, "_update", "if lag == 0 and not self.is_checked:", "if False:"),),
+        ((Learner, "_update", "if recorded is not None and not self.reproduction.is_checked:", "if False:"),),
         by="with pytest.raises(AlignmentError):",
     ),
     Mutant(

@@ -89,9 +89,9 @@ class LearnerConfig:
     """Compute the activations a second time for the gradient in place of keeping them: slower, but in
     less memory."""
     tolerance: float | None = None
-    """If recomputed log-probs or values deviate by more from the recorded ones, the rows that deviate most are
-    replayed in float64, and the run stops unless rounding explains it. None: 1e-4 in float32, 5e-3 in TF32,
-    0.05 in bf16; five times as much with attention, which rounds more."""
+    """If recomputed log-probs or values deviate by more from the recorded ones, the rows that deviate most
+    are replayed in float64, and the run stops unless rounding explains it. None: 1e-4 in float32, 5e-3 in
+    TF32, 0.05 in bf16; five times as much with attention, which rounds more."""
     gauge_every: int = 20
     """Updates between two measurements of the staleness of stored states; 0: never."""
 

@@ -1,0 +1,75 @@
+"""Bugs of the check that decides whether a deviation is rounding."""
+
+from __future__ import annotations
+
+import functools
+
+from recollect import evidence
+from recollect.algos.reproduction import Reproduction
+from recollect.algos.unread import UnreadSteps
+from tests import test_evidence
+from tests.mutants.mutant import Mutant
+
+NOTHING_CHANGES = functools.partial(test_evidence.test_the_replay_changes_nothing, True)
+SAME_WEIGHTS = "assert torch.equal(value, plain[name]), name"
+ONE_SIDE = test_evidence.test_one_side_is_not_excused_by_the_rounding_of_a_coarse_precision
+NAMED = test_evidence.test_a_finding_names_the_row_the_step_and_the_tensor
+ONCE = test_evidence.test_a_deviation_that_is_rounding_is_told_once_and_accepted_for_a_while
+AGREE = test_evidence.test_learners_stop_together
+
+EVIDENCE = [
+    Mutant(
+        "no replay accuses anybody",
+        NAMED,
+        ((Reproduction, "settle", "wrong = evidence.verdict(findings)", "wrong = None"),),
+        by="with pytest.raises(AlignmentError",
+    ),
+    Mutant(
+        "rounding excuses a record that the learner contradicts",
+        functools.partial(ONE_SIDE, "recorded"),
+        ((evidence, "examine", "for other in (learning, acting):", "for other in (acting, acting):"),),
+        by="the {wrong} is wrong",
+    ),
+    Mutant(
+        "rounding excuses a learner that the record contradicts",
+        functools.partial(ONE_SIDE, "recomputed"),
+        ((evidence, "examine", "for other in (learning, acting):", "for other in (learning, learning):"),),
+        by="the {wrong} is wrong",
+    ),
+    Mutant(
+        "the replay does not return to the stored states",
+        test_evidence.test_the_replay_starts_at_every_stored_state,
+        ((evidence, "replay", "if t in rollout.state_steps:", "if t == 0:"),),
+        by="assert moved > 1e-3",
+    ),
+    Mutant(
+        "an update with a deviation that rounding explains is not made",
+        NOTHING_CHANGES,
+        ((UnreadSteps, "read", "return None", "pass"),),
+        by=SAME_WEIGHTS,
+    ),
+    Mutant(
+        "an update is made again with other minibatches",
+        NOTHING_CHANGES,
+        ((UnreadSteps, "read", "self._learner.generator.set_state(self._drawn)", "pass"),),
+        by=SAME_WEIGHTS,
+    ),
+    Mutant(
+        "a deviation is accepted for ever",
+        ONCE,
+        ((Reproduction, "settle", "(learner.updates + ACCEPTED_FOR, 2 * found)", "(10**9, 2 * found)"),),
+        by="assert checks.limit == checks.tolerance",
+    ),
+    Mutant(
+        "the advice is given every time",
+        ONCE,
+        ((Reproduction, "settle", "self._is_advised = True", "pass"),),
+        by="assert checks.notes == [note]",
+    ),
+    Mutant(
+        "each learner decides for itself",
+        AGREE,
+        ((Reproduction, "_agreed", "if not self._learner.ranks.max(is_wrong):", "if not is_wrong:"),),
+        by="assert all(isinstance(error, AlignmentError) for error in errors)",
+    ),
+]
