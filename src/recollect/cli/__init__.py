@@ -2,7 +2,7 @@
 
 A command's module has ``HELP`` (one line), ``configure(parser)`` and ``run(args, flags)``; with
 ``TAKES_CONFIG`` the flags that the parser does not know are settings of the run, and ``run`` gets them;
-with ``SETTINGS_IN_HELP`` its help explains them all.
+with ``SETTINGS_IN_HELP`` its help explains them all, but for those in ``REFUSED``.
 Modules here import nothing heavy before ``run``: ``--help`` should not wait for torch.
 """
 
@@ -86,8 +86,11 @@ def _call(command: Any, parser: argparse.ArgumentParser, rest: list[str]) -> int
     if getattr(command, "TAKES_CONFIG", False):
         from recollect.cli.flags import split_argv
 
-        if getattr(command, "SETTINGS_IN_HELP", False) and (asked := _asks_for_help(rest)) is not None:
-            return _print_settings(parser, asked)
+        if getattr(command, "SETTINGS_IN_HELP", False):
+            from recollect.cli.fields_help import wants_help
+
+            if (asked := wants_help(rest)) is not None:
+                return _print_settings(command, parser, *asked)
         rest, flags = split_argv(rest, parser._option_string_actions)
     try:
         args = parser.parse_args(rest)
@@ -97,20 +100,23 @@ def _call(command: Any, parser: argparse.ArgumentParser, rest: list[str]) -> int
     return command.run(args, flags)
 
 
-def _asks_for_help(rest: list[str]) -> list[str] | None:
-    from recollect.cli.fields_help import wants_help
-
-    return wants_help(rest)
-
-
-def _print_settings(parser: argparse.ArgumentParser, asked: list[str]) -> int:
+def _print_settings(
+    command: Any, parser: argparse.ArgumentParser, topics: list[str], chosen: list[str]
+) -> int:
     """The help of a command whose flags are all the settings of a run."""
     from rich.console import Console
 
     from recollect.cli.fields_help import own_options, render_help
 
-    opening = None if parser.description is None else f"{parser.description}\n\n{parser.epilog}"
-    render_help(Console(), asked, own_options(parser), command=parser.prog, opening=opening)
+    render_help(
+        Console(),
+        topics,
+        own_options(parser),
+        command=parser.prog,
+        opening=None if parser.description is None else f"{parser.description}\n\n{parser.epilog}",
+        chosen=chosen,
+        refused=getattr(command, "REFUSED", ()),
+    )
     return 0
 
 

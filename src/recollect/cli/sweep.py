@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 HELP = "train every combination of some settings, with several seeds"
 TAKES_CONFIG = SETTINGS_IN_HELP = True
+REFUSED = ("run",)
+"""Every run of a sweep has a folder of its own, under --out."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect sweep delayed-cue,t-maze --core lstm,none      several envs\n"
         "  recollect sweep t-maze --task.length 10,50 --dry-run     check and show\n"
         "  recollect sweep --resume runs/sweep-t-maze-1f2e3d        go on\n"
-        "  recollect sweep my:Env --resume runs/mine                own code is named again\n"
+        "  recollect sweep my:Env --resume runs/mine                own code, named again\n"
     )
     parser.add_argument("env", nargs="?", help="as in recollect train; several with commas between them")
     parser.add_argument("--seeds", type=int, help="seeds of every variant, from --seed on (default: 1)")
