@@ -30,8 +30,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect doctor --env CartPole-v1  which runtime suits it, in half a minute\n"
         "  recollect doctor --quick            measure nothing\n"
         "  recollect doctor --json             for a bug report, or for programs\n"
-        "exit code: 0 if training works here, 1 if something that it needs is missing or broken,\n"
-        "2 for a wrong call"
+        "exit code: 0 if training works here, 1 if something that it needs is missing\n"
+        "or broken, 2 for a wrong call"
     )
     parser.add_argument("--json", action="store_true", help="everything as one JSON object")
     measured = parser.add_mutually_exclusive_group()
