@@ -9,12 +9,15 @@ Modules here import nothing heavy before ``run``: ``--help`` should not wait for
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, TextIO
+
+from recollect import interrupts, output
 
 COMMANDS = (
     "train",
@@ -97,7 +100,12 @@ def _call(command: Any, parser: argparse.ArgumentParser, rest: list[str]) -> int
     except SystemExit as stop:  # argparse has said why
         return int(stop.code or 0)
     args.command = [*parser.prog.split(), *words]
-    return command.run(args, flags)
+    with contextlib.suppress(Exception):  # if torch is broken, the command says so
+        import_module("torch")
+    interrupts.raise_again()
+    is_for_programs = getattr(args, "json", False) or getattr(args, "display", None) == "json"
+    with output.for_programs() if is_for_programs else contextlib.nullcontext():
+        return command.run(args, flags)
 
 
 def _print_settings(

@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from recollect import output
+
 if TYPE_CHECKING:
     from recollect.doctor import Diagnosis
     from recollect.doctor.records import Cpu, Memory, Speed
@@ -47,7 +49,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
 
     if args.json:
         found = examine(quick=args.quick, env=args.env)
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(found.to_json(), indent=2), file=output.results())
         return 1 if found.faults else 0
     console = Console(highlight=False)
     time = "" if args.quick else "; about 6 seconds" if args.env is None else "; about half a minute"

@@ -8,6 +8,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from recollect import output
 from recollect.cli.train import add_display
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ def _show_commands(sweep: Sweep, jobs: int | None) -> None:
         except RecollectError as error:
             print(f"would fail: {member.name}: {error}", file=sys.stderr)
             continue
-        print(shlex.join(["recollect", *words[2:]] if words[:2] == ["-m", "recollect"] else words))
+        command = shlex.join(["recollect", *words[2:]] if words[:2] == ["-m", "recollect"] else words)
+        print(command, file=output.results())
     print(f"{_opening(sweep, jobs)}; nothing was started", file=sys.stderr)
 
 
@@ -124,7 +126,7 @@ def _show_results(sweep: Sweep, display: str) -> None:
     results = sweep.results()
     if display == "json":
         for result in results:
-            print(json.dumps(result.to_json()))
+            print(json.dumps(result.to_json()), file=output.results())
         return
     if display == "quiet":
         return
