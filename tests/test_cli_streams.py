@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from recollect import interrupts
 from recollect.cli import main
 
 TINY = "--num-envs 4 --rollout 16 --chunk 8 --core.hidden 8 --encoder.hidden 8 --threads 1".split()
@@ -146,6 +147,25 @@ def test_ctrl_c_during_imports_shows_no_traceback(module, tmp_path):
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) <= 1
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "words", "is_command"),
+    [
+        ("/usr/bin/recollect", "python /usr/bin/recollect train", True),
+        ("-m", "python -m recollect train", True),
+        ("-m", "python -X importtime -mrecollect train", True),
+        ("-m", "python -mtheirs recollect", False),
+        ("-m", "python -m theirs -m recollects", False),
+        ("train.py", "python train.py -m recollect", False),
+        ("-c", "python -c pass", False),
+        ("", "python", False),
+    ],
+)
+def test_the_command_line_is_told_from_other_programs(program, words, is_command, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [program])
+    monkeypatch.setattr(sys, "orig_argv", words.split())
+    assert interrupts._is_command() is is_command
 
 
 def test_a_program_that_imports_recollect_keeps_its_ctrl_c():

@@ -6,6 +6,7 @@ catch it. Nothing has been started by then, so that the process can end at once.
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -35,5 +36,5 @@ def _is_command() -> bool:
     program = (getattr(sys, "argv", None) or [""])[0]
     if program == "-m":  # so while Python looks for the module that it is to run
         words = sys.orig_argv
-        return words[words.index("-m") + 1 :][:1] == ["recollect"]
+        return "-mrecollect" in words or ("-m", "recollect") in itertools.pairwise(words)
     return os.path.basename(program) == "recollect"

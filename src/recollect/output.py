@@ -34,7 +34,9 @@ def for_programs() -> Iterator[None]:
     before.flush()
     kept = os.dup(1)
     os.dup2(2, 1)
-    stream = os.fdopen(os.dup(kept), "w", encoding=before.encoding) if _is_descriptor_1(before) else before
+    stream = before
+    if _is_descriptor_1(before):
+        stream = os.fdopen(os.dup(kept), "w", encoding=before.encoding, errors=before.errors)
     _results, sys.stdout = stream, sys.stderr
     try:
         yield
