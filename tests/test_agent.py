@@ -305,7 +305,7 @@ def test_an_agent_is_not_pickled_and_says_what_to_do(agent, keep):
 
 
 def test_a_deep_copy_is_what_save_and_load_make(tmp_path):
-    """S003-12: it trains on as they would, and the agent that it is of does not notice."""
+    """It trains on as they would, and the agent that it is of does not notice."""
     original = small_agent(run=str(tmp_path / "run"), normalise_observations=True)
     twin = copy.deepcopy(original)
     loaded = rc.load(original.save(tmp_path / "saved"))

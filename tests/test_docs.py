@@ -134,7 +134,7 @@ def test_every_setting_and_its_flag_are_listed(site):
 
 
 def test_every_default_on_the_page_is_the_real_one(site):
-    """S000-26: of every algorithm and core; a field that IMPALA shares with PPO stands under PPO."""
+    """Of every algorithm and core; a field that IMPALA shares with PPO stands under PPO."""
     from recollect.algos.catalog import ALGOS
     from recollect.cores import CORES
 

@@ -192,7 +192,7 @@ def default_in(text: str, flag: str, part: str) -> str | None:
 
 @pytest.mark.parametrize(("kind", "name"), PARTS)
 def test_the_default_that_help_shows_is_the_one_that_applies(kind, name):
-    """S000-26: given as a flag, what help says about a part's field changes nothing. On every page."""
+    """Given as a flag, what help says about a part's field changes nothing. On every page."""
     real = known[name]() if kind == "core" else CLASSES[name]()
     pages = {
         "--help": shown(width=200),
@@ -215,7 +215,7 @@ def test_the_default_that_help_shows_is_the_one_that_applies(kind, name):
 
 
 def test_the_defaults_of_other_parts_are_said_as_they_are():
-    """S000-26: of the run, encoder, head and tasks, too."""
+    """Of the run, encoder, head and tasks, too."""
     text = shown("all", width=200) + "".join(f"\n\n{shown(name, width=200)}" for name in field_docs.tasks())
     for section in ("", "policy", "encoder", "head"):
         made = CLASSES[section]()

@@ -100,7 +100,7 @@ def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_flag_in_a_help_text_is_taken(command, capsys, monkeypatch):
-    """S000-26: on all of its pages, in examples and in texts."""
+    """On all of its pages, in examples and in texts."""
     monkeypatch.setenv("COLUMNS", "200")
     first = printed(capsys, command, "--help")
     pages = [(ENV, first)]
