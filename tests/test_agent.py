@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
+import cloudpickle
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -12,7 +16,7 @@ import recollect as rc
 from recollect import tree
 from recollect.actor import Actor
 from recollect.cores import LSTMConfig
-from recollect.errors import ConfigError, SpaceError, StateError
+from recollect.errors import ConfigError, PickleError, SpaceError, StateError
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.tasks import make_task
 from tests.agents import ACTIONS, OBSERVATIONS, SMALL, AnySpace, small_agent
@@ -287,3 +291,50 @@ def test_evaluation_in_another_world():
     assert (agent.evaluate(4).lengths == 5).all()
     assert (agent.evaluate(4, env_kwargs={"cues": 2, "horizon": 7}).lengths == 9).all()
     assert (agent.evaluate(4, env="recollect/DelayedCue-v0").lengths == 12).all()
+
+
+# Copies --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [pickle.dumps, cloudpickle.dumps, copy.copy])
+def test_an_agent_is_not_pickled_and_says_what_to_do(agent, keep):
+    """A pickle would execute code when it is read; nor do two agents share a trainer."""
+    with pytest.raises(PickleError, match=r"agent\.save\(path\).*recollect\.load\(.*deepcopy") as raised:
+        keep(agent)
+    assert isinstance(raised.value, TypeError), "which libraries that try to pickle expect"
+
+
+def test_a_deep_copy_is_what_save_and_load_make(tmp_path):
+    """It trains on as they would, and the agent that it is of does not notice."""
+    original = small_agent(run=str(tmp_path / "run"), normalise_observations=True)
+    twin = copy.deepcopy(original)
+    loaded = rc.load(original.save(tmp_path / "saved"))
+    before = {name: tensor.clone() for name, tensor in original.policy.state_dict().items()}
+    assert (twin.steps, twin.run, twin.config.run) == (original.steps, None, None)
+    for other in (twin, loaded):
+        other.train(32, progress=False)
+        other.close()
+    for name, tensor in twin.policy.state_dict().items():
+        assert torch.equal(tensor, loaded.policy.state_dict()[name]), name
+        assert torch.equal(original.policy.state_dict()[name], before[name]), name
+    assert twin.steps == original.steps + 32
+    assert len(twin.history.rows) > len(original.history.rows)
+    original.close()
+
+
+def test_a_deep_copy_of_an_agent_with_actors_elsewhere():
+    """Processes and env objects are not copied."""
+    with small_agent(runtime="processes") as original:
+        twin = copy.deepcopy(original)
+        assert twin._trainer is None
+    assert twin.evaluate(2).returns.shape == (2,)
+    twin = copy.deepcopy(small_agent(make_task("delayed-cue", 2)))
+    with pytest.raises(ConfigError, match="env="):
+        twin.train(16, progress=False)
+
+
+def test_a_policy_is_pickled_as_any_module(agent):
+    again = pickle.loads(pickle.dumps(agent.policy))
+    obs, first = torch.zeros(2, 3), torch.ones(2, dtype=torch.bool)
+    acted = [p.act(obs, p.initial_state(2), first, deterministic=True)[0] for p in (agent.policy, again)]
+    assert torch.equal(acted[0].log_prob, acted[1].log_prob)

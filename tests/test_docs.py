@@ -6,6 +6,9 @@ share one namespace and one folder, in their order. Shell blocks run line by lin
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import html
 import re
 import shlex
 import subprocess
@@ -128,6 +131,30 @@ def test_every_setting_and_its_flag_are_listed(site):
     assert "flag --learning-rate" in text
     assert "elsewhere lr" in text
     assert [theirs for theirs in field_docs.aliases() if theirs not in text] == []
+
+
+def test_every_default_on_the_page_is_the_real_one(site):
+    """Of every algorithm and core; a field that IMPALA shares with PPO stands under PPO."""
+    from recollect.algos.catalog import ALGOS
+    from recollect.cores import CORES
+
+    page = (site / "config.html").read_text()
+    said = {
+        found[1]: html.unescape(re.sub("<[^>]+>", "", found[2]))
+        for found in re.finditer(r'id="setting-([\w-]+)"(.*?)</dd>', page, re.DOTALL)
+    }
+    parts = [(f"{name}-", CORES[name]()) for name in CORES] + [("impala-", ALGOS["impala"]())]
+    parts += [("", ALGOS["ppo"]()), ("", rc.TrainConfig())]
+    compared = 0
+    for prefix, config in parts:
+        for field in dataclasses.fields(config):
+            name = field.name.replace("_", "-")
+            text = said.get(prefix + name, said.get(name, "") if prefix == "impala-" else "")
+            shown = re.search(r"default (.+?); flag", text)
+            if shown is not None:
+                compared += 1
+                assert ast.literal_eval(shown[1]) == getattr(config, field.name), f"{prefix}{name}"
+    assert compared > 140
 
 
 def test_every_metric_is_listed(site):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +21,7 @@ from recollect.doctor import Diagnosis, Places, examine, gather
 from recollect.doctor.choice import actors_for, choose, choose_by, measure_speed
 from recollect.doctor.limits import read_limits
 from recollect.doctor.records import Extra, Folder, Gpu, Speed
-from recollect.doctor.traps import find_traps
+from recollect.doctor.traps import find_faults, find_traps
 
 GIB = 2**30
 
@@ -46,6 +49,10 @@ def found(places) -> Diagnosis:
 
 def traps(found: Diagnosis, environ: dict[str, str] | None = None, **changes: Any) -> str:
     return "\n".join(find_traps(replace(found, **changes), environ or {}))
+
+
+def faults(found: Diagnosis, **changes: Any) -> str:
+    return "\n".join(find_faults(replace(found, **changes)))
 
 
 def test_limits_of_a_container_are_read(places):
@@ -87,7 +94,7 @@ def test_nothing_there_is_no_crash(tmp_path, monkeypatch):
     assert found.software.commit is None
     assert (found.memory.total, found.cpu.name, found.driver, found.gpus) == (None, None, None, [])
     assert found.speed is None
-    said = "\n".join(found.traps)
+    said = "\n".join(found.faults)
     assert "torch cannot be imported: pip install 'torch>=2.11'" in said
     assert "cannot be written to" in said
     assert "a tiny training failed with ImportError: no torch here" in said
@@ -143,14 +150,17 @@ def test_traps_of_the_machine(found):
     assert "ulimit -n 1024" in traps(fine, files=256)
     assert traps(fine, files=None) == ""
     assert "checkpoints may fail" in traps(fine, folders=[Folder("runs", 2**20, True)])
-    assert "runs cannot be written to" in traps(fine, folders=[Folder("runs", 9 * GIB, False)])
+    assert faults(fine) == ""
+    unwritable = [Folder("runs", 9 * GIB, False)]
+    assert "runs cannot be written to" in faults(fine, folders=unwritable)
+    assert traps(fine, folders=unwritable) == "", "said once"
     assert "sees no GPU: torch is a CPU build" in traps(
         fine, driver="550.1", software=replace(fine.software, cuda=None)
     )
     gpus, software = [Gpu("H", GIB, None, "9.0", True)], replace(fine.software, triton="3.6.0")
     assert traps(fine, driver="550.1", gpus=gpus, software=software) == ""
     assert "pip install triton" in traps(fine, gpus=gpus, software=replace(software, triton=None))
-    assert "torch is 2.3.1+cpu, and 2.11 is needed" in traps(
+    assert "torch is 2.3.1+cpu, and 2.11 is needed" in faults(
         fine, software=replace(fine.software, torch="2.3.1+cpu")
     )
     wrong = replace(cpu, bf16="results are off by 75%")
@@ -293,6 +303,34 @@ def test_the_command_line(capsys):
     assert data["speed"] is None
     assert {"software", "cpu", "memory", "gpus", "extras", "terminal", "choice", "traps"} <= data.keys()
     assert main(["doctor", "--fast"]) == 2
+
+
+def test_a_machine_that_cannot_train_is_told_by_the_exit_code(found, tmp_path, capsys, monkeypatch):
+    """1 if something that training needs is missing or broken; a trap alone is none of that."""
+    for changes, code in (
+        ({"traps": ["slow"]}, 0),
+        ({"faults": ["torch cannot be imported"]}, 1),
+        ({"faults": ["a tiny training failed"], "traps": ["slow"]}, 1),
+    ):
+        monkeypatch.setattr("recollect.doctor.examine", lambda c=changes, **_: replace(found, **c))
+        assert main(["doctor"]) == code
+        said = capsys.readouterr().out
+        assert all(words in said for words in changes.get("faults", []))
+        assert main(["doctor", "--json"]) == code
+        assert json.loads(capsys.readouterr().out)["faults"] == changes.get("faults", [])
+    (tmp_path / "torch.py").write_text("raise ImportError('libtorch.so is missing')")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-m", "recollect", "doctor", "--quick"],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "torch cannot be imported" in done.stdout
+    assert "Traceback" not in done.stderr
 
 
 def test_the_extras_are_those_of_the_package():

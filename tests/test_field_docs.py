@@ -7,6 +7,7 @@ import ast
 import dataclasses
 import inspect
 import io
+import re
 import subprocess
 import sys
 
@@ -17,9 +18,10 @@ from recollect import field_docs
 from recollect.algos.impala import ImpalaConfig
 from recollect.algos.ppo import PPOConfig
 from recollect.cli import fields_help
-from recollect.cli.flags import parse_config
+from recollect.cli.flags import parse_config, parse_settings
 from recollect.config import ALIASES, TrainConfig
 from recollect.cores import CORES, PRESETS
+from recollect.cores.make import known
 from recollect.errors import ConfigError
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import HeadConfig
@@ -89,9 +91,9 @@ def test_types_are_written_out():
 # Help ----------------------------------------------------------------------------------------------------
 
 
-def shown(*topics, width=80, options=()):
+def shown(*topics, width=80, options=(), chosen=()):
     out = io.StringIO()
-    fields_help.render_help(Console(file=out, width=width), topics, options)
+    fields_help.render_help(Console(file=out, width=width), topics, options, chosen=chosen)
     return out.getvalue()
 
 
@@ -175,11 +177,80 @@ def test_help_about_an_algorithm():
     assert epochs.default == "1"
 
 
+PARTS = [("core", name) for name in field_docs.cores()] + [("algo", name) for name in field_docs.ALGOS]
+
+
+def default_in(text: str, flag: str, part: str) -> str | None:
+    """What a help text says: the bracket that ends the flag's row, or in it what is said of the part."""
+    rows = [" ".join(row.split()) for row in re.split(r"\n\n|\n  (?=\S)", text.replace("[no-]", ""))]
+    brackets = [re.search(r"\[([^]]*)\]$", row) for row in rows if row.startswith(f"--{flag} ")]
+    if not brackets or brackets[0] is None:
+        return None
+    said = [words.rpartition(": ") for words in brackets[0][1].split("; ")]
+    return next((value for names, _, value in said if names == "" or part in names.split(", ")), None)
+
+
+@pytest.mark.parametrize(("kind", "name"), PARTS)
+def test_the_default_that_help_shows_is_the_one_that_applies(kind, name):
+    """Given as a flag, what help says about a part's field changes nothing. On every page."""
+    real = known[name]() if kind == "core" else CLASSES[name]()
+    pages = {
+        "--help": shown(width=200),
+        "--help all": shown("all", width=200),
+        f"--help {name}": shown(name, width=200),
+        f"--{kind} {name} --help": shown(width=200, chosen=[name]),
+        f"--{kind} {name} --help all": shown("all", width=200, chosen=[name]),
+    }
+    for field in dataclasses.fields(real):
+        flag = ("core." if kind == "core" else "") + field.name.replace("_", "-")
+        found = {page: default_in(text, flag, name) for page, text in pages.items()}
+        assert found["--help all"] is not None, flag
+        assert found[f"--help {name}"] is not None, flag
+        for page, said in found.items():
+            if said is not None:
+                given = parse_settings([f"--{kind}", name, f"--{flag}={said}"])
+                value = given["core"] if kind == "core" else given[field.name]
+                value = getattr(value, field.name) if kind == "core" else value
+                assert value == getattr(real, field.name), f"{page}: {flag} [{said}]"
+
+
+def test_the_defaults_of_other_parts_are_said_as_they_are():
+    """Of the run, encoder, head and tasks, too."""
+    text = shown("all", width=200) + "".join(f"\n\n{shown(name, width=200)}" for name in field_docs.tasks())
+    for section in ("", "policy", "encoder", "head"):
+        made = CLASSES[section]()
+        for field in dataclasses.fields(made):
+            path = f"{section}." * (section in ("encoder", "head")) + field.name
+            said = default_in(text, path.replace("_", "-"), "")
+            if said is None:
+                assert getattr(made, field.name) in (None, (), {}) or field.name in ("policy", "algo", "head")
+            elif path not in ("core", "encoder", "algo"):  # names of parts; the others change nothing
+                given = parse_settings([f"--{path.replace('_', '-')}={said}"])
+                value = given[section or field.name] if "." in path else given[field.name]
+                value = getattr(value, field.name) if "." in path else value
+                assert value == getattr(made, field.name), path
+    for part in ("core", "algo"):
+        said = default_in(text, part, "")
+        assert TrainConfig().override(**{part: said}) == TrainConfig(), f"{part} [{said}]"
+    assert default_in(text, "encoder", "") == "auto"  # which None means (policy.encoders.make_encoder)
+    for name, task in TASKS.items():
+        parameters = inspect.signature(task).parameters
+        for option in task_options(task):
+            said = default_in(shown(name, width=200), f"task.{option.replace('_', '-')}", "")
+            if said is not None:
+                given = parse_settings([f"--task.{option}={said}"], env=name)["env_kwargs"]
+                assert given[option] == parameters[option].default, f"{name}: {option}"
+
+
 def test_asking_for_help():
     assert fields_help.wants_help(["delayed-cue", "--steps", "5"]) is None
-    assert fields_help.wants_help(["delayed-cue", "--help"]) == []
-    assert fields_help.wants_help(["-h", "core", "t-maze"]) == ["core", "t-maze"]
-    assert fields_help.wants_help(["--help-all"]) == ["all"]
+    assert fields_help.wants_help(["delayed-cue", "--help"]) == ([], [])
+    assert fields_help.wants_help(["-h", "core", "t-maze"]) == (["core", "t-maze"], [])
+    assert fields_help.wants_help(["--help-all"]) == (["all"], [])
+    chosen = ["--core", "lstm,gru", "--algo=impala", "--help", "memory"]
+    assert fields_help.wants_help(chosen) == (["memory"], ["lstm", "gru", "impala"])
+    with pytest.raises(ConfigError, match=r"--core lsmt: .* \(did you mean 'lstm'\?\)"):
+        fields_help.wants_help(["--core", "lsmt", "--help"])
 
 
 def test_the_commands_own_options():

@@ -171,6 +171,16 @@ def test_changed_settings_are_marked_with_their_default_and_their_sentence():
     assert "run" not in rows  # the folder's place
 
 
+def test_a_setting_is_explained_in_the_words_of_its_own_algorithm():
+    """Both have ``clip``; it is optional in IMPALA only."""
+    lines = {}
+    for name in ("ppo", "impala"):
+        rows = config_rows({"algo": {"name": name, "clip": 0.3}}, {})
+        (lines[name],) = (row["line"] for row in rows if row["name"] == "clip")
+    assert lines["ppo"] != lines["impala"]
+    assert lines["impala"].startswith("If set, PPO's clip")
+
+
 def test_differences_leave_out_the_seed_and_name_the_rest():
     a = flatten(make_config(seed=1, core="gru"))
     b = flatten(make_config(seed=2, learning_rate=0.5))

@@ -67,7 +67,7 @@ class ConfigFields(Generated):
 def _setting(path: str, field: Any, anchor: str | None = None) -> str:
     """One field: name, type, default, flag, other libraries' names, text."""
     from recollect import field_docs
-    from recollect.cli.fields_help import Entry
+    from recollect.cli.entries import Entry
 
     entry = Entry(path, field)
     others = [name for name, ours in field_docs.aliases().items() if ours == path]

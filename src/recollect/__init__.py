@@ -6,7 +6,11 @@ The names below are imported when they are first used: ``recollect --help`` shou
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from recollect.registry import register_tasks
+from recollect import interrupts
+
+interrupts.end_at_once()
+
+from recollect.registry import register_tasks  # noqa: E402 (imports Gymnasium, which takes its time)
 
 if TYPE_CHECKING:
     from recollect.agent import Agent

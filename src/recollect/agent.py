@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +20,15 @@ from recollect.display import make_display
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym import make_env
 from recollect.envs.opening import EnvSpec, is_made, open_env, resolved
-from recollect.errors import ConfigError, Interrupted, StateError
+from recollect.errors import ConfigError, Interrupted, PickleError, StateError
 from recollect.evaluate import Evaluation, evaluate
 from recollect.metrics import Advisor, History
 from recollect.policy import compiled, precision
 from recollect.policy.policy import Policy, PolicyConfig
-from recollect.rollout import rollout_bytes
 from recollect.runs import Run
 from recollect.runtimes.inline import InlineCrew
 from recollect.runtimes.stage import staged
-from recollect.runtimes.words import whereabouts
+from recollect.runtimes.words import sizes, whereabouts
 from recollect.session import Session
 from recollect.sinks import make_sinks
 from recollect.storage import Learned
@@ -175,7 +176,7 @@ class Agent:
         if self._trainer is not None and not self.can_make_env:
             self._trainer.dismiss()
         elif self._trainer is not None:
-            self._learned = self._trainer.learned(live=False)
+            self._learned = self._so_far()
             self._trainer.close()
             self._trainer = None
 
@@ -287,8 +288,24 @@ class Agent:
 
     def save(self, path: str | Path) -> Path:
         """Write the agent into a folder: weights and optimiser as safetensors, the rest as JSON."""
-        learned = self._learned if self._trainer is None else self._trainer.learned(live=False)
-        return storage.write(Path(path), self.policy, self.config, self.env_name, learned)
+        return storage.write(Path(path), self.policy, self.config, self.env_name, self._so_far())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
+        """A twin as ``save`` and ``load`` would make it; without the run folder and an env object."""
+        policy, learned, history = copy.deepcopy((self.policy, self._so_far(), self.history), memo)
+        env = self.env if self.can_make_env else None
+        twin = Agent(policy, replace(self.config, run=None), env, learned=learned, code=self._code)
+        twin.history, twin.preset = history, dict(self.preset)
+        return twin
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise PickleError(
+            "an Agent cannot be pickled, for reading a pickle executes code: write it with agent.save(path), "
+            "read it with recollect.load(path). In this process, copy.deepcopy(agent) makes a twin"
+        )
+
+    def _so_far(self) -> Learned:
+        return self._learned if self._trainer is None else self._trainer.learned(live=False)
 
     def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv:
         """A new env like the one that it was trained in, without the wrappers that the config adds."""
@@ -300,22 +317,9 @@ class Agent:
 
     def _opening(self, trainer: Trainer) -> str:
         """What is known before training: sizes and the horizon."""
-        algo, policy, rows = self.config.algo, self.policy, trainer.crew.rows
-        size = rollout_bytes(
-            policy.observation_space,
-            policy.action_space,
-            policy.initial_state(1),
-            rows=rows,
-            steps=algo.rollout,
-            stored=len(algo.state_steps),
-        )
-        weights = sum(p.numel() for p in policy.parameters())
         chosen = "".join(f"; preset {name}={value!r}" for name, value in self.preset.items())
-        return (
-            f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "
-            f"{size.total / 1e6:.3g} MB, {size.states / size.total:.0%} of it stored states; effective "
-            f"horizon {algo.effective_horizon:.4g} steps{chosen}{whereabouts(self.config, rows)}"
-        )
+        rows = trainer.crew.rows
+        return f"{sizes(self.policy, self.config, rows)}{chosen}{whereabouts(self.config, rows)}"
 
     def _need_trainer(self) -> Trainer:
         if self._trainer is None:

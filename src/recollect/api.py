@@ -51,8 +51,9 @@ def train(
     """Train an agent with memory, by recurrent PPO or IMPALA (``algo``).
 
     Args:
-        env: a Gymnasium id, a built-in task's name, ``module:attribute``, a callable that makes an env,
-            a Gymnasium VectorEnv, or a BatchedEnv.
+        env: a Gymnasium id, a built-in task's name, ``module:attribute``, a callable that makes an env
+            (or, given ``num_envs``, a batch of them: ``recollect.envs.make_env``), a Gymnasium VectorEnv, or
+            a BatchedEnv.
         policy: a factory ``(observation_space, action_space) -> Policy`` in place of the settings
             ``encoder``, ``core`` and ``head``; or a config, or the name of one (``recollect.policy.zoo``).
         progress: show progress: True, False, or "live", "plain", "json", "notebook".

@@ -54,6 +54,10 @@ class WeightsError(RecollectError, RuntimeError):
     """Weights that cannot be published or loaded: none there, another version, other tensors."""
 
 
+class PickleError(RecollectError, TypeError):
+    """Something that is kept in other ways than by pickle."""
+
+
 class StorageError(RecollectError, OSError):
     """Something could not be written: a full disk, a folder without permission."""
 

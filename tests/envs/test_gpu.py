@@ -14,6 +14,7 @@ from recollect.envs import make_env
 from recollect.envs.on_device import HostEnv
 from recollect.envs.wrappers import LastActionReward
 from recollect.types import Tree
+from tests.envs.batch_worlds import Recall, make_recall
 from tests.envs.worker_worlds import IMAGES, MIXED, Pairs, assert_same, in_workers, seen, stream
 from tests.helpers import make_actor, make_policy
 from tests.recorded import silence
@@ -175,3 +176,16 @@ def test_goes_on_from_a_snapshot() -> None:
         assert_same(on_cpu([seen(env.step(action)) for action in actions]), expected)
     finally:
         env.close()
+
+
+def test_a_callable_that_makes_a_batch() -> None:
+    """With a parameter ``device`` its rows are on the GPU; without one they are on the CPU, and travel."""
+    there, carried = (make_env(make, ROWS, device="cuda") for make in (Recall, make_recall))
+    assert isinstance(there, Recall)
+    assert there.reset(0).device.type == "cuda"
+    assert isinstance(carried, HostEnv)
+    assert_same(played(carried, 12, 5), stream(Recall(ROWS), 12, 5))
+    small = {"num_envs": 4, "rollout": 8, "chunk": 4, "steps": 64, "core": rc.LSTMConfig(hidden=8)}
+    for make in (Recall, make_recall):
+        with rc.train(make, device="cuda", progress=False, **small) as agent:
+            assert agent.evaluate(2).returns.shape == (2,)

@@ -19,6 +19,7 @@ from recollect.runs import Run  # noqa: E402
 from recollect.runtimes import ray_cluster  # noqa: E402
 from recollect.runtimes.ray_cluster import Cluster  # noqa: E402
 from tests.doomed import SMALL, UPDATE, differing, rows, weights  # noqa: E402
+from tests.envs.batch_worlds import Recall  # noqa: E402
 from tests.runtimes.ray_runs import Crew, trained  # noqa: E402
 
 MAMBA = rc.MambaConfig(hidden=8)
@@ -49,8 +50,9 @@ def slow(*values):
         slow("delayed-cue", SMALL["core"], 1),
         slow("CartPole-v1", SMALL["core"], 1),
         slow("CartPole-v1", MAMBA, 4),
+        slow(Recall, SMALL["core"], 2),  # a class of a batched env
     ],
-    ids=lambda value: str(value).partition("(")[0],
+    ids=lambda value: getattr(value, "__name__", str(value).partition("(")[0]),
 )
 def test_lockstep_is_inline_bit_for_bit(env, core, actors):
     """S003-16, S003-24: after 20 updates, with the same seed and actors, wherever they live."""

@@ -2,19 +2,22 @@
 
 A command's module has ``HELP`` (one line), ``configure(parser)`` and ``run(args, flags)``; with
 ``TAKES_CONFIG`` the flags that the parser does not know are settings of the run, and ``run`` gets them;
-with ``SETTINGS_IN_HELP`` its help explains them all.
+with ``SETTINGS_IN_HELP`` its help explains them all, but for those in ``REFUSED``.
 Modules here import nothing heavy before ``run``: ``--help`` should not wait for torch.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, TextIO
+
+from recollect import interrupts, output
 
 COMMANDS = (
     "train",
@@ -86,31 +89,42 @@ def _call(command: Any, parser: argparse.ArgumentParser, rest: list[str]) -> int
     if getattr(command, "TAKES_CONFIG", False):
         from recollect.cli.flags import split_argv
 
-        if getattr(command, "SETTINGS_IN_HELP", False) and (asked := _asks_for_help(rest)) is not None:
-            return _print_settings(parser, asked)
+        if getattr(command, "SETTINGS_IN_HELP", False):
+            from recollect.cli.fields_help import wants_help
+
+            if (asked := wants_help(rest)) is not None:
+                return _print_settings(command, parser, *asked)
         rest, flags = split_argv(rest, parser._option_string_actions)
     try:
         args = parser.parse_args(rest)
     except SystemExit as stop:  # argparse has said why
         return int(stop.code or 0)
     args.command = [*parser.prog.split(), *words]
-    return command.run(args, flags)
+    with contextlib.suppress(Exception):  # if torch is broken, the command says so
+        import_module("torch")
+    interrupts.raise_again()
+    is_for_programs = getattr(args, "json", False) or getattr(args, "display", None) == "json"
+    with output.for_programs() if is_for_programs else contextlib.nullcontext():
+        return command.run(args, flags)
 
 
-def _asks_for_help(rest: list[str]) -> list[str] | None:
-    from recollect.cli.fields_help import wants_help
-
-    return wants_help(rest)
-
-
-def _print_settings(parser: argparse.ArgumentParser, asked: list[str]) -> int:
+def _print_settings(
+    command: Any, parser: argparse.ArgumentParser, topics: list[str], chosen: list[str]
+) -> int:
     """The help of a command whose flags are all the settings of a run."""
     from rich.console import Console
 
     from recollect.cli.fields_help import own_options, render_help
 
-    opening = None if parser.description is None else f"{parser.description}\n\n{parser.epilog}"
-    render_help(Console(), asked, own_options(parser), command=parser.prog, opening=opening)
+    render_help(
+        Console(),
+        topics,
+        own_options(parser),
+        command=parser.prog,
+        opening=None if parser.description is None else f"{parser.description}\n\n{parser.epilog}",
+        chosen=chosen,
+        refused=getattr(command, "REFUSED", ()),
+    )
     return 0
 
 

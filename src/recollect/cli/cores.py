@@ -10,6 +10,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from recollect import output
+
 HELP = "the kinds of memory, their weights and the size of their state"
 
 WIDTH = 80
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     configs = {name: widened(core_config(name), args.hidden) for name in names}
     sizes = {name: measure(config, args.input_size) for name, config in configs.items()}
     if args.json:
-        print(json.dumps(sizes, indent=2))
+        print(json.dumps(sizes, indent=2), file=output.results())
         return 0
     console = Console(highlight=False, soft_wrap=True)
     width = min(console.width, WIDTH)

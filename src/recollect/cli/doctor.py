@@ -7,6 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from recollect import output
+
 if TYPE_CHECKING:
     from recollect.doctor import Diagnosis
     from recollect.doctor.records import Cpu, Memory, Speed
@@ -29,7 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect doctor\n"
         "  recollect doctor --env CartPole-v1  which runtime suits it, in half a minute\n"
         "  recollect doctor --quick            measure nothing\n"
-        "  recollect doctor --json             for a bug report, or for programs"
+        "  recollect doctor --json             for a bug report, or for programs\n"
+        "exit code: 0 if training works here, 1 if something that it needs is missing\n"
+        "or broken, 2 for a wrong call"
     )
     parser.add_argument("--json", action="store_true", help="everything as one JSON object")
     measured = parser.add_mutually_exclusive_group()
@@ -44,15 +48,16 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     from recollect.doctor import examine
 
     if args.json:
-        print(json.dumps(examine(quick=args.quick, env=args.env).to_json(), indent=2))
-        return 0
+        found = examine(quick=args.quick, env=args.env)
+        print(json.dumps(found.to_json(), indent=2), file=output.results())
+        return 1 if found.faults else 0
     console = Console(highlight=False)
     time = "" if args.quick else "; about 6 seconds" if args.env is None else "; about half a minute"
     with console.status("looking at this machine" + time):
         found = examine(quick=args.quick, env=args.env)
     for label, text, style in _lines(found):
         _print_row(console, label, text, style)
-    return 0
+    return 1 if found.faults else 0
 
 
 def _print_row(console, label: str, text: str, style: str) -> None:
@@ -104,9 +109,11 @@ def _lines(found: Diagnosis) -> Iterator[tuple[str, str, str]]:
     for case in choice.cases:
         yield "", f"{case.when}: {case.flags}", ""
         yield "", f"  {case.why}", "dim"
+    for fault in found.faults:
+        yield "broken", fault, "red"
     for trap in found.traps:
         yield "trap", trap, "yellow"
-    if not found.traps:
+    if not found.faults and not found.traps:
         yield "traps", "none found", "green"
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 
+from recollect import output
 from recollect.cli import tell
 
 HELP = "evaluate a run, or an agent that was saved"
@@ -44,7 +45,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     result = agent.evaluate(args.episodes, seed=args.seed, deterministic=not args.sample, env_kwargs=kwargs)
     if args.json:
         about = {"run": args.run, "env": agent.env_name, "env_kwargs": kwargs, "steps": agent.steps}
-        print(json.dumps(about | result.to_json()))
+        print(json.dumps(about | result.to_json()), file=output.results())
     else:
         tell(f"{agent.env_name} after {agent.steps:,} steps of training: {result}", sys.stdout)
     return 0

@@ -7,64 +7,19 @@ from __future__ import annotations
 
 import argparse
 import textwrap
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from recollect import field_docs
-from recollect.cli.help_texts import CHECKS, ENV, EXAMPLES, MEMORY, MOST_USED, RUNTIME, WORDS
+from recollect.cli.entries import Entry, chosen_parts, entries, metavar
+from recollect.cli.help_texts import CHECKS, ENV, EXAMPLES, MEMORY, MOST_USED, RUNTIME
 from recollect.errors import ConfigError, nearest
-from recollect.field_docs import Field
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 _FLAG_WIDTH = 29
 _MOVES = ("_schedule", "_end", "_warmup")
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A flag and what there is to say about it."""
-
-    path: str
-    field: Field
-
-    @property
-    def flag(self) -> str:
-        """As it is typed."""
-        name = self.path.replace("_", "-")
-        if self.path == "env_kwargs":
-            return "--task.NAME VALUE"
-        if self.field.is_switch:
-            return f"--[no-]{name}"
-        return f"--{name} {_metavar(self.field)}"
-
-    @property
-    def words(self) -> str:
-        """What it does, and its choices where the text does not name them."""
-        if self.path in WORDS:
-            words = {
-                "algos": " or ".join(field_docs.ALGOS),
-                "cores": ", ".join(field_docs.cores()),
-                "policies": ", ".join(field_docs.policies()),
-            }
-            return WORDS[self.path].format(**words)
-        text = self.field.doc.replace("None:", "none:")
-        missing = [choice for choice in self.field.choices if choice not in text]
-        if missing:
-            text = f"{text} One of {', '.join(self.field.choices)}."
-        return text
-
-    @property
-    def default(self) -> str:
-        """As it is typed; nothing where there is none to show."""
-        plain = self.field.default.strip("\"'").strip("(),{}").replace(", ", ",")
-        if self.path == "run":
-            return ""
-        if self.path == "algo":
-            return field_docs.ALGOS[0]
-        return {"None": "none", "True": "on", "False": "off"}.get(plain, plain)
 
 
 def topics() -> dict[str, str]:
@@ -84,26 +39,11 @@ def topics() -> dict[str, str]:
     }
 
 
-def groups() -> dict[str, list[Entry]]:
-    """Every flag, by topic. Whatever has no place of its own is with the rest of its config."""
+def groups(flags: Sequence[Entry] | None = None) -> dict[str, list[Entry]]:
+    """Flags (all of them, if not given) by topic. What has no place of its own is with its config's rest."""
     found: dict[str, list[Entry]] = {topic: [] for topic in topics() if topic not in ("names", "all")}
-    for entry in entries():
+    for entry in entries() if flags is None else flags:
         found[_topic(entry.path)].append(entry)
-    return found
-
-
-def entries() -> list[Entry]:
-    """Every flag once; fields that several cores have stand under the first."""
-    run, network = field_docs.config_fields(""), field_docs.config_fields("policy")
-    fields = [field for field in (*run, *network, *field_docs.algo_fields()) if field.name != "head"]
-    found = [Entry(field.name, field) for field in fields]
-    seen: set[str] = set()
-    for core in sorted(field_docs.cores().values(), key=lambda core: -len(core.fields)):
-        new = [field for field in core.fields if field.name not in seen]
-        found += [Entry(f"core.{field.name}", field) for field in new]
-        seen |= {field.name for field in new}
-    for section in ("encoder", "head"):
-        found += [Entry(f"{section}.{field.name}", field) for field in field_docs.config_fields(section)]
     return found
 
 
@@ -114,6 +54,8 @@ def render_help(
     *,
     command: str = "recollect train",
     opening: str | None = None,
+    chosen: Collection[str] = (),
+    refused: Collection[str] = (),
 ) -> None:
     """Print help: the first page, or that of topics, cores, tasks and flags by name.
 
@@ -123,13 +65,16 @@ def render_help(
         options: flags of the command that are no settings, and what they do (``own_options``).
         command: whose help it is.
         opening: what the first page begins with, in place of the examples of ``recollect train``.
+        chosen: the cores and algorithms to show, in place of all.
+        refused: settings that the command does not take.
     """
+    flags = [entry for entry in entries(chosen) if entry.path not in refused]
     if not asked:
-        _first_page(console, options, command, opening)
+        _first_page(console, options, command, opening, flags)
     for number, topic in enumerate(asked):
         if number:
             console.print()
-        _page(console, topic)
+        _page(console, topic, flags)
         if topic == "all" and options:
             console.print()
             _options(console, options)
@@ -147,13 +92,17 @@ def own_options(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
     return found
 
 
-def wants_help(argv: Sequence[str]) -> list[str] | None:
-    """The topics after ``--help`` (none: the first page), or None if help was not asked for."""
-    if "--help-all" in argv:
-        return ["all"]
+def wants_help(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """The topics after ``--help`` (none: the first page) and the parts that are chosen before it.
+
+    None if help was not asked for.
+    """
     for at, word in enumerate(argv):
+        if word == "--help-all":
+            return ["all"], chosen_parts(argv[:at])
         if word in ("-h", "--help"):
-            return [topic for topic in argv[at + 1 :] if not topic.startswith("-h") and topic != "--help"]
+            topics = [topic for topic in argv[at + 1 :] if topic not in ("-h", "--help")]
+            return ["all"] if "--help-all" in topics else topics, chosen_parts(argv[:at])
     return None
 
 
@@ -161,7 +110,11 @@ def wants_help(argv: Sequence[str]) -> list[str] | None:
 
 
 def _first_page(
-    console: Console, options: Sequence[tuple[str, str]], command: str, opening: str | None
+    console: Console,
+    options: Sequence[tuple[str, str]],
+    command: str,
+    opening: str | None,
+    flags: Sequence[Entry],
 ) -> None:
     if opening is None:
         _head(console, "Examples")
@@ -169,10 +122,10 @@ def _first_page(
             _print(console, example, indent=2, style="bold")
             _print(console, meaning, indent=6)
     else:
-        console.print(opening.rstrip(), highlight=False, markup=False)
+        console.print(opening.rstrip(), highlight=False, markup=False, soft_wrap=True)
     console.print()
     _head(console, "The flags that are used most")
-    by_path = {entry.path: entry for entry in entries()}
+    by_path = {entry.path: entry for entry in flags}
     cores = ", ".join(field_docs.cores())
     rows = [
         (by_path[path].flag, words.format(cores=cores), by_path[path].default)
@@ -195,14 +148,14 @@ def _options(console: Console, options: Sequence[tuple[str, str]]) -> None:
     _rows(console, [(flag, meaning, "") for flag, meaning in options])
 
 
-def _page(console: Console, topic: str) -> None:
+def _page(console: Console, topic: str, flags: Sequence[Entry]) -> None:
     name = topic.lstrip("-").replace("-", "_")
     if topic == "all":
-        _all(console)
+        _all(console, flags)
     elif topic == "names":
         _names(console)
-    elif topic in groups():
-        _group(console, topic)
+    elif topic in groups(flags):
+        _group(console, topic, flags)
     elif topic in field_docs.cores():
         _core(console, topic)
     elif topic in field_docs.ALGOS:
@@ -211,10 +164,10 @@ def _page(console: Console, topic: str) -> None:
         _task(console, topic)
     else:
         ours = field_docs.aliases().get(name, name)
-        found = [entry for entry in entries() if ours in (entry.path, entry.path.rpartition(".")[2])]
+        found = [entry for entry in flags if ours in (entry.path, entry.path.rpartition(".")[2])]
         if not found:
-            flags = [entry.path.replace("_", "-") for entry in entries()]
-            known = [*topics(), *field_docs.cores(), *field_docs.tasks(), *flags]
+            names = [entry.path.replace("_", "-") for entry in flags]
+            known = [*topics(), *field_docs.cores(), *field_docs.tasks(), *names]
             raise ConfigError(
                 f"there is no help about {topic!r}{nearest(topic.lstrip('-'), known)}; the topics are "
                 f"{', '.join(topics())}, every core, every task and every flag"
@@ -224,9 +177,9 @@ def _page(console: Console, topic: str) -> None:
         _table(console, found)
 
 
-def _all(console: Console) -> None:
-    for topic in groups():
-        _group(console, topic)
+def _all(console: Console, flags: Sequence[Entry]) -> None:
+    for topic in groups(flags):
+        _group(console, topic, flags)
         console.print()
     for task in field_docs.tasks():
         _task(console, task)
@@ -234,15 +187,18 @@ def _all(console: Console) -> None:
     _names(console)
 
 
-def _group(console: Console, topic: str) -> None:
+def _group(console: Console, topic: str, flags: Sequence[Entry]) -> None:
     _head(console, f"{topic}: {topics()[topic]}")
-    _table(console, groups()[topic])
+    _table(console, groups(flags)[topic])
     if topic == "memory":
+        shown = {name for entry in flags if entry.path.startswith("core.") for name, _ in entry.owned}
         for name, core in field_docs.cores().items():
-            fields = ", ".join(field.name.replace("_", "-") for field in core.fields)
-            _print(console, f"--core {name} has: {fields or 'no fields'}", indent=2)
+            if name in (shown or ("none",)):
+                fields = ", ".join(field.name.replace("_", "-") for field in core.fields)
+                _print(console, f"--core {name} has: {fields or 'no fields'}", indent=2)
+        _print(console, "Those of one, with its words and defaults: --help lstm", indent=2)
     if topic == "algo":
-        _print(console, "Those of one, with its defaults: --help ppo, --help impala", indent=2)
+        _print(console, "Those of one, with its words and defaults: --help ppo, --help impala", indent=2)
     if topic == "env":
         _print(console, "The options of a task: recollect train --help TASK", indent=2)
 
@@ -271,7 +227,7 @@ def _task(console: Console, name: str) -> None:
         words = "Set by the size, if not given." if is_by_size else ""
         if field.name == "size":
             words = f"{task.sizes}."
-        flag = f"--task.{field.name.replace('_', '-')} {_metavar(field)}"
+        flag = f"--task.{field.name.replace('_', '-')} {metavar(field)}"
         rows.append((flag, words, "" if is_by_size else field.default.strip("\"'")))
     if rows:
         _rows(console, rows)
@@ -327,26 +283,6 @@ def _print(console: Console, text: str, indent: int = 0, style: str = "") -> Non
     space = " " * indent
     for line in textwrap.wrap(text, console.width - 1, initial_indent=space, subsequent_indent=space):
         console.print(Text(line, style=style), soft_wrap=True)
-
-
-def _metavar(field: Field) -> str:
-    if field.is_list:
-        return "A,B"
-    if field.choices:
-        return "NAME"
-    words = {
-        "int": "N",
-        "float": "X",
-        "bool": "BOOL",
-        "str": "TEXT",
-        "Any": "NAME",
-        "PolicyConfig": "NAME",
-        "AlgoConfig": "NAME",
-    }
-    for kind, word in words.items():
-        if kind in field.kinds:
-            return word
-    return "VALUE"
 
 
 def _topic(path: str) -> str:

@@ -242,13 +242,14 @@ def _field(name: str) -> field_docs.Field | None:
     """The field that a name leads to, as far as that is known without a core or task being chosen."""
     section, _, last = name.rpartition(".")
     section = section.removeprefix("policy.")
+    if section in ("", "algo", "policy", *field_docs.ALGOS):
+        last = field_docs.aliases().get(last, last)
     last = last.replace("normalize", "normalise")
     if section == "core":
         tables = [core.fields for core in field_docs.cores().values()]
     elif section in ("task", "env_kwargs", "env"):
         tables = [task.fields for task in field_docs.tasks().values()]
     elif section in ("", "algo", "policy", *field_docs.ALGOS):
-        last = field_docs.aliases().get(last, last)
         tables = [field_docs.config_fields(part) for part in ("", *field_docs.ALGOS, "policy")]
     else:
         tables = [field_docs.config_fields(section)] if section in field_docs.CONFIGS else []

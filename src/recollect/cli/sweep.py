@@ -8,6 +8,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from recollect import output
 from recollect.cli.train import add_display
 
 if TYPE_CHECKING:
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
 
 HELP = "train every combination of some settings, with several seeds"
 TAKES_CONFIG = SETTINGS_IN_HELP = True
+REFUSED = ("run",)
+"""Every run of a sweep has a folder of its own, under --out."""
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect sweep delayed-cue,t-maze --core lstm,none      several envs\n"
         "  recollect sweep t-maze --task.length 10,50 --dry-run     check and show\n"
         "  recollect sweep --resume runs/sweep-t-maze-1f2e3d        go on\n"
-        "  recollect sweep my:Env --resume runs/mine                own code is named again\n"
+        "  recollect sweep my:Env --resume runs/mine                own code, named again\n"
     )
     parser.add_argument("env", nargs="?", help="as in recollect train; several with commas between them")
     parser.add_argument("--seeds", type=int, help="seeds of every variant, from --seed on (default: 1)")
@@ -102,7 +105,8 @@ def _show_commands(sweep: Sweep, jobs: int | None) -> None:
         except RecollectError as error:
             print(f"would fail: {member.name}: {error}", file=sys.stderr)
             continue
-        print(shlex.join(["recollect", *words[2:]] if words[:2] == ["-m", "recollect"] else words))
+        command = shlex.join(["recollect", *words[2:]] if words[:2] == ["-m", "recollect"] else words)
+        print(command, file=output.results())
     print(f"{_opening(sweep, jobs)}; nothing was started", file=sys.stderr)
 
 
@@ -122,7 +126,7 @@ def _show_results(sweep: Sweep, display: str) -> None:
     results = sweep.results()
     if display == "json":
         for result in results:
-            print(json.dumps(result.to_json()))
+            print(json.dumps(result.to_json()), file=output.results())
         return
     if display == "quiet":
         return

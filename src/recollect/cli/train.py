@@ -10,6 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recollect import output
 from recollect.cli import tell
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     if args.print_config:
         from recollect.config_files import config_text
 
-        print(config_text(parsed.config, parsed.env), end="")
+        print(config_text(parsed.config, parsed.env), end="", file=output.results())
         return 0
     say = Say(args.display)
     for note in parsed.notes:
@@ -78,7 +79,7 @@ class Say:
     def __call__(self, text: str, **event: Any) -> None:
         """One or more lines; ``event``: what a program should know of it."""
         if self._display == "json" and event:
-            print(json.dumps(event), flush=True)
+            print(json.dumps(event), flush=True, file=output.results())
         elif self._display not in ("quiet", "json") and text:
             tell(text, sys.stderr)
 

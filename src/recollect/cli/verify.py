@@ -7,6 +7,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from recollect import output
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
         )
     if args.json:
         result = recollect.verify(parsed.env, parsed.config)
-        print(json.dumps(_plain(result)))
+        print(json.dumps(_plain(result)), file=output.results())
         return 0 if result.ok else 1
     console = Console(highlight=False, soft_wrap=True)
     for note in parsed.notes:

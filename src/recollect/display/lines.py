@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 import os
-import sys
 import time
 from pathlib import Path
 from typing import IO, Any
 
 from rich.console import Console
 
+from recollect import output
 from recollect.display import closing, words
 from recollect.display.base import Display, standard_error
 from recollect.display.state import Clock, State
@@ -158,12 +158,12 @@ class JsonLines(Display):
     def abandon(self, error: BaseException) -> None:
         """What stdout still holds for a reader that is gone would fail again when Python ends."""
         if self._file is None and isinstance(error, BrokenPipeError):
-            stdout, nowhere = sys.stdout.fileno(), os.open(os.devnull, os.O_WRONLY)
+            stdout, nowhere = output.results().fileno(), os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stdout)
             os.close(nowhere)
 
     def _write(self, event: str, **fields: Any) -> None:
-        file = self._file or sys.stdout
+        file = self._file or output.results()
         file.write(json.dumps({"event": event} | _finite(fields), allow_nan=False) + "\n")
         file.flush()
 

@@ -94,11 +94,15 @@ def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
 
 def try_out(env: str, cores: int, seconds: float = SECONDS) -> list[Speed]:
     """Train on ``env`` for a few seconds with each of the runtimes that could pay here, inline first."""
+    from recollect.envs.gym import makes_batches
+    from recollect.envs.opening import resolved
+
     tried: list[dict[str, Any]] = [{}]
     if cores > 1:
         actors, num_envs = actors_for(cores)
         slots = {} if num_envs == NUM_ENVS else {"num_envs": num_envs}
-        tried.append(workers_for(cores))
+        if not makes_batches(resolved(env)):
+            tried.append(workers_for(cores))
         tried.append({"runtime": "processes", "actors": max(2, actors), **slots, "mode": "async"})
     return [measure_speed(seconds, env=env, **settings) for settings in tried]
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,7 +30,7 @@ from recollect.doctor.records import (
     Software,
     Terminal,
 )
-from recollect.doctor.traps import find_traps
+from recollect.doctor.traps import find_faults, find_traps
 from recollect.errors import RecollectError
 
 T = TypeVar("T")
@@ -93,7 +94,8 @@ def examine(
             raise  # of the env that the user named
         except Exception as error:
             failed.append(f"a tiny training failed with {type(error).__name__}: {error}")
-    return Diagnosis(**found, traps=[*find_traps(Diagnosis(**found, traps=[]), environ), *failed])
+    seen = Diagnosis(**found)
+    return replace(seen, faults=[*find_faults(seen), *failed], traps=find_traps(seen, environ))
 
 
 # Parts -----------------------------------------------------------------------------------------------

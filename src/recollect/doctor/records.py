@@ -168,8 +168,10 @@ class Diagnosis:
     tried: list[Speed]
     """The runtimes that were tried out on an env that the user named."""
     choice: Choice
-    traps: list[str]
-    """What is in the way, each with its fix."""
+    faults: list[str] = field(default_factory=list)
+    """What keeps every training from working, each with its fix."""
+    traps: list[str] = field(default_factory=list)
+    """What makes training slow or some of it fail, each with its fix."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON."""

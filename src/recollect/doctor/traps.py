@@ -1,4 +1,4 @@
-"""Known traps of machines and installations, each with its fix."""
+"""Faults and known traps of machines and installations, each with its fix."""
 
 from __future__ import annotations
 
@@ -16,10 +16,14 @@ FILES = 1024
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
+def find_faults(found: Diagnosis) -> list[str]:
+    """What of this no training works with."""
+    return [*_software(found), *_folders(found)]
+
+
 def find_traps(found: Diagnosis, environ: Mapping[str, str]) -> list[str]:
     """What of this is in the way."""
     return [
-        *_software(found),
         *_threads(found, environ),
         *_memory(found),
         *_gpus(found),
@@ -35,6 +39,12 @@ def _software(found: Diagnosis) -> Iterator[str]:
             yield f"{name} cannot be imported: pip install '{name}>={wanted}'"
         elif _numbers(version) < least:
             yield f"{name} is {version}, and {wanted} is needed: pip install --upgrade {name}"
+
+
+def _folders(found: Diagnosis) -> Iterator[str]:
+    for folder in found.folders:
+        if not folder.is_writable:
+            yield f"{folder.path} cannot be written to: choose another folder, --run PATH (or TMPDIR)"
 
 
 def _numbers(version: str) -> tuple[int, ...]:
@@ -91,9 +101,7 @@ def _memory(found: Diagnosis) -> Iterator[str]:
             f"ulimit -n {FILES}"
         )
     for folder in found.folders:
-        if not folder.is_writable:
-            yield f"{folder.path} cannot be written to: choose another folder, --run PATH (or TMPDIR)"
-        elif folder.free is not None and folder.free < GIB:
+        if folder.is_writable and folder.free is not None and folder.free < GIB:
             yield f"only {folder.free / MIB:.0f} MiB are free for {folder.path}: checkpoints may fail"
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import functools
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import gymnasium as gym
@@ -17,9 +18,11 @@ from recollect.envs.gym_vector import GymVector
 from recollect.envs.on_device import on_device
 from recollect.errors import ConfigError
 
-__all__ = ["EnvLike", "GymLoop", "GymVector", "make_env"]
+__all__ = ["EnvLike", "EnvMaker", "GymLoop", "GymVector", "make_env", "makes_batches"]
 
-EnvLike = str | Callable[..., gym.Env] | gym.Env | VectorEnv | BatchedEnv
+EnvMaker = Callable[..., gym.Env] | Callable[..., VectorEnv] | Callable[..., BatchedEnv]
+"""Makes one env in each call, or, with a parameter ``num_envs``, that many at once."""
+EnvLike = str | EnvMaker | gym.Env | VectorEnv | BatchedEnv
 """What ``make_env`` takes."""
 
 
@@ -36,6 +39,8 @@ def make_env(
     * a built-in task: its short name ("delayed-cue") or its id ("recollect/DelayedCue-v0");
     * a Gymnasium id, also "module:Env-v0", which imports ``module`` first;
     * a callable that returns a new ``gymnasium.Env`` in each call, such as an Env class;
+    * a callable with a parameter ``num_envs`` that returns a new BatchedEnv or VectorEnv of that many slots
+      in each call, such as a BatchedEnv class. It also gets ``device`` if it has such a parameter;
     * one ``gymnasium.Env`` (then ``num_envs`` is 1), a VectorEnv, or a BatchedEnv, which comes back as
       it is. These are made already, so that ``num_envs`` must be theirs and ``env_kwargs`` empty.
 
@@ -58,19 +63,76 @@ def make_env(
         if isinstance(env, VectorEnv):
             return on_device(GymVector(env), device)
         return on_device(GymLoop([lambda: env]), device)
+    if makes_batches(env):
+        if first_slot:
+            raise ConfigError(f"first_slot is {first_slot}, but {_name(env)} makes all of its slots together")
+        return _batch(env, num_envs, torch.device(device), kwargs)
     if callable(env):
-        return _looped(
-            functools.partial(env, **kwargs),
-            getattr(env, "__name__", "the callable"),
-            num_envs,
-            device,
-            kwargs,
-            first_slot,
-        )
+        return _looped(functools.partial(env, **kwargs), _name(env), num_envs, device, kwargs, first_slot)
     raise ConfigError(
         f"env is a {type(env).__name__}: give a task's name, a Gymnasium id, a callable that returns a "
         "gymnasium.Env, a VectorEnv or a BatchedEnv"
     )
+
+
+def makes_batches(env: Any) -> bool:
+    """Whether ``env`` is a callable that is asked for all slots at once: it has a parameter ``num_envs``."""
+    is_env_class = isinstance(env, type) and issubclass(env, gym.Env)
+    is_made = not isinstance(env, type) and isinstance(env, gym.Env | VectorEnv | BatchedEnv)
+    return callable(env) and not is_env_class and not is_made and "num_envs" in _parameters(env)
+
+
+def _parameters(make: Callable[..., Any]) -> Collection[str]:
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some of C
+        return ()
+
+
+def _name(make: Any) -> str:
+    return getattr(make, "__name__", "the callable")
+
+
+def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any]) -> BatchedEnv:
+    """What a callable with a parameter ``num_envs`` makes, if it is what it was asked for."""
+    if "num_envs" in kwargs:
+        raise ConfigError(
+            f"env_kwargs has num_envs, but {_name(make)} gets the setting of that name: num_envs=N "
+            "(--num-envs N)"
+        )
+    where = {"device": device} if "device" in _parameters(make) and "device" not in kwargs else {}
+    asked = ", ".join(f"{key}={value!r}" for key, value in {"num_envs": num_envs, **where, **kwargs}.items())
+    try:
+        made = make(num_envs=num_envs, **where, **kwargs)
+    except TypeError as error:
+        raise ConfigError(
+            f"{_name(make)}({asked}) failed: {error}. Options of an env are given by env_kwargs={{...}} "
+            "(--task.NAME)"
+        ) from error
+    kind = type(made).__name__
+    if not isinstance(made, VectorEnv | BatchedEnv):
+        lacks = [name for name in dir(BatchedEnv) if name[0] != "_" and not hasattr(made, name)]
+        raise ConfigError(
+            f"{_name(make)}({asked}) made a {kind}. A callable with a parameter num_envs is asked for all "
+            f"slots at once: it must make a BatchedEnv or a VectorEnv. To be a BatchedEnv, {kind} lacks "
+            f"{', '.join(lacks)}. A callable that makes a single env must not have that parameter"
+        )
+    try:
+        if made.num_envs != num_envs:
+            raise ConfigError(
+                f"{_name(make)}({asked}) made a {kind} of {made.num_envs} env slots: it must make as many as "
+                "num_envs says. That is the share of one actor, 1 to look at the spaces, and as many as "
+                "there are episodes, up to 16, in evaluations"
+            )
+        if isinstance(made, VectorEnv):
+            return on_device(GymVector(made), device)
+        if not where and made.device.type == "cpu":
+            return on_device(made, device)
+        _check_made(made, num_envs, device, {})
+    except BaseException:
+        made.close()
+        raise
+    return made
 
 
 def _from_name(

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from recollect import spaces
+from recollect.envs.batched import BatchedEnv
 from recollect.envs.values import (
     Buffers,
     RowError,
@@ -178,9 +179,11 @@ def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[
     for i, make in enumerate(makers, first_slot):
         env = make()
         if not isinstance(env, gym.Env):
+            fix = "envs of the old gym package need a conversion, such as shimmy's GymV21CompatibilityV0"
+            if isinstance(env, gym.vector.VectorEnv | BatchedEnv):
+                fix = "a callable that makes a batch needs a parameter num_envs, and makes that many"
             raise EnvError(
-                f"the callable for env {i} returned a {type(env).__name__}, not a gymnasium.Env: "
-                "envs of the old gym package need a conversion, such as shimmy's GymV21CompatibilityV0"
+                f"the callable for env {i} returned a {type(env).__name__}, not a gymnasium.Env: {fix}"
             )
         if any(env.unwrapped is other.unwrapped for other in envs):
             raise EnvError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -11,16 +10,16 @@ import torch
 
 from recollect.config import TrainConfig
 from recollect.envs.batched import BatchedEnv
-from recollect.envs.gym import make_env
+from recollect.envs.gym import EnvMaker, make_env, makes_batches
 from recollect.envs.named import Portable, is_importing, portable, resolve_env, restored
 from recollect.envs.on_device import on_device
 from recollect.envs.workers import WorkerEnv
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError
 
-EnvSpec = str | Callable[..., gym.Env] | gym.Env | gym.vector.VectorEnv | BatchedEnv
-"""A Gymnasium id, a task's name or ``module:attribute``, a callable that makes an env, one env, a
-VectorEnv, or a BatchedEnv."""
+EnvSpec = str | EnvMaker | gym.Env | gym.vector.VectorEnv | BatchedEnv
+"""A Gymnasium id, a task's name or ``module:attribute``, a callable that makes an env (with a parameter
+``num_envs`` a batch of them), one env, a VectorEnv, or a BatchedEnv."""
 
 
 def open_env(
@@ -64,8 +63,8 @@ def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> lis
 
     To a new agent an env object must fit its config; a loaded one takes it as it is.
     """
+    check_remakable(env, config)
     if is_made(env):
-        check_remakable(env, config)
         return [
             open_env(env, config, config.num_envs, config.env_kwargs) if is_new else open_env(env, config)
         ]
@@ -81,7 +80,15 @@ def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> lis
 
 
 def check_remakable(env: EnvSpec, config: TrainConfig) -> None:
-    """Refuse an env object where envs are made again, for every actor or in other processes."""
+    """Refuse an env object where envs are made again, for every actor or in other processes.
+
+    And workers for a batch of rows that are made together: each would have its rows seeded alike.
+    """
+    if config.env_workers and makes_batches(resolved(env)):
+        raise ConfigError(
+            f"env_workers = {config.env_workers}, but this env steps all of its rows together, so that they "
+            "cannot be spread over workers: use actors (--runtime processes --actors N)"
+        )
     if not is_made(env):
         return
     for name, usual in (("actors", 1), ("env_workers", 0), ("runtime", "inline")):

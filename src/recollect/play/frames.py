@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
+from recollect.envs.gym import makes_batches
 from recollect.envs.named import resolve_env
 from recollect.errors import EnvError
 from recollect.tasks.catalog import TASKS
@@ -145,7 +146,7 @@ def _maker(env: Any, kwargs: dict[str, Any]) -> Callable[[], gym.Env] | None:
             return None
         make = functools.partial(gym.make, env, disable_env_checker=True)
     elif callable(env) and not isinstance(env, gym.Env | gym.vector.VectorEnv):
-        if not _takes(env, "render_mode"):
+        if makes_batches(env) or not _takes(env, "render_mode"):
             return None
         make = env
     else:

@@ -6,6 +6,8 @@ is what the actor saw; the learner moves them between the two, and never anyone 
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import torch
 from gymnasium import spaces as gym_spaces
@@ -88,6 +90,10 @@ class Scaling(Moments):
         self.scale.copy_((self.variance + 1e-8).rsqrt())
 
 
+def _look_up_again(module: ObservationNorm, _: Any) -> None:
+    module._has_seen = None
+
+
 class ObservationNorm(nn.Module):
     """Normalises the Box leaves of an observation, but for images and tokens, to mean 0 and variance 1.
 
@@ -105,7 +111,7 @@ class ObservationNorm(nn.Module):
         self.is_one_path = False
         """Whether to compute the same operations before and after there are statistics, for a compiler."""
         self._has_seen: bool | None = None  # whether there are statistics; None: to be looked up
-        self.register_load_state_dict_post_hook(lambda module, _: setattr(module, "_has_seen", None))
+        self.register_load_state_dict_post_hook(_look_up_again)
 
     def forward(self, obs: Tree) -> Tree:
         """Normalise obs [..., *shape], leaf by leaf."""

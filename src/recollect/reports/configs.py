@@ -161,11 +161,14 @@ def _modern(config: Row) -> Row:
 
 def _docs(config: Row) -> dict[str, str]:
     """The docstring of each setting, by its flat name."""
+    flat = flatten(config)
+    algo = flat.get("algo")
     fields = [*field_docs.config_fields(""), *field_docs.config_fields("policy"), *field_docs.algo_fields()]
+    fields += field_docs.config_fields(algo) if algo in field_docs.ALGOS else []  # in its own words
     docs = {field.name: field.doc for field in fields}
     for part in ("encoder", "head"):
         docs |= {f"{part}.{field.name}": field.doc for field in field_docs.config_fields(part)}
-    core = flatten(config).get("core")
+    core = flat.get("core")
     if core in field_docs.cores():
         docs |= {f"core.{f.name}": f.doc for f in field_docs.cores()[core].fields}
     return docs

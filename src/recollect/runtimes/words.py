@@ -1,8 +1,29 @@
-"""A runtime in words, for those who start a run."""
+"""A run in words, for those who start it: its sizes, and where its parts live."""
 
 from __future__ import annotations
 
 from recollect.config import TrainConfig
+from recollect.policy.policy import Policy
+from recollect.rollout import rollout_bytes
+
+
+def sizes(policy: Policy, config: TrainConfig, rows: int) -> str:
+    """Weights, the memory that a rollout takes, and how far the discount looks ahead."""
+    algo = config.algo
+    size = rollout_bytes(
+        policy.observation_space,
+        policy.action_space,
+        policy.initial_state(1),
+        rows=rows,
+        steps=algo.rollout,
+        stored=len(algo.state_steps),
+    )
+    weights = sum(p.numel() for p in policy.parameters())
+    return (
+        f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "
+        f"{size.total / 1e6:.3g} MB, {size.states / size.total:.0%} of it stored states; effective "
+        f"horizon {algo.effective_horizon:.4g} steps"
+    )
 
 
 def whereabouts(config: TrainConfig, rows: int) -> str:

@@ -15,6 +15,7 @@ from recollect.algos.catalog import AlgoConfig
 from recollect.api import resolve
 from recollect.config import TrainConfig
 from recollect.envs.batched import BatchedEnv
+from recollect.envs.gym import makes_batches
 from recollect.envs.named import resolve_env
 from recollect.envs.opening import is_made, open_env, slots
 from recollect.policy.policy import Policy
@@ -61,7 +62,9 @@ class Subject:
             return None if is_task else gym.make(self.env, disable_env_checker=True, **options)
         if isinstance(self.env, gym.Env):
             return self.env
-        return None if is_made(self.env) else self.env(**options)  # pyright: ignore[reportCallIssue]
+        if is_made(self.env) or makes_batches(self.env):
+            return None
+        return self.env(**options)  # pyright: ignore[reportCallIssue]
 
     def build(self, env: BatchedEnv) -> Policy:
         """The network for the env's spaces, with an action head in which its memory shows."""
