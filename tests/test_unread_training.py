@@ -167,6 +167,35 @@ def test_a_wrong_state_stops_the_run_before_a_step(waiting):
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.policy.core.parameters()))
 
 
+@pytest.mark.parametrize("is_gpu", [False, True])
+@pytest.mark.parametrize("minibatch", [1, 3, 4])
+def test_a_gradient_that_is_not_finite_is_named(is_gpu, minibatch, monkeypatch):
+    """S002-13: the parameters of the minibatch that ended the update, although others came after it."""
+    monkeypatch.setattr(devices, "waits", lambda where: is_gpu)
+    trainer = make_trainer()
+    trainer.iterate()
+    (rollout,) = trainer.crew.collect(1).rollouts
+    learner, wrong = trainer.learner, []
+    backward = learner.backward
+
+    def poisoned(sequences, which, entropy_coef):
+        """The chunks of one minibatch have a NaN in the gradient of the action head, later ones elsewhere."""
+        stats = backward(sequences, which, entropy_coef)
+        batch = sequences.whole() if which is None else sequences.take(which)
+        key = float(batch.data["advantage"].sum())
+        if key not in wrong:
+            wrong.append(key)
+        if wrong.index(key) == minibatch - 1:
+            learner.policy.head.linear.weight.grad[0, 0] = torch.nan
+        elif wrong.index(key) > minibatch - 1:
+            learner.policy.critic.weight.grad[0, 0] = torch.nan
+        return stats
+
+    monkeypatch.setattr(learner, "backward", poisoned)
+    with pytest.raises(DivergedError, match=rf"minibatch {minibatch}: .* first in head\.linear\.weight"):
+        learner.update(rollout)
+
+
 def test_a_gradient_that_is_not_finite_changes_nothing(waiting, monkeypatch):
     """As on the CPU: the step is not applied, and the error names the minibatch."""
     trainer = make_trainer()

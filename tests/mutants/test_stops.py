@@ -57,14 +57,16 @@ def test_a_run_with_long_sequences_stops(mutant: Mutant, length, monkeypatch):
         mutant.proof(**sized(length))
 
 
-def on_device(mutant: Mutant, device: str, length: int, monkeypatch) -> None:
-    def run() -> None:
-        mutant.proof(make_task("position-cartpole", 8, device), **sized(length))
+@functools.cache
+def healthy_on(device: str, proof, length: int) -> None:
+    proof(make_task("position-cartpole", 8, device), **sized(length))
 
-    run()
+
+def on_device(mutant: Mutant, device: str, length: int, monkeypatch) -> None:
+    healthy_on(device, mutant.proof, length)
     mutant.apply(monkeypatch)
     with pytest.raises(AlignmentError, match=SIDES[mutant.name]):
-        run()
+        mutant.proof(make_task("position-cartpole", 8, device), **sized(length))
 
 
 TASK_BUGS = [mutant for mutant in STOPPED if mutant.name != NEEDS_REUSED_TENSORS]

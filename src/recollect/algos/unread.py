@@ -63,8 +63,8 @@ class UnreadSteps(WatchedSteps):
         self._minibatches: dict[int, _Minibatch] = {}
         self._rows: list[Tensor] = []
         self._given: Rollout | None = None
-        self._first: Tensor | None = None
-        """The sequences of the first minibatch."""
+        self._taken: list[tuple[Chunks, Tensor]] = []
+        """The chunks of every minibatch, and which of them it has."""
         self._drawn = learner.generator.get_state()
         """The state of the learner's generator when the update began."""
         self._is_finite = torch.ones((), dtype=torch.bool, device=device)
@@ -82,7 +82,7 @@ class UnreadSteps(WatchedSteps):
     def begin(self, metrics: Stats, entropy_coef: float, recorded: Recorded | None) -> None:
         """A new update; see ``WatchedSteps``."""
         super().begin(metrics, entropy_coef, recorded)
-        self._rows, self._first = [], None
+        self._rows, self._taken = [], []
         self._drawn = self._learner.generator.get_state()
         self._halted.copy_(~self._is_finite | (metrics["valid"] == 0))
         self._coefficient.fill_(entropy_coef)
@@ -95,8 +95,7 @@ class UnreadSteps(WatchedSteps):
         assert isinstance(sequences, Chunks), "only chunks have one shape"
         learner = self._learner
         for which in minibatches(sequences.count, learner.config.minibatches, learner.generator):
-            if self._first is None:
-                self._first = which
+            self._taken.append((sequences, which))
             row = self._put(sequences.take(which)).step()
             self._rows.append(row.clone())  # the next step writes to the same place
             self._limit.fill_(torch.inf)
@@ -114,11 +113,22 @@ class UnreadSteps(WatchedSteps):
         gauges.check_valid(numbers)
         deviated = [bool(stats.pop(DEVIATED)) for stats in steps]
         if self._recorded is not None and any(deviated[:1]):
-            self._learner.reproduction.settle(numbers | gauges.read(steps[0]), self._recorded, self._first)
+            which = self._taken[0][1]
+            self._learner.reproduction.settle(numbers | gauges.read(steps[0]), self._recorded, which)
             self._learner.generator.set_state(self._drawn)
             return None
         self._given = None
+        if not steps[-1].get("grad_norm", torch.zeros(())) < torch.inf:
+            self._repeat(len(steps) - 1)
+        self._taken = []
         return numbers | gauges.read(self._summary(steps, stale))
+
+    def _repeat(self, minibatch: int) -> None:
+        """Compute once more the gradient that ended the update, by the weights that it left, to be named."""
+        sequences, which = self._taken[minibatch]
+        self._learner.optimizer.zero_grad(set_to_none=True)
+        self._learner.backward(sequences.take(which), None, self._coefficient)
+        self.forget()  # what was recorded has gradients of its own
 
     def _refuse(self, is_finite: bool) -> None:
         if not is_finite and self._given is not None:
