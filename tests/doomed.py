@@ -278,15 +278,18 @@ class WaitForSignal(rc.Callback):
 
 def waits_for_signal(path: str, settings: dict[str, Any], updates: int, ready: str, said: str) -> None:
     """Train with ``WaitForSignal``; write what was raised to the file ``said``."""
+    # Started under nohup, or in the background, this process has inherited others.
+    before = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    for number, handler in before.items():
+        signal.signal(number, handler)
     try:
         rc.train("delayed-cue", run=path, callbacks=[WaitForSignal(updates, ready)], **settings)
     except KeyboardInterrupt as error:
-        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
         text = {
             "type": type(error).__name__,
             "signal": getattr(error, "signal", None),
             "text": str(error),
-            "restored": handlers == [signal.default_int_handler, signal.SIG_DFL],
+            "restored": before == {number: signal.getsignal(number) for number in before},
         }
         Path(said).write_text(json.dumps(text))
         sys.exit(128 + getattr(error, "signal", 0))

@@ -78,9 +78,7 @@ class Turns:
         return batch
 
     def _say(self, version: int) -> None:
-        with torch.no_grad():
-            self.policy.critic.weight.zero_()
-            self.policy.critic.bias.fill_(float(version))
+        say(self.policy, version)
 
     def check(self, max_lag: int) -> set[int]:
         """Every ticket once, in order for every actor, and no lag beyond the limit. Returns the lags."""
@@ -92,6 +90,13 @@ class Turns:
             mine = [sequence for other, sequence in numbers if other == actor]
             assert mine == list(range(len(mine))), "none lost, none doubled, in order"
         return lags
+
+
+@torch.no_grad()
+def say(policy: Policy, version: int) -> None:
+    """Let the critic say this version, whatever it sees."""
+    policy.critic.weight.zero_()
+    policy.critic.bias.fill_(float(version))
 
 
 def kept(rollout: Rollout) -> Rollout:

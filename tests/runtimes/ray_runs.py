@@ -16,12 +16,11 @@ from gymnasium.wrappers import TimeLimit
 import recollect as rc
 from recollect import tree
 from recollect.actors import join
-from recollect.policy.policy import Policy
 from recollect.rollout import Rollout
 from recollect.runtimes.ray import RayCrew
 from recollect.runtimes.stage import staged
 from tests.doomed import SMALL, UPDATE, wait_for, weights, without
-from tests.runtimes.process_runs import parents
+from tests.runtimes.process_runs import parents, say
 
 TINY = without(SMALL, "progress", "checkpoint_every")
 
@@ -75,13 +74,7 @@ class Crew:
         return batch.metrics
 
     def _say(self, version: int) -> None:
-        _say(self.policy, version)
-
-
-def _say(policy: Policy, version: int) -> None:
-    with torch.no_grad():
-        policy.critic.weight.zero_()
-        policy.critic.bias.fill_(float(version))
+        say(self.policy, version)
 
 
 def tensors(rollout: Rollout) -> dict[str, Any]:
