@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recollect import actors, ranks, shards
+from recollect import actors, children, ranks, shards
 from recollect.envs import slots
 from recollect.envs.slots import _Slots
 from recollect.policy.normalise import ObservationNorm
@@ -125,6 +125,12 @@ ACTORS = [
         proofs.trained,
         ((actors, "_join_finals", "rollout.finals.row + offset", "rollout.finals.row"),),
         "final_value of the rows as one",
+    ),
+    ChildMutant(
+        "an actor that fails keeps it to itself",
+        proofs.raised_at_once,
+        ((children, "describe_raised", "    try:\n", "    time.sleep(10**6)\n    try:\n"),),
+        "it has not ended within 10 seconds",
     ),
 ]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,9 +15,10 @@ import recollect as rc
 from recollect import devices
 from recollect.algos.impala import ImpalaConfig
 from recollect.cores import LSTMConfig
-from recollect.errors import AlignmentError
+from recollect.errors import AlignmentError, EnvError
 from tests import test_ranks
 from tests.algos.ppo_setup import nudge
+from tests.doomed import ends_soon
 from tests.envs.worker_worlds import MIXED, assert_same, in_workers, plain, stream
 from tests.helpers import ScriptedEnv
 from tests.runtimes import test_learners, test_tickets
@@ -35,6 +38,33 @@ def in_async() -> None:
         hand_out = crew._hand_out
         crew._hand_out = lambda depth, seats=None: hand_out(depth, crew._seats[:1])
         play(crew, policy, 4)
+
+
+class Broken(ScriptedEnv):
+    """Raises in its fifth step, and leaves a file just before."""
+
+    def __init__(self, marker: Path):
+        super().__init__()
+        self.marker, self.steps = marker, 0
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        if self.steps == 5:
+            self.marker.touch()
+            raise ValueError("the lights went out")
+        return super().step(action)
+
+
+def raised_at_once() -> None:
+    """What an env raises elsewhere arrives within seconds."""
+    with tempfile.TemporaryDirectory() as folder:
+        marker = Path(folder) / "raised"
+        with (
+            process_crew(functools.partial(Broken, marker)) as (crew, _),
+            ends_soon(marker.exists, 10.0),
+            pytest.raises(EnvError, match="the lights went out"),
+        ):
+            crew.collect(0)
 
 
 trained = functools.partial(train, "impala", 2, runtime="processes")
