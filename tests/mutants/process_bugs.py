@@ -209,6 +209,12 @@ LEARNERS = [
 
 VERSIONS = [
     Mutant(
+        "the lag is logged as none",
+        proofs.trained,
+        ((Trainer, "iterate", '"lag/max": float(max(lags))', '"lag/max": 0.0'),),
+        "the lag that is told",
+    ),
+    Mutant(
         "past weights are never pruned",
         proofs.remembered,
         ((Trainer, "_remember", "v < updates - self.config.lag_limit", "False"),),
@@ -255,7 +261,7 @@ VERSIONS = [
 ON_A_GPU = [
     Mutant(
         "observation statistics are not merged over learners on a GPU",
-        proofs.ppo_on_a_gpu,
+        proofs.ranks_on_a_gpu,
         (
             (
                 ObservationNorm,

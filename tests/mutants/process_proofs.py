@@ -67,7 +67,7 @@ def raised_at_once() -> None:
             crew.collect(0)
 
 
-trained = functools.partial(train, "impala", 2, runtime="processes")
+trained = functools.partial(train, "impala", 2, runtime="processes", mode="async")
 
 
 def env_workers() -> None:
@@ -137,12 +137,8 @@ def lags() -> None:
 run_ahead = test_tickets.test_the_run_ahead_is_bounded
 
 
-def ranks_on_a_gpu(**given: Any) -> None:
+def ranks_on_a_gpu() -> None:
     """Two learners on the path of a GPU learn what one does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "waits", lambda where: True)
-        test_ranks.check_same_learning(3, 1, policy={"normalise_observations": True}, **given)
-
-
-ppo_on_a_gpu = ranks_on_a_gpu
-impala_on_a_gpu = functools.partial(ranks_on_a_gpu, algo="impala", lag=1)
+        test_ranks.check_same_learning(3, 1, policy={"normalise_observations": True})

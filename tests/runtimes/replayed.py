@@ -122,6 +122,9 @@ def train(algo: str, updates: int = 5, **settings: Any) -> None:
         agent.train(updates * UPDATE, progress=False, callbacks=[lambda _, metrics: rows.append(metrics)])
     assert len(rows) == len(batches) == updates
     _assert_telling(replays, updates, crew.is_exact)
+    for number, row in enumerate(rows):
+        lags = replays.lags[2 * number :][:2]
+        assert (row["lag"], row["lag/max"]) == (sum(lags) / 2, max(lags)), "the lag that is told"
     checked = [row["deviation/log_prob"] for row in rows if "deviation/log_prob" in row]
     assert len(checked) == updates, "the learner compares, too"
     assert max(checked) < 1e-4

@@ -67,7 +67,7 @@ def test_lockstep_is_inline_bit_for_bit(env, core, actors):
     ("algo", "mode"), [("impala", "lockstep"), ("impala", "async"), ("ppo", "async"), slow("ppo", "lockstep")]
 )
 def test_rollouts_that_are_cut(algo, mode):
-    """M, S000-8, S004-1: recorded with the state, reset and weights that the learner replays them with."""
+    """M, S000-8, S004-1: recorded with the state, resets and weights that the learner replays them with."""
     replayed.train(algo, runtime="ray", mode=mode)
 
 
