@@ -14,9 +14,9 @@ from recollect.policy.policy import Policy
 from recollect.refresh import recorded, refresh
 from recollect.rollout import Rollout
 from recollect.runtimes.crew import Batch
-from tests.doomed import UPDATE, wait_for
+from tests.doomed import UPDATE
 from tests.helpers import ScriptedEnv
-from tests.runtimes.process_runs import TINY, kept
+from tests.runtimes.process_runs import TINY, kept, run_ahead
 
 PARTS = ("log_prob", "value", "final_value", "bootstrap", "states")
 
@@ -133,11 +133,6 @@ def train(algo: str, updates: int = 5, **settings: Any) -> None:
 def _assert_telling(replays: Replays, updates: int, is_exact: bool) -> None:
     assert replays.cuts > updates, "episodes are cut in the rollouts"
     assert (max(replays.lags) == 0) == is_exact, "actors run ahead in async mode, and only there"
-
-
-def run_ahead(crew: Any) -> None:
-    """Wait until the actors have done all that they may do now."""
-    wait_for(lambda: not crew._tickets.running or (crew._pump(1.0) and False))
 
 
 @torch.no_grad()
