@@ -122,7 +122,7 @@ ACTORS = [
     ),
     Mutant(
         "final observations of the second actor stand in the rows of the first",
-        proofs.trained,
+        proofs.run_in_async,
         ((actors, "_join_finals", "rollout.finals.row + offset", "rollout.finals.row"),),
         "final_value of the rows as one",
     ),
@@ -172,6 +172,12 @@ WORKERS = [
         ((_Slots, "step", "step.terminated.any() or step.truncated.any()", "step.terminated.any()"),),
         "final_obs.a after",
     ),
+    ChildMutant(
+        "an env worker of an actor writes its final observations to the other memory",
+        proofs.workers_of_actors,
+        ((_Slots, "step", 'out["final_obs"]', 'self._steps[1 - into]["final_obs"]'),),
+        "assert differing",
+    ),
 ]
 
 LEARNERS = [
@@ -210,7 +216,7 @@ LEARNERS = [
 VERSIONS = [
     Mutant(
         "the lag is logged as none",
-        proofs.trained,
+        proofs.run_in_async,
         ((Trainer, "iterate", '"lag/max": float(max(lags))', '"lag/max": 0.0'),),
         "the lag that is told",
     ),

@@ -18,11 +18,11 @@ from recollect.cores import LSTMConfig
 from recollect.errors import AlignmentError, EnvError
 from tests import test_ranks
 from tests.algos.ppo_setup import nudge
-from tests.doomed import ends_soon
+from tests.doomed import differing, ends_soon
 from tests.envs.worker_worlds import MIXED, assert_same, in_workers, plain, stream
 from tests.helpers import ScriptedEnv
 from tests.runtimes import test_learners, test_tickets
-from tests.runtimes.process_runs import TINY, process_crew
+from tests.runtimes.process_runs import TINY, process_crew, trained
 from tests.runtimes.replayed import play, train
 
 
@@ -38,6 +38,12 @@ def in_async() -> None:
         hand_out = crew._hand_out
         crew._hand_out = lambda depth, seats=None: hand_out(depth, crew._seats[:1])
         play(crew, policy, 4)
+
+
+def workers_of_actors() -> None:
+    """A run whose envs are in processes of actors in processes is that of one process, bit for bit."""
+    here = trained(ScriptedEnv, 2)
+    assert differing(here, trained(ScriptedEnv, 2, runtime="processes", env_workers=2)) == []
 
 
 class Broken(ScriptedEnv):
@@ -67,7 +73,7 @@ def raised_at_once() -> None:
             crew.collect(0)
 
 
-trained = functools.partial(train, "impala", 2, runtime="processes", mode="async")
+run_in_async = functools.partial(train, "impala", 2, runtime="processes", mode="async")
 
 
 def env_workers() -> None:
