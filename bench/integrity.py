@@ -6,7 +6,7 @@
 S003-10, S003-11. Weights whose every element is their version are published as fast as they can be while
 readers in other processes look at every element of every read; some readers are killed in the midst. A reader
 that does not verify what it copied is the control: it must see mixtures, or the stress is too weak. Writers
-are killed while they publish. Rows with checksums go through slots that are used over and over. Costs are
+are killed while they publish. Actors of a run record rows with checksums into their slots. Costs are
 against one copy of the same bytes, in the same run. Exits with 1 if anything was torn, stale or lost.
 """
 
@@ -100,7 +100,7 @@ def main() -> None:
     board_reads = [results["small_weights"], results["large_weights"]]
     spoiled = sum(found["mixed"] + found["backwards"] for found in board_reads)
     spoiled += results["killed_writers"]["mixed"] + results["killed_writers"]["lost"]
-    spoiled += sum(results["slots"][name] for name in ("torn", "stale", "disordered"))
+    spoiled += sum(results["slots"][name] for name in ("torn", "stale", "disordered", "misnamed"))
     if spoiled or not results["control_that_does_not_verify"]["mixed"]:
         raise SystemExit("something was torn, stale or lost, or the control saw no mixture")
 

@@ -14,9 +14,22 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from recollect import devices
 from recollect.cores.kernels import fused
 
+TIMEOUT, SLOW_TIMEOUT = 600, 3600
+"""Seconds after which a test that hangs fails, and a slow one: several times what they take on busy cores."""
+
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Give every test its timeout. (In pyproject.toml it would be an error where the plugin is missing.)"""
+    if config.pluginmanager.hasplugin("timeout"):
+        for item in items:
+            seconds = SLOW_TIMEOUT if item.get_closest_marker("slow") else TIMEOUT
+            if not item.get_closest_marker("timeout"):
+                item.add_marker(pytest.mark.timeout(seconds))
+
 
 READS = {
     *("aten._local_scalar_dense", "aten.item", "aten.is_nonzero", "aten.equal", "aten.nonzero"),

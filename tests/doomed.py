@@ -12,8 +12,10 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -87,6 +89,38 @@ def wait_for(condition: Callable[[], Any], process: BaseProcess | None = None) -
         assert process is None or process.is_alive() or condition(), f"it ended with {process.exitcode}"
         assert time.monotonic() < limit, "it has not happened"
         time.sleep(0.005)
+
+
+@contextmanager
+def ends_soon(after: Callable[[], bool] = lambda: True, seconds: float = 30.0) -> Iterator[None]:
+    """Once ``after()`` holds, the block ends within ``seconds``; else its wait is interrupted, and it fails.
+
+    As by Ctrl-C, which no handling of errors takes for one; not by SIGALRM, which the timeouts of tests need.
+    """
+    over, is_late, main = threading.Event(), threading.Event(), threading.main_thread().ident
+    assert main is not None
+
+    def watch() -> None:
+        while not after():
+            if over.wait(0.02):
+                return
+        if not over.wait(seconds):
+            is_late.set()
+            signal.pthread_kill(main, signal.SIGUSR2)
+
+    before = signal.signal(signal.SIGUSR2, signal.default_int_handler)
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if is_late.is_set():
+            raise AssertionError(f"it has not ended within {seconds:g} seconds") from None
+        raise
+    finally:
+        over.set()
+        watching.join()
+        signal.signal(signal.SIGUSR2, before)
 
 
 def weights(agent: rc.Agent) -> dict[str, torch.Tensor]:
@@ -278,15 +312,18 @@ class WaitForSignal(rc.Callback):
 
 def waits_for_signal(path: str, settings: dict[str, Any], updates: int, ready: str, said: str) -> None:
     """Train with ``WaitForSignal``; write what was raised to the file ``said``."""
+    # Started under nohup, or in the background, this process has inherited others.
+    before = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    for number, handler in before.items():
+        signal.signal(number, handler)
     try:
         rc.train("delayed-cue", run=path, callbacks=[WaitForSignal(updates, ready)], **settings)
     except KeyboardInterrupt as error:
-        handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
         text = {
             "type": type(error).__name__,
             "signal": getattr(error, "signal", None),
             "text": str(error),
-            "restored": handlers == [signal.default_int_handler, signal.SIG_DFL],
+            "restored": before == {number: signal.getsignal(number) for number in before},
         }
         Path(said).write_text(json.dumps(text))
         sys.exit(128 + getattr(error, "signal", 0))

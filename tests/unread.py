@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -95,6 +96,18 @@ def make_policy(observations: gym.Space = FLOATS, actions: gym.Space | None = No
         **config,
     }
     return PolicyConfig(**config).build(observations, actions or gym_spaces.Discrete(3))
+
+
+def moved(rollout: Rollout, device: str) -> Rollout:
+    """The rollout on a device."""
+    parts: dict[str, Any] = {}
+    for one in fields(rollout):
+        value = getattr(rollout, one.name)
+        if one.name == "finals" and value is not None:
+            parts[one.name] = value.to(device)
+        elif isinstance(value, Tensor | dict) or one.name in ("obs", "action", "states"):
+            parts[one.name] = tree.to(value, device)
+    return replace(rollout, **parts)
 
 
 def draw(space: gym.Space, lead: tuple[int, int]) -> Any:

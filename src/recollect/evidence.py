@@ -10,8 +10,8 @@ the states that the rollout stored::
     learning = |recomputed - replayed|   too far: wrong chunk, reset or kernel while learning
     rounding = |replayed with rounded weights and states - replayed|
 
-Each of the first two must be within ``MARGIN`` times the rounding, and within ``MARGIN`` times the other:
-healthy acting and learning round alike. Both limits grow with how much the policy uses its memory, as the
+Each of the first two must be within ``MARGIN`` times the rounding, and within ``LIKENESS`` times the other:
+healthy acting and learning round much alike. Both limits grow with how much the policy uses its memory, as the
 effect of a wrong state does. Decision 004 has the measurements.
 """
 
@@ -34,6 +34,8 @@ ROWS, DRAWS = 4, 2
 """Rows that are replayed, and how often with random roundings."""
 MARGIN = 10.0
 """How many times further than the random roundings a healthy run may be."""
+LIKENESS = 30.0
+"""How many times further than the other a healthy actor or learner may be."""
 ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
 """The relative error of one rounding, by precision."""
 PLACE = "place"
@@ -159,10 +161,10 @@ def examine(
         )
         limits = []
         for other in (learning, acting):
-            explained = rounding
+            limit = MARGIN * rounding
             if is_alike:
-                explained = torch.minimum(rounding, torch.maximum(_so_far(other), itself / unit[name]))
-            limits.append((MARGIN * explained).clamp(min=tolerance))
+                limit = torch.minimum(limit, LIKENESS * torch.maximum(_so_far(other), itself / unit[name]))
+            limits.append(limit.clamp(min=tolerance))
         excess = torch.maximum(acting / limits[0], learning / limits[1]).nan_to_num(torch.inf)
         t, r = divmod(int(excess.argmax()), len(rows))
         row = int(rows[r])

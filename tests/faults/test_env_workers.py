@@ -17,6 +17,7 @@ import recollect as rc
 from recollect.envs.workers import WorkerEnv
 from recollect.errors import EnvError, LostError
 from tests.agents import SMALL
+from tests.doomed import ends_soon
 from tests.envs.worker_worlds import (
     Trouble,
     assert_same,
@@ -117,13 +118,8 @@ def test_interrupted_while_waiting(opened, tmp_path: Path) -> None:
     env.reset(0)
     env.step(ACTION)
     env.step(ACTION)
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.3)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            env.step(ACTION)
-    finally:
-        signal.signal(signal.SIGALRM, before)
+    with pytest.raises(AssertionError, match="has not ended"), ends_soon((tmp_path / "once").exists, 0.3):
+        env.step(ACTION)
     assert_same(stream(env, 8, 3), stream(plain(Trouble, 4), 8, 3))
 
 
@@ -152,11 +148,13 @@ def test_training_goes_on(tmp_path: Path) -> None:
     assert "env slots 0 to 1" in " ".join(killer.said)
 
 
-def test_training_ends_with_the_error_of_the_env() -> None:
+def test_training_ends_with_the_error_of_the_env(tmp_path: Path) -> None:
     """What an env raises ends the run, with the env's number and traceback, and all workers with it."""
+    marker = tmp_path / "once"
     settings = SMALL | {"num_envs": 3, "minibatches": 1, "env_workers": 2, "progress": False}
-    kwargs = {"what": "raise", "at": 12, "number": 1}
-    with pytest.raises(EnvError, match=r"env 1 \(Trouble\), step 12: .*the lights went out"):
+    kwargs = {"what": "raise", "at": 12, "number": 1, "once": str(marker)}
+    error = pytest.raises(EnvError, match=r"env 1 \(Trouble\), step 12: .*the lights went out")
+    with ends_soon(marker.exists), error:
         rc.train(Trouble, steps=160, env_kwargs=kwargs, **settings)
 
 

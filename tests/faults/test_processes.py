@@ -24,7 +24,7 @@ from recollect import shared
 from recollect.errors import EnvError, LostError, ResourceError
 from recollect.runs import Run
 from recollect.runtimes import limits, processes
-from tests.doomed import SMALL, UPDATE, differing, wait_for, weights
+from tests.doomed import SMALL, UPDATE, differing, ends_soon, wait_for, weights
 from tests.runtimes.process_runs import (
     Turns,
     claimed,
@@ -142,7 +142,11 @@ def test_three_deaths_in_a_row_end_the_run(tmp_path):
     """S000-25: what cannot go well is not tried for ever; and the run folder says why it ended."""
     path = tmp_path / "run"
     settings = PROCESSES | {"steps": 50 * UPDATE, "actors": 1}
-    with pytest.raises(LostError, match=r"actor 0.*SIGKILL.*It died 3 times in a row without finishing"):
+    third = tmp_path / "claim-2"
+    with (
+        ends_soon(third.exists),
+        pytest.raises(LostError, match=r"actor 0.*SIGKILL.*It died 3 times in a row without finishing"),
+    ):
         rc.train(lambda: Failing("die", tmp_path, count=9, steps=5), run=str(path), **settings)
     assert Run(path).status["reason"].startswith("error: actor 0")
 
@@ -211,7 +215,7 @@ def test_an_env_that_raises_ends_the_run_with_its_traceback(tmp_path):
     path = tmp_path / "run"
     settings = PROCESSES | {"steps": 20 * UPDATE, "num_envs": 6, "actors": 3, "checkpoint_every": 10**6}
     text = r"step 31: step\(.*raised KeyError: 'the rotor is gone'"
-    with pytest.raises(EnvError, match=text) as raised:
+    with ends_soon((tmp_path / "claim-0").exists), pytest.raises(EnvError, match=text) as raised:
         rc.train(lambda: Failing("raise", tmp_path), run=str(path), **settings)
     (note,) = raised.value.__notes__
     assert re.match(r"in actor [012]:\nTraceback", note)

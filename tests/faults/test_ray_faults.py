@@ -13,6 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ import recollect as rc  # noqa: E402
 from recollect.errors import ChildError, EnvError, LostError, RecollectError  # noqa: E402
 from recollect.runs import Run  # noqa: E402
 from recollect.runtimes import limits, ray_cluster  # noqa: E402
-from tests.doomed import SMALL, UPDATE, wait_for  # noqa: E402
+from tests.doomed import SMALL, UPDATE, ends_soon, wait_for  # noqa: E402
 from tests.runtimes.process_runs import descendants, parents  # noqa: E402
 from tests.runtimes.ray_runs import Crew, failing, listening, trained, wait_until_gone  # noqa: E402
 
@@ -108,13 +109,15 @@ def test_a_node_that_leaves_costs_only_its_actors(cluster):
         ("make", "no such world"),
     ],
 )
-def test_an_env_that_raises_ends_the_run_as_inline(cluster, how, text):
-    """S000-25: with the same error, and the traceback of where it was."""
-    env = _impossible if how == "make" else failing(how)
+def test_an_env_that_raises_ends_the_run_as_inline(cluster, how, text, tmp_path):
+    """S000-25: with the same error, and the traceback of where it was, within seconds."""
+    marker = tmp_path / "failed"
+    env = partial(_impossible, marker) if how == "make" else failing(how)
     if how != "make":
         with pytest.raises(EnvError, match=text) as inline:
             trained(env, 20)
-    with pytest.raises(RecollectError, match=text) as raised:
+    env = env if how == "make" else failing(how, marker)
+    with ends_soon(marker.exists), pytest.raises(RecollectError, match=text) as raised:
         trained(env, 20, runtime="ray", actors=2)
     if how != "make":
         # Which actor comes first is a matter of time, and so is the action.
@@ -128,8 +131,9 @@ def test_an_env_that_raises_ends_the_run_as_inline(cluster, how, text):
     assert ray.is_initialized(), "the cluster is not ours"
 
 
-def _impossible() -> Any:
+def _impossible(marker: Path) -> Any:
     if ray.get_runtime_context().get_actor_id() is not None:
+        marker.touch()
         raise ValueError("no such world")
     return failing("never", steps=10**6)()
 

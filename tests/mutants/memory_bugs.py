@@ -48,7 +48,7 @@ RESETS = [
     Mutant(
         "no reset inside chunks",
         proofs.master,
-        (unroll("first & (torch.arange(len(first)) == 0).unsqueeze(1)"),),
+        (unroll("first & (torch.arange(len(first), device=first.device) == 0).unsqueeze(1)"),),
         by=DEVIATES,
         known="Metta before #2233, which made it an option",
     ),

@@ -66,9 +66,11 @@ class Turns:
         self._say(0)
 
     def turn(self) -> Batch:
-        """One update's worth."""
+        """One update's worth. In the first one, learning takes so long that actors run ahead in any case."""
         version = len(self.batches)
         batch = self.crew.collect(version)
+        if version == 0:
+            run_ahead(self.crew)
         for rollout in batch.rollouts:  # the critic says its own version, whatever it sees
             assert rollout.record["value"].unique().tolist() == [rollout.version]
         self.batches.append([kept(rollout) for rollout in batch.rollouts])
@@ -78,9 +80,7 @@ class Turns:
         return batch
 
     def _say(self, version: int) -> None:
-        with torch.no_grad():
-            self.policy.critic.weight.zero_()
-            self.policy.critic.bias.fill_(float(version))
+        say(self.policy, version)
 
     def check(self, max_lag: int) -> set[int]:
         """Every ticket once, in order for every actor, and no lag beyond the limit. Returns the lags."""
@@ -92,6 +92,18 @@ class Turns:
             mine = [sequence for other, sequence in numbers if other == actor]
             assert mine == list(range(len(mine))), "none lost, none doubled, in order"
         return lags
+
+
+def run_ahead(crew: Any) -> None:
+    """Wait until the actors, of whatever runtime, have done all that they may do now."""
+    wait_for(lambda: not crew._tickets.running or (crew._pump(1.0) and False))
+
+
+@torch.no_grad()
+def say(policy: Policy, version: int) -> None:
+    """Let the critic say this version, whatever it sees."""
+    policy.critic.weight.zero_()
+    policy.critic.bias.fill_(float(version))
 
 
 def kept(rollout: Rollout) -> Rollout:

@@ -16,12 +16,11 @@ from gymnasium.wrappers import TimeLimit
 import recollect as rc
 from recollect import tree
 from recollect.actors import join
-from recollect.policy.policy import Policy
 from recollect.rollout import Rollout
 from recollect.runtimes.ray import RayCrew
 from recollect.runtimes.stage import staged
 from tests.doomed import SMALL, UPDATE, wait_for, weights, without
-from tests.runtimes.process_runs import parents
+from tests.runtimes.process_runs import parents, run_ahead, say
 
 TINY = without(SMALL, "progress", "checkpoint_every")
 
@@ -59,9 +58,14 @@ class Crew:
         return [place.pid for place in self.crew.homes if place is not None]
 
     def turn(self) -> dict[str, float]:
-        """Collect, check that nobody writes to what was brought, and publish the next version."""
+        """Collect, check that nobody writes to what was brought, and publish the next version.
+
+        In the first turn, learning takes so long that actors run ahead in any case.
+        """
         version = len(self.rollouts)
         batch = self.crew.collect(version)
+        if version == 0:
+            run_ahead(self.crew)
         kept = [tree.clone(tensors(rollout)) for rollout in batch.rollouts]
         join(batch.rollouts, is_mixed=True)
         for rollout, before in zip(batch.rollouts, kept):
@@ -75,13 +79,7 @@ class Crew:
         return batch.metrics
 
     def _say(self, version: int) -> None:
-        _say(self.policy, version)
-
-
-def _say(policy: Policy, version: int) -> None:
-    with torch.no_grad():
-        policy.critic.weight.zero_()
-        policy.critic.bias.fill_(float(version))
+        say(self.policy, version)
 
 
 def tensors(rollout: Rollout) -> dict[str, Any]:

@@ -13,11 +13,11 @@ pytestmark = [
 ]
 
 
-def train(**more):
+def train(task="delayed-cue", **more):
     settings = {"num_envs": 8, "rollout": 32, "chunk": 16, "steps": 256 * 6, "progress": False, "threads": 1}
     rows: list[dict[str, float]] = []
     keep = [lambda _, metrics: rows.append(metrics)]
-    agent = rc.train("delayed-cue", device="cuda", callbacks=keep, **settings | more)
+    agent = rc.train(task, device="cuda", callbacks=keep, **settings | more)
     weights = {name: value.detach().cpu().clone() for name, value in agent.policy.state_dict().items()}
     places = {parameter.device.type for parameter in agent.policy.parameters()}
     agent.close()
@@ -36,8 +36,10 @@ def test_actors_on_the_cpu_feed_a_learner_on_the_gpu(algo, mode):
     assert rows[-1]["steps"] >= 256 * 6
 
 
-def test_two_learners_on_one_gpu_are_one():
-    """S002-15: gradients summed over two learners that share a GPU give the weights of one."""
-    (one, _), (two, _) = train(), train(learners=2)
+@pytest.mark.parametrize("task", ["delayed-cue", "position-cartpole"])
+def test_two_learners_on_one_gpu_are_one(task):
+    """S002-15, S001-20: gradients summed, and statistics merged, over two learners that share a GPU."""
+    (one, _), (two, _) = train(task), train(task, learners=2)
+    assert one["obs_norm.scalings.obs.count"] == two["obs_norm.scalings.obs.count"] == 256 * 6
     for name, value in one.items():
         assert torch.allclose(value, two[name], rtol=1e-3, atol=1e-4), name

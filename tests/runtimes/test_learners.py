@@ -30,6 +30,7 @@ from recollect.ranks import ALONE
 from recollect.runs import Run
 from recollect.runtimes.learner_host import LearnerState, learner_threads
 from recollect.runtimes.learners import LearnerGroup
+from tests.doomed import ends_soon
 from tests.helpers import TensorWorld, make_policy
 from tests.runtimes.doomed_parts import Doomed
 
@@ -147,20 +148,22 @@ def test_a_bad_reward_and_a_killed_learner():
         group.update(rollout)  # nothing was begun: they go on
         before, rollout = LearnerState.of(learner), actor.collect()
         os.kill(pids_of(group)[1], signal.SIGKILL)
-        with pytest.raises(LostError, match=r"learner 2 \(process \d+\) was killed by SIGKILL"):
+        lost = pytest.raises(LostError, match=r"learner 2 \(process \d+\) was killed by SIGKILL")
+        with ends_soon(), lost:
             group.update(rollout)
         assert same_state(LearnerState.of(learner), before)
         assert learner.ranks is ALONE
 
 
 @pytest.mark.parametrize("is_killed", [False, True], ids=["raises", "dies"])
-def test_a_learner_that_fails_in_mid_update(is_killed: bool):
+def test_a_learner_that_fails_in_mid_update(is_killed: bool, tmp_path: Path):
     """S000-25: its traceback arrives, nobody hangs in a sum, and no half an update is left."""
     algo = PPOConfig(epochs=2, recurrent_mode="none", **SIZES)
-    encoder = partial(Doomed, uses=6, is_killed=is_killed)
+    marker = tmp_path / "failed"
+    encoder = partial(Doomed, uses=6, is_killed=is_killed, marker=marker)
     learner, actor = make(algo, encoder=encoder)
     before = LearnerState.of(learner)
-    with group_of(learner, learners=2) as group:
+    with group_of(learner, learners=2) as group, ends_soon(marker.exists):
         if is_killed:
             with pytest.raises(LostError, match=r"learner 1 .* was killed by SIGKILL"):
                 group.update(actor.collect())
@@ -177,18 +180,21 @@ class KillLearner(rc.Callback):
     def __init__(self, steps: int):
         self.steps = steps
         self.pid = 0
+        self.is_done = False
 
     def on_iteration(self, training: Any, metrics: dict[str, float]) -> None:
         (self.pid,) = pids_of(training._trainer._updater)
         if training.steps == self.steps:
             os.kill(self.pid, signal.SIGKILL)
+            self.is_done = True
 
 
 def test_a_run_whose_learner_was_killed_can_be_resumed(tmp_path: Path):
     """S000-25, S003-18: it ends with that error and a checkpoint of the last whole update; none is left."""
     killer = KillLearner(240)
     given = {"rollout": 12, "chunk": 4, "num_envs": 4, "threads": 1, "steps": 480, "progress": False}
-    with pytest.raises(LostError, match=r"learner 1 .* was killed by SIGKILL"):
+    lost = pytest.raises(LostError, match=r"learner 1 .* was killed by SIGKILL")
+    with ends_soon(lambda: killer.is_done), lost:
         rc.train("delayed-cue", learners=2, run=str(tmp_path), callbacks=[killer], **given)
     assert not is_running(killer.pid)
     assert Run(tmp_path).checkpoints()[-1].name.lstrip("0") == "240"

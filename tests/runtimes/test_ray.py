@@ -20,6 +20,9 @@ from recollect.runtimes import ray_cluster  # noqa: E402
 from recollect.runtimes.ray_cluster import Cluster  # noqa: E402
 from tests.doomed import SMALL, UPDATE, differing, rows, weights  # noqa: E402
 from tests.envs.batch_worlds import Recall  # noqa: E402
+from tests.mutants import ray_bugs  # noqa: E402
+from tests.mutants.mutant import Mutant  # noqa: E402
+from tests.runtimes import replayed  # noqa: E402
 from tests.runtimes.ray_runs import Crew, trained  # noqa: E402
 
 MAMBA = rc.MambaConfig(hidden=8)
@@ -60,6 +63,19 @@ def test_lockstep_is_inline_bit_for_bit(env, core, actors):
     inline = trained(env, 20, **settings)
     assert differing(inline, trained(env, 20, runtime="ray", **settings)) == []
     assert differing(inline, trained(env, 20, seed=1, **settings)) != []
+
+
+@pytest.mark.parametrize(
+    ("algo", "mode"), [("impala", "lockstep"), ("impala", "async"), ("ppo", "async"), slow("ppo", "lockstep")]
+)
+def test_rollouts_that_are_cut(algo, mode):
+    """M, S000-8, S004-1: recorded with the state, resets and weights that the learner replays them with."""
+    replayed.train(algo, runtime="ray", mode=mode)
+
+
+@pytest.mark.parametrize("mutant", ray_bugs.MUTANTS, ids=lambda mutant: mutant.name)
+def test_the_proof_catches_its_mutant(mutant: Mutant):
+    mutant.assert_caught()
 
 
 @pytest.mark.parametrize(("first", "second"), [("inline", "ray"), ("ray", "inline")])

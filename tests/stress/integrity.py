@@ -1,7 +1,8 @@
 """What is done to shared memory under stress: by the tests here for seconds, by bench/integrity.py at length.
 
-Weights: every element of every tensor is the version, so that a mixture shows in any read. Slots: every row
-carries its number and a sum over itself, so that a torn or a stale one shows.
+Weights: every element of every tensor is the version, so that a mixture shows in any read. Slots: the actors
+of a run fill them, from envs whose every observation carries its number and a sum over itself, so that a torn
+or a stale one shows.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor
 
+from recollect import tree
 from recollect.children import Child, Line, stop_all
-from recollect.shared import Layout, Segment
+from recollect.runtimes.host import tensors_of
+from recollect.shared import Layout
 from recollect.weights import WeightBoard
+from tests.runtimes.process_runs import process_crew, say
 
 SMALL = 1_500
 """Elements of the largest tensor of a small policy."""
@@ -74,11 +80,16 @@ class Reads:
         return Reads(*(getattr(self, name) + getattr(other, name) for name in self.__slots__))
 
 
-def read_often(line: Line, kind: type[WeightBoard], fd: int, handle: Layout, size: int, reads: int) -> None:
-    """A reader: says that it begins, reads and looks at every element, says what it saw; then waits."""
+def read_often(
+    line: Line, kind: type[WeightBoard], fd: int, handle: Layout, size: int, reads: int, versions: int
+) -> None:
+    """A reader: says that it begins, reads and looks at every element, says what it saw; then waits.
+
+    It reads so often, and on until it has seen so many versions: who publishes may be slow to be scheduled.
+    """
     torch.set_num_threads(1)
     board, into = kind.attach(fd, handle), encoded(-1, size)
-    take, copies, mixed, backwards, seen = board._take, itertools.count(), 0, 0, [-1]
+    take, copies, mixed, backwards, seen, done = board._take, itertools.count(), 0, 0, [-1], 0
 
     def counted(wanted: int | None) -> int | None:
         next(copies)
@@ -86,13 +97,14 @@ def read_often(line: Line, kind: type[WeightBoard], fd: int, handle: Layout, siz
 
     board._take = counted
     line.send("begin")
-    for _ in range(reads):
+    while done < reads or len(seen) <= versions:
+        done += 1
         version = board.read(into)
         mixed += is_mixed(into, version)
         backwards += version < seen[-1]
         if version != seen[-1]:
             seen.append(version)
-    line.send(Reads(reads, mixed, backwards, next(copies) - reads, len(seen) - 1))
+    line.send(Reads(done, mixed, backwards, next(copies) - done, len(seen) - 1))
     line.recv()
 
 
@@ -111,16 +123,18 @@ def stress_weights(
     *,
     readers: int = 3,
     size: int = SMALL,
+    versions: int = 0,
     victims: int = 0,
     kind: type[WeightBoard] = WeightBoard,
-    patience: float = 600.0,
+    patience: float = 300.0,
 ) -> tuple[Reads, int, int]:
     """Publish as fast as possible while all readers read.
 
     Args:
-        reads: of all readers together.
+        reads: of all readers together, at least.
         readers: processes.
         size: elements of the largest tensor.
+        versions: that each reader sees, at least.
         victims: readers without end, besides, that are killed one after another in the midst of reading.
         kind: of the readers' board.
         patience: seconds for it all.
@@ -132,7 +146,7 @@ def stress_weights(
     board.publish(0, encoded(0, size))
 
     def start(name: str, reads: int) -> Child:
-        arguments = (kind, board.fd, board.handle, size, reads)
+        arguments = (kind, board.fd, board.handle, size, reads, versions)
         return Child(read_often, *arguments, name=name, fds=(board.fd,))
 
     shares = [reads // readers + (i < reads % readers) for i in range(readers)]
@@ -187,94 +201,70 @@ def kill_writers(writers: int, size: int = SMALL) -> list[tuple[int, int, bool]]
 
 # Slots ---------------------------------------------------------------------------------------------------
 
-STEPS, ROWS, WIDTH = 16, 8, 33
+STEPS, ROWS, WIDTH = 16, 4, 33
 
 
-def row_numbers(actor: int, sequence: int) -> Tensor:
-    """[STEPS, ROWS] unlike those of any other rollout of any actor."""
-    first = (sequence * 64 + actor) * STEPS * ROWS
-    return torch.arange(first, first + STEPS * ROWS).view(STEPS, ROWS)
+class Checksummed(gym.Env):
+    """Every observation has the number of its env, its own number, numbers made of them, and their sum."""
+
+    observation_space = gym.spaces.Box(0, 2**24, (WIDTH + 3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.env, self.number = int(self.np_random.integers(2**16)), -1
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        return self._observe(), 0.0, False, False, {}
+
+    def _observe(self) -> np.ndarray:
+        self.number += 1
+        data = (self.number * 7919 + self.env + np.arange(WIDTH)) % 1009
+        return np.array([self.env, self.number % 2**16, *data, data.sum()], np.float32)
 
 
-def checksummed(actor: int, sequence: int) -> dict[str, Tensor]:
-    """A rollout: every row has its number, numbers made of it, and their sum."""
-    number = row_numbers(actor, sequence)
-    data = number[..., None] * 2654435761 % 1000003 + torch.arange(WIDTH)
-    return {"number": number, "data": data, "sum": data.sum(-1)}
+def spoiled_rows(obs: Tensor, sequence: int, envs: Tensor) -> Counter[str]:
+    """How many rows of obs [STEPS + 1, ROWS, ...] are torn (the sum does not fit), and how many stale.
 
-
-def spoiled_rows(rollout: dict[str, Tensor], actor: int, sequence: int) -> Counter[str]:
-    """How many rows are torn (the sum does not fit) and how many stale (of another rollout)."""
-    torn = rollout["data"].sum(-1) != rollout["sum"]
-    stale = rollout["number"] != row_numbers(actor, sequence)
+    Stale ones are not of rollout ``sequence``, or not of the envs [ROWS].
+    """
+    torn = obs[..., 2:-1].sum(-1) != obs[..., -1]
+    number = sequence * STEPS + torch.arange(STEPS + 1).unsqueeze(1)
+    stale = (obs[..., 0] != envs) | (obs[..., 1] != number % 2**16)
     return Counter(torn=int(torn.sum()), stale=int(stale.sum()))
 
 
-def slots(memory: Segment, layout: Layout, count: int) -> list[dict[str, Tensor]]:
-    return [layout.view(memory, i * layout.size) for i in range(count)]
-
-
-def fill_slots(
-    line: Line, fd: int, size: int, layout: Layout, count: int, actor: int, is_early: bool
-) -> None:
-    """An actor: gets the index of a free slot, writes the next rollout into it, sends index and sequence.
-
-    ``is_early`` is the mutant: it sends before it writes.
-    """
-    torch.set_num_threads(1)
-    own = slots(Segment.attach(fd, size), layout, count)
-    for sequence in itertools.count():
-        index = line.recv()
-        if is_early:
-            line.send((index, sequence))
-        rollout = checksummed(actor, sequence)
-        for name, tensor in rollout.items():
-            own[index][name].copy_(tensor)
-        if not is_early:
-            line.send((index, sequence))
-
-
-def stress_slots(
-    rollouts: int,
-    *,
-    actors: int = 2,
-    count: int = 2,
-    is_early: bool = False,
-    is_enough: Callable[[Counter[str]], bool] = lambda _: False,
-) -> Counter[str]:
-    """Rollouts of several actors through shared slots that are used again and again.
+def stress_slots(rollouts: int, *, actors: int = 2) -> Counter[str]:
+    """Rollouts of actors that run ahead, through the slots of a crew, which are used again and again.
 
     Returns:
-        How many rollouts and rows were read, and how many rows were torn or stale, and how many rollouts were
-        out of order (lost or doubled).
+        How many rollouts and rows were read, how many rows were torn or stale, how many rollouts were out of
+        order (lost or doubled), and how many were acted by other weights than they say.
     """
-    layout = Layout.of(checksummed(0, 0))
-    memories = [Segment.create(count * layout.size, "the test") for _ in range(actors)]
-    views = [slots(memory, layout, count) for memory in memories]
-    children = [
-        Child(
-            fill_slots,
-            *(memory.fd, memory.size, layout, count, i, is_early),
-            name=f"actor {i}",
-            fds=(memory.fd,),
-        )
-        for i, memory in enumerate(memories)
-    ]
     seen: Counter[str] = Counter()
-    try:
-        for child, index in itertools.product(children, range(count)):
-            child.send(index)
-        for expected in range(rollouts):
-            for actor, child in enumerate(children):
-                index, sequence = child.receive(60.0)
-                seen.update(spoiled_rows(views[actor][index], actor, expected))
-                seen.update(rollouts=1, rows=STEPS * ROWS, disordered=sequence != expected)
-                views[actor][index]["data"].fill_(-1)
-                child.send(index)
-            if is_enough(seen):
-                break
-    finally:
-        stop_all(children)
-        for memory in memories:
-            memory.close()
+    expected, envs = [0] * actors, dict[int, Tensor]()
+    settings = {
+        "rollout": STEPS,
+        "chunk": STEPS,
+        "num_envs": actors * ROWS,
+        "actors": actors,
+        "mode": "async",
+    }
+    with process_crew(Checksummed, **settings) as (crew, policy):
+        for version in range(rollouts):
+            say(policy, version)
+            crew.publish(version)
+            for rollout in crew.collect(version).rollouts:
+                actor = rollout.actor
+                seen.update(
+                    spoiled_rows(
+                        rollout.obs, expected[actor], envs.setdefault(actor, rollout.obs[0, :, 0].clone())
+                    )
+                )
+                seen.update(rollouts=1, rows=STEPS * ROWS, disordered=rollout.sequence != expected[actor])
+                seen.update(misnamed=rollout.record["value"].unique().tolist() != [rollout.version])
+                expected[actor] += 1
+                for leaf in tree.leaves(tensors_of(rollout)):
+                    leaf.fill_(1)  # so that what was there before cannot pass for new
     return seen

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
+from recollect.runtimes import process_host
+from tests.mutants.planted import ChildMutant
 from tests.stress.integrity import (
     Careless,
     kill_writers,
@@ -14,10 +18,11 @@ from tests.stress.integrity import (
 
 def test_no_read_is_mixed_while_versions_are_published():
     """S003-11: versions as fast as they can be published, several readers, one of them killed in mid-read."""
-    seen, published, killed = stress_weights(6_000, readers=2, victims=1)
-    assert (seen.reads, seen.mixed, seen.backwards, killed) == (6_000, 0, 0, 1)
+    seen, published, killed = stress_weights(6_000, readers=2, versions=101, victims=1)
+    assert (seen.mixed, seen.backwards, killed) == (0, 0, 1)
+    assert seen.reads >= 6_000
+    assert seen.versions > 200, "of both readers"
     assert published > 100
-    assert seen.versions > 10
 
 
 @pytest.mark.slow
@@ -43,14 +48,35 @@ def test_writers_killed_while_they_publish():
         assert not is_mixed
 
 
+def slots(updates: int) -> None:
+    """What actors record into slots that are used over and over arrives whole, new, in order, and once."""
+    seen = stress_slots(updates)
+    assert seen["rollouts"] == 2 * updates
+    found = {name: seen[name] for name in ("torn", "stale", "disordered", "misnamed")}
+    assert not any(found.values()), found
+
+
 def test_slots_are_whole_and_in_order():
-    """S003-9, S003-10: rows written by children into slots used over and over, index sent after the data."""
-    seen = stress_slots(1_000)
-    assert seen["rollouts"] == 2_000
-    assert (seen["torn"], seen["stale"], seen["disordered"]) == (0, 0, 0)
+    """S003-9, S003-10: by the code of the actors themselves, which send an index after its data."""
+    slots(250)
+
+
+LATE = """
+                time.sleep(0.01)
+                for name, target in memory[slot]["rollout"].items():
+                    tree.copy_(target, getattr(rollout, name))"""
+EARLY = ChildMutant(
+    "an index is sent before its data",
+    partial(slots, 10),
+    (
+        (process_host, "act", 'rollout_of(slot["rollout"]', 'rollout_of(tree.clone(slot["rollout"])'),
+        (process_host, "act", "    segment =", "    from recollect import tree\n    segment ="),
+        (process_host, "act", "rollout.finals)))", f"rollout.finals))){LATE}"),
+    ),
+    "assert not any(found.values())",
+)
 
 
 def test_an_index_sent_before_its_data_is_found():
     """S003-10: the stress finds the bug that it is for."""
-    seen = stress_slots(50_000, actors=1, is_early=True, is_enough=lambda seen: seen["stale"] > 0)
-    assert seen["stale"] > 0
+    EARLY.assert_caught()

@@ -1,0 +1,283 @@
+"""Bugs between processes: in actors, env workers and learners, and in what deals with them."""
+
+from __future__ import annotations
+
+from recollect import actors, children, ranks, shards
+from recollect.envs import slots
+from recollect.envs.slots import _Slots
+from recollect.policy.normalise import ObservationNorm
+from recollect.runtimes import host, learners, process_host
+from recollect.runtimes.host import Host
+from recollect.runtimes.learner_host import LearnerHost
+from recollect.runtimes.learners import LearnerGroup
+from recollect.runtimes.processes import ProcessCrew
+from recollect.runtimes.tickets import Tickets
+from recollect.trainer import Trainer
+from recollect.weights import WeightBoard
+from tests.mutants import process_proofs as proofs
+from tests.mutants.mutant import Mutant
+from tests.mutants.planted import ChildMutant
+
+LOAD = "self.policy.load_state_dict(self.weights)  # with"
+ROWS = "slice(slots.start * env.agents, slots.stop * env.agents)"
+OTHER_ROWS = "slice(2 - slots.start, 4 - slots.start)"
+"""Of two workers with two slots each: those of the other."""
+
+OLD_WEIGHTS = (
+    (Host, "collect", "version = load()", "self.policy.load_state_dict(self.weights); version = load()"),
+    (Host, "collect", LOAD, "pass  # with"),
+)
+
+ACTORS = [
+    ChildMutant(
+        "final observations are written to slot 0",
+        proofs.in_async,
+        ((process_host, "act", 'memory[slot]["finals"]', 'memory[0]["finals"]'),),
+        "final_value of actor",
+    ),
+    ChildMutant(
+        "rollouts are recorded into another slot",
+        proofs.in_async,
+        ((process_host, "act", "version=version), slot\n", "version=version), slot - 1\n"),),
+        "assert_replayed",
+    ),
+    ChildMutant(
+        "weights are older than the version named", proofs.in_lockstep, OLD_WEIGHTS, "log_prob of actor"
+    ),
+    ChildMutant(
+        "the version named is older than the weights",
+        proofs.in_async,
+        (
+            (
+                process_host,
+                "act",
+                "board.read(host.weights, version",
+                "max(0, -1 + board.read(host.weights, version",
+            ),
+            (process_host, "act", "=version), slot", "=version)), slot"),
+        ),
+        "log_prob of actor",
+    ),
+    ChildMutant(
+        "weights are loaded once",
+        proofs.in_async,
+        ((Host, "collect", LOAD, "self.actor or " + LOAD),),
+        "log_prob of actor",
+    ),
+    ChildMutant(
+        "weights are torn: every other tensor is that of an older version",
+        proofs.in_lockstep,
+        ((WeightBoard, "read", "in self._copied.items()", "in list(self._copied.items())[::2]"),),
+        "log_prob of actor",
+    ),
+    ChildMutant(
+        "a final observation that is cut short",
+        proofs.in_lockstep,
+        ((host, "put_finals", "    return count", "    return max(count - 1, 0)"),),
+        "a final observation for every cut",
+    ),
+    ChildMutant(
+        "rollouts are numbered anew",
+        proofs.in_lockstep,
+        ((Host, "_begun", "if self.actor is None:", "if True:"),),
+        "the next of its actor",
+    ),
+    Mutant(
+        "a slot is given out while it is learned from",
+        proofs.in_async,
+        (
+            (
+                ProcessCrew,
+                "_collect",
+                "self._learning.extend(batch)",
+                "[brought.seat.free.append(brought.slot) for brought in batch]",
+            ),
+        ),
+        "it was overwritten",
+    ),
+    Mutant(
+        "a slot is given out while its rollout waits",
+        proofs.in_async,
+        (
+            (
+                ProcessCrew,
+                "_note",
+                "slot = seat.taken.pop(report.ticket)",
+                "slot = seat.taken.pop(report.ticket); seat.free.append(slot)",
+            ),
+        ),
+        "replays.check",
+    ),
+    Mutant(
+        "the rollout of another slot",
+        proofs.in_async,
+        ((ProcessCrew, "_rollout", "brought.seat.memory[brought.slot]", "brought.seat.memory[0]"),),
+        "it goes on where the last ended",
+    ),
+    Mutant(
+        "the rollout of another actor",
+        proofs.in_lockstep,
+        ((ProcessCrew, "_note", "Brought(seat,", "Brought(self._seats[0],"),),
+        "the next of its actor",
+    ),
+    Mutant(
+        "final observations of the second actor stand in the rows of the first",
+        proofs.run_in_async,
+        ((actors, "_join_finals", "rollout.finals.row + offset", "rollout.finals.row"),),
+        "final_value of the rows as one",
+    ),
+    ChildMutant(
+        "an actor that fails keeps it to itself",
+        proofs.raised_at_once,
+        ((children, "describe_raised", "    try:\n", "    time.sleep(10**6)\n    try:\n"),),
+        "it has not ended within 10 seconds",
+    ),
+]
+
+WORKERS = [
+    ChildMutant(
+        "worker slots are swapped in memory",
+        proofs.env_workers,
+        ((_Slots, "__init__", ROWS, OTHER_ROWS),),
+        "obs.a after 0 steps",
+    ),
+    ChildMutant(
+        "worker slots are swapped as they are made",
+        proofs.env_workers,
+        ((slots, "serve", "make(slots.start, len(slots))", "make(2 - slots.start, len(slots))"),),
+        "obs.a after 0 steps",
+    ),
+    ChildMutant(
+        "a worker applies the actions of another",
+        proofs.env_workers,
+        (
+            (
+                _Slots,
+                "__init__",
+                'mine["action"], mine["steps"]',
+                f'tree.index(memory, {OTHER_ROWS})["action"], mine["steps"]',
+            ),
+        ),
+        "reward after",
+    ),
+    ChildMutant(
+        "a worker writes every step to the same memory",
+        proofs.env_workers,
+        ((_Slots, "step", "self._steps[into]", "self._steps[0]"),),
+        "obs.a after",
+    ),
+    ChildMutant(
+        "a worker writes no final observations of truncated episodes",
+        proofs.env_workers,
+        ((_Slots, "step", "step.terminated.any() or step.truncated.any()", "step.terminated.any()"),),
+        "final_obs.a after",
+    ),
+    ChildMutant(
+        "an env worker of an actor writes its final observations to the other memory",
+        proofs.workers_of_actors,
+        ((_Slots, "step", 'out["final_obs"]', 'self._steps[1 - into]["final_obs"]'),),
+        "assert differing",
+    ),
+]
+
+LEARNERS = [
+    ChildMutant(
+        "a learner does not get the final observations of its rows",
+        proofs.learners,
+        ((learners, "live", "finals=found", "finals=None"),),
+        "assert found[name] == pytest.approx",
+    ),
+    ChildMutant(
+        "a learner starts with weights of its own",
+        proofs.learners,
+        ((LearnerHost, "load", "state.put(self.learner)", "pass"),),
+        "AlignmentError: update 2",
+    ),
+    ChildMutant(
+        "a learner applies its own gradients alone",
+        proofs.learners,
+        ((ranks, "add_up", "total.view_as(parameter) if count > 0 else None", "parameter.grad"),),
+        "do not hold the same weights",
+    ),
+    Mutant(
+        "a learner is given the rows of another",
+        proofs.learners,
+        ((LearnerGroup, "update", "zip(self._peers, parts[1:])", "zip(self._peers, parts)"),),
+        "assert found[name] == pytest.approx",
+    ),
+    Mutant(
+        "the final observations of a shard are those of other rows",
+        proofs.learners,
+        ((shards, "_finals_of", "finals.row[own] - begin", "end - 1 - finals.row[own]"),),
+        "assert found[name] == pytest.approx",
+    ),
+]
+
+VERSIONS = [
+    Mutant(
+        "the lag is logged as none",
+        proofs.run_in_async,
+        ((Trainer, "iterate", '"lag/max": float(max(lags))', '"lag/max": 0.0'),),
+        "the lag that is told",
+    ),
+    Mutant(
+        "past weights are never pruned",
+        proofs.remembered,
+        ((Trainer, "_remember", "v < updates - self.config.lag_limit", "False"),),
+        "assert kept ==",
+    ),
+    Mutant(
+        "past weights are pruned one update too early",
+        proofs.remembered,
+        ((Trainer, "_remember", "v < updates - self", "v <= updates - self"),),
+        "assert kept ==",
+    ),
+    Mutant(
+        "past weights are not copied",
+        proofs.remembered,
+        ((Trainer, "_remember", "tree.clone(dict(self.policy.state_dict()))", "self.policy.state_dict()"),),
+        "assert kept ==",
+    ),
+    Mutant(
+        "a rollout may lag by one update too many",
+        proofs.lags,
+        ((Trainer, "_lags", "max(lags) > self.config.lag_limit:", "max(lags) > self.config.lag_limit + 1:"),),
+        "too old",
+    ),
+    Mutant(
+        "the lag of the first rollout stands for all",
+        proofs.lags,
+        ((Trainer, "_lags", "max(lags) > self.config.lag_limit:", "lags[0] > self.config.lag_limit:"),),
+        "too old",
+    ),
+    Mutant(
+        "a rollout may come from the future",
+        proofs.lags,
+        ((Trainer, "_lags", "min(lags) < 0 or ", ""),),
+        "too new",
+    ),
+    Mutant(
+        "actors run ahead by one update too many",
+        proofs.run_ahead,
+        ((Tickets, "take", "self.version + 1 + self.max_lag", "self.version + 2 + self.max_lag"),),
+        "assert world.held[0] ==",
+    ),
+]
+
+ON_A_GPU = [
+    Mutant(
+        "observation statistics are not merged over learners on a GPU",
+        proofs.ranks_on_a_gpu,
+        (
+            (
+                ObservationNorm,
+                "update",
+                "scaling.merge_where(leaf, valid, ranks)",
+                "scaling.merge_where(leaf, valid)",
+            ),
+        ),
+        "do not hold the same weights",
+    ),
+]
+
+MUTANTS = [*ACTORS, *WORKERS, *LEARNERS, *VERSIONS, *ON_A_GPU]
