@@ -11,8 +11,8 @@ the states that the rollout stored::
     rounding = |replayed with rounded weights and states - replayed|
 
 Each of the first two must be within ``MARGIN`` times the rounding, and within ``LIKENESS`` times the other:
-healthy acting and learning round much alike. Both limits grow with how much the policy uses its memory, as the
-effect of a wrong state does. Decision 004 has the measurements.
+healthy acting and learning round much alike. Both limits grow with how much the policy uses its memory, as
+the effect of a wrong state does. Decision 004 has the measurements.
 """
 
 from __future__ import annotations
