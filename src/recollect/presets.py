@@ -12,7 +12,7 @@ from typing import Any
 from recollect.algos.catalog import algo_fields, algo_name, named_algo
 from recollect.algos.learner_config import LearnerConfig
 from recollect.cores.make import known, reaching
-from recollect.tasks import TASKS, make_task, task_class
+from recollect.tasks import TASKS, make_task
 
 LONG = 100
 """From this many steps on, forget gates that start open for that long are worth it."""
@@ -47,6 +47,30 @@ OWN: dict[str, dict[str, Any]] = {
 }
 """What each task has for itself: env steps that are enough at its default size, and what else it needs."""
 
+_AT_ONCE = {"learning_rate": 2e-3, "gamma": 0.5, "gae_lambda": 0.5, "entropy": 0.003, "minibatches": 8}
+FAR: dict[str, tuple[int, dict[str, Any]]] = {
+    # One answer in a thousand steps. Only the last action counts, so credit is kept short. Advantages are
+    # normalised over all steps, of which the answers are a thousandth and so 30 times as large as usual:
+    # an entropy bonus of 0.1 is to them what 0.003 is elsewhere. The gates of an LSTM see its own output,
+    # and over a thousand steps that feedback is most of the gradient; mLSTM's do not.
+    "delayed-cue": (
+        500,
+        {
+            "core": "mlstm",
+            "steps": 15_000_000,
+            "num_envs": 128,
+            "minibatches": 8,
+            "gamma": 0.9,
+            "gae_lambda": 0.8,
+            "entropy": 0.1,
+        },
+    ),
+    # The card of 31 steps ago: a memory that turns and fades has a place for every step.
+    "repeat-previous": (31, {"core": "lru", "steps": LONG_STEPS, "num_envs": 64, **_AT_ONCE}),
+    "repeat-first": (400, {"core": "mingru", "steps": 3_000_000, "num_envs": 64, **_AT_ONCE}),
+}
+"""From which horizon on a task has further settings for PPO, with rollouts of whole episodes, and which."""
+
 LONG_ROLLOUT = 128
 """Steps of a rollout of IMPALA where memory must reach beyond a chunk."""
 PACE = ("learning_rate", "epochs")
@@ -61,12 +85,15 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """
     if name not in TASKS and name not in {task.id for task in TASKS.values()}:
         return {}
-    horizon = make_task(name, 1, **settings.get("env_kwargs", {})).horizon
-    found = dict(OWN.get(task_class(name).name, {}))
+    task = make_task(name, 1, **settings.get("env_kwargs", {}))
+    horizon = task.horizon
+    found = dict(OWN.get(task.name, {}))
     is_ppo = algo_name(named_algo(settings.get("algo", "ppo"))) == "ppo"
+    far_from, far = FAR.get(task.name, (0, {}))
+    is_far = bool(far) and is_ppo and horizon >= far_from
     if not is_ppo:
         found = {key: value for key, value in found.items() if key not in PACE}
-    if horizon >= LearnerConfig().chunk:
+    if horizon >= LearnerConfig().chunk or is_far:
         # Chunks of whole rollouts; twice the rows keep the minibatches wide.
         if not settings.keys() & {"chunk", "burn_in_steps"}:
             found["recurrent_mode"] = "full"
@@ -75,12 +102,15 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
             found["rollout"] = LONG_ROLLOUT
         if horizon > make_task(name, 1).horizon:
             found["steps"] = LONG_STEPS
+    if is_far:
+        found |= far | {"rollout": task.max_episode_steps}
+    usual = found.pop("core", "lstm")
     found = {key: value for key, value in found.items() if not _is_set(key, settings)}
-    core = settings.get("core", "lstm")
-    if horizon >= LONG and isinstance(core, str) and "policy" not in settings and core in known:
-        far = reaching(core, horizon)
-        if far != core:
-            found["core"] = far
+    core = settings.get("core", usual)
+    if (horizon >= LONG or is_far) and isinstance(core, str) and "policy" not in settings and core in known:
+        reached = reaching(core, horizon)
+        if reached != settings.get("core", "lstm"):
+            found["core"] = reached
     return found
 
 
