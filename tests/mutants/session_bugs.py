@@ -6,8 +6,11 @@ import functools
 
 import pytest
 
+from recollect import evaluate
+from recollect.agent import Agent
 from recollect.session import Session
-from tests import test_session
+from recollect.training import Training
+from tests import test_evaluate, test_session
 from tests.helpers import TensorWorld, make_policy
 from tests.mutants.mutant import Edit, Mutant
 
@@ -144,5 +147,96 @@ SESSIONS = [
         "set_memory stops half-way",
         refused,
         (set_memory("given = {", 'self._first = memory["first"]\n    given = {'),),
+    ),
+]
+
+untouched = test_evaluate.test_training_is_not_touched
+run = functools.partial(test_evaluate.test_a_run_with_evaluations_is_the_run_without, "inline")
+repeated = functools.partial(test_evaluate.test_same_seed_same_episodes, False)
+by_hand = functools.partial(test_evaluate.test_every_episode_begins_without_a_memory, "lstm", True)
+shares = functools.partial(test_evaluate.test_every_row_plays_its_share, "next_step")
+ACT = "policy.act(obs, state, first, generator, deterministic)"
+OWN = "env = self.agent.make_env(min(self.config.eval_episodes, 16))"
+
+
+def play(old: str, new: str) -> Edit:
+    return (evaluate, "_play", old, new)
+
+
+def around(old: str, new: str) -> Edit:
+    return (evaluate, "evaluate", old, new)
+
+
+EVALUATIONS = [
+    Mutant(
+        "an evaluation keeps the memory over episodes",
+        by_hand,
+        (play("step.obs, step.first", "step.obs, first & False"),),
+    ),
+    Mutant(
+        "an evaluation forgets after every step", by_hand, (play("step.obs, step.first", "step.obs, first"),)
+    ),
+    Mutant("a greedy evaluation samples", by_hand, (play(ACT, ACT.replace("deterministic", "False")),)),
+    Mutant(
+        "whichever episode ends first counts",
+        shares,
+        (
+            play("if played[row] < quota[row]:", "if len(returns) < quota.sum():"),
+            play("(played >= quota).all()", "len(returns) == quota.sum()"),
+        ),
+    ),
+    Mutant("fillers count as steps of an episode", shares, (play("length += valid", "length += 1"),)),
+    Mutant(
+        "an evaluation begins wherever the env is",
+        repeated,
+        (play("env.reset(seed)", "env.reset(torch.initial_seed() % 1000 + env.steps)"),),
+    ),
+    Mutant(
+        "actions of an evaluation are drawn without a seed",
+        repeated,
+        (
+            around(".manual_seed(seed)", ""),
+            around("torch.Generator(env.device)", "torch.Generator(env.device); generator.seed()"),
+        ),
+    ),
+    Mutant(
+        "actions of an evaluation come from torch's own stream",
+        untouched,
+        (play(ACT, ACT.replace("generator", "None")),),
+    ),
+    Mutant(
+        "an evaluation moves the observation statistics",
+        untouched,
+        (play("valid = step", "policy.obs_norm.update(obs[None], step.valid[None])\n        valid = step"),),
+    ),
+    Mutant(
+        "an evaluation leaves the policy in eval mode",
+        untouched,
+        (around("policy.train(was_training)", "pass"),),
+    ),
+    Mutant(
+        "an evaluation is played in train mode",
+        test_evaluate.test_eval_mode_while_it_plays,
+        (around("policy.eval()", "pass"),),
+    ),
+    Mutant(
+        "an evaluation keeps graphs",
+        test_evaluate.test_eval_mode_while_it_plays,
+        (around("@torch.no_grad()", "@torch.enable_grad()"),),
+    ),
+    Mutant(
+        "evaluations are played in the env of the training",
+        run,
+        ((Training, "_evaluating", OWN, "env = self._trainer.crew.envs[0]"),),
+    ),
+    Mutant(
+        "an evaluation begins new episodes of the training",
+        run,
+        ((Agent, "evaluate", '_at_least_one("episodes", episodes)', "self._trainer.restart_episodes()"),),
+    ),
+    Mutant(
+        "a run with evaluations draws from torch's own stream",
+        run,
+        ((Training, "_evaluating", OWN, OWN + "\n    import torch; torch.rand(1)"),),
     ),
 ]
