@@ -87,19 +87,24 @@ def test_every_option_learns_the_same(settings):
 
 @pytest.mark.parametrize("core", ["lstm", "gru", "mingru"])
 def test_nothing_is_read_in_a_rollout_or_an_update(core, monkeypatch):
-    """S001-1: torch itself watches; the metrics are read after the last optimiser step."""
-    agent = train(core=core, updates=4, graphs=False)
+    """S001-1, S000-19: torch itself watches; everything is measured, and the metrics are read after the last
+    optimiser step."""
+    agent = train(core=core, updates=4, graphs=False, gauge_every=1, epochs=3)
     trainer = agent._trainer
     trainer.begin(10**6)
     read = UnreadSteps.read
 
     def watched(self, metrics, stale):
         torch.cuda.set_sync_debug_mode("default")
+        measured.extend(stale)
         return read(self, metrics, stale)
 
+    measured: list[torch.Tensor] = []
     monkeypatch.setattr(UnreadSteps, "read", watched)
     with silence():
-        trainer.iterate()
+        metrics = trainer.iterate().metrics
+    assert len(measured) == 3, "after each epoch"
+    assert metrics["minibatches"] == 6
 
 
 class Reading(nn.Module):
