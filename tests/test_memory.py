@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
+from recollect import Agent, TrainConfig
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.metrics import EpisodeTracker, History
+from tests.agents import SMALL
 from tests.helpers import TensorWorld, make_actor, make_policy
 
 CORES = {
@@ -20,23 +24,56 @@ CORES = {
     "lstm-2": LSTMConfig(16, layers=2),
     "none": "none",
 }
-UPDATES, WARM_UP = 220, 80
+EVERYTHING: dict[str, Any] = {
+    "epochs": 2,
+    "gauge_every": 1,
+    "refresh_states": True,
+    "recompute_advantages": True,
+}
 LIMIT = 3 * 2**20
 """Bytes that the allocator may keep or lose. One kept graph an update would be several times as much."""
 
 
-def resident() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+class Memory(NamedTuple):
+    """What this process holds."""
+
+    resident: int
+    """Bytes, whoever allocated them."""
+    tensors: int
+    """Live ones."""
+    blocks: int
+    """Of Python's own objects: numbers, tuples, dicts."""
 
 
-def live_tensors() -> int:
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
-
-
-def measure() -> tuple[int, int]:
+def measure() -> Memory:
     gc.collect()
-    return resident(), live_tensors()
+    statm = Path("/proc/self/statm")
+    pages = int(statm.read_text().split()[1]) if statm.exists() else 0
+    tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+    return Memory(pages * os.sysconf("SC_PAGE_SIZE"), tensors, sys.getallocatedblocks())
+
+
+def assert_flat(before: Memory, after: Memory, updates: int) -> None:
+    """No tensor more, and no object that every update would leave; torch itself keeps a few hundred."""
+    assert after.tensors <= before.tensors, f"{after.tensors - before.tensors} more tensors live"
+    assert after.blocks - before.blocks < 6 * updates, f"{after.blocks - before.blocks} more objects live"
+
+
+def learned(core: Any, warm_up: int, updates: int) -> tuple[Memory, Memory]:
+    """What collecting and learning hold after a few updates, and after many more."""
+    env = TensorWorld(3)
+    policy = make_policy(env, core, normalise_observations=True)
+    actor = make_actor(env, policy, rollout=8, chunk=3)
+    learner = PPO(policy, PPOConfig(rollout=8, chunk=3, minibatches=2, **EVERYTHING))
+    episodes, history = EpisodeTracker(3, window=5), History(limit=1)
+    found = []
+    for more in (warm_up, updates):
+        for _ in range(more):
+            rollout = actor.collect()
+            history.add(learner.update(rollout))
+            episodes.add(rollout)
+        found.append(measure())
+    return found[0], found[1]
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
