@@ -107,6 +107,24 @@ def test_nothing_is_read_in_a_rollout_or_an_update(core, monkeypatch):
     assert metrics["minibatches"] == 6
 
 
+def test_evaluations_leave_graphs_and_training_alone():
+    """S001-5: between recorded updates; the same episodes and weights, but for the order of sums."""
+    seen: list[float] = []
+
+    class Count(rc.Callback):
+        def on_evaluation(self, training, evaluation):
+            seen.append(evaluation.mean)
+
+    settings = {"task": "repeat-previous", "updates": 7}
+    evaluated = train(eval_every=2 * 1280, eval_episodes=4, callbacks=[Count()], **settings)
+    alone = train(**settings)
+    assert len(seen) == 3
+    assert all(graphs_of(evaluated))
+    for (name, one), two in zip(evaluated.policy.state_dict().items(), alone.policy.state_dict().values()):
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+    assert evaluated.history.rows[-1]["episodes"] == alone.history.rows[-1]["episodes"]
+
+
 class Reading(nn.Module):
     """An encoder that looks at a number."""
 

@@ -6,7 +6,6 @@ Torch itself raises where the host waits (``set_sync_debug_mode``).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -27,24 +26,24 @@ from tests import dtypes
 from tests.algos.test_unread_algos import NEXT_OBS
 from tests.policy.test_heads import SPACES
 from tests.recorded import recorded, silence
-from tests.unread import BURN_IN, CHUNK, FLOATS, KINDS, B, T, assert_same, draw, make_policy, make_rollout
+from tests.unread import (
+    BURN_IN,
+    CHUNK,
+    FLOATS,
+    KINDS,
+    B,
+    T,
+    assert_same,
+    draw,
+    make_policy,
+    make_rollout,
+    there,
+)
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-
-def there(rollout: Rollout) -> Rollout:
-    """The rollout on the GPU."""
-    moved: dict[str, Any] = {}
-    for one in fields(rollout):
-        value = getattr(rollout, one.name)
-        if one.name == "finals" and value is not None:
-            moved[one.name] = value.to("cuda")
-        elif isinstance(value, torch.Tensor | dict) or one.name in ("obs", "action", "states"):
-            moved[one.name] = tree.to(value, "cuda")
-    return replace(rollout, **moved)
 
 
 def replayed(fn: Callable[[], Any]) -> Any:
