@@ -7,6 +7,7 @@ from collections.abc import Callable
 from recollect.algos.ppo import PPO
 from recollect.policy.normalise import PopArt
 from tests.mutants import proofs
+from tests.mutants.config_bugs import IGNORED
 from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
 from tests.mutants.data_bugs import LAYOUT, LOSSES
 from tests.mutants.evidence_bugs import EVIDENCE
