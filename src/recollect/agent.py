@@ -16,6 +16,7 @@ import torch
 from recollect import exchange, storage, tree
 from recollect.callbacks import Callback
 from recollect.config import TrainConfig
+from recollect.cuts import places
 from recollect.display import make_display
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym import make_env

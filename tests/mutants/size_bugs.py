@@ -1,0 +1,75 @@
+"""Memory that is not what was said, or more than it has to be."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from recollect import actor, rollout
+from tests import test_memory_use
+from tests.mutants.mutant import Edit, Mutant
+
+known = functools.partial(test_memory_use.test_memory_use_is_known_before, "image", "discrete", "lstm")
+
+
+def known_on_a_gpu() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        test_memory_use.test_memory_use_is_known_on_the_path_of_a_gpu("position-cartpole", "lstm", patched)
+
+
+def size(old: str, new: str) -> Edit:
+    return (rollout, "rollout_bytes", old, new)
+
+
+SIZES = [
+    Mutant(
+        "the estimate forgets the stored states",
+        known,
+        (size("live + kept + stored * memory", "live + kept"),),
+    ),
+    Mutant(
+        "the estimate counts a state for every step",
+        known,
+        (size("live + kept + stored", "live + kept + steps"),),
+    ),
+    Mutant(
+        "the estimate takes observations for floats",
+        known,
+        (size("spaces.zeros(observation_space, 1))", "spaces.zeros(observation_space, 1)) * 4"),),
+    ),
+    Mutant(
+        "the estimate forgets what truncated rows keep",
+        known_on_a_gpu,
+        (size("kept = places", "kept = 0 * places"),),
+    ),
+    Mutant(
+        "states are stored in half precision",
+        known,
+        (
+            (
+                actor,
+                "allocate",
+                "tree.empty(policy.initial_state(1),",
+                "tree.empty(tree.map(lambda leaf: leaf.half(), policy.initial_state(1)),",
+            ),
+        ),
+    ),
+    Mutant(
+        "pictures are stored as floats",
+        known,
+        (
+            (
+                actor,
+                "allocate",
+                "spaces.zeros(policy.observation_space, 1, device)",
+                "tree.map(lambda leaf: leaf.float(), spaces.zeros(policy.observation_space, 1, device))",
+            ),
+        ),
+    ),
+    Mutant(
+        "a state is stored for every step",
+        test_memory_use.test_only_chunk_starts_are_stored,
+        ((rollout, "state_steps", "range(0, rollout, chunk)", "range(0, rollout)"),),
+    ),
+]
