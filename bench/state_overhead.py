@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -38,8 +39,9 @@ from recollect import tree, workers
 from recollect.actor import Actor
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.policy.policy import Policy, PolicyConfig
-from recollect.rollout import Chunks, Rollout, make_chunks
+from recollect.rollout import Chunks
 from recollect.tasks import make_task
+from recollect.types import State
 
 ROWS, LIMITS = 16, {"rollout": 0.10, "update": 0.20, "update later": 0.20}
 RARE = 1 / 200
@@ -47,28 +49,15 @@ RARE = 1 / 200
 EVERY = PPOConfig().gauge_every
 
 
-class StatelessChunks(Chunks):
-    """Chunks that all start from the same zeros, which nobody has to look for."""
-
-    def take(self, which: torch.Tensor) -> Chunks:
-        return replace(super().take(which), state=self.start[len(which)])
-
-    start: dict[int, Any]
-
-
 class Stateless(PPO):
-    """PPO on chunks without states of their own."""
+    """PPO whose chunks have no states of their own: all start from the same zeros."""
 
-    def _own_sequences(self, rollout: Rollout, data: dict[str, torch.Tensor]) -> Chunks:
-        made = make_chunks(rollout, self.config.chunk_length, data)
-        size = made.count // self.config.minibatches
-        StatelessChunks.start = {size: self.start(size)}
-        return StatelessChunks(made.obs, made.first, made.action, made.valid, made.data, ())
+    @functools.lru_cache  # noqa: B019
+    def _zeros(self, rows: int) -> State:
+        return self.policy.initial_state(rows)
 
-    def start(self, rows: int) -> Any:
-        if not hasattr(self, "_start"):
-            self._start = self.policy.initial_state(rows)
-        return self._start
+    def _burn_in(self, batch: Chunks, policy: Policy | None = None) -> Chunks:
+        return replace(batch, state=self._zeros(batch.count))
 
 
 def without_state(policy: Policy) -> Policy:
