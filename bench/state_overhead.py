@@ -101,7 +101,7 @@ def measure(core: str, rounds: int) -> dict[str, Any]:
     later = replace(rollout, first=torch.rand(rollout.first.shape) < RARE)
     gauged, learner = PPO(policy, replace(config, gauge_every=1)), PPO(policy, config)
     other = Stateless(bare, config)
-    other.is_checked = True
+    other.reproduction.is_checked = True
     acting = times({"with": usual.collect, "without": plain.collect}, rounds)
     learning = times(
         {

@@ -81,22 +81,26 @@ def learned(core: Any, warm_up: int, updates: int) -> tuple[Memory, Memory]:
     "core", [pytest.param(core, marks=[pytest.mark.slow] if core == "lstm-2" else []) for core in CORES]
 )
 def test_memory_is_flat(core):
-    """S002-12, S002-17, S001-2: 220 updates, and neither resident size nor live tensors grow."""
-    env = TensorWorld(3)
-    policy = make_policy(env, CORES[core], normalise_observations=True)
-    actor = make_actor(env, policy, rollout=8, chunk=3)
-    config = PPOConfig(
-        rollout=8, chunk=3, epochs=2, minibatches=2, refresh_states=True, recompute_advantages=True
+    """S002-12, S002-17, S001-2: neither resident size nor live tensors nor objects grow with updates."""
+    before, after = learned(CORES[core], 70, 80)
+    assert_flat(before, after, 80)
+    grown = after.resident - before.resident
+    assert grown < LIMIT, f"{grown / 2**20:.1f} MiB more resident"
+
+
+def test_a_run_is_flat(tmp_path):
+    """S002-12: with evaluations, checkpoints, metrics and episodes; two actors."""
+    found = []
+
+    def look(training, metrics):
+        if training.updates in (40, 80):
+            found.append(measure())
+
+    every = {"eval_every": 128, "eval_episodes": 1, "checkpoint_every": 256, "keep_checkpoints": 2}
+    config = TrainConfig(run=str(tmp_path / "run")).override(
+        **SMALL | EVERYTHING | every | {"actors": 2, "target_episodes": 2}
     )
-    learner, episodes, history = PPO(policy, config), EpisodeTracker(3), History(limit=20)
-    before = measure()
-    for update in range(UPDATES):
-        rollout = actor.collect()
-        metrics = learner.update(rollout)
-        episodes.add(rollout)
-        history.add(metrics)
-        if update + 1 == WARM_UP:
-            before = measure()
-    after = measure()
-    assert after[1] <= before[1], f"{after[1] - before[1]} more tensors live"
-    assert after[0] - before[0] < LIMIT, f"{(after[0] - before[0]) / 2**20:.1f} MiB more resident"
+    with Agent.create("delayed-cue", config) as agent:
+        agent.history = History(limit=1)
+        agent.train(80 * 16, progress=False, callbacks=[look])
+    assert_flat(*found, 40)

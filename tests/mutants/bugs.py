@@ -17,6 +17,9 @@ from tests.mutants.logging_bugs import LOGGING
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
+from tests.mutants.precision_bugs import ROUNDINGS
+from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
+from tests.mutants.size_bugs import SIZES
 
 NORMALISER = (
     "entropy_coef = self._schedule(progress)",
@@ -66,4 +69,11 @@ MUTANTS = [
     *CLIPS,
     *EPOCHS,
     *EVIDENCE,
+    *SESSIONS,
+    *EVALUATIONS,
+    *LOGGING,
+    *ROUNDINGS,
+    *LEAKS,
+    *IGNORED,
+    *SIZES,
 ]

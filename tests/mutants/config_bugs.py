@@ -36,21 +36,26 @@ def runs_ahead() -> None:
 
 LOOP = "for epoch in range(config.epochs):"
 
+COUNTED = "assert made == {UPDATES * EPOCHS * MINIBATCHES}"
+
 IGNORED = [
     Mutant(
         "the last epoch does not run",
         epochs,
-        ((Learner, "_update", LOOP, LOOP.replace("config.epochs", "config.epochs - 1")),),
+        ((Learner, "_epochs", LOOP, LOOP.replace("config.epochs", "config.epochs - 1")),),
+        COUNTED,
     ),
     Mutant(
         "an update on a GPU ends after its first epoch",
         on_a_gpu,
         ((UnreadSteps, "epoch", "return True", "return False"),),
+        COUNTED,
     ),
     Mutant(
         "a minibatch of every epoch is left out",
         epochs,
         ((rollout, "minibatches", "shares(order, parts, sizes)", "shares(order, parts, sizes)[1:]"),),
+        COUNTED,
     ),
     Mutant(
         "every epoch learns from one minibatch again and again",
@@ -63,6 +68,7 @@ IGNORED = [
                 "yield from [shares(order, parts, sizes)[0]] * parts",
             ),
         ),
+        "assert all(sorted(one) == list(range(int(sequences))) for one in passes)",
     ),
     Mutant(
         "an unknown setting is ignored",
@@ -75,10 +81,12 @@ IGNORED = [
                 "if home is None:\n            continue\n        if False:",
             ),
         ),
+        "it was accepted",
     ),
     Mutant(
         "mode is ignored",
         runs_ahead,
         ((ProcessCrew, "__init__", "self._lag = config.lag_limit", "self._lag = 0"),),
+        'assert config_cases.largest_lag(mode="async") == 1',
     ),
 ]

@@ -30,24 +30,31 @@ def keeps(what: str) -> Edit:
     return (Learner, "_update", OWN, f"self.__dict__.setdefault('kept', []).append({what}); {OWN}")
 
 
+TENSORS = "more tensors live"
 LEAKS = [
-    Mutant("the targets of every rollout are kept", flat, (keeps("data"),)),
+    Mutant("the targets of every rollout are kept", flat, (keeps("data"),), TENSORS),
     Mutant(
         "a number of every update is kept with its graph",
         flat,
         (keeps("[p.sum() for p in self._parameters[:1]]"),),
+        TENSORS,
     ),
     Mutant(
-        "final observations of all rollouts are kept", flat, ((Listed, "begin", "self._found = []", "pass"),)
+        "final observations of all rollouts are kept",
+        flat,
+        ((Listed, "begin", "self._found = []", "pass"),),
+        TENSORS,
     ),
     Mutant(
         "the metrics of all updates are kept",
         flat_run,
         ((metrics.History, "add", "len(self.rows) > self._limit", "False"),),
+        "more objects live",
     ),
     Mutant(
         "the rewards of every rollout are kept",
         flat_run,
         ((Trainer, "iterate", ITERATED, f"{ITERATED}; self._past[updates] = tree.clone(whole.reward)"),),
+        TENSORS,
     ),
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import pytest
 
@@ -11,7 +12,7 @@ from recollect.algos import impala, ppo
 from recollect.algos.learner import Learner
 from recollect.policy import precision
 from recollect.policy.policy import Policy
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Edit, Mutant
 from tests.policy import test_precision
 
 
@@ -26,43 +27,49 @@ of_impala = functools.partial(_single, "clipped impala", False)
 in_autocast = functools.partial(_single, "ppo", True)
 ROUNDED = ".bfloat16().float()"
 
+
+def rounded(name: str, proof: Callable[[], None], edits: tuple[Edit, ...]) -> Mutant:
+    """An operation makes half precision where none should."""
+    return Mutant(name, proof, edits, "assert halves.found == []")
+
+
 ROUNDINGS = [
-    Mutant(
+    rounded(
         "the ratio is computed in bf16",
         of_ppo,
         ((ppo, "loss", "ratio = log_ratio.exp()", f"ratio = log_ratio.exp(){ROUNDED}"),),
     ),
-    Mutant(
+    rounded(
         "the ratio of IMPALA's clip is computed in bf16",
         of_impala,
         ((impala, "loss", "(log_prob - data[START])", f"(log_prob - data[START]){ROUNDED}"),),
     ),
-    Mutant(
+    rounded(
         "the ratio of V-trace is computed in bf16",
         of_impala,
         ((returns, "vtrace", "log_ratio.exp()", f"log_ratio.exp(){ROUNDED}"),),
     ),
-    Mutant(
+    rounded(
         "log-probs are rounded to bf16",
         of_ppo,
         ((Policy, "evaluate_actions", "dist.log_prob(action)", f"dist.log_prob(action){ROUNDED}"),),
     ),
-    Mutant(
+    rounded(
         "GAE sums in bf16",
         of_ppo,
         ((returns, "_scan_backward", "delta.clone()", f"delta{ROUNDED}"),),
     ),
-    Mutant(
+    rounded(
         "advantages are kept in bf16",
         of_ppo,
         ((Learner, "_data", '{"advantage": advantage,', '{"advantage": advantage.bfloat16(),'),),
     ),
-    Mutant(
+    rounded(
         "the loss is bf16",
         of_ppo,
         ((ppo, "loss", "return total, stats", "return total.bfloat16(), stats"),),
     ),
-    Mutant(
+    rounded(
         "somebody's autocast reaches the heads",
         in_autocast,
         ((precision, "exact", "torch.autocast(x.device.type, enabled=False)", "_PLAIN"),),
