@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
 import sys
@@ -30,8 +31,9 @@ EVERYTHING: dict[str, Any] = {
     "refresh_states": True,
     "recompute_advantages": True,
 }
-LIMIT = 3 * 2**20
-"""Bytes that the allocator may keep or lose. One kept graph an update would be several times as much."""
+LIBC = ctypes.CDLL(None)
+LIMIT = 2**20
+"""Bytes that may come and go: 13 kB for each update."""
 
 
 class Memory(NamedTuple):
@@ -47,6 +49,8 @@ class Memory(NamedTuple):
 
 def measure() -> Memory:
     gc.collect()
+    if hasattr(LIBC, "malloc_trim"):
+        LIBC.malloc_trim(0)  # what is free is no one's
     statm = Path("/proc/self/statm")
     pages = int(statm.read_text().split()[1]) if statm.exists() else 0
     tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())

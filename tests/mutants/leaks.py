@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from recollect.trainer import Trainer
 from tests import test_memory
 from tests.mutants.mutant import Edit, Mutant
 
+resident = functools.partial(test_memory.test_memory_is_flat, "none")
 OWN = "steps.begin("
 ITERATED = "self._joined = whole if len(rollouts) > 1 else None"
 
@@ -44,6 +46,12 @@ LEAKS = [
         flat,
         ((Listed, "begin", "self._found = []", "pass"),),
         TENSORS,
+    ),
+    Mutant(
+        "a buffer of every update is kept",
+        resident,
+        (keeps("bytearray(20_000)"),),
+        "MiB more resident",
     ),
     Mutant(
         "the metrics of all updates are kept",
