@@ -143,7 +143,7 @@ FIELDS = [(config, field.name) for config in CASES for field in dataclasses.fiel
 
 @pytest.mark.parametrize(("config", "name"), FIELDS, ids=[f"{c.__name__}.{n}" for c, n in FIELDS])
 def test_every_field_does_something(config, name):
-    """S000-26, S001-24: a field without a visible effect, or without a case here, fails."""
+    """S003-17, S000-26, S001-24: a field without a visible effect, or without a case here, fails."""
     assert name in CASES[config], f"{config.__name__}.{name} is new: show here what it changes"
     CASES[config][name]()
 

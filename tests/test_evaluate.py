@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
 import torch
 
+import recollect as rc
 from recollect import Agent, TrainConfig, tree
+from recollect.cores import GRUConfig
 from recollect.errors import ConfigError
 from recollect.evaluate import Evaluation, evaluate
+from recollect.policy.policy import Policy
 from recollect.tasks import make_task
 from tests.agents import SMALL, small_agent
+from tests.doomed import differing
 from tests.helpers import TensorWorld, as_rows, make_policy
 
 
@@ -57,10 +64,36 @@ def test_same_seed_same_episodes(deterministic):
     assert not np.array_equal(runs[0].returns, runs[2].returns)
 
 
-def test_memory_is_reset_for_every_episode():
-    """S001-5, S000-7: an agent that knows the cue only by memory answers each episode's own."""
-    agent = small_agent(steps=24_000, env_kwargs={"horizon": 2}, num_envs=16, rollout=32, epochs=4, seed=1)
-    assert agent.evaluate(40).mean == 1.0
+def by_hand(policy: Policy, env: TensorWorld, seed: int, deterministic: bool, episodes: int) -> list[list]:
+    """(return, length) of each row's first episodes; the memory is replaced, not reset, where one begins."""
+    rows = env.num_envs
+    obs, generator = env.reset(seed), torch.Generator().manual_seed(seed)
+    state = initial = policy.initial_state(rows)
+    inside, begins = torch.zeros(rows, dtype=torch.bool), torch.ones(rows, dtype=torch.bool)
+    played, total, length = [[] for _ in range(rows)], [0.0] * rows, [0] * rows
+    while min(len(found) for found in played) < episodes:
+        state = tree.select(begins, initial, state)
+        acted, state = policy.act(obs, state, inside, generator, deterministic)
+        step = env.step(policy.to_env(acted.action))
+        obs, begins = step.obs, step.terminated | step.truncated
+        for row in range(rows):
+            total[row], length[row] = total[row] + float(step.reward[row]), length[row] + 1
+            if begins[row]:
+                played[row].append((total[row], length[row]))
+                total[row], length[row] = 0.0, 0
+    return [found[:episodes] for found in played]
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("core", ["lstm", GRUConfig(hidden=8, learned_initial_state=True)], ids=str)
+def test_every_episode_begins_without_a_memory(core, deterministic):
+    """S001-5, S000-7: returns and lengths are those of episodes played by hand, each from a fresh memory."""
+    env = TensorWorld(3)
+    policy = make_policy(env, core, seed=3)
+    expected = by_hand(policy, env, 4, deterministic, 5)
+    found = evaluate(policy, env, episodes=15, seed=4, deterministic=deterministic)
+    played = sorted(zip(found.returns.tolist(), found.lengths.tolist()))
+    assert played == sorted(one for row in expected for one in row)
 
 
 def test_training_is_not_touched():
@@ -72,7 +105,7 @@ def test_training_is_not_touched():
 
     def everything():
         streams = (torch.random.get_rng_state(), actor.generator.get_state(), learner.generator.get_state())
-        return tree.clone((policy.state_dict(), actor.state, actor.obs, actor.first, streams))
+        return tree.clone((dict(policy.state_dict()), actor.snapshot(), actor.obs, streams))
 
     before, stepped = everything(), trainer.steps
     agent.evaluate(5)
@@ -91,6 +124,44 @@ def test_training_goes_on_as_if_nothing_had_been():
         agent.train(32, progress=False)
     a, b = (agent.policy.state_dict() for agent in (with_evaluation, without))
     assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+RUNTIMES = {
+    "inline": {},
+    "two actors": {"actors": 2, "last_action_reward": True},
+    "processes": {"runtime": "processes"},
+}
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_a_run_with_evaluations_is_the_run_without(runtime):
+    """S001-5: weights, statistics, Adam, every random stream, memories and envs, bit for bit."""
+
+    def trained(every: int) -> tuple[dict[str, torch.Tensor], list[Any], int]:
+        seen = []
+
+        class Count(rc.Callback):
+            def on_evaluation(self, training, evaluation):
+                seen.append(evaluation.mean)
+
+        for seeded in (torch.manual_seed, np.random.seed, random.seed):
+            seeded(7)
+        settings = SMALL | RUNTIMES[runtime] | {"normalise_observations": True, "eval_episodes": 3}
+        with rc.train(
+            "delayed-cue", steps=64, eval_every=every, callbacks=[Count()], progress=False, **settings
+        ) as agent:
+            learned = agent._trainer.learned(live=True)
+            everything = dict(agent.policy.state_dict()) | learned.optimizer | learned.trainer.tensors
+            streams = {"torch": torch.get_rng_state(), "numpy": torch.from_numpy(np.random.get_state()[1])}
+            is_training = torch.tensor(agent.policy.training)
+            return tree.clone(everything | streams | {"mode": is_training}), [random.getstate()], len(seen)
+
+    without, python, none = trained(0)
+    evaluated, again, some = trained(16)
+    assert {name.split("/")[0] for name in without if "rng" in name} == {"actor", "minibatches:rng"}
+    assert (none, some) == (0, 4)
+    assert differing(without, evaluated) == []
+    assert python == again
 
 
 def test_an_env_object_plays_and_training_begins_anew():

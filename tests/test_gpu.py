@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
 import recollect as rc
 from recollect import tree
 from recollect.actor import Actor
+from recollect.algos.catalog import make_learner
+from recollect.algos.impala import ImpalaConfig
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.envs.gym import make_env
+from recollect.errors import StateError
+from recollect.learner_state import learner_tensors
 from recollect.rollout import make_chunks
+from recollect.session import Session
+from tests.unread import CHUNK, T, assert_near, make_policy, make_rollout, there
 
 pytestmark = [
     pytest.mark.gpu,
@@ -20,6 +27,11 @@ pytestmark = [
 CORES = ["lstm", "gru", rc.LSTMConfig(hidden=32, layers=2, learned_initial_state=True), "none"]
 
 
+UPDATES = {
+    "ppo": PPOConfig(rollout=T, chunk=CHUNK, epochs=2, minibatches=1),
+    "impala": ImpalaConfig(rollout=T, chunk=CHUNK, epochs=2, minibatches=1),
+}
+"""One minibatch: their order is drawn by a generator of the device."""
 LIMITS = {"fp32": 1e-4, "tf32": 5e-3, "bf16": 5e-2}
 
 
@@ -64,7 +76,7 @@ def test_gpu_and_cpu_agree(core):
     found = {}
     for device in ("cpu", "cuda"):
         policy = policy.to(device)
-        batch = [_to(part, device) for part in (chunks.obs, chunks.action, chunks.state, chunks.first)]
+        batch = [tree.to(part, device) for part in (chunks.obs, chunks.action, chunks.state, chunks.first)]
         log_prob, entropy, value = policy.evaluate_actions(*batch)
         loss = (log_prob + entropy + value).mean()
         grads = torch.autograd.grad(loss, list(policy.parameters()), allow_unused=True)
@@ -73,10 +85,27 @@ def test_gpu_and_cpu_agree(core):
         torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-3)
 
 
-def _to(value, device):
-    from recollect import tree
-
-    return tree.to(value, device)
+@pytest.mark.parametrize("algo", ["ppo", "impala"])
+@pytest.mark.parametrize("core", ["lstm", "gru", "mamba", "mlstm", "window", "none"])
+def test_an_update_is_that_of_the_cpu(core, algo):
+    """S003-26: the same code, from the rollout to the optimiser, on both devices: metrics, statistics,
+    gradients and Adam's moments after two epochs."""
+    found = {}
+    for device in ("cpu", "cuda"):
+        learner = make_learner(make_policy(core=core).to(device), UPDATES[algo])
+        rollout = there(make_rollout(make_policy(core=core), "all valid"), device)
+        metrics = learner.update(rollout, 0.5)
+        grads = {name: p.grad for name, p in learner.named_parameters() if p.grad is not None}
+        moments = {name: leaf for name, leaf in learner_tensors(learner).items() if "rng" not in name}
+        statistics = dict(learner.policy.named_buffers())
+        found[device] = metrics, *tree.to((statistics, (grads, moments)), "cpu")
+    (wanted, moved, want), (metrics, counted, got) = found.values()
+    assert_near(counted, moved, 1e-4)
+    assert_near(got, want, 1e-2)  # of the second epoch: Adam's first step makes much of next to nothing
+    assert metrics.keys() == wanted.keys()
+    known = {name: value for name, value in wanted.items() if not name.startswith("deviation/")}
+    same = {name: metrics[name] for name in known}
+    assert same == pytest.approx(known, rel=2e-3, abs=1e-4, nan_ok=True)
 
 
 def test_a_run_goes_on_where_it_was(tmp_path):
@@ -97,3 +126,25 @@ def test_a_run_goes_on_where_it_was(tmp_path):
     moved = rc.resume(path, steps=256, device="cpu", progress=False)
     assert moved.steps == 1280
     assert not next(moved.policy.parameters()).is_cuda
+
+
+def test_a_session_is_that_of_the_cpu():
+    """S002-7: slices, resets by a mask on the GPU, and a memory that moves on; one of a CPU is refused."""
+    obs = np.random.default_rng(0).normal(size=(6, 4, 3)).astype(np.float32)
+    memories = []
+    for device in ("cpu", "cuda"):
+        policy = make_policy().to(device)
+        session = Session(policy, 4)
+        session.act(obs[0])
+        session.reset(torch.tensor([False, True, False, True], device=device))
+        session.act(obs[1, [2, 0]], rows=[2, 0])
+        other = Session(policy, 4, seed=1)
+        other.set_memory(session.get_memory())
+        assert other.get_memory()["first"].tolist() == [False, True, False, True]
+        other.act(obs[2, [3]], rows=torch.tensor([3], device=device))
+        memories.append(other.get_memory())
+    here, far = (tree.to({name: one[name] for name in ("state", "first")}, "cpu") for one in memories)
+    assert here["first"].tolist() == far["first"].tolist() == [False, True, False, False]
+    assert_near(far["state"], here["state"], 1e-4)
+    with pytest.raises(StateError, match="of another kind of device"):
+        other.set_memory(memories[0])

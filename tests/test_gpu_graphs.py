@@ -87,19 +87,42 @@ def test_every_option_learns_the_same(settings):
 
 @pytest.mark.parametrize("core", ["lstm", "gru", "mingru"])
 def test_nothing_is_read_in_a_rollout_or_an_update(core, monkeypatch):
-    """S001-1: torch itself watches; the metrics are read after the last optimiser step."""
-    agent = train(core=core, updates=4, graphs=False)
+    """S001-1, S000-19: torch itself watches; everything is measured, and the metrics are read after the last
+    optimiser step."""
+    agent = train(core=core, updates=4, graphs=False, gauge_every=1, epochs=3)
     trainer = agent._trainer
     trainer.begin(10**6)
     read = UnreadSteps.read
 
     def watched(self, metrics, stale):
         torch.cuda.set_sync_debug_mode("default")
+        measured.extend(stale)
         return read(self, metrics, stale)
 
+    measured: list[torch.Tensor] = []
     monkeypatch.setattr(UnreadSteps, "read", watched)
     with silence():
-        trainer.iterate()
+        metrics = trainer.iterate().metrics
+    assert len(measured) == 3, "after each epoch"
+    assert metrics["minibatches"] == 6
+
+
+def test_evaluations_leave_graphs_and_training_alone():
+    """S001-5: between recorded updates; the same episodes and weights, but for the order of sums."""
+    seen: list[float] = []
+
+    class Count(rc.Callback):
+        def on_evaluation(self, training, evaluation):
+            seen.append(evaluation.mean)
+
+    settings = {"task": "repeat-previous", "updates": 7}
+    evaluated = train(eval_every=2 * 1280, eval_episodes=4, callbacks=[Count()], **settings)
+    alone = train(**settings)
+    assert len(seen) == 3
+    assert all(graphs_of(evaluated))
+    for (name, one), two in zip(evaluated.policy.state_dict().items(), alone.policy.state_dict().values()):
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4, msg=lambda m, name=name: f"{name}: {m}")
+    assert evaluated.history.rows[-1]["episodes"] == alone.history.rows[-1]["episodes"]
 
 
 class Reading(nn.Module):

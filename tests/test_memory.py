@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import os
+import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
+from recollect import Agent, TrainConfig
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.metrics import EpisodeTracker, History
+from tests.agents import SMALL
 from tests.helpers import TensorWorld, make_actor, make_policy
 
 CORES = {
@@ -20,23 +25,59 @@ CORES = {
     "lstm-2": LSTMConfig(16, layers=2),
     "none": "none",
 }
-UPDATES, WARM_UP = 220, 80
-LIMIT = 3 * 2**20
-"""Bytes that the allocator may keep or lose. One kept graph an update would be several times as much."""
+EVERYTHING: dict[str, Any] = {
+    "epochs": 2,
+    "gauge_every": 1,
+    "refresh_states": True,
+    "recompute_advantages": True,
+}
+LIBC = ctypes.CDLL(None)
+LIMIT = 2**20
+"""Bytes that may come and go: 13 kB for each update."""
 
 
-def resident() -> int:
-    """Bytes of this process in memory."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+class Memory(NamedTuple):
+    """What this process holds."""
+
+    resident: int
+    """Bytes, whoever allocated them."""
+    tensors: int
+    """Live ones."""
+    blocks: int
+    """Of Python's own objects: numbers, tuples, dicts."""
 
 
-def live_tensors() -> int:
-    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
-
-
-def measure() -> tuple[int, int]:
+def measure() -> Memory:
     gc.collect()
-    return resident(), live_tensors()
+    if hasattr(LIBC, "malloc_trim"):
+        LIBC.malloc_trim(0)  # what is free is no one's
+    statm = Path("/proc/self/statm")
+    pages = int(statm.read_text().split()[1]) if statm.exists() else 0
+    tensors = sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+    return Memory(pages * os.sysconf("SC_PAGE_SIZE"), tensors, sys.getallocatedblocks())
+
+
+def assert_flat(before: Memory, after: Memory, updates: int) -> None:
+    """No tensor more, and no object that every update would leave; torch itself keeps a few hundred."""
+    assert after.tensors <= before.tensors, f"{after.tensors - before.tensors} more tensors live"
+    assert after.blocks - before.blocks < 6 * updates, f"{after.blocks - before.blocks} more objects live"
+
+
+def learned(core: Any, warm_up: int, updates: int) -> tuple[Memory, Memory]:
+    """What collecting and learning hold after a few updates, and after many more."""
+    env = TensorWorld(3)
+    policy = make_policy(env, core, normalise_observations=True)
+    actor = make_actor(env, policy, rollout=8, chunk=3)
+    learner = PPO(policy, PPOConfig(rollout=8, chunk=3, minibatches=2, **EVERYTHING))
+    episodes, history = EpisodeTracker(3, window=5), History(limit=1)
+    found = []
+    for more in (warm_up, updates):
+        for _ in range(more):
+            rollout = actor.collect()
+            history.add(learner.update(rollout))
+            episodes.add(rollout)
+        found.append(measure())
+    return found[0], found[1]
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
@@ -44,22 +85,26 @@ def measure() -> tuple[int, int]:
     "core", [pytest.param(core, marks=[pytest.mark.slow] if core == "lstm-2" else []) for core in CORES]
 )
 def test_memory_is_flat(core):
-    """S002-12, S002-17, S001-2: 220 updates, and neither resident size nor live tensors grow."""
-    env = TensorWorld(3)
-    policy = make_policy(env, CORES[core], normalise_observations=True)
-    actor = make_actor(env, policy, rollout=8, chunk=3)
-    config = PPOConfig(
-        rollout=8, chunk=3, epochs=2, minibatches=2, refresh_states=True, recompute_advantages=True
+    """S002-12, S002-17, S001-2: neither resident size nor live tensors nor objects grow with updates."""
+    before, after = learned(CORES[core], 70, 80)
+    assert_flat(before, after, 80)
+    grown = after.resident - before.resident
+    assert grown < LIMIT, f"{grown / 2**20:.1f} MiB more resident"
+
+
+def test_a_run_is_flat(tmp_path):
+    """S002-12: with evaluations, checkpoints, metrics and episodes; two actors."""
+    found = []
+
+    def look(training, metrics):
+        if training.updates in (40, 80):
+            found.append(measure())
+
+    every = {"eval_every": 128, "eval_episodes": 1, "checkpoint_every": 256, "keep_checkpoints": 2}
+    config = TrainConfig(run=str(tmp_path / "run")).override(
+        **SMALL | EVERYTHING | every | {"actors": 2, "target_episodes": 2}
     )
-    learner, episodes, history = PPO(policy, config), EpisodeTracker(3), History(limit=20)
-    before = measure()
-    for update in range(UPDATES):
-        rollout = actor.collect()
-        metrics = learner.update(rollout)
-        episodes.add(rollout)
-        history.add(metrics)
-        if update + 1 == WARM_UP:
-            before = measure()
-    after = measure()
-    assert after[1] <= before[1], f"{after[1] - before[1]} more tensors live"
-    assert after[0] - before[0] < LIMIT, f"{(after[0] - before[0]) / 2**20:.1f} MiB more resident"
+    with Agent.create("delayed-cue", config) as agent:
+        agent.history = History(limit=1)
+        agent.train(80 * 16, progress=False, callbacks=[look])
+    assert_flat(*found, 40)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -21,6 +23,7 @@ CORES = {
     "gru": GRUConfig(hidden=8, layers=2, learned_initial_state=True),
     "custom": lambda size: LastSeen(size),
 }
+SCRIPTED = {**CORES, "window": {"name": "window", "hidden": 8, "window": 4}, "none": "none"}
 
 
 @pytest.fixture(params=CORES)
@@ -61,19 +64,92 @@ def test_each_row_remembers_its_own_episode(policy):
         assert [int(a[row]) for a in acted] == alone(policy, obs[:, row], resets.get(row, ()))
 
 
-def test_subsets_in_any_order(policy):
-    """S002-2, S000-20: async slices, reordered and of changing size, give each row what it gets alone."""
-    obs, session = observations(4, 12), Session(policy, 4)
-    rng, clock = np.random.default_rng(1), np.zeros(4, int)
-    acted: list[list[int]] = [[] for _ in range(4)]
-    while clock.min() < LENGTH:
-        rows = [row for row in rng.permutation(4)[: rng.integers(1, 5)].tolist() if clock[row] < 12]
-        actions = session.act(np.stack([obs[clock[row], row] for row in rows]), rows=rows)
-        for row, action in zip(rows, actions):
-            acted[row].append(int(action))
-            clock[row] += 1
-    for row in range(4):
-        assert acted[row] == alone(policy, obs[: clock[row], row])
+class Apart:
+    """What a session has to do, without one: every env has a state of its own and is acted for alone."""
+
+    def __init__(self, policy: Policy, rows: int):
+        self.policy = policy
+        self.state = [policy.initial_state(1) for _ in range(rows)]
+        self.first = [True] * rows
+
+    def act(self, row: int, seen: np.ndarray) -> int:
+        first = torch.tensor([self.first[row]])
+        acted, self.state[row] = self.policy.act(
+            torch.from_numpy(seen)[None], self.state[row], first, deterministic=True
+        )
+        self.first[row] = False
+        return int(self.policy.to_env(acted.action))
+
+    def reset(self, rows: list[int], forget: bool) -> None:
+        for row in rows:
+            self.first[row] = True
+            if forget:
+                self.state[row] = self.policy.initial_state(1)
+
+    def compare(self, session: Session) -> None:
+        memory = session.get_memory()
+        assert memory["first"].tolist() == self.first
+        for got, want in zip(tree.leaves(memory["state"]), tree.leaves(tree.cat(self.state)), strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-6)
+
+
+def said(rows: list[int], how: int) -> Any:
+    """Rows as people name them."""
+    mask = np.isin(np.arange(4), rows)
+    return (rows, np.array(rows), torch.tensor(rows), mask, mask.tolist())[how]
+
+
+@pytest.mark.parametrize("core", SCRIPTED)
+def test_any_conversation_is_that_of_each_env_alone(core):
+    """S002-7, S002-2, S000-20: slices in any order and size, resets by number and by mask, before the first
+    action and twice, memory that moves to another session, calls that are refused: memory, pending resets
+    and actions of every env are those that it has alone."""
+    policy = make_policy(TensorWorld(4), SCRIPTED[core], normalise_observations=True)
+    policy.obs_norm.update(torch.from_numpy(observations(4)) * 3 + 1, torch.ones(LENGTH, 4, dtype=torch.bool))
+    rng, obs = np.random.default_rng(0), observations(4, 80)
+    session, apart = Session(policy, 4), Apart(policy, 4)
+    kinds = ["act", "act", "act", "reset", "reset_memory", "move", "refuse"]
+    for t, kind in enumerate(["reset", "refuse", *rng.choice(kinds, 78)]):
+        rows = rng.permutation(4)[: rng.integers(1, 5)].tolist()
+        how = int(rng.integers(5))
+        if how >= 3:
+            rows.sort()  # a mask has no order
+        match kind:
+            case "act":
+                given = None if rows == [0, 1, 2, 3] else said(rows, how)
+                actions = session.act(obs[t, rows], rows=given)
+                assert [int(a) for a in actions] == [apart.act(row, obs[t, row]) for row in rows]
+            case "reset":
+                session.reset(said(rows, how))
+                apart.reset(rows, forget=False)
+            case "reset_memory":
+                session.reset_memory(said(rows, how))
+                apart.reset(rows, forget=True)
+            case "move":
+                left, session = session, Session(policy, 4, seed=t)
+                session.act(obs[t])
+                session.set_memory(left.get_memory())
+                left.reset_memory()
+            case "refuse":
+                with pytest.raises(StateError):
+                    session.act(obs[t, [0, 0]], rows=[rows[0], rows[0]])
+        apart.compare(session)
+
+
+def test_acting_for_some_leaves_the_others_alone(policy):
+    """S002-7: a reset that is pending for an env stays so until that env acts, whoever acts before it."""
+    obs, session = observations(3), Session(policy, 3)
+    session.act(obs[0])
+    kept = values(session, 2)
+    session.reset([1])
+    session.act(obs[1, [0]], rows=[0])
+    assert session.get_memory()["first"].tolist() == [False, True, False]
+    assert torch.equal(values(session, 2), kept)
+    after = session.act(obs[2, [1]], rows=[1])
+    assert [int(after[0])] == alone(policy, obs[2:3, 1])
+    fresh = Session(policy, 1)
+    fresh.act(obs[2, [1]])
+    torch.testing.assert_close(values(session, 1), values(fresh, 0), rtol=1e-5, atol=1e-6)
 
 
 def test_permuting_the_rows_permutes_the_actions(policy):
@@ -135,7 +211,7 @@ def test_reset_memory_forgets_at_once(policy):
 def test_wrong_memories_are_refused(policy):
     """S002-7, S000-12: of another number of envs, another policy, or incomplete."""
     session = Session(policy, 3)
-    with pytest.raises(StateError, match="of another policy or of another number of envs"):
+    with pytest.raises(StateError, match="of another policy, of another number of envs"):
         session.set_memory(Session(policy, 2).get_memory())
     other = make_policy(TensorWorld(4), "none")
     with pytest.raises(StateError, match="of another policy"):
@@ -146,6 +222,22 @@ def test_wrong_memories_are_refused(policy):
     halved["state"] = tree.map(lambda leaf: leaf.double(), halved["state"])
     with pytest.raises(StateError, match="float64"):
         session.set_memory(halved)
+
+
+def test_a_refused_memory_changes_nothing(policy):
+    """S002-7: wrong shapes and types raise, whichever part has them, and the session is as before."""
+    session = Session(policy, 3)
+    session.act(observations(3)[0])
+    session.reset([2])
+    before = session.get_memory()
+    other = Session(policy, 3, seed=1).get_memory()
+    rows = tree.map(lambda leaf: leaf[:2], other["state"])
+    wrong = {"state": rows, "first": torch.zeros(3), "rng": torch.zeros(16, dtype=torch.uint8)}
+    for name, value in [*wrong.items(), ("first", other["first"][:2])]:
+        with pytest.raises(StateError, match="of another policy"):
+            session.set_memory(other | {name: value})
+    for name, leaf in tree.named_leaves(session.get_memory()):
+        assert torch.equal(leaf, dict(tree.named_leaves(before))[name]), name
 
 
 def test_wrong_rows_are_refused(policy):

@@ -17,10 +17,12 @@ from recollect import gauges, tree
 from recollect.algos import next_obs
 from recollect.algos.regularise import Origin
 from recollect.metrics import EpisodeTracker
+from recollect.policy.encoders import EncoderConfig
 from recollect.policy.policy import Policy
 from recollect.refresh import refresh
 from recollect.returns import gae, vtrace
 from recollect.rollout import Rollout, make_chunks
+from tests import dtypes
 from tests.algos.test_unread_algos import NEXT_OBS
 from tests.policy.test_heads import SPACES
 from tests.recorded import recorded, silence
@@ -35,18 +37,13 @@ from tests.unread import (
     draw,
     make_policy,
     make_rollout,
-    moved,
+    there,
 )
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-
-def there(rollout: Rollout) -> Rollout:
-    """The rollout on the GPU."""
-    return moved(rollout, "cuda")
 
 
 def replayed(fn: Callable[[], Any]) -> Any:
@@ -188,3 +185,15 @@ def test_episodes_of_a_gpu():
         assert got.steps == want.steps
     for name, value in here.snapshot().items():
         assert np.array_equal(far.snapshot()[name], value)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["", "autocast"])
+@pytest.mark.parametrize("core", ["lstm", "gru", "mamba"])
+@pytest.mark.parametrize("algo", dtypes.CONFIGS)
+def test_ratios_targets_and_losses_are_float32(algo, core, own):
+    """S001-22: whatever the network computes in, also inside of somebody's own autocast."""
+    kind: dict[str, Any] = {"core": {"name": core, "hidden": 32}, "encoder": EncoderConfig(hidden=(32, 32))}
+    rollout = there(make_rollout(make_policy(**kind), "all valid"))
+    policy = make_policy(**kind | {"precision": "bf16"}).cuda()
+    with torch.autocast("cuda", torch.bfloat16, enabled=own), policy.computing():
+        dtypes.assert_single(policy, rollout, algo)

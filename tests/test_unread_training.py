@@ -6,6 +6,7 @@ What a GPU runs is the same code; here it is proved free of reads.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 
 import pytest
 import torch
@@ -22,6 +23,7 @@ from recollect.policy.policy import Policy, PolicyConfig
 from recollect.runtimes.inline import InlineCrew
 from recollect.tasks import make_task
 from recollect.trainer import Trainer
+from tests.reads import unread
 
 SMALL = {"rollout": 12, "chunk": 6, "minibatches": 2, "epochs": 2}
 
@@ -47,7 +49,7 @@ def make_trainer(task="position-cartpole", env=None, algo=None, rows=6, **policy
 
 
 @pytest.mark.parametrize("task", ["position-cartpole", "position-pendulum", "repeat-previous", "forage"])
-def test_a_rollout_is_the_same(task, unread):
+def test_a_rollout_is_the_same(task):
     """S001-1: with episodes cut in the midst, several times in a rollout."""
 
     def collected(context) -> list:
@@ -110,22 +112,24 @@ def test_updates_are_the_same(name, waiting, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [n for n in ALGOS if n not in ("refreshed", "impala")])
-def test_an_update_reads_once(name, unread, monkeypatch):
-    """S001-1: from the rollout to the last optimiser step nothing is read; then everything, at once."""
+def test_an_update_reads_once(name):
+    """S001-1, S000-19: from the rollout to the last optimiser step nothing is read, with all that can be
+    measured; then everything, at once."""
     core = rc.MinGRUConfig(hidden=8)  # the GRU needs its kernel for it
-    trainer = make_trainer(algo=ALGOS[name], core=core)
+    trainer = make_trainer(algo=replace(ALGOS[name], gauge_every=1), core=core)
     reads = []
 
     def read(self, metrics, stale):
         reads.append(len(metrics))
+        assert len(stale) == trainer.config.algo.epochs, "memory was measured after each epoch"
         raise _ReadError
 
-    with monkeypatch.context() as patched:
+    with pytest.MonkeyPatch.context() as patched:
         patched.setattr(devices, "waits", lambda where: True)
         trainer.iterate()  # the first one checks the whole rollout
-    monkeypatch.setattr(UnreadSteps, "read", read)
-    with pytest.raises(_ReadError), unread():
-        trainer.iterate()
+        patched.setattr(UnreadSteps, "read", read)
+        with pytest.raises(_ReadError), unread():
+            trainer.iterate()
     assert len(reads) == 1
 
 

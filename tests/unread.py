@@ -85,6 +85,18 @@ def make_rollout(policy: Policy, kind: str, seed: int = 0) -> Rollout:
     )
 
 
+def there(rollout: Rollout, device: str = "cuda") -> Rollout:
+    """The rollout on the GPU."""
+    moved: dict[str, Any] = {}
+    for one in fields(rollout):
+        value = getattr(rollout, one.name)
+        if one.name == "finals" and value is not None:
+            moved[one.name] = value.to(device)
+        elif isinstance(value, torch.Tensor | dict) or one.name in ("obs", "action", "states"):
+            moved[one.name] = tree.to(value, device)
+    return replace(rollout, **moved)
+
+
 def make_policy(observations: gym.Space = FLOATS, actions: gym.Space | None = None, **config: Any) -> Policy:
     torch.manual_seed(0)
     head = HeadConfig(gain=1.0)
@@ -96,18 +108,6 @@ def make_policy(observations: gym.Space = FLOATS, actions: gym.Space | None = No
         **config,
     }
     return PolicyConfig(**config).build(observations, actions or gym_spaces.Discrete(3))
-
-
-def moved(rollout: Rollout, device: str) -> Rollout:
-    """The rollout on a device."""
-    parts: dict[str, Any] = {}
-    for one in fields(rollout):
-        value = getattr(rollout, one.name)
-        if one.name == "finals" and value is not None:
-            parts[one.name] = value.to(device)
-        elif isinstance(value, Tensor | dict) or one.name in ("obs", "action", "states"):
-            parts[one.name] = tree.to(value, device)
-    return replace(rollout, **parts)
 
 
 def draw(space: gym.Space, lead: tuple[int, int]) -> Any:
@@ -130,3 +130,13 @@ def assert_same(got: Any, want: Any, rtol: float = 1e-6) -> None:
     for name, leaf in tree.named_leaves(got):
         how: dict[str, Any] = {"rtol": rtol, "atol": rtol, "equal_nan": True, "check_dtype": False}
         torch.testing.assert_close(leaf, named[name], **how, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def assert_near(got: Any, want: Any, part: float) -> None:
+    """Trees whose leaves differ by at most this part of their own largest number."""
+    named = dict(tree.named_leaves(want))
+    assert dict(tree.named_leaves(got)).keys() == named.keys()
+    for name, leaf in tree.named_leaves(got):
+        expected = named[name].double()
+        gap, size = (leaf.double() - expected).abs().max(), expected.abs().max()
+        assert gap <= part * size, f"{name} is off by {gap:.1e}, its largest number is {size:.1e}"

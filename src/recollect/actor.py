@@ -12,8 +12,8 @@ from torch import Tensor
 
 from recollect import devices, spaces, tree
 from recollect.chooser import Chooser
-from recollect.cuts import Listed, Slotted, look, places
-from recollect.envs.batched import BatchedEnv, Capturable, Resumable, Split, Telling
+from recollect.cuts import Listed, Slotted, is_unread, look, places
+from recollect.envs.batched import BatchedEnv, Resumable, Split, Telling
 from recollect.errors import StateError
 from recollect.graphs import Graphs
 from recollect.policy.policy import Acted, Policy
@@ -70,7 +70,7 @@ class Actor:
         self.in_env_since: float | None = None
         """Since when the env has been busy with a step, by ``time.monotonic``; None: it is not."""
         own = buffers or [allocate(policy, self.rows, rollout, tuple(state_steps), index, env.device)]
-        self._is_unread = isinstance(env, Capturable) and devices.waits(env.device)
+        self._is_unread = is_unread(env)
         self._keeps_finals = keeps_finals or not self._is_unread
         self._cuts = self._make_cuts(rollout)
         graphs = graphs or Graphs(env.device, is_on=False)
@@ -79,7 +79,7 @@ class Actor:
 
     def _make_cuts(self, steps: int) -> Listed | Slotted:
         env = self.env
-        if self._is_unread and isinstance(env, Capturable):
+        if self._is_unread:
             return Slotted(self.policy, places(env, steps), self.obs, self.state, self.first)
         if isinstance(env, Telling):
             return Listed(self.policy, lambda step: env.cut_rows())

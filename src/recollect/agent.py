@@ -319,7 +319,7 @@ class Agent:
         """What is known before training: sizes and the horizon."""
         chosen = "".join(f"; preset {name}={value!r}" for name, value in self.preset.items())
         rows = trainer.crew.rows
-        return f"{sizes(self.policy, self.config, rows)}{chosen}{whereabouts(self.config, rows)}"
+        return f"{sizes(self.policy, self.config, trainer.crew)}{chosen}{whereabouts(self.config, rows)}"
 
     def _need_trainer(self) -> Trainer:
         if self._trainer is None:

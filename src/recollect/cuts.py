@@ -11,12 +11,13 @@ reset, in the state *after* that step. There are two ways to keep these, which a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
-from recollect import tree
-from recollect.envs.batched import Capturable
+from recollect import devices, tree
+from recollect.envs.batched import BatchedEnv, Capturable
 from recollect.policy.policy import Policy
 from recollect.rollout import Finals, Rollout
 from recollect.types import State, Step, Tree
@@ -119,7 +120,13 @@ def look(step: Step) -> Tensor | None:
     return rows if len(rows) > 0 else None
 
 
-def places(env: Capturable, steps: int) -> int:
-    """How often a row of ``env`` can be cut in ``steps`` steps."""
-    gap = env.truncation_gap
-    return 0 if gap is None else (steps - 1) // gap + 1
+def places(env: BatchedEnv, steps: int) -> int:
+    """How often a row of ``env`` can be cut in ``steps`` steps, where that needs a place (``Slotted``)."""
+    if not is_unread(env) or env.truncation_gap is None:
+        return 0
+    return (steps - 1) // env.truncation_gap + 1
+
+
+def is_unread(env: BatchedEnv) -> TypeGuard[Capturable]:
+    """Whether rollouts of this env are recorded without a look at any number."""
+    return isinstance(env, Capturable) and devices.waits(env.device)

@@ -101,27 +101,37 @@ def state_steps(rollout: int, chunk: int, burn_in: int = 0) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RolloutSize:
-    """What a rollout takes in memory."""
+    """What acting takes in memory: the rollout, and what rows carry from one to the next."""
 
     total: int
-    """Bytes; final observations at truncations, which come on top, are few."""
+    """Bytes; final observations at truncations come on top where they are listed, and are few."""
     states: int
     """Bytes of it that are stored states."""
 
 
 def rollout_bytes(
-    observation_space: gym.Space, action_space: gym.Space, state: State, *, rows: int, steps: int, stored: int
+    observation_space: gym.Space,
+    action_space: gym.Space,
+    state: State,
+    *,
+    rows: int,
+    steps: int,
+    stored: int,
+    places: int = 0,
 ) -> RolloutSize:
     """The size of a rollout of ``steps`` x ``rows`` with ``stored`` states, before it is allocated.
 
-    ``state`` is that of one row, such as ``policy.initial_state(1)``.
+    ``state`` is that of one row, such as ``policy.initial_state(1)``; ``places``: how many truncations of a
+    row are kept with their observation and state (``cuts.places``).
     """
     obs = tree.size_bytes(spaces.zeros(observation_space, 1))
     action = tree.size_bytes(spaces.zeros(action_space, 1))
+    memory = tree.size_bytes(state)
     floats, flags = 4 * 4, 4  # log_prob, value, reward, final_value; first, terminated, truncated, valid
-    states = stored * tree.size_bytes(state) * rows
     per_row = steps * (obs + action + floats + flags) + obs + 1 + 4  # and obs[T], first[T], bootstrap
-    return RolloutSize(per_row * rows + states, states)
+    live = obs + 1 + memory
+    kept = places * (obs + memory + 8 + 2)  # and time, whether there was one, and that it is no start
+    return RolloutSize((per_row + live + kept + stored * memory) * rows, stored * memory * rows)
 
 
 @dataclass(frozen=True, slots=True)

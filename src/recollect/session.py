@@ -18,6 +18,10 @@ Memory = dict[str, Any]
 """What ``get_memory`` returns: ``state``, ``first`` and the RNG, as copies."""
 
 
+Rows = Sequence[int] | np.ndarray | Tensor
+"""Envs by their numbers, or a mask over all of them."""
+
+
 class Session:
     """Live rows with their memories. Every row begins at the start of an episode."""
 
@@ -30,8 +34,8 @@ class Session:
         self._state: State = policy.initial_state(num_envs)
         self._first = torch.ones(num_envs, dtype=torch.bool, device=self._device)
 
-    def act(self, obs: Any, rows: Sequence[int] | None = None) -> Any:
-        """Actions for the observations of all envs, or of the envs ``rows`` (numbers or a mask).
+    def act(self, obs: Any, rows: Rows | None = None) -> Any:
+        """Actions for the observations of all envs, or of the envs ``rows``.
 
         ``obs`` has rows first; with one env it may also be that env's plain observation, and then
         so is the action.
@@ -49,8 +53,8 @@ class Session:
         self._first[which] = False
         return exchange.actions(self.policy.action_space, self.policy.to_env(acted.action), is_single)
 
-    def reset(self, rows: Sequence[int] | None = None) -> None:
-        """The next observation of these envs opens an episode: numbers, a mask, or None for all."""
+    def reset(self, rows: Rows | None = None) -> None:
+        """The next observation of these envs opens an episode; None: of all."""
         self._first[self._rows(rows)] = True
 
     @property
@@ -67,30 +71,32 @@ class Session:
         }
 
     def set_memory(self, memory: Memory) -> None:
-        """Continue from what ``get_memory`` returned."""
-        missing = {"state", "first", "rng"} - memory.keys()
+        """Continue from what ``get_memory`` returned. One that does not fit raises and changes nothing."""
+        own = self.get_memory()
+        missing = own.keys() - memory.keys()
         if missing:
             raise StateError(f"the memory lacks {', '.join(sorted(missing))}: pass what get_memory returned")
-        want, got = tree.spec(self._state, lead=0), tree.spec(memory["state"], lead=0)
-        if want != got or memory["first"].shape != self._first.shape:
+        given = {name: memory[name] for name in own}
+        want, got = tree.spec(own, lead=0), tree.spec(given, lead=0)
+        if want != got:
             raise StateError(
-                f"the memory has leaves {got}, this session {want}: it is of another policy or of "
-                "another number of envs"
+                f"the memory has leaves {got}, this session {want}: it is of another policy, of another "
+                "number of envs, or its random stream is of another kind of device"
             )
-        self._state = tree.to(tree.clone(memory["state"]), self._device)
-        self._first = memory["first"].to(self._device, copy=True)
-        self._generator.set_state(memory["rng"])
+        self._generator.set_state(given["rng"].cpu())
+        self._state = tree.to(tree.clone(given["state"]), self._device)
+        self._first = given["first"].to(self._device, copy=True)
 
-    def reset_memory(self, rows: Sequence[int] | None = None) -> None:
+    def reset_memory(self, rows: Rows | None = None) -> None:
         """Forget at once what these envs (all if None) remember; their next step opens an episode."""
         which = self._rows(rows)
         self._state = tree.put(self._state, which, self.policy.initial_state(len(which)))
         self._first[which] = True
 
-    def _rows(self, rows: Sequence[int] | None) -> Tensor:
+    def _rows(self, rows: Rows | None) -> Tensor:
         if rows is None:
             return torch.arange(self.num_envs, device=self._device)
-        given = np.asarray(rows).reshape(-1)
+        given = np.asarray(rows.cpu() if isinstance(rows, Tensor) else rows).reshape(-1)
         if given.dtype == bool:  # a mask over all envs, such as terminated | truncated
             if len(given) != self.num_envs:
                 raise StateError(f"a mask of {len(given)} rows for {self.num_envs} envs: one flag for each")

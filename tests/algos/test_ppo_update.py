@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from recollect import tree
+from recollect import devices, tree
 from recollect.algos.ppo import PPO, loss, parameter_groups
 from recollect.cores import GRUConfig
 from recollect.errors import AlignmentError, ConfigError, DivergedError, EnvError
@@ -33,13 +33,18 @@ class ScaledWorld(TensorWorld):
         return replace(step, reward=step.reward * self.scale)
 
 
-def test_gauges_do_not_change_the_weights():
-    """S000-19: measuring in every update, or never, gives bitwise the same weights."""
-    never, _ = run(3, gauge_every=0)
-    always, metrics = run(3, gauge_every=1)
-    assert same(weights(never), weights(always))
+@pytest.mark.parametrize("waits", [False, True], ids=["cpu", "gpu"])
+def test_gauges_do_not_change_the_weights(waits):
+    """S000-19: measuring in every update, or never, gives bitwise the same gradients and weights, on the path
+    of a GPU too."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(devices, "waits", lambda where: waits)
+        never, _ = run(3, gauge_every=0)
+        always, metrics = run(3, gauge_every=1)
     assert all("staleness" in m for m in metrics)
-    assert all(torch.equal(a, b) for a, b in zip(gradients(never).values(), gradients(always).values()))
+    assert same(gradients(never), gradients(always))
+    assert same(weights(never), weights(always))
+    assert torch.equal(never.generator.get_state(), always.generator.get_state())
 
 
 def test_update_leaves_the_actor_alone():

@@ -7,13 +7,19 @@ from collections.abc import Callable
 from recollect.algos.ppo import PPO
 from recollect.policy.normalise import PopArt
 from tests.mutants import proofs
+from tests.mutants.config_bugs import IGNORED
 from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
 from tests.mutants.data_bugs import LAYOUT, LOSSES
 from tests.mutants.evidence_bugs import EVIDENCE
 from tests.mutants.impala_bugs import VTRACE
+from tests.mutants.leaks import LEAKS
+from tests.mutants.logging_bugs import LOGGING
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
+from tests.mutants.precision_bugs import ROUNDINGS
+from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
+from tests.mutants.size_bugs import SIZES
 
 NORMALISER = (
     "entropy_coef = self._schedule(progress)",
@@ -63,4 +69,11 @@ MUTANTS = [
     *CLIPS,
     *EPOCHS,
     *EVIDENCE,
+    *SESSIONS,
+    *EVALUATIONS,
+    *LOGGING,
+    *ROUNDINGS,
+    *LEAKS,
+    *IGNORED,
+    *SIZES,
 ]

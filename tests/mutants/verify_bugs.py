@@ -105,7 +105,7 @@ FOUND_BY = [
             (
                 Session,
                 "set_memory",
-                'self._first = memory["first"].to(self._device, copy=True)',
+                'self._first = given["first"].to(self._device, copy=True)',
                 "self._first = ~self._first",
             ),
         ),

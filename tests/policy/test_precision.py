@@ -18,6 +18,7 @@ from recollect.export import export_agent
 from recollect.policy import precision
 from recollect.policy.encoders import EncoderConfig
 from recollect.tolerances import TOLERANCES, tolerance
+from tests import dtypes, unread
 from tests.helpers import (
     GYM_WORLDS,
     ArenaWorld,
@@ -90,6 +91,17 @@ def test_what_is_bfloat16_and_what_is_not(bf16):
     learned = (tuple(policy.parameters()), tuple(p.grad for p in policy.parameters()))
     moments = tuple(learner.optimizer.state.values())
     assert {leaf.dtype for leaf in tree.leaves((recorded, learned, moments))} == {torch.float32}
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru", "mamba"])
+@pytest.mark.parametrize("own", [False, True], ids=["", "autocast"])
+@pytest.mark.parametrize("algo", dtypes.CONFIGS)
+def test_ratios_targets_and_losses_are_float32(bf16, algo, own, core):
+    """S001-22: and so is all that they are computed of, also inside of somebody's own autocast."""
+    policy = unread.make_policy(core={"name": core, "hidden": 8}, precision="bf16")
+    rollout = unread.make_rollout(policy, "all valid")
+    with torch.autocast("cpu", torch.bfloat16, enabled=own):
+        dtypes.assert_single(policy, rollout, algo)
 
 
 @pytest.mark.parametrize("core", CORES)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from recollect.config import TrainConfig
+from recollect.cuts import places
 from recollect.policy.policy import Policy
 from recollect.rollout import rollout_bytes
+from recollect.runtimes.crew import Crew
+from recollect.runtimes.inline import InlineCrew
 
 
-def sizes(policy: Policy, config: TrainConfig, rows: int) -> str:
+def sizes(policy: Policy, config: TrainConfig, crew: Crew) -> str:
     """Weights, the memory that a rollout takes, and how far the discount looks ahead."""
-    algo = config.algo
+    algo, rows = config.algo, crew.rows
+    envs = crew.envs if isinstance(crew, InlineCrew) else ()
     size = rollout_bytes(
         policy.observation_space,
         policy.action_space,
@@ -17,6 +21,7 @@ def sizes(policy: Policy, config: TrainConfig, rows: int) -> str:
         rows=rows,
         steps=algo.rollout,
         stored=len(algo.state_steps),
+        places=max((places(env, algo.rollout) for env in envs), default=0),
     )
     weights = sum(p.numel() for p in policy.parameters())
     return (
@@ -28,8 +33,8 @@ def sizes(policy: Policy, config: TrainConfig, rows: int) -> str:
 
 def whereabouts(config: TrainConfig, rows: int) -> str:
     """Where actors, envs and learners live, as a line below others; nothing if all is in this process."""
-    places = {"inline": "in this process", "processes": "in processes", "ray": "on a Ray cluster of its own"}
-    place = places[config.runtime]
+    known = {"inline": "in this process", "processes": "in processes", "ray": "on a Ray cluster of its own"}
+    place = known[config.runtime]
     if config.ray_address is not None:
         place = f"on the Ray cluster {config.ray_address}"
     parts = []

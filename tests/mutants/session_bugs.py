@@ -1,0 +1,224 @@
+"""Bugs of sessions and of evaluation."""
+
+from __future__ import annotations
+
+import functools
+
+from recollect import evaluate
+from recollect.agent import Agent
+from recollect.session import Session
+from recollect.training import Training
+from tests import test_evaluate, test_session
+from tests.helpers import TensorWorld, make_policy
+from tests.mutants.mutant import Edit, Mutant
+
+conversation = functools.partial(test_session.test_any_conversation_is_that_of_each_env_alone, "lstm")
+policy = functools.partial(make_policy, TensorWorld(4), test_session.CORES["lstm"])
+
+
+def round_trip() -> None:
+    test_session.test_memory_round_trip(policy())
+
+
+def refused() -> None:
+    test_session.test_a_refused_memory_changes_nothing(policy())
+
+
+def act(old: str, new: str) -> Edit:
+    return (Session, "act", old, new)
+
+
+def set_memory(old: str, new: str) -> Edit:
+    return (Session, "set_memory", old, new)
+
+
+def reset(new: str) -> Edit:
+    return (Session, "reset", "self._first[self._rows(rows)] = True", new)
+
+
+def pending(name: str, edit: Edit) -> Mutant:
+    """The resets that are pending are others."""
+    return Mutant(name, conversation, (edit,), 'assert memory["first"].tolist() == self.first')
+
+
+def remembered(name: str, edit: Edit) -> Mutant:
+    """What envs remember is another thing."""
+    return Mutant(name, conversation, (edit,), "compare: torch.testing.assert_close(got, want")
+
+
+BEGUN = "self._first[which] = False"
+PUT = "self._state = tree.put(self._state, which, state)"
+STATE = 'self._state = tree.to(tree.clone(given["state"]), self._device)'
+FIRST = 'self._first = given["first"].to(self._device, copy=True)'
+RNG = 'self._generator.set_state(given["rng"].cpu())'
+INITIAL = "self.policy.initial_state(self.num_envs)"
+SPECS = "tree.spec(own, lead=0), tree.spec(given, lead=0)"
+OTHERS, SAME = "(other.act(o) for o in obs[3:])", "not shared"
+
+SESSIONS = [
+    pending("acting for some drops the resets of others", act(BEGUN, "self._first[:] = False")),
+    pending("a reset stays pending after its step", act(BEGUN, "pass")),
+    pending("a reset is one of all envs", reset("self._first[:] = True")),
+    pending(
+        "a reset forgets the one before",
+        reset("which = self._rows(rows)\n    self._first[:] = False\n    self._first[which] = True"),
+    ),
+    pending("set_memory has no pending resets", set_memory(FIRST, "self._first[:] = False")),
+    pending("set_memory keeps its own pending resets", set_memory(FIRST, "pass")),
+    remembered(
+        "a slice takes the resets of the first rows",
+        act("self._first[which], ", "self._first[: len(which)], "),
+    ),
+    remembered(
+        "a slice is sorted on its way in", act("(self._state, which)\n", "(self._state, which.sort()[0])\n")
+    ),
+    remembered("a slice is sorted on its way out", act(PUT, PUT.replace("which", "which.sort()[0]"))),
+    remembered("acting for some forgets the others", act(PUT, PUT.replace("(self._state", f"({INITIAL}"))),
+    remembered(
+        "a mask names the envs that go on",
+        (Session, "_rows", "given = given.nonzero()[0]", "given = (~given).nonzero()[0]"),
+    ),
+    remembered(
+        "reset_memory keeps what was remembered",
+        (Session, "reset_memory", "self._state = tree.put", "tree.put"),
+    ),
+    remembered(
+        "reset_memory forgets for all",
+        (Session, "reset_memory", "tree.put(self._state, which", f"tree.put({INITIAL}, which"),
+    ),
+    remembered("set_memory keeps its own state", set_memory(STATE, "pass")),
+    Mutant("set_memory keeps its own RNG", round_trip, (set_memory(RNG, "pass"),), OTHERS),
+    Mutant(
+        "get_memory hands out the live resets",
+        round_trip,
+        ((Session, "get_memory", "self._first.clone()", "self._first"),),
+        OTHERS,
+    ),
+    Mutant(
+        "set_memory takes over the resets that it was given",
+        round_trip,
+        (set_memory(FIRST, 'self._first = given["first"]'),),
+        SAME,
+    ),
+    Mutant(
+        "set_memory looks at the states alone",
+        refused,
+        (set_memory(SPECS, SPECS.replace("own", 'own["state"]').replace("given", 'given["state"]')),),
+        "DID NOT RAISE StateError",
+    ),
+    Mutant(
+        "set_memory stops half-way",
+        refused,
+        (set_memory("given = {", 'self._first = memory["first"]\n    given = {'),),
+        "assert torch.equal(leaf, dict(tree.named_leaves(before))[name]), name",
+    ),
+]
+
+untouched = test_evaluate.test_training_is_not_touched
+run = functools.partial(test_evaluate.test_a_run_with_evaluations_is_the_run_without, "inline")
+repeated = functools.partial(test_evaluate.test_same_seed_same_episodes, False)
+by_hand = functools.partial(test_evaluate.test_every_episode_begins_without_a_memory, "lstm", True)
+shares = functools.partial(test_evaluate.test_every_row_plays_its_share, "next_step")
+modes = test_evaluate.test_eval_mode_while_it_plays
+ACT = "policy.act(obs, state, first, generator, deterministic)"
+OWN = "env = self.agent.make_env(min(self.config.eval_episodes, 16))"
+PLAYED, REPEATED = "assert played == sorted(", "assert np.array_equal(runs[0].returns, runs[1].returns)"
+EVERYTHING, SHARED = "tree.leaves(everything())", "assert sorted(result.returns) == "
+MODES, BIT_FOR_BIT = "assert set(modes) == {(False, False)}", "assert differing(without, evaluated) == []"
+
+
+def play(old: str, new: str) -> Edit:
+    return (evaluate, "_play", old, new)
+
+
+def around(old: str, new: str) -> Edit:
+    return (evaluate, "evaluate", old, new)
+
+
+EVALUATIONS = [
+    Mutant(
+        "an evaluation keeps the memory over episodes",
+        by_hand,
+        (play("step.obs, step.first", "step.obs, first & False"),),
+        PLAYED,
+    ),
+    Mutant(
+        "an evaluation forgets after every step",
+        by_hand,
+        (play("step.obs, step.first", "step.obs, first"),),
+        PLAYED,
+    ),
+    Mutant(
+        "a greedy evaluation samples", by_hand, (play(ACT, ACT.replace("deter", "False and deter")),), PLAYED
+    ),
+    Mutant(
+        "whichever episode ends first counts",
+        shares,
+        (
+            play("if played[row] < quota[row]:", "if len(returns) < quota.sum():"),
+            play("(played >= quota).all()", "len(returns) == quota.sum()"),
+        ),
+        SHARED,
+    ),
+    Mutant(
+        "fillers count as steps of an episode",
+        shares,
+        (play("length += valid", "length += 1"),),
+        "fillers are not counted",
+    ),
+    Mutant(
+        "an evaluation begins wherever the env is",
+        repeated,
+        (play("env.reset(seed)", "env.reset(seed + getattr(env, 'steps', 0))"),),
+        REPEATED,
+    ),
+    Mutant(
+        "actions of an evaluation are drawn without a seed",
+        repeated,
+        (
+            around(
+                "torch.Generator(env.device).manual_seed(seed)",
+                "torch.Generator(env.device)\n    generator.seed()",
+            ),
+        ),
+        REPEATED,
+    ),
+    Mutant(
+        "actions of an evaluation come from torch's own stream",
+        untouched,
+        (play(ACT, ACT.replace("generator", "None")),),
+        EVERYTHING,
+    ),
+    Mutant(
+        "an evaluation moves the observation statistics",
+        untouched,
+        (play("valid = step", "policy.obs_norm.update(obs[None], step.valid[None])\n        valid = step"),),
+        EVERYTHING,
+    ),
+    Mutant(
+        "an evaluation leaves the policy in eval mode",
+        untouched,
+        (around("policy.train(was_training)", "pass"),),
+        "assert policy.training",
+    ),
+    Mutant("an evaluation is played in train mode", modes, (around("policy.eval()", "pass"),), MODES),
+    Mutant("an evaluation keeps graphs", modes, (around("@torch.no_grad()", "@torch.enable_grad()"),), MODES),
+    Mutant(
+        "evaluations are played in the env of the training",
+        run,
+        ((Training, "_evaluating", OWN, "env = self._trainer.crew.envs[0]"),),
+        BIT_FOR_BIT,
+    ),
+    Mutant(
+        "an evaluation begins new episodes of the training",
+        run,
+        ((Agent, "evaluate", '_at_least_one("episodes", episodes)', "self._trainer.restart_episodes()"),),
+        BIT_FOR_BIT,
+    ),
+    Mutant(
+        "a run with evaluations draws from torch's own stream",
+        run,
+        ((Training, "_evaluating", OWN, f"{OWN}\n    import torch; torch.rand(1)"),),
+        BIT_FOR_BIT,
+    ),
+]

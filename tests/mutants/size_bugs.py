@@ -1,0 +1,82 @@
+"""Memory that is not what was said, or more than it has to be."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+import pytest
+
+from recollect import actor, rollout
+from tests import test_memory_use
+from tests.mutants.mutant import Edit, Mutant
+
+known = functools.partial(test_memory_use.test_memory_use_is_known_before, "image", "discrete", "lstm")
+
+
+def known_on_a_gpu() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        test_memory_use.test_memory_use_is_known_on_the_path_of_a_gpu("position-cartpole", "lstm", patched)
+
+
+def size(old: str, new: str) -> Edit:
+    return (rollout, "rollout_bytes", old, new)
+
+
+def off(name: str, proof: Callable[[], None], edits: tuple[Edit, ...]) -> Mutant:
+    """The estimate and what is allocated are more than 5% apart."""
+    return Mutant(name, proof, edits, "assert size.total == pytest.approx(measured, rel=0.05)")
+
+
+SIZES = [
+    off(
+        "the estimate forgets the stored states",
+        known,
+        (size("live + kept + stored * memory", "live + kept"),),
+    ),
+    off(
+        "the estimate counts a state for every step",
+        known,
+        (size("live + kept + stored", "live + kept + steps"),),
+    ),
+    off(
+        "the estimate takes observations for floats",
+        known,
+        (size("spaces.zeros(observation_space, 1))", "spaces.zeros(observation_space, 1)) * 4"),),
+    ),
+    off(
+        "the estimate forgets what truncated rows keep",
+        known_on_a_gpu,
+        (size("kept = places", "kept = 0 * places"),),
+    ),
+    off(
+        "states are stored in half precision",
+        known,
+        (
+            (
+                actor,
+                "allocate",
+                "tree.empty(policy.initial_state(1),",
+                "tree.empty(tree.map(lambda leaf: leaf.half(), policy.initial_state(1)),",
+            ),
+        ),
+    ),
+    off(
+        "pictures are stored as floats",
+        known,
+        (
+            (
+                actor,
+                "allocate",
+                "spaces.zeros(policy.observation_space, 1, device)",
+                "tree.map(lambda leaf: leaf.float(), spaces.zeros(policy.observation_space, 1, device))",
+            ),
+        ),
+    ),
+    Mutant(
+        "a state is stored for every step",
+        test_memory_use.test_only_chunk_starts_are_stored,
+        ((rollout, "state_steps", "range(0, rollout, chunk)", "range(0, rollout)"),),
+        "assert agent.config.algo.state_steps == (0, 8, 16, 24)",
+    ),
+]
