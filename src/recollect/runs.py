@@ -21,7 +21,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -50,6 +49,11 @@ WRITTEN_BESIDE = (
     "evaluations.jsonl",
 )
 """The files that are renamed to their place; a process that is killed may leave one on its way."""
+UNFINISHED = re.compile(r"\.\d{12}-([0-9a-f]{8}|old|removed)")
+"""Folders beside the checkpoints: one that was being written, replaced or removed."""
+OWN_FILES = (*WRITTEN_BESIDE, "events.jsonl", "lock", "memory_lengths.json", "wandb/id.txt")
+OWN_FOLDERS = (CHECKPOINTS, "logs", "episodes", "tensorboard", "wandb")
+"""What a run writes to, beside the files in ``logs`` and ``episodes``."""
 
 
 class Run:
@@ -206,9 +210,10 @@ class Run:
             return
         with _locked(self.path):
             for folder in (self.path / CHECKPOINTS).glob(".*"):  # of a process that was killed
-                shutil.rmtree(folder, ignore_errors=True)
+                if UNFINISHED.fullmatch(folder.name):
+                    storage.remove(folder)
             for file in self.path.glob(".*"):
-                if _is_leftover(file.name):
+                if _is_leftover(file.name) and not file.is_dir():
                     file.unlink(missing_ok=True)
             self._is_held = True
             try:
@@ -222,10 +227,19 @@ class Run:
         Checkpoints first, the last one first of all: a process that is killed meanwhile leaves none
         without its metrics.
         """
+        later = [path for path in reversed(self.checkpoints()) if int(path.name) > steps]
+        for path in later:
+            if not storage.is_ours(path):
+                holds = (
+                    f"holds {', '.join(storage.foreign_files(path)[:4])}" if path.is_dir() else "is no folder"
+                )
+                raise RecollectError(
+                    f"going back to step {steps:,} would delete {path}, which "
+                    f"{'is a link' if path.is_symlink() else holds}: move it out of the run first"
+                )
         self.update_status(best=self._best_until(steps))
-        for path in reversed(self.checkpoints()):
-            if int(path.name) > steps:
-                _remove(path)
+        for path in later:
+            _remove(path)
         for name in ("metrics.jsonl", "evaluations.jsonl"):
             rows = [row for row in files.read_lines(self.path / name) if row["steps"] <= steps]
             storage.write_atomically(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
@@ -258,7 +272,7 @@ class Run:
         if status["best"] is not None:
             kept.add(status["best"]["checkpoint"])
         for old in self.checkpoints():
-            if old.name not in kept:
+            if old.name not in kept and storage.is_ours(old):
                 with suppress(StorageError):  # then it goes next time
                     _remove(old)
         return path
@@ -285,8 +299,25 @@ class Run:
         return f"Run({str(self.path)!r})"
 
 
+def check_own(path: Path) -> None:
+    """Refuse to write into a run in which a link leads elsewhere, or something else is in a file's place."""
+    folders = [path / name for name in OWN_FOLDERS]
+    places = [path / name for name in OWN_FILES]
+    files.refuse_links([*folders, *places])
+    for folder in folders:
+        if folder.exists() and not folder.is_dir():
+            raise RecollectError(f"{folder} is no folder: move it out of the run")
+    for name in ("logs", "episodes"):
+        places += (path / name).glob("*")
+    files.refuse_links(places)
+    for file in places:
+        if file.exists() and not file.is_file():
+            raise RecollectError(f"{file} is no file: move it out of the run")
+
+
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
+    check_own(path)
     with storage.writing(f"{path} cannot be locked"):
         handle = (path / "lock").open("a")
     with handle:
@@ -327,16 +358,16 @@ def _is_unused(path: Path, is_locked_here: bool) -> bool:
 def _is_leftover(name: str) -> bool:
     """Whether this is a file on the way to its place (``storage.write_atomically``)."""
     place, _, key = name.removeprefix(".").rpartition("-")
-    return name.startswith(".") and place in WRITTEN_BESIDE and len(key) == 8
+    return name.startswith(".") and place in WRITTEN_BESIDE and bool(re.fullmatch(r"[0-9a-f]{8}", key))
 
 
 def _remove(checkpoint: Path) -> None:
     """Out of sight first: nobody finds half a checkpoint, whenever this process is killed."""
     hidden = checkpoint.with_name(f".{checkpoint.name}-removed")
     with storage.writing(f"{checkpoint} could not be removed"):
-        shutil.rmtree(hidden, ignore_errors=True)
+        storage.remove(hidden)
         checkpoint.rename(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
+    storage.remove(hidden)
 
 
 def _best(steps: int, mean: float) -> dict[str, Any]:

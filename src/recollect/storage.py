@@ -174,10 +174,10 @@ def checksum(description: dict[str, Any]) -> str:
 def read(path: Path) -> Saved:
     """Read and verify an agent's folder."""
     file = path / "agent.json"
-    if not path.exists() and not (path.parent / f".{path.name}-old").is_dir():
+    if not path.exists() and not _old(path).is_dir():
         raise RecollectError(f"there is no folder {path}: give that of a run, or of a saved agent")
     if not file.is_file():
-        old = path.parent / f".{path.name}-old"
+        old = _old(path)
         hint = f". A save was cut short: {old} holds the one before" if old.is_dir() else ""
         raise RecollectError(
             f"{path} holds no agent: {file.name} is missing. Agent.save writes such a folder"
@@ -298,17 +298,45 @@ def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def _check_free(path: Path) -> None:
     """Refuse to write over anything but nothing, an empty folder, or an agent and nothing else."""
+    if path.is_symlink():
+        raise RecollectError(f"{path} is a link: name the folder itself that it points to, or another one")
     if not path.exists():
         return
-    found = [] if path.is_file() else [entry.name for entry in path.iterdir()]
-    if path.is_file() or (found and "agent.json" not in found):
+    found = [entry.name for entry in path.iterdir()] if path.is_dir() else None
+    if found is None or (found and "agent.json" not in found):
         raise RecollectError(f"{path} exists and is no saved agent: choose another folder or remove it")
-    foreign = sorted(set(found) - set(FILES))
-    if foreign:
+    if foreign := foreign_files(path):
         raise RecollectError(
             f"{path} holds an agent, but also {', '.join(foreign[:4])}, which saving there would delete: "
             "choose another folder"
         )
+    old = _old(path)
+    if os.path.lexists(old) and not is_ours(old):
+        raise RecollectError(
+            f"{old} is in the way: the agent before is kept there for a moment. Move it, or choose another "
+            f"folder than {path}"
+        )
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """The names of what an agent's folder holds beside the agent."""
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if e.name not in FILES or e.is_dir(follow_symlinks=False))
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether it is a folder, no link to one, with nothing in it but files of an agent."""
+    return folder.is_dir() and not folder.is_symlink() and not foreign_files(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder of an agent, or what is left of one. Anything else stays."""
+    if is_ours(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _old(path: Path) -> Path:
+    return path.parent / f".{path.name}-old"
 
 
 def _load(file: Path) -> dict[str, torch.Tensor]:
@@ -348,8 +376,8 @@ def _swap(new: Path, path: Path) -> None:
     """Put ``new`` in the place of ``path``."""
     old = None
     if path.exists():
-        old = path.parent / f".{path.name}-old"
-        shutil.rmtree(old, ignore_errors=True)
+        old = _old(path)
+        remove(old)
         path.rename(old)
     try:
         new.rename(path)
@@ -359,4 +387,4 @@ def _swap(new: Path, path: Path) -> None:
         raise
     sync(path.parent)
     if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)

@@ -17,7 +17,7 @@ from recollect.reports.episodes import INDEX
 from recollect.reports.folder import Folder, Row, read_json
 from recollect.reports.thinning import number
 from recollect.reports.worlds import LONGEST, known_task, levels, memory_lengths
-from recollect.runs import CHECKPOINTS, Run
+from recollect.runs import CHECKPOINTS, Run, check_own
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
@@ -57,6 +57,7 @@ def play(folder: Folder) -> list[str]:
     if not todo:
         return []
     try:
+        check_own(folder.path)
         agent = _load(checkpoint)
         for what in todo:
             what(folder, agent, source)

@@ -243,6 +243,7 @@ class Sweep:
     @contextmanager
     def _working(self) -> Iterator[None]:
         """Hold the sweep's lock."""
+        files.refuse_links(self._places())
         with storage.writing(f"the folder {self.path} could not be made"):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = (self.path / "lock").open("a")
@@ -252,6 +253,13 @@ class Sweep:
                     f"another process works on the sweep {self.path}: wait for it, or end it"
                 )
             yield
+
+    def _places(self) -> Iterator[Path]:
+        """What a sweep writes to, but for what is inside of its runs."""
+        yield from (self.path / name for name in (FILE, "lock", "configs"))
+        yield from (copy for _, copy in self._copies())
+        for member in self.members:
+            yield from (member.path.parent, member.path, member.log)
 
     def _save_configs(self) -> None:
         self._save()  # first, so that the folder is known for what it is
