@@ -18,7 +18,7 @@ from recollect.display import make_display
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym import make_env
 from recollect.envs.opening import EnvSpec, is_made, open_env, resolved
-from recollect.errors import ConfigError, Interrupted, StateError
+from recollect.errors import ConfigError, Interrupted, RecollectError, StateError
 from recollect.evaluate import Evaluation, evaluate
 from recollect.metrics import Advisor, History
 from recollect.policy import compiled, precision
@@ -33,6 +33,7 @@ from recollect.sinks import make_sinks
 from recollect.storage import Learned
 from recollect.trainer import Trainer, check_spaces
 from recollect.training import Training
+from recollect.trust import Unnamed, check_memory
 from recollect.types import State
 
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
@@ -52,11 +53,11 @@ class Agent:
         *,
         learned: Learned | None = None,
         preset: dict[str, Any] | None = None,
-        code: str | None = None,
+        unnamed: Unnamed | None = None,
     ):
-        """``code``: the name of an env that would have to be imported, and is not known for that reason."""
+        """``unnamed``: what the agent's folder says and the user has to say, too."""
         self.policy, self.config, self.env = policy, config, env
-        self._code = code
+        self._unnamed = unnamed or Unnamed()
         self.preset = preset or {}
         """The settings that were chosen for the task beside the user's own."""
         self.history = History()
@@ -321,23 +322,28 @@ class Agent:
         if self._trainer is None:
             if self.env is None:
                 raise ConfigError(self._unknown())
+            self._unnamed.check(self.config)
+            check_memory(self.config, self.policy)
             with staged(self.env, self.config) as stage:
                 trainer = Trainer(stage.crew(self.policy), self.policy, self.config)
                 try:
                     trainer.restore(self._learned)
-                except BaseException:
+                except BaseException as error:
                     if self.config.runtime != "inline":  # else the stage closes what it has opened
                         trainer.close()
-                    raise
+                    if isinstance(error, RecollectError) or not isinstance(error, Exception):
+                        raise
+                    raise ConfigError(
+                        f"the saved state of the training does not fit ({type(error).__name__}: {error}): "
+                        "take another checkpoint, or train anew with init_from=..."
+                    ) from error
             self._trainer = trainer
         return self._trainer
 
     def _unknown(self) -> str:
-        if self._code is None:
-            return "the env of this agent is not known by name: give it again with env=... (--env)"
         return (
-            f"the env of this agent is somebody's own code, {self._code}, which is never imported by itself: "
-            f"if you trust it, give it again with env={self._code!r} (--env {self._code})"
+            self._unnamed.env
+            or "the env of this agent is not known by name: give it again with env=... (--env)"
         )
 
     def _starts(self, episode_start: Any, rows: int) -> torch.Tensor:

@@ -38,7 +38,7 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
     """The objects of a file of JSON lines; half a line at its end is left out."""
     if not os.path.lexists(file):
         return
-    with _opened(file) as handle:
+    with opened(file) as handle:
         while line := handle.readline(LARGEST + 1):
             if len(line) > LARGEST:
                 raise RecollectError(f"{file} is damaged: a line is longer than {LARGEST >> 20} MB")
@@ -54,7 +54,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 def read_whole(file: Path) -> bytes:
     """All of a file, if it is one, and no larger than such files are."""
-    with _opened(file) as handle:
+    with opened(file) as handle:
         data = handle.read(LARGEST + 1)
     if len(data) > LARGEST:
         raise RecollectError(f"{file} is damaged: it is larger than {LARGEST >> 20} MB")
@@ -62,7 +62,7 @@ def read_whole(file: Path) -> bytes:
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[BinaryIO]:
+def opened(file: Path) -> Iterator[BinaryIO]:
     """Nothing but a file: to open a pipe would wait for whoever writes to it, and a device has no end."""
     try:
         if os.path.lexists(file) and not file.is_file():
@@ -81,6 +81,21 @@ def refuse_links(paths: Iterable[Path]) -> None:
                 f"{path} is a link to {path.readlink()}: nothing is written through a link in a run or "
                 "sweep. Put the file or folder itself in its place, or link the whole folder"
             )
+
+
+def check_replaceable(file: Path) -> None:
+    """Refuse what is there and no file: renaming onto a device or a pipe would put a file in its place."""
+    if file.exists() and not file.is_file():
+        raise RecollectError(
+            f"{file} is {'a folder' if file.is_dir() else 'a device or a pipe'}: name a file"
+        )
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number that arithmetic can be done with: JSON knows integers of any size, and NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
 
 
 def finite(value: Any) -> Any:
@@ -126,7 +141,7 @@ def _try_lock(handle: Any, *, is_shared: bool = False) -> bool:
 def _object(text: bytes, file: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise RecollectError(f"{file} is damaged ({error}): {text[:40]!r}; take another copy") from None
     if not isinstance(found, dict):
         raise RecollectError(f"{file} is damaged (it holds a {type(found).__name__}); take another copy")

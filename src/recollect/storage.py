@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -34,14 +35,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from recollect import plain
+from recollect import bounds, files, plain
 from recollect.config import TrainConfig
 from recollect.errors import ConfigError, RecollectError, StorageError
+from recollect.own_files import TENSORS, foreign_files, is_ours, remove
 from recollect.policy.policy import Policy, PolicyConfig
 
 FORMAT = 1
-TENSORS = ("weights.safetensors", "optimizer.safetensors", "trainer.safetensors")
-FILES = ("agent.json", *TENSORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,17 +99,27 @@ class Saved:
         with self._reading():
             return plain.policy_config_from_json(self.description["config"], self.path)
 
+    def check_network(self) -> None:
+        """Refuse a config whose network is not the one of the weights, before it takes any memory."""
+        config, spaces = self.policy_config(), (self.observation_space, self.action_space)
+        numbers = sum(tensor.numel() for tensor in self.weights.values())
+        with self._reading(), torch.random.fork_rng(devices=[]), bounds.without_memory(numbers):
+            network = config.build(*spaces)
+        _check_fit(network.state_dict(), self)
+
     def config(self, policy: Policy) -> TrainConfig:
         """The run's config, with that of ``policy`` as it was built."""
         with self._reading():
-            return plain.config_from_json(self.description["config"], policy.config)
+            config = plain.config_from_json(self.description["config"], policy.config)
+            bounds.check_sizes(config)
+            return config
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Whatever the description lacks or has too much is told with the file's name."""
         try:
             yield
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # there is no end to what a damaged file may hold
             if isinstance(error, ConfigError) and str(self.path) in str(error):
                 raise
             raise RecollectError(
@@ -149,7 +159,7 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
         "action_space": plain.space_to_json(policy.action_space),
         "trainer": None if trainer is None else trainer.numbers,
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
-        "sha256": {f.name: _sha256(f.read_bytes()) for f in sorted(folder.glob("*.safetensors"))},
+        "sha256": {f.name: _sha256_of(f) for f in sorted(folder.glob("*.safetensors"))},
     }
     if not is_json(config.env_kwargs):
         warnings.warn(
@@ -184,7 +194,7 @@ def read(path: Path) -> Saved:
             f"{hint}{_others(path)}"
         )
     try:
-        description = json.loads(file.read_text())
+        description = files.read_json(file)
         if description["format"] != FORMAT:
             raise RecollectError(
                 f"{file} has format {description['format']}, this Recollect reads {FORMAT}: update Recollect"
@@ -192,10 +202,12 @@ def read(path: Path) -> Saved:
         checksums = dict(description["sha256"])
         _check_description(description)
         intact = checksums.pop("agent.json") == checksum(description)
-    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RecollectError(
             f"{file} is damaged ({error!r}): take another copy of the folder{_others(path)}"
         ) from None
+    except RecollectError as error:
+        raise RecollectError(f"{error}{_others(path)}") from None
     if not intact:
         raise RecollectError(
             f"{file} differs from what was saved: take another copy of the folder{_others(path)}"
@@ -206,7 +218,7 @@ def read(path: Path) -> Saved:
         if name not in checksums and name != TENSORS[0]:
             tensors[name] = {}
             continue
-        if not part.is_file() or _sha256(part.read_bytes()) != checksums.get(name):
+        if not part.is_file() or _sha256_of(part) != checksums.get(name):
             raise RecollectError(
                 f"{part} is missing or differs from what was saved: take another copy of the folder"
                 f"{_others(path)}"
@@ -228,14 +240,20 @@ def _check_description(description: dict[str, Any]) -> None:
     counts, trainer = [description["steps"], description["updates"]], description["trainer"]
     if trainer is not None:
         counts += [trainer["start"], trainer["end"]]
-        float(trainer["seconds"])
-    if not all(type(count) is int and count >= 0 for count in counts):
+        if not math.isfinite(float(trainer["seconds"])):
+            raise TypeError("seconds is no number")
+    if not all(type(count) is int and 0 <= count < 2**63 for count in counts):
         raise TypeError("steps, updates, start and end are counts")
 
 
 def load_weights(policy: Policy, saved: Saved) -> None:
     """Fill the policy with the saved weights and statistics."""
-    tensors, own = saved.weights, policy.state_dict()
+    _check_fit(policy.state_dict(), saved)
+    policy.load_state_dict(saved.weights)
+
+
+def _check_fit(own: dict[str, torch.Tensor], saved: Saved) -> None:
+    tensors = saved.weights
     wrong = [
         name
         for name in own.keys() | tensors.keys()
@@ -247,11 +265,11 @@ def load_weights(policy: Policy, saved: Saved) -> None:
             f"{'differs or is' if len(wrong) == 1 else 'differ or are'} missing; was it built with other "
             "settings?"
         )
-    policy.load_state_dict(tensors)
 
 
 def write_atomically(file: Path, text: str) -> None:
     """Write a small file whole or not at all."""
+    files.check_replaceable(file)
     with writing(f"{file} could not be written"):
         beside = file.with_name(f".{file.name}-{uuid.uuid4().hex[:8]}")
         try:
@@ -318,23 +336,6 @@ def _check_free(path: Path) -> None:
         )
 
 
-def foreign_files(folder: Path) -> list[str]:
-    """The names of what an agent's folder holds beside the agent."""
-    with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if e.name not in FILES or e.is_dir(follow_symlinks=False))
-
-
-def is_ours(folder: Path) -> bool:
-    """Whether it is a folder, no link to one, with nothing in it but files of an agent."""
-    return folder.is_dir() and not folder.is_symlink() and not foreign_files(folder)
-
-
-def remove(folder: Path) -> None:
-    """Remove the folder of an agent, or what is left of one. Anything else stays."""
-    if is_ours(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _old(path: Path) -> Path:
     return path.parent / f".{path.name}-old"
 
@@ -357,6 +358,12 @@ def _others(path: Path) -> str:
         return ""
     known = ", ".join(map(str, steps[-3:]))
     return f", or another checkpoint: {known} (checkpoint={steps[-1]}, --checkpoint {steps[-1]})"
+
+
+def _sha256_of(file: Path) -> str:
+    """In pieces: a file may be larger than the memory."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def _sha256(data: bytes) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import recollect as rc
-from recollect import storage
+from recollect import own_files
 from recollect.errors import RecollectError
 from recollect.reports import write_report
 from recollect.runs import Run
@@ -265,7 +265,7 @@ def test_a_sweep_is_written_through_no_link(tmp_path, name, monkeypatch):
 def test_only_files_of_an_agent_are_ours(tmp_path):
     """A folder of the name of one of them is not."""
     plant(tmp_path / "a", "agent.json")
-    assert storage.is_ours(tmp_path / "a")
+    assert own_files.is_ours(tmp_path / "a")
     plant(tmp_path / "a" / "weights.safetensors")
-    assert not storage.is_ours(tmp_path / "a")
-    assert not storage.is_ours(tmp_path / "nothing")
+    assert not own_files.is_ours(tmp_path / "a")
+    assert not own_files.is_ours(tmp_path / "nothing")

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect import storage
+from recollect import files, storage
 from recollect.errors import ConfigError, RecollectError
 from recollect.play.frames import Film
 
@@ -58,6 +58,7 @@ def check_path(path: str | Path) -> Path:
         raise ConfigError(f"{path}: a video is a .gif or an .mp4 file; name it {path.stem or 'play'}.gif")
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: name a file in it, such as {path / 'play.gif'}")
+    files.check_replaceable(path)
     _need("PIL", "pillow", "videos")
     if path.suffix.lower() == ".mp4":
         _need("imageio_ffmpeg", "imageio-ffmpeg", "MP4 files")

@@ -19,6 +19,8 @@ ENV, CONFIG = "--env=", "--config="
 ENVS = (ENV, "--env.name=")
 """The ways to write it."""
 PLAIN = str | int | float | bool | None
+MOST = 100_000
+"""Runs of one sweep."""
 LONGEST = 120
 """Characters of a folder's name; file systems end at 255 bytes."""
 
@@ -80,7 +82,12 @@ class Plan:
         )
         for variant in variants:
             _refuse_foreign(variant)
-        return cls(variants, tuple(map(int, data["seeds"])), dict(data["files"]))
+        seeds, files = tuple(map(int, data["seeds"])), dict(data["files"])
+        if len(seeds) * len(variants) > MOST or not all(0 <= seed < 2**63 for seed in seeds):
+            raise ValueError("there are too many runs, or seeds that are none")
+        if not all(isinstance(text, str) for text in files.values()):
+            raise ValueError("files holds something else than texts")
+        return cls(variants, seeds, files)
 
 
 def make_plan(env: str | None, settings: Settings, seeds: int | Sequence[int] | None = None) -> Plan:
@@ -139,6 +146,8 @@ def check(variant: Variant, flags: Sequence[str]) -> Parsed:
             pass
     except RecollectError as error:
         raise _in_variant(variant.label, error) from error
+    except (MemoryError, RuntimeError) as error:  # torch's word for a network that is too large
+        raise _in_variant(variant.label, ConfigError(f"the agent cannot be made: {error}")) from error
     return parsed
 
 
