@@ -97,9 +97,10 @@ def _refuse_changes(words: list[str]) -> None:
     from recollect.errors import ConfigError
 
     if words:
+        flag = words[0].partition("=")[0]
         raise ConfigError(
-            f"--resume goes on with a sweep as it was planned, and {words[0].partition('=')[0]} would change it: "
-            "leave it out, or begin another sweep without --resume"
+            f"--resume goes on with a sweep as it was planned, and {flag} would change it: leave it out, "
+            "or begin another sweep without --resume"
         )
 
 
