@@ -123,8 +123,8 @@ class Saved:
             if isinstance(error, ConfigError) and str(self.path) in str(error):
                 raise
             raise RecollectError(
-                f"{self.path / 'agent.json'} cannot be understood ({error}): it was edited, damaged, or "
-                "written by another version of Recollect"
+                f"{self.path / 'agent.json'} cannot be understood ({str(error)[:400]}): it was edited, "
+                "damaged, or written by another version of Recollect"
             ) from None
 
 

@@ -158,7 +158,10 @@ def _lines(path: Path, problems: list[str]) -> list[Row]:
     rows, bad = [], 0
     try:
         with opened(path) as handle:
-            while line := handle.readline(LARGEST):
+            while line := handle.readline(LARGEST + 1):
+                if len(line) > LARGEST:
+                    bad += 1
+                    break
                 try:
                     row = json.loads(line)
                 except (ValueError, RecursionError):
