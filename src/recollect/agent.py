@@ -333,10 +333,8 @@ class Agent:
                         trainer.close()
                     if isinstance(error, RecollectError) or not isinstance(error, Exception):
                         raise
-                    raise ConfigError(
-                        f"the saved state of the training does not fit ({type(error).__name__}: {error}): "
-                        "take another checkpoint, or train anew with init_from=..."
-                    ) from error
+                    text = f"the saved state of the training does not fit ({type(error).__name__}: {error})"
+                    raise ConfigError(f"{text}: take another checkpoint, or use init_from=...") from error
             self._trainer = trainer
         return self._trainer
 

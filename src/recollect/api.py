@@ -264,8 +264,9 @@ def _restored(
     settings: dict[str, Any],
 ) -> Agent:
     if policy is None:
-        saved.check_network()
-    network = made_policy(policy or saved.policy_config().build, saved.observation_space, saved.action_space)
+        network = saved.build()
+    else:
+        network = made_policy(policy, saved.observation_space, saved.action_space)
     storage.load_weights(network, saved)
     config = saved.config(network)
     if device is None and not torch.cuda.is_available():

@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     from recollect.config import TrainConfig
 
 MOST_ROWS = MOST_STEPS = 2**24
-"""Env slots, and steps of a rollout."""
+"""Env slots; steps of a rollout, and episodes to look back at."""
 MOST_PROCESSES = 4096
 """Actors, env workers and learners together, and CPU threads."""
 MOST_UNITS = 2**20
 """Any whole number in the config of a network."""
+MOST_TENSORS = 10_000
+"""Weights of a network, each of any size."""
+MOST_LETTERS = 1000
+"""Of the name of an env."""
 MOST_NUMBERS = 2**26
 """Of one observation."""
 
@@ -35,6 +39,7 @@ def check_sizes(config: TrainConfig) -> None:
     for name, value, most in (
         ("num_envs", config.num_envs, MOST_ROWS),
         ("rollout", config.algo.rollout, MOST_STEPS),
+        ("target_episodes", config.target_episodes, MOST_STEPS),
         ("actors, env_workers and learners together", processes, MOST_PROCESSES),
         ("threads", config.threads or 0, MOST_PROCESSES),
     ):
@@ -64,12 +69,12 @@ def without_memory(numbers: int) -> Iterator[None]:
 
     Some are registered twice on the way, so that the exact count is for the caller.
     """
-    left = 4 * numbers + 10_000
+    left, tensors = 4 * numbers + 10_000, MOST_TENSORS
 
     def count(module: torch.nn.Module, name: str, tensor: torch.Tensor | None) -> None:
-        nonlocal left
-        left -= 1 if tensor is None else max(1, tensor.numel())
-        if left < 0:
+        nonlocal left, tensors
+        left, tensors = left - (0 if tensor is None else tensor.numel()), tensors - 1
+        if min(left, tensors) < 0:
             raise ConfigError("the network is larger than the weights that are there")
 
     hook = register_module_parameter_registration_hook(count)

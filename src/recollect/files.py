@@ -84,11 +84,27 @@ def refuse_links(paths: Iterable[Path]) -> None:
 
 
 def check_replaceable(file: Path) -> None:
-    """Refuse what is there and no file: renaming onto a device or a pipe would put a file in its place."""
+    """Refuse what is there and no file: renaming onto a device, a pipe or a link puts a file in its place."""
+    if file.is_symlink():
+        raise RecollectError(f"{file} is a link: name the file itself")
     if file.exists() and not file.is_file():
         raise RecollectError(
             f"{file} is {'a folder' if file.is_dir() else 'a device or a pipe'}: name a file"
         )
+
+
+def check_format(file: Path, found: Any, reads: int) -> None:
+    """Refuse the file of another version."""
+    if found != reads:
+        raise RecollectError(
+            f"{file} has format {short(found)}, this Recollect reads {reads}: update Recollect"
+        )
+
+
+def short(value: Any) -> str:
+    """What a file says, for a message: no longer than people read."""
+    text = str(value)
+    return text if len(text) <= 400 else f"{text[:400]} ..."
 
 
 def is_number(value: Any) -> bool:

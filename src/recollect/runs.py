@@ -61,11 +61,7 @@ class Run:
             hint = f"; runs beside it: {', '.join(near)}" if near else ""
             raise RecollectError(f"{self.path} is no run: it has no run.json{hint}")
         self.description = files.read_json(self.path / "run.json")
-        if self.description.get("format") != FORMAT:
-            raise RecollectError(
-                f"{self.path / 'run.json'} has format {self.description.get('format')}, this Recollect reads "
-                f"{FORMAT}: update Recollect"
-            )
+        files.check_format(self.path / "run.json", self.description.get("format"), FORMAT)
 
     @staticmethod
     def is_run(path: str | Path) -> bool:

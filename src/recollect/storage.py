@@ -107,6 +107,13 @@ class Saved:
             network = config.build(*spaces)
         _check_fit(network.state_dict(), self)
 
+    def build(self) -> Policy:
+        """The network, without its weights."""
+        self.check_network()
+        config, spaces = self.policy_config(), (self.observation_space, self.action_space)
+        with self._reading():
+            return config.build(*spaces)
+
     def config(self, policy: Policy) -> TrainConfig:
         """The run's config, with that of ``policy`` as it was built."""
         with self._reading():
@@ -123,7 +130,7 @@ class Saved:
             if isinstance(error, ConfigError) and str(self.path) in str(error):
                 raise
             raise RecollectError(
-                f"{self.path / 'agent.json'} cannot be understood ({str(error)[:400]}): it was edited, "
+                f"{self.path / 'agent.json'} cannot be understood ({files.short(error)}): it was edited, "
                 "damaged, or written by another version of Recollect"
             ) from None
 
@@ -195,16 +202,13 @@ def read(path: Path) -> Saved:
         )
     try:
         description = files.read_json(file)
-        if description["format"] != FORMAT:
-            raise RecollectError(
-                f"{file} has format {description['format']}, this Recollect reads {FORMAT}: update Recollect"
-            )
+        files.check_format(file, description["format"], FORMAT)
         checksums = dict(description["sha256"])
         _check_description(description)
         intact = checksums.pop("agent.json") == checksum(description)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RecollectError(
-            f"{file} is damaged ({error!r}): take another copy of the folder{_others(path)}"
+            f"{file} is damaged ({files.short(repr(error))}): take another copy of the folder{_others(path)}"
         ) from None
     except RecollectError as error:
         raise RecollectError(f"{error}{_others(path)}") from None
@@ -235,7 +239,7 @@ def _check_description(description: dict[str, Any]) -> None:
     """Refuse what ``write`` would not have written; spaces and configs are looked at where they are used."""
     for key in ("config", "observation_space", "action_space"):
         description[key]
-    if not isinstance(description["env"], str | None):
+    if not isinstance(description["env"], str | None) or len(description["env"] or "") > bounds.MOST_LETTERS:
         raise TypeError("env is no name")
     counts, trainer = [description["steps"], description["updates"]], description["trainer"]
     if trainer is not None:

@@ -30,6 +30,7 @@ from recollect.convert import plain_value
 from recollect.envs.named import is_importing
 from recollect.envs.opening import EnvSpec, is_made
 from recollect.errors import ConfigError
+from recollect.files import short
 from recollect.policy.policy import Policy
 from recollect.rollout import rollout_bytes
 from recollect.tasks import is_task
@@ -137,7 +138,7 @@ def _code_words(known: str) -> str:
 
 def _option_words(where: Path, env: EnvSpec, missing: dict[str, Any]) -> str:
     name = env if isinstance(env, str) else getattr(env, "__name__", "that is given")
-    flags, options = _short(shlex.join(option_flags(missing))), _short(repr(missing))
+    flags, options = short(shlex.join(option_flags(missing))), short(repr(missing))
     return (
         f"{where} holds options for the env {name}, which is not one of Recollect's tasks. Only you may pass "
         f"options to such an env: if you trust these, repeat them, {flags} (in Python env_kwargs={options})"
@@ -158,7 +159,3 @@ def _outward_words(where: Path | None, name: str, value: Any) -> str:
         f"--sinks {','.join(value)} (in Python sinks={tuple(value)!r}), or send nothing with "
         f"--sinks {','.join(kept) or 'none'} (sinks={kept!r})"
     )
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 400 else f"{text[:400]} ..."

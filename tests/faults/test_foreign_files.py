@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import recollect as rc
-from recollect import own_files
+from recollect import cli, own_files
 from recollect.errors import RecollectError
 from recollect.reports import write_report
 from recollect.runs import Run
@@ -269,3 +269,51 @@ def test_only_files_of_an_agent_are_ours(tmp_path):
     plant(tmp_path / "a" / "weights.safetensors")
     assert not own_files.is_ours(tmp_path / "a")
     assert not own_files.is_ours(tmp_path / "nothing")
+
+
+# Files that the user names ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def devices(tmp_path) -> dict[str, Path]:
+    """A device, links to devices, a pipe, and a folder; none is the system's own."""
+    os.mkfifo(tmp_path / "pipe.gif")
+    (tmp_path / "folder.gif").mkdir()
+    (tmp_path / "null.gif").symlink_to("/dev/null")
+    (tmp_path / "full.gif").symlink_to("/dev/full")
+    return {name: tmp_path / f"{name}.gif" for name in ("pipe", "folder", "null", "full")}
+
+
+@pytest.mark.parametrize("kind", ["pipe", "folder", "null", "full"])
+def test_nothing_but_a_file_is_replaced(stopped, devices, kind, capsys):
+    """A report, an export or a video that was renamed onto a device would take its place."""
+    from recollect.export import export_agent
+    from recollect.play import check_path
+
+    place, agent = devices[kind], rc.load(stopped)
+    mode = place.lstat().st_mode
+    assert cli.main(["report", str(stopped), "--no-play", "--out", str(place)]) == 2
+    words = {"folder": "a folder", "pipe": "a device or a pipe"}.get(kind, "a link")
+    assert f"{place} is {words}" in capsys.readouterr().err
+    for call in (
+        lambda: export_agent(agent, place, "torch", check=False),
+        lambda: check_path(place),
+    ):
+        with pytest.raises(RecollectError, match=str(place)):
+            call()
+    assert place.lstat().st_mode == mode
+    assert not list(place.parent.glob(".*"))
+
+
+@pytest.mark.parametrize("out", ["/dev/null", "/dev/full", "/dev/stdout"])
+def test_a_report_never_replaces_a_device(stopped, out, capsys, monkeypatch):
+    """These are the system's own: whatever would replace one is forbidden here."""
+
+    def forbidden(*_: object, **__: object) -> None:
+        raise AssertionError("a device was about to be replaced")
+
+    monkeypatch.setattr(os, "replace", forbidden)
+    monkeypatch.setattr(Path, "write_text", forbidden)
+    assert cli.main(["report", str(stopped), "--no-play", "--out", out]) == 2
+    said = "is a link" if Path(out).is_symlink() else "is a device or a pipe: name a file"
+    assert said in capsys.readouterr().err

@@ -102,10 +102,7 @@ class Sweep:
             raise RecollectError(f"{path} is no sweep: it has no {FILE}{hint}")
         try:
             data = files.read_json(file)
-            if data["format"] != FORMAT:
-                raise RecollectError(
-                    f"{file} has format {data['format']}, this Recollect reads {FORMAT}: update Recollect"
-                )
+            files.check_format(file, data["format"], FORMAT)
             states = {
                 f"{variant['folder']}/{run['folder']}": {"state": run["state"], "error": run["error"]}
                 for variant in data["variants"]
@@ -115,7 +112,9 @@ class Sweep:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             if isinstance(error, RecollectError):
                 raise
-            raise RecollectError(f"{file} is damaged ({error!r}): take another copy of the sweep") from None
+            raise RecollectError(
+                f"{file} is damaged ({files.short(repr(error))}): take another copy of the sweep"
+            ) from None
 
     @property
     def variants(self) -> tuple[Variant, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recollect import bounds
 from recollect.cli.flags import Flag, Parsed, parse_config, parse_settings, sweep_variants
 from recollect.errors import ConfigError, RecollectError
 
@@ -166,7 +167,8 @@ def _refuse_foreign(variant: Variant) -> None:
     """What would lead out of the sweep's folder, or to an env that nobody was asked about."""
     if variant.folder in ("", "..") or Path(variant.folder).name != variant.folder:
         raise ValueError(f"{variant.folder!r} is no name of a folder")
-    if variant.env.startswith("-") or not variant.env.isprintable():
+    is_name = variant.env.isprintable() and len(variant.env) <= bounds.MOST_LETTERS
+    if variant.env.startswith("-") or not is_name:
         raise ValueError(f"{variant.env!r} is no name of an env")
     for word in variant.flags:
         name = Flag(word.partition("=")[0], None).name
