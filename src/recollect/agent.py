@@ -224,7 +224,7 @@ class Agent:
         """
         source = env if env is not None else self.env
         if source is None:
-            raise ConfigError(self._unknown())
+            raise ConfigError(self._unnamed.env)
         if env_kwargs is None and env is not None and env is not self.env:
             env_kwargs = {}
         if is_made(source):
@@ -294,7 +294,7 @@ class Agent:
     def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv:
         """A new env like the one that it was trained in, without the wrappers that the config adds."""
         if self.env is None:
-            raise ConfigError(self._unknown())
+            raise ConfigError(self._unnamed.env)
         kwargs = self.config.env_kwargs if env_kwargs is None else env_kwargs
         device = torch.device(self.config.device)
         return make_env(resolved(self.env), num_envs, device=device, env_kwargs=kwargs)
@@ -321,7 +321,7 @@ class Agent:
     def _need_trainer(self) -> Trainer:
         if self._trainer is None:
             if self.env is None:
-                raise ConfigError(self._unknown())
+                raise ConfigError(self._unnamed.env)
             self._unnamed.check(self.config)
             check_memory(self.config, self.policy)
             with staged(self.env, self.config) as stage:
@@ -337,12 +337,6 @@ class Agent:
                     raise ConfigError(f"{text}: take another checkpoint, or use init_from=...") from error
             self._trainer = trainer
         return self._trainer
-
-    def _unknown(self) -> str:
-        return (
-            self._unnamed.env
-            or "the env of this agent is not known by name: give it again with env=... (--env)"
-        )
 
     def _starts(self, episode_start: Any, rows: int) -> torch.Tensor:
         starts = False if episode_start is None else episode_start

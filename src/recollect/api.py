@@ -117,8 +117,7 @@ def new_agent(
     saved = storage.read(_agent_folder(Path(config.init_from), None))
     network = {f.name for f in fields(PolicyConfig)} | {"policy"}
     if policy is None and not network & given.keys():  # then it is the one that the weights are of
-        saved.check_network()
-        config = replace(config, policy=saved.policy_config())
+        config = replace(config, policy=saved.build().config)
         preset = {name: value for name, value in preset.items() if name not in network}
     agent = Agent.create(env, config, policy, preset=preset)
     with _closed_if_it_fails(agent):

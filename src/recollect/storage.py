@@ -99,18 +99,13 @@ class Saved:
         with self._reading():
             return plain.policy_config_from_json(self.description["config"], self.path)
 
-    def check_network(self) -> None:
-        """Refuse a config whose network is not the one of the weights, before it takes any memory."""
+    def build(self) -> Policy:
+        """The network, without its weights; refused before it takes any memory if they are another's."""
         config, spaces = self.policy_config(), (self.observation_space, self.action_space)
         numbers = sum(tensor.numel() for tensor in self.weights.values())
         with self._reading(), torch.random.fork_rng(devices=[]), bounds.without_memory(numbers):
-            network = config.build(*spaces)
-        _check_fit(network.state_dict(), self)
-
-    def build(self) -> Policy:
-        """The network, without its weights."""
-        self.check_network()
-        config, spaces = self.policy_config(), (self.observation_space, self.action_space)
+            shapes = config.build(*spaces).state_dict()
+        _check_fit(shapes, self)
         with self._reading():
             return config.build(*spaces)
 

@@ -37,14 +37,15 @@ from recollect.tasks import is_task
 
 REMOTE_SINKS = ("wandb",)
 """Those that send metrics away from this machine."""
+UNKNOWN = "the env of this agent is not known by name: give it again with env=... (--env)"
 
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
     """What only the folder of an agent names, and the user does not."""
 
-    env: str | None = None
-    """Why the env is not known, and what to do."""
+    env: str = UNKNOWN
+    """Why there is no env, if there is none, and what to do."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Settings that reach out of this machine."""
     where: Path | None = None
@@ -62,8 +63,8 @@ def named_env(
     options: dict[str, Any],
     env: EnvSpec | None,
     given: dict[str, Any] | None,
-) -> tuple[EnvSpec | None, dict[str, Any], str | None]:
-    """The env and its options; no env, and why, if the user has not named what he has to.
+) -> tuple[EnvSpec | None, dict[str, Any], str]:
+    """The env and its options; no env, and why, if the user has not named what has to be named.
 
     Args:
         where: the folder.
@@ -74,19 +75,19 @@ def named_env(
     """
     if env is None:
         if known is None:
-            return None, options, None
+            return None, options, UNKNOWN
         if is_importing(known):
             return None, options, _code_words(known)
         env = known
     elif isinstance(env, str) and env != known and not is_importing(env):
         options = {}  # another world: its options would be another's
     if is_made(env):
-        return env, options, None
+        return env, options, ""
     named = given or {}
     missing = {} if is_task(env) else {name: options[name] for name in options if name not in named}
     if missing:
         return None, options, _option_words(where, env, missing)
-    return env, options | named, None
+    return env, options | named, ""
 
 
 def outward(config: TrainConfig, given: Collection[str]) -> dict[str, Any]:

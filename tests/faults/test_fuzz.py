@@ -312,6 +312,8 @@ def test_hostile_values_with_the_right_checksum(recorded, tmp_path, call):
     for changed in hostile(json.loads((path / LAST / "agent.json").read_text()), luck, 2):
         if not isinstance(changed, dict):
             continue
+        if not (path / LAST).is_dir():  # a resume from an earlier step has dropped it
+            path = fresh(recorded, tmp_path)
         try:
             (path / LAST / "agent.json").write_text("{}")
             edit(path / LAST, **changed)
