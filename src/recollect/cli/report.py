@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect report runs/cue                       runs/cue/report.html\n"
         "  recollect report runs/cue --no-play --open      what is recorded; open it\n"
         "  recollect report runs/cue-* --out cue.html      a comparison\n"
-        "options of an env that is not Recollect's own are named again to play in it: --task.NAME VALUE\n"
+        "  recollect report runs/ant --task.frame_skip 5   options of a foreign env\n"
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")
     parser.add_argument(

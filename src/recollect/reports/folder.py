@@ -133,9 +133,10 @@ def rounding_of(core: str) -> float:
 def _status(run: Run, problems: list[str]) -> Row:
     try:
         return run.status
-    except (RecollectError, KeyError, TypeError):
+    except RecollectError:
         problems.append("status.json cannot be read: it is damaged, or was being written.")
-        return {}
+        left = read_json(run.path / "status.json")  # a report shows what is left of it
+        return left if isinstance(left, dict) else {}
 
 
 def _object(path: Path, problems: list[str]) -> Row:
