@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from recollect import about
 from recollect.config import TrainConfig
 from recollect.convert import plain_value
@@ -102,8 +104,9 @@ def outward(config: TrainConfig, given: Collection[str]) -> dict[str, Any]:
 
 def check_memory(config: TrainConfig, policy: Policy) -> None:
     """Refuse, before anything is allocated, rollouts that this machine has no memory for."""
-    have = about.memory()
-    algo = config.algo
+    algo, have = config.algo, about.memory()
+    if config.device.startswith("cuda"):  # several learners share the rows
+        have = sum(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
     need = rollout_bytes(
         policy.observation_space,
         policy.action_space,

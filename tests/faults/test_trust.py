@@ -294,3 +294,11 @@ def test_a_saved_agent_has_no_checkpoints_to_choose_from(stopped, tmp_path, caps
     with pytest.raises(RecollectError, match=r"--checkpoint"):
         rc.load(agent, checkpoint=which)
     assert rc.load(agent).steps
+
+
+def test_a_rollout_that_no_machine_has_memory_for_is_refused(stopped, monkeypatch):
+    """Before a single env is opened."""
+    monkeypatch.setattr("recollect.trust.about.memory", lambda: 1000)
+    monkeypatch.setattr("recollect.agent.staged", lambda *_, **__: pytest.fail("envs were opened"))
+    with pytest.raises(ConfigError, match=r"a rollout of 12 steps x 4 env slots takes .* smaller num_envs"):
+        rc.resume(stopped, progress=False)
