@@ -133,7 +133,7 @@ def test_another_checkpoint_is_played_anew(trained: Path, monkeypatch: pytest.Mo
     for path in (trained / "episodes").iterdir():
         write(path, json.loads(path.read_text()) | {"checkpoint_steps": 1})
     loaded = []
-    monkeypatch.setattr(played, "_load", lambda path: loaded.append(path) or pytest.fail("stop here"))
+    monkeypatch.setattr(played, "_load", lambda path, _: loaded.append(path) or pytest.fail("stop here"))
     with pytest.raises(pytest.fail.Exception):
         write_report(trained)
     assert loaded

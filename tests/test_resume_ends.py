@@ -154,12 +154,14 @@ def test_no_env_is_left_open(tmp_path):
 
 
 def test_options_of_another_world_are_told(tmp_path):
-    """By name they are dropped; a callable that does not take them says so."""
+    """By name they are dropped; a callable gets them from the user alone, and says if it takes none."""
     path = tmp_path / "run"
     rc.train("delayed-cue", steps=96, run=str(path), env_kwargs={"horizon": 5}, **SMALL)
     assert rc.load(path, env="recollect/DelayedCue-v0").evaluate(2).lengths.tolist() == [12, 12]
-    with pytest.raises(ConfigError, match=r"ScriptedEnv does not take the options \{'horizon': 5\}"):
+    with pytest.raises(ConfigError, match=r"options for the env ScriptedEnv.*env_kwargs=\{'horizon': 5\}"):
         rc.load(path, env=ScriptedEnv).evaluate(2)
+    with pytest.raises(ConfigError, match=r"ScriptedEnv does not take the options \{'horizon': 5\}"):
+        rc.load(path, env=ScriptedEnv, env_kwargs={"horizon": 5}).evaluate(2)
     with pytest.raises(ConfigError, match="torch sees no GPU here"):
         rc.load(path, device="cuda:9")
 

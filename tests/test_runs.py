@@ -21,9 +21,9 @@ from recollect.agent import Agent
 from recollect.config_files import read_config
 from recollect.errors import RecollectError
 from recollect.metrics import GLOSSARY
+from recollect.own_files import FILES
 from recollect.policy import compiled
 from recollect.runs import Run
-from recollect.storage import FILES
 from tests import doomed
 from tests.doomed import SMALL, UPDATE, differing, weights
 from tests.helpers import ScriptedEnv

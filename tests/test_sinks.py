@@ -333,7 +333,7 @@ def test_wandb_holds_what_was_measured(tmp_path, offline):
     settings = SMALL | {"steps": 64, "eval_every": 32, "eval_episodes": 4, "sinks": ("wandb",)}
     with pytest.raises(KeyboardInterrupt):
         rc.train("delayed-cue", run=str(run), progress=False, callbacks=[CtrlC()], **settings)
-    rc.resume(run, progress=False)
+    rc.resume(run, progress=False, sinks=("wandb",))
     assert offline.run is None
     first, second = offline_runs(run)
     assert first["id"] == second["id"] == (run / "wandb" / "id.txt").read_text().strip()

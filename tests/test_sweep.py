@@ -388,7 +388,9 @@ def test_killed_then_interrupted_then_finished(tmp_path, capsys, monkeypatch):
     assert Run(run).status["steps"] == 96
 
     # And once more, now to the end: every step was trained once.
-    assert main(["sweep", "gated.py:Gated", "--resume", "gated", "--quiet", "--no-report"]) == 0
+    again = ["sweep", "gated.py:Gated", "--resume", "gated"]
+    assert main([*again, "--quiet", "--no-report"]) == 2, "options of one's own env are named again"
+    assert main([*again, "--task.folder", str(tmp_path), "--quiet", "--no-report"]) == 0
     assert [event["kind"] for event in Run(run).events() if event["kind"] != "checkpoint"] == [
         *("start", "stop", "resume", "stop", "resume", "stop")
     ]

@@ -39,7 +39,7 @@ def machine() -> dict[str, Any]:
         "system": platform.platform(),
         "cpu": cpu(),
         "cores": usable_cores(),
-        "memory": _memory(),
+        "memory": memory(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
     }
 
@@ -49,8 +49,8 @@ def usable_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _memory() -> int | None:
-    """Bytes."""
+def memory() -> int | None:
+    """Bytes of this machine."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, AttributeError):

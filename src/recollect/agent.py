@@ -20,7 +20,7 @@ from recollect.display import make_display
 from recollect.envs.batched import BatchedEnv
 from recollect.envs.gym import make_env
 from recollect.envs.opening import EnvSpec, is_made, open_env, resolved
-from recollect.errors import ConfigError, Interrupted, PickleError, StateError
+from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
 from recollect.evaluate import Evaluation, evaluate
 from recollect.metrics import Advisor, History
 from recollect.policy import compiled, precision
@@ -34,6 +34,7 @@ from recollect.sinks import make_sinks
 from recollect.storage import Learned
 from recollect.trainer import Trainer, check_spaces
 from recollect.training import Training
+from recollect.trust import Unnamed, check_memory
 from recollect.types import State
 
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
@@ -53,11 +54,11 @@ class Agent:
         *,
         learned: Learned | None = None,
         preset: dict[str, Any] | None = None,
-        code: str | None = None,
+        unnamed: Unnamed | None = None,
     ):
-        """``code``: the name of an env that would have to be imported, and is not known for that reason."""
+        """``unnamed``: what the agent's folder says and the user has to say, too."""
         self.policy, self.config, self.env = policy, config, env
-        self._code = code
+        self._unnamed = unnamed or Unnamed()
         self.preset = preset or {}
         """The settings that were chosen for the task beside the user's own."""
         self.history = History()
@@ -224,7 +225,7 @@ class Agent:
         """
         source = env if env is not None else self.env
         if source is None:
-            raise ConfigError(self._unknown())
+            raise ConfigError(self._unnamed.env)
         if env_kwargs is None and env is not None and env is not self.env:
             env_kwargs = {}
         if is_made(source):
@@ -294,7 +295,7 @@ class Agent:
         """A twin as ``save`` and ``load`` would make it; without the run folder and an env object."""
         policy, learned, history = copy.deepcopy((self.policy, self._so_far(), self.history), memo)
         env = self.env if self.can_make_env else None
-        twin = Agent(policy, replace(self.config, run=None), env, learned=learned, code=self._code)
+        twin = Agent(policy, replace(self.config, run=None), env, learned=learned, unnamed=self._unnamed)
         twin.history, twin.preset = history, dict(self.preset)
         return twin
 
@@ -310,7 +311,7 @@ class Agent:
     def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv:
         """A new env like the one that it was trained in, without the wrappers that the config adds."""
         if self.env is None:
-            raise ConfigError(self._unknown())
+            raise ConfigError(self._unnamed.env)
         kwargs = self.config.env_kwargs if env_kwargs is None else env_kwargs
         device = torch.device(self.config.device)
         return make_env(resolved(self.env), num_envs, device=device, env_kwargs=kwargs)
@@ -324,25 +325,22 @@ class Agent:
     def _need_trainer(self) -> Trainer:
         if self._trainer is None:
             if self.env is None:
-                raise ConfigError(self._unknown())
+                raise ConfigError(self._unnamed.env)
+            self._unnamed.check(self.config)
+            check_memory(self.config, self.policy)
             with staged(self.env, self.config) as stage:
                 trainer = Trainer(stage.crew(self.policy), self.policy, self.config)
                 try:
                     trainer.restore(self._learned)
-                except BaseException:
+                except BaseException as error:
                     if self.config.runtime != "inline":  # else the stage closes what it has opened
                         trainer.close()
-                    raise
+                    if isinstance(error, RecollectError) or not isinstance(error, Exception):
+                        raise
+                    text = f"the saved state of the training does not fit ({type(error).__name__}: {error})"
+                    raise ConfigError(f"{text}: take another checkpoint, or use init_from=...") from error
             self._trainer = trainer
         return self._trainer
-
-    def _unknown(self) -> str:
-        if self._code is None:
-            return "the env of this agent is not known by name: give it again with env=... (--env)"
-        return (
-            f"the env of this agent is somebody's own code, {self._code}, which is never imported by itself: "
-            f"if you trust it, give it again with env={self._code!r} (--env {self._code})"
-        )
 
     def _starts(self, episode_start: Any, rows: int) -> torch.Tensor:
         starts = False if episode_start is None else episode_start

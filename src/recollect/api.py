@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from recollect import storage
+from recollect import storage, trust
 from recollect.agent import Agent, Callbacks, PolicyFactory, check_device, made_policy
 from recollect.config import ALIASES, TrainConfig
-from recollect.envs.named import is_importing
 from recollect.envs.opening import EnvSpec, is_made, slots
 from recollect.errors import ConfigError, RecollectError
 from recollect.policy.policy import PolicyConfig
@@ -116,10 +115,10 @@ def new_agent(
     """
     if config.init_from is None:
         return Agent.create(env, config, policy, preset=preset)
-    saved = storage.read(_agent_folder(Path(config.init_from), "best"))
+    saved = storage.read(_agent_folder(Path(config.init_from), None))
     network = {f.name for f in fields(PolicyConfig)} | {"policy"}
     if policy is None and not network & given.keys():  # then it is the one that the weights are of
-        config = replace(config, policy=saved.policy_config())
+        config = replace(config, policy=saved.build().config)
         preset = {name: value for name, value in preset.items() if name not in network}
     agent = Agent.create(env, config, policy, preset=preset)
     with _closed_if_it_fails(agent):
@@ -138,9 +137,11 @@ def load(
     path: str | Path,
     *,
     env: EnvSpec | None = None,
+    env_kwargs: dict[str, Any] | None = None,
     policy: PolicyFactory | None = None,
     device: str | None = None,
-    checkpoint: str | int = "best",
+    checkpoint: str | int | None = None,
+    **settings: Any,
 ) -> Agent:
     """An agent from a run, or from the folder that ``Agent.save`` wrote. Executes nothing from there.
 
@@ -148,12 +149,19 @@ def load(
         path: the folder.
         env: the env, if the agent was not trained on a named one, or if its name is that of a module,
             which would have to be imported.
+        env_kwargs: options of the env, on top of those that the folder has. Those of an env that is not
+            Recollect's own have to be named again here, or the agent does not know its env.
         policy: the factory, if the agent was made with one, or with an encoder or core factory.
         device: where it shall live; None: where it was trained, or the CPU if there is no GPU here.
         checkpoint: of a run: "best" by evaluation (the last if there was none), "last", or its env steps.
+            None: "best"; a saved agent has no others.
+        **settings: as in ``resume``, for a later ``Agent.train``; ``ray_address`` and ``sinks`` of a folder
+            that reach out of this machine have to be named again for it.
     """
     path = Path(path).expanduser()
-    agent = _restored(storage.read(_agent_folder(path, checkpoint)), env, policy, device)
+    _check_changeable("load", path, settings)
+    saved = storage.read(_agent_folder(path, checkpoint))
+    agent = _restored(saved, env, env_kwargs, policy, device, settings)
     if Run.is_run(path):
         agent.history = Run(path).history()
     return agent
@@ -165,6 +173,7 @@ def resume(
     steps: int | None = None,
     checkpoint: str | int = "last",
     env: EnvSpec | None = None,
+    env_kwargs: dict[str, Any] | None = None,
     policy: PolicyFactory | None = None,
     device: str | None = None,
     progress: bool | str = True,
@@ -181,20 +190,17 @@ def resume(
         steps: train for so many more env steps, schedules anew; None: to the end that was planned.
         checkpoint: from which; metrics and checkpoints after it are dropped.
         env: as in ``load``.
+        env_kwargs: those of the run once more, where its env is not Recollect's own.
         policy: as in ``load``.
         device: as in ``load``.
         progress: as in ``train``.
         callbacks: as in ``train``.
-        **settings: of the run itself: eval_every, checkpoint_every, max_seconds, threads and the like.
+        **settings: of the run itself: eval_every, checkpoint_every, max_seconds, threads and the like. A
+            ``ray_address``, and ``sinks`` with "wandb", that only the folder names have to be named again.
     """
     run = Run(Path(path).expanduser())
     path = run.path
-    fixed = sorted(settings.keys() - CHANGEABLE)
-    if fixed:
-        raise ConfigError(
-            f"resume cannot change {', '.join(fixed)}: it would no longer be the same run. It takes "
-            f"{', '.join(sorted(CHANGEABLE))}; for anything else start a new run with init_from={str(path)!r}"
-        )
+    _check_changeable("resume", path, settings)
     with run.writing():
         saved, status = storage.read(run.checkpoint(checkpoint)), run.status
         is_finished = status["state"] == "finished" and checkpoint == "last"
@@ -206,12 +212,28 @@ def resume(
             settings["target_return"] = None  # which it has reached: "longer" means past it
         if steps is None and status.get("start") == saved.learned.steps:
             steps = status["end"] - status["start"]  # a leg that began here, and is in no checkpoint yet
-        agent = _restored(saved, env, policy, device)
-        agent.config = replace(agent.config, run=str(path), **settings)
+        agent = _restored(saved, env, env_kwargs, policy, device, settings)
+        options = saved.config(agent.policy).env_kwargs
+        if any(name not in options or options[name] != value for name, value in (env_kwargs or {}).items()):
+            raise ConfigError(_fixed("resume", path, ["env_kwargs"]))
+        agent.config = replace(agent.config, run=str(path))
         _check_time_left(agent.config, saved.learned)
         with _closed_if_it_fails(agent):
             agent.resume(run, steps=steps, progress=progress, callbacks=callbacks)
     return agent
+
+
+def _check_changeable(call: str, path: Path, settings: dict[str, Any]) -> None:
+    fixed = sorted(settings.keys() - CHANGEABLE)
+    if fixed:
+        raise ConfigError(_fixed(call, path, fixed))
+
+
+def _fixed(call: str, path: Path, names: list[str]) -> str:
+    return (
+        f"{call} cannot change {', '.join(names)}: it would no longer be the same run. It takes "
+        f"{', '.join(sorted(CHANGEABLE))}; for anything else start a new run with init_from={str(path)!r}"
+    )
 
 
 def _check_time_left(config: TrainConfig, learned: storage.Learned) -> None:
@@ -234,22 +256,39 @@ def _closed_if_it_fails(agent: Agent) -> Iterator[None]:
 
 
 def _restored(
-    saved: storage.Saved, env: EnvSpec | None, policy: PolicyFactory | None, device: str | None
+    saved: storage.Saved,
+    env: EnvSpec | None,
+    env_kwargs: dict[str, Any] | None,
+    policy: PolicyFactory | None,
+    device: str | None,
+    settings: dict[str, Any],
 ) -> Agent:
-    network = made_policy(policy or saved.policy_config().build, saved.observation_space, saved.action_space)
+    if policy is None:
+        network = saved.build()
+    else:
+        network = made_policy(policy, saved.observation_space, saved.action_space)
     storage.load_weights(network, saved)
     config = saved.config(network)
     if device is None and not torch.cuda.is_available():
         device = "cpu"
-    config = replace(config, device=device or config.device, run=None)  # the folder is the run's own
+    if settings.get("runtime", config.runtime) != "ray":
+        settings = {"ray_address": None} | settings  # of the runtime that it had
+    config = replace(
+        config, device=device or config.device, run=None, **settings
+    )  # the folder is the run's own
     check_device(config.device)
-    if env is None and saved.env is not None and not is_importing(saved.env):
-        env = saved.env
-    elif isinstance(env, str) and env != saved.env and not is_importing(env):
-        config = replace(config, env_kwargs={})  # another world: its options would be another's
-    code = saved.env if env is None else None
-    return Agent(network.to(config.device), config, env, learned=saved.learned, code=code)
+    env, options, why_no_env = trust.named_env(saved.path, saved.env, config.env_kwargs, env, env_kwargs)
+    unnamed = trust.Unnamed(why_no_env, trust.outward(config, settings), saved.path)
+    config = replace(config, env_kwargs=options)
+    return Agent(network.to(config.device), config, env, learned=saved.learned, unnamed=unnamed)
 
 
-def _agent_folder(path: Path, checkpoint: str | int) -> Path:
-    return Run(path).checkpoint(checkpoint) if Run.is_run(path) else path
+def _agent_folder(path: Path, checkpoint: str | int | None) -> Path:
+    if Run.is_run(path):
+        return Run(path).checkpoint("best" if checkpoint is None else checkpoint)
+    if checkpoint is not None and path.exists():
+        raise ConfigError(
+            f"checkpoint = {checkpoint!r}, but {path} is no run: a saved agent, or one checkpoint, has no "
+            "others. Leave checkpoint (--checkpoint) out"
+        )
+    return path

@@ -48,7 +48,7 @@ from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.export_check import check as check_step
 from recollect.export_check import short
 from recollect.export_step import StepModule, Tensors, parts
-from recollect.files import finite
+from recollect.files import check_replaceable, finite, read_json
 from recollect.policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -95,6 +95,8 @@ def export_agent(
     out = Path(out)
     if out.is_dir():
         raise StorageError(f"{out} is a folder: name a file, such as {out / f'agent{SUFFIXES[format]}'}")
+    check_replaceable(out)
+    _check_sidecar(out.with_name(f"{out.name}.json"))
     module = StepModule(_copy(agent.policy), deterministic)
     example = module.example()
     with torch.no_grad():
@@ -272,6 +274,18 @@ def _need(*packages: str) -> None:
 
 
 # Files and noise --------------------------------------------------------------------------------
+
+
+def _check_sidecar(file: Path) -> None:
+    """Refuse to replace anything but the description of an export."""
+    if not os.path.lexists(file):
+        return
+    try:
+        found = read_json(file)
+    except RecollectError:
+        found = {}
+    if file.is_symlink() or not found.keys() >= {"format", "file", "kind"}:
+        raise StorageError(f"{file} exists and is no description of an export: choose another name for it")
 
 
 @contextmanager

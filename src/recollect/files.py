@@ -7,13 +7,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from errno import ENOSPC
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from recollect.errors import RecollectError
+
+LARGEST = 64 * 2**20
+"""Bytes of a JSON file, or of a line of one. Ours have thousands, and those of others may have any number."""
 
 
 def append_whole(file: Path, text: str) -> None:
@@ -31,10 +36,12 @@ def append_whole(file: Path, text: str) -> None:
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
     """The objects of a file of JSON lines; half a line at its end is left out."""
-    if not file.is_file():
+    if not os.path.lexists(file):
         return
-    with file.open("rb") as handle:
-        for line in handle:
+    with opened(file) as handle:
+        while line := handle.readline(LARGEST + 1):
+            if len(line) > LARGEST:
+                raise RecollectError(f"{file} is damaged: a line is longer than {LARGEST >> 20} MB")
             if not line.endswith(b"\n"):
                 return
             yield _object(line, file)
@@ -42,10 +49,69 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 def read_json(file: Path) -> dict[str, Any]:
     """The object that the file holds."""
+    return _object(read_whole(file), file)
+
+
+def read_whole(file: Path) -> bytes:
+    """All of a file, if it is one, and no larger than such files are."""
+    with opened(file) as handle:
+        data = handle.read(LARGEST + 1)
+    if len(data) > LARGEST:
+        raise RecollectError(f"{file} is damaged: it is larger than {LARGEST >> 20} MB")
+    return data
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[BinaryIO]:
+    """Nothing but a file: to open a pipe would wait for whoever writes to it, and a device has no end."""
     try:
-        return _object(file.read_bytes(), file)
+        if os.path.lexists(file) and not file.is_file():
+            raise OSError("it is no file")
+        with file.open("rb") as handle:
+            yield handle
     except OSError as error:
         raise RecollectError(f"{file} cannot be read: {error}") from None
+
+
+def refuse_links(paths: Iterable[Path]) -> None:
+    """Refuse to write through a link: it may lead to any file or folder of this machine."""
+    for path in paths:
+        if path.is_symlink():
+            raise RecollectError(
+                f"{path} is a link to {path.readlink()}: nothing is written through a link in a run or "
+                "sweep. Put the file or folder itself in its place, or link the whole folder"
+            )
+
+
+def check_replaceable(file: Path) -> None:
+    """Refuse what is there and no file: renaming onto a device, a pipe or a link puts a file in its place."""
+    if file.is_symlink():
+        raise RecollectError(f"{file} is a link: name the file itself")
+    if file.exists() and not file.is_file():
+        raise RecollectError(
+            f"{file} is {'a folder' if file.is_dir() else 'a device or a pipe'}: name a file"
+        )
+
+
+def check_format(file: Path, found: Any, reads: int) -> None:
+    """Refuse the file of another version."""
+    if found != reads:
+        raise RecollectError(
+            f"{file} has format {short(found)}, this Recollect reads {reads}: update Recollect"
+        )
+
+
+def short(value: Any) -> str:
+    """What a file says, for a message: no longer than people read."""
+    text = str(value)
+    return text if len(text) <= 400 else f"{text[:400]} ..."
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a number that arithmetic can be done with: JSON knows integers of any size, and NaN."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
 
 
 def finite(value: Any) -> Any:
@@ -91,7 +157,7 @@ def _try_lock(handle: Any, *, is_shared: bool = False) -> bool:
 def _object(text: bytes, file: Path) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:
         raise RecollectError(f"{file} is damaged ({error}): {text[:40]!r}; take another copy") from None
     if not isinstance(found, dict):
         raise RecollectError(f"{file} is damaged (it holds a {type(found).__name__}); take another copy")

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces as gym_spaces
 
+from recollect import bounds
 from recollect.algos.catalog import ALGOS, algo_name
 from recollect.config import TrainConfig
 from recollect.cores.make import as_config, as_mapping
@@ -51,6 +52,7 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
 
 def space_from_json(data: dict[str, Any]) -> gym.Space:
     """The space that ``space_to_json`` described."""
+    bounds.check_shape(data.get("box", data.get("multibinary", ())))
     if "dict" in data:
         # Ordered: a plain dict would be sorted, and the order of the parts is that of the weights.
         return gym_spaces.Dict(OrderedDict((key, space_from_json(sub)) for key, sub in data["dict"].items()))
@@ -92,6 +94,7 @@ def config_to_json(config: TrainConfig, policy: Policy) -> dict[str, Any]:
 def policy_config_from_json(data: dict[str, Any], where: Any) -> PolicyConfig:
     """The network's config from ``data["policy"]``; ``where`` is named if a part of it was a factory."""
     given = data["policy"]
+    bounds.check_numbers(given)
     fields = dict(given)
     custom = [part for part in ("policy", "encoder", "core") if fields.pop(part, None) == CUSTOM]
     if custom:

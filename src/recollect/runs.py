@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -29,9 +29,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect import about, config_files, files, plain, storage
+from recollect import about, config_files, files, own_files, plain, storage
 from recollect.errors import RecollectError, StorageError
 from recollect.metrics import GLOSSARY, History
+from recollect.own_files import (
+    CHECKPOINTS,
+    UNFINISHED,
+    WRITTEN_BESIDE,
+    check_own,
+    checked_status,
+    is_leftover,
+)
 from recollect.policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -40,16 +48,6 @@ if TYPE_CHECKING:
     from recollect.storage import Learned
 
 FORMAT = 1
-CHECKPOINTS = "checkpoints"
-WRITTEN_BESIDE = (
-    "run.json",
-    "config.yaml",
-    "glossary.json",
-    "status.json",
-    "metrics.jsonl",
-    "evaluations.jsonl",
-)
-"""The files that are renamed to their place; a process that is killed may leave one on its way."""
 
 
 class Run:
@@ -63,11 +61,7 @@ class Run:
             hint = f"; runs beside it: {', '.join(near)}" if near else ""
             raise RecollectError(f"{self.path} is no run: it has no run.json{hint}")
         self.description = files.read_json(self.path / "run.json")
-        if self.description.get("format") != FORMAT:
-            raise RecollectError(
-                f"{self.path / 'run.json'} has format {self.description.get('format')}, this Recollect reads "
-                f"{FORMAT}: update Recollect"
-            )
+        files.check_format(self.path / "run.json", self.description.get("format"), FORMAT)
 
     @staticmethod
     def is_run(path: str | Path) -> bool:
@@ -139,7 +133,7 @@ class Run:
     def _read_status(self) -> dict[str, Any]:
         file = self.path / "status.json"
         new = {"state": "new", "reason": None, "steps": 0, "best": None}
-        return new | (files.read_json(file) if file.is_file() else {})
+        return new | (checked_status(files.read_json(file), file) if os.path.lexists(file) else {})
 
     @property
     def is_active(self) -> bool:
@@ -153,11 +147,23 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """One row an iteration; what was NaN is None."""
-        return list(files.read_lines(self.path / "metrics.jsonl"))
+        return list(self._rows("metrics.jsonl"))
 
     def evaluations(self) -> list[dict[str, Any]]:
         """One row an evaluation."""
-        return list(files.read_lines(self.path / "evaluations.jsonl"))
+        return list(self._rows("evaluations.jsonl"))
+
+    def _rows(self, name: str) -> Iterator[dict[str, Any]]:
+        """Rows that say at which step they were made; of metrics all is a number or None."""
+        file = self.path / name
+        for row in files.read_lines(file):
+            values = row.values() if name == "metrics.jsonl" else [row.get("mean")]
+            is_whole = all(value is None or files.is_number(value) for value in values)
+            if not is_whole or not files.is_number(row.get("steps")) or row["steps"] < 0:
+                raise RecollectError(
+                    f"{file} is damaged (a line has other values than numbers); take another copy"
+                )
+            yield row
 
     def events(self) -> list[dict[str, Any]]:
         """What happened, in order."""
@@ -166,7 +172,7 @@ class Run:
     def history(self) -> History:
         """The metrics as ``Agent.history`` keeps them."""
         history = History()
-        for row in files.read_lines(self.path / "metrics.jsonl"):
+        for row in self._rows("metrics.jsonl"):
             history.add({name: math.nan if value is None else value for name, value in row.items()})
         return history
 
@@ -174,7 +180,7 @@ class Run:
         """All of them, oldest first."""
         folder = self.path / CHECKPOINTS
         found = folder.iterdir() if folder.is_dir() else ()
-        return sorted(path for path in found if re.fullmatch(r"\d{12}", path.name))
+        return sorted(path for path in found if re.fullmatch("[0-9]{12}", path.name))
 
     def checkpoint(self, which: str | int = "best") -> Path:
         """The folder of a checkpoint: "best" by evaluation (the last if none was evaluated), "last", or
@@ -206,9 +212,10 @@ class Run:
             return
         with _locked(self.path):
             for folder in (self.path / CHECKPOINTS).glob(".*"):  # of a process that was killed
-                shutil.rmtree(folder, ignore_errors=True)
+                if UNFINISHED.fullmatch(folder.name):
+                    own_files.remove(folder)
             for file in self.path.glob(".*"):
-                if _is_leftover(file.name):
+                if is_leftover(file.name) and not file.is_dir():
                     file.unlink(missing_ok=True)
             self._is_held = True
             try:
@@ -222,12 +229,23 @@ class Run:
         Checkpoints first, the last one first of all: a process that is killed meanwhile leaves none
         without its metrics.
         """
+        later = [path for path in reversed(self.checkpoints()) if int(path.name) > steps]
+        for path in later:
+            if not own_files.is_ours(path):
+                holds = (
+                    f"holds {', '.join(own_files.foreign_files(path)[:4])}"
+                    if path.is_dir()
+                    else "is no folder"
+                )
+                raise RecollectError(
+                    f"going back to step {steps:,} would delete {path}, which "
+                    f"{'is a link' if path.is_symlink() else holds}: move it out of the run first"
+                )
         self.update_status(best=self._best_until(steps))
-        for path in reversed(self.checkpoints()):
-            if int(path.name) > steps:
-                _remove(path)
+        for path in later:
+            _remove(path)
         for name in ("metrics.jsonl", "evaluations.jsonl"):
-            rows = [row for row in files.read_lines(self.path / name) if row["steps"] <= steps]
+            rows = [row for row in self._rows(name) if row["steps"] <= steps]
             storage.write_atomically(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
 
     def _best_until(self, steps: int) -> dict[str, Any] | None:
@@ -236,7 +254,9 @@ class Run:
         kept = {int(path.name) for path in self.checkpoints()}
         known = [row for row in (self._read_status()["best"], *self.evaluations()) if row is not None]
         rows = [
-            row for row in known if row["steps"] in kept and row["steps"] <= steps and row["mean"] is not None
+            row
+            for row in known
+            if row["steps"] in kept and row["steps"] <= steps and row.get("mean") is not None
         ]
         best = max(rows, key=lambda row: (row["mean"], row["steps"]), default=None)
         return None if best is None else _best(best["steps"], best["mean"])
@@ -258,7 +278,7 @@ class Run:
         if status["best"] is not None:
             kept.add(status["best"]["checkpoint"])
         for old in self.checkpoints():
-            if old.name not in kept:
+            if old.name not in kept and own_files.is_ours(old):
                 with suppress(StorageError):  # then it goes next time
                     _remove(old)
         return path
@@ -287,6 +307,7 @@ class Run:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
+    check_own(path)
     with storage.writing(f"{path} cannot be locked"):
         handle = (path / "lock").open("a")
     with handle:
@@ -309,7 +330,7 @@ def _is_unused(path: Path, is_locked_here: bool) -> bool:
     """Whether the folder holds nothing, or only what a run leaves that ended before its first checkpoint."""
     if not path.is_dir():
         return False
-    found = {entry.name for entry in path.iterdir() if not _is_leftover(entry.name)} - {CHECKPOINTS, "lock"}
+    found = {entry.name for entry in path.iterdir() if not is_leftover(entry.name)} - {CHECKPOINTS, "lock"}
     # The glossary comes first: a config.yaml without it is the user's own.
     is_ours = not found or "glossary.json" in found
     if (
@@ -324,19 +345,13 @@ def _is_unused(path: Path, is_locked_here: bool) -> bool:
     return not folder.exists() or all(entry.name.startswith(".") for entry in folder.iterdir())
 
 
-def _is_leftover(name: str) -> bool:
-    """Whether this is a file on the way to its place (``storage.write_atomically``)."""
-    place, _, key = name.removeprefix(".").rpartition("-")
-    return name.startswith(".") and place in WRITTEN_BESIDE and len(key) == 8
-
-
 def _remove(checkpoint: Path) -> None:
     """Out of sight first: nobody finds half a checkpoint, whenever this process is killed."""
     hidden = checkpoint.with_name(f".{checkpoint.name}-removed")
     with storage.writing(f"{checkpoint} could not be removed"):
-        shutil.rmtree(hidden, ignore_errors=True)
+        own_files.remove(hidden)
         checkpoint.rename(hidden)
-    shutil.rmtree(hidden, ignore_errors=True)
+    own_files.remove(hidden)
 
 
 def _best(steps: int, mean: float) -> dict[str, Any]:

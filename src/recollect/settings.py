@@ -28,7 +28,7 @@ from recollect.policy.policy import PolicyConfig
 from recollect.policy.zoo import POLICIES, named_policy
 from recollect.presets import preset as preset_of
 from recollect.setting_parts import Setting, as_written, field_names, part_values, with_fields
-from recollect.tasks import TASKS, task_class, task_options
+from recollect.tasks import TASKS, is_task, task_class, task_options
 
 SECTIONS = ("algo", "policy", "core", "encoder", "head", "task")
 NAMED = ("algo", "core", "encoder")
@@ -280,7 +280,7 @@ def _drop_if_changed(
 
 def _same_part(one: Any, other: Any) -> bool:
     def short(name: Any) -> Any:
-        return task_class(name).name if _is_task(name) else name
+        return task_class(name).name if is_task(name) else name
 
     return short(one) == short(other)
 
@@ -359,7 +359,7 @@ def _part_name(named: Setting, known: list[str], part: str) -> str:
 
 def _task_values(env: str | None, fields: dict[str, Setting]) -> dict[str, Any]:
     """Typed by the built-in task's signature; for any other env, as YAML would read them."""
-    if not _is_task(env):
+    if not is_task(env):
         return {
             name: plain_value(s.value) if isinstance(s.value, str) and not s.source else s.value
             for name, s in fields.items()
@@ -373,7 +373,3 @@ def _task_values(env: str | None, fields: dict[str, Setting]) -> dict[str, Any]:
                 f"its options are {', '.join(known) or 'none'}"
             )
     return {name: convert(s.value, hints[name], s.where) for name, s in fields.items()}
-
-
-def _is_task(env: Any) -> bool:
-    return isinstance(env, str) and (env in TASKS or env in {task.id for task in TASKS.values()})

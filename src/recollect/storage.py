@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import shutil
@@ -34,14 +35,13 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from recollect import plain
+from recollect import bounds, files, plain
 from recollect.config import TrainConfig
 from recollect.errors import ConfigError, RecollectError, StorageError
+from recollect.own_files import TENSORS, foreign_files, is_ours, remove
 from recollect.policy.policy import Policy, PolicyConfig
 
 FORMAT = 1
-TENSORS = ("weights.safetensors", "optimizer.safetensors", "trainer.safetensors")
-FILES = ("agent.json", *TENSORS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,22 +99,34 @@ class Saved:
         with self._reading():
             return plain.policy_config_from_json(self.description["config"], self.path)
 
+    def build(self) -> Policy:
+        """The network, without its weights; refused before it takes any memory if they are another's."""
+        config, spaces = self.policy_config(), (self.observation_space, self.action_space)
+        numbers = sum(tensor.numel() for tensor in self.weights.values())
+        with self._reading(), torch.random.fork_rng(devices=[]), bounds.without_memory(numbers):
+            shapes = config.build(*spaces).state_dict()
+        _check_fit(shapes, self)
+        with self._reading():
+            return config.build(*spaces)
+
     def config(self, policy: Policy) -> TrainConfig:
         """The run's config, with that of ``policy`` as it was built."""
         with self._reading():
-            return plain.config_from_json(self.description["config"], policy.config)
+            config = plain.config_from_json(self.description["config"], policy.config)
+            bounds.check_sizes(config)
+            return config
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """Whatever the description lacks or has too much is told with the file's name."""
         try:
             yield
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:  # there is no end to what a damaged file may hold
             if isinstance(error, ConfigError) and str(self.path) in str(error):
                 raise
             raise RecollectError(
-                f"{self.path / 'agent.json'} cannot be understood ({error}): it was edited, damaged, or "
-                "written by another version of Recollect"
+                f"{self.path / 'agent.json'} cannot be understood ({files.short(error)}): it was edited, "
+                "damaged, or written by another version of Recollect"
             ) from None
 
 
@@ -149,7 +161,7 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
         "action_space": plain.space_to_json(policy.action_space),
         "trainer": None if trainer is None else trainer.numbers,
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
-        "sha256": {f.name: _sha256(f.read_bytes()) for f in sorted(folder.glob("*.safetensors"))},
+        "sha256": {f.name: _sha256_of(f) for f in sorted(folder.glob("*.safetensors"))},
     }
     if not is_json(config.env_kwargs):
         warnings.warn(
@@ -174,28 +186,27 @@ def checksum(description: dict[str, Any]) -> str:
 def read(path: Path) -> Saved:
     """Read and verify an agent's folder."""
     file = path / "agent.json"
-    if not path.exists() and not (path.parent / f".{path.name}-old").is_dir():
+    if not path.exists() and not _old(path).is_dir():
         raise RecollectError(f"there is no folder {path}: give that of a run, or of a saved agent")
     if not file.is_file():
-        old = path.parent / f".{path.name}-old"
+        old = _old(path)
         hint = f". A save was cut short: {old} holds the one before" if old.is_dir() else ""
         raise RecollectError(
             f"{path} holds no agent: {file.name} is missing. Agent.save writes such a folder"
             f"{hint}{_others(path)}"
         )
     try:
-        description = json.loads(file.read_text())
-        if description["format"] != FORMAT:
-            raise RecollectError(
-                f"{file} has format {description['format']}, this Recollect reads {FORMAT}: update Recollect"
-            )
+        description = files.read_json(file)
+        files.check_format(file, description["format"], FORMAT)
         checksums = dict(description["sha256"])
         _check_description(description)
         intact = checksums.pop("agent.json") == checksum(description)
-    except (ValueError, KeyError, TypeError, OSError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise RecollectError(
-            f"{file} is damaged ({error!r}): take another copy of the folder{_others(path)}"
+            f"{file} is damaged ({files.short(repr(error))}): take another copy of the folder{_others(path)}"
         ) from None
+    except RecollectError as error:
+        raise RecollectError(f"{error}{_others(path)}") from None
     if not intact:
         raise RecollectError(
             f"{file} differs from what was saved: take another copy of the folder{_others(path)}"
@@ -206,7 +217,7 @@ def read(path: Path) -> Saved:
         if name not in checksums and name != TENSORS[0]:
             tensors[name] = {}
             continue
-        if not part.is_file() or _sha256(part.read_bytes()) != checksums.get(name):
+        if not part.is_file() or _sha256_of(part) != checksums.get(name):
             raise RecollectError(
                 f"{part} is missing or differs from what was saved: take another copy of the folder"
                 f"{_others(path)}"
@@ -223,19 +234,25 @@ def _check_description(description: dict[str, Any]) -> None:
     """Refuse what ``write`` would not have written; spaces and configs are looked at where they are used."""
     for key in ("config", "observation_space", "action_space"):
         description[key]
-    if not isinstance(description["env"], str | None):
+    if not isinstance(description["env"], str | None) or len(description["env"] or "") > bounds.MOST_LETTERS:
         raise TypeError("env is no name")
     counts, trainer = [description["steps"], description["updates"]], description["trainer"]
     if trainer is not None:
         counts += [trainer["start"], trainer["end"]]
-        float(trainer["seconds"])
-    if not all(type(count) is int and count >= 0 for count in counts):
+        if not math.isfinite(float(trainer["seconds"])):
+            raise TypeError("seconds is no number")
+    if not all(type(count) is int and 0 <= count < 2**63 for count in counts):
         raise TypeError("steps, updates, start and end are counts")
 
 
 def load_weights(policy: Policy, saved: Saved) -> None:
     """Fill the policy with the saved weights and statistics."""
-    tensors, own = saved.weights, policy.state_dict()
+    _check_fit(policy.state_dict(), saved)
+    policy.load_state_dict(saved.weights)
+
+
+def _check_fit(own: dict[str, torch.Tensor], saved: Saved) -> None:
+    tensors = saved.weights
     wrong = [
         name
         for name in own.keys() | tensors.keys()
@@ -247,11 +264,11 @@ def load_weights(policy: Policy, saved: Saved) -> None:
             f"{'differs or is' if len(wrong) == 1 else 'differ or are'} missing; was it built with other "
             "settings?"
         )
-    policy.load_state_dict(tensors)
 
 
 def write_atomically(file: Path, text: str) -> None:
     """Write a small file whole or not at all."""
+    files.check_replaceable(file)
     with writing(f"{file} could not be written"):
         beside = file.with_name(f".{file.name}-{uuid.uuid4().hex[:8]}")
         try:
@@ -298,17 +315,28 @@ def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def _check_free(path: Path) -> None:
     """Refuse to write over anything but nothing, an empty folder, or an agent and nothing else."""
+    if path.is_symlink():
+        raise RecollectError(f"{path} is a link: name the folder itself that it points to, or another one")
     if not path.exists():
         return
-    found = [] if path.is_file() else [entry.name for entry in path.iterdir()]
-    if path.is_file() or (found and "agent.json" not in found):
+    found = [entry.name for entry in path.iterdir()] if path.is_dir() else None
+    if found is None or (found and "agent.json" not in found):
         raise RecollectError(f"{path} exists and is no saved agent: choose another folder or remove it")
-    foreign = sorted(set(found) - set(FILES))
-    if foreign:
+    if foreign := foreign_files(path):
         raise RecollectError(
             f"{path} holds an agent, but also {', '.join(foreign[:4])}, which saving there would delete: "
             "choose another folder"
         )
+    old = _old(path)
+    if os.path.lexists(old) and not is_ours(old):
+        raise RecollectError(
+            f"{old} is in the way: the agent before is kept there for a moment. Move it, or choose another "
+            f"folder than {path}"
+        )
+
+
+def _old(path: Path) -> Path:
+    return path.parent / f".{path.name}-old"
 
 
 def _load(file: Path) -> dict[str, torch.Tensor]:
@@ -331,6 +359,12 @@ def _others(path: Path) -> str:
     return f", or another checkpoint: {known} (checkpoint={steps[-1]}, --checkpoint {steps[-1]})"
 
 
+def _sha256_of(file: Path) -> str:
+    """In pieces: a file may be larger than the memory."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
 def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
@@ -348,8 +382,8 @@ def _swap(new: Path, path: Path) -> None:
     """Put ``new`` in the place of ``path``."""
     old = None
     if path.exists():
-        old = path.parent / f".{path.name}-old"
-        shutil.rmtree(old, ignore_errors=True)
+        old = _old(path)
+        remove(old)
         path.rename(old)
     try:
         new.rename(path)
@@ -359,4 +393,4 @@ def _swap(new: Path, path: Path) -> None:
         raise
     sync(path.parent)
     if old is not None:
-        shutil.rmtree(old, ignore_errors=True)
+        remove(old)

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect import cli, storage
+from recollect import cli, own_files
 from recollect.errors import (
     ConfigError,
     RecollectError,
@@ -39,7 +39,7 @@ def empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
-@pytest.mark.parametrize("name", storage.FILES)
+@pytest.mark.parametrize("name", own_files.FILES)
 @pytest.mark.parametrize(
     "damage", [cut, flip, empty, Path.unlink], ids=["cut", "flipped", "empty", "missing"]
 )
@@ -171,7 +171,7 @@ class Boom:
         return os.mkdir, ("boom",)
 
 
-@pytest.mark.parametrize("name", storage.TENSORS)
+@pytest.mark.parametrize("name", own_files.TENSORS)
 def test_a_pickle_in_place_of_tensors_is_not_opened(stopped, name, tmp_path, monkeypatch):
     """With the right checksum, and under the right name."""
     monkeypatch.chdir(tmp_path)
@@ -225,6 +225,6 @@ def test_a_name_in_a_run_imports_nothing(stopped, env, kwargs, tmp_path, monkeyp
     assert not (tmp_path / "executed").exists()
     assert "evil_world" not in sys.modules
     with suppress(Exception):  # what it makes is no env
-        rc.load(stopped, env=env).evaluate(1, env_kwargs=kwargs)
+        rc.load(stopped, env=env, env_kwargs=kwargs).evaluate(1)
     assert (tmp_path / "executed").exists(), "or it would not have been seen"
     sys.modules.pop("evil_world", None)

@@ -29,7 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--episodes", type=int, default=100, help="how many (default: 100)")
     parser.add_argument("--seed", type=int, default=1_000_003, help="of the envs and of sampled actions")
     parser.add_argument("--sample", action="store_true", help="sample actions in place of the likeliest")
-    parser.add_argument("--checkpoint", default="best", help="best, last, or its env steps (default: best)")
+    parser.add_argument("--checkpoint", help="of a run: best, last, or its env steps (default: best)")
     parser.add_argument("--env", help="another env, or its own again if that is your own code: module:Env")
     parser.add_argument("--device", help="cpu or cuda; default: where it was trained")
     parser.add_argument("--json", action="store_true", help="everything as JSON")
@@ -40,7 +40,13 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     from recollect.api import load
     from recollect.cli.flags import parse_task_options
 
-    agent = load(args.run, env=args.env, device=args.device, checkpoint=args.checkpoint)
+    agent = load(
+        args.run,
+        env=args.env,
+        env_kwargs=parse_task_options(flags, env=args.env),
+        device=args.device,
+        checkpoint=args.checkpoint,
+    )
     kwargs = agent.config.env_kwargs | parse_task_options(flags, env=agent.env_name)
     result = agent.evaluate(args.episodes, seed=args.seed, deterministic=not args.sample, env_kwargs=kwargs)
     if args.json:

@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--format", choices=("onnx", "torch"), default="onnx", help="of the file (default: onnx)"
     )
     parser.add_argument("--out", metavar="FILE", help="where to (default: agent.onnx or agent.pt2 in RUN)")
-    parser.add_argument("--checkpoint", default="best", help="best, last, or its env steps (default: best)")
+    parser.add_argument("--checkpoint", help="of a run: best, last, or its env steps (default: best)")
     parser.add_argument(
         "--sample", action="store_true", help="draw actions inside the file in place of the likeliest"
     )

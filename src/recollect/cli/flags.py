@@ -117,6 +117,11 @@ def split_argv(argv: list[str], own: Collection[str]) -> tuple[list[str], list[s
     return rest, flags
 
 
+def whole_words(flags: list[str]) -> list[str]:
+    """Each flag in one word, with its value behind ``=``."""
+    return [word for flag in _read(flags) for word in flag.words]
+
+
 def sweep_variants(flags: list[str]) -> list[tuple[str, list[str]]]:
     """Every combination of the values that are listed, with a label of what differs.
 

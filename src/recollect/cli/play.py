@@ -36,7 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="write a video: FILE.gif or FILE.mp4")
     parser.add_argument("--fps", type=float, help="steps a second of the video")
     parser.add_argument("--sample", action="store_true", help="sample actions in place of the likeliest")
-    parser.add_argument("--checkpoint", default="best", help="best, last, or its env steps (default: best)")
+    parser.add_argument("--checkpoint", help="of a run: best, last, or its env steps (default: best)")
     parser.add_argument("--text", action="store_true", help="print text, also for an env that draws frames")
     parser.add_argument("--all", action="store_true", help="print every step: fold nothing in the text")
     parser.add_argument(
@@ -59,7 +59,13 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
         raise ConfigError("--fps is the speed of a video, and --text writes none: leave one of them out")
     if args.out is not None:
         check_path(args.out)
-    agent = load(args.run, env=args.env, device=args.device, checkpoint=args.checkpoint)
+    agent = load(
+        args.run,
+        env=args.env,
+        env_kwargs=parse_task_options(flags, env=args.env),
+        device=args.device,
+        checkpoint=args.checkpoint,
+    )
     console = Console(highlight=False)
 
     def record(frames: bool) -> Film:

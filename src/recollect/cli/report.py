@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 HELP = "write a run, or a comparison of several, as one HTML file"
-TAKES_CONFIG = False
+TAKES_CONFIG = True
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,6 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect report runs/cue                       runs/cue/report.html\n"
         "  recollect report runs/cue --no-play --open      what is recorded; open it\n"
         "  recollect report runs/cue-* --out cue.html      a comparison\n"
+        "  recollect report runs/ant --task.frame_skip 5   options of a foreign env\n"
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")
     parser.add_argument(
@@ -38,10 +39,15 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Write it, and say where."""
     from rich.console import Console
 
+    from recollect.cli.flags import parse_task_options
+    from recollect.errors import ConfigError
     from recollect.reports import write_report
 
+    options = parse_task_options(flags)
+    if options and (args.no_play or len(args.runs) > 1):
+        raise ConfigError("--task.NAME is for the env that a single run plays in, and nothing is played here")
     with Console(stderr=True).status("writing the report"):
-        path = write_report(args.runs, args.out, play=not args.no_play)
+        path = write_report(args.runs, args.out, play=not args.no_play, env_kwargs=options)
     print(path)
     if args.open:
         import webbrowser

@@ -23,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect resume runs/t-maze-20261115-101500\n"
         "  recollect resume runs/done --steps 200k          train it for longer\n"
         "  recollect resume runs/mine --env my_module:Env   an env that is your own code\n"
+        "  recollect resume runs/ant --task.frame_skip 5    options of a foreign env\n"
         "  recollect resume runs/mine --runtime processes   actors in processes now\n"
     )
     parser.add_argument("run", help="the run's folder")

@@ -79,20 +79,32 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
 
 
 def _opened(args: argparse.Namespace, flags: list[str]) -> Sweep:
+    from recollect.cli.flags import whole_words
     from recollect.errors import ConfigError
     from recollect.sweep import Sweep
     from recollect.sweep.plan import take
 
-    named, given = take(flags, "--env")
-    if args.env is not None and named is not None:
-        raise ConfigError(f"the env is {args.env}, and --env says {named}: keep one of them")
-    given += [f"--{name}" for name in ("seeds", "out") if getattr(args, name) is not None]
-    if given:
+    env, flags = take(flags, "--env")
+    if args.env is not None and env is not None:
+        raise ConfigError(f"the env is {args.env}, and --env says {env}: keep one of them")
+    given = whole_words(flags)
+    others = [word for word in given if not word.startswith(("--task.", "--ray-address=", "--sinks="))]
+    _refuse_changes([*others, *(f"--{name}" for name in ("seeds", "out") if getattr(args, name) is not None)])
+    sweep = Sweep.open(args.resume, env=args.env if env is None else env, named=given)
+    asked = sweep.asked() if given else []
+    _refuse_changes([word for word in given if word not in asked])
+    return sweep
+
+
+def _refuse_changes(words: list[str]) -> None:
+    from recollect.errors import ConfigError
+
+    if words:
+        flag = words[0].partition("=")[0]
         raise ConfigError(
-            f"--resume goes on with a sweep as it was planned, and {given[0]} would change it: leave it out, "
+            f"--resume goes on with a sweep as it was planned, and {flag} would change it: leave it out, "
             "or begin another sweep without --resume"
         )
-    return Sweep.open(args.resume, env=args.env if named is None else named)
 
 
 def _show_commands(sweep: Sweep, jobs: int | None) -> None:

@@ -103,7 +103,7 @@ def _finish(agent: Agent, run: Run, say: Say, evaluate: bool, report: bool) -> N
     if report:
         from recollect.reports import write_report
 
-        path = write_report([run])
+        path = write_report([run], env_kwargs=agent.config.env_kwargs)
         say(f"report: {path}", event="report", path=str(path))
 
 

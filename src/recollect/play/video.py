@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect import storage
+from recollect import files, storage
 from recollect.errors import ConfigError, RecollectError
 from recollect.play.frames import Film
 
@@ -38,9 +39,11 @@ def write_film(film: Film, path: str | Path, *, fps: float | None = None) -> Pat
         raise ConfigError(f"fps = {rate}: give a number above 0 and up to 100")
     with storage.writing(f"{path} could not be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.stem}.part{path.suffix.lower()}")
+        part = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix.lower()}")
         try:
-            part.touch()  # a place that cannot be written shows here, where no encoder words the error
+            part.touch(
+                exist_ok=False
+            )  # a place that cannot be written shows here, where no encoder words the error
             (_write_gif if path.suffix.lower() == ".gif" else _write_mp4)(film, part, rate)
             os.replace(part, path)
         finally:
@@ -55,6 +58,7 @@ def check_path(path: str | Path) -> Path:
         raise ConfigError(f"{path}: a video is a .gif or an .mp4 file; name it {path.stem or 'play'}.gif")
     if path.is_dir():
         raise ConfigError(f"{path} is a folder: name a file in it, such as {path / 'play.gif'}")
+    files.check_replaceable(path)
     _need("PIL", "pillow", "videos")
     if path.suffix.lower() == ".mp4":
         _need("imageio_ffmpeg", "imageio-ffmpeg", "MP4 files")

@@ -213,11 +213,12 @@ class _Box(nn.Module):
             self.log_std = nn.Parameter(torch.full((self.actions,), float(config.log_std_init)))
         with np.errstate(invalid="ignore"):  # inf - inf, of bounds that are then not used
             middle, radius = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
+            low, high, middle, radius = (part.astype(np.float32) for part in (low, high, middle, radius))
+            # Rounding is monotone, so if the ends of the scaled range are inside the bounds, all of it is.
+            spill = (middle - radius < low) | (middle + radius > high)
         for key, value in {"low": low, "high": high, "middle": middle, "radius": radius}.items():
             # Not persistent: they are the space's, not learned, and a checkpoint has the space.
-            self.register_buffer(key, torch.as_tensor(value, dtype=torch.float32), persistent=False)
-        # Rounding is monotone, so if the ends of the scaled range are inside the bounds, all of it is.
-        spill = (self.middle - self.radius < self.low) | (self.middle + self.radius > self.high)
+            self.register_buffer(key, torch.as_tensor(value), persistent=False)
         self.clips = bool(spill.any()) if self.squash else bool(np.isfinite([low, high]).any())
 
     def initial_bias(self) -> Tensor:

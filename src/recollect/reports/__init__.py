@@ -5,9 +5,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from recollect import storage
 from recollect.errors import RecollectError
+from recollect.files import check_replaceable
 from recollect.reports.compare import gather_comparison
 from recollect.reports.data import gather_run
 from recollect.reports.folder import read_folder
@@ -20,7 +22,11 @@ __all__ = ["bootstrap_interval", "iqm", "write_report"]
 
 
 def write_report(
-    runs: Sequence[Run | Path | str] | Run | Path | str, out: Path | str | None = None, *, play: bool = True
+    runs: Sequence[Run | Path | str] | Run | Path | str,
+    out: Path | str | None = None,
+    *,
+    play: bool = True,
+    env_kwargs: dict[str, Any] | None = None,
 ) -> Path:
     """Write the report of one run, or the comparison of several, and return its path.
 
@@ -29,6 +35,7 @@ def write_report(
         out: the file; None: ``report.html`` in the folder of a single run, else in the current folder.
         play: for one run, let its best checkpoint play a few episodes and, in a memory task, measure how
             far the memory reaches. Both are kept in the run's folder, so that it is done once.
+        env_kwargs: the options of the run's env once more, for one that is not Recollect's own.
     """
     given = [runs] if isinstance(runs, str | Path | Run) else list(runs)
     paths = list(dict.fromkeys(_path(run) for run in given))
@@ -40,8 +47,9 @@ def write_report(
         raise RecollectError(
             f"{place} is a folder, and a report is a file: name one in it, such as {place / 'report.html'}"
         )
+    check_replaceable(place)
     if len(folders) == 1:
-        data = gather_run(folders[0], play_missing(folders[0]) if play else [])
+        data = gather_run(folders[0], play_missing(folders[0], env_kwargs) if play else [])
         title = f"{folders[0].name} · Recollect"
     else:
         data = gather_comparison(folders)

@@ -57,7 +57,7 @@ def default_values(config: Row) -> Row:
     """What ``flatten(config)`` would be without any choice of the user, with the same parts by name."""
     default = TrainConfig()
     algo = _modern(config).get("algo")
-    chosen = ALGOS.get(algo.get("name", "") if isinstance(algo, dict) else "", PPOConfig)
+    chosen = ALGOS.get(str(algo.get("name")) if isinstance(algo, dict) else "", PPOConfig)
     own = _as_json(default)
     own["policy"] = _as_json(default.policy)
     own["algo"] = {"name": algo_name(default.algo), **_as_json(chosen())}
@@ -169,7 +169,7 @@ def _docs(config: Row) -> dict[str, str]:
     for part in ("encoder", "head"):
         docs |= {f"{part}.{field.name}": field.doc for field in field_docs.config_fields(part)}
     core = flat.get("core")
-    if core in field_docs.cores():
+    if isinstance(core, str) and core in field_docs.cores():
         docs |= {f"core.{f.name}": f.doc for f in field_docs.cores()[core].fields}
     return docs
 

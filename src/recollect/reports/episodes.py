@@ -101,10 +101,11 @@ def _pack_memory(trace: Row, steps: int) -> tuple[Row, str]:
     units = int(trace["units"])
     values = np.array(trace["memory"][:steps], dtype=np.float64).reshape(steps, units)
     values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    parts = [leaf for leaf in trace["leaves"] for _ in range(int(leaf["size"]))]
-    place = [i for leaf in trace["leaves"] for i in range(int(leaf["size"]))]
-    if len(parts) != units:
-        raise ValueError(f"its memory has {units} units, its leaves {len(parts)}")
+    sizes = [int(leaf["size"]) for leaf in trace["leaves"]]
+    if sum(sizes) != units or min(sizes, default=0) < 0:
+        raise ValueError(f"its memory has {units} units, its leaves {sum(sizes)}")
+    parts = [leaf for leaf, size in zip(trace["leaves"], sizes) for _ in range(size)]
+    place = [i for size in sizes for i in range(size)]
     kept, note = np.arange(units), ""
     if units * steps > CELLS:
         lively = np.argsort(-values.std(0), kind="stable")[: max(1, CELLS // steps)]

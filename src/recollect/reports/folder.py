@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 
+from recollect import bounds
 from recollect.cores.make import make_core
 from recollect.errors import RecollectError
+from recollect.files import LARGEST, opened, read_whole
 from recollect.reports.thinning import in_order, number
 from recollect.runs import Run
 from recollect.tolerances import TOLERANCES, on_device, tolerance
@@ -110,8 +112,8 @@ def read_folder(path: Path) -> Folder:
 def read_json(path: Path) -> Any:
     """The content of a JSON file; None if it is not there or is no JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        return json.loads(read_whole(path))
+    except (RecollectError, ValueError, RecursionError):
         return None
 
 
@@ -122,18 +124,19 @@ def rounding_of(core: str) -> float:
     The core is made for it, because one that holds others rounds as they do.
     """
     try:
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), bounds.without_memory(10**8):
             return make_core(json.loads(core), 1).rounding
-    except (RecollectError, TypeError, ValueError, RuntimeError):  # a core of the user's, or damage
+    except Exception:  # a core of the user's, or damage
         return 1.0
 
 
 def _status(run: Run, problems: list[str]) -> Row:
     try:
         return run.status
-    except (RecollectError, KeyError, TypeError):
+    except RecollectError:
         problems.append("status.json cannot be read: it is damaged, or was being written.")
-        return {}
+        left = read_json(run.path / "status.json")  # a report shows what is left of it
+        return left if isinstance(left, dict) else {}
 
 
 def _object(path: Path, problems: list[str]) -> Row:
@@ -151,19 +154,24 @@ def _lines(path: Path, problems: list[str]) -> list[Row]:
 
     ``Run`` refuses a damaged file; a report shows what is left of it.
     """
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
+    if not path.exists():
         return []
     rows, bad = [], 0
-    for i, line in enumerate(lines):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            bad += bool(line.strip()) and i < len(lines) - 1
-            continue
-        if isinstance(row, dict):
-            rows.append(row)
+    try:
+        with opened(path) as handle:
+            while line := handle.readline(LARGEST + 1):
+                if len(line) > LARGEST:
+                    bad += 1
+                    break
+                try:
+                    row = json.loads(line)
+                except (ValueError, RecursionError):
+                    bad += bool(line.strip()) and line.endswith(b"\n")
+                    continue
+                if isinstance(row, dict):
+                    rows.append(row)
+    except RecollectError as error:
+        problems.append(f"{error}.")
     if bad:
         problems.append(f"Left out of {path.name}: {bad} line{'s' * (bad > 1)} that cannot be read.")
     return rows

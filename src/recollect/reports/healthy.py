@@ -7,6 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from recollect.files import is_number
+
 SETTLING = 10
 """Updates at the start of a run that are not judged: a new critic and a new policy find their scale."""
 ALLOWED = 0.1
@@ -157,7 +159,7 @@ def judge(gauge: Gauge, values: np.ndarray, algo: dict[str, Any]) -> Judged:
     The second half of the run counts, without the first ``SETTLING`` updates.
     """
     line = algo.get(gauge.setting) if gauge.setting else None
-    line = float(line) if isinstance(line, int | float) else None
+    line = float(line) if line is not None and is_number(line) else None
     high = gauge.high
     if gauge.relative:
         high = None if line is None or high is None else high * line

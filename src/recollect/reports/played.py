@@ -6,18 +6,19 @@ import contextlib
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
 from recollect import storage
 from recollect.errors import RecollectError
 from recollect.files import finite
+from recollect.own_files import CHECKPOINTS, check_own
 from recollect.reports.episodes import INDEX
 from recollect.reports.folder import Folder, Row, read_json
 from recollect.reports.thinning import number
 from recollect.reports.worlds import LONGEST, known_task, levels, memory_lengths
-from recollect.runs import CHECKPOINTS, Run
+from recollect.runs import Run
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
@@ -34,8 +35,10 @@ WEIGHTS = "weights"
 """The key of the checksum of the weights that something was made with."""
 
 
-def play(folder: Folder) -> list[str]:
+def play(folder: Folder, env_kwargs: dict[str, Any] | None = None) -> list[str]:
     """Record episodes and measure success by memory length, unless the run has them already.
+
+    ``env_kwargs``: options of the env that the user has named, and not only the folder.
 
     Returns a sentence on each thing that could not be made. Nothing that an env or a checkpoint does
     may keep the report from being written.
@@ -57,7 +60,8 @@ def play(folder: Folder) -> list[str]:
     if not todo:
         return []
     try:
-        agent = _load(checkpoint)
+        check_own(folder.path)
+        agent = _load(checkpoint, env_kwargs)
         for what in todo:
             what(folder, agent, source)
     except Exception as error:  # an env is anybody's code
@@ -145,10 +149,10 @@ def _has_lengths(folder: Folder, source: Row) -> bool:
     return data is not None and _is_from(data, source)
 
 
-def _load(checkpoint: Path) -> Agent:
+def _load(checkpoint: Path, env_kwargs: dict[str, Any] | None) -> Agent:
     from recollect.api import load
 
-    return load(checkpoint, device="cpu")
+    return load(checkpoint, device="cpu", env_kwargs=env_kwargs)
 
 
 def _record(folder: Folder, agent: Agent, source: Row) -> None:

@@ -36,6 +36,8 @@ class Sweep:
         self._states = states or {}
         self._is_env_named = True
         """By the user, and not only by the folder."""
+        self._named: frozenset[str] | None = None
+        """The settings that the user has named; None: all."""
         self._checked: dict[Variant, Parsed] = {}
 
     @classmethod
@@ -73,13 +75,15 @@ class Sweep:
         return cls(path, plan)
 
     @classmethod
-    def open(cls, path: str | Path, *, env: str | None = None) -> Sweep:
+    def open(cls, path: str | Path, *, env: str | None = None, named: Sequence[str] = ()) -> Sweep:
         """The sweep in a folder. Nothing that only the folder names is imported.
 
         Args:
             path: the folder.
             env: its env once more, several with commas between them. Needed to go on with a sweep whose
                 env is your own code (``module:Env``), which the runs import.
+            named: settings once more, such as ``--sinks=wandb``. Needed for those that no folder may choose:
+                options of an env that is not Recollect's own, a Ray cluster, metrics that are sent away.
         """
         sweep = cls._read(path)
         if env is not None and env != sweep._plan.env:
@@ -87,7 +91,7 @@ class Sweep:
                 f"{path} is a sweep of the env {sweep._plan.env}, not of {env}: go on with it by "
                 f"{sweep._command}"
             )
-        sweep._is_env_named = env is not None
+        sweep._is_env_named, sweep._named = env is not None, frozenset(named)
         return sweep
 
     @classmethod
@@ -98,18 +102,19 @@ class Sweep:
             raise RecollectError(f"{path} is no sweep: it has no {FILE}{hint}")
         try:
             data = files.read_json(file)
-            if data["format"] != FORMAT:
-                raise RecollectError(
-                    f"{file} has format {data['format']}, this Recollect reads {FORMAT}: update Recollect"
-                )
+            files.check_format(file, data["format"], FORMAT)
             states = {
                 f"{variant['folder']}/{run['folder']}": {"state": run["state"], "error": run["error"]}
                 for variant in data["variants"]
                 for run in variant["runs"]
             }
             return cls(Path(path), Plan.from_json(data), states)
-        except (ValueError, KeyError, TypeError) as error:
-            raise RecollectError(f"{file} is damaged ({error!r}): take another copy of the sweep") from None
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            if isinstance(error, RecollectError):
+                raise
+            raise RecollectError(
+                f"{file} is damaged ({files.short(repr(error))}): take another copy of the sweep"
+            ) from None
 
     @property
     def variants(self) -> tuple[Variant, ...]:
@@ -139,7 +144,7 @@ class Sweep:
         """
         for member in self.members:
             if member.variant not in self._checked and not member.is_over():
-                self._refuse_unnamed(member.variant.env)
+                self._refuse_unnamed(member)
                 self._checked[member.variant] = check(member.variant, member.flags)
         return self._checked
 
@@ -216,14 +221,26 @@ class Sweep:
         """Goes on with this sweep; ready to be copied."""
         has_code = any(is_importing(variant.env) for variant in self.variants)
         env = [self._plan.env] if has_code else []
-        return shlex.join(["recollect", "sweep", *env, "--resume", typed(self.path)])
+        return shlex.join(["recollect", "sweep", *env, "--resume", typed(self.path), *self.asked()])
 
-    def _refuse_unnamed(self, env: str) -> None:
-        """Importing what a folder names would be running code that the folder chose."""
+    def asked(self) -> list[str]:
+        """The settings that no folder may choose: see ``open``."""
+        return list(dict.fromkeys(w for v in self.variants for w in self._member(v, self.seeds[0]).named()))
+
+    def _refuse_unnamed(self, member: Member) -> None:
+        """Refuse what only the user may choose: code, and what reaches out of this machine."""
+        env = member.variant.env
         if is_importing(env) and not self._is_env_named:
             raise ConfigError(
                 f"{self.path} names the env {env}, which is code. Only you may say that it is imported: "
                 f"name it again, {self._command} (in Python Sweep.open(..., env={self._plan.env!r}))"
+            )
+        words = [] if self._named is None else [w for w in member.named() if w not in self._named]
+        if words:
+            raise ConfigError(
+                f"{self.path} asks for {shlex.join(words)}. Only you may pass options to an env that is not "
+                "Recollect's own, choose a Ray cluster, or send metrics away: if you trust this, repeat it, "
+                f"{self._command} (in Python Sweep.open(..., named=[...]))"
             )
 
     def _member(self, variant: Variant, seed: int) -> Member:
@@ -243,6 +260,7 @@ class Sweep:
     @contextmanager
     def _working(self) -> Iterator[None]:
         """Hold the sweep's lock."""
+        files.refuse_links(self._places())
         with storage.writing(f"the folder {self.path} could not be made"):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = (self.path / "lock").open("a")
@@ -252,6 +270,13 @@ class Sweep:
                     f"another process works on the sweep {self.path}: wait for it, or end it"
                 )
             yield
+
+    def _places(self) -> Iterator[Path]:
+        """What a sweep writes to, but for what is inside of its runs."""
+        yield from (self.path / name for name in (FILE, "lock", "configs"))
+        yield from (copy for _, copy in self._copies())
+        for member in self.members:
+            yield from (member.path.parent, member.path, member.log)
 
     def _save_configs(self) -> None:
         self._save()  # first, so that the folder is known for what it is

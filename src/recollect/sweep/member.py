@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from recollect import files, trust
+from recollect.cli.flags import parse_config
+from recollect.config import TrainConfig
 from recollect.envs.named import is_importing
 from recollect.errors import RecollectError
 from recollect.runs import Run
 from recollect.sweep.plan import Variant
+from recollect.tasks import is_task
 
 Left = Literal["train", "resume", "evaluate", "nothing"]
 """What is left to do for a run."""
@@ -125,11 +128,29 @@ class Member:
                 return [*_recollect("train"), self.variant.env, *self.flags, *own, *quiet]
             case "resume":
                 env = [f"--env={name}" for name in code]
-                return [*_recollect("resume"), str(self.path), *env, *threads, *quiet]
+                return [*_recollect("resume"), str(self.path), *env, *self.named(), *threads, *quiet]
             case "evaluate":
-                return [sys.executable, "-c", EVALUATE, str(self.path), *code]
+                options = json.dumps(self._options(self._config()))
+                return [sys.executable, "-c", EVALUATE, str(self.path), options, *code]
             case "nothing":
                 return None
+
+    def named(self) -> list[str]:
+        """The settings that a run's folder alone may not choose, as the sweep has them: words for resume."""
+        config = self._config()
+        words = trust.option_flags(self._options(config))
+        if config.ray_address is not None:
+            words.append(f"--ray-address={config.ray_address}")
+        if set(config.sinks) & set(trust.REMOTE_SINKS):
+            words.append(f"--sinks={','.join(config.sinks)}")
+        return words
+
+    def _config(self) -> TrainConfig:
+        return parse_config(list(self.flags), env=self.variant.env).config
+
+    def _options(self, config: TrainConfig) -> dict[str, Any]:
+        """Of an env that is not Recollect's own."""
+        return {} if is_task(self.variant.env) else config.env_kwargs
 
     def _run(self) -> Run | None:
         """What is in its folder, if anything is."""
@@ -144,11 +165,14 @@ class Member:
         return _numbers(last_row(self.path / "evaluations.jsonl"))
 
 
-def evaluate(path: str, env: str | None = None) -> None:
-    """The evaluation at the end of a run that ended before it came to that. ``env``: if it is code."""
+def evaluate(path: str, options: str = "{}", env: str | None = None) -> None:
+    """The evaluation at the end of a run that ended before it came to that.
+
+    ``options`` of its env, as JSON, if that is not Recollect's own; ``env``: if it is code.
+    """
     from recollect.api import load
 
-    with load(path, env=env, checkpoint="last") as agent:
+    with load(path, env=env, env_kwargs=json.loads(options), checkpoint="last") as agent:
         Run(path).add_evaluation(agent.steps, agent.evaluate(agent.config.eval_episodes))
 
 
@@ -156,6 +180,8 @@ def last_row(file: Path) -> Any:
     """The last whole line of a JSONL file, without reading all of it; empty if there is none to be read."""
     size = 4096
     try:
+        if not file.is_file():
+            return {}
         with file.open("rb") as handle:
             end = handle.seek(0, os.SEEK_END)
             while True:
@@ -166,24 +192,24 @@ def last_row(file: Path) -> Any:
                 whole = lines[0 if start == 0 else 1 : -1]
                 if whole:
                     return json.loads(whole[-1])
-                if start == 0:
+                if start == 0 or size > files.LARGEST:
                     return {}
                 size *= 4
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
 
 
 def _read(file: Path) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return files.read_json(file)
+    except RecollectError:
         return {}
 
 
 def _numbers(found: Any) -> dict[str, Any]:
     """What counts as a number in what was read; all else, in a damaged file, is as if it was not there."""
     items = found.items() if isinstance(found, dict) else ()
-    return {name: value for name, value in items if isinstance(value, int | float) and math.isfinite(value)}
+    return {name: value for name, value in items if files.is_number(value)}
 
 
 def _recollect(command: str) -> list[str]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from recollect import bounds
 from recollect.cli.flags import Flag, Parsed, parse_config, parse_settings, sweep_variants
 from recollect.errors import ConfigError, RecollectError
 
@@ -19,6 +20,8 @@ ENV, CONFIG = "--env=", "--config="
 ENVS = (ENV, "--env.name=")
 """The ways to write it."""
 PLAIN = str | int | float | bool | None
+MOST = 100_000
+"""Runs of one sweep."""
 LONGEST = 120
 """Characters of a folder's name; file systems end at 255 bytes."""
 
@@ -80,7 +83,12 @@ class Plan:
         )
         for variant in variants:
             _refuse_foreign(variant)
-        return cls(variants, tuple(map(int, data["seeds"])), dict(data["files"]))
+        seeds, files = tuple(map(int, data["seeds"])), dict(data["files"])
+        if len(seeds) * len(variants) > MOST or not all(0 <= seed < 2**63 for seed in seeds):
+            raise ValueError("there are too many runs, or seeds that are none")
+        if not all(isinstance(text, str) for text in files.values()):
+            raise ValueError("files holds something else than texts")
+        return cls(variants, seeds, files)
 
 
 def make_plan(env: str | None, settings: Settings, seeds: int | Sequence[int] | None = None) -> Plan:
@@ -139,6 +147,8 @@ def check(variant: Variant, flags: Sequence[str]) -> Parsed:
             pass
     except RecollectError as error:
         raise _in_variant(variant.label, error) from error
+    except (MemoryError, RuntimeError) as error:  # torch's word for a network that is too large
+        raise _in_variant(variant.label, ConfigError(f"the agent cannot be made: {error}")) from error
     return parsed
 
 
@@ -157,7 +167,8 @@ def _refuse_foreign(variant: Variant) -> None:
     """What would lead out of the sweep's folder, or to an env that nobody was asked about."""
     if variant.folder in ("", "..") or Path(variant.folder).name != variant.folder:
         raise ValueError(f"{variant.folder!r} is no name of a folder")
-    if variant.env.startswith("-") or not variant.env.isprintable():
+    is_name = variant.env.isprintable() and len(variant.env) <= bounds.MOST_LETTERS
+    if variant.env.startswith("-") or not is_name:
         raise ValueError(f"{variant.env!r} is no name of an env")
     for word in variant.flags:
         name = Flag(word.partition("=")[0], None).name

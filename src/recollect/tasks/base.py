@@ -242,8 +242,10 @@ def pick_size(task: str, sizes: dict[str, Any], size: str) -> Any:
     return sizes[size]
 
 
-def at_least(task: str, least: int, **options: int) -> None:
-    """Raise unless every option is an integer of at least ``least``."""
+def at_least(task: str, least: int, most: int = 10**6, **options: int) -> None:
+    """Raise unless every option is an integer from ``least`` to ``most``, of which tables are made."""
     for option, value in options.items():
         if not isinstance(value, int) or value < least:
             raise ConfigError(f"{task}: {option} is {value!r}; it must be an integer of at least {least}")
+        if value > most:
+            raise ConfigError(f"{task}: {option} is {value!r}; it must be at most {most}")

@@ -47,6 +47,11 @@ def task_class(name_or_id: str) -> type[Task]:
     return known[name_or_id]
 
 
+def is_task(env: Any) -> bool:
+    """Whether this is the name or id of a built-in task."""
+    return isinstance(env, str) and (env in TASKS or env in {task.id for task in TASKS.values()})
+
+
 def make_task(name_or_id: str, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> Task:
     """A built-in task with ``num_envs`` rows on ``device``; ``options`` as its class takes them."""
     task: Any = task_class(name_or_id)

@@ -45,7 +45,7 @@ class DelayedCue(Task):
         default_cues, default_horizon = pick_size(self.name, SIZES, size)
         self.cues = default_cues if cues is None else cues
         self.horizon = default_horizon if horizon is None else horizon
-        at_least(self.name, 2, cues=self.cues)
+        at_least(self.name, 2, 4096, cues=self.cues)
         at_least(self.name, 0, horizon=self.horizon)
         super().__init__(
             num_envs,

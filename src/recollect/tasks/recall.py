@@ -54,7 +54,7 @@ class AssociativeRecall(Task):
         pairs: int | None = None,
     ) -> None:
         self.pairs = pick_size(self.name, SIZES, size) if pairs is None else pairs
-        at_least(self.name, 1, pairs=self.pairs)
+        at_least(self.name, 1, 2048, pairs=self.pairs)
         self.keys = 2 * self.pairs
         super().__init__(
             num_envs,
