@@ -148,3 +148,10 @@ def test_a_session_is_that_of_the_cpu():
     assert_near(far["state"], here["state"], 1e-4)
     with pytest.raises(StateError, match="of another kind of device"):
         other.set_memory(memories[0])
+
+
+@pytest.mark.slow
+def test_a_cue_over_a_thousand_steps_is_remembered():
+    """S004-17: with the task's preset, every answer of 200 episodes but two at most."""
+    agent = rc.train("delayed-cue", env_kwargs={"cues": 4, "horizon": 1000}, device="cuda", progress=False)
+    assert agent.evaluate(200, num_envs=200).mean >= 0.99

@@ -8,8 +8,9 @@ import recollect as rc
 from recollect.algos.impala import ImpalaConfig
 from recollect.algos.ppo import PPOConfig
 from recollect.config import TrainConfig
-from recollect.presets import LONG_STEPS, OWN, preset
-from recollect.tasks import TASKS
+from recollect.cores.make import core_config, reaching
+from recollect.presets import FAR, LONG_STEPS, OWN, preset
+from recollect.tasks import TASKS, make_task
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,29 @@ def test_every_task_has_its_own_number_of_steps(task):
     TrainConfig().override(**preset(task, {}))  # all of it are settings
 
 
-@pytest.mark.parametrize("task", ["delayed-cue", "t-maze", "repeat-first"])
+FAR_TASKS = {"delayed-cue": "hard", "repeat-previous": "medium", "repeat-first": "medium"}
+"""The sizes from which on memory must reach so far that a task has settings of its own."""
+
+
+@pytest.mark.parametrize(("task", "size"), FAR_TASKS.items())
+def test_far_memory_has_its_own_settings(task, size):
+    """A core that learns it, unless one is named, and rollouts of whole episodes; a user's settings win."""
+    far, kwargs = FAR[task][1], {"env_kwargs": {"size": size}}
+    found = preset(task, kwargs)
+    episode = make_task(task, 1, size=size).max_episode_steps
+    assert (found["rollout"], found["recurrent_mode"]) == (episode, "full")
+    assert type(found["core"]) is type(core_config(far["core"]))
+    assert all(found[name] == value for name, value in far.items() if name != "core")
+    TrainConfig().override(**found)
+    named = preset(task, kwargs | {"core": "mamba_gru", "num_envs": 7, "entropy": 0.5})
+    assert "num_envs" not in named
+    assert "entropy" not in named
+    assert named["core"] == reaching("mamba_gru", make_task(task, 1, size=size).horizon)
+    assert "gamma" in named
+    assert preset(task, kwargs | {"algo": "impala"}).get("rollout") != episode, "measured with PPO alone"
+
+
+@pytest.mark.parametrize("task", ["delayed-cue", "t-maze"])
 def test_larger_sizes_get_more_steps(task):
     assert preset(task, {"env_kwargs": {"size": "medium"}})["steps"] == LONG_STEPS
     assert "steps" not in preset(task, {"env_kwargs": {"size": "medium"}, "steps": 5})

@@ -131,7 +131,7 @@ FOUND_BY = [
         ((Adam, "clipped_step", "self.step()", "pass"),),
         by="no weight has learned anything",
     ),
-    known("updates", "values move with their statistics", by="does not see what the actor saw"),
+    known("updates", "values move with their statistics", by="the record is wrong"),
     Planted(
         "same seed",
         "minibatches are drawn without a seed",

@@ -66,8 +66,8 @@ GAUGES: tuple[Gauge, ...] = (
         relative=True,
         log=True,
         strict=True,
-        above="The learner does not see what the actor saw, or computes less exactly. Above the tolerance "
-        "the run stops.",
+        above="The learner does not see what the actor saw, or rounds more. Above the tolerance a replay in "
+        "float64 decides, and the run stops unless it is rounding.",
     ),
     Gauge(
         name="deviation/value",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from recollect import gauges
 from recollect.agent import Agent
 from recollect.verification.results import Doubt, Problem, Skip, small
 from recollect.verification.subject import Subject
@@ -42,7 +43,7 @@ def short_training(subject: Subject, rows: int) -> Trained:
 
 
 def updates(trained: Trained, subject: Subject) -> str:
-    """Weights move, all metrics are finite, all gauges within the tolerance."""
+    """Weights move, and all metrics are finite."""
     metrics = trained.metrics
     for number, row in enumerate(metrics):
         wrong = [name for name, x in row.items() if not math.isfinite(x) and name not in MAY_BE_MISSING]
@@ -61,22 +62,13 @@ def updates(trained: Trained, subject: Subject) -> str:
             "called; or the learning rate is 0",
             "Fix: make the optimiser after the network has been moved to its device",
         )
-    tolerance = subject.tolerance
+    # A run whose learner does not reproduce the record has stopped by itself: here they are only shown.
     log_prob = max(row["deviation/log_prob"] for row in metrics)
-    value = max(
-        row["deviation/value"]
-        / max(1.0, abs(row["value/max"]), abs(row["value/min"]), row.get("value_scale", 1.0))
-        for row in metrics
-    )
-    if not (log_prob <= tolerance and value <= tolerance):
-        raise Problem(
-            f"the gauges are at {log_prob:.1e} (log-probs) and {value:.1e} (values), tolerance "
-            f"{tolerance:.0e}",
-            "Likely cause: the learner does not see what the actor saw",
-        )
+    value = max(row["deviation/value"] / gauges.value_size(row) for row in metrics)
     return (
         f"{len(metrics)} updates moved {len(moved)} of {len(trained.learnable)} parameters; metrics finite; "
-        f"deviations {small(log_prob)} and {small(value)} (tolerance {tolerance:.0e})"
+        f"deviations {small(log_prob)} and {small(value)} (tolerance "
+        f"{subject.tolerance:.0e})"
     )
 
 
