@@ -32,7 +32,7 @@ class Example(nn.Module):
         numbers = torch.stack([x / 5, y / 5, 2 * value / self.tokens.largest], 2) - 1
         seen = torch.tanh(what * self.where(numbers.to(what.dtype)))  # [N, M, 64]
         absent = ~present.unsqueeze(2)  # [N, M, 1]
-        count = present.sum(1, keepdim=True).clamp(min=1)
+        count = present.sum(1, keepdim=True).clamp(min=1).to(what.dtype)
         total = seen.masked_fill(absent, 0).sum(1) / count.sqrt()  # [N, 64], as wide for many as for few
         most = seen.masked_fill(absent, -1).amax(1)  # [N, 64]; -1 if there is no token at all
         return self.all(torch.cat([total, most], 1))
