@@ -46,7 +46,7 @@ BARS = {
     "delayed cue 10, without memory": Bar("delayed-cue", 300_000, None, 0.4, cue(10) | MEMORYLESS),
     "delayed cue 100, preset": Bar("delayed-cue", 1_000_000, 0.99, None, cue(100)),
     "delayed cue 100, plain": Bar("delayed-cue", 1_000_000, None, None, cue(100) | PLAIN),
-    "delayed cue 1000, preset": Bar("delayed-cue", 5_000_000, None, None, cue(1000)),
+    "delayed cue 1000, preset": Bar("delayed-cue", 4_000_000, 0.99, None, cue(1000) | {"num_envs": 64}),
     "repeat previous (k = 4)": Bar("repeat-previous", 300_000, 0.9),
     "repeat previous, POPGym's env": Bar("popgym-RepeatPreviousEasy-v0", 300_000, 0.9),
     "T-maze 50, preset": Bar("t-maze", 1_000_000, 0.95, None, {"env_kwargs": {"length": 50}}),

@@ -43,8 +43,8 @@ BARS = {
     "position-pendulum": Bar("position-pendulum", -250),
     "delayed-cue medium": Bar("delayed-cue", 0.95, MEDIUM),
     "t-maze medium": Bar("t-maze", 0.95, MEDIUM),
-    "repeat-first medium": Bar("repeat-first", 0.9, MEDIUM, seeds=1),
-    "repeat-previous medium": Bar("repeat-previous", 0.9, MEDIUM, seeds=1),
+    "repeat-first medium": Bar("repeat-first", 0.9, MEDIUM),
+    "repeat-previous medium": Bar("repeat-previous", 0.9, MEDIUM),
 }
 
 

@@ -16,7 +16,7 @@ import recollect as rc
 from recollect import trainer, workers
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.envs.workers import WorkerEnv
-from recollect.errors import AlignmentError, ConfigError, LostError
+from recollect.errors import ConfigError, LostError
 from recollect.graphs import Graphs
 from recollect.policy import compiled, precision
 from recollect.runs import Run
@@ -181,9 +181,23 @@ def case_parallel() -> None:
     assert torch.get_num_threads() == 1, "as it was before"
 
 
+class Advice(rc.Callback):
+    """Keeps what a run advises."""
+
+    def __init__(self, kept: list[str]) -> None:
+        self.kept = kept
+
+    def on_advice(self, training: Any, text: str) -> None:
+        self.kept.append(text)
+
+
 def case_tolerance(**base: Any) -> None:
-    with pytest.raises(AlignmentError, match="raise `tolerance`"):
-        trained(tolerance=1e-30, **base)
+    """Every rounding above it is replayed, and said to be one."""
+    said: dict[float, list[str]] = {1e-30: [], 1.0: []}
+    for value, notes in said.items():
+        trained(tolerance=value, callbacks=[Advice(notes)], **base)
+    assert "rounding explains it" in "".join(said[1e-30])
+    assert said[1.0] == []
 
 
 def case_compile() -> None:

@@ -33,7 +33,7 @@ PLACEHOLDERS = ("--task.NAME", "--task.OPTION", "--preset", "--config", "--env")
 
 def changeable(words: list[str], env: str) -> None:
     """As ``recollect resume`` takes settings."""
-    if fixed := parse_settings(words).keys() - CHANGEABLE:
+    if fixed := parse_settings(words).keys() - {*CHANGEABLE, "env_kwargs"}:
         raise ConfigError(f"resume cannot change {fixed}")
 
 
@@ -44,6 +44,7 @@ TAKES: dict[str, Callable[[list[str], str], object]] = {
     "resume": changeable,
     "eval": lambda words, env: parse_task_options(words, env=env),
     "play": lambda words, env: parse_task_options(words, env=env),
+    "report": lambda words, env: parse_task_options(words),
 }
 """How each command reads the flags that its own parser does not know."""
 
@@ -71,7 +72,7 @@ def written(flag: str, env: str) -> list[str]:
     path = field_docs.aliases().get(name, name)
     if path.startswith("task."):
         default = {f"task.{field.name}": field.default for field in field_docs.tasks()[env].fields}
-        return [f"{flag}={default[path].strip(chr(34))}"]
+        return [f"{flag}={default.get(path, '5').strip(chr(34))}"]  # an example's env may be a foreign one
     if path in VALUES:
         return [VALUES[path][0].replace(path.replace("_", "-"), flag.removeprefix("--")), *VALUES[path][1:]]
     entry = next((entry for entry in entries() if path in (entry.path, f"no_{entry.path}")), None)

@@ -31,10 +31,18 @@ OWN_FOLDERS = (CHECKPOINTS, "logs", "episodes", "tensorboard", "wandb")
 """What a run writes to, beside the files in ``logs`` and ``episodes``."""
 
 
+PARTIAL = re.compile(r"\.tmp[A-Za-z0-9]{6}")
+"""What safetensors writes to before it renames the file to its place."""
+
+
 def foreign_files(folder: Path) -> list[str]:
-    """The names of what an agent's folder holds beside the agent."""
+    """The names of what an agent's folder, or an unfinished one (``.NAME-KEY``), holds beside the agent."""
+
+    def is_own(name: str) -> bool:
+        return name in FILES or (folder.name.startswith(".") and bool(PARTIAL.fullmatch(name)))
+
     with os.scandir(folder) as entries:
-        return sorted(e.name for e in entries if e.name not in FILES or e.is_dir(follow_symlinks=False))
+        return sorted(e.name for e in entries if not is_own(e.name) or e.is_dir(follow_symlinks=False))
 
 
 def is_ours(folder: Path) -> bool:

@@ -127,7 +127,9 @@ def test_it_trains_with_actors_evaluations_and_a_resume(tmp_path):
         assert agent.evaluate(episodes=5).lengths.tolist() == [3] * 5
         assert agent.evaluate(episodes=2, env_kwargs={"length": 6}).lengths.tolist() == [6] * 2
         assert agent.can_make_env
-    with rc.resume(tmp_path / "run", env=Recall, steps=UPDATE, progress=False) as agent:
+    with rc.resume(
+        tmp_path / "run", env=Recall, env_kwargs={"length": 3}, steps=UPDATE, progress=False
+    ) as agent:
         assert agent.steps == 5 * UPDATE
 
 
@@ -161,9 +163,9 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
     tiny = "--num-envs 4 --rollout 16 --chunk 8 --core.hidden 8 --encoder.hidden 8 --threads 1".split()
     more = "--steps 128 --actors 2 --runtime processes --run run --quiet --no-report --no-eval".split()
     assert main(["train", name, *tiny, *more, "--task.length", "3"]) == 0
-    assert main(["eval", "run", "--env", name, "--episodes", "2"]) == 0
+    assert main(["eval", "run", "--env", name, "--task.length", "3", "--episodes", "2"]) == 0
     assert "length 3," in capsys.readouterr().out
-    assert main(["play", "run", "--env", name, "--episodes", "1"]) == 0
+    assert main(["play", "run", "--env", name, "--task.length", "3", "--episodes", "1"]) == 0
     assert main(["verify", name, *tiny]) == 0, capsys.readouterr().out
 
 

@@ -57,6 +57,15 @@ def test_dot_folders_of_others_stay(stopped, name):
     assert left == {name, also.name}
 
 
+def test_what_safetensors_was_writing_goes_with_its_unfinished_save(stopped):
+    """A process that is killed leaves it under a random name; in a finished checkpoint such a file stays."""
+    unfinished = plant(stopped / "checkpoints" / f".{LAST:012d}-0123abcd", ".tmpXjxtEl").parent
+    kept = plant(stopped / "checkpoints" / f"{LAST:012d}", ".tmpXjxtEl")
+    opened(stopped)
+    assert not unfinished.exists()
+    assert kept.read_text() == "precious"
+
+
 def test_an_unfinished_save_that_holds_something_else_stays(stopped):
     """The name is Recollect's, the content is not."""
     folder = stopped / "checkpoints" / f".{LAST:012d}-removed"
