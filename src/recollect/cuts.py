@@ -128,5 +128,5 @@ def places(env: BatchedEnv, steps: int) -> int:
 
 
 def is_unread(env: BatchedEnv) -> TypeGuard[Capturable]:
-    """Whether rollouts of this env are recorded without a look at any number."""
+    """Whether rollouts of this env are recorded without host reads."""
     return isinstance(env, Capturable) and devices.waits(env.device)

@@ -63,7 +63,7 @@ def read_whole(file: Path) -> bytes:
 
 @contextmanager
 def opened(file: Path) -> Iterator[BinaryIO]:
-    """Nothing but a file: to open a pipe would wait for whoever writes to it, and a device has no end."""
+    """Only a regular file: opening a pipe blocks until it has a writer, and a device has no end."""
     try:
         if os.path.lexists(file) and not file.is_file():
             raise OSError("it is no file")

@@ -16,7 +16,7 @@ from types import FrameType
 
 def end_at_once() -> None:
     """From now on Ctrl-C ends this process, if it is the command line's own."""
-    is_free = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not ignored, nobody else's
+    is_free = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # neither ignored nor replaced
     if is_free and threading.current_thread() is threading.main_thread() and _is_command():
         signal.signal(signal.SIGINT, _end)
 

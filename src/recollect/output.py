@@ -28,7 +28,7 @@ def for_programs() -> Iterator[None]:
     stderr."""
     global _results
     before = sys.stdout
-    if before is None or sys.stderr is None:  # closed by whoever started this process
+    if before is None or sys.stderr is None:  # closed by the parent process
         yield
         return
     before.flush()

@@ -53,7 +53,7 @@ class Unnamed:
     where: Path | None = None
 
     def check(self, config: TrainConfig) -> None:
-        """Raise if training with ``config`` would use a setting that nobody but the folder has named."""
+        """Raise if training with ``config`` would use a setting that only the folder has named."""
         for name, value in self.settings.items():
             if getattr(config, name) == value:
                 raise ConfigError(_outward_words(self.where, name, value))
