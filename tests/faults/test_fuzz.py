@@ -7,7 +7,6 @@ Each call either works or raises a RecollectError, within bounded memory; the ch
 from __future__ import annotations
 
 import json
-import os
 import random
 import resource
 import shutil
@@ -26,6 +25,7 @@ from recollect.reports import played, write_report
 from recollect.runs import Run
 from recollect.sweep import Sweep
 from tests.doomed import edit
+from tests.faults.damages import DAMAGES
 from tests.faults.whole import STOPPED
 from tests.sweep.test_foreign import FLAGS, write_sweep
 
@@ -140,66 +140,6 @@ def fresh(recorded: Path, tmp_path: Path) -> Path:
 
 
 # Files -----------------------------------------------------------------------------------------------------
-
-
-def cut(file: Path, luck: random.Random) -> None:
-    os.truncate(file, luck.randrange(file.stat().st_size))
-
-
-def flip(file: Path, luck: random.Random) -> None:
-    data = bytearray(file.read_bytes())
-    data[luck.randrange(len(data))] ^= 1 << luck.randrange(8)
-    file.write_bytes(data)
-
-
-def garbage(file: Path, luck: random.Random) -> None:
-    file.write_bytes(luck.randbytes(luck.choice([1, 8, 100, 5000])))
-
-
-def nested(file: Path, luck: random.Random) -> None:
-    file.write_bytes(b"[" * 200_000 + b"\n")
-
-
-def digits(file: Path, luck: random.Random) -> None:
-    file.write_bytes(b'{"format": ' + b"9" * 5000 + b"}\n")
-
-
-def large(file: Path, luck: random.Random) -> None:
-    """A hole of a terabyte takes no room on the disk."""
-    os.truncate(file, 2**40 if file.suffix != ".safetensors" else 2**28)
-
-
-def folder(file: Path, luck: random.Random) -> None:
-    file.unlink()
-    file.mkdir()
-
-
-def pipe(file: Path, luck: random.Random) -> None:
-    file.unlink()
-    os.mkfifo(file)
-
-
-def linked(target: str) -> Callable[[Path, random.Random], None]:
-    def link(file: Path, luck: random.Random) -> None:
-        file.unlink()
-        file.symlink_to(target)
-
-    return link
-
-
-DAMAGES = {
-    "cut": cut,
-    "flipped": flip,
-    "garbage": garbage,
-    "nested": nested,
-    "digits": digits,
-    "large": large,
-    "folder": folder,
-    "pipe": pipe,
-    "zeros": linked("/dev/zero"),
-    "dangling": linked("nowhere"),
-    "itself": linked("."),
-}
 
 
 @pytest.mark.parametrize("damage", DAMAGES)

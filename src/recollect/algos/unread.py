@@ -102,7 +102,7 @@ class UnreadSteps(WatchedSteps):
         return True
 
     def read(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
-        """All metrics as numbers, until the update ended. Synchronises once, and raises what is wrong by then.
+        """All metrics as numbers, until the update ended. Synchronises once; raises what is wrong by then.
 
         None after a deviation that rounding explains, with the learner's generator as it was before.
         """
