@@ -200,6 +200,26 @@ def test_a_gradient_that_is_not_finite_is_named(is_gpu, minibatch, monkeypatch):
         learner.update(rollout)
 
 
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_loss_that_is_not_finite_is_no_silence(lag, waiting, monkeypatch):
+    """S002-13: NaN in a later minibatch, or in any of a rollout that lags, is a divergence, as on the CPU."""
+    trainer = make_trainer()
+    trainer.iterate()
+    (rollout,) = trainer.crew.collect(1).rollouts
+    learner, calls = trainer.learner, []
+    objective = learner._objective
+
+    def wrong(*args):
+        total, stats = objective(*args)
+        calls.append(1)
+        factor = torch.nan if len(calls) > 1 - lag else 1.0
+        return total * factor, {name: value * factor for name, value in stats.items()}
+
+    monkeypatch.setattr(learner, "_objective", wrong)
+    with pytest.raises(DivergedError, match="gradient is not finite"):
+        learner.update(rollout, lag=lag)
+
+
 def test_a_gradient_that_is_not_finite_changes_nothing(waiting, monkeypatch):
     """As on the CPU: the step is not applied, and the error names the minibatch."""
     trainer = make_trainer()

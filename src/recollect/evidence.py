@@ -18,6 +18,7 @@ uses its memory, as the effect of a wrong state does. Decision 004 has the measu
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -58,6 +59,14 @@ class Compared(NamedTuple):
     recorded: dict[str, Tensor]
     """By ``NAMES``, in real units."""
 
+    def largest_gap(self, scale: float) -> Tensor:
+        """How far the two are apart at most, values in units of ``scale``; 0 if there is no step."""
+        gaps = [
+            (self.recomputed[name] - self.recorded[name]).abs() / unit
+            for name, unit in zip(NAMES, (1, scale))
+        ]
+        return torch.cat([*gaps, gaps[0].new_zeros(1)]).max()
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -82,13 +91,13 @@ class Finding:
 
     @property
     def is_acting_wrong(self) -> bool:
-        """Whether the record is further from the replay than rounding explains; true for NaN."""
-        return not self.acting <= self.acting_limit
+        """Whether the record is further from the replay than rounding explains; also if it is not finite."""
+        return not self.acting <= self.acting_limit < math.inf
 
     @property
     def is_learning_wrong(self) -> bool:
-        """Whether the learner is further from the replay than rounding explains; true for NaN."""
-        return not self.learning <= self.learning_limit
+        """Whether the learner is further from the replay than rounding explains; also if it is not finite."""
+        return not self.learning <= self.learning_limit < math.inf
 
     @property
     def excess(self) -> float:
@@ -113,7 +122,7 @@ def verdict(findings: Sequence[Finding]) -> str | None:
     if found.is_acting_wrong and found.is_learning_wrong:
         cause = (
             "neither the record nor the learner follows from the stored state: look for dropout, batch "
-            "statistics or hidden state in a custom network"
+            "statistics or hidden state in a custom network, or for one that computes otherwise in float64"
         )
     elif found.is_acting_wrong:
         cause = (
@@ -193,11 +202,13 @@ def _replays(policy: Policy, rollout: Rollout, rows: Tensor) -> tuple[dict[str, 
     exact = in_float64(policy)
     truth = replay(exact, rollout, rows)
     noise = {name: torch.zeros_like(value) for name, value in truth.items()}
+    invalid = ~rollout.valid.cpu()[:, rows]
     for draw in range(DRAWS):
         generator = torch.Generator().manual_seed(draw)
         moved = replay(_rounded(exact, policy, generator), rollout, rows, generator)
         for name in NAMES:
-            noise[name] = torch.maximum(noise[name], (moved[name] - truth[name]).abs().nan_to_num(0))
+            gap = (moved[name] - truth[name]).abs().nan_to_num(torch.inf).masked_fill(invalid, 0)
+            noise[name] = torch.maximum(noise[name], gap)
     return truth, {name: _so_far(value) for name, value in noise.items()}
 
 
@@ -236,29 +247,35 @@ def replay(
         if rounding is not None:
             if units is None:
                 units = tree.map(lambda leaf: _signs(leaf, rounding) * ROUNDING["fp32"], state)
-            state = tree.map(lambda x, unit: x + x * unit if x.is_floating_point() else x, state, units)
+            state = tree.map(lambda x, unit: _moved(x, unit) if x.is_floating_point() else x, state, units)
     return {"log_prob": torch.stack(log_probs), "value": torch.stack(values)}
 
 
 def _rounded(exact: Policy, policy: Policy, generator: torch.Generator) -> Policy:
     """A copy of ``exact`` with every weight moved by one rounding.
 
-    The matrices of encoder and core, which are factors of products, are rounded as ``policy`` rounds them;
-    all else is float32 in every precision.
+    Matrices, which are factors of products, are rounded as ``policy`` rounds them. Head, critic, normalisers
+    and all that is no matrix are float32 in every precision.
     """
     rounded, fine = copy.deepcopy(exact), ROUNDING["fp32"]
-    coarse = ROUNDING[policy.precision]
     is_on_cpu = not policy.critic.weight.is_cuda  # where tf32 is fp32, and bf16 the encoder's alone
-    units = {
-        rounded.encoder: fine if is_on_cpu and policy.precision == "tf32" else coarse,
-        rounded.core: fine if is_on_cpu else coarse,
-    }
+    thin = {rounded.head, rounded.obs_norm, rounded.value_norm}
+    if policy._compiled is None:
+        thin.add(rounded.critic)
     for module in rounded.children():
+        is_fine = module in thin or (
+            is_on_cpu and (module is not rounded.encoder or policy.precision == "tf32")
+        )
         for weight in (*module.parameters(), *module.buffers()):
             if weight.is_floating_point():
-                unit = units.get(module, fine) if weight.dim() >= 2 else fine
-                weight.add_(weight * _signs(weight, generator) * unit)
+                unit = fine if is_fine or weight.dim() < 2 else ROUNDING[policy.precision]
+                weight.copy_(_moved(weight, _signs(weight, generator) * unit))
     return rounded
+
+
+def _moved(x: Tensor, units: Tensor) -> Tensor:
+    """``x`` with every finite number moved by ``units`` of itself."""
+    return x + (x * units).nan_to_num(0, 0, 0)
 
 
 def _signs(x: Tensor, generator: torch.Generator) -> Tensor:

@@ -312,10 +312,10 @@ def value_size(metrics: dict[str, float]) -> float:
     return max(1.0, *(abs(metrics[name]) for name in SIZES if name in metrics))
 
 
-def is_reproduced(metrics: dict[str, float], tolerance: float) -> bool:
-    """Whether recomputed log-probs and values are within ``tolerance`` of the recorded ones."""
+def deviations(metrics: dict[str, float]) -> tuple[float, float]:
+    """How far recomputed log-probs, and values in units of their size, are from the recorded ones."""
     log_prob, value = (metrics[f"{DEVIATION}{name}"] for name in ("log_prob", "value"))
-    return log_prob <= tolerance and value / value_size(metrics) <= tolerance
+    return log_prob, value / value_size(metrics)
 
 
 def _explain_divergence(learned: Learned, metrics: dict[str, float], update: int) -> str:

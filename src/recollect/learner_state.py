@@ -18,6 +18,7 @@ import torch
 
 from recollect.algos.learner import Learner
 from recollect.algos.regularise import Origin
+from recollect.algos.reproduction import NOTHING
 from recollect.errors import ConfigError
 from recollect.storage import Learned
 
@@ -27,7 +28,7 @@ OWN = "weight"
 
 def load_learner(learner: Learner[Any], learned: Learned) -> None:
     """Continue with the saved optimiser and random stream, if there are any."""
-    learner.updates = learned.updates
+    learner.updates, learner.reproduction.accepted = learned.updates, NOTHING
     learner.forget_graphs()
     for name, parameter in learner.named_parameters():
         state = {

@@ -45,20 +45,20 @@ EVIDENCE = [
     Mutant(
         "an update with a deviation that rounding explains is not made",
         NOTHING_CHANGES,
-        ((UnreadSteps, "read", "return None", "pass"),),
+        ((UnreadSteps, "_read", "return None", "pass"),),
         by=SAME_WEIGHTS,
     ),
     Mutant(
         "an update is made again with other minibatches",
         NOTHING_CHANGES,
-        ((UnreadSteps, "read", "self._learner.generator.set_state(self._drawn)", "pass"),),
+        ((UnreadSteps, "_read", "self._learner.generator.set_state(self._drawn)", "pass"),),
         by=SAME_WEIGHTS,
     ),
     Mutant(
         "a deviation is accepted for ever",
         ONCE,
-        ((Reproduction, "settle", "(learner.updates + ACCEPTED_FOR, 2 * found)", "(10**9, 2 * found)"),),
-        by="assert checks.limit == checks.tolerance",
+        ((Reproduction, "settle", "(learner.updates + ACCEPTED_FOR,", "(10**9,"),),
+        by="assert checks.limits == (checks.tolerance, checks.tolerance)",
     ),
     Mutant(
         "the advice is given every time",
@@ -67,9 +67,28 @@ EVIDENCE = [
         by="assert checks.notes == [note]",
     ),
     Mutant(
+        "rounding at fillers counts",
+        test_evidence.test_rounding_at_fillers_excuses_nothing,
+        ((evidence, "_replays", ".masked_fill(invalid, 0)", ""),),
+        by="with pytest.raises(AlignmentError",
+    ),
+    Mutant(
+        "only what is recomputed outside of the step is judged",
+        functools.partial(test_evidence.test_a_fault_of_the_optimiser_step_alone_stops_the_run, False, 0.7),
+        ((Reproduction, "settle", "if wrong is None and not gap >= max(log_prob, value) / 2:", "if False:"),),
+        by="with pytest.raises(AlignmentError",
+    ),
+    Mutant(
         "each learner decides for itself",
         AGREE,
-        ((Reproduction, "_agreed", "if not self._learner.ranks.max(is_wrong):", "if not is_wrong:"),),
-        by="assert all(isinstance(error, AlignmentError) for error in errors)",
+        (
+            (
+                Reproduction,
+                "_agreed",
+                "anywhere, gap = self._learner.ranks.max(torch.stack([is_wrong, gap]))",
+                "anywhere = is_wrong",
+            ),
+        ),
+        by="Another learner",
     ),
 ]

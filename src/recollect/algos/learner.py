@@ -118,7 +118,7 @@ class Learner(ABC, Generic[Config]):
             # random sample that the loss recomputes anyway.
             steps.check(self.reproduction.deviation(recorded), metrics, recorded)
             self.reproduction.is_checked = True
-        while True:
+        while True:  # at most twice: what a replay has explained is accepted from then on
             steps.begin(metrics, entropy_coef, recorded)
             last, sequences, stale = self._epochs(steps, rollout, data)
             numbers = steps.read(metrics | self._final_metrics(last), stale)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recollect import evidence, gauges
 from recollect.algos import recompute
-from recollect.errors import AlignmentError
+from recollect.errors import AlignmentError, RecollectError
 from recollect.policy.policy import Policy
 from recollect.rollout import Chunks, Rollout, shares
 from recollect.tolerances import tolerance
@@ -23,6 +23,7 @@ from recollect.tolerances import tolerance
 if TYPE_CHECKING:
     from recollect.algos.learner import Data, Learner, Stats
 
+NOTHING = (0, 0.0, 0.0)
 ACCEPTED_FOR = 20
 """Updates for which a deviation that a replay has explained raises no new suspicion."""
 
@@ -42,8 +43,8 @@ class Reproduction:
         self._learner = learner
         self.is_checked = False
         """Whether a whole rollout was reproduced since the learner was made."""
-        self.accepted = (0, 0.0)
-        """Until which update how large a deviation is accepted, because a replay explained one."""
+        self.accepted = NOTHING
+        """(update, log-probs, values): before that update deviations up to these need no replay."""
         self.notes: list[str] = []
         """What the user should hear; the trainer empties it."""
         self._is_advised = False
@@ -55,10 +56,13 @@ class Reproduction:
         return tolerance(self._learner.config.tolerance, policy.precision, policy.core.rounding)
 
     @property
-    def limit(self) -> float:
-        """The deviation from which on a replay decides: the tolerance, or what one has explained lately."""
-        until, accepted = self.accepted
-        return max(self.tolerance, accepted) if self._learner.updates < until else self.tolerance
+    def limits(self) -> tuple[float, float]:
+        """The deviations of log-probs and values from which on a replay decides."""
+        until, *accepted = self.accepted
+        if self._learner.updates >= until:
+            return self.tolerance, self.tolerance
+        log_prob, value = (max(self.tolerance, limit) for limit in accepted)
+        return log_prob, value
 
     @torch.no_grad()
     def deviation(self, recorded: Recorded, acted: Policy | None = None) -> Stats:
@@ -101,7 +105,9 @@ class Reproduction:
             which: the sequences of the minibatch that deviates; None: all.
             acted: as in ``deviation``.
         """
-        if not gauges.is_reproduced(numbers, self.limit):
+        # Other ranks do not know what a late check has accepted, so it accepts nothing.
+        limits = self.limits if acted is None else (self.tolerance, self.tolerance)
+        if not all(found <= limit for found, limit in zip(gauges.deviations(numbers), limits)):
             self.settle(numbers, recorded, which, acted=acted)
 
     def settle(
@@ -118,44 +124,57 @@ class Reproduction:
         ``ACCEPTED_FOR`` updates.
         """
         learner, size = self._learner, gauges.value_size(numbers)
-        log_prob = numbers[f"{gauges.DEVIATION}log_prob"]
-        found = max(log_prob, numbers[f"{gauges.DEVIATION}value"] / size)
+        log_prob, value = gauges.deviations(numbers)
         said = (
             f"update {learner.updates}: the learner recomputed log-probs and values that deviate from the "
-            f"recorded ones by up to {found:.1e} (values in units of their scale; tolerance "
+            f"recorded ones by up to {max(log_prob, value):.1e} (values in units of their scale; tolerance "
             f"{self.tolerance:.0e})"
         )
+        if not math.isfinite(log_prob + value):
+            raise AlignmentError(
+                f"{said}. Recorded numbers are finite, so the learner computes something else"
+            )
+        batches = self._batches(recorded, which, acted)
+        seen = [_compared(learner, batch, acted, which is not None) for batch in batches]
+        policy, rollout = acted or learner.policy, recorded.rollout
         try:
-            seen = [
-                _compared(learner, batch, acted, which is not None)
-                for batch in self._batches(recorded, which, acted)
-            ]
-            policy, rollout = acted or learner.policy, recorded.rollout
             findings = evidence.examine(policy, rollout, seen, scale=size, tolerance=self.tolerance)
             wrong = evidence.verdict(findings)
-        except (RuntimeError, TypeError, ValueError) as error:  # a custom network that knows one dtype only
+        except (RecollectError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # such as a custom network that knows one dtype only
             wrong = (
                 f"A replay in float64 on the CPU, which could tell rounding from a bug, failed ({error}): "
                 "let the network compute in the dtype of its weights, or raise `tolerance`"
             )
-        wrong = self._agreed(wrong) if acted is None else wrong
+        gap = torch.stack([part.largest_gap(size) for part in seen]).max()
+        if acted is None:
+            wrong, gap = self._agreed(wrong, gap)
+        if wrong is None and not gap >= max(log_prob, value) / 2:
+            wrong = (
+                f"The same evaluation outside of the optimiser step deviates by {float(gap):.1e} only: the "
+                "step computes something else, or something random. Try graphs=False"
+            )
         if wrong is not None:
             raise AlignmentError(f"{said}. {wrong}")
-        self.accepted = (learner.updates + ACCEPTED_FOR, 2 * found)
+        if acted is None:
+            self.accepted = (learner.updates + ACCEPTED_FOR, 2 * log_prob, 2 * value)
         if not self._is_advised:
             self._is_advised = True
+            share = 100 * math.expm1(min(log_prob, 10.0))
             self.notes.append(
                 f"{said}. A replay of the worst rows in float64 shows that rounding explains it, so the run "
-                f"goes on. Probability ratios are off by up to {100 * math.expm1(log_prob):.2g}%: if that is "
-                "a large part of `clip`, use precision='fp32' or shorter chunks"
+                f"goes on. Probability ratios are off by up to {share:.2g}%: if that is a large part of "
+                "`clip`, use precision='fp32' or shorter chunks"
             )
 
-    def _agreed(self, wrong: str | None) -> str | None:
-        """The verdict of all ranks, each of which has replayed rows of its own."""
-        is_wrong = torch.tensor(float(wrong is not None), device=self._learner.device)
-        if not self._learner.ranks.max(is_wrong):
-            return None
-        return wrong or "Another learner found that rounding does not explain it"
+    def _agreed(self, wrong: str | None, gap: Tensor) -> tuple[str | None, Tensor]:
+        """The verdict of all ranks, each of which has replayed its own rows, and the largest gap of any."""
+        is_wrong = torch.full_like(gap, float(wrong is not None))
+        anywhere, gap = self._learner.ranks.max(torch.stack([is_wrong, gap]))
+        if not anywhere:
+            return None, gap
+        return wrong or "Another learner found that rounding does not explain it", gap
 
     def _batches(self, recorded: Recorded, which: Tensor | None, acted: Policy | None) -> list[Chunks]:
         """The sequences ``which`` in the parts that the loss takes them in, with the place of every step."""

@@ -56,15 +56,15 @@ class UnreadSteps(WatchedSteps):
         """1 once nothing more is to be learned from the rollout, else 0."""
         self._coefficient = torch.zeros((), device=device)
         """Of the entropy."""
-        self._limit = torch.zeros((), device=device)
-        """How far the next minibatch may deviate from what was recorded."""
+        self._limits = torch.zeros(2, device=device)
+        """How far log-probs and values of the next minibatch may be from the recorded ones."""
         self._scale = torch.ones((), device=device)
         """The size of the values, in which their deviation is measured."""
         self._minibatches: dict[int, _Minibatch] = {}
         self._rows: list[Tensor] = []
         self._given: Rollout | None = None
-        self._taken: list[tuple[Chunks, Tensor]] = []
-        """The chunks of every minibatch, and which of them it has."""
+        self._taken: list[tuple[Chunks | None, Tensor]] = []
+        """The chunks of every minibatch, while its epoch's are kept, and which of them it has."""
         self._drawn = learner.generator.get_state()
         """The state of the learner's generator when the update began."""
         self._is_finite = torch.ones((), dtype=torch.bool, device=device)
@@ -86,7 +86,10 @@ class UnreadSteps(WatchedSteps):
         self._drawn = self._learner.generator.get_state()
         self._halted.copy_(~self._is_finite | (metrics["valid"] == 0))
         self._coefficient.fill_(entropy_coef)
-        self._limit.fill_(torch.inf if recorded is None else self._learner.reproduction.limit)
+        self._limits.fill_(torch.inf)
+        if recorded is not None:
+            for i, limit in enumerate(self._learner.reproduction.limits):
+                self._limits[i].fill_(limit)
         sizes = [metrics[name].abs().double() for name in gauges.SIZES if name in metrics]
         self._scale.copy_(torch.stack(sizes).max().clamp(min=1))
 
@@ -95,10 +98,12 @@ class UnreadSteps(WatchedSteps):
         assert isinstance(sequences, Chunks), "only chunks have one shape"
         learner = self._learner
         for which in minibatches(sequences.count, learner.config.minibatches, learner.generator):
+            if self._taken and self._taken[-1][0] is not sequences:  # those of an epoch before: let them go
+                self._taken = [(None, taken) for _, taken in self._taken]
             self._taken.append((sequences, which))
             row = self._put(sequences.take(which)).step()
             self._rows.append(row.clone())  # the next step writes to the same place
-            self._limit.fill_(torch.inf)
+            self._limits.fill_(torch.inf)
         return True
 
     def read(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
@@ -106,6 +111,12 @@ class UnreadSteps(WatchedSteps):
 
         None after a deviation that rounding explains, with the learner's generator as it was before.
         """
+        try:
+            return self._read(metrics, stale)
+        finally:
+            self._given, self._recorded, self._taken = None, None, []
+
+    def _read(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
         known = metrics | {f"{_STALE}{i}": value for i, value in enumerate(stale)}
         numbers, steps = self._fetched(known | {_FINITE: self._is_finite})
         stale = [torch.tensor(numbers.pop(name)) for name in known if name.startswith(_STALE)]
@@ -117,17 +128,16 @@ class UnreadSteps(WatchedSteps):
             self._learner.reproduction.settle(numbers | gauges.read(steps[0]), self._recorded, which)
             self._learner.generator.set_state(self._drawn)
             return None
-        self._given = None
         if not steps[-1].get("grad_norm", torch.zeros(())) < torch.inf:
             self._repeat(len(steps) - 1)
-        self._taken = []
         return numbers | gauges.read(self._summary(steps, stale))
 
     def _repeat(self, minibatch: int) -> None:
         """Compute once more the gradient that ended the update, by the weights that it left, to be named."""
         sequences, which = self._taken[minibatch]
         self._learner.optimizer.zero_grad(set_to_none=True)
-        self._learner.backward(sequences.take(which), None, self._coefficient)
+        if sequences is not None:
+            self._learner.backward(sequences.take(which), None, self._coefficient)
         self.forget()  # what was recorded has gradients of its own
 
     def _refuse(self, is_finite: bool) -> None:
@@ -186,7 +196,10 @@ class UnreadSteps(WatchedSteps):
         stats = learner.backward(batch, None, self._coefficient)
         before = self._halted.clone()
         log_prob, value = (stats[f"{gauges.DEVIATION}{name}"] for name in ("log_prob", "value"))
-        is_right = (log_prob <= self._limit) & (value / self._scale <= self._limit)  # NaN is not
+        found = torch.stack([log_prob, value / self._scale])
+        is_right = (
+            (found <= self._limits) | self._limits.isinf()
+        ).all()  # NaN is not, where there are limits
         ends = before.bool() | ~is_right
         if config.target_kl is not None:
             ends = ends | (stats["kl"] > config.target_kl)

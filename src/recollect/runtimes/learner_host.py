@@ -65,7 +65,7 @@ class LearnerState:
     """See ``recollect.learner_state``."""
     updates: int
     is_checked: bool
-    accepted: tuple[int, float]
+    accepted: tuple[int, float, float]
     """See ``recollect.algos.reproduction``."""
 
     @classmethod

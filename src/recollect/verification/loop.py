@@ -63,8 +63,7 @@ def updates(trained: Trained, subject: Subject) -> str:
             "Fix: make the optimiser after the network has been moved to its device",
         )
     # A run whose learner does not reproduce the record has stopped by itself: here they are only shown.
-    log_prob = max(row["deviation/log_prob"] for row in metrics)
-    value = max(row["deviation/value"] / gauges.value_size(row) for row in metrics)
+    log_prob, value = (max(found) for found in zip(*map(gauges.deviations, metrics)))
     return (
         f"{len(metrics)} updates moved {len(moved)} of {len(trained.learnable)} parameters; metrics finite; "
         f"deviations {small(log_prob)} and {small(value)} (tolerance "
