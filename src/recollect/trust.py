@@ -34,7 +34,6 @@ from recollect.envs.opening import EnvSpec, is_made
 from recollect.errors import ConfigError
 from recollect.files import short
 from recollect.policy.policy import Policy
-from recollect.rollout import rollout_bytes
 from recollect.tasks import is_task
 
 REMOTE_SINKS = ("wandb",)
@@ -107,19 +106,12 @@ def check_memory(config: TrainConfig, policy: Policy) -> None:
     algo, have = config.algo, about.memory()
     if config.device.startswith("cuda"):  # several learners share the rows
         have = sum(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
-    need = rollout_bytes(
-        policy.observation_space,
-        policy.action_space,
-        policy.initial_state(1),
-        rows=config.num_envs,
-        steps=algo.rollout,
-        stored=len(algo.state_steps),
-    ).total
+    need = algo.rollout_size(policy, config.num_envs).total
     if have is not None and need > have:
         raise ConfigError(
             f"a rollout of {algo.rollout} steps x {config.num_envs} env slots takes {need / 1e9:,.1f} GB, "
-            f"and this machine has {have / 1e9:,.1f} GB: train anew with a smaller num_envs or rollout "
-            "(init_from=...)"
+            f"and this machine has {have / 1e9:,.1f} GB: start a new training with a smaller num_envs "
+            "or rollout (init_from=...)"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Literal
 from recollect.errors import ConfigError
 from recollect.fields import check_fields
 from recollect.policy.policy import Policy
-from recollect.rollout import state_steps
+from recollect.rollout import RolloutSize, rollout_bytes, state_steps
 from recollect.schedules import Shape
 
 RecurrentMode = Literal["none", "stored_state", "burn_in", "full"]
@@ -182,6 +182,18 @@ class LearnerConfig:
     def needs_finals(self) -> bool:
         """Whether what was seen before the resets of truncated episodes is evaluated again."""
         return self.refresh_states or self.recompute_advantages
+
+    def rollout_size(self, policy: Policy, rows: int, places: int = 0) -> RolloutSize:
+        """What a rollout of ``rows`` rows takes; ``places``: see ``rollout_bytes``."""
+        return rollout_bytes(
+            policy.observation_space,
+            policy.action_space,
+            policy.initial_state(1),
+            rows=rows,
+            steps=self.rollout,
+            stored=len(self.state_steps),
+            places=places,
+        )
 
     def sequences(self, rows: int) -> int:
         """How many chunks a rollout of ``rows`` rows has; of episodes, how many at least."""

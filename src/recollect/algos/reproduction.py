@@ -34,6 +34,8 @@ class Recorded(NamedTuple):
     rollout: Rollout
     data: Data
     """Its targets; ``value`` among them where new statistics of the returns moved the recorded one."""
+    acted: Policy | None = None
+    """A copy with the weights that acted, which no other rank has; None: the learner's own policy."""
 
 
 class Reproduction:
@@ -65,17 +67,14 @@ class Reproduction:
         return log_prob, value
 
     @torch.no_grad()
-    def deviation(self, recorded: Recorded, acted: Policy | None = None) -> Stats:
-        """How far all that is recomputed of a rollout is from the record, on any rank.
-
-        ``acted``: a copy with the weights that acted, which no other rank has; None: the learner's policy.
-        """
-        learner, policy = self._learner, acted or self._learner.policy
-        (batch,) = self._batches(recorded, None, acted)
+    def deviation(self, recorded: Recorded) -> Stats:
+        """How far all that is recomputed of a rollout is from the record, on any rank that holds a part."""
+        learner, policy = self._learner, recorded.acted or self._learner.policy
+        (batch,) = self._batches(recorded, None)
         batch = learner._burn_in(batch, policy)
         log_prob, _, value = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
         found = gauges.deviation(log_prob, value, batch)
-        return found if acted is not None else gauges.largest(found, learner.ranks)
+        return found if recorded.acted is not None else gauges.largest(found, learner.ranks)
 
     def check_late(self, rollout: Rollout, acted: Policy) -> dict[str, float]:
         """Deviations of a rollout from ``acted``, a copy with the weights that acted. Asks no other rank.
@@ -83,41 +82,26 @@ class Reproduction:
         Raises:
             AlignmentError: further than rounding explains.
         """
-        value, recorded = rollout.record["value"].masked_fill(~rollout.valid, 0), Recorded(rollout, {})
-        found = self.deviation(recorded, acted)
+        recorded, value = Recorded(rollout, {}, acted), rollout.record["value"].masked_fill(~rollout.valid, 0)
+        found = self.deviation(recorded)
         numbers = gauges.read(found | {"value/max": value.max(), "value/min": value.min()})
-        self.check(numbers, recorded, acted=acted)
+        self.check(numbers, recorded)
         return {name: numbers[name] for name in found}
 
-    def check(
-        self,
-        numbers: dict[str, float],
-        recorded: Recorded,
-        which: Tensor | None = None,
-        *,
-        acted: Policy | None = None,
-    ) -> None:
+    def check(self, numbers: dict[str, float], recorded: Recorded, which: Tensor | None = None) -> None:
         """Raise if what was recomputed is further from the record than rounding explains.
 
         Args:
             numbers: the deviations, and the size of the values.
             recorded: what was recorded.
             which: the sequences of the minibatch that deviates; None: all.
-            acted: as in ``deviation``.
         """
         # Other ranks do not know what a late check has accepted, so it accepts nothing.
-        limits = self.limits if acted is None else (self.tolerance, self.tolerance)
+        limits = self.limits if recorded.acted is None else (self.tolerance, self.tolerance)
         if not all(found <= limit for found, limit in zip(gauges.deviations(numbers), limits)):
-            self.settle(numbers, recorded, which, acted=acted)
+            self.settle(numbers, recorded, which)
 
-    def settle(
-        self,
-        numbers: dict[str, float],
-        recorded: Recorded,
-        which: Tensor | None = None,
-        *,
-        acted: Policy | None = None,
-    ) -> None:
+    def settle(self, numbers: dict[str, float], recorded: Recorded, which: Tensor | None = None) -> None:
         """Decide by a replay about a deviation above the limit; arguments as in ``check``.
 
         Raises if rounding does not explain it. Else it is accepted, and up to twice as much for the next
@@ -134,9 +118,11 @@ class Reproduction:
             raise AlignmentError(
                 f"{said}. Recorded numbers are finite, so the learner computes something else"
             )
-        batches = self._batches(recorded, which, acted)
-        seen = [_compared(learner, batch, acted, which is not None) for batch in batches]
-        policy, rollout = acted or learner.policy, recorded.rollout
+        rollout, _, acted = recorded
+        policy = acted or learner.policy
+        seen = [
+            _compared(learner, batch, policy, which is not None) for batch in self._batches(recorded, which)
+        ]
         try:
             findings = evidence.examine(policy, rollout, seen, scale=size, tolerance=self.tolerance)
             wrong = evidence.verdict(findings)
@@ -176,22 +162,19 @@ class Reproduction:
             return None, gap
         return wrong or "Another learner found that rounding does not explain it", gap
 
-    def _batches(self, recorded: Recorded, which: Tensor | None, acted: Policy | None) -> list[Chunks]:
+    def _batches(self, recorded: Recorded, which: Tensor | None) -> list[Chunks]:
         """The sequences ``which`` in the parts that the loss takes them in, with the place of every step."""
         learner, rollout = self._learner, recorded.rollout
         data = recorded.data | {evidence.PLACE: evidence.places(rollout)}
-        cut = learner._sequences if acted is None else learner._own_sequences
+        cut = learner._sequences if recorded.acted is None else learner._own_sequences
         sequences = cut(rollout, data)
         if which is None:
             return [sequences.whole()]
         return [sequences.take(part) for part in shares(which, learner.config.accumulate, sequences.sizes)]
 
 
-def _compared(
-    learner: Learner[Any], batch: Chunks, acted: Policy | None, with_grad: bool
-) -> evidence.Compared:
+def _compared(learner: Learner[Any], batch: Chunks, policy: Policy, with_grad: bool) -> evidence.Compared:
     """What is recomputed for a batch beside what was recorded; ``with_grad``: by the kernels of the loss."""
-    policy = acted or learner.policy
     with torch.set_grad_enabled(with_grad):
         batch = learner._burn_in(batch, policy)
         log_prob, _, value = recompute.evaluate(policy, batch, learner.config.recompute_activations)

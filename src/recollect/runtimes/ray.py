@@ -23,7 +23,7 @@ from recollect.config import TrainConfig
 from recollect.envs.opening import EnvSpec
 from recollect.errors import LostError
 from recollect.policy.policy import Policy
-from recollect.rollout import Rollout, rollout_bytes
+from recollect.rollout import Rollout
 from recollect.runtimes import limits
 from recollect.runtimes.crew import Batch, merged, parted
 from recollect.runtimes.host import Blueprint, rollout_of
@@ -203,16 +203,8 @@ class RayCrew:
 
     def _store_bytes(self) -> int:
         """What rollouts and weights take in the object store at most, twice."""
-        algo, policy = self._config.algo, self._policy
-        size = rollout_bytes(
-            policy.observation_space,
-            policy.action_space,
-            policy.initial_state(1),
-            rows=self.rows,
-            steps=algo.rollout,
-            stored=len(algo.state_steps),
-        )
-        weights = tree.size_bytes(dict(policy.state_dict()))
+        size = self._config.algo.rollout_size(self._policy, self.rows)
+        weights = tree.size_bytes(dict(self._policy.state_dict()))
         return 2 * (self._lag + 3) * (size.total + weights)
 
     def _dismiss(self) -> None:

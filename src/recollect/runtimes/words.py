@@ -5,7 +5,6 @@ from __future__ import annotations
 from recollect.config import TrainConfig
 from recollect.cuts import places
 from recollect.policy.policy import Policy
-from recollect.rollout import rollout_bytes
 from recollect.runtimes.crew import Crew
 from recollect.runtimes.inline import InlineCrew
 
@@ -14,15 +13,8 @@ def sizes(policy: Policy, config: TrainConfig, crew: Crew) -> str:
     """Weights, the memory that a rollout takes, and how far the discount looks ahead."""
     algo, rows = config.algo, crew.rows
     envs = crew.envs if isinstance(crew, InlineCrew) else ()
-    size = rollout_bytes(
-        policy.observation_space,
-        policy.action_space,
-        policy.initial_state(1),
-        rows=rows,
-        steps=algo.rollout,
-        stored=len(algo.state_steps),
-        places=max((places(env, algo.rollout) for env in envs), default=0),
-    )
+    kept = max((places(env, algo.rollout) for env in envs), default=0)
+    size = algo.rollout_size(policy, rows, kept)
     weights = sum(p.numel() for p in policy.parameters())
     return (
         f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "
