@@ -28,9 +28,10 @@ class Example(nn.Module):
         """Obs, uint8 [N, M, 3] -> [N, 128]."""
         x, y, feature, value, present = self.tokens.read(obs)
         what = self.what(feature)  # [N, M, 64]
+        x, y, value = (number.to(what.dtype) for number in (x, y, value))
         # [N, M, 3], from -1 to 1. Their product with what it is: where it is means another thing for each.
         numbers = torch.stack([x / 5, y / 5, 2 * value / self.tokens.largest], 2) - 1
-        seen = torch.tanh(what * self.where(numbers.to(what.dtype)))  # [N, M, 64]
+        seen = torch.tanh(what * self.where(numbers))  # [N, M, 64]
         absent = ~present.unsqueeze(2)  # [N, M, 1]
         count = present.sum(1, keepdim=True).clamp(min=1).to(what.dtype)
         total = seen.masked_fill(absent, 0).sum(1) / count.sqrt()  # [N, 64], as wide for many as for few
