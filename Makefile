@@ -12,10 +12,10 @@ READY  := $(VENV)/.ready
 PIP    := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
 
 # These wait for processes that are killed or hang, look at all that is left on the machine, send themselves
-# Ctrl-C, which is off in parallel runs, or fork from a server that parallel runs make slow (tests/doomed.py). So
+# Ctrl-C, which is off in parallel runs, or fork from a server that parallel runs make slow (tests/support/doomed.py). So
 # they come last, one after the other.
 ALONE := tests/faults tests/runtimes/test_async.py tests/runtimes/test_ray.py tests/stress tests/sweep/test_work.py \
-	tests/test_children.py tests/test_shared.py tests/test_sweep.py
+	tests/base/test_child_process.py tests/base/test_shared_memory.py tests/sweep/test_sweep.py
 
 .PHONY: demo test test-slow docs lint types format clean help
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from recollect import about
+from recollect.base import provenance
 
 
 def context() -> dict[str, Any]:
     """Hardware, versions and commit."""
     return {
-        "cpu": about.cpu(),
+        "cpu": provenance.cpu(),
         "cores": len(os.sched_getaffinity(0)),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),

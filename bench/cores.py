@@ -20,7 +20,7 @@ from typing import Any
 import common
 import torch
 
-from recollect import tree, workers
+from recollect.base import row_threads, tree
 from recollect.cores import Core, make_core
 from recollect.cores.make import core_config, known
 
@@ -77,9 +77,9 @@ def best_of(runs: dict[str, Callable[[], None]], rounds: int, device: str) -> di
 def measure(specs: dict[str, Any], B: int, rounds: int, device: str, threads: int) -> list[dict[str, Any]]:
     torch.manual_seed(B)
     made = {name: make_core(spec, WIDTH).to(device) for name, spec in specs.items()}
-    with workers.threads(threads), workers.intra_op_threads(1):
+    with row_threads.threads(threads), row_threads.intra_op_threads(1):
         train = best_of({name: trains(core, B, device) for name, core in made.items()}, rounds, device)
-    with workers.intra_op_threads(1):
+    with row_threads.intra_op_threads(1):
         act = best_of({name: acts(core, B, device) for name, core in made.items()}, rounds, device)
     rows = []
     for name, core in made.items():

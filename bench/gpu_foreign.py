@@ -22,10 +22,10 @@ import gpu_common as gpu
 import gymnasium
 import torch
 
-from recollect import tree
 from recollect.agent import Agent
+from recollect.base import tree
+from recollect.base.types import Step, Tree
 from recollect.envs import BatchedEnv, make_env
-from recollect.types import Step, Tree
 
 ENV, ROLLOUT, HIDDEN = "CartPole-v1", 64, 128
 CPU, BEFORE, NOW = "cpu", "cuda, a transfer per tensor", "cuda"

@@ -29,12 +29,12 @@ from typing import Any
 import gpu_common as gpu
 import torch
 
-from recollect import evidence, gauges
-from recollect.actor import Actor
+from recollect.acting.actor import Actor
 from recollect.algos.ppo import PPO, PPOConfig
-from recollect.algos.reproduction import Recorded
 from recollect.cores.make import known, reaching
 from recollect.errors import RecollectError
+from recollect.learning import diagnostics, evidence
+from recollect.learning.reproduction import Recorded
 from recollect.tasks import make_task
 
 EPISODES, EVALUATE_EVERY = 256, 3.0
@@ -171,7 +171,7 @@ def rollouts(agent: Any, goal: Goal, device: str) -> dict[str, float | str]:
         learner = PPO(policy, PPOConfig(rollout=length, recurrent_mode="full"))
         recorded = Recorded(actor.collect(), {})
         sizes = {"value/max": recorded.rollout.record["value"].abs().max()}
-        numbers = gauges.read(learner.reproduction.deviation(recorded) | sizes)
+        numbers = diagnostics.read(learner.reproduction.deviation(recorded) | sizes)
         try:
             learner.reproduction.settle(numbers, recorded)
             found[f"{precision}-{length}"] = round(replays.excess, 3)

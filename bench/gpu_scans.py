@@ -14,8 +14,10 @@ from collections.abc import Callable
 
 import torch
 
-from recollect.cores import scan as scans
-from recollect.cores.kernels import fused, fused_scan, fused_selective_scan, selective_scan
+from recollect.kernels import linear_scan as scans
+from recollect.kernels.cpu import selective_scan
+from recollect.kernels.triton import available
+from recollect.kernels.triton.scan import fused_scan, fused_selective_scan
 
 
 def milliseconds(run: Callable[[], object], times: int = 3, runs: int = 5) -> float:
@@ -66,9 +68,9 @@ def plain_scans(T: int, B: int, features: int) -> None:
             fused_scan.BLOCK, fused_scan.WARPS, fused_scan.STEPS = block, warps, steps
             times = both(lambda: scans.scan(a, b, h0, first), inputs)  # noqa: B023
             line(f"  BLOCK {block}, WARPS {warps}, STEPS {steps}", *times, size)
-        suits, fused.suits = fused.suits, lambda x: False
+        suits, available.suits = available.suits, lambda x: False
         line("  torch", *both(lambda: scans.scan(a, b, h0, first), inputs), size)  # noqa: B023
-        fused.suits = suits
+        available.suits = suits
 
 
 def selective_scans(T: int, R: int, inner: int, N: int) -> None:
@@ -88,9 +90,9 @@ def selective_scans(T: int, R: int, inner: int, N: int) -> None:
         fused_selective_scan.CHANNELS, fused_selective_scan.CHUNK = channels, chunk
         fused_selective_scan.REGISTERS = registers
         line(f"  CHANNELS {channels}, CHUNK {chunk}, REGISTERS {registers}", *both(run, inputs), size)
-    suits, fused.suits = fused.suits, lambda x: False
+    suits, available.suits = available.suits, lambda x: False
     line("  torch", *both(run, inputs), size)
-    fused.suits = suits
+    available.suits = suits
 
 
 def main() -> None:

@@ -29,8 +29,8 @@ import common
 import torch
 from torch import Tensor, nn
 
-from recollect import devices
-from recollect.cores.kernels.fused_blocks import Blocks
+from recollect.base import devices
+from recollect.kernels.triton.tiling import Blocks
 
 STEPS = 64
 GATES = {"lstm": 4, "gru": 3}
@@ -56,7 +56,7 @@ class Variant(NamedTuple):
 
 
 def module(core: str) -> Any:
-    return import_module(f"recollect.cores.kernels.fused_{core}")
+    return import_module(f"recollect.kernels.fused_{core}")
 
 
 # What is measured -------------------------------------------------------------------------------

@@ -24,13 +24,13 @@ from typing import Any, ClassVar
 import stubs
 import torch
 
-from recollect import tree
-from recollect.children import Child, HungUpError, Line
-from recollect.runtimes.host import Report, rollout_of
-from recollect.runtimes.process_host import Place
-from recollect.shared import Segment
-from recollect.types import Tree
-from recollect.weights import WeightBoard
+from recollect.base import tree
+from recollect.base.child_process import Child, HungUpError, Line
+from recollect.base.shared_memory import Segment
+from recollect.base.types import Tree
+from recollect.runtimes.actor_server import Report, rollout_of
+from recollect.runtimes.process.server import Place
+from recollect.runtimes.process.weights import WeightBoard
 
 
 @dataclass(slots=True)

@@ -25,9 +25,9 @@ import torch
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
 
-from tests.stress.integrity import SMALL, Careless, kill_writers, stress_slots, stress_weights
+from tests.support.integrity import SMALL, Careless, kill_writers, stress_slots, stress_weights
 
-from recollect.weights import WeightBoard
+from recollect.runtimes.process.weights import WeightBoard
 
 LARGE = 500_000
 

@@ -19,9 +19,9 @@ import common
 import torch
 from torch import nn
 
-from recollect import tree
+from recollect.base import tree
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.cores.base import Core
+from recollect.cores.contract import Core
 
 SIZE = 128
 RESETS = 0.05

@@ -117,7 +117,7 @@ def random_return(task: str, episodes: int = 300) -> float:
     """What an agent that chooses at random gets."""
     import numpy as np
 
-    from recollect import spaces
+    from recollect.base import spaces
     from recollect.tasks import make_task
 
     world, rng = WORLDS[task], np.random.default_rng(0)

@@ -16,7 +16,7 @@ from typing import Any
 import common
 
 import recollect as rc
-from recollect.presets import preset
+from recollect.training.presets import preset
 
 
 @dataclass(frozen=True)

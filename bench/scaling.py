@@ -33,12 +33,12 @@ import measured
 import numpy as np
 import torch
 
-from recollect import tree
-from recollect.actor import allocate
-from recollect.actors import join
-from recollect.config import TrainConfig
-from recollect.runtimes.host import tensors_of
-from recollect.weights import WeightBoard
+from recollect.acting.actor import allocate
+from recollect.base import tree
+from recollect.config.train import TrainConfig
+from recollect.experience.join import join
+from recollect.runtimes.actor_server import tensors_of
+from recollect.runtimes.process.weights import WeightBoard
 
 STEPS = 128
 CORES = len(os.sched_getaffinity(0))

@@ -36,13 +36,13 @@ import measured
 from ground import Ground, TaskChild
 
 import recollect as rc
-import recollect.trainer
-from recollect import tree
-from recollect.config import TrainConfig
+import recollect.training.trainer
+from recollect.base import tree
+from recollect.config.train import TrainConfig
 from recollect.errors import RecollectError
-from recollect.runtimes import processes
-from recollect.runtimes.stage import staged
-from recollect.trainer import Trainer
+from recollect.runtimes.probe import staged
+from recollect.runtimes.process import collector
+from recollect.training.trainer import Trainer
 
 ROWS, STEPS = 4, 32
 ENV_SECONDS, ACT_SECONDS = 1e-3, 4e-4
@@ -102,11 +102,13 @@ def actors(count: int, grounds: int, mode: str, learner: float | None) -> Iterat
     )
     TaskChild.grounds = [Ground(SECONDS, jitter=0.2) for _ in range(grounds)]
     try:
-        with mock.patch.object(processes, "Child", TaskChild), staged("CartPole-v1", config) as stage:
+        with mock.patch.object(collector, "Child", TaskChild), staged("CartPole-v1", config) as stage:
             policy = config.policy.build(stage.observation_space, stage.action_space)
             crew = stage.crew(policy)
             try:
-                with mock.patch.object(recollect.trainer, "make_learner", return_value=Sleeper(learner)):
+                with mock.patch.object(
+                    recollect.training.trainer, "make_learner", return_value=Sleeper(learner)
+                ):
                     trainer = Trainer(crew, policy, config)
                 trainer.begin(10**12)
                 yield trainer
@@ -125,7 +127,9 @@ def simulate(count: int, *, mode: str, learner: float | None, grounds: int, seco
         crew.collect = clock.timed("collect", crew.collect)
         crew.publish = clock.timed("publish", crew.publish)
         trainer.episodes.add = clock.timed("episodes", trainer.episodes.add)
-        joined = mock.patch.object(recollect.trainer, "join", clock.timed("join", recollect.trainer.join))
+        joined = mock.patch.object(
+            recollect.training.trainer, "join", clock.timed("join", recollect.training.trainer.join)
+        )
         with joined, trainer.working():
             started = time.perf_counter()
             trainer.iterate()

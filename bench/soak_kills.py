@@ -30,8 +30,8 @@ import common
 import torch
 
 import recollect as rc
-from recollect.runtimes import processes
-from recollect.runtimes.crew import Batch
+from recollect.runtimes.collector import Batch
+from recollect.runtimes.process import collector
 from recollect.runtimes.tickets import Tickets
 
 GROWTH_MB = 16.0
@@ -80,7 +80,7 @@ class Counted(Tickets):
 class Gate:
     """Stands between the crew and the trainer, and looks at every rollout."""
 
-    def __init__(self, crew: processes.ProcessCrew, max_lag: int):
+    def __init__(self, crew: collector.ProcessCrew, max_lag: int):
         self._collect, self._max_lag, self._next = crew.collect, max_lag, Counter[int]()
         self.count, self.max_lag, self.restarts = Counter[str](), 0, 0.0
         self.by_actor: Counter[int] = Counter()
@@ -104,7 +104,7 @@ class Gate:
 class Trouble(rc.Callback):
     """Kills, samples, and stops when the time is up."""
 
-    def __init__(self, crew: processes.ProcessCrew, seconds: float, every: float):
+    def __init__(self, crew: collector.ProcessCrew, seconds: float, every: float):
         self._crew, self._draw, self._every = crew, random.Random(0), every
         self._began = time.monotonic()
         self._ends = self._began + seconds
@@ -149,7 +149,7 @@ def resident_mb() -> float:
 
 
 def soak(mode: str, minutes: float, every: float, actors: int) -> dict[str, Any]:
-    processes.Tickets = Counted
+    collector.Tickets = Counted
     Counted.count, Counted.under_way, Counted.ready, Counted.learned = Counter(), set(), set(), 0
     max_lag = 0 if mode == "lockstep" else 1
     settings: dict[str, Any] = {"num_envs": 4 * actors, "rollout": 64, "chunk": 16, "threads": 1}
@@ -157,7 +157,7 @@ def soak(mode: str, minutes: float, every: float, actors: int) -> dict[str, Any]
     agent = rc.Agent.create("CartPole-v1", rc.TrainConfig().override(**settings))
     assert agent._trainer is not None
     crew = agent._trainer.crew
-    assert isinstance(crew, processes.ProcessCrew)
+    assert isinstance(crew, collector.ProcessCrew)
     gate = Gate(crew, max_lag)
     trouble = Trouble(crew, 60 * minutes, every)
     with agent:

@@ -35,13 +35,13 @@ import common
 import torch
 
 import recollect as rc
-from recollect import tree, workers
-from recollect.actor import Actor
+from recollect.acting.actor import Actor
 from recollect.algos.ppo import PPO, PPOConfig
+from recollect.base import row_threads, tree
+from recollect.base.types import State
+from recollect.experience.rollout import Chunks
 from recollect.policy.policy import Policy, PolicyConfig
-from recollect.rollout import Chunks
 from recollect.tasks import make_task
-from recollect.types import State
 
 ROWS, LIMITS = 16, {"rollout": 0.10, "update": 0.20, "update later": 0.20}
 RARE = 1 / 200
@@ -132,7 +132,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     results: dict[str, Any] = {"limits": LIMITS, "recollect": rc.__version__, "cores": {}}
-    with workers.threads(1), workers.intra_op_threads(1):
+    with row_threads.threads(1), row_threads.intra_op_threads(1):
         for core in args.cores.split(","):
             results["cores"][core] = found = measure(core, args.rounds)
             for name, limit in LIMITS.items():

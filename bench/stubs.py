@@ -14,13 +14,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from recollect import tree
-from recollect.config import TrainConfig
+from recollect.base import tree
+from recollect.base.types import Tree
+from recollect.config.train import TrainConfig
 from recollect.cores.lstm import LSTMConfig
+from recollect.experience.rollout import Rollout
 from recollect.policy.encoders import EncoderConfig
-from recollect.rollout import Rollout
-from recollect.runtimes.host import Host, Report, tensors_of
-from recollect.types import Tree
+from recollect.runtimes.actor_server import Host, Report, tensors_of
 
 STEPS, ROWS = 128, 8
 """Of a rollout of one actor."""

@@ -28,11 +28,11 @@ import measured
 import stubs
 import torch
 
-from recollect import tree
-from recollect.actor import allocate
-from recollect.actors import join
-from recollect.runtimes.host import tensors_of
-from recollect.runtimes.stage import staged
+from recollect.acting.actor import allocate
+from recollect.base import tree
+from recollect.experience.join import join
+from recollect.runtimes.actor_server import tensors_of
+from recollect.runtimes.probe import staged
 
 MEGABYTES = (0.1, 1.0, 10.0, 50.0)
 ACTORS = 2

@@ -18,7 +18,7 @@ import gymnasium as gym
 import numpy as np
 
 import recollect as rc
-from recollect.config_files import read_config
+from recollect.config.toml_yaml import read_config
 
 CONFIG = Path(__file__).resolve().parent.parent / "configs" / "long_episode_recurrent.yaml"
 SIDE, TREES, HITS = 12, 24, 3

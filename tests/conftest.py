@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 
-from recollect.cores.kernels import fused
-from tests import reads
+from recollect.kernels.triton import available
+from tests.support import reads
 
 TIMEOUT, SLOW_TIMEOUT = 600, 3600
 """Seconds after which a test that hangs fails, and a slow one: several times what they take on busy cores."""
@@ -51,4 +51,4 @@ def fused_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
-    monkeypatch.setattr(fused, "_is_forced", True)
+    monkeypatch.setattr(available, "_is_forced", True)

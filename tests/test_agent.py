@@ -13,14 +13,14 @@ import torch
 from torch import nn
 
 import recollect as rc
-from recollect import tree
-from recollect.actor import Actor
+from recollect.acting.actor import Actor
+from recollect.base import tree
 from recollect.cores import LSTMConfig
 from recollect.errors import ConfigError, PickleError, SpaceError, StateError
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.tasks import make_task
-from tests.agents import ACTIONS, OBSERVATIONS, SMALL, AnySpace, small_agent
-from tests.helpers import LastSeen, TensorWorld
+from tests.support.agents import ACTIONS, OBSERVATIONS, SMALL, AnySpace, small_agent
+from tests.support.helpers import LastSeen, TensorWorld
 
 
 @pytest.fixture(scope="module")

@@ -47,7 +47,7 @@ class ConfigFields(Generated):
 
     def make(self, argument: str) -> str:
         """A definition list."""
-        from recollect import field_docs
+        from recollect.config import field_docs
 
         kind, _, name = argument.partition(" ")
         if kind == "core":
@@ -66,8 +66,8 @@ class ConfigFields(Generated):
 
 def _setting(path: str, field: Any, anchor: str | None = None) -> str:
     """One field: name, type, default, flag, other libraries' names, text."""
-    from recollect import field_docs
     from recollect.cli.entries import Entry
+    from recollect.config import field_docs
 
     entry = Entry(path, field)
     others = [name for name, ours in field_docs.aliases().items() if ours == path]
@@ -84,7 +84,7 @@ class Aliases(Generated):
 
     def make(self, argument: str) -> str:
         """A table."""
-        from recollect import field_docs
+        from recollect.config import field_docs
 
         return table(
             ["written", "means"],
@@ -113,7 +113,7 @@ class Metrics(Generated):
 
     def make(self, argument: str) -> str:
         """A table."""
-        from recollect.metrics import GLOSSARY
+        from recollect.training.metrics import GLOSSARY
 
         found = {name: text for name, text in GLOSSARY.items() if metric_group(name) == argument}
         if not found:
@@ -157,7 +157,7 @@ class Tasks(Generated):
 
     def make(self, argument: str) -> str:
         """A table."""
-        from recollect import field_docs
+        from recollect.config import field_docs
         from recollect.tasks import TASKS
 
         rows = []

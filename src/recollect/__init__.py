@@ -6,17 +6,20 @@ The names below are imported when they are first used: ``recollect --help`` shou
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from recollect import interrupts
+from recollect.base import interrupts
 
 interrupts.end_at_once()
 
-from recollect.registry import register_tasks  # noqa: E402 (imports Gymnasium, which takes its time)
+from recollect.base.registry import register_tasks  # noqa: E402 (imports Gymnasium, which takes its time)
 
 if TYPE_CHECKING:
+    from recollect.acting.evaluate import Evaluation
+    from recollect.acting.session import Session
     from recollect.agent import Agent
     from recollect.api import load, resume, train
-    from recollect.callbacks import Callback, EarlyStopping
-    from recollect.config import TrainConfig
+    from recollect.audit.run import verify
+    from recollect.base.types import Step
+    from recollect.config.train import TrainConfig
     from recollect.cores import (
         Core,
         FFMConfig,
@@ -34,24 +37,21 @@ if TYPE_CHECKING:
         StackConfig,
         WindowConfig,
     )
-    from recollect.evaluate import Evaluation
     from recollect.policy.encoders import EncoderConfig
     from recollect.policy.heads import HeadConfig
     from recollect.policy.policy import Policy, PolicyConfig
-    from recollect.runs import Run
-    from recollect.session import Session
-    from recollect.types import Step
-    from recollect.verification.run import verify
+    from recollect.training.callbacks import Callback, EarlyStopping
+    from recollect.training.run_folder import Run
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Agent": "agent",
-    "Callback": "callbacks",
+    "Callback": "training.callbacks",
     "Core": "cores",
-    "EarlyStopping": "callbacks",
+    "EarlyStopping": "training.callbacks",
     "EncoderConfig": "policy.encoders",
-    "Evaluation": "evaluate",
+    "Evaluation": "acting.evaluate",
     "FFMConfig": "cores",
     "GRUConfig": "cores",
     "HeadConfig": "policy.heads",
@@ -66,17 +66,17 @@ _HOMES = {
     "Policy": "policy.policy",
     "PolicyConfig": "policy.policy",
     "RTUConfig": "cores",
-    "Run": "runs",
+    "Run": "training.run_folder",
     "SLSTMConfig": "cores",
-    "Session": "session",
+    "Session": "acting.session",
     "StackConfig": "cores",
-    "Step": "types",
-    "TrainConfig": "config",
+    "Step": "base.types",
+    "TrainConfig": "config.train",
     "WindowConfig": "cores",
     "load": "api",
     "resume": "api",
     "train": "api",
-    "verify": "verification.run",
+    "verify": "audit.run",
 }
 
 __all__ = [

@@ -13,29 +13,31 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from recollect import exchange, storage, tree
-from recollect.callbacks import Callback
-from recollect.config import TrainConfig
+from recollect.acting import exchange
+from recollect.acting.evaluate import Evaluation, evaluate
+from recollect.acting.session import Session
+from recollect.base import tree
+from recollect.base.types import State
+from recollect.config.train import TrainConfig
 from recollect.display import make_display
-from recollect.envs.batched import BatchedEnv
-from recollect.envs.gym import make_env
+from recollect.envs.contract import BatchedEnv
+from recollect.envs.factory import make_env
 from recollect.envs.opening import EnvSpec, is_made, open_env, resolved
 from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
-from recollect.evaluate import Evaluation, evaluate
-from recollect.metrics import Advisor, History
 from recollect.policy import compiled, precision
 from recollect.policy.policy import Policy, PolicyConfig
-from recollect.runs import Run
+from recollect.runtimes.describe import sizes, whereabouts
 from recollect.runtimes.inline import InlineCrew
-from recollect.runtimes.stage import staged
-from recollect.runtimes.words import sizes, whereabouts
-from recollect.session import Session
-from recollect.sinks import make_sinks
-from recollect.storage import Learned
-from recollect.trainer import Trainer, check_spaces
-from recollect.training import Training
-from recollect.trust import Unnamed, check_memory
-from recollect.types import State
+from recollect.runtimes.probe import staged
+from recollect.training import checkpoints
+from recollect.training.callbacks import Callback
+from recollect.training.checkpoints import Learned
+from recollect.training.metrics import Advisor, History
+from recollect.training.run_folder import Run
+from recollect.training.run_loop import Training
+from recollect.training.sinks import make_sinks
+from recollect.training.trainer import Trainer, check_spaces
+from recollect.training.trust import Unnamed, check_memory
 
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
 """Makes a policy for an observation space and an action space."""
@@ -289,7 +291,7 @@ class Agent:
 
     def save(self, path: str | Path) -> Path:
         """Write the agent into a folder: weights and optimiser as safetensors, the rest as JSON."""
-        return storage.write(Path(path), self.policy, self.config, self.env_name, self._so_far())
+        return checkpoints.write(Path(path), self.policy, self.config, self.env_name, self._so_far())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
         """A twin as ``save`` and ``load`` would make it; without the run folder and an env object."""

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from recollect import storage, trust
 from recollect.agent import Agent, Callbacks, PolicyFactory, check_device, made_policy
-from recollect.config import ALIASES, TrainConfig
+from recollect.config.train import ALIASES, TrainConfig
 from recollect.envs.opening import EnvSpec, is_made, slots
 from recollect.errors import ConfigError, RecollectError
 from recollect.policy.policy import PolicyConfig
-from recollect.presets import preset as preset_of
-from recollect.runs import Run
+from recollect.training import checkpoints, trust
+from recollect.training.presets import preset as preset_of
+from recollect.training.run_folder import Run
 
 CHANGEABLE = frozenset(
     {
@@ -59,7 +59,7 @@ def train(
         callbacks: told what happens; see ``recollect.Callback``.
         config: settings to start from; ``settings`` go on top.
         preset: for a built-in task and without ``config``, start from the settings that suit it
-            (``recollect.presets``).
+            (``recollect.training.presets``).
         **settings: any field of ``TrainConfig``, ``PolicyConfig`` or the algorithm by its name. With
             ``run="runs/first"`` the run is kept in that folder and can be resumed.
 
@@ -115,7 +115,7 @@ def new_agent(
     """
     if config.init_from is None:
         return Agent.create(env, config, policy, preset=preset)
-    saved = storage.read(_agent_folder(Path(config.init_from), None))
+    saved = checkpoints.read(_agent_folder(Path(config.init_from), None))
     network = {f.name for f in fields(PolicyConfig)} | {"policy"}
     if policy is None and not network & given.keys():  # then it is the one that the weights are of
         config = replace(config, policy=saved.build().config)
@@ -129,7 +129,7 @@ def new_agent(
                     f"init_from: {config.init_from} was trained with {name} {theirs}, this env has {ours}: "
                     "fine-tuning needs the same spaces"
                 )
-        storage.load_weights(agent.policy, saved)
+        checkpoints.load_weights(agent.policy, saved)
     return agent
 
 
@@ -160,7 +160,7 @@ def load(
     """
     path = Path(path).expanduser()
     _check_changeable("load", path, settings)
-    saved = storage.read(_agent_folder(path, checkpoint))
+    saved = checkpoints.read(_agent_folder(path, checkpoint))
     agent = _restored(saved, env, env_kwargs, policy, device, settings)
     if Run.is_run(path):
         agent.history = Run(path).history()
@@ -202,7 +202,7 @@ def resume(
     path = run.path
     _check_changeable("resume", path, settings)
     with run.writing():
-        saved, status = storage.read(run.checkpoint(checkpoint)), run.status
+        saved, status = checkpoints.read(run.checkpoint(checkpoint)), run.status
         is_finished = status["state"] == "finished" and checkpoint == "last"
         if is_finished and steps is None:
             raise RecollectError(
@@ -236,7 +236,7 @@ def _fixed(call: str, path: Path, names: list[str]) -> str:
     )
 
 
-def _check_time_left(config: TrainConfig, learned: storage.Learned) -> None:
+def _check_time_left(config: TrainConfig, learned: checkpoints.Learned) -> None:
     used = 0.0 if learned.trainer is None else learned.trainer.numbers["seconds"]
     if config.max_seconds is not None and used >= config.max_seconds:
         raise RecollectError(
@@ -256,7 +256,7 @@ def _closed_if_it_fails(agent: Agent) -> Iterator[None]:
 
 
 def _restored(
-    saved: storage.Saved,
+    saved: checkpoints.Saved,
     env: EnvSpec | None,
     env_kwargs: dict[str, Any] | None,
     policy: PolicyFactory | None,
@@ -267,7 +267,7 @@ def _restored(
         network = saved.build()
     else:
         network = made_policy(policy, saved.observation_space, saved.action_space)
-    storage.load_weights(network, saved)
+    checkpoints.load_weights(network, saved)
     config = saved.config(network)
     if device is None and not torch.cuda.is_available():
         device = "cpu"

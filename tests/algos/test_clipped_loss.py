@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 import torch
 
-from recollect import devices
 from recollect.algos import impala, ppo
-from recollect.rollout import Chunks
-from tests.algos.ppo_setup import doubled, learner, nudge, same, weights
-from tests.helpers import keep
+from recollect.base import devices
+from recollect.experience.rollout import Chunks
 from tests.reference import ppo as reference
 from tests.reference import returns
+from tests.support.helpers import keep
+from tests.support.ppo_setup import doubled, learner, nudge, same, weights
 
 LOSSES: dict[str, ModuleType] = {"ppo": ppo, "impala": impala}
 

@@ -12,20 +12,20 @@ import torch
 from torch import Tensor
 
 import recollect as rc
-from recollect import devices, tree
 from recollect.algos.catalog import make_learner
 from recollect.algos.impala import START, ImpalaConfig, loss
+from recollect.base import devices, tree
 from recollect.errors import AlignmentError, ConfigError
-from recollect.refresh import refresh
-from recollect.returns import gae
-from recollect.rollout import Rollout
-from tests import test_master
-from tests.algos.ppo_setup import doubled, gradients, nudge, same, weights
-from tests.algos.ppo_setup import learner as any_learner
-from tests.helpers import ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
+from recollect.experience.returns import gae
+from recollect.experience.rollout import Rollout
+from recollect.learning.refresh import refresh
+from tests.learning import test_master
 from tests.reference import returns as reference
-from tests.resumed import SMALL, assert_equal, rows, twice
-from tests.resumed import weights as agent_weights
+from tests.support.helpers import ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
+from tests.support.ppo_setup import doubled, gradients, nudge, same, weights
+from tests.support.ppo_setup import learner as any_learner
+from tests.support.resumed import SMALL, assert_equal, rows, twice
+from tests.support.resumed import weights as agent_weights
 
 learner = functools.partial(any_learner, algo="impala")
 CORES = ["gru", rc.LSTMConfig(hidden=12), "none"]

@@ -14,7 +14,7 @@ from gymnasium import spaces as gym_spaces
 from torch import Tensor
 
 import recollect as rc
-from recollect.types import Step
+from recollect.base.types import Step
 
 LENGTH, KINDS = 5, 4
 STEPS = {"ppo": 12_000, "impala": 30_000}

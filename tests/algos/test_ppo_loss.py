@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from recollect import spaces, tree
 from recollect.algos.ppo import PPO, PPOConfig, loss, normalise
-from recollect.rollout import Chunks, Rollout, make_chunks
-from tests.algos.ppo_setup import gradients, learner, nudge
-from tests.helpers import ArenaWorld, ScriptedEnv, as_rows, keep
+from recollect.base import spaces, tree
+from recollect.experience.rollout import Chunks, Rollout, make_chunks
+from tests.support.helpers import ArenaWorld, ScriptedEnv, as_rows, keep
+from tests.support.ppo_setup import gradients, learner, nudge
 
 
 @pytest.fixture(autouse=True)

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 import torch
 
-from recollect import devices, tree
 from recollect.algos.ppo import PPO, loss, parameter_groups
+from recollect.base import devices, tree
 from recollect.cores import GRUConfig
 from recollect.errors import AlignmentError, ConfigError, DivergedError, EnvError
-from recollect.gauges import staleness
-from recollect.returns import gae
-from recollect.schedules import scheduled
-from tests.algos.ppo_setup import SMALL, epochs, gradients, learner, nudge, run, same, weights
-from tests.helpers import TensorWorld, keep, uncut
+from recollect.experience.returns import gae
+from recollect.learning.diagnostics import staleness
+from recollect.learning.schedules import scheduled
+from tests.support.helpers import TensorWorld, keep, uncut
+from tests.support.ppo_setup import SMALL, epochs, gradients, learner, nudge, run, same, weights
 
 
 class ScaledWorld(TensorWorld):

@@ -1,6 +1,6 @@
 """The law of cores, for every core that we ship: ``unroll`` is ``step`` repeated, and a reset is a wall.
 
-A new core joins by a line in ``tests/cores/cases.py`` and its equations in ``tests/reference``.
+A new core joins by a line in ``tests/support/core_cases.py`` and its equations in ``tests/reference``.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recollect import tree
+from recollect.base import tree
 from recollect.cores import CORES, make_core
 from recollect.errors import StateError
-from tests.cores.cases import CASES, SINGLE, SINGLE_TOLERANCE
 from tests.reference.cores import REFERENCE
+from tests.support.core_cases import CASES, SINGLE, SINGLE_TOLERANCE
 
 torch.set_num_threads(1)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from recollect import tree
+from recollect.base import tree
 from recollect.cores import (
     CORES,
     GRU,
@@ -25,10 +25,10 @@ from recollect.cores import (
     StackConfig,
     make_core,
 )
-from recollect.cores.kernels import lstm_onednn
-from recollect.cores.kernels.lstm import lstm
-from recollect.cores.kernels.segments import cut, start
 from recollect.errors import ConfigError
+from recollect.kernels.cpu import lstm_onednn
+from recollect.kernels.cpu.lstm import lstm
+from recollect.kernels.segments import cut, start
 
 torch.set_num_threads(1)
 

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect import tree, workers
+from recollect.base import row_threads, tree
 from recollect.cores import CORES, PRESETS, Core, make_core
-from recollect.export import export_agent
+from recollect.export.files import export_agent
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import HeadConfig
 from recollect.policy.policy import PolicyConfig
-from tests.cores.cases import CASES, SINGLE, SINGLE_TOLERANCE
+from tests.support.core_cases import CASES, SINGLE, SINGLE_TOLERANCE
 
 torch.set_num_threads(1)
 
@@ -159,8 +159,8 @@ def test_groups_of_rows_change_nothing(name):
     core = make(CASES[name], 3)
     x, first = draw(40, 9, 0.1, 3)
     values, gradients = results(core, x, first)
-    with workers.threads(2):
-        assert workers._groups(x) == 2
+    with row_threads.threads(2):
+        assert row_threads._groups(x) == 2
         in_groups, gradients_in_groups = results(core, x, first)
     assert_close(in_groups, values, SINGLE_TOLERANCE.get(name, SINGLE))
     for got, want in zip(gradients_in_groups, gradients, strict=True):
@@ -170,7 +170,7 @@ def test_groups_of_rows_change_nothing(name):
 # Files ------------------------------------------------------------------------------------------
 
 
-# ONNX takes seconds a core. tests/test_export.py has it in every run, with an LSTM.
+# ONNX takes seconds a core. tests/export/test_files.py has it in every run, with an LSTM.
 @pytest.mark.parametrize("kind", ["torch", pytest.param("onnx", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", list(CORES))
 def test_every_core_can_be_exported(name, kind, tmp_path):

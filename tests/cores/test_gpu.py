@@ -7,10 +7,10 @@ import copy
 import pytest
 import torch
 
-from recollect import tree
+from recollect.base import tree
 from recollect.cores import CORES, make_core
-from recollect.cores.kernels import cudnn
-from tests.cores.cases import CASES
+from recollect.kernels import cudnn
+from tests.support.core_cases import CASES
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from recollect import tree, workers
+from recollect.base import row_threads, tree
 from recollect.cores import FFMConfig, LRUConfig, MinGRUConfig, MinLSTMConfig, RTUConfig, make_core
 from recollect.cores.convolution import Convolution
 from recollect.errors import ConfigError
@@ -103,7 +103,7 @@ def test_in_two_threads(name):
         return [y, *torch.autograd.grad(loss, [x, *core.parameters()])]
 
     alone = run()
-    with workers.threads(2):
+    with row_threads.threads(2):
         together = run()
     for a, b in zip(alone, together, strict=True):
         torch.testing.assert_close(a, b, atol=1e-10, rtol=1e-10)

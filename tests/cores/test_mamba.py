@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from recollect import tree
+from recollect.base import tree
 from recollect.cores import MambaConfig
-from recollect.cores.kernels import selective_scan
 from recollect.errors import ConfigError
+from recollect.kernels.cpu import selective_scan
 from tests.reference.mamba import mamba
 
 torch.set_num_threads(1)

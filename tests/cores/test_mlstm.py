@@ -7,10 +7,10 @@ import copy
 import pytest
 import torch
 
-from recollect import tree
+from recollect.base import tree
 from recollect.cores import MLSTMConfig
-from recollect.cores.kernels import matrix_memory
 from recollect.errors import ConfigError
+from recollect.kernels.cpu import matrix_memory
 from tests.reference.mlstm import mlstm
 
 torch.set_num_threads(1)

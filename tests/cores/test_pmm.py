@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect import tree, workers
-from recollect.actor import Actor
+from recollect.acting.actor import Actor
+from recollect.base import row_threads, tree
 from recollect.cores import LSTM, GRUConfig, NoMemory, PMMConfig
 from recollect.errors import ConfigError
 from recollect.policy.encoders import EncoderConfig
@@ -142,7 +142,7 @@ def test_threads_change_nothing():
     x, state, first, y, end = run(core, 40, 12, chance=0.1)
     wanted = [x, *core.parameters()]
     want = torch.autograd.grad(y.square().sum() + end["memory"].square().sum(), wanted)
-    with workers.threads(2):
+    with row_threads.threads(2):
         y2, end2 = core.unroll(x, state, first)
         got = torch.autograd.grad(y2.square().sum() + end2["memory"].square().sum(), wanted)
     torch.testing.assert_close(y2, y, atol=1e-12, rtol=0)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from recollect import tree
+from recollect.base import tree
 from recollect.cores import SLSTMConfig
 from recollect.errors import ConfigError
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recollect import tree
-from recollect.cli.flags import parse_config
-from recollect.config import TrainConfig
-from recollect.config_files import config_text, read_config
+from recollect.base import tree
+from recollect.config.flags import parse_config
+from recollect.config.plain import config_from_json, config_to_json, policy_config_from_json
+from recollect.config.toml_yaml import config_text, read_config
+from recollect.config.train import TrainConfig
 from recollect.cores import CORES, PRESETS, GRUConfig, LSTMConfig, PMMConfig, StackConfig, make_core
 from recollect.cores.make import as_config, as_mapping, known
 from recollect.errors import ConfigError
-from recollect.plain import config_from_json, config_to_json, policy_config_from_json
 from recollect.policy.policy import PolicyConfig
-from recollect.presets import preset
 from recollect.tasks import make_task
-from tests.helpers import make_policy
+from recollect.training.presets import preset
+from tests.support.helpers import make_policy
 
 
 def core_of(*flags: str):

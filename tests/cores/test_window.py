@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect import tree, workers
+from recollect.base import row_threads, tree
 from recollect.cores import Window, WindowConfig
-from recollect.cores.kernels import window as kernel
 from recollect.errors import ConfigError
+from recollect.kernels.cpu import window as kernel
 from recollect.policy.encoders import EncoderConfig
 from tests.reference.window import window as reference
 
@@ -185,7 +185,7 @@ def test_threads_change_nothing_with_counts_in_the_state():
     core = build(WindowConfig(hidden=4, window=5, heads=2, layers=2))
     x, state, first = draw(core, 40, 12, chance=0.1)
     want = outcome(core, core.unroll(x, state, first), x, state)
-    with workers.threads(2):
+    with row_threads.threads(2):
         assert_close(outcome(core, core.unroll(x, state, first), x, state), want)
 
 

@@ -13,14 +13,7 @@ from recollect.display.lines import Lines
 from recollect.display.live import LivePanel
 from recollect.display.notebook import Notebook, page
 from recollect.display.state import State
-from tests.display.fakes import (
-    INTERVAL,
-    Clock,
-    Tty,
-    make_training,
-    metrics_at,
-    play,
-)
+from tests.support.display_fakes import INTERVAL, Clock, Tty, make_training, metrics_at, play
 
 
 class Handle:

@@ -15,7 +15,7 @@ from recollect.display.lines import Lines
 from recollect.display.live import LivePanel
 from recollect.display.panel import View
 from recollect.display.state import State, env_name
-from tests.display.fakes import (
+from tests.support.display_fakes import (
     ADVICE,
     INTERVAL,
     Clock,

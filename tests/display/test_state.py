@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from recollect.acting.evaluate import Evaluation
 from recollect.display.closing import summary
-from recollect.evaluate import Evaluation
-from tests.display.fakes import evaluation_of, make_state, metrics_at
+from tests.support.display_fakes import evaluation_of, make_state, metrics_at
 
 
 def test_of_equal_evaluations_the_later_is_the_best():

@@ -11,16 +11,16 @@ import torch
 import recollect as rc
 from recollect.cli import main
 from recollect.doctor import choice
-from recollect.envs import gym as gym_module
+from recollect.envs import factory as gym_module
 from recollect.envs import make_env
 from recollect.envs.checks import check_batched_env
-from recollect.envs.gym import makes_batches
+from recollect.envs.factory import makes_batches
 from recollect.errors import ConfigError, EnvError
-from recollect.runs import Run
 from recollect.tasks import TASKS
-from tests.doomed import SMALL, UPDATE, differing, without
-from tests.envs.batch_worlds import Recall, make_recall
-from tests.runtimes.process_runs import common_rows, trained
+from recollect.training.run_folder import Run
+from tests.support.batch_worlds import Recall, make_recall
+from tests.support.doomed import SMALL, UPDATE, differing, without
+from tests.support.process_runs import common_rows, trained
 
 
 class Single(gym.Env):
@@ -157,7 +157,7 @@ def test_each_actor_has_rows_of_its_own():
 
 def test_the_command_line(tmp_path, capsys, monkeypatch):
     """``module:factory`` trains in processes, is evaluated, verified and played."""
-    name = "tests.envs.batch_worlds:make_recall"
+    name = "tests.support.batch_worlds:make_recall"
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.chdir(tmp_path)
     tiny = "--num-envs 4 --rollout 16 --chunk 8 --core.hidden 8 --encoder.hidden 8 --threads 1".split()
@@ -173,6 +173,6 @@ def test_doctor_tries_no_workers_on_it(monkeypatch):
     """They would be refused."""
     tried = []
     monkeypatch.setattr(choice, "measure_speed", lambda seconds, env, **given: tried.append(given))
-    choice.try_out("tests.envs.batch_worlds:Recall", cores=2)
+    choice.try_out("tests.support.batch_worlds:Recall", cores=2)
     assert [given.get("env_workers") for given in tried] == [None, None]
     assert [given.get("runtime") for given in tried] == [None, "processes"]

@@ -11,10 +11,10 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from recollect.base.types import Step
 from recollect.envs.checks import check_batched_env
 from recollect.errors import ConfigError, EnvError
-from recollect.types import Step
-from tests.envs.worlds import TwoAgents
+from tests.support.worlds import TwoAgents
 
 
 class Saved(TwoAgents):

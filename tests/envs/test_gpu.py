@@ -9,15 +9,15 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect import spaces, tree
+from recollect.base import spaces, tree
+from recollect.base.types import Tree
 from recollect.envs import make_env
 from recollect.envs.on_device import HostEnv
 from recollect.envs.wrappers import LastActionReward
-from recollect.types import Tree
-from tests.envs.batch_worlds import Recall, make_recall
-from tests.envs.worker_worlds import IMAGES, MIXED, Pairs, assert_same, in_workers, seen, stream
-from tests.helpers import make_actor, make_policy
-from tests.recorded import silence
+from tests.support.batch_worlds import Recall, make_recall
+from tests.support.helpers import make_actor, make_policy
+from tests.support.recorded import silence
+from tests.support.worker_worlds import IMAGES, MIXED, Pairs, assert_same, in_workers, seen, stream
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,11 +12,11 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from recollect import tree
+from recollect.base import tree
 from recollect.envs import BatchedEnv, GymLoop
 from recollect.envs.checks import check_batched_env
 from recollect.errors import ConfigError, EnvError, SpaceError
-from tests.envs.worlds import Counter, Scripted, by_batch, by_hand, choose
+from tests.support.worlds import Counter, Scripted, by_batch, by_hand, choose
 
 GOOD = np.zeros(2, np.float32)
 

@@ -14,7 +14,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 from recollect.envs import GymLoop, GymVector
 from recollect.envs.checks import check_batched_env
 from recollect.errors import EnvError, SpaceError
-from tests.envs.worlds import Counter, Scripted, by_batch, by_hand, choose
+from tests.support.worlds import Counter, Scripted, by_batch, by_hand, choose
 
 MODES = list(AutoresetMode)
 

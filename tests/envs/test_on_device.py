@@ -16,19 +16,19 @@ import torch
 from gymnasium import spaces as gym_spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from recollect import spaces, tree
-from recollect.actor import together
-from recollect.config import TrainConfig
+from recollect.acting.actor import together
+from recollect.base import spaces, tree
+from recollect.base.types import Step
+from recollect.config.train import TrainConfig
 from recollect.envs import BatchedEnv, GymLoop, GymVector, Resumable, make_env, opening
-from recollect.envs.batched import Split, Telling
 from recollect.envs.checks import check_batched_env
+from recollect.envs.contract import Split, Telling
 from recollect.envs.on_device import HostEnv, on_device
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, EnvError, SpaceError
-from recollect.types import Step
-from tests.envs.worker_worlds import IMAGES, MIXED, Pairs, assert_same, in_workers, seen, stream
-from tests.envs.worlds import Scripted
-from tests.helpers import GYM_WORLDS, CounterEnv, as_rows, counting_policy, keep, make_actor
+from tests.support.helpers import GYM_WORLDS, CounterEnv, as_rows, counting_policy, keep, make_actor
+from tests.support.worker_worlds import IMAGES, MIXED, Pairs, assert_same, in_workers, seen, stream
+from tests.support.worlds import Scripted
 
 
 def vector(make: Any, mode: AutoresetMode) -> GymVector:

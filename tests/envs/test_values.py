@@ -11,12 +11,12 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from recollect import spaces as rc_spaces
-from recollect import tree
+from recollect.base import spaces as rc_spaces
+from recollect.base import tree
 from recollect.envs import BatchedEnv, GymLoop, GymVector
 from recollect.envs.checks import check_batched_env
 from recollect.envs.values import env_seeds, to_batch, to_rows
-from tests.envs.worlds import Echo
+from tests.support.worlds import Echo
 
 BOX = spaces.Box(-3, 3, (3,), np.float32)
 SPACES: dict[str, gym.Space] = {

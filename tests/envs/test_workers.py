@@ -19,12 +19,12 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect import spaces, tree
-from recollect.actor import Actor, together
-from recollect.config import TrainConfig
+from recollect.acting.actor import Actor, together
+from recollect.base import spaces, tree
+from recollect.config.train import TrainConfig
 from recollect.envs import BatchedEnv, GymLoop, Resumable, make_env
-from recollect.envs.batched import Split
 from recollect.envs.checks import check_batched_env
+from recollect.envs.contract import Split
 from recollect.envs.named import portable, restored
 from recollect.envs.opening import open_actor_env
 from recollect.envs.workers import WorkerEnv, shares
@@ -32,8 +32,8 @@ from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, EnvError, LostError, RecollectError, SpaceError
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.tasks import TASKS
-from tests.agents import SMALL
-from tests.envs.worker_worlds import (
+from tests.support.agents import SMALL
+from tests.support.worker_worlds import (
     IMAGES,
     MIXED,
     Pairs,
@@ -46,7 +46,7 @@ from tests.envs.worker_worlds import (
     seen,
     stream,
 )
-from tests.envs.worlds import Counter, choose
+from tests.support.worlds import Counter, choose
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,12 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from recollect import tree
+from recollect.base import tree
 from recollect.envs import BatchedEnv, GymLoop, GymVector, Resumable, make_env
 from recollect.envs.checks import check_batched_env
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import SpaceError
-from tests.envs.worlds import Counter, Echo, TwoAgents, choose
+from tests.support.worlds import Counter, Echo, TwoAgents, choose
 
 
 def _vector(mode: AutoresetMode) -> BatchedEnv:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-pytest.register_assert_rewrite("tests.faults.whole")
+pytest.register_assert_rewrite("tests.support.whole")
 
 import recollect as rc  # noqa: E402
-from tests.faults.whole import SETTINGS, Stop, Whole  # noqa: E402
+from tests.support.whole import SETTINGS, Stop, Whole  # noqa: E402
 
 
 @pytest.fixture(autouse=True, scope="package")

@@ -14,15 +14,12 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect import cli, own_files
-from recollect.errors import (
-    ConfigError,
-    RecollectError,
-    StateError,
-)
-from recollect.runs import Run
-from tests.doomed import UPDATE, edit
-from tests.faults.whole import STOPPED
+from recollect import cli
+from recollect.base import own_files
+from recollect.errors import ConfigError, RecollectError, StateError
+from recollect.training.run_folder import Run
+from tests.support.doomed import UPDATE, edit
+from tests.support.whole import STOPPED
 
 
 def cut(file: Path) -> None:

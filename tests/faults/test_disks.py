@@ -11,13 +11,11 @@ from typing import Any
 import pytest
 
 import recollect as rc
-from recollect import files
-from recollect.errors import (
-    StorageError,
-)
-from recollect.runs import Run
-from tests.doomed import UPDATE, differing, leftovers, rows, weights
-from tests.faults.whole import SETTINGS, Stop
+from recollect.base import files
+from recollect.errors import StorageError
+from recollect.training.run_folder import Run
+from tests.support.doomed import UPDATE, differing, leftovers, rows, weights
+from tests.support.whole import SETTINGS, Stop
 
 
 class Disk:

@@ -16,9 +16,9 @@ import torch
 import recollect as rc
 from recollect.envs.workers import WorkerEnv
 from recollect.errors import EnvError, LostError
-from tests.agents import SMALL
-from tests.doomed import ends_soon
-from tests.envs.worker_worlds import (
+from tests.support.agents import SMALL
+from tests.support.doomed import ends_soon
+from tests.support.worker_worlds import (
     Trouble,
     assert_same,
     env_pids,
@@ -160,8 +160,8 @@ def test_training_ends_with_the_error_of_the_env(tmp_path: Path) -> None:
 
 LONELY = """
 import os, sys, time
-from recollect.children import Child
-from tests.envs.worker_worlds import in_workers
+from recollect.base.child_process import Child
+from tests.support.worker_worlds import in_workers
 
 def host(line):
     env = in_workers("CartPole-v1", 2, 2)

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import recollect as rc
-from recollect import cli, own_files
+from recollect import cli
+from recollect.base import own_files
 from recollect.errors import RecollectError
 from recollect.reports import write_report
-from recollect.runs import Run
 from recollect.sweep import Sweep
-from tests.doomed import UPDATE
-from tests.faults.whole import SETTINGS, STOPPED
+from recollect.training.run_folder import Run
+from tests.support.doomed import UPDATE
+from tests.support.whole import SETTINGS, STOPPED
 
 FIRST, LAST = STOPPED - UPDATE, STOPPED
 
@@ -234,7 +235,7 @@ def test_a_video_leaves_other_files_alone(stopped, tmp_path):
 
 def test_an_export_replaces_no_description_of_another(stopped, tmp_path):
     """FILE.json beside the file is Recollect's own or nothing."""
-    from recollect.export import export_agent
+    from recollect.export.files import export_agent
 
     kept = plant(tmp_path, "agent.pt2.json")
     agent = rc.load(stopped)
@@ -296,7 +297,7 @@ def devices(tmp_path) -> dict[str, Path]:
 @pytest.mark.parametrize("kind", ["pipe", "folder", "null", "full"])
 def test_nothing_but_a_file_is_replaced(stopped, devices, kind, capsys):
     """A report, an export or a video that was renamed onto a device would take its place."""
-    from recollect.export import export_agent
+    from recollect.export.files import export_agent
     from recollect.play import check_path
 
     place, agent = devices[kind], rc.load(stopped)

@@ -22,11 +22,11 @@ import recollect as rc
 from recollect import cli
 from recollect.errors import RecollectError
 from recollect.reports import played, write_report
-from recollect.runs import Run
 from recollect.sweep import Sweep
-from tests.doomed import edit
-from tests.faults.damages import DAMAGES
-from tests.faults.whole import STOPPED
+from recollect.training.run_folder import Run
+from tests.support.damages import DAMAGES
+from tests.support.doomed import edit
+from tests.support.whole import STOPPED
 from tests.sweep.test_foreign import FLAGS, write_sweep
 
 LAST = f"checkpoints/{STOPPED:012d}"
@@ -57,9 +57,9 @@ def _bounded(monkeypatch) -> Iterator[None]:
     def ready(*_: Any, **__: Any) -> None:
         raise ReadyError
 
-    monkeypatch.setattr("recollect.training.Training.fit", ready)
+    monkeypatch.setattr("recollect.training.run_loop.Training.fit", ready)
     monkeypatch.setattr(played, "EVALUATED", 2)
-    monkeypatch.setattr("recollect.export.export_agent", lambda *_, **__: None)
+    monkeypatch.setattr("recollect.export.files.export_agent", lambda *_, **__: None)
     before, (soft, hard) = peak(), resource.getrlimit(resource.RLIMIT_AS)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + 4 * GIGABYTE, hard))

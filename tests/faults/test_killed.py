@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import recollect as rc
-from recollect.runs import Run
-from tests import doomed
-from tests.doomed import UPDATE, rows
-from tests.faults.whole import SETTINGS
+from recollect.training.run_folder import Run
+from tests.support import doomed
+from tests.support.doomed import UPDATE, rows
+from tests.support.whole import SETTINGS
 
 
 def test_killed_before_every_change_to_the_disk(whole, tmp_path):

@@ -20,19 +20,13 @@ import torch
 from gymnasium.wrappers import TimeLimit
 
 import recollect as rc
-from recollect import shared
+from recollect.base import shared_memory
 from recollect.errors import EnvError, LostError, ResourceError
-from recollect.runs import Run
-from recollect.runtimes import limits, processes
-from tests.doomed import SMALL, UPDATE, differing, ends_soon, wait_for, weights
-from tests.runtimes.process_runs import (
-    Turns,
-    claimed,
-    common_rows,
-    descendants,
-    process_crew,
-    wait_until_gone,
-)
+from recollect.runtimes import limits
+from recollect.runtimes.process import collector
+from recollect.training.run_folder import Run
+from tests.support.doomed import SMALL, UPDATE, differing, ends_soon, wait_for, weights
+from tests.support.process_runs import Turns, claimed, common_rows, descendants, process_crew, wait_until_gone
 
 PROCESSES: dict[str, Any] = SMALL | {"runtime": "processes", "actors": 2}
 
@@ -233,12 +227,12 @@ def test_an_env_that_raises_ends_the_run_with_its_traceback(tmp_path):
 
 def test_a_shortage_of_memory_is_told_before_anything_starts(monkeypatch):
     """S003-18: no SIGBUS in the middle of a rollout; and nothing is started for nothing."""
-    monkeypatch.setattr(processes, "Child", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(collector, "Child", lambda *_, **__: pytest.fail("a process was started"))
     with monkeypatch.context() as patch:
-        patch.setattr(shared.os, "posix_fallocate", _no_space)
+        patch.setattr(shared_memory.os, "posix_fallocate", _no_space)
         with pytest.raises(ResourceError, match=r"no shared memory for .*lower"):
             rc.train("delayed-cue", **PROCESSES)
-    monkeypatch.setattr(processes.ProcessCrew, "_slot_example", lambda _: _huge())
+    monkeypatch.setattr(collector.ProcessCrew, "_slot_example", lambda _: _huge())
     with (
         process_crew("delayed-cue") as (crew, _),
         pytest.raises(ResourceError, match=r"no shared memory for the rollouts of actor 0.*num_envs"),
@@ -262,7 +256,7 @@ def test_a_full_dev_shm_does_not_matter(tmp_path):
             """
             import os
             import recollect as rc
-            from tests.doomed import SMALL, UPDATE
+            from tests.support.doomed import SMALL, UPDATE
 
             assert os.statvfs("/dev/shm").f_bfree == 0, "it is not full"
             agent = rc.train("delayed-cue", **SMALL | {"steps": 2 * UPDATE, "runtime": "processes"})

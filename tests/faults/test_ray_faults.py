@@ -26,11 +26,12 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 import recollect as rc  # noqa: E402
 from recollect.errors import ChildError, EnvError, LostError, RecollectError  # noqa: E402
-from recollect.runs import Run  # noqa: E402
-from recollect.runtimes import limits, ray_cluster  # noqa: E402
-from tests.doomed import SMALL, UPDATE, ends_soon, wait_for  # noqa: E402
-from tests.runtimes.process_runs import descendants, parents  # noqa: E402
-from tests.runtimes.ray_runs import Crew, failing, listening, trained, wait_until_gone  # noqa: E402
+from recollect.runtimes import limits  # noqa: E402
+from recollect.runtimes.ray import cluster as ray_cluster  # noqa: E402
+from recollect.training.run_folder import Run  # noqa: E402
+from tests.support.doomed import SMALL, UPDATE, ends_soon, wait_for  # noqa: E402
+from tests.support.process_runs import descendants, parents  # noqa: E402
+from tests.support.ray_runs import Crew, failing, listening, trained, wait_until_gone  # noqa: E402
 
 HEALTH = {
     "health_check_initial_delay_ms": 0,
@@ -207,7 +208,7 @@ SCRIPT = """
 import json, os, signal, sys
 from pathlib import Path
 import recollect as rc
-from tests.doomed import SMALL, WaitForSignal
+from tests.support.doomed import SMALL, WaitForSignal
 path, ready, what = sys.argv[1:]
 def fail(training, metrics):
     if metrics["updates"] == 2:

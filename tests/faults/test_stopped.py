@@ -15,18 +15,14 @@ from typing import Any
 import pytest
 
 import recollect as rc
-from recollect import files, runs, storage, training
-from recollect.errors import (
-    DivergedError,
-    EnvError,
-    Interrupted,
-    RecollectError,
-)
-from recollect.runs import Run
-from tests import doomed
-from tests.doomed import UPDATE, differing, weights
-from tests.faults.whole import SETTINGS, STOPPED, Stop
-from tests.helpers import ScriptedEnv
+from recollect.base import files
+from recollect.errors import DivergedError, EnvError, Interrupted, RecollectError
+from recollect.training import checkpoints, run_folder, run_loop
+from recollect.training.run_folder import Run
+from tests.support import doomed
+from tests.support.doomed import UPDATE, differing, weights
+from tests.support.helpers import ScriptedEnv
+from tests.support.whole import SETTINGS, STOPPED, Stop
 
 # Signals ---------------------------------------------------------------------------------------------------
 
@@ -110,7 +106,7 @@ def test_signals_without_a_reader_of_stderr(tmp_path, monkeypatch):
             signal.raise_signal(signal.SIGTERM)
             monkeypatch.undo()
 
-    training_os = training.os
+    training_os = run_loop.os
     with pytest.raises(Interrupted):
         rc.train("delayed-cue", run=str(tmp_path / "run"), callbacks=[ask], **SETTINGS)
     assert Run(tmp_path / "run").status["reason"] == "interrupt"
@@ -186,7 +182,7 @@ def test_an_error_in_the_middle_of_an_update_is_honest_about_it(tmp_path, monkey
     with pytest.raises(MemoryError):
         rc.train("delayed-cue", run=str(path), **SETTINGS | {"checkpoint_every": 1000, "eval_every": 0})
     monkeypatch.undo()
-    saved = storage.read(Run(path).checkpoint("last"))
+    saved = checkpoints.read(Run(path).checkpoint("last"))
     assert saved.learned.trainer is not None
     assert not any(name.startswith("actor/") for name in saved.learned.trainer.tensors)
     assert rc.resume(path, progress=False).steps == 5 * UPDATE
@@ -246,7 +242,7 @@ def test_a_clock_that_is_set_changes_nothing(whole, jump, tmp_path, monkeypatch)
             return datetime.fromtimestamp(2e9 + jump + len(moment), tz)
 
     monkeypatch.setattr(time, "time", wall)
-    monkeypatch.setattr(runs, "datetime", Clock)
+    monkeypatch.setattr(run_folder, "datetime", Clock)
     settings = SETTINGS | {"max_seconds": 1e4, "checkpoint_every": None}
     rc.train("delayed-cue", run=str(path), callbacks=[Stop()], **settings)
     agent = rc.resume(path, progress=False)
@@ -270,7 +266,7 @@ def test_the_monotonic_clock_decides(tmp_path, monkeypatch):
             return real() + self.offset
 
     real, clock = time.monotonic, Monotonic()
-    monkeypatch.setattr(training.time, "monotonic", clock)
+    monkeypatch.setattr(run_loop.time, "monotonic", clock)
 
     def later(training, metrics):
         clock.offset += {2: 61.0, 4: 5000.0}.get(training.updates, 0.0)

@@ -15,11 +15,11 @@ import recollect as rc
 from recollect import cli
 from recollect.errors import ConfigError, RecollectError
 from recollect.reports import write_report
-from recollect.runs import Run
 from recollect.sweep import Sweep
 from recollect.sweep.member import Member
-from tests.doomed import SMALL, UPDATE
+from recollect.training.run_folder import Run
 from tests.faults.test_damaged import changed
+from tests.support.doomed import SMALL, UPDATE
 from tests.sweep.test_foreign import FLAGS, write_sweep
 
 ID = "tests/Marked-v0"
@@ -166,7 +166,7 @@ def reached(monkeypatch) -> list[Any]:
         raise ReachedError
 
     monkeypatch.setattr("recollect.agent.make_sinks", sinks)
-    monkeypatch.setattr("recollect.runtimes.stage.Stage.crew", crew)
+    monkeypatch.setattr("recollect.runtimes.probe.Stage.crew", crew)
     return seen
 
 
@@ -262,7 +262,7 @@ def test_the_folder_of_a_sweep_chooses_none_of_it(tmp_path, monkeypatch, capsys,
 
 
 def cli_parsed(variant: Any, flags: Any) -> Any:
-    from recollect.cli.flags import parse_config
+    from recollect.config.flags import parse_config
 
     return parse_config(list(flags), env=variant.env)
 
@@ -298,7 +298,7 @@ def test_a_saved_agent_has_no_checkpoints_to_choose_from(stopped, tmp_path, caps
 
 def test_a_rollout_that_no_machine_has_memory_for_is_refused(stopped, monkeypatch):
     """Before a single env is opened."""
-    monkeypatch.setattr("recollect.trust.about.memory", lambda: 1000)
+    monkeypatch.setattr("recollect.training.trust.about.memory", lambda: 1000)
     monkeypatch.setattr("recollect.agent.staged", lambda *_, **__: pytest.fail("envs were opened"))
     with pytest.raises(ConfigError, match=r"a rollout of 12 steps x 4 env slots takes .* smaller num_envs"):
         rc.resume(stopped, progress=False)

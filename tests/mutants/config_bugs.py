@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from recollect import rollout
-from recollect.algos.learner import Learner
-from recollect.algos.unread import UnreadSteps
-from recollect.config import TrainConfig
-from recollect.runtimes.processes import ProcessCrew
-from tests import config_cases, test_honoured
+from recollect.config.train import TrainConfig
+from recollect.experience import rollout
+from recollect.learning.captured import UnreadSteps
+from recollect.learning.learner import Learner
+from recollect.runtimes.process.collector import ProcessCrew
+from tests.config import test_honoured
 from tests.mutants.mutant import Mutant
+from tests.support import config_cases
 
 epochs = functools.partial(test_honoured.test_every_epoch_runs, "ppo")
 on_a_gpu = functools.partial(test_honoured.test_every_epoch_runs, "gpu")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from recollect.algos.next_obs import NextObs
 from recollect.algos.ppo import PPO
-from recollect.cores import scan
-from recollect.cores.kernels import causal_conv, selective_scan, window
+from recollect.kernels import linear_scan
+from recollect.kernels.cpu import causal_conv, selective_scan, window
+from recollect.learning.auxiliary import NextObs
 from recollect.policy.tokens import latent
 from tests.mutants import proofs
 from tests.mutants.mutant import Mutant
@@ -48,13 +48,13 @@ WALLS = [
         proofs.poisoned_scan,
         (
             (
-                scan,
+                linear_scan,
                 "steps",
                 "before = torch.addcmul(",
                 "factor = factor if wall is None else factor.index_fill(0, wall[0], 0)\n"
                 "        before = torch.addcmul(",
             ),
-            (scan, "steps", "before.index_copy_(0, *wall)", "pass"),
+            (linear_scan, "steps", "before.index_copy_(0, *wall)", "pass"),
         ),
         by="assert torch.equal(h[wall:, 1], want[wall:, 1])",
     ),

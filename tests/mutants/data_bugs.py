@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from recollect import rollout, tree
 from recollect.algos import ppo
-from recollect.algos.steps import WatchedSteps
+from recollect.base import tree
 from recollect.envs.gym_vector import GymVector
+from recollect.experience import rollout
+from recollect.learning.eager import WatchedSteps
 from recollect.policy.distributions import TanhGaussian
 from recollect.policy.normalise import ObservationNorm, PopArt
 from recollect.policy.policy import Policy

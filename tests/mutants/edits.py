@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from recollect import returns, rollout
-from recollect.actor import Actor
+from recollect.acting.actor import Actor
+from recollect.experience import returns, rollout
 from recollect.policy.policy import Policy
 from tests.mutants.mutant import Edit
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 
-from recollect import evidence
-from recollect.algos.reproduction import Reproduction
-from recollect.algos.unread import UnreadSteps
-from tests import test_evidence
+from recollect.learning import evidence
+from recollect.learning.captured import UnreadSteps
+from recollect.learning.reproduction import Reproduction
+from tests.learning import test_evidence
 from tests.mutants.mutant import Mutant
 
 NOTHING_CHANGES = functools.partial(test_evidence.test_the_replay_changes_nothing, True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 
-from recollect import returns
 from recollect.algos import impala
 from recollect.algos.impala import Impala
-from tests import test_vtrace
+from recollect.experience import returns
 from tests.algos import test_impala
+from tests.experience import test_vtrace
 from tests.mutants.edits import DOUBLE_SUM, GRADIENT
 from tests.mutants.mutant import Edit, Mutant
 

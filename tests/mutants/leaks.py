@@ -6,12 +6,12 @@ import functools
 import tempfile
 from pathlib import Path
 
-from recollect import metrics
-from recollect.algos.learner import Learner
-from recollect.cuts import Listed
-from recollect.trainer import Trainer
-from tests import test_memory
+from recollect.acting.truncation import Listed
+from recollect.learning.learner import Learner
+from recollect.training import metrics
+from recollect.training.trainer import Trainer
 from tests.mutants.mutant import Edit, Mutant
+from tests.training import test_memory
 
 resident = functools.partial(test_memory.test_memory_is_flat, "none")
 OWN = "steps.begin("

@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 
 from recollect.algos import ppo
-from recollect.algos.learner import Learner
-from tests import test_unread_training
+from recollect.learning.learner import Learner
 from tests.algos import test_ppo_update
 from tests.mutants.mutant import Edit, Mutant
+from tests.training import test_captured_training
 
-reads_once = functools.partial(test_unread_training.test_an_update_reads_once, "plain")
+reads_once = functools.partial(test_captured_training.test_an_update_reads_once, "plain")
 gauges = functools.partial(test_ppo_update.test_gauges_do_not_change_the_weights, False)
 GAUGED = "stale.append(gauges.staleness(self.policy, rollout, ranks=self.ranks))"
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from recollect import refresh, tree
+from recollect.acting.truncation import Listed
 from recollect.algos.ppo import PPO
-from recollect.cores.base import Core
-from recollect.cores.kernels import segments
-from recollect.cuts import Listed
+from recollect.base import tree
+from recollect.cores.contract import Core
+from recollect.kernels import segments
+from recollect.learning import refresh
 from recollect.policy.policy import Policy
 from tests.mutants import proofs
 from tests.mutants.edits import (

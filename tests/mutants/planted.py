@@ -16,7 +16,7 @@ import pytest
 
 from tests.mutants.mutant import Edit, Mutant
 
-SENDERS = ("recollect.children", "recollect.runtimes.ray_cluster")
+SENDERS = ("recollect.base.child_process", "recollect.runtimes.ray.cluster")
 """The modules that pickle work for other processes."""
 
 

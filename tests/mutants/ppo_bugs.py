@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 from types import ModuleType
 
-from recollect import refresh
-from recollect.algos import impala, learner, ppo
-from recollect.algos.learner import Learner
+from recollect.algos import impala, ppo
 from recollect.algos.ppo import PPO
-from recollect.algos.steps import WatchedSteps
-from recollect.algos.unread import UnreadSteps
-from tests import test_refresh
+from recollect.learning import learner, refresh
+from recollect.learning.captured import UnreadSteps
+from recollect.learning.eager import WatchedSteps
+from recollect.learning.learner import Learner
 from tests.algos import test_clipped_loss, test_ppo_update
-from tests.helpers import ArenaWorld, TensorWorld
+from tests.learning import test_refresh
 from tests.mutants.mutant import Mutant
+from tests.support.helpers import ArenaWorld, TensorWorld
 
 LOSS = {
     algo: functools.partial(test_clipped_loss.test_the_clipped_loss_is_the_papers, algo)

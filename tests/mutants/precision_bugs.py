@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from recollect import returns
 from recollect.algos import impala, ppo
-from recollect.algos.learner import Learner
+from recollect.experience import returns
+from recollect.learning.learner import Learner
 from recollect.policy import precision
 from recollect.policy.policy import Policy
 from tests.mutants.mutant import Edit, Mutant

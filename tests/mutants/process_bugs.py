@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from recollect import actors, children, ranks, shards
-from recollect.envs import slots
-from recollect.envs.slots import _Slots
+from recollect.base import child_process
+from recollect.envs import worker
+from recollect.envs.worker import _Slots
+from recollect.experience import join
+from recollect.learning import ranks, shards
 from recollect.policy.normalise import ObservationNorm
-from recollect.runtimes import host, learners, process_host
-from recollect.runtimes.host import Host
+from recollect.runtimes import actor_server, learners
+from recollect.runtimes.actor_server import Host
 from recollect.runtimes.learner_host import LearnerHost
 from recollect.runtimes.learners import LearnerGroup
-from recollect.runtimes.processes import ProcessCrew
+from recollect.runtimes.process import server
+from recollect.runtimes.process.collector import ProcessCrew
+from recollect.runtimes.process.weights import WeightBoard
 from recollect.runtimes.tickets import Tickets
-from recollect.trainer import Trainer
-from recollect.weights import WeightBoard
+from recollect.training.trainer import Trainer
 from tests.mutants import process_proofs as proofs
 from tests.mutants.mutant import Mutant
 from tests.mutants.planted import ChildMutant
@@ -32,13 +35,13 @@ ACTORS = [
     ChildMutant(
         "final observations are written to slot 0",
         proofs.in_async,
-        ((process_host, "act", 'memory[slot]["finals"]', 'memory[0]["finals"]'),),
+        ((server, "act", 'memory[slot]["finals"]', 'memory[0]["finals"]'),),
         "final_value of actor",
     ),
     ChildMutant(
         "rollouts are recorded into another slot",
         proofs.in_async,
-        ((process_host, "act", "version=version), slot\n", "version=version), slot - 1\n"),),
+        ((server, "act", "version=version), slot\n", "version=version), slot - 1\n"),),
         "assert_replayed",
     ),
     ChildMutant(
@@ -49,12 +52,12 @@ ACTORS = [
         proofs.in_async,
         (
             (
-                process_host,
+                server,
                 "act",
                 "board.read(host.weights, version",
                 "max(0, -1 + board.read(host.weights, version",
             ),
-            (process_host, "act", "=version), slot", "=version)), slot"),
+            (server, "act", "=version), slot", "=version)), slot"),
         ),
         "log_prob of actor",
     ),
@@ -73,7 +76,7 @@ ACTORS = [
     ChildMutant(
         "a final observation that is cut short",
         proofs.in_lockstep,
-        ((host, "put_finals", "    return count", "    return max(count - 1, 0)"),),
+        ((actor_server, "put_finals", "    return count", "    return max(count - 1, 0)"),),
         "a final observation for every cut",
     ),
     ChildMutant(
@@ -123,13 +126,13 @@ ACTORS = [
     Mutant(
         "final observations of the second actor stand in the rows of the first",
         proofs.run_in_async,
-        ((actors, "_join_finals", "rollout.finals.row + offset", "rollout.finals.row"),),
+        ((join, "_join_finals", "rollout.finals.row + offset", "rollout.finals.row"),),
         "final_value of the rows as one",
     ),
     ChildMutant(
         "an actor that fails keeps it to itself",
         proofs.raised_at_once,
-        ((children, "describe_raised", "    try:\n", "    time.sleep(10**6)\n    try:\n"),),
+        ((child_process, "describe_raised", "    try:\n", "    time.sleep(10**6)\n    try:\n"),),
         "it has not ended within 10 seconds",
     ),
 ]
@@ -144,7 +147,7 @@ WORKERS = [
     ChildMutant(
         "worker slots are swapped as they are made",
         proofs.env_workers,
-        ((slots, "serve", "make(slots.start, len(slots))", "make(2 - slots.start, len(slots))"),),
+        ((worker, "serve", "make(slots.start, len(slots))", "make(2 - slots.start, len(slots))"),),
         "obs.a after 0 steps",
     ),
     ChildMutant(

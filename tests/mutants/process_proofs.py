@@ -12,18 +12,18 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect import devices
 from recollect.algos.impala import ImpalaConfig
+from recollect.base import devices
 from recollect.cores import LSTMConfig
 from recollect.errors import AlignmentError, EnvError
-from tests import test_ranks
-from tests.algos.ppo_setup import nudge
-from tests.doomed import differing, ends_soon
-from tests.envs.worker_worlds import MIXED, assert_same, in_workers, plain, stream
-from tests.helpers import ScriptedEnv
+from tests.learning import test_ranks
 from tests.runtimes import test_learners, test_tickets
-from tests.runtimes.process_runs import TINY, process_crew, trained
-from tests.runtimes.replayed import play, train
+from tests.support.doomed import differing, ends_soon
+from tests.support.helpers import ScriptedEnv
+from tests.support.ppo_setup import nudge
+from tests.support.process_runs import TINY, process_crew, trained
+from tests.support.replayed import play, train
+from tests.support.worker_worlds import MIXED, assert_same, in_workers, plain, stream
 
 
 def in_lockstep() -> None:

@@ -14,12 +14,15 @@ from recollect.algos import ppo
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.cores import LSTMConfig
 from recollect.errors import RecollectError
+from recollect.experience.returns import gae
 from recollect.policy.distributions import TanhGaussian
-from recollect.returns import gae
-from tests import test_actor, test_gradients, test_master, test_refresh, test_returns, test_rollout
-from tests.algos import test_accumulation, test_next_obs
-from tests.cores import test_conformance, test_mamba, test_scan
-from tests.helpers import (
+from tests.acting import test_actor
+from tests.cores import test_conformance, test_mamba
+from tests.experience import test_returns, test_rollout
+from tests.kernels import test_linear_scan
+from tests.learning import test_accumulation, test_auxiliary, test_gradients, test_master, test_refresh
+from tests.policy import test_zoo
+from tests.support.helpers import (
     ScriptedEnv,
     TensorWorld,
     as_rows,
@@ -27,7 +30,6 @@ from tests.helpers import (
     make_actor,
     make_policy,
 )
-from tests.policy import test_zoo
 
 T = 23
 LSTM = LSTMConfig(hidden=16)
@@ -223,9 +225,11 @@ both_flags = functools.partial(test_returns.test_edges, (0, 0, 1), (0, 0, 1), [1
 refreshed = functools.partial(test_refresh.test_refresh_equals_a_replay_from_scratch, LSTM, TensorWorld)
 recomputed = functools.partial(test_refresh.test_recomputed_advantages_equal_gae_from_scratch, TensorWorld)
 short_window = functools.partial(test_mamba.test_window_stops_at_a_reset, 1)
-poisoned_scan = functools.partial(test_scan.test_nothing_passes_a_wall, False, torch.float64, float("nan"), 4)
+poisoned_scan = functools.partial(
+    test_linear_scan.test_nothing_passes_a_wall, False, torch.float64, float("nan"), 4
+)
 parts = functools.partial(test_accumulation.test_parts_are_the_whole, "arena", "chunks", torch.float64, 1e-10)
-predicted = functools.partial(test_next_obs.test_which_steps_predict, "tensors")
+predicted = functools.partial(test_auxiliary.test_which_steps_predict, "tensors")
 
 
 @functools.cache

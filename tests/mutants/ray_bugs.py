@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from recollect.runtimes import ray_player
-from recollect.runtimes.ray import RayCrew
-from tests.helpers import ScriptedEnv
+from recollect.runtimes.ray import server
+from recollect.runtimes.ray.collector import RayCrew
 from tests.mutants.mutant import Mutant
 from tests.mutants.planted import ChildMutant
 from tests.mutants.process_bugs import OLD_WEIGHTS
-from tests.runtimes.ray_runs import Crew
-from tests.runtimes.replayed import play
+from tests.support.helpers import ScriptedEnv
+from tests.support.ray_runs import Crew
+from tests.support.replayed import play
 
 
 def on_ray() -> None:
@@ -25,7 +25,7 @@ MUTANTS = [
     ChildMutant(
         "a Ray actor sends no final observations",
         on_ray,
-        ((ray_player, "pack_finals", "None if found is None else", "None and"),),
+        ((server, "pack_finals", "None if found is None else", "None and"),),
         "a final observation for every cut",
     ),
     Mutant(

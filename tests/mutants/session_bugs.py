@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 
-from recollect import evaluate
+from recollect.acting import evaluate
+from recollect.acting.session import Session
 from recollect.agent import Agent
-from recollect.session import Session
-from recollect.training import Training
-from tests import test_evaluate, test_session
-from tests.helpers import TensorWorld, make_policy
+from recollect.training.run_loop import Training
+from tests.acting import test_evaluate, test_session
 from tests.mutants.mutant import Edit, Mutant
+from tests.support.helpers import TensorWorld, make_policy
 
 conversation = functools.partial(test_session.test_any_conversation_is_that_of_each_env_alone, "lstm")
 policy = functools.partial(make_policy, TensorWorld(4), test_session.CORES["lstm"])

@@ -7,9 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from recollect import actor, rollout
-from tests import test_memory_use
+from recollect.acting import actor
+from recollect.experience import rollout
 from tests.mutants.mutant import Edit, Mutant
+from tests.training import test_memory_use
 
 known = functools.partial(test_memory_use.test_memory_use_is_known_before, "image", "discrete", "lstm")
 

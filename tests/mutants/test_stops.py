@@ -7,7 +7,7 @@ import functools
 import pytest
 import torch
 
-from recollect import devices
+from recollect.base import devices
 from recollect.errors import AlignmentError
 from recollect.tasks import make_task
 from tests.mutants.bugs import STOPPED

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recollect.algos.adam import Adam
+from recollect.acting.session import Session
 from recollect.algos.ppo import PPO
+from recollect.learning.optimiser import Adam
 from recollect.policy.policy import Policy
-from recollect.session import Session
 from tests.mutants.bugs import MUTANTS
 from tests.mutants.edits import ACT, UNROLL, collect, next_value
 from tests.mutants.mutant import Edit

@@ -11,8 +11,8 @@ import pytest
 
 import recollect as rc
 from recollect.cli import main
-from tests.agents import small_agent
-from tests.play.drawing import Drawing
+from tests.support.agents import small_agent
+from tests.support.drawing import Drawing
 
 Image = pytest.importorskip("PIL.Image")
 

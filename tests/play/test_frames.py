@@ -6,9 +6,9 @@ import pytest
 
 from recollect.errors import EnvError
 from recollect.play import record_film
-from recollect.trace import record
-from tests.agents import AnySpace
-from tests.play.drawing import Drawing, Misdrawn, Undrawn, new_agent
+from recollect.play.trace import record
+from tests.support.agents import AnySpace
+from tests.support.drawing import Drawing, Misdrawn, Undrawn, new_agent
 
 
 def test_frames_stand_at_their_steps():

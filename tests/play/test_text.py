@@ -13,10 +13,10 @@ from rich.console import Console
 
 from recollect.play import show
 from recollect.play.text import Line, MemoryBar, folded, lines_of, without_middle
+from recollect.play.trace import Trace, record
 from recollect.play.words import choices, ending, liveliest, percent, short
-from recollect.trace import Trace, record
-from tests.agents import ACTIONS, OBSERVATIONS, AnySpace
-from tests.play.drawing import new_agent
+from tests.support.agents import ACTIONS, OBSERVATIONS, AnySpace
+from tests.support.drawing import new_agent
 
 
 def printed(traces: list[Trace], width: int = 80, **kwargs: Any) -> str:

@@ -12,9 +12,9 @@ import pytest
 
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.play import Film, record_film, write_film
-from recollect.trace import record
-from tests.agents import ACTIONS, OBSERVATIONS, AnySpace
-from tests.play.drawing import Drawing, new_agent
+from recollect.play.trace import record
+from tests.support.agents import ACTIONS, OBSERVATIONS, AnySpace
+from tests.support.drawing import Drawing, new_agent
 
 Image = pytest.importorskip("PIL.Image")
 

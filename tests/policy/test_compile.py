@@ -15,15 +15,15 @@ import torch
 from torch import Tensor, nn
 
 import recollect as rc
-from recollect import tree
 from recollect.algos.ppo import PPO, PPOConfig
+from recollect.base import tree
 from recollect.cores import CORES, GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
 from recollect.policy import compiled
 from recollect.policy.compiled import GRAPHS
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.policy import Policy, PolicyConfig
-from tests.helpers import TensorWorld, assert_reproduced, make_actor, make_policy
+from tests.support.helpers import TensorWorld, assert_reproduced, make_actor, make_policy
 
 LSTM = LSTMConfig(hidden=16)
 

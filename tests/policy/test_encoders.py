@@ -12,8 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
-from recollect import spaces as rspaces
-from recollect import tree
+from recollect.base import spaces as rspaces
+from recollect.base import tree
 from recollect.errors import ConfigError, SpaceError
 from recollect.policy.encoders import ACTIVATIONS, Encoder, EncoderConfig, make_encoder
 

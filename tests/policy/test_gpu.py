@@ -10,11 +10,11 @@ from gymnasium import spaces
 from torch import Tensor
 
 import recollect as rc
-from recollect import tree
+from recollect.base import tree
 from recollect.policy.policy import Policy
 from recollect.policy.zoo import POLICIES
-from tests.policy.token_worlds import TOKENS, batch, token_space
-from tests.unread import assert_near, make_policy
+from tests.support.captured import assert_near, make_policy
+from tests.support.token_worlds import TOKENS, batch, token_space
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,8 +12,8 @@ import torch
 from gymnasium import spaces
 from torch import distributions as torch_dist
 
-from recollect import spaces as rspaces
-from recollect import tree
+from recollect.base import spaces as rspaces
+from recollect.base import tree
 from recollect.errors import ConfigError, SpaceError
 from recollect.policy.distributions import Distribution, Gaussian, Shaped, TanhGaussian
 from recollect.policy.heads import ActionHead, HeadConfig, clamp_inward

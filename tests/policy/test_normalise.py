@@ -10,8 +10,8 @@ from torch import nn
 
 from recollect.errors import ConfigError
 from recollect.policy.normalise import Moments, ObservationNorm, PopArt
-from tests.algos.ppo_setup import learner
-from tests.helpers import assert_reproduced, keep
+from tests.support.helpers import assert_reproduced, keep
+from tests.support.ppo_setup import learner
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ import gymnasium as gym
 import pytest
 import torch
 
-from recollect import tree
+from recollect.base import tree
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.cores.base import Core
+from recollect.cores.contract import Core
 from recollect.errors import StateError
 from recollect.policy.policy import Policy
-from tests.helpers import LastSeen, ScriptedEnv, TensorWorld, as_rows, make_policy
+from tests.support.helpers import LastSeen, ScriptedEnv, TensorWorld, as_rows, make_policy
 
 CORES = {
     "lstm": LSTMConfig(hidden=8, layers=2),

@@ -10,16 +10,16 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect import tree
 from recollect.algos.ppo import PPO, PPOConfig
+from recollect.base import tree
+from recollect.base.tolerances import TOLERANCES, tolerance
 from recollect.cores import CORES, LSTMConfig
 from recollect.errors import AlignmentError, ConfigError, DivergedError
-from recollect.export import export_agent
+from recollect.export.files import export_agent
 from recollect.policy import precision
 from recollect.policy.encoders import EncoderConfig
-from recollect.tolerances import TOLERANCES, tolerance
-from tests import dtypes, unread
-from tests.helpers import (
+from tests.support import captured, dtypes
+from tests.support.helpers import (
     GYM_WORLDS,
     ArenaWorld,
     ScriptedEnv,
@@ -98,8 +98,8 @@ def test_what_is_bfloat16_and_what_is_not(bf16):
 @pytest.mark.parametrize("algo", dtypes.CONFIGS)
 def test_ratios_targets_and_losses_are_float32(bf16, algo, own, core):
     """S001-22: and so is all that they are computed of, also inside of somebody's own autocast."""
-    policy = unread.make_policy(core={"name": core, "hidden": 8}, precision="bf16")
-    rollout = unread.make_rollout(policy, "all valid")
+    policy = captured.make_policy(core={"name": core, "hidden": 8}, precision="bf16")
+    rollout = captured.make_rollout(policy, "all valid")
     with torch.autocast("cpu", torch.bfloat16, enabled=own):
         dtypes.assert_single(policy, rollout, algo)
 

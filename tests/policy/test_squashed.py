@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recollect.policy.distributions import (
-    TanhGaussian,
-)
+from recollect.policy.distributions import TanhGaussian
 from tests.reference import distributions as reference
 
 LN2 = math.log(2.0)

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from recollect import spaces as rspaces
+from recollect.base import spaces as rspaces
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, SpaceError
 from recollect.policy.encoders import EncoderConfig, make_encoder
@@ -23,8 +23,8 @@ from recollect.policy.normalise import ObservationNorm
 from recollect.policy.tokens import NETWORKS, TokenSpace
 from recollect.policy.tokens.fast import Fast
 from recollect.policy.tokens.latent import SIZES, LatentAttention
-from tests.helpers import as_rows, few
-from tests.policy.token_worlds import FEATURES, LARGEST, TOKENS, TokenEnv, batch, byte, token_space
+from tests.support.helpers import as_rows, few
+from tests.support.token_worlds import FEATURES, LARGEST, TOKENS, TokenEnv, batch, byte, token_space
 
 BYTES = arrays(np.uint8, (2, 7, 3), elements=st.integers(0, 255))
 """Anything at all in the bytes of two rows."""

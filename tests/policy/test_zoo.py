@@ -17,8 +17,8 @@ from hypothesis.extra.numpy import arrays
 from torch import Tensor
 
 import recollect as rc
-from recollect import tree
-from recollect.cli.flags import parse_config
+from recollect.base import tree
+from recollect.config.flags import parse_config
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError, SpaceError, StateError
 from recollect.policy.encoders import EncoderConfig
@@ -26,10 +26,10 @@ from recollect.policy.heads import HeadConfig
 from recollect.policy.policy import GUARDED, Policy, PolicyConfig
 from recollect.policy.tokens import NETWORKS
 from recollect.policy.zoo import POLICIES
-from tests.agents import SMALL
-from tests.helpers import as_rows, few, keep, make_actor
-from tests.policy.token_worlds import FEATURES, LARGEST, TOKENS, TokenEnv, batch, byte, token_space
-from tests.test_master import T, check
+from tests.learning.test_master import T, check
+from tests.support.agents import SMALL
+from tests.support.helpers import as_rows, few, keep, make_actor
+from tests.support.token_worlds import FEATURES, LARGEST, TOKENS, TokenEnv, batch, byte, token_space
 
 CORES: dict[str, Any] = {
     "lstm": LSTMConfig(hidden=16, learned_initial_state=True),

@@ -13,12 +13,12 @@ import torch
 
 import recollect as rc
 from recollect.errors import AlignmentError
-from recollect.metrics import EpisodeTracker
-from recollect.rollout import Rollout
-from recollect.runs import Run
-from recollect.runtimes.processes import ProcessCrew
-from tests.doomed import SMALL, UPDATE
-from tests.runtimes.process_runs import Slow, Turns, process_crew
+from recollect.experience.rollout import Rollout
+from recollect.runtimes.process.collector import ProcessCrew
+from recollect.training.metrics import EpisodeTracker
+from recollect.training.run_folder import Run
+from tests.support.doomed import SMALL, UPDATE
+from tests.support.process_runs import Slow, Turns, process_crew
 
 ASYNC: dict[str, Any] = {"runtime": "processes", "mode": "async"}
 

@@ -17,22 +17,22 @@ import torch.distributed as dist
 from torch import Tensor
 
 import recollect as rc
-from recollect.actor import Actor
+from recollect.acting.actor import Actor
 from recollect.algos.catalog import make_learner
 from recollect.algos.impala import ImpalaConfig
-from recollect.algos.learner import Learner
 from recollect.algos.ppo import PPOConfig
-from recollect.config import TrainConfig
+from recollect.config.train import TrainConfig
 from recollect.cores import LSTMConfig
 from recollect.envs import make_env
 from recollect.errors import ChildError, ConfigError, EnvError, LostError
-from recollect.ranks import ALONE
-from recollect.runs import Run
+from recollect.learning.learner import Learner
+from recollect.learning.ranks import ALONE
 from recollect.runtimes.learner_host import LearnerState, learner_threads
 from recollect.runtimes.learners import LearnerGroup
-from tests.doomed import ends_soon
-from tests.helpers import TensorWorld, make_policy
-from tests.runtimes.doomed_parts import Doomed
+from recollect.training.run_folder import Run
+from tests.support.doomed import ends_soon
+from tests.support.doomed_parts import Doomed
+from tests.support.helpers import TensorWorld, make_policy
 
 SIZES: dict[str, Any] = {"rollout": 23, "chunk": 7, "minibatches": 3}
 
@@ -220,6 +220,6 @@ def test_more_learners_than_rows_are_refused():
 
 
 def test_learners_share_the_cores(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("recollect.about.usable_cores", lambda: 8)
+    monkeypatch.setattr("recollect.base.provenance.usable_cores", lambda: 8)
     assert [learner_threads(TrainConfig(learners=n)) for n in (1, 2, 3, 16)] == [8, 4, 2, 1]
     assert learner_threads(TrainConfig(learners=2, threads=5)) == 5

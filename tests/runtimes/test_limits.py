@@ -10,7 +10,7 @@ import torch
 
 from recollect.errors import LostError
 from recollect.runtimes import limits
-from recollect.runtimes.processes import Seat
+from recollect.runtimes.process.collector import Seat
 
 
 def test_the_start_is_bounded_whatever_the_env_may_take():
@@ -39,8 +39,8 @@ def _process_seat(waited: float, is_begun: bool) -> Any:
 
 def _ray_seat(waited: float, is_begun: bool) -> Any:
     pytest.importorskip("ray")
-    from recollect.runtimes.ray_seat import Call
-    from recollect.runtimes.ray_seat import Seat as RaySeat
+    from recollect.runtimes.ray.handles import Call
+    from recollect.runtimes.ray.handles import Seat as RaySeat
 
     seat: Any = RaySeat(0, since=1000.0 - waited)
     seat.remote = "actor 0"

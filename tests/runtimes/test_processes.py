@@ -14,16 +14,16 @@ import torch
 from gymnasium.wrappers import TimeLimit
 
 import recollect as rc
-from recollect import tree
-from recollect.actor import Actor
+from recollect.acting.actor import Actor
+from recollect.base import tree
 from recollect.envs import make_env
 from recollect.errors import ConfigError
-from recollect.runs import Run
-from recollect.runtimes.crew import actor_stream
-from recollect.runtimes.processes import ProcessCrew
-from tests.doomed import SMALL, UPDATE, differing, weights
-from tests.helpers import assert_reproduced, deviation
-from tests.runtimes.process_runs import (
+from recollect.runtimes.collector import actor_stream
+from recollect.runtimes.process.collector import ProcessCrew
+from recollect.training.run_folder import Run
+from tests.support.doomed import SMALL, UPDATE, differing, weights
+from tests.support.helpers import assert_reproduced, deviation
+from tests.support.process_runs import (
     Turns,
     common_rows,
     descendants,

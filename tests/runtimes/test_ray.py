@@ -15,15 +15,15 @@ ray = pytest.importorskip("ray")
 
 import recollect as rc  # noqa: E402
 from recollect.errors import ConfigError  # noqa: E402
-from recollect.runs import Run  # noqa: E402
-from recollect.runtimes import ray_cluster  # noqa: E402
-from recollect.runtimes.ray_cluster import Cluster  # noqa: E402
-from tests.doomed import SMALL, UPDATE, differing, rows, weights  # noqa: E402
-from tests.envs.batch_worlds import Recall  # noqa: E402
+from recollect.runtimes.ray import cluster as ray_cluster  # noqa: E402
+from recollect.runtimes.ray.cluster import Cluster  # noqa: E402
+from recollect.training.run_folder import Run  # noqa: E402
 from tests.mutants import ray_bugs  # noqa: E402
 from tests.mutants.mutant import Mutant  # noqa: E402
-from tests.runtimes import replayed  # noqa: E402
-from tests.runtimes.ray_runs import Crew, trained  # noqa: E402
+from tests.support import replayed  # noqa: E402
+from tests.support.batch_worlds import Recall  # noqa: E402
+from tests.support.doomed import SMALL, UPDATE, differing, rows, weights  # noqa: E402
+from tests.support.ray_runs import Crew, trained  # noqa: E402
 
 MAMBA = rc.MambaConfig(hidden=8)
 
@@ -164,17 +164,17 @@ def test_addresses_that_cannot_be_meant(cluster):
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("recollect.runtimes.ray")]:
+    for name in [name for name in sys.modules if name.startswith("recollect.runtimes.ray.collector")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'recollect\[ray\]'"):
-        importlib.import_module("recollect.runtimes.ray")
+        importlib.import_module("recollect.runtimes.ray.collector")
 
 
 SHARED = """
 import ray
-from recollect.runtimes.ray_cluster import Cluster
-from tests.runtimes.ray_runs import Crew
+from recollect.runtimes.ray.cluster import Cluster
+from tests.support.ray_runs import Crew
 with Crew("delayed-cue") as first:
     first.turn()
     assert first.notes == [], first.notes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.runtimes.replayed import train
+from tests.support.replayed import train
 
 
 @pytest.mark.parametrize("algo", ["ppo", "impala"])

@@ -6,14 +6,9 @@ from functools import partial
 
 import pytest
 
-from recollect.runtimes import process_host
+from recollect.runtimes.process import server
 from tests.mutants.planted import ChildMutant
-from tests.stress.integrity import (
-    Careless,
-    kill_writers,
-    stress_slots,
-    stress_weights,
-)
+from tests.support.integrity import Careless, kill_writers, stress_slots, stress_weights
 
 
 def test_no_read_is_mixed_while_versions_are_published():
@@ -69,9 +64,9 @@ EARLY = ChildMutant(
     "an index is sent before its data",
     partial(slots, 10),
     (
-        (process_host, "act", 'rollout_of(slot["rollout"]', 'rollout_of(tree.clone(slot["rollout"])'),
-        (process_host, "act", "    segment =", "    from recollect import tree\n    segment ="),
-        (process_host, "act", "rollout.finals)))", f"rollout.finals))){LATE}"),
+        (server, "act", 'rollout_of(slot["rollout"]', 'rollout_of(tree.clone(slot["rollout"])'),
+        (server, "act", "    segment =", "    from recollect import tree\n    segment ="),
+        (server, "act", "rollout.finals)))", f"rollout.finals))){LATE}"),
     ),
     "assert not any(found.values())",
 )

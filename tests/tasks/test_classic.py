@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from recollect.tasks import make_task
-from tests.tasks.helpers import random_actions
+from tests.support.task_worlds import random_actions
 
 
 def test_every_cartpole_step_equals_gymnasium() -> None:

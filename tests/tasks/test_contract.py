@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recollect.envs.batched import BatchedEnv, Resumable
+from recollect.envs.contract import BatchedEnv, Resumable
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import TASKS, make_task, task_options
-from tests.tasks.helpers import NAMES, copied, random_actions, record, small
+from tests.support.task_worlds import NAMES, copied, random_actions, record, small
 
 STEPS = 230  # more than one episode of every task: the pendulum has 200 steps
 

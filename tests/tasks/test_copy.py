@@ -9,8 +9,8 @@ from torch import Tensor
 from recollect.errors import ConfigError
 from recollect.tasks import make_task
 from tests.reference.sequences import copy_script, one_hot
-from tests.tasks.helpers import Choice, returns_of
-from tests.tasks.scripts import constant, follows
+from tests.support.task_scripts import constant, follows
+from tests.support.task_worlds import Choice, returns_of
 
 
 @pytest.mark.parametrize(("length", "delay"), [(3, 10), (1, 0), (4, 0), (1, 3), (10, 2)])

@@ -14,7 +14,7 @@ from recollect.tasks import Task, make_task
 from recollect.tasks.forage import DOWN, LEFT, RIGHT, UP
 from tests.reference.draws import Stream
 from tests.reference.forage import Forager, World, at_random, round_trip
-from tests.tasks.helpers import returns_of
+from tests.support.task_worlds import returns_of
 
 WORLDS = [
     {"size": "easy"},

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from recollect.tasks import make_task, random
-from tests.recorded import recorded
-from tests.tasks.helpers import NAMES, SMALL, random_actions, record, small
+from tests.support.recorded import recorded
+from tests.support.task_worlds import NAMES, SMALL, random_actions, record, small
 
 pytestmark = [
     pytest.mark.gpu,

@@ -10,11 +10,11 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
+from recollect.base.registry import IDS, register_tasks
 from recollect.errors import ConfigError, EnvError
-from recollect.registry import IDS, register_tasks
 from recollect.tasks import TASKS
 from recollect.tasks.registration import TaskEnv, TaskVectorEnv
-from tests.tasks.helpers import NAMES, SMALL
+from tests.support.task_worlds import NAMES, SMALL
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from recollect.tasks import Task, make_task
 from recollect.tasks.t_maze import BACK, FORWARD, LEFT, RIGHT
-from tests.tasks.helpers import Choice, returns_of
+from tests.support.task_worlds import Choice, returns_of
 
 
 def forced(name: str, field: str, value: list[int], **options: int) -> Task:

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import recollect as rc
-from recollect import about
+from recollect.base import provenance
 
 RUNS = Path(__file__).parent / "old_runs"
 CAPABILITY = "AVX512"
@@ -25,7 +25,8 @@ CAPABILITY = "AVX512"
 def is_the_same_machine(run: Path) -> bool:
     """Bits are those of one CPU model and one build of torch."""
     made = json.loads((run / "run.json").read_text())
-    same = made["machine"]["cpu"] == about.cpu() and made["versions"]["torch"] == about.versions()["torch"]
+    same = made["machine"]["cpu"] == provenance.cpu()
+    same = same and made["versions"]["torch"] == provenance.versions()["torch"]
     return same and torch.backends.cpu.get_cpu_capability() == CAPABILITY
 
 

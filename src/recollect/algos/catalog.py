@@ -9,12 +9,12 @@ from torch import Tensor
 
 from recollect.algos import impala, ppo
 from recollect.algos.impala import Impala, ImpalaConfig
-from recollect.algos.learner import Learner, Stats
 from recollect.algos.ppo import PPO
-from recollect.algos.ppo_config import PPOConfig
+from recollect.config.ppo import PPOConfig
 from recollect.errors import ConfigError, nearest
+from recollect.experience.rollout import Chunks
+from recollect.learning.learner import Learner, Stats
 from recollect.policy.policy import Policy
-from recollect.rollout import Chunks
 
 AlgoConfig = PPOConfig | ImpalaConfig
 ALGOS: dict[str, type[PPOConfig] | type[ImpalaConfig]] = {"ppo": PPOConfig, "impala": ImpalaConfig}

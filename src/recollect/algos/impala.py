@@ -38,14 +38,15 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from recollect import devices, gauges
-from recollect.algos.learner import Data, Learner, Stats, squared_error
-from recollect.algos.learner_config import LearnerConfig, require
-from recollect.algos.recompute import evaluate
+from recollect.base import devices
+from recollect.config.learner import LearnerConfig, require
+from recollect.experience.returns import vtrace
+from recollect.experience.rollout import Chunks, Rollout
+from recollect.learning import diagnostics
+from recollect.learning.learner import Data, Learner, Stats, squared_error
+from recollect.learning.recompute import evaluate
+from recollect.learning.refresh import Refreshed, refresh
 from recollect.policy.policy import Policy
-from recollect.refresh import Refreshed, refresh
-from recollect.returns import vtrace
-from recollect.rollout import Chunks, Rollout
 
 START = "start_log_prob"
 """The name of log pi_0 among what is cut into sequences."""
@@ -125,7 +126,7 @@ def loss(
             "loss/value": value_loss.detach(),
             "entropy": entropy_mean.detach(),
             "kl": mean(log_ratio.expm1() - log_ratio),  # k3: unbiased and never negative
-        } | gauges.deviation(log_prob, value, batch)
+        } | diagnostics.deviation(log_prob, value, batch)
     return total, stats
 
 

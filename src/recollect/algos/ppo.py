@@ -19,16 +19,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect import gauges
-from recollect.algos.adam import parameter_groups
-from recollect.algos.learner import Data, Learner, Stats, normalise, squared_error
-from recollect.algos.learner_config import RecurrentMode
-from recollect.algos.ppo_config import PPOConfig
-from recollect.algos.recompute import evaluate
+from recollect.config.learner import RecurrentMode
+from recollect.config.ppo import PPOConfig
+from recollect.experience.returns import gae
+from recollect.experience.rollout import Chunks, Rollout
+from recollect.learning import diagnostics
+from recollect.learning.learner import Data, Learner, Stats, normalise, squared_error
+from recollect.learning.optimiser import parameter_groups
+from recollect.learning.recompute import evaluate
+from recollect.learning.refresh import Refreshed, recorded
 from recollect.policy.policy import Policy
-from recollect.refresh import Refreshed, recorded
-from recollect.returns import gae
-from recollect.rollout import Chunks, Rollout
 
 __all__ = ["PPO", "PPOConfig", "RecurrentMode", "loss", "normalise", "parameter_groups"]
 
@@ -69,7 +69,7 @@ def loss(
             "entropy": entropy_mean.detach(),
             "kl": mean(log_ratio.expm1() - log_ratio),  # k3: unbiased and never negative
             "clip_fraction": mean((ratio != clipped).to(ratio.dtype)),
-        } | gauges.deviation(log_prob, value, batch)
+        } | diagnostics.deviation(log_prob, value, batch)
     return total, stats
 
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any, TextIO
 
-from recollect import interrupts, output
+from recollect.base import interrupts, output
 
 COMMANDS = (
     "train",
@@ -87,7 +87,7 @@ def _call(command: Any, parser: argparse.ArgumentParser, rest: list[str]) -> int
     flags: list[str] = []
     words = list(rest)
     if getattr(command, "TAKES_CONFIG", False):
-        from recollect.cli.flags import split_argv
+        from recollect.config.flags import split_argv
 
         if getattr(command, "SETTINGS_IN_HELP", False):
             from recollect.cli.fields_help import wants_help

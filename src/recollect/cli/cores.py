@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
-from recollect import output
+from recollect.base import output
 
 HELP = "the kinds of memory, their weights and the size of their state"
 
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
 
 def measure(config: Any, input_size: int) -> dict[str, Any]:
     """Weights, bytes of state for a row, output size, and the leaves of the state, of a core."""
-    from recollect import tree
+    from recollect.base import tree
     from recollect.cores import make_core
 
     core = make_core(config, input_size)
@@ -128,7 +128,7 @@ def _short(config: Any) -> str:
 def _story(
     name: str, config: Any, size: dict[str, Any], input_size: int, width: int
 ) -> Iterator[tuple[str, str | None]]:
-    from recollect import field_docs
+    from recollect.config import field_docs
 
     yield name, "bold"
     story = inspect.cleandoc(inspect.getmodule(config).__doc__ or "")  # pyright: ignore

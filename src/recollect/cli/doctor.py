@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from recollect import output
+from recollect.base import output
 
 if TYPE_CHECKING:
     from recollect.doctor import Diagnosis

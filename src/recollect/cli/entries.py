@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from recollect import field_docs
 from recollect.cli.help_texts import WORDS
+from recollect.config import field_docs
+from recollect.config.field_docs import Field
 from recollect.errors import ConfigError, nearest
-from recollect.field_docs import Field
 
 Owned = tuple[tuple[str, Field], ...]
 """The cores or algorithms that have a field, each with the field as it has it."""

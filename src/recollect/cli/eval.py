@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from recollect import output
+from recollect.base import output
 from recollect.cli import tell
 
 HELP = "evaluate a run, or an agent that was saved"
@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Evaluate and print."""
     from recollect.api import load
-    from recollect.cli.flags import parse_task_options
+    from recollect.config.flags import parse_task_options
 
     agent = load(
         args.run,

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     from rich.console import Console
 
     from recollect import load
-    from recollect.export import SUFFIXES, export_agent
+    from recollect.export.files import SUFFIXES, export_agent
 
     agent = load(args.run, checkpoint=args.checkpoint)
     out = Path(args.out) if args.out else Path(args.run) / f"agent{SUFFIXES[args.format]}"

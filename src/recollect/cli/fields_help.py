@@ -1,6 +1,6 @@
 """Help for the config flags: examples first, then the most used flags, then all by topic.
 
-Made from the source of the configs (``recollect.field_docs``): nothing heavy is imported.
+Made from the source of the configs (``recollect.config.field_docs``): nothing heavy is imported.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from recollect import field_docs
 from recollect.cli.entries import Entry, chosen_parts, entries, metavar
 from recollect.cli.help_texts import CHECKS, ENV, EXAMPLES, MEMORY, MOST_USED, RUNTIME
+from recollect.config import field_docs
 from recollect.errors import ConfigError, nearest
 
 if TYPE_CHECKING:

@@ -51,7 +51,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     from rich.console import Console
 
     from recollect.api import load
-    from recollect.cli.flags import parse_task_options
+    from recollect.config.flags import parse_task_options
     from recollect.errors import ConfigError
     from recollect.play import NoFramesError, check_path, record_film, show
 

@@ -39,7 +39,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Write it, and say where."""
     from rich.console import Console
 
-    from recollect.cli.flags import parse_task_options
+    from recollect.config.flags import parse_task_options
     from recollect.errors import ConfigError
     from recollect.reports import write_report
 

@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Resume, evaluate, report."""
     from recollect.api import resume
-    from recollect.cli.flags import parse_settings
+    from recollect.config.flags import parse_settings
 
     given = parse_settings(flags)
     steps = None if args.steps is None else parse_settings(["--steps", args.steps])["steps"]

@@ -8,7 +8,7 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
-from recollect import output
+from recollect.base import output
 from recollect.cli.train import add_display
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
 
 
 def _opened(args: argparse.Namespace, flags: list[str]) -> Sweep:
-    from recollect.cli.flags import whole_words
+    from recollect.config.flags import whole_words
     from recollect.errors import ConfigError
     from recollect.sweep import Sweep
     from recollect.sweep.plan import take

@@ -146,7 +146,7 @@ def _preset(task: type[Task], size: str) -> str:
 
 
 def _chosen(task: type[Task], size: str) -> dict[str, Any]:
-    from recollect.presets import preset
+    from recollect.training.presets import preset
 
     return dict(preset(task.name, {"env_kwargs": {"size": size}} if size else {}))
 
@@ -224,7 +224,7 @@ def _episode(task: Task, seed: int = 4) -> Iterator[str]:
 def _steps(task: Task, seed: int) -> Iterator[str]:
     import numpy as np
 
-    from recollect import spaces
+    from recollect.base import spaces
 
     rng = np.random.default_rng(seed)
     obs, total = task.reset(seed), 0.0

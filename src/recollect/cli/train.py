@@ -10,13 +10,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect import output
+from recollect.base import output
 from recollect.cli import tell
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
-    from recollect.cli.flags import Parsed
-    from recollect.runs import Run
+    from recollect.config.flags import Parsed
+    from recollect.training.run_folder import Run
 
 HELP = "train an agent"
 TAKES_CONFIG = SETTINGS_IN_HELP = True
@@ -47,14 +47,14 @@ def add_display(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Resolve the settings, train, evaluate, report."""
     from recollect.api import new_agent
-    from recollect.cli.flags import parse_config
+    from recollect.config.flags import parse_config
     from recollect.errors import ConfigError
 
     parsed = parse_config(flags, env=args.env, presets=not args.no_preset)
     if parsed.env is None:
         raise ConfigError("which env? recollect train ENV, or env: in the --config file; see recollect tasks")
     if args.print_config:
-        from recollect.config_files import config_text
+        from recollect.config.toml_yaml import config_text
 
         print(config_text(parsed.config, parsed.env), end="", file=output.results())
         return 0
@@ -109,7 +109,7 @@ def _finish(agent: Agent, run: Run, say: Say, evaluate: bool, report: bool) -> N
 
 def new_folder(env: str) -> Path:
     """A new, empty folder under runs/."""
-    from recollect.storage import writing
+    from recollect.training.checkpoints import writing
 
     name = Path(env.replace(":", "-")).name.removesuffix("-v0").lower().replace(".py", "")
     stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"

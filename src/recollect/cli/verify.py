@@ -7,12 +7,12 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from recollect import output
+from recollect.base import output
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from recollect.verification.results import Check, Verification
+    from recollect.audit.results import Check, Verification
 
 HELP = "check env, buffer, memory, training loop and gradients, in seconds"
 TAKES_CONFIG = True
@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     from rich.console import Console
 
     import recollect
-    from recollect.cli.flags import parse_config
+    from recollect.config.flags import parse_config
     from recollect.errors import ConfigError
 
     parsed = parse_config(flags, env=args.env, presets=not args.no_preset)
@@ -78,7 +78,7 @@ class _Screen:
         """Print one."""
         from rich.text import Text
 
-        from recollect.verification.results import PARTS
+        from recollect.audit.results import PARTS
 
         if check.part != self._part:
             self._part = check.part

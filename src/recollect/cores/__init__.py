@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from recollect.cores.base import Core
+from recollect.cores.contract import Core
 from recollect.cores.ffm import FFM, FFMConfig
 from recollect.cores.gru import GRU, GRUConfig
 from recollect.cores.lru import LRU, LRUConfig

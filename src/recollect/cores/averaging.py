@@ -4,7 +4,7 @@
     y_t = readout(h_t, v_t)
 
 s_t, the share of the new, is a function of v_t alone. So nothing but the average runs over time, and that
-is a scan (``recollect.cores.scan``). No h ever leaves the range of the c that went into it.
+is a scan (``recollect.kernels.linear_scan``). No h ever leaves the range of the c that went into it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from recollect.cores.convolution import Convolution
 from recollect.cores.readout import Readout
-from recollect.cores.scan import scan
+from recollect.kernels.linear_scan import scan
 
 AverageState = tuple[Tensor, ...]
 """h [B, H] and, with a convolution, the inputs that it still needs [B, K - 1, D]."""

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recollect.cores.kernels.causal_conv import causal_conv
+from recollect.kernels.cpu.causal_conv import causal_conv
 
 
 class Convolution(nn.Module):

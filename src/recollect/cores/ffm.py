@@ -28,8 +28,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size
+from recollect.cores.contract import Core
 from recollect.cores.readout import Readout
 from recollect.cores.rotation import log_gain, modulus, turn, turns
 

@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size, chrono_bias, init_gates
-from recollect.cores.kernels import cudnn, fused
-from recollect.cores.kernels.gru import gru
-from recollect.cores.kernels.segments import Segments, cut, start
+from recollect.cores.contract import Core
+from recollect.kernels import cudnn
+from recollect.kernels.cpu.gru import gru
+from recollect.kernels.segments import Segments, cut, start
+from recollect.kernels.triton import available
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +138,11 @@ class GRU(Core):
 
 def _fused(x: Tensor, hidden: int) -> Callable[..., tuple[Tensor, Tensor]] | None:
     """The kernel in Triton if x [..., D] and so many units suit it, which is only imported then."""
-    if not fused.suits(x) or torch.compiler.is_compiling():  # a step is compiled whole, from torch's own cell
+    if (
+        not available.suits(x) or torch.compiler.is_compiling()
+    ):  # a step is compiled whole, from torch's own cell
         return None
-    from recollect.cores.kernels import fused_gru
+    from recollect.kernels.triton.gru import fused_gru
 
     return fused_gru.gru if fused_gru.suits(x, hidden) else None
 

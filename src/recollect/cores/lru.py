@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from recollect.cores.base import Core
 from recollect.cores.checks import check_size
+from recollect.cores.contract import Core
 from recollect.cores.readout import Readout
 from recollect.cores.rotation import check_ring, log_gain, modulus, reaching_ring, ring, turn, turns
 

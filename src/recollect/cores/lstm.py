@@ -17,12 +17,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recollect import workers
-from recollect.cores.base import Core
+from recollect.base import row_threads
 from recollect.cores.checks import check_chrono, check_finite, check_size, chrono_bias, init_gates
-from recollect.cores.kernels import cudnn, fused, lstm_onednn
-from recollect.cores.kernels.lstm import lstm
-from recollect.cores.kernels.segments import Segments, cut, start
+from recollect.cores.contract import Core
+from recollect.kernels import cudnn
+from recollect.kernels.cpu import lstm_onednn
+from recollect.kernels.cpu.lstm import lstm
+from recollect.kernels.segments import Segments, cut, start
+from recollect.kernels.triton import available
 
 LSTMState = tuple[Tensor, Tensor]
 """(h, c), each [B, layers, hidden]."""
@@ -120,7 +122,7 @@ class LSTM(Core):
             h, c = self.reset(state, first[0])
             if lstm_onednn.finite(x, h, c):
                 return self._layers(x, h, c, partial(lstm_onednn.lstm, first=first))
-        y, h, c = workers.side_by_side(self._unroll_packed, (x, first), state, self.parameters)
+        y, h, c = row_threads.side_by_side(self._unroll_packed, (x, first), state, self.parameters)
         return y, (h, c)
 
     def _unroll_packed(self, x: Tensor, first: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -163,9 +165,11 @@ class LSTM(Core):
 
 def _fused(x: Tensor, hidden: int) -> Callable[..., tuple[Tensor, Tensor, Tensor]] | None:
     """The kernel in Triton if x [..., D] and so many units suit it, which is only imported then."""
-    if not fused.suits(x) or torch.compiler.is_compiling():  # a step is compiled whole, from torch's own cell
+    if (
+        not available.suits(x) or torch.compiler.is_compiling()
+    ):  # a step is compiled whole, from torch's own cell
         return None
-    from recollect.cores.kernels import fused_lstm
+    from recollect.kernels.triton.lstm import fused_lstm
 
     return fused_lstm.lstm if fused_lstm.suits(x, hidden) else None
 

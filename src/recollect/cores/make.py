@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
-from recollect.cores.base import Core
+from recollect.cores.contract import Core
 from recollect.errors import ConfigError, nearest
 
 

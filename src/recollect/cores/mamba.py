@@ -30,11 +30,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.cores.base import Core
 from recollect.cores.checks import check_size
-from recollect.cores.kernels.causal_conv import causal_conv
-from recollect.cores.kernels.selective_scan import LOG2_E, selective_scan
+from recollect.cores.contract import Core
 from recollect.errors import ConfigError
+from recollect.kernels.cpu.causal_conv import causal_conv
+from recollect.kernels.cpu.selective_scan import LOG2_E, selective_scan
 
 MambaState = dict[str, Tensor]
 """``conv`` [B, conv - 1, I], the oldest input first, and ``ssm`` [B, N, I]."""

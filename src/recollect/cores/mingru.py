@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from recollect.cores.averaging import GATE_GAIN, Average, AverageState, spread_bias
-from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size
+from recollect.cores.contract import Core
 
 
 @dataclass(frozen=True, slots=True)

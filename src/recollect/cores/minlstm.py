@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from recollect.cores.averaging import GATE_GAIN, Average, AverageState, spread_bias
-from recollect.cores.base import Core
 from recollect.cores.checks import check_chrono, check_size
+from recollect.cores.contract import Core
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,12 +34,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect import devices, tree
-from recollect.cores.base import Core
+from recollect.base import devices, tree
 from recollect.cores.checks import check_size
-from recollect.cores.kernels.causal_conv import causal_conv
-from recollect.cores.kernels.matrix_memory import matrix_memory
+from recollect.cores.contract import Core
 from recollect.errors import ConfigError
+from recollect.kernels.cpu.causal_conv import causal_conv
+from recollect.kernels.cpu.matrix_memory import matrix_memory
 
 MLSTMState = dict[str, Tensor]
 """``C`` [B, heads, d, d] (keys, values), ``n`` [B, heads, d], ``m`` [B, heads] and, with a convolution,

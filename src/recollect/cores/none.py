@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from recollect.cores.base import Core
+from recollect.cores.contract import Core
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,12 +28,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect import devices
-from recollect.cores.base import Core
+from recollect.base import devices
 from recollect.cores.checks import check_finite, check_size
-from recollect.cores.kernels.pmm import EPSILON, access, recall, recall_by_steps
-from recollect.cores.kernels.segments import cut, start
+from recollect.cores.contract import Core
 from recollect.cores.make import as_config, check_part, make_core, part_config, reaching
+from recollect.kernels.cpu.pmm import EPSILON, access, recall, recall_by_steps
+from recollect.kernels.segments import cut, start
 
 PMMState = dict[str, Any]
 """``controller``: the controller's state; ``memory``: [B, slots, width]."""

@@ -14,8 +14,8 @@ import math
 import torch
 from torch import Tensor
 
-from recollect.cores.scan import scan
 from recollect.errors import ConfigError
+from recollect.kernels.linear_scan import scan
 
 
 def turn(u: Tensor, h: Tensor, modulus: Tensor, phase: Tensor) -> Tensor:

@@ -33,12 +33,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from recollect import devices
-from recollect.cores.base import Core
+from recollect.base import devices
 from recollect.cores.checks import check_chrono, check_finite, check_size, chrono_bias
-from recollect.cores.kernels.segments import cut, start
-from recollect.cores.kernels.slstm import slstm, slstm_by_steps, step
+from recollect.cores.contract import Core
 from recollect.errors import ConfigError
+from recollect.kernels.cpu.slstm import slstm, slstm_by_steps, step
+from recollect.kernels.segments import cut, start
 
 SLSTMState = tuple[Tensor, Tensor, Tensor]
 """(h, c, m), each [B, hidden]."""

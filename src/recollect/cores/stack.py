@@ -16,11 +16,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from recollect.cores.base import Core
+from recollect.base.types import State
 from recollect.cores.checks import check_size
+from recollect.cores.contract import Core
 from recollect.cores.make import as_config, check_part, make_core, part_config, reaching
 from recollect.errors import ConfigError
-from recollect.types import State
 
 
 @dataclass(frozen=True, slots=True)

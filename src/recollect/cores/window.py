@@ -37,11 +37,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect import devices
-from recollect.cores.base import Core
+from recollect.base import devices
 from recollect.cores.checks import check_size
-from recollect.cores.kernels.window import attend
+from recollect.cores.contract import Core
 from recollect.errors import ConfigError
+from recollect.kernels.cpu.window import attend
 
 Gating = Literal["residual", "gtrxl"]
 WindowState = dict[str, Any]

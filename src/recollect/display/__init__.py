@@ -20,12 +20,12 @@ from typing import Literal, get_args
 
 from rich.console import Console
 
-from recollect.callbacks import Callback
 from recollect.display.base import Display, Quiet, standard_error
 from recollect.display.lines import JsonLines, Lines
 from recollect.display.live import LivePanel
 from recollect.display.notebook import Notebook, is_notebook
 from recollect.errors import ConfigError, nearest
+from recollect.training.callbacks import Callback
 
 __all__ = ["Display", "Mode", "make_display"]
 

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from recollect.callbacks import Callback
 from recollect.display.state import Clock, State
+from recollect.training.callbacks import Callback
 
 if TYPE_CHECKING:
-    from recollect.evaluate import Evaluation
-    from recollect.training import Training
+    from recollect.acting.evaluate import Evaluation
+    from recollect.training.run_loop import Training
 
 
 class QuietPipe(Console):

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from recollect import output
+from recollect.base import output
 from recollect.display import closing, words
 from recollect.display.base import Display, standard_error
 from recollect.display.state import Clock, State

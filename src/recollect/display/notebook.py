@@ -9,8 +9,8 @@ import time
 from typing import Any
 
 from recollect.display import closing, words
+from recollect.display.actors import Crew
 from recollect.display.base import Display
-from recollect.display.crew import Crew
 from recollect.display.lines import line
 from recollect.display.state import Clock, State
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recollect.display import words
-from recollect.display.crew import bar
+from recollect.display.actors import bar
 from recollect.display.state import State
 
 WIDEST = 100

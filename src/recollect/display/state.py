@@ -9,13 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
-from recollect.display.crew import SMOOTHED, Crew
-from recollect.tolerances import on_device, tolerance
+from recollect.display.actors import SMOOTHED, Crew
 
 if TYPE_CHECKING:
-    from recollect.evaluate import Evaluation
-    from recollect.training import Training
+    from recollect.acting.evaluate import Evaluation
+    from recollect.training.run_loop import Training
 
 Clock = Callable[[], float]
 SPEEDS = ("total", "env", "act", "learn", "wait")

@@ -94,7 +94,7 @@ def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
 
 def try_out(env: str, cores: int, seconds: float = SECONDS) -> list[Speed]:
     """Train on ``env`` for a few seconds with each of the runtimes that could pay here, inline first."""
-    from recollect.envs.gym import makes_batches
+    from recollect.envs.factory import makes_batches
     from recollect.envs.opening import resolved
 
     tried: list[dict[str, Any]] = [{}]
@@ -125,7 +125,7 @@ def choose_by(choice: Choice, tried: Sequence[Speed]) -> Choice:
 def measure_speed(seconds: float = SECONDS, env: str = TASK, **settings: Any) -> Speed:
     """Train on ``env`` for about ``seconds``, after an update to warm up."""
     from recollect.agent import Agent
-    from recollect.config import TrainConfig
+    from recollect.config.train import TrainConfig
 
     totals = {"steps": 0.0, "total": 0.0, "env": 0.0, "act": 0.0, "learn": 0.0}
     with Agent.create(env, TrainConfig().override(**settings)) as agent:

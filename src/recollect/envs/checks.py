@@ -11,10 +11,10 @@ import torch
 from gymnasium import spaces as gym_spaces
 from torch import Tensor
 
-from recollect import spaces, tree
-from recollect.envs.batched import BatchedEnv, Resumable
+from recollect.base import spaces, tree
+from recollect.base.types import Step, Tree
+from recollect.envs.contract import BatchedEnv, Resumable
 from recollect.errors import ConfigError, EnvError, SpaceError
-from recollect.types import Step, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _check_tree(env: BatchedEnv, obs: Tree, where: str, name: str, rows: Tensor)
         if tuple(leaf.shape) != batch or leaf.dtype != dtype:
             raise EnvError(
                 f"{where}: {label} is {leaf.dtype} {tuple(leaf.shape)}, expected {dtype} {batch}: "
-                "rows come first, num_envs * agents of them, in the dtypes of recollect.spaces"
+                "rows come first, num_envs * agents of them, in the dtypes of recollect.base.spaces"
             )
         if leaf.device.type != env.device.type:
             raise EnvError(f"{where}: {label} is on {leaf.device}, and env.device is {env.device}")
@@ -149,7 +149,7 @@ def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
     """One step's tensors, and the laws; ``inside`` [B] are the rows that were within an episode."""
     where = f"step {t}"
     if not isinstance(step, Step):
-        raise EnvError(f"{where}: step returned a {type(step).__name__}, not a recollect.types.Step")
+        raise EnvError(f"{where}: step returned a {type(step).__name__}, not a recollect.base.types.Step")
     rows = (env.num_envs * env.agents,)
     for name in (*_FLAGS, "reward"):
         value = getattr(step, name)

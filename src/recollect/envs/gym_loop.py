@@ -14,20 +14,11 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from recollect import spaces
-from recollect.envs.batched import BatchedEnv
-from recollect.envs.values import (
-    Buffers,
-    RowError,
-    env_seeds,
-    flag,
-    number,
-    to_rows,
-    write_row,
-    write_rows,
-)
+from recollect.base import spaces
+from recollect.base.types import Step, Tree
+from recollect.envs.contract import BatchedEnv
+from recollect.envs.values import Buffers, RowError, env_seeds, flag, number, to_rows, write_row, write_rows
 from recollect.errors import ConfigError, EnvError, SpaceError
-from recollect.types import Step, Tree
 
 _NUMBERS = frozenset({float, int, np.float64, np.float32})
 """Types of rewards that need no second look."""

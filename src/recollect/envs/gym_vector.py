@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
-from recollect import spaces
+from recollect.base import spaces
+from recollect.base.types import Step, Tree
 from recollect.envs.values import Buffers, env_seeds, to_batch, write_batch, write_row
 from recollect.errors import EnvError, SpaceError
-from recollect.types import Step, Tree
 
 
 class GymVector:

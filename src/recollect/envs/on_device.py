@@ -15,13 +15,13 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from recollect import spaces, tree
-from recollect.envs.batched import BatchedEnv, Resumable, Split
-from recollect.envs.slots import FLAGS
+from recollect.base import spaces, tree
+from recollect.base.shared_memory import Layout
+from recollect.base.types import Step, Tree
+from recollect.envs.contract import BatchedEnv, Resumable, Split
 from recollect.envs.values import is_like
+from recollect.envs.worker import FLAGS
 from recollect.errors import ConfigError, EnvError
-from recollect.shared import Layout
-from recollect.types import Step, Tree
 
 
 def on_device(env: BatchedEnv, device: torch.device | str) -> BatchedEnv:

@@ -8,9 +8,9 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from recollect.config import TrainConfig
-from recollect.envs.batched import BatchedEnv
-from recollect.envs.gym import EnvMaker, make_env, makes_batches
+from recollect.config.train import TrainConfig
+from recollect.envs.contract import BatchedEnv
+from recollect.envs.factory import EnvMaker, make_env, makes_batches
 from recollect.envs.named import Portable, is_importing, portable, resolve_env, restored
 from recollect.envs.on_device import on_device
 from recollect.envs.workers import WorkerEnv

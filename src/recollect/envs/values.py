@@ -17,9 +17,9 @@ import torch
 from gymnasium import spaces as gym_spaces
 from torch import Tensor
 
-from recollect import spaces, tree
+from recollect.base import spaces, tree
+from recollect.base.types import Step, Tree
 from recollect.errors import ConfigError, SpaceError
-from recollect.types import Step, Tree
 
 _OBS = "the observation"
 

@@ -21,13 +21,13 @@ import gymnasium as gym
 import torch
 from torch import Tensor
 
-from recollect import tree
-from recollect.children import Child, stop_all
-from recollect.envs.slots import STACK_SIGNAL, Made, MakeSlots, as_step, give_memory, read_made, serve
+from recollect.base import tree
+from recollect.base.child_process import Child, stop_all
+from recollect.base.shared_memory import Layout, Segment
+from recollect.base.types import Step, Tree
 from recollect.envs.values import is_like, step_to, to_batch
+from recollect.envs.worker import STACK_SIGNAL, Made, MakeSlots, as_step, give_memory, read_made, serve
 from recollect.errors import ConfigError, EnvError, LostError, SpaceError
-from recollect.shared import Layout, Segment
-from recollect.types import Step, Tree
 
 START_SECONDS = 60.0
 """What a worker may take to start, beside the time that an env may take to answer."""

@@ -11,10 +11,10 @@ from gymnasium import spaces as gym_spaces
 from torch import Tensor
 from torch.nn import functional as F
 
-from recollect import spaces
-from recollect.envs.batched import BatchedEnv, Capturable, Resumable, Split, Telling
+from recollect.base import spaces
+from recollect.base.types import Step, Tree
+from recollect.envs.contract import BatchedEnv, Capturable, Resumable, Split, Telling
 from recollect.errors import SpaceError
-from recollect.types import Step, Tree
 
 ACTION, REWARD = "last_action", "last_reward"
 

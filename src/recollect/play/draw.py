@@ -12,8 +12,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from recollect.play.frames import Film
 from recollect.play.text import Line, folded, lines_of
+from recollect.play.trace import Trace
 from recollect.play.words import SUITS, Choice, choices, ending, liveliest, percent, seen, short, signed
-from recollect.trace import Trace
 
 WIDTH, HEIGHT = 800, 460
 MARGIN, GAP = 16, 22

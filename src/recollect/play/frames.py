@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
-from recollect.envs.gym import makes_batches
+from recollect.envs.factory import makes_batches
 from recollect.envs.named import resolve_env
 from recollect.errors import EnvError
+from recollect.play.trace import Trace, name_of, record_env
 from recollect.tasks.catalog import TASKS
-from recollect.trace import Trace, name_of, record_env
 
 if TYPE_CHECKING:
     from recollect.agent import Agent

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect import files, storage
+from recollect.base import files
 from recollect.errors import ConfigError, RecollectError
 from recollect.play.frames import Film
+from recollect.training import checkpoints
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,7 +38,7 @@ def write_film(film: Film, path: str | Path, *, fps: float | None = None) -> Pat
     rate = fps if fps is not None else min(film.fps or FAST, FAST) if film.frames else SLOW
     if not 0 < rate <= 100:
         raise ConfigError(f"fps = {rate}: give a number above 0 and up to 100")
-    with storage.writing(f"{path} could not be written"):
+    with checkpoints.writing(f"{path} could not be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix.lower()}")
         try:

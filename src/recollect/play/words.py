@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from recollect.envs.wrappers import ACTION, REWARD
+from recollect.play.trace import Trace
 from recollect.policy.masks import ACTION_MASK
 from recollect.tasks.catalog import TASKS
-from recollect.trace import Trace
 
 SUITS = {"♠": "spades", "♦": "diamonds", "♣": "clubs", "♥": "hearts"}
 

@@ -34,9 +34,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from recollect import tree
+from recollect.base import tree
+from recollect.base.types import Tree
 from recollect.errors import ConfigError
-from recollect.types import Tree
 
 if TYPE_CHECKING:
     from recollect.policy.policy import Policy

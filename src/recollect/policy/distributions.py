@@ -25,7 +25,7 @@ import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
 
-from recollect.types import Tree
+from recollect.base.types import Tree
 
 FORBIDDEN = -1e30
 """The logit of a masked entry. Its probability is exactly 0, and unlike with -inf, 0 * log 0 is 0,

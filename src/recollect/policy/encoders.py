@@ -35,12 +35,12 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from recollect.base.spaces import is_image, is_tokens, walk
+from recollect.base.types import Tree
 from recollect.errors import ConfigError, SpaceError, nearest
 from recollect.policy.layers import ACTIVATIONS, mlp, nature_conv, small_conv
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.tokens import NETWORKS
-from recollect.spaces import is_image, is_tokens, walk
-from recollect.types import Tree
 
 TokenNetwork = Literal[
     "auto", "fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med", "example", "never"

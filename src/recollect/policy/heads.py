@@ -29,8 +29,9 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from recollect.base.types import Tree
 from recollect.errors import ConfigError, SpaceError
-from recollect.policy import thin
+from recollect.kernels import exact_linear
 from recollect.policy.distributions import (
     Bernoulli,
     Categorical,
@@ -42,7 +43,6 @@ from recollect.policy.distributions import (
     TanhGaussian,
 )
 from recollect.policy.masks import check_mask, refuse_mask
-from recollect.types import Tree
 
 MAX_SQUASHED_LOG_STD = 1.0
 """Up to here the quadrature of a squashed entropy is right to 1e-4."""
@@ -97,7 +97,7 @@ class ActionHead(nn.Module):
 
     def forward(self, features: Tensor, mask: Tree | None = None) -> Distribution:
         """Features [..., D] and masks [..., n] -> the distribution for every row of [...]."""
-        return self.distribution(thin.through(self.linear, features), mask)
+        return self.distribution(exact_linear.through(self.linear, features), mask)
 
     def distribution(self, outputs: Tensor, mask: Tree | None = None) -> Distribution:
         """Of what ``linear`` said, [..., outputs]: the distribution for every row of [...]."""

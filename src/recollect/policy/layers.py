@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.policy import thin
+from recollect.kernels import exact_linear
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     # With the gain that keeps the scale of activations through layers; silu's is 1 / rms(silu(z)).
@@ -41,8 +41,8 @@ class Dense(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         """Input [..., inputs] -> [..., outputs]."""
         if self.exact and self.norm is None and self.activation is torch.tanh:
-            return thin.linear(input, self.weight, self.bias, "tanh")
-        x = (thin.linear if self.exact else F.linear)(input, self.weight, self.bias)
+            return exact_linear.linear(input, self.weight, self.bias, "tanh")
+        x = (exact_linear.linear if self.exact else F.linear)(input, self.weight, self.bias)
         return self.activation(x if self.norm is None else self.norm(x))
 
 

@@ -13,8 +13,8 @@ import gymnasium as gym
 from gymnasium import spaces
 from torch import Tensor
 
+from recollect.base.types import Tree
 from recollect.errors import SpaceError
-from recollect.types import Tree
 
 ACTION_MASK = "action_mask"
 """The key of a Dict observation under which an action mask travels."""

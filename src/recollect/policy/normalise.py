@@ -13,10 +13,10 @@ import torch
 from gymnasium import spaces as gym_spaces
 from torch import Tensor, nn
 
-from recollect import devices, spaces, tree
+from recollect.base import devices, spaces, tree
+from recollect.base.types import Tree
 from recollect.errors import ConfigError
-from recollect.ranks import ALONE, Ranks
-from recollect.types import Tree
+from recollect.learning.ranks import ALONE, Ranks
 
 
 class Moments(nn.Module):

@@ -16,18 +16,19 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from recollect import tree
+from recollect.base import tree
+from recollect.base.tolerances import Precision, on_device
+from recollect.base.types import State, Tree
 from recollect.cores import make_core
 from recollect.errors import ConfigError, StateError
-from recollect.policy import precision, thin
+from recollect.kernels import exact_linear
+from recollect.policy import precision
 from recollect.policy.compiled import Compiled
 from recollect.policy.distributions import Distribution
 from recollect.policy.encoders import make_encoder
 from recollect.policy.heads import ActionHead, HeadConfig
 from recollect.policy.masks import ACTION_MASK, check_mask_space
 from recollect.policy.normalise import ObservationNorm, PopArt
-from recollect.tolerances import Precision, on_device
-from recollect.types import State, Tree
 
 
 class Acted(NamedTuple):
@@ -288,7 +289,7 @@ class Policy(nn.Module):
         )
         if has_own or self._compiled is not None or type(self.head) is not ActionHead:
             return None
-        found = thin.together(y, self.head.linear, self.critic)
+        found = exact_linear.together(y, self.head.linear, self.critic)
         if found is None:
             return None
         return self.head.distribution(found[0], self._mask(obs)), self._in_real_units(found[1])
@@ -297,7 +298,7 @@ class Policy(nn.Module):
         return self.head(y, self._mask(obs))
 
     def _value(self, y: Tensor) -> Tensor:
-        return self._in_real_units(thin.through(self.critic, y))
+        return self._in_real_units(exact_linear.through(self.critic, y))
 
     def _mask(self, obs: Tree) -> Tree | None:
         return obs[ACTION_MASK] if self._masked else None

@@ -29,7 +29,7 @@ The encoder is where the work of a policy with images or tokens is. A core carri
 over hundreds of steps, so that its state, and all that is not a product, stays exact.
 
 The rounding of an encoder depends on the number of rows in a product, so that what the learner
-recomputes need not be what the actor recorded to 1e-5: see ``recollect.tolerances``.
+recomputes need not be what the actor recorded to 1e-5: see ``recollect.base.tolerances``.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from recollect import devices
+from recollect.base import devices
 from recollect.errors import ConfigError
 
 _PLAIN: AbstractContextManager = nullcontext()

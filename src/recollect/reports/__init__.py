@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recollect import storage
+from recollect.base.files import check_replaceable
 from recollect.errors import RecollectError
-from recollect.files import check_replaceable
 from recollect.reports.compare import gather_comparison
 from recollect.reports.data import gather_run
 from recollect.reports.folder import read_folder
 from recollect.reports.page import render
 from recollect.reports.played import play as play_missing
 from recollect.reports.statistics import bootstrap_interval, iqm
-from recollect.runs import Run
+from recollect.training import checkpoints
+from recollect.training.run_folder import Run
 
 __all__ = ["bootstrap_interval", "iqm", "write_report"]
 
@@ -55,9 +55,9 @@ def write_report(
         data = gather_comparison(folders)
         title = f"{len(folders)} runs · Recollect"
     data["made"] = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    with storage.writing(f"{place.parent} could not be made"):
+    with checkpoints.writing(f"{place.parent} could not be made"):
         place.parent.mkdir(parents=True, exist_ok=True)
-    storage.write_atomically(place, render(data, title))
+    checkpoints.write_atomically(place, render(data, title))
     return place
 
 

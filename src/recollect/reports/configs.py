@@ -7,10 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from recollect import field_docs
 from recollect.algos.catalog import ALGOS, algo_name
-from recollect.algos.ppo_config import PPOConfig
-from recollect.config import TrainConfig
+from recollect.config import field_docs
+from recollect.config.ppo import PPOConfig
+from recollect.config.train import TrainConfig
 from recollect.cores.make import known
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import HeadConfig

@@ -174,7 +174,7 @@ def _is_sparse(known: np.ndarray) -> bool:
 
 
 def _line(folder: Folder, name: str) -> str:
-    from recollect.metrics import meaning
+    from recollect.training.metrics import meaning
 
     line = meaning(name, folder.glossary) or meaning(name)
     return line + (", in units of their size" if name == "deviation/value" else "")

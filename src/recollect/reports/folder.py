@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from recollect import bounds
+from recollect.base.files import LARGEST, opened, read_whole
+from recollect.base.tolerances import TOLERANCES, on_device, tolerance
+from recollect.config import bounds
 from recollect.cores.make import make_core
 from recollect.errors import RecollectError
-from recollect.files import LARGEST, opened, read_whole
 from recollect.reports.thinning import in_order, number
-from recollect.runs import Run
-from recollect.tolerances import TOLERANCES, on_device, tolerance
+from recollect.training.run_folder import Run
 
 Row = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recollect.files import is_number
+from recollect.base.files import is_number
 
 SETTLING = 10
 """Updates at the start of a run that are not judged: a new critic and a new policy find their scale."""

@@ -10,7 +10,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-from recollect.files import finite
+from recollect.base.files import finite
 
 SCRIPTS = (
     "base.js",

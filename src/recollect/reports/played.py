@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from recollect import storage
+from recollect.base.files import finite
+from recollect.base.own_files import CHECKPOINTS, check_own
 from recollect.errors import RecollectError
-from recollect.files import finite
-from recollect.own_files import CHECKPOINTS, check_own
 from recollect.reports.episodes import INDEX
 from recollect.reports.folder import Folder, Row, read_json
 from recollect.reports.thinning import number
 from recollect.reports.worlds import LONGEST, known_task, levels, memory_lengths
-from recollect.runs import Run
+from recollect.training import checkpoints
+from recollect.training.run_folder import Run
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
@@ -156,14 +156,14 @@ def _load(checkpoint: Path, env_kwargs: dict[str, Any] | None) -> Agent:
 
 
 def _record(folder: Folder, agent: Agent, source: Row) -> None:
-    from recollect.trace import record
+    from recollect.play.trace import record
 
     traces = record(agent, episodes=EPISODES, seed=SEED)
     place = folder.path / EPISODES_FOLDER
     for old in (INDEX, *(f"report-{i}.json" for i in range(EPISODES))):
         (place / old).unlink(missing_ok=True)  # this time there may be fewer
     files = [trace.save(place / f"report-{i}.json").name for i, trace in enumerate(traces)]
-    storage.write_atomically(place / INDEX, json.dumps({"format": 1, **source, "files": files}))
+    checkpoints.write_atomically(place / INDEX, json.dumps({"format": 1, **source, "files": files}))
 
 
 def _measure(folder: Folder, agent: Agent, source: Row) -> None:
@@ -198,4 +198,4 @@ def _measure(folder: Folder, agent: Agent, source: Row) -> None:
         "episodes": EVALUATED,
         "points": points,
     }
-    storage.write_atomically(folder.path / LENGTHS, json.dumps(finite(data)))
+    checkpoints.write_atomically(folder.path / LENGTHS, json.dumps(finite(data)))

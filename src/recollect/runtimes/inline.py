@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from recollect import tree
-from recollect.actor import Actor, together
-from recollect.config import TrainConfig
-from recollect.devices import Total
-from recollect.envs.batched import BatchedEnv
+from recollect.acting.actor import Actor, together
+from recollect.base import tree
+from recollect.base.devices import Total
+from recollect.base.graphs import Graphs
+from recollect.base.types import State
+from recollect.config.train import TrainConfig
+from recollect.envs.contract import BatchedEnv
 from recollect.errors import LostError
-from recollect.graphs import Graphs
 from recollect.policy.policy import Policy
 from recollect.runtimes import limits
-from recollect.runtimes.crew import Batch, actor_stream, mean_info, merged, parted
-from recollect.types import State
+from recollect.runtimes.collector import Batch, actor_stream, mean_info, merged, parted
 
 
 class InlineCrew:

@@ -12,16 +12,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect import about, tree, workers
 from recollect.algos.catalog import make_learner
-from recollect.algos.learner import Learner
-from recollect.config import TrainConfig
-from recollect.learner_state import learner_tensors, load_learner
+from recollect.base import provenance, row_threads, tree
+from recollect.config.train import TrainConfig
+from recollect.experience.rollout import Rollout
+from recollect.learning.learner import Learner
+from recollect.learning.learner_state import learner_tensors, load_learner
+from recollect.learning.ranks import Backend, Group, join_store
 from recollect.policy.policy import Policy
-from recollect.ranks import Backend, Group, join_store
-from recollect.rollout import Rollout
-from recollect.runtimes.host import on_cpu, tensors_of
-from recollect.storage import Learned
+from recollect.runtimes.actor_server import on_cpu, tensors_of
+from recollect.training.checkpoints import Learned
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class LearnerState:
 
     weights: dict[str, Tensor]
     tensors: dict[str, Tensor]
-    """See ``recollect.learner_state``."""
+    """See ``recollect.learning.learner_state``."""
     updates: int
     is_checked: bool
     accepted: tuple[int, float, float]
-    """See ``recollect.algos.reproduction``."""
+    """See ``recollect.learning.reproduction``."""
 
     @classmethod
     def of(cls, learner: Learner[Any], device: str | None = None) -> LearnerState:
@@ -120,7 +120,7 @@ class LearnerHost:
         config = self.blueprint.config
         count = learner_threads(config)
         by_rows, by_operations = (count, 1) if config.parallel == "rows" else (1, count)
-        with workers.threads(by_rows), workers.intra_op_threads(by_operations):
+        with row_threads.threads(by_rows), row_threads.intra_op_threads(by_operations):
             self.learner.update(_on_device(rollout, config.device), progress, lag=lag)
 
     def close(self) -> None:
@@ -131,7 +131,7 @@ class LearnerHost:
 
 def learner_threads(config: TrainConfig) -> int:
     """CPU threads of each learner: those of the setting, or its share of the cores."""
-    return config.threads or max(1, about.usable_cores() // config.learners)
+    return config.threads or max(1, provenance.usable_cores() // config.learners)
 
 
 def _on_device(rollout: Rollout, device: str) -> Rollout:

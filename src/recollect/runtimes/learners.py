@@ -18,17 +18,18 @@ from typing import Any, Protocol
 
 import torch
 
-from recollect import gauges, tree
-from recollect.algos.learner import Learner
-from recollect.children import Child, Line
-from recollect.config import TrainConfig
+from recollect.base import tree
+from recollect.base.child_process import Child, Line
+from recollect.base.shared_memory import Layout, Segment
+from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError, DivergedError, EnvError, LostError
-from recollect.ranks import ALONE, Backend, Group, GroupError, host_store
-from recollect.rollout import Rollout
-from recollect.runtimes.host import finals_example, get_finals, put_finals, rollout_of, tensors_of
+from recollect.experience.rollout import Rollout
+from recollect.learning import diagnostics
+from recollect.learning.learner import Learner
+from recollect.learning.ranks import ALONE, Backend, Group, GroupError, host_store
+from recollect.learning.shards import even_rows, shards
+from recollect.runtimes.actor_server import finals_example, get_finals, put_finals, rollout_of, tensors_of
 from recollect.runtimes.learner_host import LearnerBlueprint, LearnerHost, LearnerState
-from recollect.shards import even_rows, shards
-from recollect.shared import Layout, Segment
 
 PATIENCE = 120.0
 """Seconds for a learner to start, or to answer once the first one is done."""
@@ -102,7 +103,7 @@ class LearnerGroup:
 
     def update(self, rollout: Rollout, progress: float = 0.0, *, lag: int = 0) -> dict[str, float]:
         """``Learner.update`` of the whole batch, by all learners."""
-        gauges.check_finite_rollout(rollout)  # of all rows, while nobody waits for anybody
+        diagnostics.check_finite_rollout(rollout)  # of all rows, while nobody waits for anybody
         before = LearnerState.of(self.learner)
         parts = shards(rollout, self.rows)
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
-from recollect.runtimes.crew import mean_info
-from recollect.runtimes.host import Report
+from recollect.runtimes.actor_server import Report
+from recollect.runtimes.collector import mean_info
 
 SHOWN = 16
 """Actors whose own figures are logged; of more, only the slowest and the fastest."""

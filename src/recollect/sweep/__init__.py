@@ -27,7 +27,7 @@ Nothing that only a folder names is imported: an env that is code has to be name
 sweep, ``Sweep.open(path, env="module:Env")``.
 
 This package stands above the command line, not below it: its runs are ``recollect train`` and
-``recollect resume``, so that it reads their flags with ``recollect.cli.flags``.
+``recollect resume``, so that it reads their flags with ``recollect.config.flags``.
 """
 
 from recollect.sweep.folder import Sweep

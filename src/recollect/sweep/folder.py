@@ -10,18 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from recollect import files, storage
-from recollect.about import usable_cores
-from recollect.cli.flags import Parsed
+from recollect.base import files
+from recollect.base.provenance import usable_cores
+from recollect.config.flags import Parsed
 from recollect.display.words import path as typed
 from recollect.envs.named import is_importing
 from recollect.errors import ConfigError, Interrupted, RecollectError, StorageError
-from recollect.runs import Run
 from recollect.sweep.board import make_board
 from recollect.sweep.member import Member
 from recollect.sweep.plan import CONFIG, Plan, Settings, Variant, check, make_plan
 from recollect.sweep.results import Result, summarise
 from recollect.sweep.work import State, work
+from recollect.training import checkpoints
+from recollect.training.run_folder import Run
 
 FORMAT = 1
 FILE = "sweep.json"
@@ -261,7 +262,7 @@ class Sweep:
     def _working(self) -> Iterator[None]:
         """Hold the sweep's lock."""
         files.refuse_links(self._places())
-        with storage.writing(f"the folder {self.path} could not be made"):
+        with checkpoints.writing(f"the folder {self.path} could not be made"):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = (self.path / "lock").open("a")
         with handle:
@@ -283,7 +284,7 @@ class Sweep:
         for name, copy in self._copies():
             if not copy.is_file():
                 copy.parent.mkdir(exist_ok=True)
-                storage.write_atomically(copy, self._plan.files[name])
+                checkpoints.write_atomically(copy, self._plan.files[name])
 
     def _save(self) -> None:
         plan = self._plan.to_json()
@@ -291,7 +292,7 @@ class Sweep:
             members = [self._member(variant, seed) for seed in self.seeds]
             row["runs"] = [{"seed": m.seed, "folder": m.path.name} | self._state(m) for m in members]
         text = json.dumps({"format": FORMAT} | plan, indent=2) + "\n"
-        storage.write_atomically(self.path / FILE, text)
+        checkpoints.write_atomically(self.path / FILE, text)
 
     def __repr__(self) -> str:
         return f"Sweep({str(self.path)!r}, {len(self.variants)} variants, {len(self.seeds)} seeds)"

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from recollect import files, trust
-from recollect.cli.flags import parse_config
-from recollect.config import TrainConfig
+from recollect.base import files
+from recollect.config.flags import parse_config
+from recollect.config.train import TrainConfig
 from recollect.envs.named import is_importing
 from recollect.errors import RecollectError
-from recollect.runs import Run
 from recollect.sweep.plan import Variant
 from recollect.tasks import is_task
+from recollect.training import trust
+from recollect.training.run_folder import Run
 
 Left = Literal["train", "resume", "evaluate", "nothing"]
 """What is left to do for a run."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recollect import bounds
-from recollect.cli.flags import Flag, Parsed, parse_config, parse_settings, sweep_variants
+from recollect.config import bounds
+from recollect.config.flags import Flag, Parsed, parse_config, parse_settings, sweep_variants
 from recollect.errors import ConfigError, RecollectError
 
 Settings = Mapping[str, Any] | Sequence[str]
@@ -130,7 +130,7 @@ def check(variant: Variant, flags: Sequence[str]) -> Parsed:
     import torch
 
     from recollect.api import new_agent
-    from recollect.sinks import make_sinks
+    from recollect.training.sinks import make_sinks
 
     parsed = _parsed(variant.label, flags, variant.env)
     config = parsed.config

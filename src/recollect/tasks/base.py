@@ -21,10 +21,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect import devices, spaces
+from recollect.base import devices, spaces
+from recollect.base.types import Step
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import random
-from recollect.types import Step
 
 _ONE = random.constant(1)
 

@@ -27,8 +27,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
+from recollect.base.spaces import is_tokens
 from recollect.errors import SpaceError
-from recollect.spaces import is_tokens
 
 SIDE = 11
 """Cells in each direction: x and y are below it."""

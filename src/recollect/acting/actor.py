@@ -1,0 +1,307 @@
+"""The actor: the one acting loop, which owns the live memory of its rows."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Generator, Sequence
+from typing import SupportsFloat, TypeVar
+
+import torch
+from torch import Tensor
+
+from recollect.acting.captured import Chooser
+from recollect.acting.truncation import Listed, Slotted, is_unread, look, places
+from recollect.base import devices, spaces, tree
+from recollect.base.graphs import Graphs
+from recollect.base.types import State, Tree
+from recollect.envs.contract import BatchedEnv, Resumable, Split, Telling
+from recollect.errors import StateError
+from recollect.experience.rollout import Rollout
+from recollect.policy.policy import Acted, Policy
+
+T = TypeVar("T")
+
+
+class Actor:
+    """Steps an env with a policy and records rollouts.
+
+    The live observation, ``first`` and state carry over from rollout to rollout, so an episode may
+    be longer than any number of rollouts.
+    """
+
+    def __init__(
+        self,
+        env: BatchedEnv,
+        policy: Policy,
+        *,
+        rollout: int,
+        state_steps: Sequence[int],
+        seed: int,
+        index: int = 0,
+        buffers: Sequence[Rollout] = (),
+        graphs: Graphs | None = None,
+        keeps_finals: bool = True,
+    ):
+        """Reset the env and allocate a rollout, which every ``collect`` fills anew.
+
+        Args:
+            env: the rows.
+            policy: acts; its weights may change between rollouts, never within one.
+            rollout: T, the steps to record at a time.
+            state_steps: the steps whose raw input states the learner needs.
+            seed: of the env and of the sampling of actions.
+            index: which actor this is.
+            buffers: the rollouts to fill in place of an own one; ``collect`` is told which.
+            graphs: records acting, on a GPU; None: nobody does.
+            keeps_finals: whether ``Rollout.finals`` is wanted, which on a GPU makes the host wait. (The
+                values are always there.)
+        """
+        self.env, self.policy, self.index = env, policy, index
+        self.rows = env.num_envs * env.agents
+        self.generator = torch.Generator(env.device).manual_seed(seed)
+        self.obs: Tree = tree.clone(env.reset(seed))
+        self.first = torch.ones(self.rows, dtype=torch.bool, device=env.device)
+        self.state: State = policy.initial_state(self.rows)
+        self.sequence = 0
+        self.seconds: dict[str, SupportsFloat] = {"env": 0.0, "act": 0.0}
+        self.info: dict[str, float] = {}
+        """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``."""
+        self.in_env_since: float | None = None
+        """Since when the env has been busy with a step, by ``time.monotonic``; None: it is not."""
+        own = buffers or [allocate(policy, self.rows, rollout, tuple(state_steps), index, env.device)]
+        self._is_unread = is_unread(env)
+        self._keeps_finals = keeps_finals or not self._is_unread
+        self._cuts = self._make_cuts(rollout)
+        graphs = graphs or Graphs(env.device, is_on=False)
+        self._choose = self._chooser(graphs)
+        self._buffers = [_Buffer(self, one, graphs) for one in own]
+
+    def _make_cuts(self, steps: int) -> Listed | Slotted:
+        env = self.env
+        if self._is_unread:
+            return Slotted(self.policy, places(env, steps), self.obs, self.state, self.first)
+        if isinstance(env, Telling):
+            return Listed(self.policy, lambda step: env.cut_rows())
+        return Listed(self.policy, look)
+
+    def _chooser(self, graphs: Graphs) -> Callable[[Tree, State, Tensor], tuple[Acted, State]]:
+        """How actions are chosen: by the policy, or by a graph of it where the env is not part of one."""
+        policy, generator = self.policy, self.generator  # not self: what is held by itself is freed late
+        if self._is_unread or not graphs.is_on:
+            return lambda obs, state, first: policy.act(obs, state, first, generator)
+        return Chooser(policy, self.obs, self.state, self.first, generator, graphs)
+
+    def close(self) -> None:
+        """Give up what was recorded, now: another actor's recording must not meet the end of this one's."""
+        self._buffers = []
+        del self._choose
+
+    def snapshot(self) -> dict[str, Tensor] | None:
+        """All that decides the next rollouts, between two of them, as copies; None if the env cannot tell."""
+        if not isinstance(self.env, Resumable):
+            return None
+        own = {
+            "first": self.first.clone(),
+            "rng": self.generator.get_state(),
+            "sequence": torch.tensor(self.sequence),
+        }
+        env = {f"env:{name}": leaf for name, leaf in self.env.snapshot().items()}
+        return own | env | dict(tree.named_leaves(tree.clone(self.state), "state"))
+
+    def fits(self, snapshot: dict[str, Tensor]) -> bool:
+        """Whether the snapshot is of one actor, with a random generator of this kind of device."""
+        rng = snapshot.get("rng")
+        return rng is not None and rng.shape == self.generator.get_state().shape
+
+    def restore(self, snapshot: dict[str, Tensor]) -> None:
+        """Go on from what ``snapshot`` returned, with the same policy and an env of the same kind."""
+        assert isinstance(self.env, Resumable)
+        device = self.env.device
+        want = tree.spec(self.state, lead=0)
+        found = {name: leaf.to(device) for name, leaf in snapshot.items()}
+        state = {name.removeprefix("state"): leaf for name, leaf in found.items() if name.startswith("state")}
+        given = {name.removeprefix("."): (tuple(leaf.shape), leaf.dtype) for name, leaf in state.items()}
+        if given != want or found["first"].shape != self.first.shape:
+            raise StateError(
+                f"the saved memories have leaves {given}, this actor's {want}: were they saved with another "
+                "core or another num_envs?"
+            )
+        tree.copy_(self.state, tree.from_named(self.state, found, "state"))
+        self.first.copy_(found["first"])
+        self.generator.set_state(snapshot["rng"])
+        self.sequence = int(snapshot["sequence"])
+        env = {name.removeprefix("env:"): leaf for name, leaf in found.items() if name.startswith("env:")}
+        tree.copy_(self.obs, self.env.restore(env))
+
+    def collect(self, version: int = 0, buffer: int = 0) -> Rollout:
+        """Record T steps. The rollout's tensors are filled anew by the next call with that buffer."""
+        return together([self.collecting(version, buffer)])[0]
+
+    @torch.no_grad()
+    def collecting(self, version: int = 0, buffer: int = 0) -> Generator[None, None, Rollout]:
+        """``collect`` in pieces: it pauses where the env steps on its own (``Split``)."""
+        chosen = self._buffers[buffer]
+        out = chosen.rollout
+        if self._is_unread:
+            watch = devices.Stopwatch(self.env.device)
+            infos = chosen.play_all()
+            self.seconds = {"act": watch.stopped()}
+        else:
+            infos = yield from self._play(out, chosen.views)
+        out.finals = self._cuts.finals() if self._keeps_finals else None
+        out.version, out.sequence = version, self.sequence
+        self.sequence += 1
+        self.info = _mean_info(infos)
+        return out
+
+    def _play(self, out: Rollout, views: _Views) -> Generator[None, None, list[dict[str, Tensor]]]:
+        """Fill a rollout, and go on from its end. Returns the means of what the env reported, by step."""
+        policy, env = self.policy, self.env
+        obs, first, state = self.obs, self.first, self.state
+        split = env if isinstance(env, Split) else None
+        stored = {step: slot for slot, step in enumerate(out.state_steps)}
+        acted_steps: list[Acted] = []
+        infos: list[dict[str, Tensor]] = []
+        self._cuts.begin()
+        env_seconds, started = 0.0, time.monotonic()
+        for t in range(out.steps):
+            tree.copy_(views.obs[t], obs)
+            views.first[t].copy_(first)
+            if t in stored:
+                tree.copy_(tree.index(out.states, stored[t]), state)
+            acted, state = self._choose(obs, state, first)
+            env_action = policy.to_env(acted.action)
+            before = self.in_env_since = time.monotonic()
+            if split is None:
+                step = env.step(env_action)
+            else:
+                split.send(env_action)
+                left = time.monotonic()
+                yield
+                away = time.monotonic() - left  # others have worked; that is not this one's time
+                step, before, started = split.receive(), before + away, started + away
+            self.in_env_since = None
+            env_seconds += time.monotonic() - before
+            acted_steps.append(acted)
+            views.reward[t].copy_(step.reward)
+            views.terminated[t].copy_(step.terminated)
+            views.truncated[t].copy_(step.truncated)
+            views.valid[t].copy_(step.valid)
+            self._cuts.add(t, step, state)
+            if step.info:
+                infos.append({name: value.float().mean() for name, value in step.info.items()})
+            obs, first = step.obs, step.first
+        tree.copy_(views.obs[out.steps], obs)
+        views.first[out.steps].copy_(first)
+        _stack_into(out.action, [acted.action for acted in acted_steps])
+        for name, record in out.record.items():
+            torch.stack([getattr(acted, name) for acted in acted_steps], out=record)
+        out.bootstrap.copy_(policy.value(obs, state, first))
+        self._cuts.write(out)
+        # Into memory of its own, which stays where it is: the env owns its tensors only until its next
+        # step, a user may step it in between, and a CUDA graph knows tensors by where they are.
+        tree.copy_(self.obs, obs)
+        self.first.copy_(first)
+        tree.copy_(self.state, state)
+        self.seconds = {"env": env_seconds, "act": time.monotonic() - started - env_seconds}
+        return infos
+
+
+class _Buffer:
+    """A rollout to fill, its views, and the graph that fills it."""
+
+    def __init__(self, actor: Actor, rollout: Rollout, graphs: Graphs):
+        self.rollout, self.views = rollout, views = rollout, _Views(rollout)
+        acting = weakref.ref(actor)  # an actor that nobody needs must end at once, with its env's files
+
+        def play_all() -> list[dict[str, Tensor]]:
+            actor = acting()
+            assert actor is not None
+            return together([actor._play(rollout, views)])[0]
+
+        self.play_all = graphs.captured(play_all, "acting", actor.policy, [actor.generator])
+
+
+def together(running: Sequence[Generator[None, None, T]]) -> list[T]:
+    """What several ``collecting`` return: while the env of one steps, the next one acts."""
+    done: dict[int, T] = {}
+    while len(done) < len(running):
+        for i, one in enumerate(running):
+            if i in done:
+                continue
+            try:
+                next(one)
+            except StopIteration as end:
+                done[i] = end.value
+    return [done[i] for i in range(len(running))]
+
+
+def allocate(
+    policy: Policy,
+    rows: int,
+    steps: int,
+    state_steps: tuple[int, ...],
+    actor: int = 0,
+    device: torch.device | str = "cpu",
+) -> Rollout:
+    """An empty rollout for ``steps`` steps of ``rows`` rows."""
+    obs = spaces.zeros(policy.observation_space, 1, device)
+    action = spaces.zeros(policy.action_space, 1, device)
+
+    def floats() -> Tensor:
+        return torch.zeros(steps, rows, device=device)
+
+    def flags(extra: int = 0) -> Tensor:
+        return torch.zeros(steps + extra, rows, dtype=torch.bool, device=device)
+
+    return Rollout(
+        obs=tree.empty(obs, (steps + 1, rows)),
+        first=flags(extra=1),
+        action=tree.empty(action, (steps, rows)),
+        record={"log_prob": floats(), "value": floats()},
+        reward=floats(),
+        terminated=flags(),
+        truncated=flags(),
+        valid=flags(),
+        final_value=floats(),
+        bootstrap=torch.zeros(rows, device=device),
+        state_steps=state_steps,
+        states=tree.empty(policy.initial_state(1), (len(state_steps), rows), device),
+        actor=actor,
+    )
+
+
+class _Views:
+    """The step-by-step views of a rollout, made at once: indexing a tensor costs more than the copy."""
+
+    def __init__(self, rollout: Rollout):
+        self.obs = _unbind(rollout.obs)
+        self.first = rollout.first.unbind()
+        self.reward = rollout.reward.unbind()
+        self.terminated = rollout.terminated.unbind()
+        self.truncated = rollout.truncated.unbind()
+        self.valid = rollout.valid.unbind()
+
+
+def _unbind(value: Tree) -> list[Tree]:
+    """A tree of [T, ...] as a list of T trees."""
+    if isinstance(value, dict):
+        parts = {key: _unbind(sub) for key, sub in value.items()}
+        return [dict(zip(parts, step)) for step in zip(*parts.values())]
+    if isinstance(value, tuple):
+        return list(zip(*(_unbind(sub) for sub in value)))
+    return list(value.unbind())
+
+
+def _stack_into(target: Tree, values: list[Tree]) -> None:
+    """Stack T trees into the buffers ``target`` [T, ...]."""
+    tree.map(lambda out, *steps: torch.stack(steps, out=out), target, *values)
+
+
+def _mean_info(infos: list[dict[str, Tensor]]) -> dict[str, float]:
+    names = {name for info in infos for name in info}
+    return {
+        f"info/{name}": float(torch.stack([info[name] for info in infos if name in info]).mean())
+        for name in sorted(names)
+    }

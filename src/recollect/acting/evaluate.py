@@ -1,0 +1,148 @@
+"""Evaluation: fixed weights, fixed seeds, memory threaded and reset like in training, intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from recollect.base import row_threads
+from recollect.envs.contract import BatchedEnv
+from recollect.errors import ConfigError, EvaluationCancelledError
+from recollect.policy.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The episodes of one evaluation."""
+
+    returns: np.ndarray
+    """[N] undiscounted sums of raw rewards."""
+    lengths: np.ndarray
+    """[N] in steps."""
+
+    @property
+    def mean(self) -> float:
+        """The mean return."""
+        return float(self.returns.mean())
+
+    @property
+    def std(self) -> float:
+        """The spread of the returns over episodes."""
+        return float(self.returns.std())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95% bootstrap interval of the mean return."""
+        rng = np.random.default_rng(0)
+        picks = rng.integers(len(self.returns), size=(2000, len(self.returns)))
+        low, high = np.quantile(self.returns[picks].mean(1), [0.025, 0.975])
+        return float(low), float(high)
+
+    def to_json(self) -> dict[str, Any]:
+        """All of it as plain JSON."""
+        return {
+            "mean": self.mean,
+            "std": self.std,
+            "interval": list(self.interval),
+            "returns": self.returns.tolist(),
+            "lengths": self.lengths.tolist(),
+        }
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        return (
+            f"return {self.mean:.3g} (95% interval {low:.3g} to {high:.3g}), "
+            f"length {self.lengths.mean():.3g}, {len(self.returns)} episodes"
+        )
+
+
+@torch.no_grad()  # not inference_mode: what an env allocates here, it must be able to change in training
+def evaluate(
+    policy: Policy,
+    env: BatchedEnv,
+    *,
+    episodes: int = 100,
+    seed: int = 0,
+    deterministic: bool = True,
+    max_steps: int = 10_000_000,
+    cancelled: Callable[[], bool] | None = None,
+) -> Evaluation:
+    """Play ``episodes`` episodes from fresh resets and fresh memory.
+
+    Every row plays its share, and only its first so many episodes count: to take whichever ends
+    first would favour short ones. The policy's statistics, its RNG and any live state of a
+    training actor stay untouched.
+
+    Args:
+        policy: acts, in eval mode meanwhile.
+        env: is reset with ``seed``.
+        episodes: how many, over all rows.
+        seed: of the env and of sampled actions.
+        deterministic: take the mode of each distribution in place of a sample.
+        max_steps: raise after so many env steps: an episode that never ends.
+        cancelled: asked at every step; if true, the evaluation is given up.
+    """
+    if episodes < 1:
+        raise ConfigError(f"episodes = {episodes}: it must be at least 1")
+    if not 0 <= seed < 2**63:
+        raise ConfigError(f"seed = {seed}: it is from 0 to 2^63 - 1")
+    rows = env.num_envs * env.agents
+    quota = np.full(rows, episodes // rows)
+    quota[: episodes % rows] += 1
+    generator = torch.Generator(env.device).manual_seed(seed)
+    was_training = policy.training
+    policy.eval()
+    try:
+        with row_threads.intra_op_threads(1):
+            return _play(policy, env, quota, generator, seed, deterministic, max_steps, cancelled)
+    finally:
+        policy.train(was_training)
+
+
+def _play(
+    policy: Policy,
+    env: BatchedEnv,
+    quota: np.ndarray,
+    generator: torch.Generator,
+    seed: int,
+    deterministic: bool,
+    max_steps: int,
+    cancelled: Callable[[], bool] | None,
+) -> Evaluation:
+    rows = len(quota)
+    obs = env.reset(seed)
+    first = torch.ones(rows, dtype=torch.bool, device=env.device)
+    state = policy.initial_state(rows)
+    total, length, played = (
+        np.zeros(rows),
+        np.zeros(rows, dtype=np.int64),
+        np.zeros(rows, dtype=np.int64),
+    )
+    returns: list[float] = []
+    lengths: list[int] = []
+    for _ in range(max(1, max_steps // rows)):
+        if cancelled is not None and cancelled():
+            raise EvaluationCancelledError("the evaluation was given up: the run is to end")
+        acted, state = policy.act(obs, state, first, generator, deterministic)
+        step = env.step(policy.to_env(acted.action))
+        obs, first = step.obs, step.first
+        valid = step.valid.cpu().numpy()
+        total += np.where(valid, step.reward.cpu().numpy(), 0)
+        length += valid
+        ended = (step.terminated | step.truncated).cpu().numpy() & valid
+        for row in ended.nonzero()[0]:
+            if played[row] < quota[row]:
+                returns.append(float(total[row]))
+                lengths.append(int(length[row]))
+            played[row] += 1
+            total[row], length[row] = 0.0, 0
+        if (played >= quota).all():
+            return Evaluation(np.array(returns), np.array(lengths))
+    raise ConfigError(
+        f"the evaluation did not finish {int(quota.sum())} episodes within {max_steps} steps: does the env "
+        "have a time limit? Give it one, or raise max_steps"
+    )

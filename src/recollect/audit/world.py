@@ -1,0 +1,159 @@
+"""The env itself: does it keep the contract, and does it start anew?"""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium.utils.env_checker import check_env
+from torch import Tensor
+
+from recollect.audit.results import Doubt, Problem, Skip
+from recollect.base import tree
+from recollect.base.types import Tree
+from recollect.envs import checks
+from recollect.envs.contract import BatchedEnv
+from recollect.envs.wrappers import LastActionReward
+from recollect.errors import EnvError
+from recollect.policy.masks import ACTION_MASK
+
+PART = "env"
+SECONDS = 1.5
+"""What each of the looks at an env may take, about."""
+STEPS = 200
+"""Steps of each row in a look; fewer if the env is slow."""
+SEED = 11
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSight:
+    """What a short walk of random actions showed."""
+
+    seconds: float
+    """Of one step of all rows."""
+    lengths: list[list[int]]
+    """The finished episodes of each row, in steps."""
+
+
+def first_sight(env: BatchedEnv) -> FirstSight:
+    """Walk at random in a new env, before anybody else has touched it."""
+    rng = np.random.default_rng(SEED)
+    rows = env.num_envs * env.agents
+    lengths: list[list[int]] = [[] for _ in range(rows)]
+    age = [0] * rows
+    obs = env.reset(SEED)
+    started = time.perf_counter()
+    steps = 0
+    while steps < STEPS and (steps < 10 or time.perf_counter() - started < SECONDS):
+        step = env.step(checks._random_action(env, obs, rng))
+        obs, steps = step.obs, steps + 1
+        ended = ((step.terminated | step.truncated) & step.valid).tolist()
+        for row, (is_valid, has_ended) in enumerate(zip(step.valid.tolist(), ended)):
+            age[row] += is_valid
+            if has_ended:
+                lengths[row].append(age[row])
+                age[row] = 0
+    return FirstSight((time.perf_counter() - started) / steps, lengths)
+
+
+def contract(env: BatchedEnv, sight: Callable[[], FirstSight]) -> str:
+    """The laws of ``BatchedEnv``, with random actions; an env without a seed is a doubt."""
+    _check_lengths(sight().lengths)
+    steps = max(10, min(STEPS, int(SECONDS / max(sight().seconds, 1e-6))))
+    try:
+        seen = checks.check_batched_env(env, steps=steps, seed=SEED)
+    except EnvError as error:
+        if not str(error).endswith(checks._UNSEEDED):
+            raise
+        _check_reset(env)
+        raise Doubt(
+            "not repeatable: the same seed and actions give another episode",
+            str(error),
+            "Training works all the same, but neither a run nor an evaluation can be repeated",
+        ) from None
+    rows = env.num_envs * env.agents
+    walked = f"{steps} steps x {rows} rows"
+    if seen.terminated + seen.truncated == 0:
+        return f"{walked}, in which no episode ended; repeatable"
+    fillers = f", {seen.invalid} fillers" if seen.invalid else ""
+    return f"{walked}: {seen.terminated} terminated, {seen.truncated} truncated{fillers}; repeatable"
+
+
+def gymnasium_checker(make: Callable[[], gym.Env | None], *, is_users: bool) -> str:
+    """What Gymnasium's own checker says of one env; it fails nothing here."""
+    env = make()
+    if env is None:
+        raise Skip("not made of single gymnasium.Envs")
+    parts = getattr(env.observation_space, "spaces", {})
+    try:
+        if isinstance(parts, dict) and ACTION_MASK in parts:
+            raise Skip("its random actions would not respect the action mask")
+        found = _gymnasium_findings(env)
+    finally:
+        if not is_users:
+            env.close()
+    if found:
+        raise Doubt(f"gymnasium.utils.env_checker has {len(found)} to say", *found[:5])
+    return "gymnasium.utils.env_checker finds nothing"
+
+
+def _gymnasium_findings(env: gym.Env) -> list[str]:
+    found: list[str] = []
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            check_env(env, skip_render_check=True, skip_close_check=True)
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+    texts = [re.sub(r"\x1b\[[0-9;]*m", "", str(warning.message)) for warning in caught]
+    found += [text.removeprefix("WARN: ") for text in texts if not any(noise in text for noise in _NOISE)]
+    return [" ".join(text.split()) for text in dict.fromkeys(found)]
+
+
+_NOISE = ("different from the unwrapped version", "infinity", "symmetric and normalized")
+"""What it also says of envs that are fine here: wrappers, bounds that are not known or not -1 to 1."""
+
+
+def _check_lengths(lengths: list[list[int]]) -> None:
+    """An env whose reset forgets its clock: one episode, and from then on it ends at every step."""
+    long = [row for row in lengths if len(row) >= 5]
+    if long and all(row[0] > 1 and set(row[1:]) == {1} for row in long):
+        raise Problem(
+            f"after the first episode ({long[0][0]} steps) every episode ends after 1 step",
+            "Likely cause: reset() does not start anew; a step counter or the world is kept over it",
+            "Fix: set everything that an episode changes in reset()",
+        )
+
+
+def _check_reset(env: BatchedEnv) -> None:
+    """An env whose reset does nothing: it shows what was seen before the reset."""
+    inner = env.env if isinstance(env, LastActionReward) else env
+    rng = np.random.default_rng(SEED)
+    start = obs = tree.clone(inner.reset(SEED))
+    rows = torch.zeros(inner.num_envs * inner.agents, dtype=torch.bool, device=inner.device)
+    for count in range(60):
+        step = inner.step(checks._random_action(inner, obs, rng))
+        obs, rows = tree.clone(step.obs), step.valid & ~(step.terminated | step.truncated)
+        if count >= 20 and rows.all():
+            break
+    again = inner.reset(SEED)
+    if rows.any() and bool(_same(again, obs)[rows].all()) and not bool(_same(start, obs)[rows].any()):
+        raise Problem(
+            "reset(seed) changes nothing: it shows what was seen before it",
+            "Likely cause: reset() returns the current observation and does not start anew",
+            "Fix: set everything that an episode changes in reset(), then observe",
+        )
+
+
+def _same(a: Tree, b: Tree) -> Tensor:
+    """[B] bool: rows that are equal in every leaf."""
+    equal = [
+        (x == y).flatten(1).all(1) if x.dim() > 1 else x == y for x, y in zip(tree.leaves(a), tree.leaves(b))
+    ]
+    return torch.stack(equal).all(0)

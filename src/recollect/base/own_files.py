@@ -1,0 +1,103 @@
+"""What Recollect calls its own on a disk. Nothing else is deleted or replaced, and no link is followed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from recollect.base.files import is_number, refuse_links
+from recollect.errors import RecollectError
+
+TENSORS = ("weights.safetensors", "optimizer.safetensors", "trainer.safetensors")
+FILES = ("agent.json", *TENSORS)
+"""Of a saved agent, and of a checkpoint."""
+CHECKPOINTS = "checkpoints"
+WRITTEN_BESIDE = (
+    "run.json",
+    "config.yaml",
+    "glossary.json",
+    "status.json",
+    "metrics.jsonl",
+    "evaluations.jsonl",
+)
+"""The files that are renamed to their place; a process that is killed may leave one on its way."""
+UNFINISHED = re.compile(r"\.[0-9]{12}-([0-9a-f]{8}|old|removed)")
+"""Folders beside the checkpoints: one that was being written, replaced or removed."""
+OWN_FILES = (*WRITTEN_BESIDE, "events.jsonl", "lock", "memory_lengths.json", "wandb/id.txt")
+OWN_FOLDERS = (CHECKPOINTS, "logs", "episodes", "tensorboard", "wandb")
+"""What a run writes to, beside the files in ``logs`` and ``episodes``."""
+
+
+PARTIAL = re.compile(r"\.tmp[A-Za-z0-9]{6}")
+"""What safetensors writes to before it renames the file to its place."""
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """The names of what an agent's folder, or an unfinished one (``.NAME-KEY``), holds beside the agent."""
+
+    def is_own(name: str) -> bool:
+        return name in FILES or (folder.name.startswith(".") and bool(PARTIAL.fullmatch(name)))
+
+    with os.scandir(folder) as entries:
+        return sorted(e.name for e in entries if not is_own(e.name) or e.is_dir(follow_symlinks=False))
+
+
+def is_ours(folder: Path) -> bool:
+    """Whether it is a folder, no link to one, with nothing in it but files of an agent."""
+    return folder.is_dir() and not folder.is_symlink() and not foreign_files(folder)
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder of an agent, or what is left of one. Anything else stays."""
+    if is_ours(folder):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_own(path: Path) -> None:
+    """Refuse to write into a run in which a link leads elsewhere, or something else is in a file's place."""
+    folders = [path / name for name in OWN_FOLDERS]
+    places = [path / name for name in OWN_FILES]
+    refuse_links([*folders, *places])
+    for folder in folders:
+        if folder.exists() and not folder.is_dir():
+            raise RecollectError(f"{folder} is no folder: move it out of the run")
+    for name in ("logs", "episodes"):
+        places += (path / name).glob("*")
+    refuse_links(places)
+    for file in places:
+        if file.exists() and not file.is_file():
+            raise RecollectError(f"{file} is no file: move it out of the run")
+
+
+def is_leftover(name: str) -> bool:
+    """Whether this is a file on the way to its place (``storage.write_atomically``)."""
+    place, _, key = name.removeprefix(".").rpartition("-")
+    return name.startswith(".") and place in WRITTEN_BESIDE and bool(re.fullmatch(r"[0-9a-f]{8}", key))
+
+
+def checked_status(status: dict[str, Any], file: Path) -> dict[str, Any]:
+    """Refuse what no run writes."""
+    best = status.get("best")
+    texts, counts = ("state", "reason", "checkpoint"), ("steps", "start", "end", "updates", "episodes")
+    wrong = [name for name in texts if not isinstance(status.get(name), str | None)]
+    wrong += [name for name in counts if not _is_count(status.get(name, 0))]
+    if not is_number(status.get("seconds", 0.0)):
+        wrong.append("seconds")
+    if "start" in status and "end" not in status:
+        wrong.append("end")
+    is_best = isinstance(best, dict) and _is_count(best.get("steps")) and is_number(best.get("mean"))
+    if best is not None and not (is_best and best.get("checkpoint") == f"{best['steps']:012d}"):
+        wrong.append("best")
+    if wrong:
+        raise RecollectError(
+            f"{file} is damaged ({', '.join(wrong)}): take another copy of it, or remove it; the checkpoints "
+            "say how far the run is"
+        )
+    return status
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**63

@@ -1,0 +1,143 @@
+"""Gymnasium spaces as trees of tensors.
+
+============================  ==================================================
+space                         tensor for B rows
+============================  ==================================================
+Discrete(n)                   int64 [B] (with ``start`` where it has one)
+MultiDiscrete(nvec)           int64 [B, *nvec.shape]
+MultiBinary(n)                int8 [B, *n]
+Box, floating                 float32 [B, *shape]
+Box, integer (images, tokens) its own dtype [B, *shape]
+Tuple, Dict                   tuple, dict of these
+============================  ==================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from recollect.base.types import Tree
+from recollect.errors import SpaceError
+
+LEAVES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
+
+
+def walk(space: gym.Space, name: str = "") -> Iterator[tuple[str, gym.Space]]:
+    """The leaf spaces with their path, in tree order. Raises for a space that is not supported."""
+    if isinstance(space, spaces.Dict):
+        for key, sub in space.spaces.items():
+            yield from walk(sub, f"{name}.{key}" if name else str(key))
+    elif isinstance(space, spaces.Tuple):
+        for i, sub in enumerate(space.spaces):
+            yield from walk(sub, f"{name}.{i}" if name else str(i))
+    elif isinstance(space, LEAVES):
+        yield name, space
+    else:
+        raise SpaceError(
+            f"{name or 'the space'} is a {type(space).__name__}, which is not supported: wrap the env "
+            "so that it becomes Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of these"
+        )
+
+
+def map(fn: Callable[..., Any], space: gym.Space, *trees: Any) -> Tree:  # noqa: A001
+    """``fn(leaf space, *leaf values)`` over the structure of ``space``, as a tree."""
+    if isinstance(space, spaces.Dict):
+        return {key: map(fn, sub, *(t[key] for t in trees)) for key, sub in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(fn, sub, *(t[i] for t in trees)) for i, sub in enumerate(space.spaces))
+    if isinstance(space, LEAVES):
+        return fn(space, *trees)
+    list(walk(space))  # raises and names the space
+    raise AssertionError
+
+
+def numpy_dtype(space: gym.Space) -> np.dtype:
+    """The dtype in which values of a leaf space travel."""
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+        return np.dtype(np.int64)
+    if isinstance(space, spaces.MultiBinary):
+        return np.dtype(np.int8)
+    dtype = np.dtype(space.dtype)
+    return np.dtype(np.float32) if dtype.kind == "f" else dtype
+
+
+def buffers(space: gym.Space, rows: int) -> Any:
+    """Zeroed numpy arrays ``[rows, ...]`` for values of ``space``, as a tree of arrays."""
+    return map(lambda leaf: np.zeros((rows, *(leaf.shape or ())), numpy_dtype(leaf)), space)
+
+
+def zeros(space: gym.Space, rows: int, device: torch.device | str = "cpu") -> Tree:
+    """Zeroed tensors ``[rows, ...]`` for values of ``space``."""
+    return map(
+        lambda leaf: torch.from_numpy(np.zeros((rows, *(leaf.shape or ())), numpy_dtype(leaf))).to(device),
+        space,
+    )
+
+
+def is_image(space: gym.Space) -> bool:
+    """A Box of three dimensions in which two are at least 8 and one is a channel count."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        return False
+    _, width, channels = sorted(space.shape, reverse=True)
+    return width >= 8 and channels <= 16
+
+
+def is_tokens(space: gym.Space) -> bool:
+    """A set of tokens: an 8-bit Box of shape (M, 3). ``recollect.policy.tokens`` says what they mean."""
+    return (
+        isinstance(space, spaces.Box)
+        and space.dtype == np.uint8
+        and len(space.shape) == 2
+        and space.shape[0] > 0
+        and space.shape[1] == 3
+    )
+
+
+def sample(space: gym.Space, rows: int, rng: np.random.Generator) -> Tree:
+    """Random values ``[rows, ...]``: uniform, normal in the unbounded dimensions of a Box."""
+    return map(lambda leaf: torch.from_numpy(_sample(leaf, rows, rng)), space)
+
+
+def _sample(space: gym.Space, rows: int, rng: np.random.Generator) -> np.ndarray:
+    shape, dtype = (rows, *(space.shape or ())), numpy_dtype(space)
+    if isinstance(space, spaces.Discrete):
+        return rng.integers(space.start, space.start + space.n, shape, np.int64)
+    if isinstance(space, spaces.MultiDiscrete):
+        return rng.integers(space.start, space.start + space.nvec, shape, np.int64)
+    if isinstance(space, spaces.MultiBinary):
+        return rng.integers(0, 2, shape, np.int8)
+    assert isinstance(space, spaces.Box)
+    if dtype.kind != "f":
+        low, high = (
+            space.low.astype(object),
+            space.high.astype(object),
+        )  # high + 1 may not fit the dtype
+        return (low + np.floor(rng.random(shape) * (high - low + 1)).astype(object)).astype(dtype)
+    low, high = space.low.astype(np.float64), space.high.astype(np.float64)
+    bounded = np.isfinite(low) & np.isfinite(high)
+    within = np.where(bounded, low, 0) + rng.random(shape) * np.where(bounded, high - low, 0)
+    around = np.clip(rng.standard_normal(shape), low, high)
+    return np.where(bounded, within, around).astype(dtype)
+
+
+def outside(space: gym.Space, value: torch.Tensor) -> torch.Tensor:
+    """[B] bool: rows of ``value`` [B, ...] that the leaf ``space`` does not contain. NaN is outside."""
+    if isinstance(space, spaces.MultiBinary):
+        low, high = np.zeros(space.shape), np.ones(space.shape)
+    elif isinstance(space, spaces.Discrete):
+        low, high = space.start, space.start + space.n - 1
+    elif isinstance(space, spaces.MultiDiscrete):
+        low, high = space.start, space.start + space.nvec - 1
+    else:
+        assert isinstance(space, spaces.Box)
+        # In the dtype in which values travel: float32 may have rounded a value past a float64 bound.
+        low, high = space.low.astype(numpy_dtype(space)), space.high.astype(numpy_dtype(space))
+    low, high = (torch.as_tensor(np.asarray(bound), device=value.device) for bound in (low, high))
+    inside = (value >= low) & (value <= high)
+    return ~inside.flatten(1).all(1) if inside.dim() > 1 else ~inside

@@ -1,0 +1,101 @@
+"""The fields of a part, also of a part inside a part, put into its config.
+
+``core.hidden`` is a field of the core; ``core.controller.hidden`` one of the core inside it, and
+``core.cores.0.hidden`` one of the first core of a stack.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from recollect.config.convert import convert
+from recollect.cores.make import core_config
+from recollect.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value as it was written."""
+
+    value: Any
+    """Text from a flag, a plain value from a file."""
+    written: str
+    """The name as the user wrote it: ``--lr`` or ``ppo.lr``."""
+    source: str = ""
+    """The file, or nothing for a flag."""
+
+    @property
+    def where(self) -> str:
+        """For errors: the flag, or the file and the key."""
+        return f"{self.source}: {self.written}" if self.source else self.written
+
+
+def with_fields(part: str, config: Any, fields: dict[str, Setting]) -> Any:
+    """``config`` with its own fields and, as in ``controller.hidden`` or ``cores.0.hidden``, its parts'."""
+    own = {name: setting for name, setting in fields.items() if "." not in name}
+    config = dataclasses.replace(config, **part_values(part, type(config), own))
+    inner: dict[str, dict[str, Setting]] = {}
+    for name, setting in fields.items():
+        if "." in name:
+            head, _, rest = name.partition(".")
+            if head not in field_names(type(config)):
+                part_values(part, type(config), {head: setting})  # raises
+            inner.setdefault(head, {})[rest] = setting
+    for head, settings in inner.items():
+        value = getattr(config, head)
+        if isinstance(value, tuple):
+            new: Any = _each_with_fields(f"{part}: {head}", config.parts(), settings)
+        else:
+            whole = getattr(config, "part", None)  # a name stands for a config of the whole's width
+            new = _inner_with_fields(f"{head} of {part}", value if whole is None else whole(), settings)
+        config = dataclasses.replace(config, **{head: new})
+    return config
+
+
+def _each_with_fields(part: str, cores: list[Any], settings: dict[str, Setting]) -> tuple[Any, ...]:
+    """The cores of a stack, the fields of each under its number."""
+    by_number: dict[int, dict[str, Setting]] = {}
+    for name, setting in settings.items():
+        number, _, rest = name.partition(".")
+        if not number.isdecimal() or int(number) >= len(cores) or not rest:
+            raise ConfigError(
+                f"{setting.where}: {part} has numbers from 0 to {len(cores) - 1}, such as "
+                f"{as_written('core.cores.0.hidden', setting)}"
+            )
+        by_number.setdefault(int(number), {})[rest] = setting
+    return tuple(
+        _inner_with_fields(f"{part}[{i}]", core, by_number[i]) if i in by_number else core
+        for i, core in enumerate(cores)
+    )
+
+
+def _inner_with_fields(part: str, spec: Any, settings: dict[str, Setting]) -> Any:
+    config = core_config(spec) if isinstance(spec, str) else spec
+    if not dataclasses.is_dataclass(config):
+        first = next(iter(settings.values()))
+        raise ConfigError(f"{first.where}: {part} is made by code or is no core, which this cannot reach")
+    return with_fields(part, config, settings)
+
+
+def part_values(part: str, kind: type, fields: dict[str, Setting]) -> dict[str, Any]:
+    """The values of ``fields``, each converted to the type that ``kind`` wants; ``part`` is for errors."""
+    hints, known = get_type_hints(kind), field_names(kind)
+    for name, setting in fields.items():
+        if name not in known:
+            raise ConfigError(
+                f"{setting.where}: {part} has no setting {name!r}{nearest(name, known)}; "
+                f"it has {', '.join(known) or 'none'}"
+            )
+    return {name: convert(s.value, hints[name], s.where) for name, s in fields.items()}
+
+
+def field_names(kind: type) -> list[str]:
+    """The names of the fields of a dataclass."""
+    return [f.name for f in dataclasses.fields(kind)]
+
+
+def as_written(path: str, setting: Setting) -> str:
+    """``path`` in the style of the source: a flag has dashes."""
+    return path if setting.source else f"--{path.replace('_', '-')}"

@@ -1,0 +1,208 @@
+"""From whatever a user calls an env to a BatchedEnv."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import gymnasium as gym
+import torch
+from gymnasium.vector import VectorEnv
+
+from recollect.envs.contract import BatchedEnv
+from recollect.envs.gym_loop import GymLoop
+from recollect.envs.gym_vector import GymVector
+from recollect.envs.on_device import on_device
+from recollect.errors import ConfigError
+
+__all__ = ["EnvLike", "EnvMaker", "GymLoop", "GymVector", "make_env", "makes_batches"]
+
+EnvMaker = Callable[..., gym.Env] | Callable[..., VectorEnv] | Callable[..., BatchedEnv]
+"""Makes one env in each call, or, with a parameter ``num_envs``, that many at once."""
+EnvLike = str | EnvMaker | gym.Env | VectorEnv | BatchedEnv
+"""What ``make_env`` takes."""
+
+
+def make_env(
+    env: EnvLike,
+    num_envs: int,
+    *,
+    device: torch.device | str = "cpu",
+    env_kwargs: dict[str, Any] | None = None,
+    first_slot: int = 0,
+) -> BatchedEnv:
+    """A BatchedEnv of ``num_envs`` slots, with its tensors on ``device``. ``env`` is one of
+
+    * a built-in task: its short name ("delayed-cue") or its id ("recollect/DelayedCue-v0");
+    * a Gymnasium id, also "module:Env-v0", which imports ``module`` first;
+    * a callable that returns a new ``gymnasium.Env`` in each call, such as an Env class;
+    * a callable with a parameter ``num_envs`` that returns a new BatchedEnv or VectorEnv of that many slots
+      in each call, such as a BatchedEnv class. It also gets ``device`` if it has such a parameter;
+    * one ``gymnasium.Env`` (then ``num_envs`` is 1), a VectorEnv, or a BatchedEnv, which comes back as
+      it is. These are made already, so that ``num_envs`` must be theirs and ``env_kwargs`` empty.
+
+    What Gymnasium makes steps on the CPU; with another ``device`` its numbers travel (``HostEnv``).
+
+    ``env_kwargs`` go to the task, to ``gymnasium.make`` or to the callable. With ``first_slot`` they are the
+    slots from that number on of a larger env, with the seeds that they would have in there.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs is {num_envs}: at least one env is needed")
+    kwargs = env_kwargs or {}
+    if isinstance(env, str):
+        return _from_name(env, num_envs, device, kwargs, first_slot)
+    if isinstance(env, gym.Env | VectorEnv | BatchedEnv) and not isinstance(env, type):
+        if first_slot:
+            raise ConfigError(f"first_slot is {first_slot}, and the slots of a made env begin at 0")
+        _check_made(env, num_envs, torch.device(device), kwargs)
+        if isinstance(env, BatchedEnv):
+            return env
+        if isinstance(env, VectorEnv):
+            return on_device(GymVector(env), device)
+        return on_device(GymLoop([lambda: env]), device)
+    if makes_batches(env):
+        if first_slot:
+            raise ConfigError(f"first_slot is {first_slot}, but {_name(env)} makes all of its slots together")
+        return _batch(env, num_envs, torch.device(device), kwargs)
+    if callable(env):
+        return _looped(functools.partial(env, **kwargs), _name(env), num_envs, device, kwargs, first_slot)
+    raise ConfigError(
+        f"env is a {type(env).__name__}: give a task's name, a Gymnasium id, a callable that returns a "
+        "gymnasium.Env, a VectorEnv or a BatchedEnv"
+    )
+
+
+def makes_batches(env: Any) -> bool:
+    """Whether ``env`` is a callable that is asked for all slots at once: it has a parameter ``num_envs``."""
+    is_env_class = isinstance(env, type) and issubclass(env, gym.Env)
+    is_made = not isinstance(env, type) and isinstance(env, gym.Env | VectorEnv | BatchedEnv)
+    return callable(env) and not is_env_class and not is_made and "num_envs" in _parameters(env)
+
+
+def _parameters(make: Callable[..., Any]) -> Collection[str]:
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):  # some of C
+        return ()
+
+
+def _name(make: Any) -> str:
+    return getattr(make, "__name__", "the callable")
+
+
+def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any]) -> BatchedEnv:
+    """What a callable with a parameter ``num_envs`` makes, if it is what it was asked for."""
+    if "num_envs" in kwargs:
+        raise ConfigError(
+            f"env_kwargs has num_envs, but {_name(make)} gets the setting of that name: num_envs=N "
+            "(--num-envs N)"
+        )
+    where = {"device": device} if "device" in _parameters(make) and "device" not in kwargs else {}
+    asked = ", ".join(f"{key}={value!r}" for key, value in {"num_envs": num_envs, **where, **kwargs}.items())
+    try:
+        made = make(num_envs=num_envs, **where, **kwargs)
+    except TypeError as error:
+        raise ConfigError(
+            f"{_name(make)}({asked}) failed: {error}. Options of an env are given by env_kwargs={{...}} "
+            "(--task.NAME)"
+        ) from error
+    kind = type(made).__name__
+    if not isinstance(made, VectorEnv | BatchedEnv):
+        lacks = [name for name in dir(BatchedEnv) if name[0] != "_" and not hasattr(made, name)]
+        raise ConfigError(
+            f"{_name(make)}({asked}) made a {kind}. A callable with a parameter num_envs is asked for all "
+            f"slots at once: it must make a BatchedEnv or a VectorEnv. To be a BatchedEnv, {kind} lacks "
+            f"{', '.join(lacks)}. A callable that makes a single env must not have that parameter"
+        )
+    try:
+        if made.num_envs != num_envs:
+            raise ConfigError(
+                f"{_name(make)}({asked}) made a {kind} of {made.num_envs} env slots: it must make as many as "
+                "num_envs says. That is the share of one actor, 1 to look at the spaces, and as many as "
+                "there are episodes, up to 16, in evaluations"
+            )
+        if isinstance(made, VectorEnv):
+            return on_device(GymVector(made), device)
+        if not where and made.device.type == "cpu":
+            return on_device(made, device)
+        _check_made(made, num_envs, device, {})
+    except BaseException:
+        made.close()
+        raise
+    return made
+
+
+def _from_name(
+    name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any], first_slot: int
+) -> BatchedEnv:
+    from recollect.tasks import TASKS, make_task  # the tasks are built on envs, so only here
+
+    tasks = [*TASKS, *(task.id for task in TASKS.values())]
+    if name in tasks:
+        task = make_task(name, num_envs, device=device, **kwargs)
+        task.first_slot = first_slot
+        return task
+    make = functools.partial(gym.make, name, disable_env_checker=True, **kwargs)
+    try:
+        return _looped(make, name, num_envs, device, kwargs, first_slot)
+    except (gym.error.Error, ModuleNotFoundError) as error:
+        if isinstance(error, ModuleNotFoundError) and ":" not in name:
+            raise  # a dependency of a known env, not the env
+        raise ConfigError(_unknown(name, [*tasks, *gym.registry], error)) from None
+
+
+def _looped(
+    make: Callable[[], gym.Env],
+    name: str,
+    num_envs: int,
+    device: torch.device | str,
+    kwargs: dict[str, Any],
+    first_slot: int,
+) -> BatchedEnv:
+    try:
+        loop = GymLoop([make] * num_envs, first_slot=first_slot)
+    except TypeError as error:
+        text = f"does not take the options {kwargs}" if kwargs else "could not be made"
+        raise ConfigError(
+            f"{name} {text}: {error}. Options of an env are given by env_kwargs={{...}} (--task.NAME)"
+        ) from error
+    return on_device(loop, device)
+
+
+def _unknown(name: str, known: Iterable[str], error: Exception) -> str:
+    # Compared without version and case, so that "cartpole" finds CartPole-v1.
+    by_key: dict[str, str] = {}
+    for other in known:
+        by_key[_key(other)] = other  # the last of several versions
+    near = difflib.get_close_matches(_key(name), by_key, n=1)
+    hint = f": did you mean {by_key[near[0]]!r}?" if near else "."
+    return (
+        f"no env is registered as {name!r}{hint} An env of another package needs its module, "
+        f"'module:Env-v0', or an import before. ({error})"
+    )
+
+
+def _key(name: str) -> str:
+    return name.rsplit(":")[-1].rsplit("-v", 1)[0].lower().replace("-", "").replace("_", "")
+
+
+def _check_made(env: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any]) -> None:
+    kind = type(env).__name__
+    if kwargs:
+        raise ConfigError(f"env_kwargs {sorted(kwargs)} cannot reach a {kind} that is made already")
+    if isinstance(env, gym.Env):
+        if num_envs != 1:
+            raise ConfigError(
+                f"num_envs is {num_envs}, and env is one {kind}: give a callable that makes it, "
+                "such as its class or lambda: MyEnv(...)"
+            )
+    elif env.num_envs != num_envs:
+        raise ConfigError(f"num_envs is {num_envs}, and the given {kind} has {env.num_envs}")
+    if isinstance(env, BatchedEnv) and env.device.type != device.type:
+        fix = "give it device="
+        if env.device.type == "cpu":
+            fix += f", or wrap it: recollect.envs.on_device.HostEnv(env, {str(device)!r})"
+        raise ConfigError(f"device is {device}, and the given {kind} is on {env.device}: {fix}")

@@ -1,0 +1,1 @@
+"""Recorded experience: rollouts, the sequences that learners take from them, and returns."""

@@ -1,0 +1,1 @@
+"""An agent as a file that runs without Recollect."""

@@ -1,0 +1,123 @@
+"""Whether an exported step does what the agent does: both are driven side by side and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from recollect.base import spaces, tree
+from recollect.base.types import State, Tree
+from recollect.errors import RecollectError
+from recollect.export.step import Part, Tensors, named_inputs, parts
+from recollect.policy.policy import Policy
+
+TOLERANCE = 1e-4
+"""Largest deviation that is taken for rounding, absolute and relative."""
+ROWS = (1, 3)
+"""Batch sizes that are tried."""
+STEPS = 12
+"""Steps with each of them."""
+
+
+@torch.no_grad()
+def check(exported: Callable[[Tensors], Tensors], policy: Policy, *, deterministic: bool, name: str) -> None:
+    """Drive both over random observations and resets, each with its own memory; raise where they part.
+
+    Args:
+        exported: the file that was read back.
+        policy: in eval mode, on the CPU.
+        deterministic: whether actions are modes; those drawn at random cannot be compared.
+        name: of the file, for errors.
+    """
+    rng = np.random.default_rng(0)
+    for rows in ROWS:
+        state = policy.initial_state(rows)
+        theirs = dict(tree.named_leaves(state, "state"))
+        for step in range(STEPS):
+            where = f"{name}, step {step} of {rows} rows"
+            obs = _observations(policy, rows, rng)
+            first = torch.from_numpy(rng.random(rows) < (1.0 if step == 0 else 0.25))
+            try:
+                got = exported(named_inputs(obs, (), first) | theirs)
+            except Exception as error:  # whatever the runtime raises
+                raise RecollectError(f"{where}: it does not run: {short(error)}") from error
+            state = _compare_step(got, policy, obs, state, first, deterministic, where)
+            theirs = {name: got[f"next_{name}"] for name, _ in tree.named_leaves(state, "state")}
+
+
+def short(error: Exception) -> str:
+    """The kind and the first line of a message that may be pages long."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
+
+
+def _compare_step(
+    got: Tensors, policy: Policy, obs: Tree, state: State, first: Tensor, deterministic: bool, where: str
+) -> State:
+    """Compare all outputs of one step with the policy's. Returns the policy's new state."""
+    dist, _, _ = policy.step(obs, state, first)
+    acted, state = policy.act(obs, state, first, deterministic=True)
+    action = dict(tree.named_leaves(policy.to_env(acted.action), "action"))
+    for part in parts(dist):
+        for name, tensor in part.outputs.items():
+            _compare(name, got, tensor, where)
+        want = action[part.action]
+        free = _close_calls(part) if deterministic else torch.ones_like(want, dtype=torch.bool)
+        _compare(part.action, got, want, where, free=free)
+    _compare("value", got, acted.value, where, scale=max(1.0, float(policy.value_scale)))
+    for name, leaf in tree.named_leaves(state, "next_state"):
+        _compare(name, got, leaf, where)
+    return state
+
+
+def _compare(
+    name: str, outputs: Tensors, want: Tensor, where: str, *, scale: float = 1.0, free: Tensor | None = None
+) -> None:
+    """Raise if an output is not the agent's ``want``; where ``free``, only its shape and dtype count."""
+    got = outputs.get(name)
+    if got is None or got.shape != want.shape or got.dtype != want.dtype:
+        found = "missing" if got is None else f"{tuple(got.shape)} {got.dtype}"
+        raise RecollectError(f"{where}: {name} is {found}, the agent's {tuple(want.shape)} {want.dtype}")
+    # In float64, in which the difference of two int64 or bools is one, too.
+    good = torch.isclose(got.double(), want.double(), TOLERANCE, TOLERANCE * scale, equal_nan=True)
+    if free is not None:
+        good |= free
+    if not good.all():
+        worst = (got.double() - want.double()).abs()[~good].max()
+        raise RecollectError(
+            f"{where}: {name} deviates by {worst:.3g} from what the agent does, and nothing was written. "
+            "Does a part of your own draw random numbers, branch on values, or keep memory to itself?"
+        )
+
+
+def _close_calls(part: Part) -> Tensor | None:
+    """Where a discrete choice is so narrow that rounding decides; None for what is not discrete."""
+    logits = part.parameters.get("logits")
+    if logits is None or part.kind == "bernoulli":
+        return None if logits is None else logits.abs() < TOLERANCE
+    if logits.shape[-1] == 1:
+        return None
+    best = logits.topk(2, -1).values
+    return best[..., 0] - best[..., 1] < TOLERANCE
+
+
+def _observations(policy: Policy, rows: int, rng: np.random.Generator) -> Tree:
+    """Samples of the space, but like those that the agent has seen where that is known.
+
+    Uniform samples of a Box as wide as float32 would all be clipped by the normalisation.
+    """
+    obs = spaces.sample(policy.observation_space, rows, rng)
+    scalings = {} if policy.obs_norm is None else dict(policy.obs_norm.scalings.items())
+    named = dict(tree.named_leaves(obs, "obs"))
+    for name, leaf in named.items():
+        scaling: Any = scalings.get(name.replace(".", "/"))
+        if leaf.is_floating_point():
+            named[name] = leaf.clamp(-1e3, 1e3)
+            if scaling is not None and scaling.count > 0:
+                noise = torch.from_numpy(rng.standard_normal(leaf.shape, np.float32))
+                named[name] = scaling.offset + 2 * noise / scaling.scale
+    return tree.from_named(obs, named, "obs")

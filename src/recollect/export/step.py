@@ -1,0 +1,122 @@
+"""One acting step as a module with named tensors in and out: what an export traces.
+
+Everything is done by the policy itself; here it only gets names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from recollect.base import spaces, tree
+from recollect.base.types import State, Tree
+from recollect.errors import RecollectError
+from recollect.policy.distributions import (
+    Bernoulli,
+    Categorical,
+    Distribution,
+    Gaussian,
+    Joint,
+    MultiCategorical,
+    Shaped,
+    TanhGaussian,
+)
+from recollect.policy.policy import Policy
+
+Tensors = dict[str, Tensor]
+"""Inputs or outputs of a step, by name."""
+
+
+class StepModule(nn.Module):
+    """One acting step of a policy; ``recollect.export.files`` says what the names are."""
+
+    def __init__(self, policy: Policy, deterministic: bool = True):
+        super().__init__()
+        self.policy, self.deterministic = policy, deterministic
+        self.obs_like = spaces.zeros(policy.observation_space, 1)
+        self.state_like = policy.initial_state(1)
+
+    def forward(self, inputs: Tensors) -> Tensors:
+        """All rows one step on."""
+        obs = tree.from_named(self.obs_like, inputs, "obs")
+        state = tree.from_named(self.state_like, inputs, "state")
+        dist, value, state = self.policy.step(obs, state, inputs["first"])
+        action = self.policy.to_env(dist.mode() if self.deterministic else dist.sample())
+        outputs = dict(tree.named_leaves(action, "action"))
+        for part in parts(dist):
+            outputs |= part.outputs
+        return outputs | {"value": value} | dict(tree.named_leaves(state, "next_state"))
+
+    def example(self, rows: int = 2) -> Tensors:
+        """Inputs of the right shapes and dtypes; two rows, because one would be taken for a constant."""
+        obs = spaces.sample(self.policy.observation_space, rows, np.random.default_rng(0))
+        return named_inputs(obs, self.policy.initial_state(rows), torch.arange(rows) == 0)
+
+
+def named_inputs(obs: Tree, state: State, first: Tensor) -> Tensors:
+    """The inputs of a step by their names."""
+    named = [*tree.named_leaves(obs, "obs"), *tree.named_leaves(state, "state"), ("first", first)]
+    names = [name for name, _ in named]
+    double = sorted({name for name in names if names.count(name) > 1})
+    if double:
+        raise RecollectError(
+            f"two inputs of the export would be called {double[0]}: a key with a dot in it looks like one "
+            "inside another. Rename it in the env or in a wrapper"
+        )
+    return dict(named)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """How one leaf of the action is chosen."""
+
+    path: str
+    """Of the leaf: "" or such as ".move"."""
+    kind: str
+    """The name of the distribution."""
+    parameters: Tensors
+    """Of the distribution, by "logits", "mean" or "log_std"."""
+
+    @property
+    def action(self) -> str:
+        """The output that holds the action."""
+        return f"action{self.path}"
+
+    @property
+    def outputs(self) -> Tensors:
+        """The parameters by the names of their outputs."""
+        return {f"{label}{self.path}": tensor for label, tensor in self.parameters.items()}
+
+
+def parts(dist: Distribution, path: str = "") -> Iterator[Part]:
+    """The leaves of a distribution. One that is not Recollect's own has no known parameters."""
+    if isinstance(dist, Joint):
+        keys = range(len(dist.parts)) if dist.keys is None else dist.keys
+        for key, part in zip(keys, dist.parts):
+            yield from parts(part, f"{path}.{key}")
+        return
+    shape, dist = (dist.shape, dist.base) if isinstance(dist, Shaped) else (None, dist)
+    kind, parameters = _parameters(dist)
+    if shape is not None:  # [B, k, ...] -> [B, *shape, ...]
+        parameters = {
+            label: tensor.reshape(tensor.shape[0], *shape, *tensor.shape[2:])
+            for label, tensor in parameters.items()
+        }
+    yield Part(path, kind, parameters)
+
+
+def _parameters(dist: Distribution) -> tuple[str, Tensors]:
+    if isinstance(dist, Categorical):
+        return "categorical", {"logits": dist.log_probs}
+    if isinstance(dist, MultiCategorical):
+        return "multi_categorical", {"logits": dist.parts.log_probs}
+    if isinstance(dist, Bernoulli):
+        return "bernoulli", {"logits": dist.logits}
+    if isinstance(dist, Gaussian):
+        kind = "tanh_gaussian" if isinstance(dist, TanhGaussian) else "gaussian"
+        return kind, {"mean": dist.mean, "log_std": dist.log_std.expand_as(dist.mean)}
+    return type(dist).__name__, {}

@@ -1,0 +1,1 @@
+"""Kernels in PyTorch: whole sequences as one node of the autograd graph."""

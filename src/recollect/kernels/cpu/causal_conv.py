@@ -1,0 +1,102 @@
+"""A short causal convolution over time, each channel by itself, over sequences with resets.
+
+    v[t] = sum_j weight[K-1-j] x[t-j]        j = 0 .. K-1, as far as the episode reaches back
+
+and silu(v + bias) where there is a bias. Before an episode's first step there are zeros; before the
+sequence's first step stands the window that was carried.
+
+It is one node of the autograd graph. A step that is k steps into its episode sees lags up to k, so that the
+steps that do not see a lag see none of the longer ones either. The sum begins with the longest lag, and
+before the next is added, it is written over with zeros where it must not be seen: no mask for every lag, and
+no product with what a reset has thrown away.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import silu
+
+from recollect.base import devices
+
+
+def causal_conv(
+    x: Tensor, window: Tensor, weight: Tensor, first: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """All steps.
+
+    Args:
+        x: [T, B, D].
+        window: [B, K-1, D] the inputs before the first step, the oldest first, raw.
+        weight: [K, D], the oldest step's first.
+        first: [T, B].
+        bias: [D]; with one, the result goes through a silu.
+
+    Returns:
+        [T, B, D], and the window [B, K-1, D] after the last step.
+    """
+    K, T = weight.shape[0], x.shape[0]
+    padded = torch.cat((window.transpose(0, 1), x))  # [K - 1 + T, B, D]
+    steps = torch.arange(T, device=x.device).unsqueeze(1)
+    begun = torch.where(first, steps, -K).cummax(0).values  # [T, B] the step that opened the episode
+    age = steps - begun
+    lags = torch.arange(K - 2, -1, -1, device=x.device)  # of the steps in the window, from the last one
+    is_empty = age[-1].unsqueeze(1) < lags
+    window = padded[T:].transpose(0, 1).masked_fill(is_empty.unsqueeze(2), 0)  # [B, K - 1, D]
+    y: Any = _Convolve.apply(padded, weight, bias, age)
+    return y, window
+
+
+class _Convolve(torch.autograd.Function):
+    """padded [K - 1 + T, B, D], weight [K, D], bias [D] or None, age [T, B] -> [T, B, D]."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        padded, weight, bias, age = inputs
+        K, T = weight.shape[0], age.shape[0]
+        v = padded[:T] * weight[0]
+        for tap in range(1, K):
+            _clear(v, age < K - tap)  # of the taps before this one
+            v.addcmul_(padded[tap : tap + T], weight[tap])
+        if bias is None:
+            ctx.save_for_backward(padded, weight, age, None)
+            return v
+        v += bias
+        ctx.save_for_backward(padded, weight, age, v)
+        return silu(v)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
+        padded, weight, age, v = ctx.saved_tensors
+        need_padded, need_weight, need_bias, _ = ctx.needs_input_grad
+        K, T = weight.shape[0], age.shape[0]
+        if v is None:
+            dv = grads[0].clone(memory_format=torch.contiguous_format)
+        else:
+            dv = torch.ops.aten.silu_backward(grads[0], v).contiguous()
+        dbias = dv.sum((0, 1)) if need_bias else None
+        dpadded = torch.zeros_like(padded) if need_padded else None
+        dweight = torch.empty_like(weight) if need_weight else None
+        for tap in range(K - 1, -1, -1):
+            hidden = age < K - 1 - tap
+            _clear(dv, hidden)
+            seen = slice(tap, tap + T)
+            if dpadded is not None:
+                dpadded[seen].addcmul_(dv, weight[tap])
+            if dweight is not None:
+                products = dv * padded[seen]
+                _clear(products, hidden)  # zero times what a reset has thrown away
+                torch.sum(products, (0, 1), out=dweight[tap])
+        return dpadded, dweight, dbias, None
+
+
+def _clear(x: Tensor, mask: Tensor) -> None:
+    """Zeros into x [T, B, D] where mask [T, B]."""
+    if devices.waits(x):
+        x.masked_fill_(mask.unsqueeze(-1), 0)
+    else:  # few rows of many; finding them waits for nothing here
+        x.flatten(0, 1).index_fill_(0, mask.flatten().nonzero().squeeze(1), 0)

@@ -1,0 +1,204 @@
+"""The GRU over packed segments, as one node of the autograd graph.
+
+    r, z = sigmoid(W_ih x + b_ih + W_hh h + b_hh)       (PyTorch's order r, z, n in the weights)
+    n    = tanh(W_in x + b_in + r (W_hn h + b_hn))
+    h'   = n + z (h - n)
+
+The gradient of a step is linear in dh, with factors that are known before the backward loop begins.
+They stand in the order (m, r, z, n), m being the recurrent part of n: m, r, z go back through W_hh
+and r, z, n through W_ih, each as one block.
+
+    dn = dh (1-z)(1-n^2),  dm = dn r,  dr = dn (W_hn h + b_hn) r(1-r),  dz = dh (h-n) z(1-z)
+    dh(before) = dh z + W_hh^T d(r, z, m)
+
+tanh is computed by way of the sigmoid, as in ``kernels.lstm``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from recollect.kernels.segments import (
+    Segments,
+    before,
+    blocks,
+    carried,
+    pack,
+    prefixes,
+    scratch_rows,
+    survivors,
+    unpack,
+)
+
+
+def gru(
+    x: Tensor, h: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, segments: Segments
+) -> tuple[Tensor, Tensor]:
+    """One layer over a batch of sequences with resets.
+
+    Args:
+        x: [T, B, D].
+        h: [S, H] the state that each segment begins with.
+        w_ih: [3H, D].
+        w_hh: [3H, H].
+        b_ih: [3H].
+        b_hh: [3H].
+        segments: where the resets are.
+
+    Returns:
+        y [T, B, H], and h [B, H] after the last step.
+    """
+    inputs = (x, h, w_ih, w_hh, b_ih, b_hh)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        return _GRU.apply(*inputs, segments)  # pyright: ignore[reportReturnType]
+    y, h, _ = _forward(*inputs, segments, keep=False)
+    return y, h
+
+
+class _GRU(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        y, h, kept = _forward(*inputs, keep=True)
+        ctx.save_for_backward(*kept, *inputs[2:4])
+        ctx.segments = inputs[-1]
+        ctx.set_materialize_grads(False)
+        return y, h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
+        saved, need = ctx.saved_tensors, ctx.needs_input_grad
+        return *_backward(*grads, *saved, segments=ctx.segments, need=need), None
+
+
+def _forward(
+    x: Tensor,
+    h: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    segments: Segments,
+    keep: bool,
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """y [T, B, H], h [B, H], and with ``keep`` what the backward pass needs."""
+    sizes, B, (S, H) = segments.sizes, x.shape[1], h.shape
+    x = pack(x, segments)  # [N, D]
+    N = x.shape[0]
+    wx, wh = w_ih.t(), w_hh.t()
+    minus_one = x.new_full((), -1.0)
+
+    # [:S] is the start and [S:] what each packed step leaves behind.
+    hidden = x.new_empty(S + N, H)
+    gates = x.new_empty(N, 3 * H)
+    product = x.new_empty(S, 3 * H)  # W_hh h + b_hh
+    memory = x.new_empty(N if keep else 0, H)  # its part for n, which the backward pass needs
+    hidden[:S] = h
+
+    h_before, h_after = carried(hidden, segments), hidden[S:].split(sizes)
+    all_part = prefixes(product, sizes)
+    rz_part, n_part = prefixes(product[:, : 2 * H], sizes), prefixes(product[:, 2 * H :], sizes)
+    rz = gates[:, : 2 * H].split(sizes)
+    r, z, new = (part.split(sizes) for part in gates.split(H, 1))
+    kept = memory.split(sizes) if keep else ()
+
+    for steps, rows in blocks(sizes):
+        torch.addmm(b_ih, x[rows], wx, out=gates[rows])
+        for k in steps:
+            torch.addmm(b_hh, h_before[k], wh, out=all_part[k])
+            rz[k].add_(rz_part[k]).sigmoid_()
+            if keep:
+                kept[k].copy_(n_part[k])
+            new[k].addcmul_(r[k], n_part[k])
+            torch.add(new[k], new[k], out=new[k]).sigmoid_()  # tanh(v) = 2 sigmoid(2v) - 1
+            torch.add(minus_one, new[k], alpha=2, out=new[k])
+            torch.lerp(new[k], h_before[k], z[k], out=h_after[k])
+
+    y = hidden[S:]
+    h = y.index_select(0, segments.end)
+    return unpack(y, segments, B), h, (x, hidden, gates, memory) if keep else ()
+
+
+def _backward(
+    dy: Tensor | None,
+    dh_end: Tensor | None,
+    x: Tensor,
+    hidden: Tensor,
+    gates: Tensor,
+    memory: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    segments: Segments,
+    need: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:
+    """The gradients of x, h, w_ih, w_hh, b_ih and b_hh, where ``need`` asks for them."""
+    sizes, H, rows_out = segments.sizes, w_hh.shape[1], segments.end.shape[0]
+    S = sizes[0]
+    y = hidden[S:]
+    weight = w_hh.roll(H, 0)  # n, r, z: the order of m, r, z
+
+    # dh [N, H] collects what the later step adds.
+    dh = torch.zeros_like(y) if dy is None else pack(dy, segments, fresh=True)
+    if dh_end is not None:
+        dh.index_add_(0, segments.end, dh_end)
+    dh_start = dh.new_zeros(S, H) if need[1] else None
+    dx = torch.empty_like(x) if need[0] else None
+    dw_ih, dw_mrz, db = torch.empty_like(w_ih), torch.empty_like(w_hh), w_hh.new_empty(4 * H)
+
+    plan = blocks(sizes)
+    scratch = scratch_rows(gates, plan, 4 * H)
+    h_block = scratch_rows(gates, plan, H)
+    ones = gates.new_ones(scratch.shape[0])
+    h_before = carried(hidden, segments)
+    dh_after, dh_before = dh.split(sizes), (dh_start, *survivors(dh, segments))
+    z = gates[:, H : 2 * H].split(sizes)
+    beta = 0  # the first block writes the gradients of the weights, the others add to them
+
+    for steps, rows in reversed(plan):
+        n, here = rows.stop - rows.start, slice(steps.start, steps.stop)
+        h_was = before(hidden, h_before, segments, steps, rows, h_block)
+        dgates = scratch[:n]
+        dmrz, drzn = dgates[:, : 3 * H], dgates[:, H:]
+        _factors(gates[rows], memory[rows], h_was, dgates)
+        dgate = dgates.unflatten(1, (4, H)).split(sizes[here])
+        dmrz_k = dmrz.split(sizes[here])
+        for k in reversed(steps):
+            j = k - steps.start
+            dgate[j].mul_(dh_after[k].unsqueeze(1))
+            earlier = dh_before[k]
+            if earlier is not None:
+                earlier.addcmul_(dh_after[k], z[k]).addmm_(dmrz_k[j], weight)
+        if dx is not None:
+            torch.mm(drzn, w_ih, out=dx[rows])
+        dw_ih.addmm_(drzn.t(), x[rows], beta=beta)
+        dw_mrz.addmm_(dmrz.t(), h_was, beta=beta)
+        db.addmv_(dgates.t(), ones[:n], beta=beta)
+        beta = 1
+
+    return (
+        None if dx is None else unpack(dx, segments, rows_out),
+        dh_start,
+        dw_ih if need[2] else None,
+        dw_mrz.roll(-H, 0) if need[3] else None,
+        db[H:].clone() if need[4] else None,
+        db[: 3 * H].roll(-H) if need[5] else None,
+    )
+
+
+def _factors(gates: Tensor, memory: Tensor, h_was: Tensor, factors: Tensor) -> None:
+    """Write what dh multiplies in the gradients of m, r, z, n: factors [rows, 4H]."""
+    H = h_was.shape[1]
+    r, z, n = gates.split(H, 1)
+    dm, dr, dz, dn = factors.split(H, 1)
+    rz = gates[:, : 2 * H]
+    torch.addcmul(rz, rz, rz, value=-1, out=factors[:, H : 3 * H])
+    torch.sub(h_was, n, out=dm)  # lent: dm is written below
+    dz.mul_(dm)
+    torch.mul(n, n, out=dn).neg_().add_(1)
+    torch.addcmul(dn, dn, z, value=-1, out=dn)
+    torch.mul(dn, r, out=dm)
+    dr.mul_(dn).mul_(memory)

@@ -1,0 +1,237 @@
+"""The LSTM over packed segments, as one node of the autograd graph.
+
+    i, f, g, o = W_ih x + W_hh h + b        (PyTorch's order of gates)
+    c' = sigmoid(f) c + sigmoid(i) tanh(g)
+    h' = sigmoid(o) tanh(c')
+
+Gradients, with dh and dc those of the outputs of a step:
+
+    dc += dh o (1 - tanh(c')^2)
+    d(i, f, g, o) = dc g i(1-i),  dc c f(1-f),  dc i (1-g^2),  dh tanh(c') o(1-o)
+    dh(before) = W_hh^T d(i, f, g, o),   dc(before) = dc f
+
+All factors but dh and dc are known before the backward loop begins, so that they are computed for
+many steps at once, and the loop itself is four small operations and a product.
+
+Two things are for speed. tanh(v) is computed as 2 sigmoid(2v) - 1: one sigmoid over all gates, and
+several times faster on a CPU than torch's tanh, with an error of the order of the rounding of c. For
+that the rows of g in the weights are doubled, and the cell is kept as 2c; both are exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from recollect.kernels.segments import (
+    Segments,
+    before,
+    blocks,
+    carried,
+    pack,
+    prefixes,
+    scratch_rows,
+    survivors,
+    unpack,
+)
+
+
+def lstm(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    segments: Segments,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer over a batch of sequences with resets.
+
+    Args:
+        x: [T, B, D].
+        h: [S, H] the state that each segment begins with.
+        c: [S, H] likewise.
+        w_ih: [4H, D].
+        w_hh: [4H, H].
+        b_ih: [4H].
+        b_hh: [4H].
+        segments: where the resets are.
+
+    Returns:
+        y [T, B, H], and h, c [B, H] after the last step.
+    """
+    inputs = (x, h, c, w_ih, w_hh, b_ih, b_hh)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        return _LSTM.apply(*inputs, segments)  # pyright: ignore[reportReturnType]
+    y, h, c, _ = _forward(*inputs, segments, keep=False)
+    return y, h, c
+
+
+class _LSTM(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+        y, h, c, kept = _forward(*inputs, keep=True)
+        ctx.save_for_backward(*kept, *inputs[3:5])
+        ctx.segments = inputs[-1]
+        ctx.set_materialize_grads(False)
+        return y, h, c
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
+        saved, need = ctx.saved_tensors, ctx.needs_input_grad
+        return *_backward(*grads, *saved, segments=ctx.segments, need=need), None
+
+
+def _forward(
+    x: Tensor,
+    h: Tensor,
+    c: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor,
+    b_hh: Tensor,
+    segments: Segments,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
+    """y [T, B, H], h and c [B, H], and with ``keep`` what the backward pass needs."""
+    sizes, B, (S, H) = segments.sizes, x.shape[1], h.shape
+    x = pack(x, segments)  # [N, D]
+    N = x.shape[0]
+    wx, wh, bias = _double_g(w_ih).t(), _double_g(w_hh).t(), _double_g(b_ih + b_hh)
+    minus_one = x.new_full((), -1.0)
+
+    # [:S] is the start and [S:] what each packed step leaves behind; the cell is 2c.
+    hidden = x.new_empty(S + N, H)
+    cell = x.new_empty(S + N if keep else S, H)
+    squashed = x.new_empty(N if keep else S, H)  # tanh(c')
+    gates = x.new_empty(N, 4 * H)
+    hidden[:S] = h
+    torch.add(c, c, out=cell[:S])
+
+    h_before, h_after = carried(hidden, segments), hidden[S:].split(sizes)
+    if keep:
+        c_before, c_after, squash = carried(cell, segments), cell[S:].split(sizes), squashed.split(sizes)
+    else:
+        c_before = c_after = prefixes(cell, sizes)
+        squash = prefixes(squashed, sizes)
+    gate = gates.split(sizes)
+    i, f, g, o = (part.split(sizes) for part in gates.split(H, 1))
+
+    for steps, rows in blocks(sizes):
+        torch.addmm(bias, x[rows], wx, out=gates[rows])
+        for k in steps:
+            gate[k].addmm_(h_before[k], wh).sigmoid_()
+            torch.add(minus_one, g[k], alpha=2, out=g[k])
+            new = torch.mul(f[k], c_before[k], out=c_after[k]).addcmul_(i[k], g[k], value=2)
+            torch.sigmoid(new, out=squash[k])
+            torch.add(minus_one, squash[k], alpha=2, out=squash[k])
+            torch.mul(o[k], squash[k], out=h_after[k])
+
+    y = hidden[S:]
+    h = y.index_select(0, segments.end)
+    c = cell[S:].index_select(0, segments.end) if keep else cell.index_select(0, segments.last)
+    return unpack(y, segments, B), h, c.mul_(0.5), (x, hidden, cell, gates, squashed) if keep else ()
+
+
+def _double_g(weight: Tensor) -> Tensor:
+    """A copy of weight [4H, ...] with the rows of g doubled."""
+    weight = weight.clone(memory_format=torch.contiguous_format)
+    H = weight.shape[0] // 4
+    weight[2 * H : 3 * H].mul_(2)
+    return weight
+
+
+def _backward(
+    dy: Tensor | None,
+    dh_end: Tensor | None,
+    dc_end: Tensor | None,
+    x: Tensor,
+    hidden: Tensor,
+    cell: Tensor,
+    gates: Tensor,
+    squashed: Tensor,
+    w_ih: Tensor,
+    w_hh: Tensor,
+    segments: Segments,
+    need: tuple[bool, ...],
+) -> tuple[Tensor | None, ...]:
+    """The gradients of x, h, c, w_ih, w_hh, b_ih and b_hh, where ``need`` asks for them."""
+    sizes, H, rows_out = segments.sizes, w_hh.shape[1], segments.end.shape[0]
+    S = sizes[0]
+    y = hidden[S:]
+
+    # dh [N, H] collects what the later step adds; dc [S, H] runs back with the segments.
+    dh = torch.zeros_like(y) if dy is None else pack(dy, segments, fresh=True)
+    dc = y.new_zeros(S, H)
+    if dh_end is not None:
+        dh.index_add_(0, segments.end, dh_end)
+    if dc_end is not None:
+        dc.index_copy_(0, segments.last, dc_end)
+    dx = torch.empty_like(x) if need[0] else None
+    dw_ih, dw_hh, db = torch.empty_like(w_ih), torch.empty_like(w_hh), w_hh.new_empty(4 * H)
+
+    plan = blocks(sizes)
+    scratch = scratch_rows(gates, plan, 4 * H)
+    into_dc, h_block, c_block = (scratch_rows(gates, plan, H) for _ in range(3))
+    ones = gates.new_ones(scratch.shape[0])
+    h_before, c_before = carried(hidden, segments), carried(cell, segments)
+    dh_after, dh_before = dh.split(sizes), (dh, *survivors(dh, segments))
+    dc_alive, dc_wide = prefixes(dc, sizes), prefixes(dc.unsqueeze(1), sizes)
+    f = gates[:, H : 2 * H].split(sizes)
+    beta = 0  # the first block writes the gradients of the weights, the others add to them
+
+    for steps, rows in reversed(plan):
+        n, here = rows.stop - rows.start, slice(steps.start, steps.stop)
+        h_was = before(hidden, h_before, segments, steps, rows, h_block)
+        c_was = before(cell, c_before, segments, steps, rows, c_block)
+        dgates = scratch[:n]
+        _factors(gates[rows], y[rows], squashed[rows], c_was, dgates, into_dc[:n])
+        dgate = dgates.split(sizes[here])
+        do = dgates[:, 3 * H :].split(sizes[here])
+        difg = dgates[:, : 3 * H].unflatten(1, (3, H)).split(sizes[here])
+        dh_to_dc = into_dc[:n].split(sizes[here])
+        for k in reversed(steps):
+            j = k - steps.start
+            dc_alive[k].addcmul_(dh_after[k], dh_to_dc[j])
+            do[j].mul_(dh_after[k])
+            difg[j].mul_(dc_wide[k])
+            dc_alive[k].mul_(f[k])
+            if k:
+                dh_before[k].addmm_(dgate[j], w_hh)
+        if dx is not None:
+            torch.mm(dgates, w_ih, out=dx[rows])
+        dw_ih.addmm_(dgates.t(), x[rows], beta=beta)
+        dw_hh.addmm_(dgates.t(), h_was, beta=beta)
+        db.addmv_(dgates.t(), ones[:n], beta=beta)
+        beta = 1
+
+    return (
+        None if dx is None else unpack(dx, segments, rows_out),
+        scratch[:S] @ w_hh if need[1] else None,  # the block of step 0 came last
+        dc if need[2] else None,
+        dw_ih if need[3] else None,
+        dw_hh if need[4] else None,
+        db if need[5] else None,
+        db.clone() if need[6] else None,
+    )
+
+
+def _factors(
+    gates: Tensor, y: Tensor, squashed: Tensor, c_before: Tensor, factors: Tensor, into_dc: Tensor
+) -> None:
+    """Write what the gradients of a step multiply: [n, 4H] for the gates, [n, H] for dh into dc."""
+    H = y.shape[1]
+    i, _, g, o = gates.split(H, 1)
+    di, df, dg, do = factors.split(H, 1)
+    torch.addcmul(gates, gates, gates, value=-1, out=factors)  # s(1-s); g's part is overwritten
+    di.mul_(g)
+    df.mul_(c_before).mul_(0.5)  # c_before is 2c
+    torch.mul(i, g, out=dg)
+    torch.addcmul(i, dg, g, value=-1, out=dg)
+    do.mul_(squashed)
+    torch.addcmul(o, y, squashed, value=-1, out=into_dc)

@@ -1,0 +1,129 @@
+"""The LSTM with resets on oneDNN's fused layer, which has none: the fastest way for small batches.
+
+Before every reset one step is put in whose input, forget and output gates are driven to exactly zero,
+so that it leaves h = c = 0, and nothing, neither value nor gradient, comes through. Rows with fewer
+resets are filled up at their end with steps that hold c (forget gate exactly one, input gate exactly
+zero). Two more input features say which: their weights are so large that the sigmoids saturate.
+
+    row 0: a b | c d e        a b R c d e
+    row 1: f g   h i j        f g h i j H        R: reset, H: hold
+
+It needs a zero initial state, and finite numbers: a gate of zero does not stop a NaN. ``suits`` and
+``finite`` say whether a batch is of that kind and faster this way than by ``kernels.lstm``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from recollect.base import row_threads
+
+SATURATING = 1e6
+"""Added to the input of a gate, this makes its sigmoid exactly 0 or 1 in float32."""
+
+FEW_ROWS = 32
+"""Up to this many rows a few steps more are worth it."""
+
+MOST_STRETCH = 1.25
+"""With few rows: steps with those put in, as a multiple of T, above which ``kernels.lstm`` is faster."""
+
+MOST_ROWS = 128
+"""Up to this many rows a batch without any reset goes here; above, ``kernels.lstm`` is faster."""
+
+
+def suits(x: Tensor, first: Tensor) -> bool:
+    """Whether x [T, B, D] with first [T, B] is faster here; asks nothing about its numbers."""
+    T, B, _ = x.shape
+    if x.device.type != "cpu" or x.dtype != torch.float32 or B > MOST_ROWS:
+        return False
+    if not torch.backends.mkldnn.is_available():
+        return False
+    inserted = int(first[1:].sum(0).max()) if T > 1 else 0
+    return not inserted or (B <= FEW_ROWS and T + inserted <= MOST_STRETCH * T)
+
+
+def finite(*tensors: Tensor) -> bool:
+    """Whether all numbers are finite, as far as their sums tell; an overflow only costs speed."""
+    return all(bool(t.detach().sum().isfinite()) for t in tensors)
+
+
+def lstm(
+    x: Tensor, h: Tensor, c: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor, b_hh: Tensor, first: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """One layer: x [T, B, D], h and c [B, H] with ``first[0]`` applied, weights as in nn.LSTM,
+    first [T, B] -> y [T, B, H], and h, c [B, H] after the last step."""
+    T, B, _ = x.shape
+    H = h.shape[1]
+    inserted = first.long()
+    inserted[0] = 0
+    time = torch.arange(T).unsqueeze(1) + inserted.cumsum(0)  # [T, B] where each step goes
+    length = int(time[-1].max()) + 1
+    if length == T:
+        steps, place = x, None
+    else:
+        place = (time * B + torch.arange(B)).view(-1)
+        hold = torch.arange(length).unsqueeze(1) > time[-1]  # [length, B]
+        wall = place.view(T, B)[1:][first[1:]] - B  # the places right before the resets
+        steps = _Spread.apply(x, place, wall, hold)
+        columns = w_ih.new_full((4, H, 2), -SATURATING)  # [gate, unit, (reset, hold)]: i and o shut
+        columns[1, :, 1] = SATURATING  # f open to hold
+        columns[2] = 0  # g does not matter behind a shut i
+        w_ih = torch.cat((w_ih, columns.view(4 * H, 2)), 1)
+    weights = (w_ih, w_hh, b_ih, b_hh)
+
+    def fused(steps: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        state, is_training = (h.unsqueeze(0), c.unsqueeze(0)), torch.is_grad_enabled()
+        y, h, c = torch.lstm(steps, state, weights, True, 1, 0.0, is_training, False, False)
+        return y, h[0], c[0]
+
+    y, h_end, c_end = row_threads.side_by_side(fused, (steps,), (h, c), lambda: weights)
+    if place is None:
+        return y, h_end, c_end
+    y = _Collect.apply(y, place, T)
+    return y, y[-1], c_end  # pyright: ignore
+
+
+class _Spread(torch.autograd.Function):
+    """x [T, B, D] -> [length, B, D + 2]: every step in its place, and the flags of the others."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, place: Tensor, wall: Tensor, hold: Tensor) -> Tensor:
+        D = x.shape[2]
+        out = x.new_zeros(*hold.shape, D + 2)
+        out[..., D + 1] = hold
+        flat = out.view(-1, D + 2)
+        flat[:, D].index_fill_(0, wall, 1)
+        flat[:, :D].index_copy_(0, place, x.reshape(-1, D))
+        ctx.save_for_backward(place)
+        ctx.shape = x.shape
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore
+        (place,) = ctx.saved_tensors
+        D = ctx.shape[2]
+        dx = grad.reshape(-1, D + 2)[:, :D].index_select(0, place)
+        return dx.view(ctx.shape), None, None, None
+
+
+class _Collect(torch.autograd.Function):
+    """y [length, B, H] -> [T, B, H]: the steps that were really there."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, place: Tensor, T: int) -> Tensor:
+        ctx.save_for_backward(place)
+        ctx.shape = y.shape
+        return y.reshape(-1, y.shape[-1]).index_select(0, place).view(T, y.shape[1], -1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore
+        (place,) = ctx.saved_tensors
+        length, B, H = ctx.shape
+        out = grad.new_zeros(length * B, H).index_copy_(0, place, grad.reshape(-1, H))
+        return out.view(length, B, H), None, None

@@ -1,0 +1,245 @@
+"""A memory of slots that is read and written at every step, as one node of the autograd graph.
+
+A memory M [slots, width] begins at zero, so that its slots would be addressed, written and read alike for
+ever; learned keys K [slots, width] tell them apart. With A = M + K, a query q (a direction times how sharp
+to look) and M the memory before the step:
+
+    w(q)_i = softmax_i(q . A_i / s_i)          s_i = sqrt(|A_i|^2 + EPSILON)
+    read   = sum_i w(q_read)_i M_i
+    M_i'   = M_i + w(q_write)_i (a - e M_i)
+
+``access`` is one step; ``recall_by_steps`` repeats it, for devices that must not be asked where the resets
+are. ``recall`` is all of them, over packed segments (``kernels.segments``): in the loop
+is only what the next memory needs, the reads come afterwards, a block of steps at a time. So in the
+backward pass: what the reads send back is computed by the block, and the loop has two products,
+
+    p_i = dM'_i . w_i (a - e M_i),      ds_i = p_i - w_i sum(p)        (through the softmax)
+    dM  = dM' (1 - w e) + ds (q - (q . A/s) A/s) / s + the reads' part
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from recollect.kernels.segments import Segments, before, blocks, carried, pack, prefixes, survivors, unpack
+
+EPSILON = 1e-6
+"""Under the root of every norm, of slots and of keys: smooth where one is zero."""
+
+
+def access(memory: Tensor, orders: Tensor, slot_keys: Tensor) -> tuple[Tensor, Tensor]:
+    """One step: memory [B, slots, width] -> what is read [B, reads, width], and the next memory.
+
+    ``orders`` [B, reads + 3, width] are the queries of the reads, that of the write, erase and add.
+    """
+    queries, erase, add = orders.split((orders.shape[1] - 2, 1, 1), 1)
+    addresses = memory + slot_keys
+    inverse = addresses.square().sum(2).add_(EPSILON).rsqrt_().unsqueeze(1)  # [B, 1, slots]
+    weights = torch.bmm(queries, addresses.mT).mul(inverse).softmax(2)
+    by_read, by_write = weights.split((weights.shape[1] - 1, 1), 1)
+    after = torch.addcmul(memory, by_write.mT, torch.addcmul(add, erase, memory, value=-1))
+    return torch.bmm(by_read, memory), after
+
+
+def recall(orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments) -> tuple[Tensor, Tensor]:
+    """All steps of a batch of sequences with resets.
+
+    Args:
+        orders: [T, B, (reads + 3) * width] as in ``access``.
+        memory: [S, slots, width] what each segment begins with.
+        slot_keys: [slots, width].
+        segments: where the resets are.
+
+    Returns:
+        What is read [T, B, reads * width], and the memory [B, slots, width] after the last step.
+    """
+    inputs = (orders, memory, slot_keys)
+    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
+        return _Recall.apply(*inputs, segments)  # pyright: ignore[reportReturnType]
+    reads, end, _ = _forward(*inputs, segments)
+    return reads, end
+
+
+def recall_by_steps(
+    orders: Tensor, memory: Tensor, empty: Tensor, slot_keys: Tensor, first: Tensor
+) -> tuple[Tensor, Tensor]:
+    """As ``recall``, without asking where the resets are: a loop over all steps, which select.
+
+    memory [B, slots, width] is the raw one before the first step, empty [1, slots, width] what an episode
+    begins with, first [T, B].
+    """
+    width, reads = memory.shape[2], []
+    for orders_now, new in zip(orders.unflatten(2, (-1, width)).unbind(), first.view(*first.shape, 1, 1)):
+        read, memory = access(torch.where(new, empty, memory), orders_now, slot_keys)
+        reads.append(read)
+    return torch.stack(reads).flatten(2), memory
+
+
+class _Recall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
+        reads, end, kept = _forward(*inputs)
+        ctx.save_for_backward(*kept, inputs[2])
+        ctx.segments = inputs[3]
+        ctx.set_materialize_grads(False)
+        return reads, end
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
+        return *_backward(*grads, *ctx.saved_tensors, segments=ctx.segments), None
+
+
+def _forward(
+    orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments
+) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """The reads, the last memory, and what the backward pass needs."""
+    sizes, B, (S, slots, width) = segments.sizes, orders.shape[1], memory.shape
+    orders = pack(orders, segments).unflatten(1, (-1, width))  # [N, R + 3, width]
+    N, R = orders.shape[0], orders.shape[1] - 3
+    epsilon = orders.new_full((), EPSILON)
+
+    # [:S] is the start and [S:] what each packed step leaves behind; rows of slots * width.
+    memories = orders.new_empty(S + N, slots * width)
+    memories[:S] = memory.flatten(1)
+    by_write, by_read = orders.new_empty(N, 1, slots), orders.new_empty(N, R, slots)
+    reads = orders.new_empty(N, R, width)
+
+    m_before = carried(memories, segments)
+    m_after = memories[S:].unflatten(1, (slots, width)).split(sizes)
+    query, erase, add = (orders[:, i : i + 1].split(sizes) for i in range(R, R + 3))
+    weight = by_write.split(sizes)
+    address = prefixes(orders.new_empty(S, slots, width), sizes)
+    change = prefixes(orders.new_empty(S, slots, width), sizes)
+    inverse = prefixes(orders.new_empty(S, slots), sizes)
+    score = prefixes(orders.new_empty(S, 1, slots), sizes)
+
+    plan = blocks(sizes)
+    scratch = orders.new_empty(max(rows.stop - rows.start for _, rows in plan), slots * width)
+    for steps, rows in plan:
+        for k in steps:
+            m = m_before[k].unflatten(1, (slots, width))
+            torch.add(m, slot_keys, out=address[k])
+            torch.mul(address[k], address[k], out=change[k])
+            torch.sum(change[k], 2, out=inverse[k]).add_(epsilon).rsqrt_()
+            torch.bmm(query[k], address[k].mT, out=score[k]).mul_(inverse[k].unsqueeze(1))
+            torch.softmax(score[k], 2, out=weight[k])
+            torch.addcmul(add[k], erase[k], m, value=-1, out=change[k])
+            torch.addcmul(m, weight[k].mT, change[k], out=m_after[k])
+        m = before(memories, m_before, segments, steps, rows, scratch).unflatten(1, (slots, width))
+        found = _Addresses.of(m, slot_keys)
+        torch.softmax(torch.bmm(orders[rows, :R], found.unit.mT), 2, out=by_read[rows])
+        torch.bmm(by_read[rows], m, out=reads[rows])
+
+    end = memories[S:].index_select(0, segments.end).unflatten(1, (slots, width))
+    return unpack(reads.flatten(1), segments, B), end, (orders, memories, by_write, by_read)
+
+
+@dataclass(frozen=True, slots=True)
+class _Addresses:
+    """The directions that queries are compared with, for a block of n steps."""
+
+    unit: Tensor
+    """[n, slots, width] A / s."""
+    inverse: Tensor
+    """[n, slots, 1] 1 / s."""
+
+    @staticmethod
+    def of(m: Tensor, slot_keys: Tensor) -> _Addresses:
+        """Of the memories m [n, slots, width]."""
+        unit = m + slot_keys
+        inverse = unit.square().sum(2, keepdim=True).add_(EPSILON).rsqrt_()
+        return _Addresses(unit.mul_(inverse), inverse)
+
+
+def _backward(
+    dreads: Tensor | None,
+    dend: Tensor | None,
+    orders: Tensor,
+    memories: Tensor,
+    by_write: Tensor,
+    by_read: Tensor,
+    slot_keys: Tensor,
+    segments: Segments,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of the orders, the first memories and the slot keys."""
+    sizes, (slots, width) = segments.sizes, slot_keys.shape
+    S, R = sizes[0], by_read.shape[1]
+    dread = None if dreads is None else pack(dreads, segments).unflatten(1, (R, width))
+
+    # [N, slots * width] the gradient of what each packed step leaves behind, collected from later steps.
+    dmemories = torch.zeros_like(memories[S:])
+    if dend is not None:
+        dmemories.index_copy_(0, segments.end, dend.flatten(1))
+    dstart = dmemories.new_zeros(S, slots * width)
+    dorders, dslot_keys = torch.zeros_like(orders), torch.zeros_like(slot_keys)
+
+    m_before = carried(memories, segments)
+    dm_after = dmemories.unflatten(1, (slots, width)).split(sizes)
+    dm_before = (dstart, *survivors(dmemories, segments))
+    plan = blocks(sizes)
+    scratch = orders.new_empty(max(rows.stop - rows.start for _, rows in plan), slots * width)
+    product = prefixes(orders.new_empty(S, slots, width), sizes)
+    total = prefixes(orders.new_empty(S, 1), sizes)
+
+    for steps, rows in reversed(plan):
+        m = before(memories, m_before, segments, steps, rows, scratch).unflatten(1, (slots, width))
+        found = _Addresses.of(m, slot_keys)
+        here = sizes[steps.start : steps.stop]
+        dorder, order = dorders[rows], orders[rows]
+        daddress = torch.zeros_like(m)  # the gradient of A by the reads, then by the write too
+        dm_by_reads = daddress
+        if dread is not None:
+            dorder[:, :R], dm_by_reads = _through_reads(
+                dread[rows], by_read[rows], order[:, :R], m, found, daddress
+            )
+
+        # What the loop multiplies with: the gradient of a score goes to A by ``slope``, dM' to the write
+        # weights, already times these, by ``gain``, and straight to M by ``stay``.
+        query, erase, add = order[:, R:].split(1, 1)
+        weight = by_write[rows].mT  # [n, slots, 1]
+        slope = _slope(query, found)
+        gain = torch.addcmul(add, erase, m, value=-1).mul_(weight)
+        stay = 1 - weight * erase
+        dscore = m.new_empty(m.shape[:2])
+        parts = zip(*(t.split(here) for t in (dm_by_reads, slope, gain, stay, weight.squeeze(2), dscore)))
+        for k, (by_reads, slope_k, gain_k, stay_k, weight_k, ds) in reversed(list(zip(steps, parts))):
+            dm = dm_after[k]
+            torch.mul(dm, gain_k, out=product[k])
+            torch.sum(product[k], 2, out=ds)
+            torch.sum(ds, 1, keepdim=True, out=total[k])
+            ds.addcmul_(weight_k, total[k], value=-1)
+            earlier = dm_before[k].unflatten(1, (slots, width))
+            earlier.add_(by_reads).addcmul_(dm, stay_k).addcmul_(ds.unsqueeze(2), slope_k)
+
+        dafter = dmemories[rows].unflatten(1, (slots, width))
+        dslot_keys += daddress.addcmul_(dscore.unsqueeze(2), slope).sum(0)
+        dorder[:, R] = torch.bmm(dscore.unsqueeze(1), found.unit).squeeze(1)
+        dorder[:, R + 1] = torch.bmm(weight.mT, dafter * m).squeeze(1).neg_()
+        dorder[:, R + 2] = torch.bmm(weight.mT, dafter).squeeze(1)
+
+    rows_out = segments.end.shape[0]
+    return unpack(dorders.flatten(1), segments, rows_out), dstart.unflatten(1, (slots, width)), dslot_keys
+
+
+def _slope(query: Tensor, found: _Addresses) -> Tensor:
+    """d score / d A [n, slots, width] of one query [n, 1, width]."""
+    score = torch.bmm(found.unit, query.mT)  # [n, slots, 1]
+    return torch.addcmul(query, found.unit, score, value=-1).mul_(found.inverse)
+
+
+def _through_reads(
+    dread: Tensor, weight: Tensor, query: Tensor, m: Tensor, found: _Addresses, daddress: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The gradients of the queries [n, R, width] and of m [n, slots, width]; that of A into ``daddress``."""
+    dweight = torch.bmm(dread, m.mT).mul_(weight)  # [n, R, slots], times the weights
+    dscore = dweight.addcmul_(weight, dweight.sum(2, keepdim=True), value=-1)
+    dunit = torch.bmm(dscore.mT, query)
+    along = (dunit * found.unit).sum(2, keepdim=True)
+    torch.addcmul(dunit, found.unit, along, value=-1, out=daddress).mul_(found.inverse)
+    return torch.bmm(dscore, found.unit), torch.baddbmm(daddress, weight.mT, dread)

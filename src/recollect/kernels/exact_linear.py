@@ -1,0 +1,225 @@
+"""Linear layers in float32 whatever the precision: the first one over numbers, the action head, the critic.
+
+They have few inputs or few outputs, so that a matrix unit would gain nothing, and what they lose by rounding
+counts: observations with the digits that velocities are told by, and log-probs that the learner has to find
+again. A GPU's library chooses how to round by the number of rows, which is not the same for who acts and
+who learns. Here a row has the same bits among however many others, and an output beside however many others.
+
+By kernels in Triton (``thin_kernels``) for up to ``FEW`` inputs or outputs; by torch, in float32, for more
+and where those cannot run; by plain torch on a CPU, under a compiler, and for other types than float32.
+
+Nothing is read on the host, so that a CUDA graph can hold all of it.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Literal, TypeGuard, cast
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from recollect.base import devices
+from recollect.kernels.triton import available
+from recollect.kernels.triton.tiling import padded, rounding
+
+FEW = 16
+"""The most inputs or outputs of a thin layer."""
+MOST = 1024
+"""The most on its other side."""
+WRITTEN_OUT = 4096
+"""The most weights of a layer with few outputs: a kernel has a line for each, which takes long to compile."""
+CHUNK = 32
+"""Inputs that are read at once of many: 4 for a thread, so that 8 threads share a row."""
+UNITS = 64
+"""Outputs of a program at most, of many."""
+WARPS = 4
+"""Warps of a program."""
+STAGES = 4
+"""Blocks of rows, in a backward pass, that are under way or in use at once."""
+SUMS = 12
+"""Sums for each number of a block that a program of a backward pass keeps, about: they are in registers."""
+PROGRAMS = {"forward": 2112, "backward": 528}
+"""Programs that take turns at the rows, at most: 16 and 4 for each of an H100's 132 processors."""
+
+_PLAIN: AbstractContextManager = nullcontext()
+
+
+def suits(x: Tensor, weight: Tensor) -> bool:
+    """Whether the kernels take x [..., K] and weight [M, K]."""
+    if torch.compiler.is_compiling():
+        return False
+    M, K = weight.shape
+    is_small = 0 < min(K, M) <= FEW and max(K, M) <= MOST and (K <= FEW or M * K <= WRITTEN_OUT)
+    is_match = x.shape[-1] == K and x.dtype == weight.dtype and x.device == weight.device
+    return is_small and is_match and available.suits(x)
+
+
+def linear(
+    x: Tensor, weight: Tensor, bias: Tensor | None, activation: Literal["tanh"] | None = None
+) -> Tensor:
+    """x W^T + b, or its tanh.
+
+    Args:
+        x: [..., K].
+        weight: [M, K].
+        bias: [M].
+        activation: what to apply to the result in the same pass.
+
+    Returns:
+        [..., M], in float32 also under autocast if it suits; if not, autocast has it.
+    """
+    if not suits(x, weight):
+        with _unrounded(x):
+            y = F.linear(x, weight, bias)
+        return y if activation is None else torch.tanh(y)
+    is_fused = activation is not None and weight.shape[1] <= FEW
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
+        y = cast(Tensor, _Thin.apply(x, weight, bias, is_fused))
+    else:
+        y = _forward(_plain(x), weight, bias, is_fused)
+    return y if activation is None or is_fused else torch.tanh(y)
+
+
+def through(layer: nn.Module, x: Tensor) -> Tensor:
+    """layer(x), as described above if that is a linear layer."""
+    if _is_bare(layer, x):
+        return linear(x, layer.weight, layer.bias)
+    with _unrounded(x):
+        return layer(x)
+
+
+def together(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...] | None:
+    """What these layers make of x [..., K], in one pass over it, with the same bits.
+
+    None if they are not all linear layers, or not thin together: then there is nothing to be gained.
+    """
+    bare = [layer for layer in layers if _is_bare(layer, x)]
+    sizes = [layer.out_features for layer in bare]
+    if len(bare) < len(layers) or sum(sizes) > FEW:
+        return None
+    weight, bias = torch.cat([layer.weight for layer in bare]), torch.cat([layer.bias for layer in bare])
+    return linear(x, weight, bias).split(sizes, -1)
+
+
+def _is_bare(layer: nn.Module, x: Tensor) -> TypeGuard[nn.Linear]:
+    """Whether layer(x) is that product and nothing else, which the kernels take."""
+    if type(layer) is not nn.Linear or layer.bias is None or not suits(x, layer.weight):
+        return False
+    return not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
+
+
+def _unrounded(x: Tensor) -> AbstractContextManager:
+    """What torch's own products with x are exact in, unless they are autocast's or a compiler's."""
+    if torch.compiler.is_compiling() or not x.is_cuda or torch.is_autocast_enabled("cuda"):
+        return _PLAIN
+    return devices.rounded("fp32")
+
+
+class _Thin(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        x, weight, bias, is_tanh = given
+        x = _plain(x)
+        y = _forward(x, weight, bias, is_tanh)
+        ctx.save_for_backward(x, weight, y if is_tanh else None)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        x, weight, y = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        (M, K), (g,) = weight.shape, gradients
+        g, sums, dx = _plain(g), None, None
+        if K <= FEW:
+            g, sums = _shallow_backward(g, y, x, needs_x)
+        elif needs_weight or needs_bias:
+            dx, sums = _narrow_backward(g, x, weight, needs_x)
+        if needs_x and dx is None:
+            dx = _forward(g, weight.t(), None, False)
+        if sums is None:
+            return dx, None, None, None
+        total = sums.sum(0)  # [programs, M K + M] -> [M K + M]
+        return dx, total[: M * K].view(M, K), total[M * K :] if needs_bias else None, None
+
+
+def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, is_tanh: bool) -> Tensor:
+    """y [..., M] of a plain x [..., K]; its tanh only with few inputs."""
+    from recollect.kernels.triton import exact_linear
+
+    (M, K), N = weight.shape, x.numel() // weight.shape[1]
+    y = torch.empty(*x.shape[:-1], M, dtype=x.dtype, device=x.device)
+    given = (x, _plain(weight), y if bias is None else _plain(bias), y, N)
+    flags = {"K": K, "M": M, "BIAS": bias is not None}
+    if K <= FEW:
+        units, across = _units(M)
+        rows = 4 * WARPS * 128 // units  # 16 numbers for a thread
+        flags |= {"TANH": is_tanh, "MATH": rounding(x, "fp32")["MATH"], "ROWS": rows, "UNITS": units}
+        _launch(exact_linear.shallow, _programs("forward", N, rows, across), across, *given, **flags)
+    else:
+        rows = 4 * WARPS * min(4, _power(16 * CHUNK // K))  # up to 128 inputs: 4 rows for a thread
+        _launch(exact_linear.narrow, -(-N // rows), 1, *given, **flags, ROWS=rows, CHUNK=CHUNK)
+    return y
+
+
+def _narrow_backward(g: Tensor, x: Tensor, weight: Tensor, needs_x: bool) -> tuple[Tensor | None, Tensor]:
+    """dx if needed, and the sums [programs, M K + M] of dW and db."""
+    from recollect.kernels.triton import exact_linear
+
+    (M, K), N = weight.shape, x.numel() // weight.shape[1]
+    dx = torch.empty_like(x) if needs_x else None
+    chunks = -(-K // CHUNK)
+    across = -(-chunks // max(1, SUMS // M))  # programs that share the inputs of a row
+    chunks = -(-chunks // across)
+    rows = 4 * WARPS * _power(SUMS // (chunks * M))
+    sums = x.new_empty(_programs("backward", N, rows, across), M * K + M)
+    flags = {"K": K, "M": M, "ROWS": rows, "CHUNK": CHUNK, "CHUNKS": chunks, "STAGES": STAGES, "DX": needs_x}
+    given = (g, x, _plain(weight), g if dx is None else dx, sums, N)
+    _launch(exact_linear.narrow_backward, len(sums), across, *given, **flags)
+    return dx, sums
+
+
+def _shallow_backward(g: Tensor, y: Tensor | None, x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
+    """The gradient before the tanh, whose result is y, if that is to be kept; and the sums of dW and db."""
+    from recollect.kernels.triton import exact_linear
+
+    (M, K), N = (g.shape[-1], x.shape[-1]), x.numel() // x.shape[-1]
+    dz = torch.empty_like(g) if keep and y is not None else g
+    units, across = _units(M)
+    rows = WARPS * 128 // units * _power(SUMS // (K + 1))
+    sums = x.new_empty(_programs("backward", N, rows, across), M * K + M)
+    flags = {"K": K, "M": M, "ROWS": rows, "UNITS": units, "STAGES": STAGES, "KEEP": keep}
+    given = (g, g if y is None else y, x, dz, sums, N)
+    _launch(exact_linear.shallow_backward, len(sums), across, *given, **flags, TANH=y is not None)
+    return dz, sums
+
+
+def _launch(kernel: Any, programs: int, across: int, *given: Any, **flags: Any) -> None:
+    if programs:
+        with torch.cuda.device_of(given[0]):
+            kernel[programs, across](*given, **flags, num_warps=WARPS)
+
+
+def _programs(way: str, N: int, rows: int, across: int) -> int:
+    """How many take turns at N rows, so many at a time, where as many are beside each other."""
+    return min(-(-N // rows), max(1, PROGRAMS[way] // across))
+
+
+def _units(M: int) -> tuple[int, int]:
+    """Outputs of a program, a power of two from 16 on, and how many programs that makes beside each other."""
+    units = min(UNITS, padded(M))
+    return units, -(-M // units)
+
+
+def _power(size: int) -> int:
+    """The largest power of two up to ``size``, at least 1."""
+    return 1 << max(0, size.bit_length() - 1)
+
+
+def _plain(t: Tensor) -> Tensor:
+    """t as it must lie in memory: in order, and from 16 bytes on, so that one kernel serves all."""
+    t = t.contiguous()
+    return t if t.data_ptr() % 16 == 0 else t.clone()

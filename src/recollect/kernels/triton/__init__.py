@@ -1,0 +1,1 @@
+"""Kernels in Triton: a whole unroll in one launch."""

@@ -1,0 +1,1 @@
+"""The GRU in Triton."""

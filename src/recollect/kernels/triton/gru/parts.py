@@ -1,0 +1,73 @@
+"""What a step of the GRU is made of, where its weights stay on the chip: on one processor or on several.
+
+Blocks are [rows, units]. ``four`` of them are in the order m, r, z, n of ``kernels.gru``, where m = W_hn h +
+b_hn is the recurrent part of n; ``three`` in the order r, z, n.
+"""
+
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from recollect.kernels.triton.math import divisor, factor, within
+
+
+@triton.jit
+def weights(w, own, every, TYPE: tl.constexpr, H: tl.constexpr, PRECISION: tl.constexpr, MATH: tl.constexpr):
+    """The rows ``own`` and columns ``every`` of one gate's weights [H, H], as a factor."""
+    return factor(tl.load(w + own * H + every, (own < H) & (every < H), 0), TYPE, PRECISION, MATH)
+
+
+@triton.jit
+def three(x, three, is_here, H: tl.constexpr):
+    """The blocks of r, z, n."""
+    r = tl.load(x + three, is_here, 0)
+    z = tl.load(x + H + three, is_here, 0)
+    n = tl.load(x + 2 * H + three, is_here, 0)
+    return r, z, n
+
+
+@triton.jit
+def four(kept, four, is_here, H: tl.constexpr):
+    """The blocks of m, r, z, n."""
+    m = tl.load(kept + four, is_here, 0)
+    r = tl.load(kept + H + four, is_here, 0)
+    z = tl.load(kept + 2 * H + four, is_here, 0)
+    n = tl.load(kept + 3 * H + four, is_here, 0)
+    return m, r, z, n
+
+
+@triton.jit
+def store_four(kept, four, m, r, z, n, is_here, H: tl.constexpr):
+    """What ``four`` loads."""
+    TYPE: tl.constexpr = kept.dtype.element_ty
+    tl.store(kept + four, within(m, TYPE), is_here)
+    tl.store(kept + H + four, r.to(TYPE), is_here)
+    tl.store(kept + 2 * H + four, z.to(TYPE), is_here)
+    tl.store(kept + 3 * H + four, n.to(TYPE), is_here)
+
+
+@triton.jit
+def scales(carried, HALF: tl.constexpr):
+    """What to divide rows of gradients by before they become float16, and its reciprocal; without HALF 1."""
+    scale = tl.full((carried.shape[0], 1), 1.0, tl.float32)
+    if HALF:
+        scale = divisor(tl.max(tl.abs(carried), 1))[:, None]
+    return scale, 1 / scale
+
+
+@triton.jit
+def gradients(carried, m, r, z, n, state):
+    """Of m and of what goes into r, z, n, from that of the new state; and what of that goes to the old one
+    past the gates."""
+    dn = carried - carried * z
+    dn -= dn * n * n
+    carried *= z
+    dz = carried * state - carried * n
+    dz -= dz * z
+    dm = dn * r
+    dr = dm * m
+    dr -= dr * r
+    return dm, dr, dz, dn, carried

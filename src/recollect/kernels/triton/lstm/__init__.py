@@ -1,0 +1,1 @@
+"""The LSTM in Triton."""

@@ -1,0 +1,280 @@
+"""The LSTM of a whole unroll with the recurrent weights spread over processors: 129 to 256 units.
+
+Weights of 256 units do not fit on one processor, those of 64 units do. So four programs, one a processor,
+form a group, which owns rows; each member computes UNITS of the units, and keeps the weights that it takes
+for them on the chip through all steps. After every step the members exchange what they found through memory
+and meet (``fused_meeting``). All programs of a launch are on the GPU at once, so there are only so many
+groups; each goes through blocks of BB rows one after the other.
+
+Meetings are numbered through all blocks, and two slots for what is exchanged suffice: who writes for meeting
+k has been through meeting k - 1, to which everybody came after reading what was exchanged for k - 2.
+
+Between arriving and waiting a member does what nobody waits for: it stores the rest, and asks for what its
+next step reads; forwards that has been brought into the cache before, a quarter by each member. Sums and
+what is carried on are computed ``now``. Without MEETS nobody waits: for Triton's interpreter, see
+``fused_blocks.groups``.
+
+Blocks are [units, rows], as in ``fused_lstm_resident``.
+"""
+
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportAssignmentType=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from recollect.kernels.triton.barrier import arrive, wait
+from recollect.kernels.triton.lstm import parts as parts
+from recollect.kernels.triton.math import divisor, dot, now, sigmoid, soon, tanh
+
+
+@triton.jit(do_not_specialize=["T", "B", "slots"], do_not_specialize_on_alignment=["first"])
+def forward(
+    xg,  # [T, B, 4H] = x W_ih^T + b
+    h,  # [B, H] the state before step 0
+    c,  # [B, H]
+    w,  # [4H, H] = W_hh
+    first,  # [T, B] bytes
+    h0,  # [H], with LEARNED
+    c0,  # [H], with LEARNED
+    y,  # [T, B, H]
+    h_end,  # [B, H]
+    c_end,  # [B, H]
+    begun,  # [T, B, WIDTH] of which H are written: the h that each step began with, with KEEP
+    gates,  # [T, B, 4H] i, f, g, o, with KEEP
+    cells,  # [T + 1, B, H] c before step 0, then after each step, with KEEP
+    exchange,  # [slots, groups, BB, HP] the h that steps begin with, as a factor
+    counters,  # [groups, APART] how many have arrived, zeros when it begins
+    T,
+    B,
+    slots,
+    WIDTH: tl.constexpr,
+    H: tl.constexpr,
+    HP: tl.constexpr,
+    UNITS: tl.constexpr,
+    BB: tl.constexpr,
+    LEARNED: tl.constexpr,
+    KEEP: tl.constexpr,
+    MEETS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MATH: tl.constexpr,
+):
+    """y and the state at the end; with KEEP also what ``backward`` needs."""
+    member, group, groups = tl.program_id(0) % 4, tl.program_id(0) // 4, tl.num_programs(0) // 4
+    row, every, unit = tl.arange(0, BB), tl.arange(0, HP), parts.own(member, UNITS)
+    one = row[None, :] * H + unit[:, None]
+    four = row[None, :] * (4 * H) + unit[:, None]
+    wide = row[None, :] * WIDTH + unit[:, None]
+    which, lines = parts.mixed(UNITS)
+    lines += member * UNITS
+    w_all = parts.weights(w + (which * (H * H))[:, None], lines[:, None], every[None, :], H, HP)
+    h_start, c_start = parts.start(h0, unit, H, LEARNED), parts.start(c0, unit, H, LEARNED)
+    step, met = tl.cast(B, tl.int64), 0
+    for block in tl.range(group, tl.cdiv(B, BB), groups, num_stages=1):
+        top = tl.cast(block * BB, tl.int64)
+        rows = B - block * BB
+        is_row, inside = row < rows, parts.inside(row, unit, rows, H, HP)
+        quarter, number = parts.quarter(block * BB, member, B, BB)
+        is_open = (tl.load(first + top + row, is_row, 0) != 0)[None, :]
+        low = h + top * H + row[None, :] * H + every[:, None]
+        low = tl.load(low, parts.inside(row, every, rows, H, HP), 0)
+        low = tl.where(is_open, parts.start(h0, every, H, LEARNED), low).to(w.dtype.element_ty)
+        c_now = tl.load(c + top * H + one, inside, 0)
+        if KEEP:
+            tl.store(cells + top * H + one, c_now, inside)
+            h_now = tl.where(is_open, h_start, tl.load(h + top * H + one, inside, 0))
+            tl.store(begun + top * WIDTH + wide, h_now.to(begun.dtype.element_ty), inside)
+        c_now = tl.where(is_open, c_start, c_now)
+        x_i, x_f, x_g, x_o = parts.four(xg + top * (4 * H), four, inside, H)
+        opens = tl.load(first + step + top + row, is_row & (T > 1), 0)  # of the next step
+        for t in tl.range(0, T, num_stages=1):
+            at, goes_on = t * step + top, t + 1 < T
+            total = dot(w_all, low, tl.zeros((HP, BB), tl.float32), PRECISION, MATH)
+            i, f, g, o = parts.parted_sums(total, x_i, x_f, x_g, x_o)
+            i = sigmoid(i, MATH)
+            f = sigmoid(f, MATH)
+            g = tanh(g, MATH)
+            o = sigmoid(o, MATH)
+            c_now = f * c_now + i * g
+            h_now = o * tanh(c_now, MATH)
+            is_open = (opens != 0)[None, :]
+            h_next = tl.where(is_open, h_start, h_now)
+            slot = exchange + ((met & (slots - 1)) * groups + group) * (BB * HP)
+            if goes_on:
+                tl.store(slot + row[None, :] * HP + unit[:, None], h_next.to(w.dtype.element_ty))
+                if MEETS:
+                    arrive(counters, group)
+
+            ahead = tl.minimum(t + 1, T - 1) * step + top
+            if KEEP:
+                parts.store_four(gates + at * (4 * H) + four, i, f, g, o, inside, H)
+            x_i, x_f, x_g, x_o = parts.four(xg + ahead * (4 * H), four, inside, H)
+            opens = tl.load(first + ahead + step + row, is_row & (t + 2 < T), 0)
+            there = tl.minimum(t + 2, T - 1) * step + quarter
+            soon(xg + there * (4 * H), number, 4 * H, HP * BB, MATH)
+            tl.store(y + at * H + one, h_now, inside)
+            if KEEP:
+                tl.store(cells + (at + step) * H + one, c_now, inside)
+                h_next = h_next.to(begun.dtype.element_ty)
+                tl.store(begun + (at + step) * WIDTH + wide, h_next, inside & goes_on)
+            if goes_on:
+                c_now = now(tl.where(is_open, c_start, c_now), MATH)
+                met += 1
+                if MEETS:
+                    wait(counters, group, 4 * met)
+                low = tl.load(slot + row[None, :] * HP + every[:, None], cache_modifier=".cg")
+            else:
+                tl.store(h_end + top * H + one, h_now, inside)
+                tl.store(c_end + top * H + one, c_now, inside)
+
+
+@triton.jit(do_not_specialize=["T", "B", "slots"], do_not_specialize_on_alignment=["first", "go"])
+def backward(
+    dy,  # [T, B, H]
+    dh_end,  # [B, H]
+    dc_end,  # [B, H]
+    w,  # [4H, H] = W_hh
+    first,  # [T, B] bytes
+    c0,  # [H], with LEARNED
+    gates,  # [T, B, 4H]
+    cells,  # [T + 1, B, H]
+    d,  # [T, B, 4H] the gradients of what goes into the gates, with SCALED times ``gains``
+    dh,  # [B, H] of the state before step 0
+    dc,  # [B, H]
+    dh0,  # [groups, H] of the initial state, with LEARNED
+    dc0,  # [groups, H]
+    d_bias,  # [groups, 4H] the sums of the gradients in d
+    gains,  # [B] with SCALED
+    go,  # [1] whether to do anything, with SCALED
+    most,  # [B] the largest gradient of every row, from 0 on, with SCALED
+    exchange,  # [slots, groups, 4 (for whom), 4 (how far from who wrote it), BB * UNITS] parts of dh
+    counters,  # [groups, APART] how many have arrived, zeros when it begins
+    T,
+    B,
+    slots,
+    H: tl.constexpr,
+    HP: tl.constexpr,
+    UNITS: tl.constexpr,
+    BB: tl.constexpr,
+    LEARNED: tl.constexpr,
+    SCALED: tl.constexpr,
+    MEETS: tl.constexpr,
+    PRECISION: tl.constexpr,
+    MATH: tl.constexpr,
+):
+    """The steps from the last to the first. With SCALED every row is brought to the range of float16: for the
+    product of a step by its own largest number, and for d by ``gains`` (``fused_halves``).
+
+    A member has the weights from all units to its own gates. With them it finds a part of the dh of all
+    units, and tells the others theirs.
+    """
+    if SCALED:  # noqa: SIM102 (without it there is no ``go`` to load)
+        if tl.load(go) == 0:
+            return
+    member, group, groups = tl.program_id(0) % 4, tl.program_id(0) // 4, tl.num_programs(0) // 4
+    row, unit = tl.arange(0, BB), parts.own(member, UNITS)
+    one = row[None, :] * H + unit[:, None]
+    four = row[None, :] * (4 * H) + unit[:, None]
+    which, lines = parts.mixed(UNITS)
+    column = tl.max_contiguous(tl.multiple_of((member + which) % 4 * UNITS + lines, 8), 8)
+    gate, lines = tl.arange(0, HP) // UNITS, member * UNITS + tl.arange(0, HP) % UNITS
+    w_all = parts.weights(w + (gate * (H * H))[None, :], lines[None, :], column[:, None], H, HP)
+    c_start = parts.start(c0, unit, H, LEARNED)
+    sum_i = tl.zeros((UNITS, 16), tl.float32)
+    sum_f = tl.zeros((UNITS, 16), tl.float32)
+    sum_g = tl.zeros((UNITS, 16), tl.float32)
+    sum_o = tl.zeros((UNITS, 16), tl.float32)
+    h_sum = tl.zeros((UNITS, 16), tl.float32)
+    c_sum = tl.zeros((UNITS, 16), tl.float32)
+    PART: tl.constexpr = BB * UNITS
+    step, met = tl.cast(B, tl.int64), 0
+    for block in tl.range(group, tl.cdiv(B, BB), groups, num_stages=1):
+        top = tl.cast(block * BB, tl.int64)
+        rows = B - block * BB
+        is_row, inside = row < rows, parts.inside(row, unit, rows, H, HP)
+        last = (T - 1) * step + top
+        h_carry = tl.load(dh_end + top * H + one, inside, 0)
+        c_carry = tl.load(dc_end + top * H + one, inside, 0)
+        c_now = tl.load(cells + (last + step) * H + one, inside, 0)
+        c_before = tl.load(cells + last * H + one, inside, 0)
+        dy_now = tl.load(dy + last * H + one, inside, 0)
+        low_i, low_f, low_g, low_o = parts.four(gates + last * (4 * H), four, inside, H)
+        opens = tl.load(first + last + row, is_row, 0)
+        opened = tl.zeros_like(opens)  # in the step after this
+        times = tl.full((1, BB), 1.0, tl.float32)
+        peak = tl.zeros((1, BB), tl.float32)
+        if SCALED:
+            times = tl.load(gains + top + row, is_row, 1)[None, :]
+        for back in tl.range(0, T, num_stages=1):
+            at = (T - 1 - back) * step + top
+            is_open = (opens != 0)[None, :]
+            was_open = (opened != 0)[None, :]
+            i, f = low_i.to(tl.float32), low_f.to(tl.float32)
+            g, o = low_g.to(tl.float32), low_o.to(tl.float32)
+            if LEARNED:
+                # It meets what was read first, and so changes its place between threads once.
+                h_carry = tl.where(is_row[None, :], h_carry, dy_now)
+                h_sum += parts.folded(tl.where(was_open, h_carry, 0))
+            h_carry = tl.where(was_open, dy_now, h_carry + dy_now)
+            di, df, dg, do, c_carry = parts.gradients(
+                h_carry, c_carry, i, f, g, o, c_now, c_before, c_start, is_open, MATH
+            )
+            scale = tl.full((1, BB), 1.0, tl.float32)
+            unscale = scale
+            if SCALED:
+                largest = parts.largest(di, df, dg, do)[None, :]
+                scale = divisor(largest)
+                unscale = 1 / scale
+                peak = tl.maximum(peak, tl.where(largest < float("inf"), largest, 0))
+            low = parts.joined(di * unscale, df * unscale, dg * unscale, do * unscale, w.dtype.element_ty)
+            total = dot(w_all, low, tl.zeros((HP, BB), tl.float32), PRECISION, MATH)
+            h_own, h_1, h_2, h_3 = parts.parted(total * scale, UNITS, BB)
+            slot = exchange + ((met & (slots - 1)) * groups + group) * (16 * PART) + tl.arange(0, PART)
+            tl.store(slot + ((member + 1) % 4 * 4 + 1) * PART, parts.flat(h_1))
+            tl.store(slot + ((member + 2) % 4 * 4 + 2) * PART, parts.flat(h_2))
+            tl.store(slot + ((member + 3) % 4 * 4 + 3) * PART, parts.flat(h_3))
+            if MEETS:
+                arrive(counters, group)
+
+            to = d + at * (4 * H) + four
+            parts.store_four(to, di * times, df * times, dg * times, do * times, inside, H)
+            sum_i = now(sum_i + parts.folded(di), MATH)
+            sum_f = now(sum_f + parts.folded(df), MATH)
+            sum_g = now(sum_g + parts.folded(dg), MATH)
+            sum_o = now(sum_o + parts.folded(do), MATH)
+            c_carry *= f
+            if LEARNED:
+                c_sum = now(c_sum + parts.folded(tl.where(is_open, c_carry, 0)), MATH)
+            c_carry = now(tl.where(is_open, 0, c_carry), MATH)
+            c_now = c_before
+            ahead = tl.maximum(T - 2 - back, 0) * step + top
+            low_i, low_f, low_g, low_o = parts.four(gates + ahead * (4 * H), four, inside, H)
+            c_before = tl.load(cells + ahead * H + one, inside, 0)
+            opened = opens
+            opens = tl.load(first + ahead + row, is_row, 0)
+            met += 1
+            if MEETS:
+                wait(counters, group, 4 * met)
+            told = slot + member * (4 * PART)
+            h_1 = tl.load(told + PART, cache_modifier=".cg")
+            h_2 = tl.load(told + 2 * PART, cache_modifier=".cg")
+            h_3 = tl.load(told + 3 * PART, cache_modifier=".cg")
+            # Last, for the compiler: so all blocks stay where they were read, and only h_carry moves to them.
+            dy_now = tl.load(dy + ahead * H + one, inside, 0)
+            h_carry = parts.unflat(h_1 + h_2 + h_3 + parts.flat(h_own), UNITS, BB)
+        was_open = (opened != 0)[None, :]
+        if LEARNED:
+            h_sum += parts.folded(tl.where(was_open, h_carry, 0))
+        tl.store(dh + top * H + one, tl.where(was_open, 0, h_carry), inside)
+        tl.store(dc + top * H + one, c_carry, inside)
+        if SCALED:
+            tl.atomic_max(most + top + row[None, :], peak, is_row[None, :])
+    at = d_bias + group * (4 * H) + unit
+    tl.store(at, tl.sum(sum_i, 1), unit < H)
+    tl.store(at + H, tl.sum(sum_f, 1), unit < H)
+    tl.store(at + 2 * H, tl.sum(sum_g, 1), unit < H)
+    tl.store(at + 3 * H, tl.sum(sum_o, 1), unit < H)
+    if LEARNED:
+        tl.store(dh0 + group * H + unit, tl.sum(h_sum, 1), unit < H)
+        tl.store(dc0 + group * H + unit, tl.sum(c_sum, 1), unit < H)

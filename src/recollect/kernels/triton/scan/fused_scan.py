@@ -1,0 +1,330 @@
+"""The linear recurrence of ``recollect.kernels.linear_scan`` in Triton: one launch forwards, one backwards.
+
+    h_t = a_t h_{t-1} + b_t        with ``initial``, or nothing, instead of h_{t-1} where first
+
+A number of the state, of one row and feature, is a column in time of its own. A thread walks along some of
+them, with h in a register: every input is read once and every output written once, and that is all the time
+it takes. It asks for the inputs of a few steps before it computes them, so that memory is kept busy.
+
+Complex numbers are pairs of reals. Where the numbers are real, the second of a pair is the first again, and
+nothing is computed of it.
+"""
+
+# Triton's functions are no Python to a type checker: conditions are decided when they are compiled.
+# pyright: reportMissingImports=false, reportIndexIssue=false, reportAssignmentType=false
+# pyright: reportPossiblyUnboundVariable=false, reportArgumentType=false, reportReturnType=false
+# pyright: reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+BLOCK = 128
+"""Reals in the columns of a program: a column of complex numbers counts twice."""
+WARPS = 2
+STEPS = 4
+"""Steps whose inputs are asked for together, a power of two: the more, the more registers."""
+
+
+def scan(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None = None) -> Tensor:
+    """h [T, B, ...]; arguments as in ``recollect.kernels.linear_scan.scan``, in float32 or complex64."""
+    tensors = (a, b, h0, initial)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
+        return _Scan.apply(a, b, h0, first, initial)  # pyright: ignore[reportReturnType]
+    return _forward(*_plain(a, b, h0, first, initial))
+
+
+class _Scan(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        a, b, h0, first, initial = _plain(*inputs)
+        h = _forward(a, b, h0, first, initial)
+        ctx.save_for_backward(a, h, h0, first, initial)
+        return h
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
+        (dh,) = _plain(*grads)
+        need_a = ctx.needs_input_grad[0]
+        da, db, dh0, dinitial = _backward(dh, *ctx.saved_tensors, need_a=need_a)
+        return da, db, dh0, None, dinitial
+
+
+def _plain(*tensors: Any) -> Any:
+    """Tensors, or None, as they must lie in memory: in order, and no conjugate that is still to be taken."""
+    return [None if t is None else t.resolve_conj().resolve_neg().contiguous() for t in tensors]
+
+
+def _reals(t: Tensor | None) -> Tensor | None:
+    """t, or its pairs of reals; flags as numbers."""
+    if t is None:
+        return None
+    if t.dtype == torch.bool:
+        return t.view(torch.uint8)
+    return torch.view_as_real(t) if t.is_complex() else t
+
+
+def _sizes(a: Tensor, b: Tensor) -> dict[str, Any]:
+    """What both kernels are told of the shapes."""
+    T, B = b.shape[:2]
+    n = b[0].numel()
+    return {
+        "n": n,
+        "features": n // max(B, 1),
+        "rows": B,
+        "T": T,
+        "VARIES": a.dim() == b.dim(),
+        "COMPLEX": b.is_complex(),
+        "STEPS": next(k for k in (STEPS, 2, 1) if T % k == 0),
+        "BLOCK": BLOCK // 2 if b.is_complex() else BLOCK,
+        "num_warps": WARPS,
+    }
+
+
+def _grid(sizes: dict[str, Any]) -> tuple[int]:
+    return (triton.cdiv(sizes["n"], sizes["BLOCK"]),)
+
+
+def _forward(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None) -> Tensor:
+    """h [T, B, ...]; all tensors are plain."""
+    h = torch.empty_like(b)
+    sizes = _sizes(a, b)
+    if h.numel() == 0:
+        return h
+    tensors = (_reals(t) for t in (a, b, h0, first, h0 if initial is None else initial, h))
+    with torch.cuda.device_of(b):
+        _scan_forward[(triton.cdiv(sizes["n"], sizes["BLOCK"]),)](
+            *tensors, HAS_INITIAL=initial is not None, **sizes
+        )
+    return h
+
+
+def _backward(
+    dh: Tensor, a: Tensor, h: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None, need_a: bool
+) -> tuple[Tensor | None, Tensor, Tensor, Tensor | None]:
+    """The gradients of a (None unless needed), b, h0 and initial; all tensors are plain."""
+    db, dh0 = torch.empty_like(h), torch.empty_like(h0)
+    sizes = _sizes(a, h)
+    # Sums over time for every row, whose sum over rows is left to torch: its order is always the same.
+    da = torch.empty_like(h if sizes["VARIES"] else h0) if need_a else None
+    dinitial = None if initial is None else torch.empty_like(h0)
+    if h.numel():
+        given = (dh, a, h, h0, first, h0 if initial is None else initial)
+        wanted = (db if da is None else da, db, dh0, dh0 if dinitial is None else dinitial)
+        with torch.cuda.device_of(h):
+            _scan_backward[_grid(sizes)](
+                *(_reals(t) for t in (*given, *wanted)),
+                HAS_INITIAL=initial is not None,
+                NEED_A=need_a,
+                **sizes,
+            )
+    if da is not None and not sizes["VARIES"]:
+        da = da.sum(0)
+    return da, db, dh0, None if dinitial is None else dinitial.sum(0, keepdim=True)
+
+
+# The kernels. Pointers are to the first step; n columns in every step, those of a row side by side. How
+# ``first`` is aligned is no reason to compile one again: of slices in time it is now so, now so.
+
+
+@triton.jit
+def _load(numbers, columns, mask, COMPLEX: tl.constexpr):
+    """The real and the imaginary parts of numbers[columns]."""
+    if COMPLEX:
+        places = 2 * columns[:, None] + tl.arange(0, 2)[None, :]
+        real, imaginary = tl.split(tl.load(numbers + places, mask=mask[:, None], other=0.0))
+    else:
+        real = tl.load(numbers + columns, mask=mask, other=0.0)
+        imaginary = real
+    return real, imaginary
+
+
+@triton.jit
+def _store(numbers, columns, real, imaginary, mask, COMPLEX: tl.constexpr):
+    """numbers[columns] = real + i imaginary."""
+    if COMPLEX:
+        places = 2 * columns[:, None] + tl.arange(0, 2)[None, :]
+        tl.store(numbers + places, tl.join(real, imaginary), mask=mask[:, None])
+    else:
+        tl.store(numbers + columns, real, mask=mask)
+
+
+@triton.jit
+def _times(p, pi, q, qi, COMPLEX: tl.constexpr):
+    """p q."""
+    if COMPLEX:
+        real, imaginary = p * q - pi * qi, p * qi + pi * q
+    else:
+        real = p * q
+        imaginary = real
+    return real, imaginary
+
+
+@triton.jit
+def _times_conjugate(p, pi, q, qi, COMPLEX: tl.constexpr):
+    """p conj(q)."""
+    if COMPLEX:
+        real, imaginary = p * q + pi * qi, pi * q - p * qi
+    else:
+        real = p * q
+        imaginary = real
+    return real, imaginary
+
+
+@triton.jit(do_not_specialize_on_alignment=["first_ptr"])
+def _scan_forward(
+    a_ptr,
+    b_ptr,
+    h0_ptr,
+    first_ptr,
+    initial_ptr,
+    h_ptr,
+    n,
+    features,
+    rows,
+    T: tl.constexpr,
+    VARIES: tl.constexpr,
+    COMPLEX: tl.constexpr,
+    HAS_INITIAL: tl.constexpr,
+    STEPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """All h of ``BLOCK`` columns."""
+    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < n
+    row, feature = columns // features, columns % features
+    width = n * 2 if COMPLEX else n  # reals in a step
+    h, hi = _load(h0_ptr, columns, inside, COMPLEX)
+    if HAS_INITIAL:
+        start, starti = _load(initial_ptr, feature, inside, COMPLEX)
+    if not VARIES:
+        a, ai = _load(a_ptr, feature, inside, COMPLEX)
+
+    for _ in range(0, T, STEPS):
+        every_a, every_b, every_first = (), (), ()
+        for k in tl.static_range(STEPS):
+            if VARIES:
+                every_a += (_load(a_ptr + k * width, columns, inside, COMPLEX),)
+            every_b += (_load(b_ptr + k * width, columns, inside, COMPLEX),)
+            every_first += (tl.load(first_ptr + k * rows + row, mask=inside, other=0) != 0,)
+        for k in tl.static_range(STEPS):
+            if VARIES:
+                a, ai = every_a[k]
+            b, bi = every_b[k]
+            begins = every_first[k]
+            if HAS_INITIAL:
+                h, hi = tl.where(begins, start, h), tl.where(begins, starti, hi)
+            h, hi = _times(a, ai, h, hi, COMPLEX)
+            if not HAS_INITIAL:
+                h, hi = tl.where(begins, 0.0, h), tl.where(begins, 0.0, hi)
+            h, hi = h + b, hi + bi
+            _store(h_ptr + k * width, columns, h, hi, inside, COMPLEX)
+        if VARIES:
+            a_ptr += STEPS * width
+        b_ptr += STEPS * width
+        h_ptr += STEPS * width
+        first_ptr += STEPS * rows
+
+
+@triton.jit(do_not_specialize_on_alignment=["first_ptr"])
+def _scan_backward(
+    dh_ptr,
+    a_ptr,
+    h_ptr,
+    h0_ptr,
+    first_ptr,
+    initial_ptr,
+    da_ptr,
+    db_ptr,
+    dh0_ptr,
+    dinitial_ptr,
+    n,
+    features,
+    rows,
+    T: tl.constexpr,
+    VARIES: tl.constexpr,
+    COMPLEX: tl.constexpr,
+    HAS_INITIAL: tl.constexpr,
+    NEED_A: tl.constexpr,
+    STEPS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """The gradients of ``BLOCK`` columns, from the last step to the first."""
+    columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < n
+    row, feature = columns // features, columns % features
+    width = n * 2 if COMPLEX else n
+    last = (T - 1) * tl.cast(width, tl.int64)
+    dh_ptr += last
+    db_ptr += last
+    h_ptr += last - width  # what the last step began with
+    first_ptr += (T - 1) * tl.cast(rows, tl.int64)
+    if VARIES:
+        a_ptr += last
+        da_ptr += last
+    else:
+        a, ai = _load(a_ptr, feature, inside, COMPLEX)
+    back = tl.zeros((BLOCK,), tl.float32)  # what a step hands on to the one before it
+    backi, sum_a, sum_ai, sum_start, sum_starti = back, back, back, back, back
+    start, starti = back, back
+    if HAS_INITIAL:
+        start, starti = _load(initial_ptr, feature, inside, COMPLEX)
+
+    for done in range(0, T, STEPS):
+        every_g, every_a, every_h, every_first = (), (), (), ()
+        for k in tl.static_range(STEPS):
+            every_g += (_load(dh_ptr - k * width, columns, inside, COMPLEX),)
+            if VARIES:
+                every_a += (_load(a_ptr - k * width, columns, inside, COMPLEX),)
+            if NEED_A:
+                if k == STEPS - 1:  # of these steps the one that may be the first of all
+                    later = done + STEPS < T
+                    h, hi = _load(h_ptr - k * width, columns, inside & later, COMPLEX)
+                    h0, h0i = _load(h0_ptr, columns, inside & (done + STEPS >= T), COMPLEX)
+                    every_h += ((tl.where(later, h, h0), tl.where(later, hi, h0i)),)
+                else:
+                    every_h += (_load(h_ptr - k * width, columns, inside, COMPLEX),)
+            every_first += (tl.load(first_ptr - k * rows + row, mask=inside, other=0) != 0,)
+        for k in tl.static_range(STEPS):
+            g, gi = every_g[k]
+            g, gi = g + back, gi + backi
+            begins = every_first[k]
+            _store(db_ptr - k * width, columns, g, gi, inside, COMPLEX)
+            if NEED_A:
+                h, hi = every_h[k]
+                if HAS_INITIAL:
+                    h, hi = tl.where(begins, start, h), tl.where(begins, starti, hi)
+                da, dai = _times_conjugate(g, gi, h, hi, COMPLEX)
+                if not HAS_INITIAL:
+                    da, dai = tl.where(begins, 0.0, da), tl.where(begins, 0.0, dai)
+                if VARIES:
+                    _store(da_ptr - k * width, columns, da, dai, inside, COMPLEX)
+                else:
+                    sum_a, sum_ai = sum_a + da, sum_ai + dai
+            if VARIES:
+                a, ai = every_a[k]
+            back, backi = _times_conjugate(g, gi, a, ai, COMPLEX)
+            if HAS_INITIAL:
+                sum_start = tl.where(begins, sum_start + back, sum_start)
+                sum_starti = tl.where(begins, sum_starti + backi, sum_starti)
+            back, backi = tl.where(begins, 0.0, back), tl.where(begins, 0.0, backi)
+        dh_ptr -= STEPS * width
+        db_ptr -= STEPS * width
+        h_ptr -= STEPS * width
+        first_ptr -= STEPS * rows
+        if VARIES:
+            a_ptr -= STEPS * width
+            da_ptr -= STEPS * width
+
+    _store(dh0_ptr, columns, back, backi, inside, COMPLEX)
+    if HAS_INITIAL:
+        _store(dinitial_ptr, columns, sum_start, sum_starti, inside, COMPLEX)
+    if NEED_A and not VARIES:
+        _store(da_ptr, columns, sum_a, sum_ai, inside, COMPLEX)

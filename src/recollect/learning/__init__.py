@@ -1,0 +1,1 @@
+"""Learning: from a rollout to better weights, whatever the algorithm."""

@@ -1,0 +1,353 @@
+"""The gauges: what an update measures about itself, and the checks that stop a run.
+
+Everything is computed as tensors on the device and read in one go, once an iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from recollect.base import devices, tree
+from recollect.errors import DivergedError, EnvError
+from recollect.experience.rollout import Chunks, Rollout
+from recollect.learning.ranks import ALONE, Ranks
+from recollect.policy.policy import Policy
+
+DEVIATION = "deviation/"
+"""What the names of deviations begin with."""
+SIZES = ("value/max", "value/min", "value_scale")
+"""The metrics that say how large values are."""
+
+
+def read(metrics: dict[str, Tensor]) -> dict[str, float]:
+    """All metrics as numbers, in one synchronisation."""
+    return dict(zip(metrics, stacked(metrics).tolist()))
+
+
+def stacked(metrics: dict[str, Tensor]) -> Tensor:
+    """All metrics as one tensor [N] float64, where they are."""
+    return torch.stack([value.detach().double().reshape(()) for value in metrics.values()])
+
+
+def describe(rollout: Rollout, advantage: Tensor, returns: Tensor, ranks: Ranks = ALONE) -> dict[str, Tensor]:
+    """Mean, spread and range of reward, value, advantage and return over the valid steps of all ranks.
+
+    ``advantage`` and ``returns`` are [T, B]. Explained variance is 1 - Var[R - V] / Var[R]. Where the device
+    would have to be waited for, the number of valid steps comes along as ``valid``, to be checked when the
+    metrics are read (``check_valid``).
+    """
+    value = rollout.record["value"]
+    named = {"reward": rollout.reward, "value": value, "advantage": advantage, "return": returns}
+    valid, *numbers = ranks.gather(rollout.valid, *named.values())
+    if devices.waits(valid):
+        return _describe_where(valid, dict(zip(named, numbers)))
+    samples = torch.stack([x[valid] for x in numbers])  # [4, N]
+    if samples.shape[1] == 0:
+        check_valid({"valid": 0.0})
+    std, mean = torch.std_mean(samples, dim=1, correction=0)
+    low, high = samples.aminmax(dim=1)
+    metrics = _named_rows({"mean": mean, "std": std, "min": low, "max": high}, list(named))
+    variance = samples[3].var(correction=0)
+    residual = (samples[3] - samples[1]).var(correction=0)
+    metrics["explained_variance"] = torch.where(variance > 0, 1 - residual / variance, torch.nan)
+    return metrics
+
+
+def _describe_where(valid: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same of all steps ``valid`` [T, B] of ``named`` [T, B] each, by selection; sums in float64."""
+    residual = named["return"] - named["value"]
+    samples = torch.stack([*named.values(), residual]).flatten(1)  # [5, T * B]
+    invalid, count = ~valid.flatten(), valid.sum()
+    number = count.clamp(min=1)
+    mean = samples.masked_fill(invalid, 0).sum(1, dtype=torch.float64) / number
+    centred = (samples - mean.unsqueeze(1)).masked_fill_(invalid, 0)
+    variance = centred.square_().sum(1) / number
+    low = samples.masked_fill(invalid, torch.inf).amin(1)
+    high = samples.masked_fill(invalid, -torch.inf).amax(1)
+    metrics = _named_rows({"mean": mean, "std": variance.sqrt(), "min": low, "max": high}, list(named))
+    # Equal returns have no variance, whatever the rounding of their mean says.
+    explained = 1 - variance[4] / variance[3]
+    metrics["explained_variance"] = torch.where(high[3] > low[3], explained, torch.nan)
+    return metrics | {"valid": count}
+
+
+def _named_rows(kinds: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]:
+    """``NAME/KIND`` for each of ``names``, the i-th of every kind."""
+    return {f"{name}/{kind}": values[i] for i, name in enumerate(names) for kind, values in kinds.items()}
+
+
+def check_valid(metrics: dict[str, float]) -> None:
+    """Raise if ``valid``, the number of valid steps, is there and is 0."""
+    if metrics.get("valid", 1.0) == 0:
+        raise EnvError("a whole rollout without one valid step: every row was a filler or a dead agent")
+
+
+def state_norms(rollout: Rollout, ranks: Ranks = ALONE) -> dict[str, Tensor]:
+    """The norm of the stored states, and how fast it drifts within episodes, per step.
+
+    Only of states that experience left: that of a dead agent's row may be anything, NaN included.
+    Drift compares neighbouring stored states of the same episode; NaN if there are none.
+    """
+    leaves = [leaf for leaf in tree.leaves(rollout.states) if leaf.is_floating_point()]  # no counts
+    if not leaves:
+        return {}
+    lived = _lived(rollout)
+    norm = torch.stack([_squares(leaf) for leaf in leaves]).sum(0).sqrt().masked_fill(~lived, 0)  # [S, B]
+    resets = rollout.first.long().cumsum(0)
+    # The raw state at step s belongs to the episode of step s - 1: the two are of one episode if
+    # nothing opened in steps s_k .. s_(k+1) - 1.
+    opened = torch.stack([resets[s - 1] if s else torch.zeros_like(resets[0]) for s in rollout.state_steps])
+    together = torch.zeros_like(lived)  # with the stored state before it
+    together[1:] = (opened[1:] == opened[:-1]) & lived[1:] & lived[:-1]
+    norm, lived, together = ranks.gather(norm, lived, together)
+    metrics = {"state/norm": norm.sum() / lived.sum().clamp(min=1), "state/norm_max": norm.max()}
+    growth = (norm[1:] - norm[:-1]) / _gaps(rollout.state_steps, norm.device).unsqueeze(1)
+    count = together.sum()
+    total = growth.masked_fill(~together[1:], 0).sum()
+    metrics["state/drift"] = torch.where(count > 0, total / count, torch.nan)
+    return metrics
+
+
+@torch.no_grad()
+def staleness(policy: Policy, rollout: Rollout, rows: int = 8, ranks: Ranks = ALONE) -> Tensor:
+    """How far the stored states are from those that the current weights would have: a ratio.
+
+    The norm of the difference over the norm of the stored states, over all stored states of the
+    first ``rows`` rows of all ranks but the rollout's first, which is where the replay starts; 0 if there
+    is no other.
+    """
+    if len(rollout.state_steps) < 2:
+        return torch.zeros((), device=rollout.reward.device)
+    own = max(0, min(rows - ranks.begin, rollout.rows))
+    gap, size = ranks.sum(_staleness(policy, rollout, own))
+    return (gap / size.clamp(min=1e-12)).sqrt()
+
+
+def _staleness(policy: Policy, rollout: Rollout, rows: int) -> Tensor:
+    """[2]: the squared norms of that difference and of the stored states, over the first ``rows`` rows."""
+    times = rollout.state_steps
+    if rows == 0:
+        return torch.zeros(2, device=rollout.reward.device)
+    span, some = slice(0, times[-1]), slice(0, rows)
+    obs = tree.index(rollout.obs, (span, some))
+    start = tree.index(rollout.state_at(0), some)
+    _, _, states = policy.unroll_with_states(obs, start, rollout.first[span, some], times)
+    died = ~_lived(rollout)[:, some]
+    gap = size = torch.zeros((), device=died.device)
+    for fresh, stored in zip(tree.leaves(tree.stack(states)), tree.leaves(rollout.states)):
+        if not stored.is_floating_point():  # a count is never stale
+            continue
+        stored = stored[:, some].float()
+        gap = gap + _squares(fresh.float() - stored).masked_fill(died, 0)[1:].sum()
+        size = size + _squares(stored).masked_fill(died, 0)[1:].sum()
+    return torch.stack([gap, size])
+
+
+def summarise(steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm: float) -> dict[str, Tensor]:
+    """The minibatches of an update in one row: means, the first one's deviations, the last KL."""
+    metrics = {}
+    for name in dict.fromkeys(name for stats in steps for name in stats):
+        if name.startswith(DEVIATION):
+            metrics[name] = steps[0][name]
+        elif name != "grad_norm":
+            metrics[name] = torch.stack([stats[name] for stats in steps if name in stats]).mean()
+    metrics["kl_last"] = steps[-1]["kl"]
+    norms = [stats["grad_norm"] for stats in steps if "grad_norm" in stats]
+    metrics["minibatches"] = torch.full_like(metrics["kl"], len(norms))  # none where the KL ended it
+    if norms:
+        norm = torch.stack(norms)
+        metrics["grad_norm"] = norm.mean()
+        metrics["grad_norm_max"] = norm.max()
+        metrics["grad_clip_rate"] = (norm > max_grad_norm).float().mean()
+    if stale:
+        metrics["staleness"] = stale[-1]
+        metrics |= {f"staleness/epoch_{i + 1}": value for i, value in enumerate(stale)}
+    return metrics
+
+
+def largest(found: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """The largest of each over all ranks."""
+    return dict(zip(found, ranks.max(torch.stack(list(found.values())))))
+
+
+def join(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The parts of one minibatch in one row: sums, as each is divided by the whole; the largest deviation."""
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: stacked.max() if name.startswith(DEVIATION) else stacked.sum()
+        for name in parts[0]
+        for stacked in [torch.stack([part[name] for part in parts])]
+    }
+
+
+@torch.no_grad()
+def deviation(log_prob: Tensor, value: Tensor, batch: Chunks) -> dict[str, Tensor]:
+    """How far recomputed log-probs and values [L, N] are from those that the batch holds."""
+    made = {"log_prob": log_prob, "value": value}
+    return {
+        f"{DEVIATION}{name}": (now - batch.data[name]).masked_fill(~batch.valid, 0).abs().max()
+        for name, now in made.items()
+    }
+
+
+def without_deviation(stats: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All but what ``deviation`` said."""
+    return {name: value for name, value in stats.items() if not name.startswith(DEVIATION)}
+
+
+Masked = tuple[str, Tensor, Tensor]
+"""The name of a leaf [T, B, ...], the leaf, and where [T, B] it is learned from."""
+
+
+@torch.no_grad()
+def rollout_is_finite(rollout: Rollout) -> Tensor:
+    """Bool, on the rollout's device: whether ``check_finite_rollout`` would find nothing. Reads nothing."""
+    leaves = [*_from_env(rollout), *_final_obs(rollout), *_from_policy(rollout)]
+    fine = [(_sizes(leaf) < torch.inf) | ~where for _, leaf, where in leaves if leaf.is_floating_point()]
+    return torch.stack([one.all() for one in fine]).all()
+
+
+def check_finite_rollout(rollout: Rollout) -> None:
+    """Raise if something of a rollout that is learned from is NaN or Inf, and say which and where.
+
+    What an env made is an EnvError. What the policy made of finite observations is a DivergedError;
+    it must not reach the statistics of the returns, which the critic's weights are rescaled by.
+    """
+    for name, leaf, mask in _from_env(rollout):
+        if found := _first_bad(leaf, mask):
+            raise EnvError(_blame_env(name, *found, rollout))
+    if rollout.finals is not None:
+        for name, leaf, mask in _final_obs(rollout):
+            if found := _first_bad(leaf, mask):
+                _, index, value = found
+                t, row = int(rollout.finals.time[index]), int(rollout.finals.row[index])
+                raise EnvError(_blame_env(name, t, row, value, rollout))
+    for name, leaf, mask in _from_policy(rollout):
+        if found := _first_bad(leaf, mask):
+            t, row, value = found
+            t = rollout.steps if name == "bootstrap" else t
+            raise DivergedError(
+                f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence}, and all "
+                "observations are finite: the policy has diverged. Nothing was learned from this rollout; "
+                "lower learning_rate, or scale the observations (normalise_observations=True)"
+            )
+
+
+def _from_env(rollout: Rollout) -> list[Masked]:
+    needed = torch.cat([rollout.valid, _inside(rollout).unsqueeze(0)])  # [T + 1, B]
+    leaves = [("reward", rollout.reward), *tree.named_leaves(rollout.obs, "obs")]
+    return [(name, leaf, needed[: len(leaf)]) for name, leaf in leaves]
+
+
+def _final_obs(rollout: Rollout) -> list[Masked]:
+    if rollout.finals is None:
+        return []
+    always = torch.ones_like(rollout.finals.row, dtype=torch.bool).unsqueeze(0)
+    leaves = tree.named_leaves(rollout.finals.obs, "final_obs")
+    return [(name, leaf.unsqueeze(0), always) for name, leaf in leaves]
+
+
+def _from_policy(rollout: Rollout) -> list[Masked]:
+    cut = rollout.truncated & ~rollout.terminated
+    return [
+        *((name, leaf, rollout.valid) for name, leaf in rollout.record.items()),
+        ("final_value", rollout.final_value, cut),
+        ("bootstrap", rollout.bootstrap.unsqueeze(0), _inside(rollout).unsqueeze(0)),
+    ]
+
+
+def _inside(rollout: Rollout) -> Tensor:
+    """[B] bool: the rows that are in the midst of an episode after the last step."""
+    return rollout.valid[-1] & ~(rollout.terminated[-1] | rollout.truncated[-1])
+
+
+def _sizes(leaf: Tensor) -> Tensor:
+    """The largest size of the numbers of leaf [T, B, ...], as [T, B]; NaN where one is."""
+    return leaf.abs() if leaf.dim() == 2 else leaf.abs().flatten(2).amax(2)
+
+
+def _first_bad(leaf: Tensor, where: Tensor) -> tuple[int, int, float] | None:
+    """(t, row, value) of the first NaN or Inf of leaf [T, B, ...] where ``where`` [T, B]."""
+    # The sum is finite unless something in it is not, or it overflows: then look closely.
+    if not leaf.is_floating_point() or torch.isfinite(leaf.sum()):
+        return None
+    wrong = ~torch.isfinite(leaf)
+    bad = (wrong.flatten(2).any(2) if leaf.dim() > 2 else wrong) & where
+    if not bad.any():
+        return None
+    t, row = bad.nonzero()[0].tolist()
+    return t, row, leaf[t, row][wrong[t, row]].flatten()[0].item()
+
+
+def _blame_env(name: str, t: int, row: int, value: float, rollout: Rollout) -> str:
+    return (
+        f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence} "
+        f"(step {rollout.sequence * rollout.steps + t} of that row): the env produced it; nothing was "
+        "learned from this rollout, and the weights are as they were before it"
+    )
+
+
+class Learned(Protocol):
+    """A policy, or a learner with parameters of its own besides."""
+
+    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
+        """All that is learned."""
+        ...
+
+
+def check_gradient(metrics: dict[str, float], learned: Learned, update: int) -> None:
+    """Raise if a gradient of this update was not finite."""
+    if not metrics.get("grad_norm_max", 0.0) < float("inf"):
+        raise DivergedError(_explain_divergence(learned, metrics, update))
+
+
+def value_size(metrics: dict[str, float]) -> float:
+    """The unit of deviations of values: the size of the values, which is what float32 rounds by."""
+    return max(1.0, *(abs(metrics[name]) for name in SIZES if name in metrics))
+
+
+def deviations(metrics: dict[str, float]) -> tuple[float, float]:
+    """How far recomputed log-probs, and values in units of their size, are from the recorded ones."""
+    log_prob, value = (metrics[f"{DEVIATION}{name}"] for name in ("log_prob", "value"))
+    return log_prob, value / value_size(metrics)
+
+
+def _explain_divergence(learned: Learned, metrics: dict[str, float], update: int) -> str:
+    names = [
+        name
+        for name, parameter in learned.named_parameters()
+        if parameter.grad is not None and not torch.isfinite(parameter.grad).all()
+    ]
+    losses = ", ".join(f"{k} {metrics[k]:.3g}" for k in ("loss/policy", "loss/value", "entropy"))
+    return (
+        f"update {update}, minibatch {int(metrics['minibatches'])}: the gradient is not finite, first in "
+        f"{names[0] if names else 'an earlier minibatch'} ({losses}). That step was not applied: the weights "
+        "are the last finite ones. Lower learning_rate, or look at the spread of rewards and advantages"
+    )
+
+
+def _lived(rollout: Rollout) -> Tensor:
+    """[S, B] bool: the stored states that a step of experience left, as far as this rollout can tell."""
+    before = [
+        rollout.valid[step - 1] if step else rollout.valid[0] & ~rollout.first[0]
+        for step in rollout.state_steps
+    ]
+    return torch.stack(before)
+
+
+def _squares(leaf: Tensor) -> Tensor:
+    """The sum of squares of a state's leaf [S, B, ...], as [S, B]."""
+    return leaf.float().square().reshape(*leaf.shape[:2], -1).sum(2)
+
+
+@lru_cache(maxsize=64)
+@torch.inference_mode(False)
+def _gaps(steps: tuple[int, ...], device: torch.device) -> Tensor:
+    """[S - 1] int64: how far the steps are apart. Made once: a copy from the host is waited for."""
+    return torch.tensor(steps, device=device).diff()

@@ -1,0 +1,283 @@
+"""Evidence: is a deviation between learner and record rounding, or a bug?
+
+The learner compares the log-probs and values that it recomputes with those recorded while acting. How far
+rounding alone takes the two apart depends on the precision, the weights and the length of the sequence, so
+no fixed tolerance separates rounding from a wrong state. A deviation above the tolerance is only a
+suspicion. It is settled by replaying the rows that deviate most, step by step, in float64, on the CPU, from
+the states that the rollout stored::
+
+    acting   = |recorded   - replayed|   too far: wrong state, reset, observation or weights while acting
+    learning = |recomputed - replayed|   too far: wrong chunk, reset or kernel while learning
+    rounding = |replayed with rounded weights and states - replayed|
+
+Each of the first two must be within ``MARGIN`` times the rounding. In TF32 and bf16, where both round the
+same factors, each must also be within ``LIKENESS`` times the other. Both limits grow with how much the policy
+uses its memory, as the effect of a wrong state does. Decision 004 has the measurements.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from recollect.base import tree
+from recollect.base.types import Tree
+from recollect.experience.rollout import Rollout
+from recollect.policy.policy import Policy
+
+ROWS, DRAWS = 4, 2
+"""Rows that are replayed, and how often with random roundings."""
+MARGIN = 10.0
+"""How many times further than the random roundings a healthy run may be."""
+LIKENESS = 30.0
+"""How many times further than the other a healthy actor or learner may be, where both round the factors of
+products alike. One may be exact by luck: the other is not held to less than 3 roundings for that."""
+ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
+"""The relative error of one rounding, by precision."""
+PLACE = "place"
+"""The name under which sequences carry the place of each step in the rollout, t * B + b."""
+NAMES = ("log_prob", "value")
+
+
+def places(rollout: Rollout) -> Tensor:
+    """[T, B] int64: t * B + b."""
+    shape = rollout.reward.shape
+    return torch.arange(shape.numel(), device=rollout.reward.device).view(shape)
+
+
+class Compared(NamedTuple):
+    """What the learner recomputed for some steps of a rollout, [N] each, and what was recorded for them."""
+
+    place: Tensor
+    recomputed: dict[str, Tensor]
+    recorded: dict[str, Tensor]
+    """By ``NAMES``, in real units."""
+
+    def largest_gap(self, scale: float) -> Tensor:
+        """How far the two are apart at most, values in units of ``scale``; 0 if there is no step."""
+        gaps = [
+            (self.recomputed[name] - self.recorded[name]).abs() / unit
+            for name, unit in zip(NAMES, (1, scale))
+        ]
+        return torch.cat([*gaps, gaps[0].new_zeros(1)]).max()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the replay says of one tensor: the step of the replayed rows that is hardest to explain."""
+
+    name: str
+    row: int
+    step: int
+    recorded: float
+    recomputed: float
+    replayed: float
+    acting: float
+    """How far the record is from the replay; here and below, values in units of their scale."""
+    learning: float
+    """How far the learner is from the replay."""
+    rounding: float
+    """How far roundings of this size moved the replay up to this step."""
+    acting_limit: float
+    """How far the record may be."""
+    learning_limit: float
+    """How far the learner may be."""
+
+    @property
+    def is_acting_wrong(self) -> bool:
+        """Whether the record is further from the replay than rounding explains; also if it is not finite."""
+        return not self.acting <= self.acting_limit < math.inf
+
+    @property
+    def is_learning_wrong(self) -> bool:
+        """Whether the learner is further from the replay than rounding explains; also if it is not finite."""
+        return not self.learning <= self.learning_limit < math.inf
+
+    @property
+    def excess(self) -> float:
+        """How many times its limit the further one is off."""
+        return max(self.acting / self.acting_limit, self.learning / self.learning_limit)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name} of row {self.row} at step {self.step}: recorded {self.recorded:.6g}, recomputed "
+            f"{self.recomputed:.6g}, replayed in float64 {self.replayed:.6g}; the record is off by "
+            f"{self.acting:.1e} (rounding explains {self.acting_limit:.1e}), the learner by "
+            f"{self.learning:.1e} (rounding explains {self.learning_limit:.1e})"
+        )
+
+
+def verdict(findings: Sequence[Finding]) -> str | None:
+    """What is wrong, for an error; None if rounding explains everything."""
+    guilty = [found for found in findings if found.is_acting_wrong or found.is_learning_wrong]
+    if not guilty:
+        return None
+    found = max(guilty, key=lambda found: found.excess)
+    if found.is_acting_wrong and found.is_learning_wrong:
+        cause = (
+            "neither the record nor the learner follows from the stored state: look for dropout, batch "
+            "statistics or hidden state in a custom network, or for one that computes otherwise in float64"
+        )
+    elif found.is_acting_wrong:
+        cause = (
+            "the learner is right and the record is wrong: the actor used another state, reset, "
+            "observation or weights than the rollout holds; was an observation changed in place?"
+        )
+    else:
+        cause = (
+            "the record is right and the learner is wrong: it started a chunk from another state, reset at "
+            "another step, or the core's `unroll` does not equal its `step`"
+        )
+    return f"{found}. So {cause}"
+
+
+def examine(
+    policy: Policy, rollout: Rollout, seen: Sequence[Compared], *, scale: float, tolerance: float
+) -> list[Finding]:
+    """Replay the rows of ``rollout`` that deviate most, and say what that shows of each tensor.
+
+    Args:
+        policy: with the weights that acted.
+        rollout: as recorded.
+        seen: what the learner recomputed, in parts.
+        scale: the size of values.
+        tolerance: what is never suspicious.
+    """
+    T, B = rollout.steps, rollout.rows
+    # In float32 errors of single operations dominate, which differ between a step and a scan. Actors on a CPU
+    # and a learner on a GPU that is told to use "tf32" or "bf16" do not round alike either.
+    acts_elsewhere = policy.acts_elsewhere and policy.critic.weight.is_cuda
+    is_alike = policy.precision != "fp32" and not acts_elsewhere
+    place = torch.cat([part.place for part in seen]).cpu()
+    unit = {"log_prob": 1.0, "value": scale}
+    made = {name: _spread(seen, "recomputed", name, place, T, B) for name in NAMES}  # [T, B] each
+    kept = {name: _spread(seen, "recorded", name, place, T, B) for name in NAMES}
+    is_seen = torch.zeros(T * B, dtype=torch.bool).index_fill_(0, place, True).view(T, B)
+    gap = torch.stack([(made[name] - kept[name]).abs() / unit[name] for name in NAMES]).amax(0)
+    gap = gap.nan_to_num(torch.inf).masked_fill(~is_seen, -1)
+    rows = gap.amax(0).topk(min(ROWS, B)).indices.sort().values
+    truth, noise = _replays(policy, rollout, rows)
+    findings = []
+    for name in NAMES:
+        itself = 4 * ROUNDING["fp32"] * truth[name].abs().clamp(min=1)  # of the number, as it is stored
+        rounding = torch.maximum(noise[name], itself) / unit[name]
+        acting, learning = (
+            ((found[name][:, rows] - truth[name]).abs() / unit[name]).masked_fill(~is_seen[:, rows], 0)
+            for found in (kept, made)
+        )
+        limits = []
+        for other in (learning, acting):
+            limit = MARGIN * rounding
+            if is_alike:
+                limit = torch.minimum(limit, LIKENESS * torch.maximum(_so_far(other), 0.1 * rounding))
+            limits.append(limit.clamp(min=tolerance))
+        excess = torch.maximum(acting / limits[0], learning / limits[1]).nan_to_num(torch.inf)
+        t, r = divmod(int(excess.argmax()), len(rows))
+        row = int(rows[r])
+        numbers = [x[t, r].item() for x in (truth[name], acting, learning, rounding, *limits)]
+        findings.append(Finding(name, row, t, kept[name][t, row].item(), made[name][t, row].item(), *numbers))
+    return findings
+
+
+def _so_far(distance: Tensor) -> Tensor:
+    """The largest distance of any row up to each step, [T, R] -> [T, 1]; NaN as infinity."""
+    return distance.nan_to_num(torch.inf).amax(1, keepdim=True).cummax(0).values
+
+
+def _spread(seen: Sequence[Compared], kind: str, name: str, place: Tensor, T: int, B: int) -> Tensor:
+    """What the parts hold of one tensor as [T, B] float64 on the CPU, 0 elsewhere."""
+    found = torch.cat([getattr(part, kind)[name].detach() for part in seen]).cpu().double()
+    return torch.zeros(T * B, dtype=torch.float64).index_copy_(0, place, found).view(T, B)
+
+
+@torch.no_grad()
+def _replays(policy: Policy, rollout: Rollout, rows: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """The tensors of ``rows`` in float64, [T, R], and how far rounding moved any of them by then, [T, 1]."""
+    exact = in_float64(policy)
+    truth = replay(exact, rollout, rows)
+    noise = {name: torch.zeros_like(value) for name, value in truth.items()}
+    invalid = ~rollout.valid.cpu()[:, rows]
+    for draw in range(DRAWS):
+        generator = torch.Generator().manual_seed(draw)
+        moved = replay(_rounded(exact, policy, generator), rollout, rows, generator)
+        for name in NAMES:
+            gap = (moved[name] - truth[name]).abs().nan_to_num(torch.inf).masked_fill(invalid, 0)
+            noise[name] = torch.maximum(noise[name], gap)
+    return truth, {name: _so_far(value) for name, value in noise.items()}
+
+
+def in_float64(policy: Policy) -> Policy:
+    """A copy of the policy on the CPU that computes in float64."""
+    exact = copy.deepcopy(policy).to("cpu").double().requires_grad_(False)
+    exact.config = replace(policy.config, precision="fp32")
+    return exact
+
+
+@torch.no_grad()
+def replay(
+    policy: Policy, rollout: Rollout, rows: Tensor, rounding: torch.Generator | None = None
+) -> dict[str, Tensor]:
+    """Log-probs and values [T, R] of ``rows`` [R], step by step, from each stored state to the next.
+
+    ``rounding``: draws for every number of the state whether float32 rounds it up or down after each step,
+    always the same way: where the input does not change, errors add up.
+    """
+    here = rows.to(rollout.reward.device)
+
+    def columns(value: Tree, steps: int = rollout.steps) -> Tree:
+        taken = tree.map(lambda leaf: leaf[:steps].index_select(1, here).cpu(), value)
+        return tree.map(lambda leaf: leaf.double() if leaf.is_floating_point() else leaf, taken)
+
+    first, valid = columns(rollout.first), columns(rollout.valid)
+    obs, action = (tree.zero_where(~valid, columns(value)) for value in (rollout.obs, rollout.action))
+    stored = columns(rollout.states, len(rollout.state_steps))
+    log_probs, values, state, units = [], [], None, None
+    for t in range(rollout.steps):
+        if t in rollout.state_steps:
+            state = tree.zero_where(~valid[t], tree.index(stored, rollout.state_steps.index(t)))
+        dist, value, state = policy.step(tree.index(obs, t), state, first[t])
+        log_probs.append(dist.log_prob(tree.index(action, t)))
+        values.append(value)
+        if rounding is not None:
+            if units is None:
+                units = tree.map(lambda leaf: _signs(leaf, rounding) * ROUNDING["fp32"], state)
+            state = tree.map(lambda x, unit: _moved(x, unit) if x.is_floating_point() else x, state, units)
+    return {"log_prob": torch.stack(log_probs), "value": torch.stack(values)}
+
+
+def _rounded(exact: Policy, policy: Policy, generator: torch.Generator) -> Policy:
+    """A copy of ``exact`` with every weight moved by one rounding.
+
+    Matrices, which are factors of products, are rounded as ``policy`` rounds them. Head, critic, normalisers
+    and all that is no matrix are float32 in every precision.
+    """
+    rounded, fine = copy.deepcopy(exact), ROUNDING["fp32"]
+    is_on_cpu = not policy.critic.weight.is_cuda  # where tf32 is fp32, and bf16 the encoder's alone
+    thin = {rounded.head, rounded.obs_norm, rounded.value_norm}
+    if policy._compiled is None:
+        thin.add(rounded.critic)
+    for module in rounded.children():
+        is_fine = module in thin or (
+            is_on_cpu and (module is not rounded.encoder or policy.precision == "tf32")
+        )
+        for weight in (*module.parameters(), *module.buffers()):
+            if weight.is_floating_point():
+                unit = fine if is_fine or weight.dim() < 2 else ROUNDING[policy.precision]
+                weight.copy_(_moved(weight, _signs(weight, generator) * unit))
+    return rounded
+
+
+def _moved(x: Tensor, units: Tensor) -> Tensor:
+    """``x`` with every finite number moved by ``units`` of itself."""
+    return x + (x * units).nan_to_num(0, 0, 0)
+
+
+def _signs(x: Tensor, generator: torch.Generator) -> Tensor:
+    """1 or -1 for every number of ``x``."""
+    return torch.randint(0, 2, x.shape, generator=generator, dtype=torch.float64).mul_(2).sub_(1)

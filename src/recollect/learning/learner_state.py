@@ -1,0 +1,71 @@
+"""What a learner needs to go on, as tensors by name: from it, and back into it.
+
+=====================  =========================================================================
+name                   what
+=====================  =========================================================================
+``PARAMETER:step``     Adam's count, and its moments as ``:exp_avg`` and ``:exp_avg_sq``
+``PARAMETER:start``    the weight that the training began with, where that matters
+``PARAMETER:weight``   a weight that the learner has besides the policy's
+``minibatches:rng``    the random stream of minibatches
+=====================  =========================================================================
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from recollect.errors import ConfigError
+from recollect.learning.learner import Learner
+from recollect.learning.regularise import Origin
+from recollect.learning.reproduction import NOTHING
+from recollect.training.checkpoints import Learned
+
+RNG = "minibatches:rng"
+OWN = "weight"
+
+
+def load_learner(learner: Learner[Any], learned: Learned) -> None:
+    """Continue with the saved optimiser and random stream, if there are any."""
+    learner.updates, learner.reproduction.accepted = learned.updates, NOTHING
+    learner.forget_graphs()
+    for name, parameter in learner.named_parameters():
+        state = {
+            key: learned.optimizer[f"{name}:{key}"].to(parameter.device, copy=True)
+            for key in ("step", "exp_avg", "exp_avg_sq")
+            if f"{name}:{key}" in learned.optimizer
+        }
+        for key, value in state.items():
+            # Adam's kernel trusts their sizes: it would write into memory that is not theirs.
+            if value.dtype != parameter.dtype or value.shape != (() if key == "step" else parameter.shape):
+                raise ConfigError(
+                    f"the saved optimiser does not fit this policy: {key} of {name} is {value.dtype} "
+                    f"{tuple(value.shape)}; was it saved with another network?"
+                )
+        if state:
+            learner.optimizer.state[parameter] = state
+        own = learned.optimizer.get(f"{name}:{OWN}")
+        if own is not None:
+            with torch.no_grad():
+                parameter.copy_(own)
+    if learner.config.is_anchored:
+        learner.origin = Origin.from_tensors(learner.policy, learned.optimizer)
+    rng = learned.optimizer.get(RNG)
+    # A generator of another kind of device cannot go on with it: then the seed begins anew.
+    if rng is not None and rng.shape == learner.generator.get_state().shape:
+        learner.generator.set_state(rng)
+
+
+def learner_tensors(learner: Learner[Any]) -> dict[str, torch.Tensor]:
+    """What ``load_learner`` needs: Adam's moments by parameter, the random stream, initial weights."""
+    names = {id(p): name for name, p in learner.named_parameters()}
+    moments = {
+        f"{names[id(parameter)]}:{key}": value
+        for parameter, state in learner.optimizer.state.items()
+        for key, value in state.items()
+    }
+    start = {} if learner.origin is None else learner.origin.tensors()
+    policy = {id(p) for p in learner.policy.parameters()}
+    own = {f"{name}:{OWN}": p.detach() for name, p in learner.named_parameters() if id(p) not in policy}
+    return moments | start | own | {RNG: learner.generator.get_state()}

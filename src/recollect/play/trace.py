@@ -1,0 +1,348 @@
+"""Traces: whole episodes, step by step, with what the agent saw, expected, did and remembered.
+
+A trace is a recording for people: the report shows it and ``recollect play`` draws it. It is kept as
+one JSON file, ``Trace.save``; ``recollect.play.trace_values`` makes plain values of spaces and tensors.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from gymnasium import spaces as gym_spaces
+from torch import Tensor
+
+from recollect.base import row_threads, tree
+from recollect.base.files import finite
+from recollect.base.types import State, Step, Tree
+from recollect.cores.gru import GRU
+from recollect.cores.lstm import LSTM
+from recollect.envs.contract import BatchedEnv
+from recollect.envs.gym_loop import GymLoop
+from recollect.envs.on_device import HostEnv
+from recollect.envs.wrappers import ACTION, REWARD, LastActionReward
+from recollect.errors import ConfigError, RecollectError
+from recollect.play.trace_values import action_json, distribution_parts, observation_parts, rounded
+from recollect.policy.policy import Acted, Policy
+from recollect.tasks.base import Task
+from recollect.training.trainer import check_spaces
+
+if TYPE_CHECKING:
+    from recollect.agent import Agent
+    from recollect.envs.opening import EnvSpec
+
+FORMAT = 1
+"""The version of the JSON."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trace:
+    """One episode of one row, T steps; only valid ones."""
+
+    env: str | None
+    """The name of the env, if it has one."""
+    seed: int
+    """Of the recording; an episode is the first, second, ... of its seed."""
+    checkpoint_steps: int
+    """Env steps that the agent was trained for."""
+    leaves: tuple[tuple[str, int], ...]
+    """Name and size of every part of the memory, in the order of the columns of ``memory``."""
+    first: np.ndarray
+    """[T] bool: the step opens the episode."""
+    reward: np.ndarray
+    """[T] what the step earned."""
+    value: np.ndarray
+    """[T] what the critic expected before it, in real units."""
+    action: list[Any]
+    """T actions as the env got them, as plain Python values."""
+    log_prob: np.ndarray
+    """[T] of the action."""
+    distribution: list[list[dict[str, Any]]]
+    """T lists of the parts of the action's distribution (``trace_values.distribution_parts``)."""
+    obs: list[list[dict[str, Any]]]
+    """T lists of the parts of the observation (``trace_values.observation_parts``)."""
+    words: list[str] | None
+    """T observations in words, where the task can say them."""
+    memory: np.ndarray
+    """[T, units] the state that each step started from, after the reset that ``first`` implies."""
+    terminated: bool
+    """The world ended."""
+    truncated: bool
+    """A time limit cut the episode."""
+    cut: bool
+    """The recording stopped before the episode did, at ``max_steps``."""
+
+    def __len__(self) -> int:
+        return len(self.reward)
+
+    @property
+    def units(self) -> int:
+        """How many numbers the memory holds."""
+        return self.memory.shape[1]
+
+    @property
+    def return_(self) -> float:
+        """The sum of the rewards."""
+        return float(sum(self.reward.tolist()))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, ready for ``json.dumps``. Numbers are rounded; NaN and Inf become None."""
+        return {
+            "format": FORMAT,
+            "env": self.env,
+            "seed": self.seed,
+            "checkpoint_steps": self.checkpoint_steps,
+            "units": self.units,
+            "leaves": [{"name": name, "size": size} for name, size in self.leaves],
+            "first": self.first.tolist(),
+            "reward": rounded(self.reward),
+            "value": rounded(self.value),
+            "action": self.action,
+            "log_prob": rounded(self.log_prob),
+            "distribution": self.distribution,
+            "obs": self.obs,
+            "words": self.words,
+            "memory": [_four_digits(row) for row in self.memory],
+            "terminated": self.terminated,
+            "truncated": self.truncated,
+            "cut": self.cut,
+            "return": rounded(self.return_, 7)[0],
+        }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any] | str) -> Trace:
+        """The trace that ``to_json`` described, from its dict or from the JSON text."""
+        plain: dict[str, Any] = json.loads(data) if isinstance(data, str) else data
+        if plain.get("format") != FORMAT:
+            raise RecollectError(
+                f"a recorded episode of format {plain.get('format')!r}, and this version reads {FORMAT}: "
+                "record it again with recollect play, or update Recollect"
+            )
+        same = ("env", "seed", "checkpoint_steps", "action", "distribution", "obs", "words")
+        flags = ("terminated", "truncated", "cut")
+        return cls(
+            **{name: plain[name] for name in (*same, *flags)},
+            leaves=tuple((leaf["name"], leaf["size"]) for leaf in plain["leaves"]),
+            first=np.array(plain["first"], dtype=bool),
+            reward=np.array(plain["reward"], dtype=float),
+            value=np.array(plain["value"], dtype=float),
+            log_prob=np.array(plain["log_prob"], dtype=float),
+            memory=np.array(plain["memory"], dtype=float).reshape(len(plain["reward"]), plain["units"]),
+        )
+
+    def save(self, path: str | Path) -> Path:
+        """Write the JSON file; folders on the way to it are made."""
+        path = Path(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.to_json(), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Trace:
+        """Read what ``save`` wrote."""
+        try:
+            return cls.from_json(Path(path).read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
+            raise RecollectError(
+                f"{path} is no recorded episode ({type(error).__name__}: {error}): was it cut off while "
+                "being written? Record it again with recollect play"
+            ) from None
+
+
+def record(
+    agent: Agent,
+    *,
+    episodes: int = 1,
+    seed: int = 0,
+    deterministic: bool = True,
+    max_steps: int = 2000,
+    env: EnvSpec | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+) -> list[Trace]:
+    """Play whole episodes of one env, one after the other, and record every step.
+
+    They are those of ``agent.evaluate(episodes, seed=seed, num_envs=1)``. Training goes on after it as
+    if nothing had been played; only of an agent that was trained on an env object, which cannot be made
+    twice, the training starts new episodes.
+
+    Args:
+        agent: plays, in eval mode meanwhile.
+        episodes: how many.
+        seed: of the env and of sampled actions.
+        deterministic: take the mode of each distribution in place of a sample.
+        max_steps: the most steps to record of an episode; one that is longer is cut and is the last.
+        env: another env than the agent's own.
+        env_kwargs: other options of the env than those trained with, such as ``{"horizon": 200}``.
+    """
+    with agent.opened(1, env, env_kwargs) as batched:
+        return record_env(
+            agent.policy,
+            batched,
+            episodes=episodes,
+            seed=seed,
+            deterministic=deterministic,
+            max_steps=max_steps,
+            name=name_of(agent.env if env is None else env),
+            checkpoint_steps=agent.steps,
+        )
+
+
+@torch.no_grad()  # not inference_mode: what an env allocates here, it must be able to change in training
+@row_threads.intra_op_threads(1)  # acting is made of tiny operations
+def record_env(
+    policy: Policy,
+    env: BatchedEnv,
+    *,
+    episodes: int = 1,
+    seed: int = 0,
+    deterministic: bool = True,
+    max_steps: int = 2000,
+    name: str | None = None,
+    checkpoint_steps: int = 0,
+) -> list[Trace]:
+    """Like ``record``, for row 0 of an env with rows."""
+    if episodes < 1 or max_steps < 1:
+        raise ConfigError(f"episodes = {episodes}, max_steps = {max_steps}: both must be at least 1")
+    check_spaces(policy, env)
+    rows = env.num_envs * env.agents
+    generator = torch.Generator(env.device).manual_seed(seed)
+    describe = describer(env)
+    traces: list[Trace] = []
+    was_training = policy.training
+    policy.eval()
+    try:
+        obs, state = env.reset(seed), policy.initial_state(rows)
+        first = torch.ones(rows, dtype=torch.bool, device=env.device)
+        steps = _Steps(policy, describe)
+        while len(traces) < episodes:
+            before = steps.before(obs, state, first)  # env tensors hold until the next step only
+            acted, state = policy.act(obs, state, first, generator, deterministic)
+            action = policy.to_env(acted.action)
+            step = env.step(action)
+            if step.valid[0]:
+                steps.add(before, action, acted, step.reward)
+                ended = bool(step.terminated[0] | step.truncated[0])
+                if ended or len(steps) == max_steps:
+                    traces.append(steps.trace(name, seed, checkpoint_steps, step))
+                    if not ended:
+                        break
+                    steps = _Steps(policy, describe)
+            obs, first = step.obs, step.first
+    finally:
+        policy.train(was_training)
+    return traces
+
+
+def name_of(env: Any) -> str | None:
+    """What to call an env: its id, or the name of the class or function that makes it."""
+    if env is None or isinstance(env, str):
+        return env
+    if isinstance(env, functools.partial):
+        return name_of(env.func)
+    if getattr(env, "spec", None) is not None:
+        return str(env.spec.id)
+    name = env.__name__ if callable(env) and hasattr(env, "__name__") else type(env).__name__
+    return None if name == "<lambda>" else name
+
+
+def describer(env: BatchedEnv) -> Callable[[Tree], str] | None:
+    """Says an observation of row 0 in words, if a built-in task is at the bottom of ``env``."""
+    if isinstance(env, LastActionReward):
+        inner = describer(env.env)
+        if inner is None:
+            return None
+        is_dict = isinstance(env.env.observation_space, gym_spaces.Dict)
+        return lambda obs: inner(_without_last(obs) if is_dict else obs["obs"])
+    if isinstance(env, HostEnv):
+        return describer(env.env)
+    task: Any = env
+    if isinstance(env, GymLoop):
+        task = getattr(env.envs[0].unwrapped, "task", None)
+    if not isinstance(task, Task):
+        return None
+    return lambda obs: str(task.describe(tree.map(lambda leaf: leaf[0].cpu().numpy(), obs)))
+
+
+def leaf_names(policy: Policy) -> tuple[tuple[str, int], ...]:
+    """Name and size of every leaf of the policy's state."""
+    leaves = list(tree.named_leaves(policy.initial_state(1)))
+    known = {LSTM: ("h", "c"), GRU: ("h",)}.get(type(policy.core))
+    names = known or tuple(name or "state" for name, _ in leaves)
+    return tuple((name, leaf[0].numel()) for name, (_, leaf) in zip(names, leaves))
+
+
+class _Steps:
+    """The columns of a trace, as they grow."""
+
+    def __init__(self, policy: Policy, describe: Callable[[Tree], str] | None):
+        self.policy, self.describe = policy, describe
+        self.rows: list[dict[str, Any]] = []
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def before(self, obs: Tree, state: State, first: Tensor) -> dict[str, Any]:
+        """What is known before the step, of row 0."""
+        policy = self.policy
+        obs, first = tree.index(obs, slice(0, 1)), first[:1]
+        state = policy.core.reset(tree.index(state, slice(0, 1)), first)
+        parts = [leaf.flatten().float() for leaf in tree.leaves(state)]
+        dist, _, _ = policy.step(obs, state, first)
+        return {
+            "first": bool(first),
+            "memory": torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32),
+            "distribution": distribution_parts(policy, dist),
+            "obs": observation_parts(policy.observation_space, obs),
+            "words": None if self.describe is None else self.describe(obs),
+        }
+
+    def add(self, before: dict[str, Any], action: Tree, acted: Acted, reward: Tensor) -> None:
+        """What is known after it."""
+        after = {
+            "action": action_json(self.policy.action_space, action),
+            "log_prob": float(acted.log_prob[0]),
+            "value": float(acted.value[0]),
+            "reward": float(reward[0]),
+        }
+        self.rows.append(before | after)
+
+    def trace(self, name: str | None, seed: int, checkpoint_steps: int, last: Step) -> Trace:
+        """The episode; ``last`` is its last step."""
+
+        def column(key: str) -> list[Any]:
+            return [row[key] for row in self.rows]
+
+        terminated, truncated = bool(last.terminated[0]), bool(last.truncated[0])
+        return Trace(
+            env=name,
+            seed=seed,
+            checkpoint_steps=checkpoint_steps,
+            leaves=leaf_names(self.policy),
+            first=np.array(column("first")),
+            reward=np.array(column("reward")),
+            value=np.array(column("value")),
+            action=column("action"),
+            log_prob=np.array(column("log_prob")),
+            distribution=column("distribution"),
+            obs=column("obs"),
+            words=None if self.describe is None else column("words"),
+            memory=np.stack(column("memory")),
+            terminated=terminated,
+            truncated=truncated,
+            cut=not (terminated or truncated),
+        )
+
+
+def _without_last(obs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key: leaf for key, leaf in obs.items() if key not in (ACTION, REWARD)}
+
+
+def _four_digits(row: np.ndarray) -> list[float | None]:
+    return finite([round(x, 4) for x in row.tolist()])

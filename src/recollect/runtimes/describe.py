@@ -1,0 +1,44 @@
+"""A run in words, for those who start it: its sizes, and where its parts live."""
+
+from __future__ import annotations
+
+from recollect.acting.truncation import places
+from recollect.config.train import TrainConfig
+from recollect.policy.policy import Policy
+from recollect.runtimes.collector import Crew
+from recollect.runtimes.inline import InlineCrew
+
+
+def sizes(policy: Policy, config: TrainConfig, crew: Crew) -> str:
+    """Weights, the memory that a rollout takes, and how far the discount looks ahead."""
+    algo, rows = config.algo, crew.rows
+    envs = crew.envs if isinstance(crew, InlineCrew) else ()
+    kept = max((places(env, algo.rollout) for env in envs), default=0)
+    size = algo.rollout_size(policy, rows, kept)
+    weights = sum(p.numel() for p in policy.parameters())
+    return (
+        f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "
+        f"{size.total / 1e6:.3g} MB, {size.states / size.total:.0%} of it stored states; effective "
+        f"horizon {algo.effective_horizon:.4g} steps"
+    )
+
+
+def whereabouts(config: TrainConfig, rows: int) -> str:
+    """Where actors, envs and learners live, as a line below others; nothing if all is in this process."""
+    known = {"inline": "in this process", "processes": "in processes", "ray": "on a Ray cluster of its own"}
+    place = known[config.runtime]
+    if config.ray_address is not None:
+        place = f"on the Ray cluster {config.ray_address}"
+    parts = []
+    if config.runtime != "inline" or config.actors > 1:
+        each = f"{config.actors} actors x {rows // config.actors} rows" if config.actors > 1 else "1 actor"
+        mode = "" if config.runtime == "inline" else f", {config.mode}"
+        if config.mode == "async":
+            lag = config.lag_limit
+            mode += f" (at most {lag} update{'' if lag == 1 else 's'} behind)"
+        parts.append(f"{each} {place}{mode}")
+    if config.env_workers:
+        parts.append(f"{config.env_workers} env workers{' each' if config.actors > 1 else ''}")
+    if config.learners > 1:
+        parts.append(f"{config.learners} learners")
+    return f"\n{'; '.join(parts)}" if parts else ""

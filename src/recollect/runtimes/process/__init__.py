@@ -1,0 +1,1 @@
+"""The processes runtime: actors in OS processes, rollouts in shared memory."""

@@ -1,0 +1,1 @@
+"""The Ray runtime: actors and learners on a cluster."""

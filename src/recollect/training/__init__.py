@@ -1,0 +1,1 @@
+"""Training: the trainer, the loop around it, and everything that a run keeps."""

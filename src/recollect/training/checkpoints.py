@@ -1,0 +1,397 @@
+"""Agents on disk: a folder of safetensors and JSON, with checksums. Never pickle.
+
+============================  ==================================================
+file                          what
+============================  ==================================================
+``agent.json``                config, spaces, env, versions, checksums
+``weights.safetensors``       the policy: weights and normalisers
+``optimizer.safetensors``     Adam's moments, the RNG of minibatches and, where they matter, the weights
+                              that the training began with, so that it can go on
+``trainer.safetensors``       in a run's checkpoints only: the live memories, the env's own state and
+                              the RNG of acting, so that a resumed run continues bit for bit
+============================  ==================================================
+
+The folder is written beside its destination and renamed, so that it is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import shutil
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from recollect.base import files
+from recollect.base.own_files import TENSORS, foreign_files, is_ours, remove
+from recollect.config import bounds, plain
+from recollect.config.train import TrainConfig
+from recollect.errors import ConfigError, RecollectError, StorageError
+from recollect.policy.policy import Policy, PolicyConfig
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """What a trainer needs beside weights and optimiser to go on exactly where it was."""
+
+    numbers: dict[str, Any]
+    """As JSON."""
+    tensors: dict[str, torch.Tensor]
+    """By name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """How far an agent has been trained, and what its training needs to go on."""
+
+    steps: int = 0
+    """Env steps."""
+    updates: int = 0
+    """Rollouts learned from."""
+    optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
+    """See ``recollect.learning.learner_state``; empty for an agent that was never trained."""
+    trainer: TrainerState | None = None
+    """Only in the checkpoints of a run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A folder that was read and verified; it is not looked at again."""
+
+    path: Path
+    description: dict[str, Any]
+    weights: dict[str, torch.Tensor]
+    learned: Learned
+
+    @property
+    def observation_space(self) -> gym.Space:
+        """Of one row."""
+        with self._reading():
+            return plain.space_from_json(self.description["observation_space"])
+
+    @property
+    def action_space(self) -> gym.Space:
+        """Of one row."""
+        with self._reading():
+            return plain.space_from_json(self.description["action_space"])
+
+    @property
+    def env(self) -> str | None:
+        """The env's id, if it has one."""
+        return self.description["env"]
+
+    def policy_config(self) -> PolicyConfig:
+        """The network's config; refused if a part of it, or all of it, was made by a factory."""
+        with self._reading():
+            return plain.policy_config_from_json(self.description["config"], self.path)
+
+    def build(self) -> Policy:
+        """The network, without its weights; refused before it takes any memory if they are another's."""
+        config, spaces = self.policy_config(), (self.observation_space, self.action_space)
+        numbers = sum(tensor.numel() for tensor in self.weights.values())
+        with self._reading(), torch.random.fork_rng(devices=[]), bounds.without_memory(numbers):
+            shapes = config.build(*spaces).state_dict()
+        _check_fit(shapes, self)
+        with self._reading():
+            return config.build(*spaces)
+
+    def config(self, policy: Policy) -> TrainConfig:
+        """The run's config, with that of ``policy`` as it was built."""
+        with self._reading():
+            config = plain.config_from_json(self.description["config"], policy.config)
+            bounds.check_sizes(config)
+            return config
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """Whatever the description lacks or has too much is told with the file's name."""
+        try:
+            yield
+        except Exception as error:  # there is no end to what a damaged file may hold
+            if isinstance(error, ConfigError) and str(self.path) in str(error):
+                raise
+            raise RecollectError(
+                f"{self.path / 'agent.json'} cannot be understood ({files.short(error)}): it was edited, "
+                "damaged, or written by another version of Recollect"
+            ) from None
+
+
+def write(path: Path, policy: Policy, config: TrainConfig, env: Any, learned: Learned) -> Path:
+    """Write an agent's folder; an agent that was there before is replaced."""
+    _check_free(path)
+    with writing(f"{path} could not be written"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{path.name}-{uuid.uuid4().hex[:8]}")
+        beside.mkdir()
+        try:
+            _fill(beside, policy, config, env, learned)
+            _swap(beside, path)
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+    return path
+
+
+def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: Learned) -> None:
+    trainer = learned.trainer
+    parts = (policy.state_dict(), learned.optimizer, {} if trainer is None else trainer.tensors)
+    for name, tensors in zip(TENSORS, parts):
+        if tensors:
+            save_file(_copies(tensors), folder / name)
+    description = {
+        "format": FORMAT,
+        "env": env if isinstance(env, str) else None,
+        "steps": learned.steps,
+        "updates": learned.updates,
+        "config": plain.config_to_json(config, policy),
+        "observation_space": plain.space_to_json(policy.observation_space),
+        "action_space": plain.space_to_json(policy.action_space),
+        "trainer": None if trainer is None else trainer.numbers,
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "sha256": {f.name: _sha256_of(f) for f in sorted(folder.glob("*.safetensors"))},
+    }
+    if not is_json(config.env_kwargs):
+        warnings.warn(
+            f"env_kwargs {config.env_kwargs} are not plain JSON and were not saved, nor was the env: "
+            "load this agent with env=...",
+            UserWarning,
+            stacklevel=4,
+        )
+        description["env"], description["config"]["env_kwargs"] = None, {}
+    description["sha256"]["agent.json"] = checksum(description)
+    (folder / "agent.json").write_text(json.dumps(description, indent=2) + "\n")
+    for file in [*folder.iterdir(), folder]:
+        sync(file)
+
+
+def checksum(description: dict[str, Any]) -> str:
+    """Of the description itself, but for its own place in ``sha256``."""
+    others = {name: value for name, value in description["sha256"].items() if name != "agent.json"}
+    return _sha256(json.dumps(description | {"sha256": others}, sort_keys=True).encode())
+
+
+def read(path: Path) -> Saved:
+    """Read and verify an agent's folder."""
+    file = path / "agent.json"
+    if not path.exists() and not _old(path).is_dir():
+        raise RecollectError(f"there is no folder {path}: give that of a run, or of a saved agent")
+    if not file.is_file():
+        old = _old(path)
+        hint = f". A save was cut short: {old} holds the one before" if old.is_dir() else ""
+        raise RecollectError(
+            f"{path} holds no agent: {file.name} is missing. Agent.save writes such a folder"
+            f"{hint}{_others(path)}"
+        )
+    try:
+        description = files.read_json(file)
+        files.check_format(file, description["format"], FORMAT)
+        checksums = dict(description["sha256"])
+        _check_description(description)
+        intact = checksums.pop("agent.json") == checksum(description)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise RecollectError(
+            f"{file} is damaged ({files.short(repr(error))}): take another copy of the folder{_others(path)}"
+        ) from None
+    except RecollectError as error:
+        raise RecollectError(f"{error}{_others(path)}") from None
+    if not intact:
+        raise RecollectError(
+            f"{file} differs from what was saved: take another copy of the folder{_others(path)}"
+        )
+    tensors = {}
+    for name in TENSORS:
+        part = path / name
+        if name not in checksums and name != TENSORS[0]:
+            tensors[name] = {}
+            continue
+        if not part.is_file() or _sha256_of(part) != checksums.get(name):
+            raise RecollectError(
+                f"{part} is missing or differs from what was saved: take another copy of the folder"
+                f"{_others(path)}"
+            )
+        tensors[name] = _load(part)
+    weights, optimizer, live = (tensors[name] for name in TENSORS)
+    numbers = description["trainer"]
+    trainer = None if numbers is None else TrainerState(numbers, live)
+    learned = Learned(description["steps"], description["updates"], optimizer, trainer)
+    return Saved(path, description, weights, learned)
+
+
+def _check_description(description: dict[str, Any]) -> None:
+    """Refuse what ``write`` would not have written; spaces and configs are looked at where they are used."""
+    for key in ("config", "observation_space", "action_space"):
+        description[key]
+    if not isinstance(description["env"], str | None) or len(description["env"] or "") > bounds.MOST_LETTERS:
+        raise TypeError("env is no name")
+    counts, trainer = [description["steps"], description["updates"]], description["trainer"]
+    if trainer is not None:
+        counts += [trainer["start"], trainer["end"]]
+        if not math.isfinite(float(trainer["seconds"])):
+            raise TypeError("seconds is no number")
+    if not all(type(count) is int and 0 <= count < 2**63 for count in counts):
+        raise TypeError("steps, updates, start and end are counts")
+
+
+def load_weights(policy: Policy, saved: Saved) -> None:
+    """Fill the policy with the saved weights and statistics."""
+    _check_fit(policy.state_dict(), saved)
+    policy.load_state_dict(saved.weights)
+
+
+def _check_fit(own: dict[str, torch.Tensor], saved: Saved) -> None:
+    tensors = saved.weights
+    wrong = [
+        name
+        for name in own.keys() | tensors.keys()
+        if name not in own or name not in tensors or own[name].shape != tensors[name].shape
+    ]
+    if wrong:
+        raise ConfigError(
+            f"{saved.path} does not fit this policy: {', '.join(sorted(wrong)[:4])} "
+            f"{'differs or is' if len(wrong) == 1 else 'differ or are'} missing; was it built with other "
+            "settings?"
+        )
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Write a small file whole or not at all."""
+    files.check_replaceable(file)
+    with writing(f"{file} could not be written"):
+        beside = file.with_name(f".{file.name}-{uuid.uuid4().hex[:8]}")
+        try:
+            beside.write_text(text, encoding="utf-8")
+            sync(beside)
+            os.replace(beside, file)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(what: str) -> Iterator[None]:
+    """Say what could not be written, why, and what to do."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StorageError(
+            f"{what}: {reason}. Free some space or choose a folder that can be written; "
+            "whatever was saved there before is still whole"
+        ) from error
+
+
+def is_json(value: Any) -> bool:
+    """Whether the value survives a trip through JSON, but that tuples become lists."""
+    try:
+        return json.loads(json.dumps(value)) == _listed(value)
+    except (TypeError, ValueError):
+        return False
+
+
+def _listed(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _listed(part) for key, part in value.items()}
+    return [_listed(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Contiguous copies: safetensors takes no views and nothing shared."""
+    return {
+        name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
+    }
+
+
+def _check_free(path: Path) -> None:
+    """Refuse to write over anything but nothing, an empty folder, or an agent and nothing else."""
+    if path.is_symlink():
+        raise RecollectError(f"{path} is a link: name the folder itself that it points to, or another one")
+    if not path.exists():
+        return
+    found = [entry.name for entry in path.iterdir()] if path.is_dir() else None
+    if found is None or (found and "agent.json" not in found):
+        raise RecollectError(f"{path} exists and is no saved agent: choose another folder or remove it")
+    if foreign := foreign_files(path):
+        raise RecollectError(
+            f"{path} holds an agent, but also {', '.join(foreign[:4])}, which saving there would delete: "
+            "choose another folder"
+        )
+    old = _old(path)
+    if os.path.lexists(old) and not is_ours(old):
+        raise RecollectError(
+            f"{old} is in the way: the agent before is kept there for a moment. Move it, or choose another "
+            f"folder than {path}"
+        )
+
+
+def _old(path: Path) -> Path:
+    return path.parent / f".{path.name}-old"
+
+
+def _load(file: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_file(file)
+    except (SafetensorError, OSError) as error:
+        raise RecollectError(
+            f"{file} cannot be read ({error}): take another copy of the folder{_others(file.parent)}"
+        ) from None
+
+
+def _others(path: Path) -> str:
+    """If the folder is a checkpoint of a run: which others there are."""
+    if not path.name.isdecimal() or not path.parent.is_dir():
+        return ""
+    steps = sorted(int(p.name) for p in path.parent.iterdir() if p.name.isdecimal() and p.name != path.name)
+    if not steps:
+        return ""
+    known = ", ".join(map(str, steps[-3:]))
+    return f", or another checkpoint: {known} (checkpoint={steps[-1]}, --checkpoint {steps[-1]})"
+
+
+def _sha256_of(file: Path) -> str:
+    """In pieces: a file may be larger than the memory."""
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def sync(path: Path) -> None:
+    """Have the system put a file or folder on the disk now, so that a power cut cannot take it back."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _swap(new: Path, path: Path) -> None:
+    """Put ``new`` in the place of ``path``."""
+    old = None
+    if path.exists():
+        old = _old(path)
+        remove(old)
+        path.rename(old)
+    try:
+        new.rename(path)
+    except BaseException:  # Ctrl-C too: what was there has to come back
+        if old is not None:
+            old.rename(path)
+        raise
+    sync(path.parent)
+    if old is not None:
+        remove(old)

@@ -1,0 +1,309 @@
+"""Sinks: the metrics of a run also in TensorBoard and in Weights & Biases.
+
+::
+
+    rc.train("t-maze", run="runs/maze", sinks=("tensorboard", "wandb"))
+
+The first thousand updates are all sent. After that it is one a second, and always the last: charts show
+no more, and files and servers stay quick. The run folder's ``metrics.jsonl`` has every update.
+
+A sink that cannot start stops the run before it begins. One that fails later warns once, and the run
+goes on without it. NaN, which is a metric without a value, is not sent.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import math
+import os
+import re
+import secrets
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from recollect.config import plain
+from recollect.display.state import env_name
+from recollect.errors import ConfigError, nearest
+from recollect.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from recollect.acting.evaluate import Evaluation
+    from recollect.training.run_loop import Training
+
+EVALUATION = {
+    "evaluation/mean": "mean return of an evaluation",
+    "evaluation/std": "spread of its returns over episodes",
+    "evaluation/low": "lower end of the 95% bootstrap interval of the mean",
+    "evaluation/high": "upper end of that interval",
+    "evaluation/length": "mean length of its episodes, in steps",
+}
+"""What is sent of each evaluation, with one line each."""
+
+
+def make_sinks(names: Sequence[str]) -> list[Callback]:
+    """The sinks of these names; refused at once if a package is missing."""
+    sinks: list[Callback] = []
+    for name in dict.fromkeys(names):
+        if name not in SINKS:
+            raise ConfigError(f"there is no sink {name!r}{nearest(str(name), SINKS)}: choose {_list(SINKS)}")
+        if not _is_installed(name):
+            raise ConfigError(
+                f"sinks has {name!r}, but the package {name} is not installed: "
+                f"pip install 'recollect[{name}]'"
+            )
+        sinks.append(SINKS[name]())
+    return sinks
+
+
+class Sink(Callback):
+    """What sinks share. A subclass opens, writes rows of numbers, and closes."""
+
+    label = "sink"
+
+    def __init__(self, *, burst: int = 1000, every: float = 1.0, clock: Callable[[], float] = time.monotonic):
+        """All of the first ``burst`` updates are sent, then one in ``every`` seconds."""
+        self._burst, self._every, self._clock = burst, every, clock
+        self._sent, self._last = 0, -math.inf
+        self._waiting: dict[str, float] | None = None
+        self._is_open = self._has_failed = False
+
+    def on_start(self, training: Training) -> None:
+        """Open. Errors stop the run: it has not begun, and somebody is there to read them."""
+        self._sent, self._waiting, self._has_failed = 0, None, False
+        self.open(training)
+        self._is_open = True
+
+    def on_iteration(self, training: Training, metrics: dict[str, float]) -> None:
+        """Send the metrics, or keep them until they are the last."""
+        if self._sent < self._burst or self._clock() - self._last >= self._every:
+            self._sent, self._last, self._waiting = self._sent + 1, self._clock(), None
+            self._attempt(self.write, int(metrics["steps"]), _numbers(metrics))
+        else:
+            self._waiting = metrics
+
+    def on_evaluation(self, training: Training, evaluation: Evaluation) -> None:
+        """Send its mean and interval."""
+        low, high = evaluation.interval
+        numbers = (evaluation.mean, evaluation.std, low, high, float(evaluation.lengths.mean()))
+        self._attempt(self.write, int(training.steps), _numbers(dict(zip(EVALUATION, numbers))))
+
+    def on_end(self, training: Training, reason: str) -> None:
+        """Send what waits, and close."""
+        if self._waiting is not None:
+            self._attempt(self.write, int(self._waiting["steps"]), _numbers(self._waiting))
+        if self._is_open:
+            self._is_open = False
+            with self._guarded():  # also after a failure: what can be let go of is
+                self.close(reason)
+
+    def open(self, training: Training) -> None:
+        """Begin."""
+
+    def write(self, steps: int, numbers: dict[str, float]) -> None:
+        """Send some numbers of the moment ``steps``."""
+
+    def close(self, reason: str) -> None:
+        """Send the rest, and let go."""
+
+    def _attempt(self, action: Callable[..., None], *args: Any) -> None:
+        if self._is_open and not self._has_failed:
+            with self._guarded():
+                action(*args)
+
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Whatever fails is told once."""
+        try:
+            yield
+        except Exception as error:
+            if not self._has_failed:
+                self._has_failed = True
+                warnings.warn(
+                    f"{self.label} failed and gets nothing more; the run goes on "
+                    f"({type(error).__name__}: {error})",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+
+
+class TensorBoardSink(Sink):
+    """Event files for ``tensorboard --logdir RUN``; the steps are env steps.
+
+    They lie in ``RUN/tensorboard``; without a run folder in ``tensorboard/``, a folder for each training.
+    Hyperparameters and advice are texts. After a resume, TensorBoard drops what came after the checkpoint.
+
+    Args:
+        folder: another place for the event files.
+    """
+
+    label = "TensorBoard"
+
+    def __init__(self, folder: str | Path | None = None, **options: Any):
+        super().__init__(**options)
+        self.folder = folder
+
+    def open(self, training: Training) -> None:
+        """Begin an event file."""
+        try:
+            proto = _imported("tensorboard.compat.proto.event_pb2")
+            self._summary = _imported("tensorboard.compat.proto.summary_pb2").Summary
+            self._text = _imported("torch.utils.tensorboard.summary").text
+            make_writer = _imported("torch.utils.tensorboard").FileWriter
+        except ImportError as error:
+            raise _missing("tensorboard", error) from None
+        try:
+            self._writer = make_writer(str(self._place(training)), max_queue=100, flush_secs=10)
+        except OSError as error:
+            raise ConfigError(f"the event file for TensorBoard cannot be written: {error}") from None
+        if training.steps > 0:
+            # What an earlier process wrote after this step will be made again.
+            begin = proto.SessionLog(status=proto.SessionLog.START)
+            self._writer.add_event(proto.Event(session_log=begin), training.steps + 1)
+        described = json.dumps(describe(training), indent=2)
+        as_code = re.sub("^", "    ", described, flags=re.MULTILINE)  # in Markdown
+        self._say("config", as_code, int(training.steps))
+
+    def write(self, steps: int, numbers: dict[str, float]) -> None:
+        """All in one event."""
+        value = self._summary.Value
+        rows = [value(tag=name, simple_value=number) for name, number in numbers.items() if name != "steps"]
+        self._writer.add_summary(self._summary(value=rows), steps)
+
+    def on_advice(self, training: Training, text: str) -> None:
+        """A text at its step."""
+        self._attempt(self._say, "advice", text, int(training.steps))
+
+    def close(self, reason: str) -> None:
+        """Write the rest."""
+        self._writer.close()
+
+    def _say(self, tag: str, words: str, steps: int) -> None:
+        self._writer.add_summary(self._text(tag, words), steps)
+
+    def _place(self, training: Training) -> Path:
+        if self.folder is not None:
+            return Path(self.folder)
+        if training.run is not None:
+            return Path(training.run.path) / "tensorboard"
+        name = re.sub(r"[^\w.-]+", "-", env_name(training.agent.env))
+        return Path("tensorboard") / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
+
+
+class WandbSink(Sink):
+    """A run in Weights & Biases, online or, with WANDB_MODE=offline, in files for ``wandb sync``.
+
+    The files lie in ``RUN/wandb``, and so does the id of the W&B run, so that a resumed run goes on in
+    the same. The project is that of WANDB_PROJECT, or "recollect". If the program has called
+    ``wandb.init`` itself, that run is used, and is left open at the end.
+    """
+
+    label = "Weights & Biases"
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self._run: Any = None
+        self._is_ours = False
+
+    def open(self, training: Training) -> None:
+        """Begin the W&B run, or go on with it."""
+        try:
+            wandb = _imported("wandb")
+        except ImportError as error:
+            raise _missing("wandb", error) from None
+        self._is_ours = wandb.run is None
+        try:
+            self._run = wandb.run or wandb.init(**self._options(training, wandb))
+        except Exception as error:
+            raise ConfigError(
+                f"Weights & Biases did not start ({error}): log in with `wandb login`, or set "
+                "WANDB_MODE=offline and upload later with `wandb sync`"
+            ) from error
+        self._run.config.update(describe(training), allow_val_change=True)
+        self._run.define_metric("steps")
+        self._run.define_metric("*", step_metric="steps")
+
+    def write(self, steps: int, numbers: dict[str, float]) -> None:
+        """One row; W&B draws it over ``steps``."""
+        self._run.log(numbers | {"steps": steps})
+
+    def close(self, reason: str) -> None:
+        """Upload the rest, and say how the run ended."""
+        run, self._run = self._run, None
+        if self._is_ours:
+            run.finish(exit_code=exit_code(reason))
+
+    def _options(self, training: Training, wandb: Any) -> dict[str, Any]:
+        """For ``wandb.init``. What the user set in the environment stays as it is."""
+        settings: dict[str, Any] = {}
+        if "WANDB_CONSOLE" not in os.environ:
+            settings["console"] = "off"  # it would catch the display, redraw by redraw
+        if "WANDB_QUIET" not in os.environ:
+            settings["quiet"] = True
+        options: dict[str, Any] = {
+            "project": os.environ.get("WANDB_PROJECT", "recollect"),
+            "settings": wandb.Settings(**settings),
+        }
+        if training.run is None:
+            return options
+        folder = Path(training.run.path)
+        name = os.environ.get("WANDB_NAME", folder.resolve().name)
+        return options | {"dir": str(folder), "name": name, "id": _wandb_id(folder), "resume": "allow"}
+
+
+def exit_code(reason: str) -> int:
+    """As W&B counts: 0 for a run that ended, 255 for one that was interrupted, 1 for one that failed."""
+    return 1 if reason.startswith("error") else 255 if reason == "interrupt" else 0
+
+
+def describe(training: Training) -> dict[str, Any]:
+    """The hyperparameters as plain JSON, with the name of the env."""
+    config = plain.config_to_json(training.config, training.agent.policy)
+    return json.loads(json.dumps({"env": env_name(training.agent.env)} | config, default=str))
+
+
+SINKS: Mapping[str, Callable[[], Callback]] = {"tensorboard": TensorBoardSink, "wandb": WandbSink}
+"""By the names that ``sinks`` takes, which are those of the packages and of Recollect's extras."""
+
+
+def _wandb_id(folder: Path) -> str:
+    """The id in the run folder; a new one the first time."""
+    file = folder / "wandb" / "id.txt"
+    try:
+        if file.is_file() and (known := file.read_text().strip()):
+            return known
+        chosen = os.environ.get("WANDB_RUN_ID") or secrets.token_hex(4)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(chosen + "\n")
+    except OSError as error:
+        raise ConfigError(f"the id of the W&B run cannot be kept in {file}: {error}") from None
+    return chosen
+
+
+def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: float(value) for name, value in metrics.items() if not math.isnan(value)}
+
+
+def _is_installed(package: str) -> bool:
+    """A folder of that name in the current one, such as ``./wandb``, is no package: it has no origin."""
+    spec = importlib.util.find_spec(package)
+    return spec is not None and spec.origin is not None
+
+
+def _imported(module: str) -> Any:
+    """An optional package, which type checkers need not find."""
+    return importlib.import_module(module)
+
+
+def _missing(package: str, error: ImportError) -> ConfigError:
+    return ConfigError(f"{package} cannot be imported ({error}): pip install 'recollect[{package}]'")
+
+
+def _list(names: Sequence[str] | Mapping[str, Any]) -> str:
+    return " or ".join(names)

@@ -1,0 +1,246 @@
+"""The trainer: a crew collects, the learner learns, and their weights go back to the crew.
+
+One loop for every runtime. What differs between them, where actors live and how experience and weights
+travel, is the crew's.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from recollect.algos.catalog import make_learner
+from recollect.base import devices, row_threads, tree
+from recollect.base.graphs import Graphs
+from recollect.config.train import TrainConfig
+from recollect.envs.contract import BatchedEnv
+from recollect.errors import AlignmentError, ConfigError
+from recollect.experience.join import join
+from recollect.experience.rollout import Rollout
+from recollect.kernels.triton import available
+from recollect.learning.learner import Learner
+from recollect.learning.learner_state import learner_tensors, load_learner
+from recollect.policy.policy import Policy
+from recollect.runtimes.collector import Crew, stream
+from recollect.runtimes.learner_host import learner_threads
+from recollect.runtimes.learners import LearnerGroup
+from recollect.training.checkpoints import Learned, TrainerState
+from recollect.training.metrics import Episodes, EpisodeTracker
+
+
+@dataclass(frozen=True, slots=True)
+class Iteration:
+    """One batch, collected and learned from."""
+
+    metrics: dict[str, float]
+    """By the names of the glossary."""
+    episodes: Episodes
+    """Those that ended in it."""
+    notes: list[str] = field(default_factory=list)
+    """What happened on the way that the user should hear."""
+
+
+class Trainer:
+    """Collects and learns, one iteration at a time, on the way from step ``start`` to step ``end``.
+
+    Schedules run over that way, a *leg*: ``begin`` opens one, a resumed run goes on with its own.
+    """
+
+    def __init__(self, crew: Crew, policy: Policy, config: TrainConfig):
+        config.algo.check(policy, crew.rows)
+        self.crew, self.policy, self.config = crew, policy, config
+        policy.acts_elsewhere = config.runtime != "inline"
+        if config.compile:
+            policy.compile_parts()
+        self.learner = make_learner(policy, config.algo, seed=stream(config.seed, 2))
+        self.learner.graphs = Graphs(self.learner.device, config.graphs and not config.compile)
+        self._updater: Learner[Any] | LearnerGroup = self.learner
+        if config.learners > 1:
+            self._updater = LearnerGroup(self.learner, config, crew.rows, make=crew.make_peer, host=crew.host)
+        self.threads = learner_threads(config)
+        self.episodes = EpisodeTracker(crew.rows, config.target_episodes)
+        self.steps = self.start = self.end = 0
+        lacks = available.why_not(self.learner.device)
+        self._notes = [] if lacks is None else [lacks]
+        self._joined: Rollout | None = None
+        self._past: dict[int, dict[str, torch.Tensor]] = {}
+        self.is_exact = True
+        """Whether everything is as it was when ``restore`` was last called for; else new episodes begin."""
+
+    def begin(self, steps: int) -> None:
+        """Open a leg of ``steps`` more env steps."""
+        self.start, self.end = self.steps, self.steps + steps
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether the leg is done."""
+        return self.steps >= self.end
+
+    @property
+    def is_solved(self) -> bool:
+        """Whether the mean return of the last episodes has reached the target, if there is one."""
+        target, recent = self.config.target_return, self.episodes.recent
+        if target is None or len(recent) < self.config.target_episodes:
+            return False
+        return sum(r for r, _ in recent) / len(recent) >= target
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """The threads that ``iterate`` needs; call it inside."""
+        by_rows = self.threads if self.config.parallel == "rows" else 1
+        with row_threads.threads(by_rows), row_threads.intra_op_threads(1):
+            yield
+
+    def iterate(self) -> Iteration:
+        """Collect one batch, learn from it, and say how it went."""
+        started, updates = time.perf_counter(), self.learner.updates
+        self._remember()
+        batch = self.crew.collect(updates)
+        rollouts = batch.rollouts
+        whole = join(rollouts, is_mixed=self.config.mode == "async", into=self._joined)
+        self._joined = whole if len(rollouts) > 1 else None
+        learning = devices.Stopwatch(self.learner.device)
+        progress = (self.steps - self.start) / max(1, self.end - self.start)
+        lags = self._lags(rollouts)
+        with row_threads.intra_op_threads(self.threads if self.config.parallel == "operations" else 1):
+            checked = self._check_late(rollouts)
+            metrics = self._updater.update(whole, progress, lag=max(lags)) | checked
+        self.crew.publish(self.learner.updates)
+        learning.stopped()
+        episodes = self.episodes.add(*rollouts, restarted=batch.restarted)
+        count = episodes.steps
+        self.steps += count
+        seconds = {name: float(value) for name, value in batch.seconds.items()}
+        seconds |= {"learn": float(learning), "total": time.perf_counter() - started}
+        metrics |= {"steps": float(self.steps), "updates": float(self.learner.updates)}
+        metrics |= {"lag": sum(lags) / len(lags), "lag/max": float(max(lags))}
+        metrics |= self.episodes.metrics() | batch.info | batch.metrics
+        if self.config.compile:
+            metrics["compiled_graphs"] = float(self.policy.compiled_graphs)
+        metrics |= {f"speed/{name}": count / max(value, 1e-9) for name, value in seconds.items()}
+        if self.learner.graphs.is_on:
+            metrics["start_seconds"] = metrics.get("start_seconds", 0.0) + self.learner.graphs.seconds
+        notes = [
+            *self._notes,
+            *batch.notes,
+            *self.learner.graphs.taken_notes(),
+            *self.learner.reproduction.notes,
+        ]
+        self._notes.clear()
+        self.learner.reproduction.notes.clear()
+        return Iteration(metrics, episodes, notes)
+
+    def _lags(self, rollouts: Sequence[Rollout]) -> list[int]:
+        """How many updates ago the weights of each were the newest."""
+        lags = [self.learner.updates - rollout.version for rollout in rollouts]
+        if min(lags) < 0 or max(lags) > self.config.lag_limit:
+            raise AlignmentError(
+                f"update {self.learner.updates} was given rollouts that lag by {min(lags)} to {max(lags)} "
+                f"updates, and at most {self.config.lag_limit} is allowed: versions are mixed up between the "
+                "actors and the learner"
+            )
+        return lags
+
+    def _check_late(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+        """Now and then: does the rollout that lags most hold what the weights of its version do?"""
+        every, updates = self.config.algo.gauge_every, self.learner.updates
+        oldest = min(rollouts, key=lambda rollout: rollout.version)
+        is_due = every > 0 and (updates % every == 0 or updates <= 2)
+        if oldest.version == updates or not is_due or oldest.version not in self._past:
+            return {}
+        acted = copy.deepcopy(self.policy)
+        acted.load_state_dict(self._past[oldest.version])
+        return self.learner.reproduction.check_late(oldest, acted)
+
+    def _remember(self) -> None:
+        """Keep the weights of the versions that rollouts may still come from."""
+        if self.config.mode == "lockstep":
+            return
+        updates = self.learner.updates
+        self._past[updates] = tree.clone(dict(self.policy.state_dict()))
+        for version in [v for v in self._past if v < updates - self.config.lag_limit]:
+            del self._past[version]
+
+    def restart_episodes(self) -> None:
+        """Begin new episodes at the next iteration: for when the env was used by somebody else."""
+        self.crew.restart_episodes()
+
+    def learned(self, *, live: bool) -> Learned:
+        """What training needs to go on; ``live``: also the memories and the env's state, for a checkpoint."""
+        return Learned(
+            steps=self.steps,
+            updates=self.learner.updates,
+            optimizer=learner_tensors(self.learner),
+            trainer=self._state() if live else None,
+        )
+
+    def restore(self, learned: Learned) -> None:
+        """Go on from there, bit for bit if ``is_exact`` says so after it."""
+        load_learner(self.learner, learned)
+        if isinstance(self._updater, LearnerGroup):
+            self._updater.forget()
+        self.steps = self.start = self.end = learned.steps
+        self.restart_episodes()
+        self.is_exact = learned.steps == 0
+        saved = learned.trainer
+        if saved is None:
+            return
+        self.start, self.end = saved.numbers["start"], saved.numbers["end"]
+        parts = _grouped(saved.tensors)
+        self.episodes.restore({name: tensor.numpy() for name, tensor in parts["episodes"].items()})
+        # It does not fit if the env is a foreign one, or a generator of another kind of device.
+        is_known = "actor" in parts and self.crew.is_exact
+        self.is_exact = is_known and self.crew.restore(parts["actor"], learned.updates)
+
+    @property
+    def how_restored(self) -> str:
+        """How it goes on after ``restore``, for the user."""
+        if self.is_exact:
+            return "bit for bit"
+        if not self.crew.is_exact:
+            return "in new episodes: actors that run ahead cannot be gone on with"
+        return "in new episodes: this env cannot tell its state, or it was saved in the middle of an update"
+
+    def dismiss(self) -> None:
+        """End the other learners, if there are any; the next iteration would start new ones."""
+        if isinstance(self._updater, LearnerGroup):
+            self._updater.close()
+
+    def close(self) -> None:
+        """End all that runs for it: envs, actors, other learners."""
+        self.dismiss()
+        self.learner.forget_graphs()
+        self.crew.close()
+
+    def _state(self) -> TrainerState:
+        live = self.crew.snapshot() if self.crew.is_exact else None
+        episodes = {name: torch.from_numpy(value) for name, value in self.episodes.snapshot().items()}
+        tensors = {f"episodes/{name}": tensor for name, tensor in episodes.items()}
+        tensors |= {f"actor/{name}": tensor for name, tensor in (live or {}).items()}
+        return TrainerState({"start": self.start, "end": self.end}, tensors)
+
+
+def check_spaces(policy: Policy, env: BatchedEnv) -> None:
+    """Refuse a policy that was made for other spaces than the env's."""
+    for name in ("observation_space", "action_space"):
+        ours, theirs = getattr(policy, name), getattr(env, name)
+        if ours != theirs:
+            raise ConfigError(
+                f"the policy was made for {name} {ours}, the env has {theirs}: "
+                "build the policy from this env's spaces, or use the env that it was made for"
+            )
+
+
+def _grouped(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
+    """``{"a/b": x}`` as ``{"a": {"b": x}}``, split at the first slash."""
+    groups: dict[str, dict[str, torch.Tensor]] = {}
+    for name, tensor in tensors.items():
+        group, rest = name.split("/", 1)
+        groups.setdefault(group, {})[rest] = tensor
+    return groups

@@ -1,8 +1,0 @@
-"""Imported by the fork server of ``tests.doomed``: what is ready here is ready in every process."""
-
-from __future__ import annotations
-
-from tests import doomed
-
-doomed.warm_up()
-doomed.skip_fsync()
