@@ -34,7 +34,10 @@ import cloudpickle
 
 from recollect.errors import ChildError, LostError, RecollectError, ResourceError
 
-_START = "import sys; sys.path[:] = {path!r}; from recollect.base import child_process; child_process._main({fds!r})"
+_START = (
+    "import sys; sys.path[:] = {path!r}; "
+    "from recollect.base import child_process; child_process._main({fds!r})"
+)
 
 
 _PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
