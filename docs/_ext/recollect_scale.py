@@ -77,48 +77,11 @@ class Transport(Generated):
         return noted(table(heads, rows), found)
 
 
-class ScaleCosts(Generated):
-    """``{scale-costs}``: the fitted numbers of the model."""
-
-    def make(self, argument: str) -> str:
-        """A table of symbols, what they are and what they came out as."""
-        found = results("scaling.json")
-        costs, moving = found["costs"], found["moving"]
-
-        def both(name: str) -> str:
-            start, slope = costs[name]
-            return f"{start * 1e3:.3g} ms + {slope * 1e3:.3g} ms"
-
-        learner = found["learner_steps_per_s"]
-        rows = [
-            ["a", "a core, for one rollout of one actor: at the start, and for each row", both("a")],
-            ["l", "the clock, for learning: at the start, and for each 1,000 steps", _thousand(costs["l"])],
-            ["c", "cores, for an update in the learner's process, the same way", _thousand(costs["c"])],
-            ["h", "waiting, handing out, joining: at the start, and for each actor", both("h")],
-            ["e", "what sharing the cores costs in async mode", f"{costs['e']:.2f}"],
-            ["K = 1 / l1", "learner capacity, steps/s", "-" if learner is None else f"{learner:,}"],
-            ["b", "bytes of a step in a slot", f"{moving['bytes_per_step']:.0f}"],
-            ["W", "bytes of the weights of a version", f"{moving['weights_bytes']:,}"],
-            ["j", "joining, ns for each byte", f"{moving['join_ns_per_byte']:.2f}"],
-            ["p", "publishing, ns for each byte of W", f"{moving['publish_ns_per_byte']:.2f}"],
-            [
-                "r",
-                "reading the weights, ns for each byte of W, in every actor",
-                f"{moving['read_ns_per_byte']:.2f}",
-            ],
-        ]
-        return table(["symbol", "seconds of, or what", "fitted"], rows)
-
-
-def _thousand(cost: tuple[float, float]) -> str:
-    return f"{cost[0] * 1e3:.3g} ms + {cost[1] * 1e6:.3g} ms"
-
-
 class ScaleRuns(Generated):
-    """``{scale-runs}``: measured and predicted speeds, and how far they are apart."""
+    """``{scale-runs}``: measured speeds."""
 
     def make(self, argument: str) -> str:
-        """A table, and the errors."""
+        """A table."""
         found = results("scaling.json")
         rows = [
             [
@@ -126,8 +89,6 @@ class ScaleRuns(Generated):
                 str(run["rows"]),
                 run["mode"],
                 f"{run['steps_per_s']:,.0f}",
-                f"{run['predicted_steps_per_s']:,.0f}",
-                "yes" if run["fitted"] else "no",
                 f"{run['lag']:.2f}",
                 *(
                     f"{run.get(f'time/{name}', 0.0):.0%}"
@@ -136,14 +97,9 @@ class ScaleRuns(Generated):
             ]
             for run in found["runs"]
         ]
-        heads = ["actors", "rows each", "mode", "steps/s", "model", "fitted", "lag"]
+        heads = ["actors", "rows each", "mode", "steps/s", "lag"]
         heads += ["env", "policy", "transport", "waiting for the learner"]
-        quality = found["quality"]
-        words = [
-            f"{name}: {one['median']:.0%} in the middle, {one['largest']:.0%} at most, of {one['runs']} runs"
-            for name, one in (("Fitted", quality["fitted"]), ("Not fitted", quality["not_fitted"]))
-        ]
-        shown = f"{table(heads, rows)}\n\nErrors of the predicted speed. {'. '.join(words)}."
+        shown = table(heads, rows)
         return noted(shown, found)
 
 
@@ -221,37 +177,14 @@ class SimulationFacts(Generated):
         )
 
 
-class SimulationProfile(Generated):
-    """``{simulation-profile}``: the functions that the learner's process spends its time in."""
-
-    def make(self, argument: str) -> str:
-        """A table, the most expensive first."""
-        found = results("simulation.json")["profile"]["functions"]
-        shown = sorted(found, key=lambda row: -row["own"])[:8]
-        return table(
-            ["function", "calls in three updates", "own", "with what it calls"],
-            (
-                [
-                    f"`{row['function']}`",
-                    f"{row['calls']:,}",
-                    f"{row['own']:.0%}",
-                    f"{row['with_callees']:.0%}",
-                ]
-                for row in shown
-            ),
-        )
-
-
 def setup(app: Sphinx) -> dict[str, Any]:
     """Make the directives known."""
     for name, directive in {
         "runtime-speeds": RuntimeSpeeds,
         "transport": Transport,
-        "scale-costs": ScaleCosts,
         "scale-runs": ScaleRuns,
         "simulation": Simulation,
         "simulation-facts": SimulationFacts,
-        "simulation-profile": SimulationProfile,
     }.items():
         app.add_directive(name, directive)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
