@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["CONTRIBUTING.md", "SECURITY.md", "docs/releasing.md"]
+PAGES = ["CONTRIBUTING.md", "SECURITY.md", "docs/architecture.md", "docs/releasing.md"]
 WORKFLOW, HOOKS = ROOT / ".github/workflows/test.yml", ROOT / ".pre-commit-config.yaml"
 HOME = "https://github.com/recollect-rl/recollect"
 TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
