@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 
 import pytest
 import torch
 
+from recollect import children
 from recollect.cores.kernels import fused
-from tests import reads
+from tests import reads, warm
 
 TIMEOUT, SLOW_TIMEOUT = 600, 3600
 """Seconds after which a test that hangs fails, and a slow one: several times what they take on busy cores."""
@@ -27,6 +28,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             seconds = SLOW_TIMEOUT if item.get_closest_marker("slow") else TIMEOUT
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(seconds))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_disk() -> Iterator[None]:
+    """Skip fsync, which protects against a power cut and makes every checkpoint wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture
@@ -52,3 +61,10 @@ def fused_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
     monkeypatch.setattr(fused, "_is_forced", True)
+
+
+@pytest.fixture
+def warm_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are forked with everything imported, not started as fresh interpreters."""
+    warm.start_server()
+    monkeypatch.setattr(children, "subprocess", warm.popen)

@@ -22,6 +22,8 @@ from tests.doomed import SMALL, UPDATE, differing, without
 from tests.envs.batch_worlds import Recall, make_recall
 from tests.runtimes.process_runs import common_rows, trained
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 
 class Single(gym.Env):
     """One env whose own option happens to be called ``num_envs``."""

@@ -20,6 +20,8 @@ from recollect.runtimes.processes import ProcessCrew
 from tests.doomed import SMALL, UPDATE
 from tests.runtimes.process_runs import Slow, Turns, process_crew
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 ASYNC: dict[str, Any] = {"runtime": "processes", "mode": "async"}
 
 

@@ -34,6 +34,8 @@ from tests.doomed import ends_soon
 from tests.helpers import TensorWorld, make_policy
 from tests.runtimes.doomed_parts import Doomed
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 SIZES: dict[str, Any] = {"rollout": 23, "chunk": 7, "minibatches": 3}
 
 
