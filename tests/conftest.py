@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ from recollect import children
 from recollect.cores.kernels import fused
 from tests import reads, warm
 
+LONG = Path(__file__).with_name("long.txt")
+"""Test functions that take longer than 0.3 seconds on busy cores (`make durations` writes it), by file name:
+a test file may move to another folder."""
 TIMEOUT, SLOW_TIMEOUT = 600, 3600
 """Seconds after which a test that hangs fails, and a slow one: several times what they take on busy cores."""
 
@@ -21,8 +25,22 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out the tests listed in tests/long.txt")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give every test its timeout. (In pyproject.toml it would be an error where the plugin is missing.)"""
+    """Leave out long tests with ``--fast``, and give every other its timeout.
+
+    (In pyproject.toml a timeout would be an error where the plugin is missing.)
+    """
+    if config.getoption("fast"):
+        names, kept, left_out = set(LONG.read_text().split()), list[pytest.Item](), list[pytest.Item]()
+        for item in items:
+            function = item.nodeid.partition("[")[0].rpartition("/")[2]
+            (left_out if function in names else kept).append(item)
+        items[:] = kept
+        config.hook.pytest_deselected(items=left_out)
     if config.pluginmanager.hasplugin("timeout"):
         for item in items:
             seconds = SLOW_TIMEOUT if item.get_closest_marker("slow") else TIMEOUT

@@ -1,7 +1,7 @@
 """Children that are forked from a server with everything imported, in place of fresh interpreters.
 
 An import of torch takes 2 seconds of a core, and the tests start hundreds of children. A forked child runs
-``children._main`` with the descriptors, environment, folder and session of its own that a fresh one would have.
+``children._main`` with the descriptors, environment, folder and session that a fresh one would have.
 Fresh interpreters are tested in tests/test_children.py, tests/faults and wherever a test starts a script.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import fcntl
+import importlib
 import os
 import pickle
 import re
@@ -26,6 +27,8 @@ from recollect import children
 
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of prctl: orphans below this process become its children."""
+_IMPORTED = ("torch._dynamo", "torch.distributed", "tests.mutants.planted", "tests.runtimes.process_runs")
+"""What children import; the first for their optimiser."""
 _START = "import sys; sys.path[:] = {path!r}; from tests import warm; warm._serve({fd})"
 
 
@@ -106,11 +109,8 @@ def _received(line: socket.socket, count: int) -> bytes:
 
 def _serve(fd: int) -> None:
     """Fork a child for each order. A child returns from here, and ends as an interpreter does."""
-    import torch._dynamo  # which the first optimiser of a process imports
-    import torch.distributed
-
-    import tests.mutants.planted
-    import tests.runtimes.process_runs  # noqa: F401
+    for name in _IMPORTED:
+        importlib.import_module(name)
 
     with socket.socket(fileno=fd) as line:
         while True:
