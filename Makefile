@@ -51,10 +51,11 @@ test: lint types
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
-# What `make check` leaves out: all test functions of which a case took 0.3 seconds or more.
+# What `make check` leaves out, see tests/conftest.py: whatever takes 0.1 seconds or more on idle cores.
 durations: $(READY)
-	($(PARALLEL) -q --durations=0 --durations-min=0.3; $(BIN)/python -m pytest -q --durations=0 --durations-min=0.3 $(ALONE)) | \
-	sed -nE 's,^[0-9.]+s (setup|call|teardown) +tests/(.*/)?(test_[a-z_0-9]+\.py::[A-Za-z_0-9:]+).*,\3,p' | sort -u > tests/long.txt
+	for part in '$(PARALLEL)' '$(BIN)/python -m pytest $(ALONE)'; do $$part -q --durations=0 --durations-min=0.1; done | \
+	sed -nE 's,^[0-9.]+s +(call|teardown) +tests/(.*/)?(test_[^[ ]+).*,\3,p; s,^[0-9.]+s +setup +tests/(.*/)?(test_[^:]+).*,\2,p' | \
+	sort -u > tests/long.txt
 
 docs: $(READY)
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -15,8 +16,9 @@ from recollect.cores.kernels import fused
 from tests import reads, warm
 
 LONG = Path(__file__).with_name("long.txt")
-"""Test functions that take longer than 0.3 seconds on busy cores (`make durations` writes it), by file name:
-a test file may move to another folder."""
+"""Test functions of which a case takes 0.1 seconds or more, and whole files where setting up takes that long:
+what tests share is set up for the first that is left. `make durations` writes it, without folders: a file may
+move."""
 TIMEOUT, SLOW_TIMEOUT = 600, 3600
 """Seconds after which a test that hangs fails, and a slow one: several times what they take on busy cores."""
 
@@ -38,7 +40,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         names, kept, left_out = set(LONG.read_text().split()), list[pytest.Item](), list[pytest.Item]()
         for item in items:
             function = item.nodeid.partition("[")[0].rpartition("/")[2]
-            (left_out if function in names else kept).append(item)
+            is_long = not names.isdisjoint((function, function.partition("::")[0]))
+            (left_out if is_long else kept).append(item)
         items[:] = kept
         config.hook.pytest_deselected(items=left_out)
     if config.pluginmanager.hasplugin("timeout"):
@@ -83,6 +86,7 @@ def fused_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def warm_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children are forked with everything imported, not started as fresh interpreters."""
-    warm.start_server()
-    monkeypatch.setattr(children, "subprocess", warm.popen)
+    """Children are forked with everything imported, not started as fresh interpreters; on Linux alone."""
+    if sys.platform == "linux":
+        warm.start_server()
+        monkeypatch.setattr(children, "subprocess", warm.popen)

@@ -38,7 +38,7 @@ PROCESSES: dict[str, Any] = SMALL | {"runtime": "processes", "actors": 2}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
+def _nothing_is_left(warm_children) -> Iterator[None]:
     """No process, no file descriptor, nothing in /dev/shm."""
 
     def traces() -> tuple[set[str], int]:
