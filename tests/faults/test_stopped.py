@@ -72,7 +72,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
 def test_a_script_ends_as_after_ctrl_c(tmp_path):
     """What a shell sees of a script without any handling: no success."""
     script = (
-        "import sys; from tests import doomed; import recollect as rc;"
+        "import sys; from tests.support import doomed; import recollect as rc;"
         "rc.train('delayed-cue', run=sys.argv[1], callbacks=[doomed.WaitForSignal(2, sys.argv[2])],"
         " **doomed.SMALL | {'steps': 480})"
     )

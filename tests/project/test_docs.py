@@ -212,6 +212,7 @@ def test_code_that_does_not_work_is_found(tiny):
 RUNNABLE = [page for page in PAGES if any(block.is_run for block in blocks(page.read_text()))]
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
 def test_the_code_of_a_page_runs(page, tiny):
     """Every marked block, in order, with few steps."""

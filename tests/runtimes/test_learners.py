@@ -34,6 +34,8 @@ from tests.support.doomed import ends_soon
 from tests.support.doomed_parts import Doomed
 from tests.support.helpers import TensorWorld, make_policy
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 SIZES: dict[str, Any] = {"rollout": 23, "chunk": 7, "minibatches": 3}
 
 

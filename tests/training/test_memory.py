@@ -82,7 +82,7 @@ def learned(core: Any, warm_up: int, updates: int) -> tuple[Memory, Memory]:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 @pytest.mark.parametrize(
-    "core", [pytest.param(core, marks=[pytest.mark.slow] if core == "lstm-2" else []) for core in CORES]
+    "core", [pytest.param(core, marks=[pytest.mark.slow] if core != "lstm" else []) for core in CORES]
 )
 def test_memory_is_flat(core):
     """S002-12, S002-17, S001-2: neither resident size nor live tensors nor objects grow with updates."""
