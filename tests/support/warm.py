@@ -2,7 +2,7 @@
 
 An import of torch takes 2 seconds of a core, and the tests start hundreds of children. A forked child runs
 ``child_process._main`` with the descriptors, environment, folder and session that a fresh one would have.
-Fresh interpreters are tested in tests/base/test_child_process.py and wherever a test starts a script or a command.
+Fresh interpreters: tests/base/test_child_process.py, and wherever a test starts a script or a command.
 """
 
 from __future__ import annotations
