@@ -12,6 +12,9 @@ name                   content
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -24,9 +27,34 @@ RNG = "minibatches:rng"
 OWN = "weight"
 
 
-def load_learner(learner: Learner, updates: int, tensors: dict[str, Tensor]) -> None:
-    """Continue after that many updates, with the tensors of ``learner_tensors`` that are there."""
-    learner.updates, learner.deviation_check.accepted = updates, NOTHING
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """What a trainer needs beside weights and optimiser to resume bit for bit."""
+
+    numbers: dict[str, Any]
+    """As JSON."""
+    tensors: dict[str, Tensor]
+    """By name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """How far an agent has been trained, and what it needs to continue."""
+
+    steps: int = 0
+    """Env steps."""
+    updates: int = 0
+    """Rollouts learned from."""
+    optimizer: dict[str, Tensor] = field(default_factory=dict)
+    """By the names above; empty for an agent that was never trained."""
+    trainer: TrainerState | None = None
+    """Only in the checkpoints of a run."""
+
+
+def load_learner(learner: Learner, learned: Learned) -> None:
+    """Continue with the saved optimiser and random stream, if there are any."""
+    learner.updates, learner.deviation_check.accepted = learned.updates, NOTHING
+    tensors = learned.optimizer
     learner.forget_graphs()
     for name, parameter in learner.named_parameters():
         state = {

@@ -16,7 +16,7 @@ from recollect.base import provenance, row_threads, tree
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner
-from recollect.learning.learner_state import learner_tensors, load_learner
+from recollect.learning.learner_state import Learned, learner_tensors, load_learner
 from recollect.learning.ranks import Backend, Group, join_store
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_server import on_cpu, tensors_of
@@ -82,7 +82,7 @@ class LearnerState:
         """Give it to a learner, which goes on from there."""
         learner.policy.load_state_dict(self.weights)
         learner.optimizer.state.clear()
-        load_learner(learner, self.updates, self.tensors)
+        load_learner(learner, Learned(updates=self.updates, optimizer=self.tensors))
         checks = learner.deviation_check
         checks.is_checked, checks.accepted = self.is_checked, self.accepted
 

@@ -17,18 +17,16 @@ import torch
 from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
 from recollect.config.train import TrainConfig
-from recollect.envs.contract import BatchedEnv
-from recollect.errors import AlignmentError, ConfigError
+from recollect.errors import AlignmentError
 from recollect.experience.join import join
 from recollect.experience.rollout import Rollout
 from recollect.kernels.triton import available
 from recollect.learning.learner import Learner
-from recollect.learning.learner_state import learner_tensors, load_learner
+from recollect.learning.learner_state import Learned, TrainerState, learner_tensors, load_learner
 from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Crew, stream
 from recollect.runtimes.learner_host import learner_threads
 from recollect.runtimes.learners import LearnerGroup
-from recollect.training.checkpoints import Learned, TrainerState
 from recollect.training.metrics import Episodes, EpisodeTracker
 
 
@@ -53,7 +51,7 @@ class Trainer:
     def __init__(self, crew: Crew, policy: Policy, config: TrainConfig):
         config.algo.check(policy, crew.rows)
         self.crew, self.policy, self.config = crew, policy, config
-        policy.acts_elsewhere = config.runtime != "inline"
+        policy.act_elsewhere(config.runtime != "inline")
         if config.compile:
             policy.compile_parts()
         graphs = config.graphs and not config.compile
@@ -180,7 +178,7 @@ class Trainer:
 
     def restore(self, learned: Learned) -> None:
         """Go on from there, bit for bit if ``is_exact`` says so after it."""
-        load_learner(self.learner, learned.updates, learned.optimizer)
+        load_learner(self.learner, learned)
         if isinstance(self._updater, LearnerGroup):
             self._updater.forget()
         self.steps = self.start = self.end = learned.steps
@@ -222,17 +220,6 @@ class Trainer:
         tensors = {f"episodes/{name}": tensor for name, tensor in episodes.items()}
         tensors |= {f"actor/{name}": tensor for name, tensor in (live or {}).items()}
         return TrainerState({"start": self.start, "end": self.end}, tensors)
-
-
-def check_spaces(policy: Policy, env: BatchedEnv) -> None:
-    """Refuse a policy that was made for other spaces than the env's."""
-    for name in ("observation_space", "action_space"):
-        ours, theirs = getattr(policy, name), getattr(env, name)
-        if ours != theirs:
-            raise ConfigError(
-                f"the policy was made for {name} {ours}, the env has {theirs}: "
-                "build the policy from this env's spaces, or use the env that it was made for"
-            )
 
 
 def _grouped(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
