@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.cores import GRUConfig
 from recollect.errors import ConfigError
