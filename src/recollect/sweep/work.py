@@ -6,16 +6,16 @@ import ctypes
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Literal, Protocol
 
+from recollect.base.process_group import ProcessGroup
 from recollect.errors import RecollectError
 
 State = Literal["waiting", "running", "finished", "stopped", "failed"]
@@ -127,7 +127,7 @@ def _end(children: Iterable[Child], *, at_once: bool) -> None:
 
 
 class Child:
-    """A process in a session of its own, so that a Ctrl-C in the terminal does not reach it by itself."""
+    """The process of a task."""
 
     def __init__(self, command: Sequence[str], log: Path):
         self._log, self._is_asked = log, False
@@ -137,39 +137,25 @@ class Child:
             file.write(f"{PROMPT}{shlex.join(command)}\n".encode())
             file.flush()
             self._from = file.tell()
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                preexec_fn=_end_with_parent(),
-            )
+            self._group = ProcessGroup(command, output=file, before=_end_with_parent())
 
     def poll(self) -> int | None:
-        """The exit code, once it has ended; nothing that it started is left then."""
-        if self._code is None:
-            self._code = self._process.poll()
-            if self._code is not None:
-                self._kill_group()
+        """The exit code, once it has ended; no process that it started is left then."""
+        if self._code is None and self._group.has_ended():
+            self._code = self._group.end()
         return self._code
 
     def interrupt(self) -> None:
-        """Ask it to save and end; once, because the second time means at once."""
+        """Ask it to save and end; only once, because a second interrupt ends it at once."""
         if not self._is_asked and self.poll() is None:
             self._is_asked = True
-            self._process.send_signal(signal.SIGINT)
+            self._group.interrupt()
 
     def kill(self) -> None:
-        """End it and all that it started."""
+        """End it and all processes that it started."""
         if self.poll() is None:
             self._is_asked = True
-            self._kill_group()
-            self._process.kill()
-            try:
-                self._code = self._process.wait(timeout=10)
-            except subprocess.TimeoutExpired:  # the system will not let go of it, and we cannot wait
-                self._code = -signal.SIGKILL
+            self._code = self._group.end()
 
     def outcome(self) -> tuple[State, str]:
         """How it ended, with the last lines that it printed if it failed."""
@@ -186,11 +172,6 @@ class Child:
             file.seek(max(self._from, file.seek(0, os.SEEK_END) - 8192))
             text = file.read().decode("utf-8", "replace")
         return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
-
-    def _kill_group(self) -> None:
-        if hasattr(os, "killpg"):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def _signal_words(number: int) -> str:
