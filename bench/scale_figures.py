@@ -1,4 +1,4 @@
-"""Draw what bench/scaling.py and bench/simulate_actors.py measured.
+"""Draw the results of bench/scaling.py and of the simulation with a thousand actors.
 
     python bench/scale_figures.py
 

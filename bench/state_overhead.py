@@ -39,7 +39,7 @@ from recollect.acting.actor import Actor
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.base import row_threads, tree
 from recollect.base.types import State
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.tasks import make_task
 

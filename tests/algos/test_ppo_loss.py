@@ -13,7 +13,8 @@ from torch import Tensor
 
 from recollect.algos.ppo import PPO, PPOConfig, loss, normalise
 from recollect.base import spaces, tree
-from recollect.experience.rollout import Chunks, Rollout, make_chunks
+from recollect.experience.chunks import Chunks, make_chunks
+from recollect.experience.rollout import Rollout
 from tests.support.helpers import ArenaWorld, ScriptedEnv, as_rows, keep
 from tests.support.ppo_setup import gradients, learner, nudge
 

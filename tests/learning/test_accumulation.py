@@ -11,7 +11,8 @@ from torch import Tensor
 from recollect.algos.ppo import PPO
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
-from recollect.experience.rollout import Rollout, shares
+from recollect.experience.chunks import shares
+from recollect.experience.rollout import Rollout
 from tests.support.helpers import ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
 from tests.support.peak import Peak
 from tests.support.ppo_setup import gradients, learner, nudge, same, weights

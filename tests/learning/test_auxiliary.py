@@ -17,7 +17,7 @@ from recollect.algos.ppo import PPO
 from recollect.base import tree
 from recollect.base.spaces import sample
 from recollect.errors import ConfigError
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.learning.auxiliary import KNOWN, TARGET, NextObs
 from recollect.learning.learner_state import learner_tensors, load_learner
 from recollect.policy.policy import PolicyConfig

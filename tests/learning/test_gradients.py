@@ -12,7 +12,8 @@ from recollect.algos import ppo
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.base import tree
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.experience.rollout import Chunks, Rollout, make_chunks
+from recollect.experience.chunks import Chunks, make_chunks
+from recollect.experience.rollout import Rollout
 from recollect.policy.policy import Policy
 from tests.support.helpers import ArenaWorld, TensorWorld, keep, make_actor, make_policy
 

@@ -16,7 +16,8 @@ from recollect.acting.actor import Actor
 from recollect.algos.impala import Impala
 from recollect.algos.ppo import PPO
 from recollect.errors import AlignmentError, LostError, RecollectError
-from recollect.experience.rollout import Rollout, minibatches
+from recollect.experience.chunks import minibatches
+from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics, ranks, shards
 from recollect.learning import learner as learner_module
 from recollect.learning.learner import Learner, normalise

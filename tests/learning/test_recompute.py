@@ -13,7 +13,7 @@ from torch import Tensor
 from recollect.algos.ppo import PPO, loss
 from recollect.base import row_threads, tree
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.learning import recompute
 from tests.learning.test_accumulation import double
 from tests.support.core_cases import CASES

@@ -10,7 +10,8 @@ import torch
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.base import devices, tree
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.experience.rollout import Rollout, make_chunks
+from recollect.experience.chunks import make_chunks
+from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.learner import Learner
 from recollect.learning.refresh import refresh

@@ -12,7 +12,7 @@ from recollect.algos.impala import Impala, ImpalaConfig
 from recollect.algos.ppo import PPO
 from recollect.config.ppo import PPOConfig
 from recollect.errors import ConfigError, nearest
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.learning.learner import Learner, Stats
 from recollect.policy.policy import Policy
 

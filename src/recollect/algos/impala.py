@@ -40,8 +40,9 @@ from torch import Tensor
 
 from recollect.base import devices
 from recollect.config.learner import LearnerConfig, require
+from recollect.experience.chunks import Chunks
 from recollect.experience.returns import vtrace
-from recollect.experience.rollout import Chunks, Rollout
+from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.learner import Data, Learner, Stats, squared_error
 from recollect.learning.recompute import evaluate

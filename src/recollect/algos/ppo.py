@@ -21,8 +21,9 @@ from torch import Tensor
 
 from recollect.config.learner import RecurrentMode
 from recollect.config.ppo import PPOConfig
+from recollect.experience.chunks import Chunks
 from recollect.experience.returns import gae
-from recollect.experience.rollout import Chunks, Rollout
+from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.learner import Data, Learner, Stats, normalise, squared_error
 from recollect.learning.optimiser import parameter_groups

@@ -12,7 +12,7 @@ from recollect.audit.trial import Scene, positions, where, worst
 from recollect.audit.witness import Log
 from recollect.base import tree
 from recollect.base.types import Tree
-from recollect.experience.rollout import minibatches
+from recollect.experience.chunks import minibatches
 from recollect.learning.refresh import recorded
 
 PART = "buffer"

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from recollect.base import tree
 from recollect.base.graphs import Captured
-from recollect.experience.rollout import Chunks, Rollout, minibatches
+from recollect.experience.chunks import Chunks, minibatches
+from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.eager import WatchedSteps
 from recollect.learning.reproduction import Recorded

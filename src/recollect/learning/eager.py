@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from recollect.experience.rollout import Rollout, minibatches
+from recollect.experience.chunks import minibatches
+from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.reproduction import Recorded
 

@@ -24,8 +24,9 @@ from torch import Tensor, nn
 from recollect.base import devices, tree
 from recollect.base.graphs import Graphs
 from recollect.config.learner import LearnerConfig
+from recollect.experience.chunks import Chunks, make_chunks, shares
 from recollect.experience.episode_segments import Pieces, make_pieces
-from recollect.experience.rollout import Chunks, Rollout, make_chunks, shares
+from recollect.experience.rollout import Rollout
 from recollect.learning import auxiliary, diagnostics, recompute
 from recollect.learning.captured import UnreadSteps
 from recollect.learning.eager import WatchedSteps
