@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import gymnasium as gym
 
 IDS = {
@@ -16,6 +19,14 @@ IDS = {
     "forage": "recollect/Forage-v0",
 }
 """The Gymnasium id of every task, by its short name."""
+MAKE_TASK = "recollect.tasks.catalog:make_task"
+"""The function that makes a task by its name or id."""
+
+
+def load(entry_point: str) -> Any:
+    """The object that ``module:name`` stands for."""
+    module, _, name = entry_point.partition(":")
+    return getattr(import_module(module), name)
 
 
 def register_tasks() -> None:

@@ -260,7 +260,7 @@ def _rounded(exact: Policy, policy: Policy, generator: torch.Generator) -> Polic
     rounded, fine = copy.deepcopy(exact), ROUNDING["fp32"]
     is_on_cpu = not policy.critic.weight.is_cuda  # where tf32 is fp32, and bf16 the encoder's alone
     thin = {rounded.head, rounded.obs_norm, rounded.value_norm}
-    if policy._compiled is None:
+    if not policy.is_compiled:
         thin.add(rounded.critic)
     for module in rounded.children():
         is_fine = module in thin or (

@@ -12,6 +12,7 @@ name                   what
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -20,10 +21,33 @@ from recollect.errors import ConfigError
 from recollect.learning.learner import Learner
 from recollect.learning.regularise import Origin
 from recollect.learning.reproduction import NOTHING
-from recollect.training.checkpoints import Learned
 
 RNG = "minibatches:rng"
 OWN = "weight"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerState:
+    """What a trainer needs beside weights and optimiser to go on exactly where it was."""
+
+    numbers: dict[str, Any]
+    """As JSON."""
+    tensors: dict[str, torch.Tensor]
+    """By name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """How far an agent has been trained, and what its training needs to go on."""
+
+    steps: int = 0
+    """Env steps."""
+    updates: int = 0
+    """Rollouts learned from."""
+    optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
+    """By the names above; empty for an agent that was never trained."""
+    trainer: TrainerState | None = None
+    """Only in the checkpoints of a run."""
 
 
 def load_learner(learner: Learner[Any], learned: Learned) -> None:

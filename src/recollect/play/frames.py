@@ -13,9 +13,9 @@ import gymnasium as gym
 import numpy as np
 
 from recollect.envs.factory import makes_batches
-from recollect.envs.named import resolve_env
+from recollect.envs.named import display_name, resolve_env
 from recollect.errors import EnvError
-from recollect.play.trace import Trace, name_of, record_env
+from recollect.play.trace import Trace, record_env
 from recollect.tasks.catalog import TASKS
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def record_film(
                 seed=seed,
                 deterministic=deterministic,
                 max_steps=max_steps,
-                name=name_of(agent.env),
+                name=display_name(agent.env),
                 checkpoint_steps=agent.steps,
             )
     except EnvError as error:  # the adapter tells of any error in an env as one of its reset or step

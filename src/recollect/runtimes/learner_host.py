@@ -17,11 +17,10 @@ from recollect.base import provenance, row_threads
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner
-from recollect.learning.learner_state import learner_tensors, load_learner
+from recollect.learning.learner_state import Learned, learner_tensors, load_learner
 from recollect.learning.ranks import Backend, Group, join_store
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_server import on_cpu
-from recollect.training.checkpoints import Learned
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ import gymnasium as gym
 
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.opening import EnvSpec, check_remakable, is_made, open_env, open_envs
+from recollect.envs.factory import EnvSpec, is_made
 from recollect.policy.policy import Policy
+from recollect.runtimes.actor_envs import check_remakable, open_env, open_envs
 from recollect.runtimes.collector import Collector
 from recollect.runtimes.inline import InlineCollector
 from recollect.runtimes.process.transport import ProcessTransport
 from recollect.runtimes.remote import RemoteCollector
-from recollect.training.trainer import check_spaces
 
 
 class EnvProbe:
@@ -28,7 +28,7 @@ class EnvProbe:
 
     def collector(self, policy: Policy) -> Collector:
         """The collector of the run, for this policy."""
-        check_spaces(policy, self._probe)
+        policy.check_spaces(self._probe.observation_space, self._probe.action_space)
         config = self._config
         if config.runtime == "inline":
             return InlineCollector(self._envs, policy, config)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from recollect.base.types import Tree
 from recollect.config.train import TrainConfig
-from recollect.envs.opening import EnvSpec
+from recollect.envs.factory import EnvSpec
 from recollect.errors import LostError
 from recollect.experience.rollout import Header, Rollout
 from recollect.policy.policy import Policy

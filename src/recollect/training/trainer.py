@@ -19,17 +19,15 @@ from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
 from recollect.base.graphs import Graphs
 from recollect.config.train import TrainConfig
-from recollect.envs.contract import BatchedEnv
-from recollect.errors import AlignmentError, ConfigError
+from recollect.errors import AlignmentError
 from recollect.experience.rollout import Rollout
 from recollect.kernels.triton import available
 from recollect.learning.learner import Learner
-from recollect.learning.learner_state import learner_tensors, load_learner
+from recollect.learning.learner_state import Learned, TrainerState, learner_tensors, load_learner
 from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Collector, stream
 from recollect.runtimes.learner_host import learner_threads
 from recollect.runtimes.learners import LearnerGroup
-from recollect.training.checkpoints import Learned, TrainerState
 from recollect.training.metrics import Episodes, EpisodeTracker
 
 
@@ -54,7 +52,7 @@ class Trainer:
     def __init__(self, collector: Collector, policy: Policy, config: TrainConfig):
         config.algo.check(policy, collector.rows)
         self.collector, self.policy, self.config = collector, policy, config
-        policy.acts_elsewhere = config.runtime != "inline"
+        policy.act_elsewhere(config.runtime != "inline")
         if config.compile:
             policy.compile_parts()
         self.learner = make_learner(policy, config.algo, seed=stream(config.seed, 2))
@@ -225,17 +223,6 @@ class Trainer:
         tensors = {f"episodes/{name}": tensor for name, tensor in episodes.items()}
         tensors |= {f"actor/{name}": tensor for name, tensor in (live or {}).items()}
         return TrainerState({"start": self.start, "end": self.end}, tensors)
-
-
-def check_spaces(policy: Policy, env: BatchedEnv) -> None:
-    """Refuse a policy that was made for other spaces than the env's."""
-    for name in ("observation_space", "action_space"):
-        ours, theirs = getattr(policy, name), getattr(env, name)
-        if ours != theirs:
-            raise ConfigError(
-                f"the policy was made for {name} {ours}, the env has {theirs}: "
-                "build the policy from this env's spaces, or use the env that it was made for"
-            )
 
 
 def _grouped(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:

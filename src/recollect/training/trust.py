@@ -30,8 +30,8 @@ from recollect.base import provenance
 from recollect.base.files import short
 from recollect.config.convert import plain_value
 from recollect.config.train import TrainConfig
+from recollect.envs.factory import EnvSpec, is_made
 from recollect.envs.named import is_importing
-from recollect.envs.opening import EnvSpec, is_made
 from recollect.errors import ConfigError
 from recollect.policy.policy import Policy
 from recollect.tasks import is_task
