@@ -28,8 +28,8 @@ OTHER_ROWS = "slice(2 - slots.start, 4 - slots.start)"
 """Of two workers with two slots each: those of the other."""
 
 OLD_WEIGHTS = (
-    (ActorServer, "collect", "version = load()", f"{LOAD}\n            version = load()"),
-    (ActorServer, "collect", f"\n            {LOAD}", "\n            pass  # not"),
+    (ActorServer, "collect", "version = load()", f"{LOAD.removesuffix('  # not')}; version = load()"),
+    (ActorServer, "collect", LOAD, "pass  # not"),
 )
 
 ACTORS = [

@@ -115,6 +115,8 @@ class Rollout:
 
     def to(self, device: torch.device | str) -> Rollout:
         """The same rollout on a device."""
+        if self.reward.device == torch.device(device):
+            return self
         moved = {name: tree.to(value, device) for name, value in self.tensors().items()}
         finals = None if self.finals is None else self.finals.map(lambda leaf: leaf.to(device))
         return replace(self, **moved, finals=finals)

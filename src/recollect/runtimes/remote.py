@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -138,8 +138,8 @@ class Delivery:
     header: Header
     slot: Tree
     """The memory of the rollout."""
-    release: Any = None
-    """Called without arguments when the slot is no longer needed, if it is not None."""
+    release: Callable[[], None] | None = None
+    """Called when the slot is no longer needed, if it is used again."""
 
 
 @dataclass(slots=True)
