@@ -76,8 +76,8 @@ GLOSSARY = {
     "this update, its speed as if one had arrived now",
     "actors/fastest": "env steps per second of the fastest actor",
     "actor/N/speed": "env steps per second of actor N (with up to 16 actors)",
-    "actor/N/steps": "valid env steps of actor N in this run; their sum over all actors is `steps`, except for "
-    "steps in another runtime",
+    "actor/N/steps": "valid env steps of actor N in this run; their sum over all actors is `steps`, except "
+    "for steps in another runtime",
 } | {
     f"{name}/{kind}": f"{words} {what}"
     for name, what in {
