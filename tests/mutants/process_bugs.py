@@ -117,11 +117,11 @@ ACTORS = [
         ((ProcessChannel, "receive", "self._slots[slot]", "self._slots[0]"),),
         "it goes on where the last ended",
     ),
-    Mutant(
+    ChildMutant(
         "the rollout of another actor",
         proofs.in_lockstep,
-        ((RemoteCollector, "_collect", "Rollout.read(delivery.slot,", "Rollout.read(batch[0].slot,"),),
-        "it goes on where the last ended",
+        ((ProcessActorServer, "__init__", "state_steps, blueprint.index)", "state_steps, 0)"),),
+        "the next of its actor",
     ),
     Mutant(
         "final observations of the second actor stand in the rows of the first",

@@ -91,6 +91,6 @@ def check_remakable(env: EnvSpec, config: TrainConfig) -> None:
         value = getattr(config, name)
         if value != usual:
             raise ConfigError(
-                f"{name} = {value!r}, but the env is an object, which cannot be recreated for another actor "
-                "or process: give its name or a function that makes it"
+                f"{name} = {value!r}, but the env is an object, which cannot be recreated: "
+                "give its name or a function that makes it"
             )

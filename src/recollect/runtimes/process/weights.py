@@ -133,8 +133,8 @@ class WeightBoard:
             raise WeightsError("no weights are published yet: publish before the actors start")
         if wanted is not None and self.version != wanted:
             raise WeightsError(
-                f"version {wanted} of the weights is requested, but the newest is {self.version}: in "
-                "lockstep an actor starts after its version is published and before the next is"
+                f"version {wanted} of the weights is requested, the newest is {self.version}: in lockstep "
+                "an actor starts after its version is published and before the next is"
             )
         if self._copy is None:
             self._copy = np.empty(self._stride // 8, np.uint64)
