@@ -30,8 +30,9 @@ import gpu_common as gpu
 import torch
 
 from recollect.acting.actor import Actor
-from recollect.algos.ppo import PPO, PPOConfig
-from recollect.cores.make import known, reaching
+from recollect.algos.ppo import PPO
+from recollect.config.cores.specs import known, reaching
+from recollect.config.ppo import PPOConfig
 from recollect.errors import RecollectError
 from recollect.learning import diagnostics, evidence
 from recollect.learning.reproduction import Recorded

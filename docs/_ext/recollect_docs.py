@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import redirect_stdout
-from importlib import import_module
+from inspect import formatannotation
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -47,31 +47,36 @@ class ConfigFields(Generated):
 
     def make(self, argument: str) -> str:
         """A definition list."""
-        from recollect.config import field_docs
+        from recollect.config.algo import ALGOS
+        from recollect.config.cores import CORES
+        from recollect.config.fields import fields_of
+        from recollect.config.settings import CLASSES
 
         kind, _, name = argument.partition(" ")
         if kind == "core":
-            fields = field_docs.cores()[name].fields
+            fields = fields_of(CORES[name])
             return "\n\n".join(_setting(f"core.{f.name}", f, anchor=f"{name}.{f.name}") for f in fields)
         prefix = f"{kind}." if kind in ("encoder", "head") else ""
         if kind == "impala":  # those that PPO does not have, or has otherwise
-            ppo = {field.name: field for field in field_docs.config_fields("ppo")}
-            own = [field for field in field_docs.config_fields(kind) if ppo.get(field.name) != field]
+            ppo = {field.name: field for field in fields_of(ALGOS["ppo"])}
+            own = [field for field in fields_of(ALGOS[kind]) if ppo.get(field.name) != field]
             anchors = [f"impala.{f.name}" if f.name in ppo else f.name for f in own]
             return "\n\n".join(_setting(f.name, f, anchor=anchor) for f, anchor in zip(own, anchors))
         hidden = {"policy", "head"}
-        shown = [f for f in field_docs.config_fields(kind) if f.name not in hidden]
+        shown = [f for f in fields_of((CLASSES | ALGOS)[kind]) if f.name not in hidden]
         return "\n\n".join(_setting(prefix + f.name, f) for f in shown)
 
 
 def _setting(path: str, field: Any, anchor: str | None = None) -> str:
     """One field: name, type, default, flag, other libraries' names, text."""
-    from recollect.cli.entries import Entry
-    from recollect.config import field_docs
+    from recollect.cli.help import Entry
+    from recollect.config.train import ALIASES
 
     entry = Entry(path, field)
-    others = [name for name, ours in field_docs.aliases().items() if ours == path]
-    facts = [f"`{field.type}`", f"default `{field.default}`" if field.default else "made if not given"]
+    others = [name for name, ours in ALIASES.items() if ours == path]
+    facts = [f"`{formatannotation(field.hint)}`"]
+    is_made = type(field.default).__name__.endswith("Config")
+    facts.append("made if not given" if is_made else f"default `{field.default!r}`")
     facts.append(f"flag `{entry.flag}`")
     if others:
         facts.append("elsewhere " + ", ".join(f"`{name}`" for name in others))
@@ -84,12 +89,10 @@ class Aliases(Generated):
 
     def make(self, argument: str) -> str:
         """A table."""
-        from recollect.config import field_docs
+        from recollect.config.train import ALIASES
 
-        return table(
-            ["written", "means"],
-            ([f"`{theirs}`", f"`{ours}`"] for theirs, ours in field_docs.aliases().items()),
-        )
+        pairs = ([f"`{theirs}`", f"`{ours}`"] for theirs, ours in ALIASES.items())
+        return table(["written", "means"], pairs)
 
 
 GROUPS = {
@@ -157,14 +160,14 @@ class Tasks(Generated):
 
     def make(self, argument: str) -> str:
         """A table."""
-        from recollect.config import field_docs
-        from recollect.tasks import TASKS
+        from recollect.config.fields import field_names, first_paragraph
+        from recollect.config.tasks import TASKS
 
         rows = []
-        for name, part in field_docs.tasks().items():
-            task = TASKS[name]
-            options = ", ".join(f"`{field.name}`" for field in part.fields) or "none"
-            rows.append([f"`{name}`", f"`{task.id}`", _escape(part.doc), options, _escape(part.sizes)])
+        for name, task in TASKS.items():
+            options = ", ".join(f"`{field}`" for field in field_names(task)) or "none"
+            words, sizes = _escape(first_paragraph(task)), _escape(task.sizes_text())
+            rows.append([f"`{name}`", f"`{task.id}`", words, options, sizes])
         listed = table(["name", "id", "what it is", "options", "sizes"], rows)
         return f"```{{table}}\n:class: dense\n\n{listed}\n```"
 
@@ -201,9 +204,7 @@ class Commands(Generated):
         """A table."""
         from recollect.cli import COMMANDS
 
-        rows = (
-            [f"[`{n}`](#recollect-{n})", _escape(import_module(f"recollect.cli.{n}").HELP)] for n in COMMANDS
-        )
+        rows = ([f"[`{n}`](#recollect-{n})", _escape(words)] for n, words in COMMANDS.items())
         return table(["command", "what it does"], rows)
 
 

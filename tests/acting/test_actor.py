@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recollect.acting.actor import Actor
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.ppo import PPO
 from recollect.base import tree
+from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.cores.contract import Core
 from recollect.learning.refresh import refresh

@@ -13,8 +13,9 @@ from torch import Tensor
 
 import recollect as rc
 from recollect.algos.catalog import make_learner
-from recollect.algos.impala import START, ImpalaConfig, loss
+from recollect.algos.impala import START, loss
 from recollect.base import devices, tree
+from recollect.config.impala import ImpalaConfig
 from recollect.errors import AlignmentError, ConfigError
 from recollect.experience.returns import gae
 from recollect.experience.rollout import Rollout

@@ -11,8 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from recollect.algos.ppo import PPO, PPOConfig, loss, normalise
+from recollect.algos.ppo import PPO, loss, normalise
 from recollect.base import spaces, tree
+from recollect.config.ppo import PPOConfig
 from recollect.experience.rollout import Chunks, Rollout, make_chunks
 from tests.support.helpers import ArenaWorld, ScriptedEnv, as_rows, keep
 from tests.support.ppo_setup import gradients, learner, nudge

@@ -13,17 +13,17 @@ from torch import nn
 
 import recollect as rc
 from recollect.acting.captured import Chooser
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
 from recollect.base import devices, tree
 from recollect.base.graphs import Graphs
+from recollect.config.impala import ImpalaConfig
+from recollect.config.policy import PolicyConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.cores import CORES
 from recollect.cores.pmm import PMMConfig
 from recollect.cores.stack import StackConfig
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import DivergedError
-from recollect.policy.policy import PolicyConfig
 from recollect.runtimes import inline
 from recollect.tasks import TASKS, make_task
 from recollect.training import trainer

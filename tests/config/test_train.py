@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
+from recollect.config.impala import ImpalaConfig
+from recollect.config.policy import PolicyConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.cores import GRUConfig
 from recollect.errors import ConfigError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
-from recollect.policy.policy import PolicyConfig
 from tests.support import config_cases as cases
 from tests.support.config_runs import acts, encodes, equal, moves_weights, reports, weights
 

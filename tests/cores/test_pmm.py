@@ -10,10 +10,11 @@ import torch
 import recollect as rc
 from recollect.acting.actor import Actor
 from recollect.base import row_threads, tree
+from recollect.config.encoder import EncoderConfig
+from recollect.config.policy import PolicyConfig
 from recollect.cores import LSTM, GRUConfig, NoMemory, PMMConfig
 from recollect.errors import ConfigError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from recollect.tasks import make_task
 
 torch.set_num_threads(1)

@@ -7,10 +7,10 @@ import torch
 
 import recollect as rc
 from recollect.base import row_threads, tree
+from recollect.config.encoder import EncoderConfig
 from recollect.cores import Window, WindowConfig
 from recollect.errors import ConfigError
 from recollect.kernels.cpu import window as kernel
-from recollect.policy.encoders import EncoderConfig
 from tests.reference.window import window as reference
 
 torch.set_num_threads(1)

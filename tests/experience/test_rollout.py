@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect.base import tree
+from recollect.config.learner import state_steps
 from recollect.errors import ConfigError, RecollectError
-from recollect.experience.rollout import Finals, Rollout, make_chunks, minibatches, state_steps
+from recollect.experience.rollout import Finals, Rollout, make_chunks, minibatches
 from tests.support.helpers import ArenaWorld, TensorWorld, few, make_actor, make_policy, uncut
 
 

@@ -10,16 +10,18 @@ import pytest
 import torch
 from torch import nn
 
-from recollect.algos.impala import Impala, ImpalaConfig
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.impala import Impala
+from recollect.algos.ppo import PPO
 from recollect.base import devices, tree
-from recollect.cores.make import known, reaching
+from recollect.config.cores.specs import known, reaching
+from recollect.config.impala import ImpalaConfig
+from recollect.config.policy import PolicyConfig
+from recollect.config.ppo import PPOConfig
 from recollect.errors import AlignmentError, RecollectError
 from recollect.learning import diagnostics, evidence, reproduction
 from recollect.learning.ranks import Group
 from recollect.learning.reproduction import Recorded
 from recollect.learning.shards import shards
-from recollect.policy.policy import PolicyConfig
 from recollect.tasks import make_task
 from tests.learning.test_master import scripted
 from tests.support.helpers import ScriptedEnv, TensorWorld, as_rows, make_actor, make_policy

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from recollect.algos import ppo
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.ppo import PPO
 from recollect.base import tree
+from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.experience.rollout import Chunks, Rollout, make_chunks
 from recollect.policy.policy import Policy

@@ -15,8 +15,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.ppo import PPO
 from recollect.base import tree
+from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.envs import make_env
 from recollect.policy.policy import Policy

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.ppo import PPO
 from recollect.base import devices, tree
+from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.experience.rollout import Rollout, make_chunks
 from recollect.learning import diagnostics

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from recollect.algos import ppo
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.ppo import PPO
+from recollect.config.ppo import PPOConfig
 from recollect.cores import LSTMConfig
 from recollect.errors import RecollectError
 from recollect.experience.returns import gae

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import recollect as rc
 from recollect.base import tree
+from recollect.config.policy import POLICIES
 from recollect.policy.policy import Policy
-from recollect.policy.zoo import POLICIES
 from tests.support.captured import assert_near, make_policy
 from tests.support.token_worlds import TOKENS, batch, token_space
 

@@ -10,14 +10,15 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.ppo import PPO
 from recollect.base import tree
 from recollect.base.tolerances import TOLERANCES, tolerance
+from recollect.config.encoder import EncoderConfig
+from recollect.config.ppo import PPOConfig
 from recollect.cores import CORES, LSTMConfig
 from recollect.errors import AlignmentError, ConfigError, DivergedError
 from recollect.export.files import export_agent
 from recollect.policy import precision
-from recollect.policy.encoders import EncoderConfig
 from tests.support import captured, dtypes
 from tests.support.helpers import (
     GYM_WORLDS,

@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from recollect.base import spaces as rspaces
+from recollect.config.encoder import EncoderConfig
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, SpaceError
-from recollect.policy.encoders import EncoderConfig, make_encoder
+from recollect.policy.encoders import make_encoder
 from recollect.policy.normalise import ObservationNorm
 from recollect.policy.tokens import NETWORKS, TokenSpace
 from recollect.policy.tokens.fast import Fast

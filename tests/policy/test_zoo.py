@@ -18,14 +18,14 @@ from torch import Tensor
 
 import recollect as rc
 from recollect.base import tree
-from recollect.config.flags import parse_config
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
+from recollect.config.policy import POLICIES, PolicyConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError, SpaceError, StateError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
-from recollect.policy.policy import GUARDED, Policy, PolicyConfig
+from recollect.policy.policy import GUARDED, Policy
 from recollect.policy.tokens import NETWORKS
-from recollect.policy.zoo import POLICIES
+from recollect.training.parsed import parse_config
 from tests.learning.test_master import T, check
 from tests.support.agents import SMALL
 from tests.support.helpers import as_rows, few, keep, make_actor

@@ -19,8 +19,8 @@ from torch import Tensor
 import recollect as rc
 from recollect.acting.actor import Actor
 from recollect.algos.catalog import make_learner
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.cores import LSTMConfig
 from recollect.envs import make_env

@@ -13,9 +13,10 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.ppo import PPO
 from recollect.base import row_threads
 from recollect.base.graphs import Graphs
+from recollect.config.ppo import PPOConfig
 from recollect.envs.workers import WorkerEnv
 from recollect.errors import ConfigError, LostError
 from recollect.policy import compiled, precision

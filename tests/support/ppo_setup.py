@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from recollect.acting.actor import Actor
-from recollect.algos.catalog import ALGOS, make_learner
+from recollect.algos.catalog import make_learner
 from recollect.algos.ppo import PPO
 from recollect.base import tree
+from recollect.config.algo import ALGOS
 from recollect.cores import LSTMConfig
 from recollect.experience.rollout import Rollout
 from recollect.learning.eager import WatchedSteps

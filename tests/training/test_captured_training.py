@@ -13,13 +13,14 @@ import torch
 
 import recollect as rc
 from recollect.acting.actor import Actor
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
 from recollect.base import devices, tree
+from recollect.config.impala import ImpalaConfig
+from recollect.config.policy import PolicyConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError, DivergedError, EnvError
 from recollect.learning.captured import UnreadSteps
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from recollect.runtimes.inline import InlineCrew
 from recollect.tasks import make_task
 from recollect.training.trainer import Trainer

@@ -10,9 +10,10 @@ import recollect as rc
 from recollect.acting.actor import Actor
 from recollect.acting.session import Session
 from recollect.algos.catalog import make_learner
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.ppo import PPO
 from recollect.base import tree
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.envs.factory import make_env
 from recollect.errors import StateError
 from recollect.experience.rollout import make_chunks

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from recollect import Agent, TrainConfig
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.ppo import PPO
+from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.training.metrics import EpisodeTracker, History
 from tests.support.agents import SMALL

@@ -33,13 +33,13 @@ optimization*; rho, which is part of A, makes up for the difference between thos
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from recollect.base import devices
-from recollect.config.learner import LearnerConfig, require
+from recollect.config.impala import ImpalaConfig
 from recollect.experience.returns import vtrace
 from recollect.experience.rollout import Chunks, Rollout
 from recollect.learning import diagnostics
@@ -52,38 +52,6 @@ START = "start_log_prob"
 """The name of log pi_0 among what is cut into sequences."""
 ROUNDING = 1e-3
 """A ratio this little above a clip does not count as clipped: 1 is often computed as 1.0000001."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImpalaConfig(LearnerConfig):
-    """The settings of IMPALA. docs/algorithms.md says how the defaults were chosen."""
-
-    rollout: int = 32
-    """T: steps that every row records between two updates."""
-    epochs: int = 1
-    """Passes over each rollout; more than one make sense with ``clip``."""
-    rho_clip: float = 1.0
-    """The most that a step counts for, as the ratio of its probability now and when it was taken."""
-    c_clip: float = 1.0
-    """The most that a step passes on of what came after it; at most ``rho_clip``."""
-    clip: float | None = None
-    """If set, PPO's clip: how far a probability ratio may move in an update before its gradient stops."""
-    normalise_advantages: bool = False
-    """Advantages to mean 0 and spread 1, once over all valid steps of the batch."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        LearnerConfig.__post_init__(self)  # no super(): slots make the class anew
-        self.require_positive("rho_clip", "c_clip", "clip")
-        require(
-            self.c_clip <= self.rho_clip,
-            f"c_clip = {self.c_clip} is above rho_clip = {self.rho_clip}: V-trace needs it at most that",
-        )
-
-    @property
-    def needs_finals(self) -> bool:
-        """Always: the rollout is replayed as a whole."""
-        return True
 
 
 def loss(

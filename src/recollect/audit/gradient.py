@@ -10,12 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect.algos.catalog import AlgoConfig, loss
+from recollect.algos.catalog import loss
 from recollect.algos.impala import START
 from recollect.audit.results import Doubt, Problem, Skip, small
 from recollect.audit.trial import Scene, Trial
 from recollect.base import tree
 from recollect.base.types import Tree
+from recollect.config.algo import AlgoConfig
 from recollect.experience.rollout import Chunks
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy

@@ -16,7 +16,9 @@ from torch import Tensor
 
 from recollect.base import devices, spaces, tree
 from recollect.base.types import State, Tree
+from recollect.config.learner import LearnerConfig
 from recollect.errors import ConfigError, RecollectError
+from recollect.policy.policy import Policy
 
 
 @dataclass(slots=True)
@@ -93,12 +95,6 @@ class Rollout:
         return tree.index(self.states, slot)
 
 
-def state_steps(rollout: int, chunk: int, burn_in: int = 0) -> tuple[int, ...]:
-    """The steps at which states must be stored: chunk starts, and burn-in prefix starts before them."""
-    starts = range(0, rollout, chunk)
-    return tuple(sorted({*starts, *(start - burn_in for start in starts if start > 0)}))
-
-
 @dataclass(frozen=True, slots=True)
 class RolloutSize:
     """What acting takes in memory: the rollout, and what rows carry from one to the next."""
@@ -132,6 +128,19 @@ def rollout_bytes(
     live = obs + 1 + memory
     kept = places * (obs + memory + 8 + 2)  # and time, whether there was one, and that it is no start
     return RolloutSize((per_row + live + kept + stored * memory) * rows, stored * memory * rows)
+
+
+def rollout_size(algo: LearnerConfig, policy: Policy, rows: int, places: int = 0) -> RolloutSize:
+    """The size of a rollout of ``rows`` rows with these settings; ``places``: see ``rollout_bytes``."""
+    return rollout_bytes(
+        policy.observation_space,
+        policy.action_space,
+        policy.initial_state(1),
+        rows=rows,
+        steps=algo.rollout,
+        stored=len(algo.state_steps),
+        places=places,
+    )
 
 
 @dataclass(frozen=True, slots=True)

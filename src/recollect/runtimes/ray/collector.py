@@ -22,7 +22,7 @@ from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.envs.opening import EnvSpec
 from recollect.errors import LostError
-from recollect.experience.rollout import Rollout
+from recollect.experience.rollout import Rollout, rollout_size
 from recollect.policy.policy import Policy
 from recollect.runtimes import limits
 from recollect.runtimes.actor_server import Blueprint, rollout_of
@@ -203,7 +203,7 @@ class RayCrew:
 
     def _store_bytes(self) -> int:
         """What rollouts and weights take in the object store at most, twice."""
-        size = self._config.algo.rollout_size(self._policy, self.rows)
+        size = rollout_size(self._config.algo, self._policy, self.rows)
         weights = tree.size_bytes(dict(self._policy.state_dict()))
         return 2 * (self._lag + 3) * (size.total + weights)
 
