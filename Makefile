@@ -1,5 +1,6 @@
-# Two commands do everything on a fresh machine with Python 3.11 and make:
+# These commands do everything on a fresh machine with Python 3.11 and make:
 #   make demo    train a memory agent until it has solved its task, and show what it learned
+#   make check   lint, type-check, and run the fast unit tests
 #   make test    set up, lint, type-check, and run all tests but the slow ones
 #   make docs    build the documentation into docs/_build
 
@@ -17,7 +18,10 @@ PIP    := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --
 ALONE := tests/faults tests/runtimes/test_async.py tests/runtimes/test_ray.py tests/stress tests/sweep/test_work.py \
 	tests/base/test_child_process.py tests/base/test_shared_memory.py tests/sweep/test_sweep.py
 
-.PHONY: demo test test-slow docs lint types format clean help
+# Seconds of pure functions, without processes or training.
+FAST := tests/base tests/experience tests/tasks tests/project/test_tables.py tests/project/test_contributing.py
+
+.PHONY: demo check test test-slow docs lint types format clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -34,6 +38,9 @@ $(READY): $(BASE)
 
 demo: $(BASE)
 	$(BIN)/python examples/demo.py
+
+check: lint types
+	$(BIN)/python -m pytest -q -n auto --maxprocesses 8 $(ALONE:%=--ignore=%) $(FAST)
 
 test: lint types
 	@status=0; \

@@ -14,15 +14,12 @@ author = "The Recollect authors"
 project_copyright = author
 version = release = recollect.__version__
 
-# The last four are ours: pages made from the code and from measurements, so that they cannot go out of date.
+# The last one is ours: pages made from the code, so that they cannot go out of date.
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
     "recollect_docs",
-    "recollect_benches",
-    "recollect_scale",
-    "recollect_gpu",
 ]
 exclude_patterns = ["_build", "_ext"]
 

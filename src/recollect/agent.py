@@ -22,22 +22,22 @@ from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.display import make_display
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.factory import make_env
-from recollect.envs.opening import EnvSpec, is_made, open_env, resolved
+from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
+from recollect.learning.learner_state import Learned
 from recollect.policy import compiled, precision
 from recollect.policy.policy import Policy
+from recollect.runtimes.actor_envs import open_env
 from recollect.runtimes.describe import sizes, whereabouts
 from recollect.runtimes.inline import InlineCrew
 from recollect.runtimes.probe import staged
 from recollect.training import checkpoints
 from recollect.training.callbacks import Callback
-from recollect.training.checkpoints import Learned
 from recollect.training.metrics import Advisor, History
 from recollect.training.run_folder import Run
 from recollect.training.run_loop import Training
 from recollect.training.sinks import make_sinks
-from recollect.training.trainer import Trainer, check_spaces
+from recollect.training.trainer import Trainer
 from recollect.training.trust import Unnamed, check_memory
 
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
@@ -240,12 +240,12 @@ class Agent:
                 (batched,) = self._trainer.crew.envs
             else:
                 batched = open_env(source, self.config)
-            check_spaces(self.policy, batched)
+            self.policy.check_spaces(batched.observation_space, batched.action_space)
             yield batched
             return
         batched = open_env(source, self.config, num_envs, env_kwargs)
         try:
-            check_spaces(self.policy, batched)
+            self.policy.check_spaces(batched.observation_space, batched.action_space)
             yield batched
         finally:
             batched.close()

@@ -13,7 +13,7 @@ import torch
 from recollect.agent import Agent, Callbacks, PolicyFactory, check_device, made_policy
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import ALIASES, TrainConfig
-from recollect.envs.opening import EnvSpec, is_made, slots
+from recollect.envs.factory import EnvSpec, is_made, slots
 from recollect.errors import ConfigError, RecollectError
 from recollect.training import checkpoints, trust
 from recollect.training.presets import preset as preset_of

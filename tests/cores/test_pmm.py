@@ -175,7 +175,11 @@ def test_reaching_reaches_the_controller_and_the_memory():
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"slots": 0}, "slots is 0"), ({"erase_bias": float("nan")}, "finite"), ({"controller": {}}, "name")],
+    [
+        ({"slots": 0}, "slots = 0"),
+        ({"erase_bias": float("nan")}, "erase_bias = nan: it needs a number"),
+        ({"controller": {}}, "name"),
+    ],
 )
 def test_bad_settings_are_refused_with_the_fix(settings, words):
     with pytest.raises(ConfigError, match=words):

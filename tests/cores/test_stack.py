@@ -124,7 +124,7 @@ def test_saved_and_read_again(core, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(config_text(config, "t-maze"))
     assert read_config(path)["core"] == core
-    data = config_to_json(config, make_policy(make_task("t-maze", 1), core))
+    data = config_to_json(config, make_policy(make_task("t-maze", 1), core).config)
     again = policy_config_from_json(data, "here")
     assert config_from_json(data, again).policy.core == core
 
@@ -135,7 +135,9 @@ def test_code_inside_a_config_is_code():
     assert as_mapping(core) is None
     config = TrainConfig(policy=PolicyConfig(core=core))
     assert "core: custom" in config_text(config, "t-maze")
-    assert config_to_json(config, make_policy(make_task("t-maze", 1), core))["policy"]["core"] == "custom"
+    assert (
+        config_to_json(config, make_policy(make_task("t-maze", 1), core).config)["policy"]["core"] == "custom"
+    )
 
 
 def test_flags_reach_the_cores_inside():

@@ -207,9 +207,9 @@ def test_reaching_makes_the_window_long_enough():
     ("settings", "words"),
     [
         ({"window": 1}, "at least 2"),
-        ({"heads": 3}, "heads may be 1, 2, 4"),
-        ({"gating": "gru"}, "residual, gtrxl"),
-        ({"layers": 0}, "layers is 0"),
+        ({"heads": 3}, "one of 1, 2, 4"),
+        ({"gating": "gru"}, "residual or gtrxl"),
+        ({"layers": 0}, "layers = 0"),
     ],
 )
 def test_bad_settings_are_refused_with_the_fix(settings, words):

@@ -15,7 +15,8 @@ from recollect.display import words
 from recollect.display.lines import Lines
 from recollect.display.live import LivePanel
 from recollect.display.panel import View
-from recollect.display.state import State, env_name
+from recollect.display.state import State
+from recollect.envs.named import display_name
 from tests.support.display_fakes import (
     ADVICE,
     INTERVAL,
@@ -243,8 +244,8 @@ def test_colours_are_left_out_if_asked(monkeypatch):
 
 
 def test_envs_have_names():
-    assert env_name("t-maze") == "t-maze"
-    assert env_name(Clock) == "Clock"
-    assert env_name(Clock()) == "Clock"
-    assert env_name(SimpleNamespace(spec=SimpleNamespace(id="CartPole-v1"))) == "CartPole-v1"
-    assert env_name(None) == "env"
+    assert display_name("t-maze") == "t-maze"
+    assert display_name(Clock) == "Clock"
+    assert display_name(Clock()) == "Clock"
+    assert display_name(SimpleNamespace(spec=SimpleNamespace(id="CartPole-v1"))) == "CartPole-v1"
+    assert display_name(None) is None

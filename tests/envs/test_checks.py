@@ -72,7 +72,7 @@ def _obs(step: Step, **parts: Any) -> Step:
 # In TwoAgents the steps 1, 5, .. kill agent 1 (rows 1 and 3), the steps 3, 7, .. cut agent 0 (rows 0, 2)
 # and start all rows anew; in 2, 3, 6, 7, .. rows 1 and 3 are not valid.
 BROKEN: dict[str, tuple[Callable[[Step], Any], int, str]] = {
-    "tuple": (lambda s: (s.obs, s.reward), 0, r"step returned a tuple, not a recollect\.types\.Step"),
+    "tuple": (lambda s: (s.obs, s.reward), 0, r"step returned a tuple, not a recollect\.Step"),
     "reward dtype": (lambda s: replace(s, reward=s.reward.double()), 0, r"reward is torch.float64 \(4,\)"),
     "reward nan": (
         lambda s: replace(s, reward=_at(s.reward, 2, torch.nan)),

@@ -20,12 +20,13 @@ from recollect.acting.actor import together
 from recollect.base import spaces, tree
 from recollect.base.types import Step
 from recollect.config.train import TrainConfig
-from recollect.envs import BatchedEnv, GymLoop, GymVector, Resumable, make_env, opening
+from recollect.envs import BatchedEnv, GymLoop, GymVector, Resumable, make_env
 from recollect.envs.checks import check_batched_env
 from recollect.envs.contract import Split, Telling
 from recollect.envs.on_device import HostEnv, on_device
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, EnvError, SpaceError
+from recollect.runtimes import actor_envs
 from tests.support.helpers import GYM_WORLDS, CounterEnv, as_rows, counting_policy, keep, make_actor
 from tests.support.worker_worlds import IMAGES, MIXED, Pairs, assert_same, in_workers, seen, stream
 from tests.support.worlds import Scripted
@@ -345,9 +346,9 @@ def test_workers_of_an_actor_are_put_on_the_device(monkeypatch: pytest.MonkeyPat
         moved.append((type(env).__name__, str(device)))
         return HostEnv(env, device)
 
-    monkeypatch.setattr(opening, "on_device", noted)
+    monkeypatch.setattr(actor_envs, "on_device", noted)
     config = TrainConfig().override(num_envs=2, env_workers=1, last_action_reward=True)
-    env = opening.open_actor_env("CartPole-v1", config)
+    env = actor_envs.open_actor_env("CartPole-v1", config)
     try:
         assert moved == [("WorkerEnv", "cpu")]
         assert isinstance(env, LastActionReward)

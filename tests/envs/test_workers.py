@@ -27,11 +27,11 @@ from recollect.envs import BatchedEnv, GymLoop, Resumable, make_env
 from recollect.envs.checks import check_batched_env
 from recollect.envs.contract import Split
 from recollect.envs.named import portable, restored
-from recollect.envs.opening import open_actor_env
 from recollect.envs.workers import WorkerEnv, shares
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, EnvError, LostError, RecollectError, SpaceError
 from recollect.policy.policy import Policy
+from recollect.runtimes.actor_envs import open_actor_env
 from recollect.tasks import TASKS
 from tests.support.agents import SMALL
 from tests.support.worker_worlds import (

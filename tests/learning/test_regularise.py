@@ -11,9 +11,8 @@ from torch import nn
 import recollect as rc
 from recollect.envs import make_env
 from recollect.errors import ConfigError
-from recollect.learning.learner_state import learner_tensors, load_learner
+from recollect.learning.learner_state import Learned, learner_tensors, load_learner
 from recollect.learning.regularise import Origin, anchored, bounds
-from recollect.training.checkpoints import Learned
 from recollect.training.run_folder import Run
 from tests.support.helpers import keep, make_policy
 from tests.support.ppo_setup import gradients, learner, nudge, run, same, weights
@@ -123,10 +122,10 @@ def test_l2_is_part_of_the_gradient():
         ppo, actor = learner(minibatches=1, **settings)
         ppo.origin = Origin(ppo.policy)
         rollout = keep(actor.collect())
-        data, _ = ppo._targets(rollout)
+        _, data, _ = ppo.targets(rollout)
         nudge(ppo)
         ppo.optimizer.zero_grad(set_to_none=True)
-        sequences = ppo._sequences(rollout, data)
+        sequences = ppo.sequences(rollout, data)
         stats = ppo.backward(sequences, torch.arange(sequences.count), 0.1)
         found.append((gradients(ppo), stats))
     (plain, _), (pulled, stats), (parts, _) = found

@@ -15,9 +15,10 @@ from recollect.agent import Agent
 from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig
+from recollect.envs.named import display_name
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, RecollectError
-from recollect.play.trace import Trace, leaf_names, name_of, record, record_env
+from recollect.play.trace import Trace, leaf_names, record, record_env
 from recollect.tasks import make_task
 from tests.support.agents import ACTIONS, OBSERVATIONS, SMALL, AnySpace, small_agent
 from tests.support.helpers import CounterEnv as Counting
@@ -186,10 +187,10 @@ def test_errors_say_what_to_do():
 
 
 def test_names():
-    assert name_of("t-maze") == "t-maze"
-    assert name_of(AnySpace) == name_of(of_spaces()) == name_of(AnySpace()) == "AnySpace"
-    assert name_of(gym.make("CartPole-v1")) == "CartPole-v1"
-    assert name_of(lambda: AnySpace()) is None
+    assert display_name("t-maze") == "t-maze"
+    assert display_name(AnySpace) == display_name(of_spaces()) == display_name(AnySpace()) == "AnySpace"
+    assert display_name(gym.make("CartPole-v1")) == "CartPole-v1"
+    assert display_name(lambda: AnySpace()) is None
     env = TensorWorld(1)
     assert leaf_names(make_policy(env, LSTMConfig(hidden=4, layers=2))) == (("h", 8), ("c", 8))
     assert leaf_names(make_policy(env, GRUConfig(hidden=4))) == (("h", 4),)

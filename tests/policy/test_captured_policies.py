@@ -101,7 +101,7 @@ def test_any_observation_space(name, has_seen, unread):
 def test_every_policy_of_the_zoo(name, unread):
     """S002-14."""
     torch.manual_seed(0)
-    config = replace(POLICIES[name](), core=CORE, head=HeadConfig(gain=1.0))
+    config = replace(POLICIES[name], core=CORE, head=HeadConfig(gain=1.0))
     check(config.build(token_space(), gym_spaces.Discrete(4)), unread)
 
 

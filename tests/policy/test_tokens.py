@@ -238,7 +238,7 @@ def test_tokens_are_not_normalised():
 
 
 def test_names_that_are_none():
-    with pytest.raises(ConfigError, match=r"encoder\.tokens is 'fasst' \(did you mean 'fast'\?\)"):
+    with pytest.raises(ConfigError, match=r"encoder\.tokens = 'fasst' \(did you mean 'fast'\?\)"):
         EncoderConfig(tokens="fasst")  # pyright: ignore[reportArgumentType]
     for name in NETWORKS:
         with pytest.raises(SpaceError, match=rf"'{name}' is a network for tokens.* has none"):

@@ -19,8 +19,8 @@ from recollect.base import spaces, tree
 from recollect.base.types import Step
 from recollect.envs import BatchedEnv, make_env
 from recollect.envs.named import portable
-from recollect.envs.opening import make_slots
 from recollect.envs.workers import WorkerEnv
+from recollect.runtimes.actor_envs import make_slots
 
 
 class Noise(gym.Env):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from recollect import Agent, TrainConfig
-from recollect.algos.ppo import PPO
+from recollect.algos.catalog import make_learner
 from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.training.metrics import EpisodeTracker, History
@@ -69,7 +69,7 @@ def learned(core: Any, warm_up: int, updates: int) -> tuple[Memory, Memory]:
     env = TensorWorld(3)
     policy = make_policy(env, core, normalise_observations=True)
     actor = make_actor(env, policy, rollout=8, chunk=3)
-    learner = PPO(policy, PPOConfig(rollout=8, chunk=3, minibatches=2, **EVERYTHING))
+    learner = make_learner(policy, PPOConfig(rollout=8, chunk=3, minibatches=2, **EVERYTHING))
     episodes, history = EpisodeTracker(3, window=5), History(limit=1)
     found = []
     for more in (warm_up, updates):

@@ -1,32 +1,24 @@
-"""The loss and the learner that belong to an algorithm's config."""
+"""The algorithms by name, and the learner of a config."""
 
 from __future__ import annotations
 
-from typing import Any
-
-from torch import Tensor
-
 from recollect.algos import impala, ppo
-from recollect.algos.impala import Impala
-from recollect.algos.ppo import PPO
-from recollect.config.algo import AlgoConfig
-from recollect.config.impala import ImpalaConfig
-from recollect.experience.rollout import Chunks
-from recollect.learning.learner import Learner, Stats
+from recollect.config.algo import AlgoConfig, algo_name
+from recollect.learning.algorithm import Acting, Algorithm
+from recollect.learning.captured import CapturedUpdate
+from recollect.learning.learner import Learner
 from recollect.policy.policy import Policy
 
-
-def loss(
-    policy: Policy, batch: Chunks, config: AlgoConfig, entropy_coef: float, count: Tensor
-) -> tuple[Tensor, Stats]:
-    """The loss of the algorithm that ``config`` is of."""
-    if isinstance(config, ImpalaConfig):
-        return impala.loss(policy, batch, config, entropy_coef, count)
-    return ppo.loss(policy, batch, config, entropy_coef, count)
+ALGORITHMS: dict[str, Algorithm] = {"ppo": ppo, "impala": impala}
+"""The algorithm of every name in ``recollect.config.algo.ALGOS``."""
 
 
-def make_learner(policy: Policy, config: AlgoConfig, *, seed: int = 0) -> Learner[Any]:
-    """The learner that ``config`` is of."""
-    if isinstance(config, ImpalaConfig):
-        return Impala(policy, config, seed=seed)
-    return PPO(policy, config, seed=seed)
+def acting(config: AlgoConfig) -> Acting:
+    """What actors must record for the algorithm of ``config``."""
+    return ALGORITHMS[algo_name(config)].acting(config)
+
+
+def make_learner(policy: Policy, config: AlgoConfig, *, seed: int = 0, graphs: bool = False) -> Learner:
+    """A learner for the algorithm of ``config``; ``graphs``: whether it captures optimiser steps."""
+    algorithm = ALGORITHMS[algo_name(config)]
+    return Learner(policy, algorithm, config, seed=seed, graphs=graphs, captured=CapturedUpdate)

@@ -22,7 +22,7 @@ from recollect.base.row_threads import intra_op_threads
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.opening import EnvSpec, is_made
+from recollect.envs.factory import EnvSpec, is_made
 from recollect.policy.policy import Policy
 
 __all__ = ["Check", "Verification", "verify"]

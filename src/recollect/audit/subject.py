@@ -17,10 +17,10 @@ from recollect.config.algo import AlgoConfig
 from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.factory import makes_batches
+from recollect.envs.factory import is_made, makes_batches, slots
 from recollect.envs.named import resolve_env
-from recollect.envs.opening import is_made, open_env, slots
 from recollect.policy.policy import Policy
+from recollect.runtimes.actor_envs import open_env
 
 MOST_ENVS = 4
 """Env slots that are tried."""

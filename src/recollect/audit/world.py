@@ -51,7 +51,7 @@ def first_sight(env: BatchedEnv) -> FirstSight:
     started = time.perf_counter()
     steps = 0
     while steps < STEPS and (steps < 10 or time.perf_counter() - started < SECONDS):
-        step = env.step(checks._random_action(env, obs, rng))
+        step = env.step(checks.random_action(env, obs, rng))
         obs, steps = step.obs, steps + 1
         ended = ((step.terminated | step.truncated) & step.valid).tolist()
         for row, (is_valid, has_ended) in enumerate(zip(step.valid.tolist(), ended)):
@@ -69,7 +69,7 @@ def contract(env: BatchedEnv, sight: Callable[[], FirstSight]) -> str:
     try:
         seen = checks.check_batched_env(env, steps=steps, seed=SEED)
     except EnvError as error:
-        if not str(error).endswith(checks._UNSEEDED):
+        if not str(error).endswith(checks.UNSEEDED):
             raise
         _check_reset(env)
         raise Doubt(
@@ -138,7 +138,7 @@ def _check_reset(env: BatchedEnv) -> None:
     start = obs = tree.clone(inner.reset(SEED))
     rows = torch.zeros(inner.num_envs * inner.agents, dtype=torch.bool, device=inner.device)
     for count in range(60):
-        step = inner.step(checks._random_action(inner, obs, rng))
+        step = inner.step(checks.random_action(inner, obs, rng))
         obs, rows = tree.clone(step.obs), step.valid & ~(step.terminated | step.truncated)
         if count >= 20 and rows.all():
             break

@@ -7,8 +7,18 @@ import importlib.machinery
 import importlib.util
 import sys
 from collections.abc import Callable
+from importlib import import_module
 from types import ModuleType
 from typing import Any
+
+MAKE_TASK = "recollect.tasks.catalog:make_task"
+"""The function that makes a task by its name or id."""
+
+
+def load(entry_point: str) -> Any:
+    """The object that ``module:name`` stands for."""
+    module, _, name = entry_point.partition(":")
+    return getattr(import_module(module), name)
 
 
 def register_tasks(ids: dict[str, str]) -> None:

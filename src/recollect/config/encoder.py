@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recollect.config.build import build
+from recollect.base.registry import load
 from recollect.config.fields import check_fields
 from recollect.errors import ConfigError
 
@@ -41,7 +41,7 @@ class EncoderConfig:
 
     def build(self, observation_space: Any) -> Any:
         """The encoder for this space."""
-        return build("recollect.policy.encoders:Encoder", observation_space, self)
+        return load("recollect.policy.encoders:Encoder")(observation_space, self)
 
 
 ENCODERS: dict[str, EncoderConfig] = {

@@ -34,8 +34,3 @@ class ImpalaConfig(LearnerConfig):
             self.c_clip <= self.rho_clip,
             f"c_clip = {self.c_clip} is above rho_clip = {self.rho_clip}: V-trace needs c_clip <= rho_clip",
         )
-
-    @property
-    def needs_finals(self) -> bool:
-        """Always: the whole rollout is replayed."""
-        return True

@@ -161,11 +161,6 @@ class LearnerConfig:
         """Whether training needs its initial weights."""
         return self.weight_clip is not None or self.l2_init > 0
 
-    @property
-    def needs_finals(self) -> bool:
-        """Whether the final observations of truncated episodes are evaluated again."""
-        return self.refresh_states or self.recompute_advantages
-
     def sequences(self, rows: int) -> int:
         """The number of chunks in a rollout of ``rows`` rows; with whole episodes, the smallest number."""
         return rows * -(-self.rollout // self.chunk_length)
@@ -180,7 +175,7 @@ class LearnerConfig:
         chunks = self.sequences(rows)
         if chunks < self.minibatches:
             made = (
-                f"{rows} rows make as few as {chunks} pieces of episodes, too few for {self.minibatches} "
+                f"{rows} rows make as few as {chunks} episode segments, too few for {self.minibatches} "
                 "minibatches: raise num_envs, or lower minibatches"
                 if self.batching == "episodes"
                 else f"{rows} rows x {chunks // rows} chunks a rollout make {chunks} chunks, too few for "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from recollect.base.registry import load
 from recollect.base.tolerances import Precision
-from recollect.config.build import build
 from recollect.config.encoder import EncoderConfig
 from recollect.config.fields import check_fields
 from recollect.config.head import HeadConfig
@@ -40,7 +40,7 @@ class PolicyConfig:
 
     def build(self, observation_space: Any, action_space: Any) -> Any:
         """The policy for these spaces."""
-        return build("recollect.policy.policy:Policy", observation_space, action_space, self)
+        return load("recollect.policy.policy:Policy")(observation_space, action_space, self)
 
 
 POLICIES: dict[str, PolicyConfig] = {

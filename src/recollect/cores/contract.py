@@ -68,6 +68,11 @@ class Core(nn.Module, ABC):
         """Whether anything is carried at all."""
         return bool(tree.leaves(self.initial_state(1)))
 
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """A name for every leaf of the state, in the order of ``tree.leaves``."""
+        return tuple(name or "state" for name, _ in tree.named_leaves(self.initial_state(1)))
+
     def step(self, x: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
         """One step for acting: x [B, D], state, first [B] -> y [B, output_size], next state."""
         self._check(x, state, first, lead=1)

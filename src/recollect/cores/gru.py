@@ -58,6 +58,11 @@ class GRU(Core):
         """Zeros or the learned state [batch, layers, H], as an expanded view."""
         return self.initial_h.expand(batch, -1, -1)
 
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Those of the equations."""
+        return ("h",)
+
     def _step(self, x: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         if self.config.layers == 1 and not self.config.layer_norm:
             w: Any = self.rnn  # not all_weights, which costs 5 us a step

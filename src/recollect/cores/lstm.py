@@ -69,6 +69,11 @@ class LSTM(Core):
         """Zeros or the learned state, each [batch, layers, H], as expanded views."""
         return self.initial_h.expand(batch, -1, -1), self.initial_c.expand(batch, -1, -1)
 
+    @property
+    def state_names(self) -> tuple[str, ...]:
+        """Those of the equations."""
+        return ("h", "c")
+
     def _step(self, x: Tensor, state: LSTMState) -> tuple[Tensor, LSTMState]:
         h, c = state
         if self.config.layers == 1 and not self.config.layer_norm:

@@ -13,6 +13,7 @@ from recollect.base import numbers
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
 from recollect.display.actors import SMOOTHED, Crew
+from recollect.envs.named import display_name
 
 if TYPE_CHECKING:
     from recollect.acting.evaluate import Evaluation
@@ -62,7 +63,7 @@ class State:
 
     def __init__(self, training: Training, clock: Clock = time.monotonic):
         self.training, self.clock = training, clock
-        self.env = env_name(training.agent.env)
+        self.env = display_name(training.agent.env) or "env"
         self.core = core_name(training.agent.policy)
         self.run: str | None = None if training.run is None else words.path(training.run.path)
         self.metrics: dict[str, float] = {}
@@ -189,17 +190,6 @@ class State:
             allowed = config.lag_limit
             gauges.append(Gauge("lag", f"{round(lag, 2):g}", metrics.get("lag/max", lag) <= allowed))
         return gauges
-
-
-def env_name(env: Any) -> str:
-    """The id or name of an env, or that of the function or class that makes it."""
-    if isinstance(env, str):
-        return env
-    spec = getattr(env, "spec", None)
-    named = getattr(spec, "id", None) or getattr(env, "__name__", None)
-    if isinstance(named, str):
-        return named
-    return "env" if env is None else type(env).__name__
 
 
 def core_name(policy: Any) -> str:

@@ -94,8 +94,7 @@ def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
 
 def try_out(env: str, cores: int, seconds: float = SECONDS) -> list[Speed]:
     """Train on ``env`` for a few seconds with each of the runtimes that could pay here, inline first."""
-    from recollect.envs.factory import makes_batches
-    from recollect.envs.opening import resolved
+    from recollect.envs.factory import makes_batches, resolved
 
     tried: list[dict[str, Any]] = [{}]
     if cores > 1:

@@ -43,14 +43,14 @@ def check_batched_env(env: BatchedEnv, *, steps: int = 200, seed: int = 0) -> Se
     _check_attributes(env)
     actions, record, seen = _drive(env, steps, seed, None)
     _, again, _ = _drive(env, steps, seed, actions)
-    _check_same(record, again, f"reset(seed={seed}) and the same actions", _UNSEEDED)
+    _check_same(record, again, f"reset(seed={seed}) and the same actions", UNSEEDED)
     if isinstance(env, Resumable):
         _check_resume(env, steps, seed, actions)
     env.reset(seed)
     return seen
 
 
-_UNSEEDED = (
+UNSEEDED = (
     "the env draws from a random stream that reset(seed) does not set (np.random, torch's default "
     "generator, an RNG made in __init__), or keeps something over a reset"
 )
@@ -72,7 +72,7 @@ def _drive(
     made, record = [], [_record(obs, "obs", inside)]
     counts = torch.zeros(4, dtype=torch.int64)
     for t in range(steps):
-        action = _random_action(env, obs, rng) if actions is None else tree.clone(actions[t])
+        action = random_action(env, obs, rng) if actions is None else tree.clone(actions[t])
         made.append(tree.clone(action))
         step = env.step(action)
         _check_untouched(action, made[t], t)
@@ -85,7 +85,7 @@ def _drive(
     return made, record, Seen(*counts.tolist())
 
 
-def _random_action(env: BatchedEnv, obs: Tree, rng: np.random.Generator) -> Tree:
+def random_action(env: BatchedEnv, obs: Tree, rng: np.random.Generator) -> Tree:
     """A random action; among those of ``action_mask`` where a Discrete action has one."""
     action = spaces.sample(env.action_space, env.num_envs * env.agents, rng)
     if isinstance(env.action_space, gym_spaces.Discrete) and isinstance(obs, dict):
@@ -149,7 +149,7 @@ def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
     """One step's tensors, and the laws; ``inside`` [B] are the rows that were within an episode."""
     where = f"step {t}"
     if not isinstance(step, Step):
-        raise EnvError(f"{where}: step returned a {type(step).__name__}, not a recollect.base.types.Step")
+        raise EnvError(f"{where}: step returned a {type(step).__name__}, not a recollect.Step")
     rows = (env.num_envs * env.agents,)
     for name in (*_FLAGS, "reward"):
         value = getattr(step, name)

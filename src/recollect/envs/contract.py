@@ -101,6 +101,15 @@ class Telling(Protocol):
 
 
 @runtime_checkable
+class Describes(Protocol):
+    """An env that can put an observation into words."""
+
+    def describe_row(self, obs: Tree) -> str | None:
+        """The observation of row 0 in words; None if an env inside of this one has no words for it."""
+        ...
+
+
+@runtime_checkable
 class Split(Protocol):
     """An env whose step can be begun and waited for, so that others work in between."""
 

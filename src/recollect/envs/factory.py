@@ -12,22 +12,26 @@ import gymnasium as gym
 import torch
 from gymnasium.vector import VectorEnv
 
+from recollect.base import registry
+from recollect.config.tasks import TASKS, task_name
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.gym_loop import GymLoop
 from recollect.envs.gym_vector import GymVector
+from recollect.envs.named import is_importing, resolve_env
 from recollect.envs.on_device import on_device
 from recollect.errors import ConfigError
 
-__all__ = ["EnvLike", "EnvMaker", "GymLoop", "GymVector", "make_env", "makes_batches"]
+__all__ = ["EnvMaker", "EnvSpec", "GymLoop", "GymVector", "make_env", "makes_batches"]
 
 EnvMaker = Callable[..., gym.Env] | Callable[..., VectorEnv] | Callable[..., BatchedEnv]
 """Makes one env in each call, or, with a parameter ``num_envs``, that many at once."""
-EnvLike = str | EnvMaker | gym.Env | VectorEnv | BatchedEnv
-"""What ``make_env`` takes."""
+EnvSpec = str | EnvMaker | gym.Env | gym.vector.VectorEnv | BatchedEnv
+"""A Gymnasium id, a task's name or ``module:attribute``, a callable that makes an env (with a parameter
+``num_envs`` a batch of them), one env, a VectorEnv, or a BatchedEnv."""
 
 
 def make_env(
-    env: EnvLike,
+    env: EnvSpec,
     num_envs: int,
     *,
     device: torch.device | str = "cpu",
@@ -138,11 +142,8 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
 def _from_name(
     name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any], first_slot: int
 ) -> BatchedEnv:
-    from recollect.tasks import TASKS, make_task  # the tasks are built on envs, so only here
-
-    tasks = [*TASKS, *(task.id for task in TASKS.values())]
-    if name in tasks:
-        task = make_task(name, num_envs, device=device, **kwargs)
+    if task_name(name):
+        task = registry.load(registry.MAKE_TASK)(name, num_envs, device=device, **kwargs)
         task.first_slot = first_slot
         return task
     make = functools.partial(gym.make, name, disable_env_checker=True, **kwargs)
@@ -151,7 +152,7 @@ def _from_name(
     except (gym.error.Error, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and ":" not in name:
             raise  # a dependency of a known env, not the env
-        raise ConfigError(_unknown(name, [*tasks, *gym.registry], error)) from None
+        raise ConfigError(_unknown(name, [*TASKS, *gym.registry], error)) from None
 
 
 def _looped(
@@ -206,3 +207,18 @@ def _check_made(env: Any, num_envs: int, device: torch.device, kwargs: dict[str,
         if env.device.type == "cpu":
             fix += f", or wrap it: recollect.envs.on_device.HostEnv(env, {str(device)!r})"
         raise ConfigError(f"device is {device}, and the given {kind} is on {env.device}: {fix}")
+
+
+def resolved(env: EnvSpec) -> EnvSpec:
+    """``module:attribute`` imported, anything else as it is."""
+    return resolve_env(env) if isinstance(env, str) and is_importing(env) else env
+
+
+def is_made(env: EnvSpec) -> bool:
+    """Whether it is an env object and not the name or the maker of one."""
+    return isinstance(env, gym.Env | gym.vector.VectorEnv | BatchedEnv) and not isinstance(env, type)
+
+
+def slots(env: Any) -> int:
+    """How many env slots an env object has."""
+    return 1 if isinstance(env, gym.Env) else env.num_envs

@@ -16,7 +16,7 @@ import torch
 
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import BatchedEnv
+from recollect.envs.contract import BatchedEnv, Describes
 from recollect.envs.values import Buffers, RowError, env_seeds, flag, number, to_rows, write_row, write_rows
 from recollect.errors import ConfigError, EnvError, SpaceError
 
@@ -56,6 +56,11 @@ class GymLoop:
         self._steppers = [env.step for env in self.envs]
         self._now, self._next = (Buffers(self.observation_space, self.num_envs) for _ in range(2))
         self._steps = -1  # since reset; -1 before the first
+
+    def describe_row(self, obs: Tree) -> str | None:
+        """The observation of row 0 in words, of a built-in task."""
+        env = self.envs[0].unwrapped
+        return env.describe_row(obs) if isinstance(env, Describes) else None
 
     def reset(self, seed: int) -> Tree:
         """Seed env i from (seed, first_slot + i) and start it anew. Returns obs [B, ...]."""

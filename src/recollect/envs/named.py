@@ -7,6 +7,7 @@ a module that registers ids.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.util
 import re
@@ -170,3 +171,16 @@ def _attribute(module: ModuleType, attr: str, name: str) -> Callable[..., Any]:
             "env in each call"
         )
     return found
+
+
+def display_name(env: Any) -> str | None:
+    """What to call an env: its name or id, or the name of the class or function that makes it."""
+    if env is None or isinstance(env, str):
+        return env
+    if isinstance(env, functools.partial):
+        return display_name(env.func)
+    spec_id = getattr(getattr(env, "spec", None), "id", None)
+    if spec_id is not None:
+        return str(spec_id)
+    name = env.__name__ if callable(env) and hasattr(env, "__name__") else type(env).__name__
+    return None if name == "<lambda>" else name

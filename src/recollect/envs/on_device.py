@@ -18,7 +18,7 @@ from torch import Tensor
 from recollect.base import spaces, tree
 from recollect.base.shared_memory import Layout
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import BatchedEnv, Resumable, Split
+from recollect.envs.contract import BatchedEnv, Describes, Resumable, Split
 from recollect.envs.values import is_like
 from recollect.envs.worker import FLAGS
 from recollect.errors import ConfigError, EnvError
@@ -65,6 +65,10 @@ class HostEnv:
         self._next_up({})  # what is allocated now cannot fail later
         if isinstance(env, Resumable):  # so that this is Resumable just where the env is
             self.snapshot, self.restore = env.snapshot, self._restore
+
+    def describe_row(self, obs: Tree) -> str | None:
+        """The observation of row 0 in the words of the env inside."""
+        return self.env.describe_row(obs) if isinstance(self.env, Describes) else None
 
     def reset(self, seed: int) -> Tree:
         """Start all rows anew, also in the middle of a step. Returns obs [B, ...]."""

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import BatchedEnv, Capturable, Resumable, Split, Telling
+from recollect.envs.contract import BatchedEnv, Capturable, Describes, Resumable, Split, Telling
 from recollect.errors import SpaceError
 
 ACTION, REWARD = "last_action", "last_reward"
@@ -57,6 +57,14 @@ class LastActionReward:
         if self._split is not None:  # likewise
             self.send, self.receive = self._send, self._receive
         self._sent: Tensor | None = None
+
+    def describe_row(self, obs: Tree) -> str | None:
+        """The observation of row 0 in the words of the env inside."""
+        if not isinstance(self.env, Describes):
+            return None
+        own = (ACTION, REWARD)
+        inner = {key: leaf for key, leaf in obs.items() if key not in own} if self._is_dict else obs["obs"]
+        return self.env.describe_row(inner)
 
     def reset(self, seed: int) -> Tree:
         """Start all rows anew, with nothing done and nothing earned."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from recollect.config.tasks import task_name
 from recollect.envs.factory import makes_batches
-from recollect.envs.named import resolve_env
+from recollect.envs.named import display_name, resolve_env
 from recollect.errors import EnvError
-from recollect.play.trace import Trace, name_of, record_env
+from recollect.play.trace import Trace, record_env
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
@@ -81,7 +81,7 @@ def record_film(
                 seed=seed,
                 deterministic=deterministic,
                 max_steps=max_steps,
-                name=name_of(agent.env),
+                name=display_name(agent.env),
                 checkpoint_steps=agent.steps,
             )
     except EnvError as error:  # the adapter tells of any error in an env as one of its reset or step

@@ -6,36 +6,27 @@ one JSON file, ``Trace.save``; ``recollect.play.trace_values`` makes plain value
 
 from __future__ import annotations
 
-import functools
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from gymnasium import spaces as gym_spaces
 from torch import Tensor
 
 from recollect.base import row_threads, tree
 from recollect.base.files import finite
 from recollect.base.types import State, Step, Tree
-from recollect.cores.gru import GRU
-from recollect.cores.lstm import LSTM
-from recollect.envs.contract import BatchedEnv
-from recollect.envs.gym_loop import GymLoop
-from recollect.envs.on_device import HostEnv
-from recollect.envs.wrappers import ACTION, REWARD, LastActionReward
+from recollect.envs.contract import BatchedEnv, Describes
+from recollect.envs.named import display_name
 from recollect.errors import ConfigError, RecollectError
 from recollect.play.trace_values import action_json, distribution_parts, observation_parts, rounded
 from recollect.policy.policy import Acted, Policy
-from recollect.tasks.base import Task
-from recollect.training.trainer import check_spaces
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
-    from recollect.envs.opening import EnvSpec
+    from recollect.envs.factory import EnvSpec
 
 FORMAT = 1
 """The version of the JSON."""
@@ -189,7 +180,7 @@ def record(
             seed=seed,
             deterministic=deterministic,
             max_steps=max_steps,
-            name=name_of(agent.env if env is None else env),
+            name=display_name(agent.env if env is None else env),
             checkpoint_steps=agent.steps,
         )
 
@@ -210,17 +201,16 @@ def record_env(
     """Like ``record``, for row 0 of an env with rows."""
     if episodes < 1 or max_steps < 1:
         raise ConfigError(f"episodes = {episodes}, max_steps = {max_steps}: both must be at least 1")
-    check_spaces(policy, env)
+    policy.check_spaces(env.observation_space, env.action_space)
     rows = env.num_envs * env.agents
     generator = torch.Generator(env.device).manual_seed(seed)
-    describe = describer(env)
     traces: list[Trace] = []
     was_training = policy.training
     policy.eval()
     try:
         obs, state = env.reset(seed), policy.initial_state(rows)
         first = torch.ones(rows, dtype=torch.bool, device=env.device)
-        steps = _Steps(policy, describe)
+        steps = _Steps(policy, env)
         while len(traces) < episodes:
             before = steps.before(obs, state, first)  # env tensors hold until the next step only
             acted, state = policy.act(obs, state, first, generator, deterministic)
@@ -233,56 +223,24 @@ def record_env(
                     traces.append(steps.trace(name, seed, checkpoint_steps, step))
                     if not ended:
                         break
-                    steps = _Steps(policy, describe)
+                    steps = _Steps(policy, env)
             obs, first = step.obs, step.first
     finally:
         policy.train(was_training)
     return traces
 
 
-def name_of(env: Any) -> str | None:
-    """What to call an env: its id, or the name of the class or function that makes it."""
-    if env is None or isinstance(env, str):
-        return env
-    if isinstance(env, functools.partial):
-        return name_of(env.func)
-    if getattr(env, "spec", None) is not None:
-        return str(env.spec.id)
-    name = env.__name__ if callable(env) and hasattr(env, "__name__") else type(env).__name__
-    return None if name == "<lambda>" else name
-
-
-def describer(env: BatchedEnv) -> Callable[[Tree], str] | None:
-    """Says an observation of row 0 in words, if a built-in task is at the bottom of ``env``."""
-    if isinstance(env, LastActionReward):
-        inner = describer(env.env)
-        if inner is None:
-            return None
-        is_dict = isinstance(env.env.observation_space, gym_spaces.Dict)
-        return lambda obs: inner(_without_last(obs) if is_dict else obs["obs"])
-    if isinstance(env, HostEnv):
-        return describer(env.env)
-    task: Any = env
-    if isinstance(env, GymLoop):
-        task = getattr(env.envs[0].unwrapped, "task", None)
-    if not isinstance(task, Task):
-        return None
-    return lambda obs: str(task.describe(tree.map(lambda leaf: leaf[0].cpu().numpy(), obs)))
-
-
 def leaf_names(policy: Policy) -> tuple[tuple[str, int], ...]:
     """Name and size of every leaf of the policy's state."""
-    leaves = list(tree.named_leaves(policy.initial_state(1)))
-    known = {LSTM: ("h", "c"), GRU: ("h",)}.get(type(policy.core))
-    names = known or tuple(name or "state" for name, _ in leaves)
-    return tuple((name, leaf[0].numel()) for name, (_, leaf) in zip(names, leaves))
+    leaves = tree.leaves(policy.initial_state(1))
+    return tuple((name, leaf[0].numel()) for name, leaf in zip(policy.core.state_names, leaves, strict=True))
 
 
 class _Steps:
     """The columns of a trace, as they grow."""
 
-    def __init__(self, policy: Policy, describe: Callable[[Tree], str] | None):
-        self.policy, self.describe = policy, describe
+    def __init__(self, policy: Policy, env: BatchedEnv):
+        self.policy, self.env = policy, env
         self.rows: list[dict[str, Any]] = []
 
     def __len__(self) -> int:
@@ -300,7 +258,7 @@ class _Steps:
             "memory": torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32),
             "distribution": distribution_parts(policy, dist),
             "obs": observation_parts(policy.observation_space, obs),
-            "words": None if self.describe is None else self.describe(obs),
+            "words": self.env.describe_row(obs) if isinstance(self.env, Describes) else None,
         }
 
     def add(self, before: dict[str, Any], action: Tree, acted: Acted, reward: Tensor) -> None:
@@ -332,16 +290,12 @@ class _Steps:
             log_prob=np.array(column("log_prob")),
             distribution=column("distribution"),
             obs=column("obs"),
-            words=None if self.describe is None else column("words"),
+            words=None if self.rows[0]["words"] is None else column("words"),
             memory=np.stack(column("memory")),
             terminated=terminated,
             truncated=truncated,
             cut=not (terminated or truncated),
         )
-
-
-def _without_last(obs: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {key: leaf for key, leaf in obs.items() if key not in (ACTION, REWARD)}
 
 
 def _four_digits(row: np.ndarray) -> list[float | None]:

@@ -6,7 +6,8 @@ is what the actor saw; the learner moves them between the two, and never anyone 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import gymnasium as gym
 import torch
@@ -16,7 +17,19 @@ from torch import Tensor, nn
 from recollect.base import devices, spaces, tree
 from recollect.base.types import Tree
 from recollect.errors import ConfigError
-from recollect.learning.ranks import ALONE, Ranks
+
+
+class Ranks(Protocol):
+    """The learners that share a batch (``recollect.learning.ranks``), as far as statistics need them."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
+
+    def each(self, tensor: Tensor) -> Sequence[Tensor]:
+        """The ``tensor`` of every rank."""
+        ...
 
 
 class Moments(nn.Module):
@@ -33,7 +46,7 @@ class Moments(nn.Module):
         self.register_buffer("m2", torch.zeros(shape, dtype=torch.float64))
 
     @torch.no_grad()
-    def merge(self, x: Tensor, ranks: Ranks = ALONE) -> None:
+    def merge(self, x: Tensor, ranks: Ranks | None = None) -> None:
         """Add the samples x [N, *shape], and those of all other ranks."""
         x = x.double()
         mean = x.mean(0) if x.shape[0] else torch.zeros_like(self.mean)
@@ -41,7 +54,7 @@ class Moments(nn.Module):
         self._add_all(torch.full_like(self.count, x.shape[0]), mean, m2, ranks)
 
     @torch.no_grad()
-    def merge_where(self, x: Tensor, valid: Tensor, ranks: Ranks = ALONE) -> None:
+    def merge_where(self, x: Tensor, valid: Tensor, ranks: Ranks | None = None) -> None:
         """``merge(x[valid], ranks)``, given x [T, B, *shape] and valid [T, B], without reading ``valid``."""
         x = x.double().flatten(0, 1)  # [T, B, ...] -> [T * B, ...]
         invalid, count = ~valid.flatten(), valid.sum(dtype=torch.float64)
@@ -49,9 +62,9 @@ class Moments(nn.Module):
         m2 = tree.zero_where(invalid, x - mean).square_().sum(0)
         self._add_all(count, mean, m2, ranks)
 
-    def _add_all(self, count: Tensor, mean: Tensor, m2: Tensor, ranks: Ranks) -> None:
+    def _add_all(self, count: Tensor, mean: Tensor, m2: Tensor, ranks: Ranks | None) -> None:
         """Merge what was found here, and on all other ranks."""
-        if ranks.size == 1:
+        if ranks is None or ranks.size == 1:
             self._add(count, mean, m2)
             return
         for found in ranks.each(torch.cat([count.reshape(1), mean.flatten(), m2.flatten()])):
@@ -122,7 +135,7 @@ class ObservationNorm(nn.Module):
         return self._map(obs, "", False) if self._has_seen else obs
 
     @torch.no_grad()
-    def update(self, obs: Tree, valid: Tensor, ranks: Ranks = ALONE) -> None:
+    def update(self, obs: Tree, valid: Tensor, ranks: Ranks | None = None) -> None:
         """Merge the valid steps of obs [T, B, ...] of all ranks, and scale by the result from now on."""
         for name, leaf in tree.named_leaves(obs):
             if _key(name) in self.scalings:

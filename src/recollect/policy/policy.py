@@ -87,8 +87,7 @@ class Policy(nn.Module):
         nn.init.zeros_(self.critic.bias)
         self.obs_norm = ObservationNorm(observation_space) if config.normalise_observations else None
         self.value_norm = PopArt(config.value_decay) if config.normalise_value else None
-        self.acts_elsewhere = False
-        """Whether copies of it on a CPU act while this one learns: then "auto" rounds as they do."""
+        self._acts_elsewhere = False
         self._compiled: Compiled | None = None
         self._masked = False
         if isinstance(observation_space, gym.spaces.Dict) and ACTION_MASK in observation_space.spaces:
@@ -106,14 +105,37 @@ class Policy(nn.Module):
         return type(self) is not Policy
 
     @property
+    def is_compiled(self) -> bool:
+        """Whether ``compile_parts`` was called."""
+        return self._compiled is not None
+
+    @property
     def value_scale(self) -> Tensor | float:
         """The unit of the value loss: the spread of the returns, or 1."""
         return 1.0 if self.value_norm is None else self.value_norm.std
 
     @property
+    def acts_elsewhere(self) -> bool:
+        """Whether copies of this policy act on a CPU while this one learns."""
+        return self._acts_elsewhere
+
+    def act_elsewhere(self, is_elsewhere: bool) -> None:
+        """Declare where copies act: on a CPU elsewhere, ``precision="auto"`` then is that of a CPU."""
+        self._acts_elsewhere = is_elsewhere
+
+    def check_spaces(self, observation_space: gym.Space, action_space: gym.Space) -> None:
+        """Raise a ConfigError unless an env has the spaces that this policy was made for."""
+        for name, theirs in (("observation_space", observation_space), ("action_space", action_space)):
+            if getattr(self, name) != theirs:
+                raise ConfigError(
+                    f"the policy was made for {name} {getattr(self, name)}, the env has {theirs}: "
+                    "build the policy from this env's spaces, or use the env that it was made for"
+                )
+
+    @property
     def precision(self) -> str:
         """The precision that it computes in where it is now: never "auto"."""
-        return on_device(self.config.precision, "cpu" if self.acts_elsewhere else self._device.type)
+        return on_device(self.config.precision, "cpu" if self._acts_elsewhere else self._device.type)
 
     def computing(self) -> AbstractContextManager:
         """What it computes in. Its methods enter it themselves; for a backward pass the caller does."""

@@ -19,13 +19,14 @@ from recollect.base import tree
 from recollect.base.types import Tree
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
+from recollect.envs.factory import EnvSpec
 from recollect.envs.named import Portable, portable, restored
-from recollect.envs.opening import EnvSpec, open_actor_env
 from recollect.errors import LostError
 from recollect.experience.join import ROWS
 from recollect.experience.rollout import Finals, Rollout
 from recollect.policy.policy import Policy
 from recollect.runtimes import limits
+from recollect.runtimes.actor_envs import open_actor_env
 from recollect.runtimes.collector import actor_stream
 
 

@@ -9,11 +9,11 @@ import gymnasium as gym
 
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.opening import EnvSpec, check_remakable, is_made, open_env, open_envs
+from recollect.envs.factory import EnvSpec, is_made
 from recollect.policy.policy import Policy
+from recollect.runtimes.actor_envs import check_remakable, open_env, open_envs
 from recollect.runtimes.collector import Crew
 from recollect.runtimes.inline import InlineCrew
-from recollect.training.trainer import check_spaces
 
 
 class Stage:
@@ -26,7 +26,7 @@ class Stage:
 
     def crew(self, policy: Policy) -> Crew:
         """Who collects for this policy."""
-        check_spaces(policy, self._probe)
+        policy.check_spaces(self._probe.observation_space, self._probe.action_space)
         config = self._config
         if config.runtime == "inline":
             return InlineCrew(self._envs, policy, config)

@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.base import devices, spaces
-from recollect.base.types import Step
+from recollect.base import devices, spaces, tree
+from recollect.base.types import Step, Tree
 from recollect.config.tasks import TaskOptions
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import random
@@ -123,6 +123,10 @@ class Task:
     def describe(obs: np.ndarray) -> str:
         """One observation in words, for people."""
         return np.array2string(np.asarray(obs), precision=3)
+
+    def describe_row(self, obs: Tree) -> str:
+        """The observation of row 0 in words."""
+        return str(self.describe(tree.map(lambda leaf: leaf[0].cpu().numpy(), obs)))
 
     # What the world calls
 

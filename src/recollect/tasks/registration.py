@@ -18,6 +18,7 @@ import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.vector.utils import batch_space
 
+from recollect.base.types import Tree
 from recollect.errors import EnvError
 from recollect.tasks import random
 from recollect.tasks.catalog import make_task
@@ -64,6 +65,10 @@ class TaskEnv(gym.Env[Any, Any]):
             self._next_obs = _row(step.obs)
         self._seen = _row(step.final_obs)
         return self._seen, float(step.reward), bool(step.terminated), bool(step.truncated), {}
+
+    def describe_row(self, obs: Tree) -> str:
+        """The first of a batch of observations in words."""
+        return self.task.describe_row(obs)
 
     def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """What the agent sees, in words."""

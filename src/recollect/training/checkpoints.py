@@ -26,7 +26,7 @@ import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,34 +42,11 @@ from recollect.config import bounds, plain
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError, RecollectError, StorageError
+from recollect.learning.learner_state import Learned, TrainerState
 from recollect.policy.meta import without_memory
 from recollect.policy.policy import Policy
 
 FORMAT = 1
-
-
-@dataclass(frozen=True, slots=True)
-class TrainerState:
-    """What a trainer needs beside weights and optimiser to go on exactly where it was."""
-
-    numbers: dict[str, Any]
-    """As JSON."""
-    tensors: dict[str, torch.Tensor]
-    """By name."""
-
-
-@dataclass(frozen=True, slots=True)
-class Learned:
-    """How far an agent has been trained, and what its training needs to go on."""
-
-    steps: int = 0
-    """Env steps."""
-    updates: int = 0
-    """Rollouts learned from."""
-    optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
-    """See ``recollect.learning.learner_state``; empty for an agent that was never trained."""
-    trainer: TrainerState | None = None
-    """Only in the checkpoints of a run."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from recollect.acting.evaluate import Evaluation
 from recollect.base import files, own_files, provenance
 from recollect.base.own_files import (
     CHECKPOINTS,
@@ -41,14 +42,11 @@ from recollect.base.own_files import (
 from recollect.config import toml_yaml
 from recollect.config.plain import config_to_json
 from recollect.errors import RecollectError, StorageError
+from recollect.learning.learner_state import Learned
 from recollect.policy.policy import Policy
 from recollect.training import checkpoints
 from recollect.training.metrics import GLOSSARY, History
-
-if TYPE_CHECKING:
-    from recollect.acting.evaluate import Evaluation
-    from recollect.agent import Agent
-    from recollect.training.checkpoints import Learned
+from recollect.training.trainee import Trainee
 
 FORMAT = 1
 
@@ -73,7 +71,7 @@ class Run:
 
     @classmethod
     @contextmanager
-    def creating(cls, path: str | Path, agent: Agent, *, command: list[str] | None = None) -> Iterator[Run]:
+    def creating(cls, path: str | Path, agent: Trainee, *, command: list[str] | None = None) -> Iterator[Run]:
         """A new run folder for ``agent``, locked as in ``writing``; refused if there is anything in it.
 
         What a run leaves that ended before its first checkpoint counts as nothing.
@@ -92,7 +90,7 @@ class Run:
                 run._is_held = False
 
     @classmethod
-    def _create(cls, path: Path, agent: Agent, command: list[str] | None) -> Run:
+    def _create(cls, path: Path, agent: Trainee, command: list[str] | None) -> Run:
         description = {
             "format": FORMAT,
             "name": path.name,
@@ -264,7 +262,7 @@ class Run:
         best = max(rows, key=lambda row: (row["mean"], row["steps"]), default=None)
         return None if best is None else _best(best["steps"], best["mean"])
 
-    def save(self, agent: Agent, learned: Learned, *, seconds: float, mean: float | None = None) -> Path:
+    def save(self, agent: Trainee, learned: Learned, *, seconds: float, mean: float | None = None) -> Path:
         """Write a checkpoint; ``mean``: it is the best so far, with this evaluation. Older ones go."""
         path = self.path / CHECKPOINTS / f"{learned.steps:012d}"
         if learned.trainer is not None:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from recollect.config.train import TrainConfig
 from recollect.errors import (
     AlignmentError,
     ConfigError,
@@ -22,11 +23,8 @@ from recollect.training.callbacks import Callback, CallbackList, EpisodeEnd
 from recollect.training.metrics import History
 from recollect.training.recorder import Recorder
 from recollect.training.run_folder import Run
+from recollect.training.trainee import Trainee
 from recollect.training.trainer import Trainer
-
-if TYPE_CHECKING:
-    from recollect.agent import Agent
-    from recollect.config.train import TrainConfig
 
 CHECKPOINT_SECONDS = 60.0
 """Between two checkpoints, unless ``checkpoint_every`` says otherwise."""
@@ -41,7 +39,7 @@ class Training:
 
     def __init__(
         self,
-        agent: Agent,
+        agent: Trainee,
         trainer: Trainer,
         *,
         callbacks: Iterable[Callback | Callable[..., Any]] = (),

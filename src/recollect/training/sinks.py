@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recollect.config.plain import config_to_json
-from recollect.display.state import env_name
+from recollect.envs.named import display_name
 from recollect.errors import ConfigError, nearest
 from recollect.training.callbacks import Callback
 
@@ -192,7 +192,7 @@ class TensorBoardSink(Sink):
             return Path(self.folder)
         if training.run is not None:
             return Path(training.run.path) / "tensorboard"
-        name = re.sub(r"[^\w.-]+", "-", env_name(training.agent.env))
+        name = re.sub(r"[^\w.-]+", "-", display_name(training.agent.env) or "env")
         return Path("tensorboard") / f"{name}-{datetime.now():%Y%m%d-%H%M%S-%f}"
 
 
@@ -266,7 +266,7 @@ def describe(training: Training) -> dict[str, Any]:
     """The hyperparameters as plain JSON, with the name of the env."""
     policy = training.agent.policy
     config = config_to_json(training.config, policy.config, custom_policy=policy.is_custom)
-    return json.loads(json.dumps({"env": env_name(training.agent.env)} | config, default=str))
+    return json.loads(json.dumps({"env": display_name(training.agent.env) or "env"} | config, default=str))
 
 
 SINKS: Mapping[str, Callable[[], Callback]] = {"tensorboard": TensorBoardSink, "wandb": WandbSink}

@@ -11,26 +11,22 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
-from recollect.base.graphs import Graphs
 from recollect.config.train import TrainConfig
-from recollect.envs.contract import BatchedEnv
-from recollect.errors import AlignmentError, ConfigError
+from recollect.errors import AlignmentError
 from recollect.experience.join import join
 from recollect.experience.rollout import Rollout
 from recollect.kernels.triton import available
 from recollect.learning.learner import Learner
-from recollect.learning.learner_state import learner_tensors, load_learner
+from recollect.learning.learner_state import Learned, TrainerState, learner_tensors, load_learner
 from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Crew, stream
 from recollect.runtimes.learner_host import learner_threads
 from recollect.runtimes.learners import LearnerGroup
-from recollect.training.checkpoints import Learned, TrainerState
 from recollect.training.metrics import Episodes, EpisodeTracker
 
 
@@ -55,12 +51,12 @@ class Trainer:
     def __init__(self, crew: Crew, policy: Policy, config: TrainConfig):
         config.algo.check(policy, crew.rows)
         self.crew, self.policy, self.config = crew, policy, config
-        policy.acts_elsewhere = config.runtime != "inline"
+        policy.act_elsewhere(config.runtime != "inline")
         if config.compile:
             policy.compile_parts()
-        self.learner = make_learner(policy, config.algo, seed=stream(config.seed, 2))
-        self.learner.graphs = Graphs(self.learner.device, config.graphs and not config.compile)
-        self._updater: Learner[Any] | LearnerGroup = self.learner
+        graphs = config.graphs and not config.compile
+        self.learner = make_learner(policy, config.algo, seed=stream(config.seed, 2), graphs=graphs)
+        self._updater: Learner | LearnerGroup = self.learner
         if config.learners > 1:
             self._updater = LearnerGroup(self.learner, config, crew.rows, make=crew.make_peer, host=crew.host)
         self.threads = learner_threads(config)
@@ -130,10 +126,10 @@ class Trainer:
             *self._notes,
             *batch.notes,
             *self.learner.graphs.taken_notes(),
-            *self.learner.reproduction.notes,
+            *self.learner.deviation_check.notes,
         ]
         self._notes.clear()
-        self.learner.reproduction.notes.clear()
+        self.learner.deviation_check.notes.clear()
         return Iteration(metrics, episodes, notes)
 
     def _lags(self, rollouts: Sequence[Rollout]) -> list[int]:
@@ -156,7 +152,7 @@ class Trainer:
             return {}
         acted = copy.deepcopy(self.policy)
         acted.load_state_dict(self._past[oldest.version])
-        return self.learner.reproduction.check_late(oldest, acted)
+        return self.learner.deviation_check.check_late(oldest, acted, updates)
 
     def _remember(self) -> None:
         """Keep the weights of the versions that rollouts may still come from."""
@@ -224,17 +220,6 @@ class Trainer:
         tensors = {f"episodes/{name}": tensor for name, tensor in episodes.items()}
         tensors |= {f"actor/{name}": tensor for name, tensor in (live or {}).items()}
         return TrainerState({"start": self.start, "end": self.end}, tensors)
-
-
-def check_spaces(policy: Policy, env: BatchedEnv) -> None:
-    """Refuse a policy that was made for other spaces than the env's."""
-    for name in ("observation_space", "action_space"):
-        ours, theirs = getattr(policy, name), getattr(env, name)
-        if ours != theirs:
-            raise ConfigError(
-                f"the policy was made for {name} {ours}, the env has {theirs}: "
-                "build the policy from this env's spaces, or use the env that it was made for"
-            )
 
 
 def _grouped(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:

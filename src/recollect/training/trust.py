@@ -31,8 +31,8 @@ from recollect.base.files import short
 from recollect.config.convert import plain_value
 from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
+from recollect.envs.factory import EnvSpec, is_made
 from recollect.envs.named import is_importing
-from recollect.envs.opening import EnvSpec, is_made
 from recollect.errors import ConfigError
 from recollect.experience.rollout import rollout_size
 from recollect.policy.policy import Policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from recollect.config.build import build
+from recollect.base.registry import load
 from recollect.config.fields import at_least, check_fields
 from recollect.errors import ConfigError
 
@@ -25,7 +25,7 @@ class CoreConfig:
 
     def build(self, input_size: int) -> Any:
         """The core for inputs of ``input_size`` features."""
-        return build(self.code, input_size, self)
+        return load(self.code)(input_size, self)
 
     def check(self, *sizes: str, least: int = 1) -> None:
         """Raise unless all fields have the type of their annotation and the ``sizes`` are large enough."""

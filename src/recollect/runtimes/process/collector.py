@@ -24,7 +24,7 @@ from recollect.base.child_process import Child, allow_open_files, stop_all
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Tree
 from recollect.config.train import TrainConfig
-from recollect.envs.opening import EnvSpec
+from recollect.envs.factory import EnvSpec
 from recollect.errors import LostError
 from recollect.experience.rollout import Finals, Rollout
 from recollect.policy.policy import Policy

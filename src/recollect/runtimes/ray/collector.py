@@ -20,7 +20,7 @@ from torch import Tensor
 
 from recollect.base import tree
 from recollect.config.train import TrainConfig
-from recollect.envs.opening import EnvSpec
+from recollect.envs.factory import EnvSpec
 from recollect.errors import LostError
 from recollect.experience.rollout import Rollout, rollout_size
 from recollect.policy.policy import Policy

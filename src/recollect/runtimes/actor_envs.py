@@ -1,25 +1,20 @@
-"""From what a config says to envs: the rows of every actor, with the wrappers that it asks for."""
+"""The envs of a run's actors: the share of the slots that each gets, with the wrappers of the config."""
 
 from __future__ import annotations
 
 import functools
 from typing import Any
 
-import gymnasium as gym
 import torch
 
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.factory import EnvMaker, make_env, makes_batches
-from recollect.envs.named import Portable, is_importing, portable, resolve_env, restored
+from recollect.envs.factory import EnvSpec, is_made, make_env, makes_batches, resolved, slots
+from recollect.envs.named import Portable, portable, restored
 from recollect.envs.on_device import on_device
 from recollect.envs.workers import WorkerEnv
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError
-
-EnvSpec = str | EnvMaker | gym.Env | gym.vector.VectorEnv | BatchedEnv
-"""A Gymnasium id, a task's name or ``module:attribute``, a callable that makes an env (with a parameter
-``num_envs`` a batch of them), one env, a VectorEnv, or a BatchedEnv."""
 
 
 def open_env(
@@ -98,18 +93,3 @@ def check_remakable(env: EnvSpec, config: TrainConfig) -> None:
                 f"{name} = {value!r}, but the env is an object, which cannot be made again elsewhere: "
                 "give its name or a function that makes it"
             )
-
-
-def resolved(env: EnvSpec) -> EnvSpec:
-    """``module:attribute`` imported, anything else as it is."""
-    return resolve_env(env) if isinstance(env, str) and is_importing(env) else env
-
-
-def is_made(env: EnvSpec) -> bool:
-    """Whether it is an env object and not the name or the maker of one."""
-    return isinstance(env, gym.Env | gym.vector.VectorEnv | BatchedEnv) and not isinstance(env, type)
-
-
-def slots(env: Any) -> int:
-    """How many env slots an env object has."""
-    return 1 if isinstance(env, gym.Env) else env.num_envs
