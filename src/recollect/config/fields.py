@@ -101,7 +101,10 @@ def _docs(kind: type) -> dict[str, str]:
 
 @functools.cache
 def _source(module: str) -> ast.Module:
-    return ast.parse(inspect.getsource(sys.modules[module]))
+    try:
+        return ast.parse(inspect.getsource(sys.modules[module]))
+    except OSError:  # a frozen app has no source: its help is without docstrings
+        return ast.Module([], [])
 
 
 def _line(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 from recollect.config.cores.base import CoreConfig, reaching_ring
 
@@ -16,7 +17,7 @@ class LRUConfig(CoreConfig):
     hidden: int = 128
     """Size of the output."""
     units: int = 128
-    """Complex numbers in the state."""
+    """Units of the state: complex numbers, or pairs of real ones."""
     r_min: float = 0.5
     """Smallest initial decay factor of a unit per step."""
     r_max: float = 0.99
@@ -28,7 +29,7 @@ class LRUConfig(CoreConfig):
         self.check("hidden", "units")
         self.check_ring(self.r_min, self.r_max, self.max_phase)
 
-    def reaching(self, steps: int) -> LRUConfig:
+    def reaching(self, steps: int) -> Self:
         """With units that remember for a tenth of ``steps`` to twice as long."""
         r_min, r_max = reaching_ring(steps)
         return replace(self, r_min=r_min, r_max=r_max)

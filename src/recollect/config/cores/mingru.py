@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Self
 
 from recollect.config.cores.base import CoreConfig
 
@@ -26,6 +27,6 @@ class MinGRUConfig(CoreConfig):
         self.check("hidden", "convolution")
         self.check("chrono", least=2)
 
-    def reaching(self, steps: int) -> MinGRUConfig:
+    def reaching(self, steps: int) -> Self:
         """With gates that start open for up to twice ``steps`` steps."""
         return replace(self, chrono=2 * max(1, steps))

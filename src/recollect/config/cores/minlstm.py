@@ -1,31 +1,14 @@
-"""The settings of the minLSTM core."""
+"""The settings of the minLSTM core, which are those of the minGRU."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from recollect.config.cores.base import CoreConfig
+from recollect.config.cores.mingru import MinGRUConfig
 
 
 @dataclass(frozen=True, slots=True)
-class MinLSTMConfig(CoreConfig):
+class MinLSTMConfig(MinGRUConfig):
     """Settings of the minLSTM core."""
 
     code = "recollect.cores.minlstm:MinLSTM"
-
-    hidden: int = 128
-    """Size of h and of the output."""
-    learned_initial_state: bool = False
-    """Whether the state at the start of an episode is learned; otherwise it is zero."""
-    chrono: int = 32
-    """Longest time to remember, in steps: the initial gates are spread from one step to this."""
-    convolution: int = 4
-    """Steps of the convolution before the gates, the current one included; 1: no convolution."""
-
-    def __post_init__(self) -> None:
-        self.check("hidden", "convolution")
-        self.check("chrono", least=2)
-
-    def reaching(self, steps: int) -> MinLSTMConfig:
-        """With gates that start open for up to twice ``steps`` steps."""
-        return replace(self, chrono=2 * max(1, steps))
