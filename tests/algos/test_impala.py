@@ -245,7 +245,7 @@ def test_ratios_are_reported_by_hand(is_unread, monkeypatch):
     for now, then, valid in zip(fresh.log_prob, rollout.record["log_prob"], rollout.valid):
         found += (now - then).exp()[valid].tolist()
     monkeypatch.setattr(devices, "waits", lambda where: is_unread)
-    metrics = impala._ratios(rollout, fresh)
+    metrics = impala.targets(rollout, 1).metrics
     assert len(found) < rollout.valid.numel()
     assert float(metrics["rho/mean"]) == pytest.approx(sum(min(r, 1.2) for r in found) / len(found))
     for name, clip in (("rho/clipped", 1.2), ("c/clipped", 0.9)):
@@ -261,8 +261,8 @@ def test_only_the_weights_that_acted_can_check_a_rollout_that_lags(algo, setting
     rollout, acted = keep(actor.collect()), deepcopy(ours.policy)
     nudge(ours)
     with pytest.raises(AlignmentError):
-        ours.deviation_check.check_late(rollout, ours.policy)
-    assert max(ours.deviation_check.check_late(rollout, acted).values()) < 1e-5
+        ours.deviation_check.check_late(rollout, ours.policy, 0)
+    assert max(ours.deviation_check.check_late(rollout, acted, 0).values()) < 1e-5
     metrics = ours.update(rollout, lag=1)
     assert not any(name.startswith("deviation/") for name in metrics)
     assert all(torch.isfinite(torch.tensor(metrics[name])) for name in ("loss/policy", "kl", "grad_norm"))

@@ -399,7 +399,7 @@ def test_a_late_rollout_is_checked_by_one_rank_alone():
 
         def check(group: Group) -> dict[str, float]:
             many[0].ranks = group
-            return many[0].deviation_check.check_late(rollout, one.policy)
+            return many[0].deviation_check.check_late(rollout, one.policy, 0)
 
         found = run(lambda group: check(group) if group.rank == 0 else None)[0]
     assert 0 <= found["deviation/log_prob"] < 1e-5

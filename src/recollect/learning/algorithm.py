@@ -34,7 +34,7 @@ class Targets(NamedTuple):
     data: Data
     """Tensors for the loss, which gets them as ``batch.data`` beside what actors recorded."""
     metrics: Stats
-    """Numbers to report."""
+    """Numbers to report; for a new rollout those of ``diagnostics.describe`` among them."""
 
 
 class Algorithm(Protocol):
@@ -81,7 +81,8 @@ class Algorithm(Protocol):
     ) -> tuple[Tensor, Stats]:
         """The loss of a batch and its statistics; sums over steps are divided by ``count``.
 
-        Statistics add up over the parts of a minibatch. ``kl`` and those of ``diagnostics.deviation`` must
-        be among them. If ``features`` is given, the inputs of the heads, [L, N, D], are appended to it.
+        Statistics add up over the parts of a minibatch. Those of ``diagnostics.deviation`` must be among
+        them, and ``kl`` for the setting ``target_kl``. If ``features`` is given, the inputs of the heads,
+        [L, N, D], are appended to it.
         """
         ...

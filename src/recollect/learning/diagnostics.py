@@ -162,9 +162,12 @@ def summarise(
             metrics[name] = steps[0][name]
         elif name != "grad_norm":
             metrics[name] = torch.stack([stats[name] for stats in steps if name in stats]).mean()
-    metrics["kl_last"] = steps[-1]["kl"]
+    if "kl" in steps[-1]:
+        metrics["kl_last"] = steps[-1]["kl"]
     norms = [stats["grad_norm"] for stats in steps if "grad_norm" in stats]
-    metrics["minibatches"] = torch.full_like(metrics["kl"], len(norms))  # without one that the KL ended
+    metrics["minibatches"] = torch.full_like(
+        next(iter(metrics.values())), len(norms)
+    )  # without one that the KL ended
     if norms:
         norm = torch.stack(norms)
         metrics["grad_norm"] = norm.mean()
@@ -325,7 +328,7 @@ def _explain_divergence(learned: Learned, metrics: dict[str, float], update: int
         for name, parameter in learned.named_parameters()
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all()
     ]
-    losses = ", ".join(f"{k} {metrics[k]:.3g}" for k in ("loss/policy", "loss/value", "entropy"))
+    losses = ", ".join(f"{k} {v:.3g}" for k, v in metrics.items() if k.startswith("loss/") or k == "entropy")
     return (
         f"update {update}, minibatch {int(metrics['minibatches'])}: the gradient is not finite, first in "
         f"{names[0] if names else 'an earlier minibatch'} ({losses}). That step was not applied: the weights "
