@@ -54,7 +54,7 @@ def train(
             (or, given ``num_envs``, a batch of them: ``recollect.envs.make_env``), a Gymnasium VectorEnv, or
             a BatchedEnv.
         policy: a factory ``(observation_space, action_space) -> Policy`` in place of the settings
-            ``encoder``, ``core`` and ``head``; or a config, or a name in ``recollect.config.policy.POLICIES``.
+            ``encoder``, ``core`` and ``head``; or a config, or a name in ``config.policy.POLICIES``.
         progress: show progress: True, False, or "live", "plain", "json", "notebook".
         callbacks: told what happens; see ``recollect.Callback``.
         config: settings to start from; ``settings`` go on top.
