@@ -26,10 +26,10 @@ import torch
 
 import recollect as rc
 from recollect.agent import Agent
-from recollect.algos.catalog import algo_fields
+from recollect.config.algo import algo_fields
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
-from recollect.policy.policy import PolicyConfig
 from recollect.training.trainer import Trainer
 
 SMALL = {"num_envs": 8, "rollout": 8, "chunk": 8, "minibatches": 2, "epochs": 2}

@@ -16,10 +16,10 @@ import torch
 
 from recollect.base import tree
 from recollect.base.types import Tree
+from recollect.config.encoder import EncoderConfig
 from recollect.config.train import TrainConfig
 from recollect.cores.lstm import LSTMConfig
 from recollect.experience.rollout import Rollout
-from recollect.policy.encoders import EncoderConfig
 from recollect.runtimes.actor_server import ActorServer, Report
 
 STEPS, ROWS = 128, 8

@@ -15,9 +15,10 @@ from torch import nn
 import recollect as rc
 from recollect.acting.actor import Actor
 from recollect.base import tree
+from recollect.config.policy import PolicyConfig
 from recollect.cores import LSTMConfig
 from recollect.errors import ConfigError, PickleError, SpaceError, StateError
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from recollect.tasks import make_task
 from tests.support.agents import ACTIONS, OBSERVATIONS, SMALL, AnySpace, small_agent
 from tests.support.helpers import LastSeen, TensorWorld

@@ -18,6 +18,7 @@ from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
 from recollect.base import tree
 from recollect.base.types import State
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.display import make_display
 from recollect.envs.contract import BatchedEnv
@@ -25,7 +26,7 @@ from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
 from recollect.policy import compiled, precision
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
 from recollect.runtimes.inline import InlineCollector
 from recollect.runtimes.probe import env_probe

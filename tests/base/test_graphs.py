@@ -16,6 +16,7 @@ from recollect.acting.captured import Chooser
 from recollect.base import devices, tree
 from recollect.base.graphs import Graphs
 from recollect.config.impala import ImpalaConfig
+from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.cores import CORES
@@ -23,7 +24,6 @@ from recollect.cores.pmm import PMMConfig
 from recollect.cores.stack import StackConfig
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import DivergedError
-from recollect.policy.policy import PolicyConfig
 from recollect.runtimes import inline
 from recollect.tasks import TASKS, make_task
 from recollect.training import trainer

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect.base import tree
+from recollect.config.learner import state_steps
 from recollect.errors import ConfigError, RecollectError
 from recollect.experience.chunks import make_chunks, minibatches
-from recollect.experience.rollout import Finals, Rollout, state_steps
+from recollect.experience.rollout import Finals, Rollout
 from tests.support.helpers import ArenaWorld, TensorWorld, few, make_actor, make_policy, uncut
 
 

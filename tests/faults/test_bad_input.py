@@ -107,7 +107,7 @@ def test_weights_survive_a_broken_env():
         ({"learning_rate": float("nan")}, r"learning_rate = nan: it needs a number"),
         (
             {"learning_rate_schedule": "sine"},
-            r"learning_rate_schedule = 'sine': .*constant or linear or cosine",
+            r"learning_rate_schedule = 'sine'.*: .*constant or linear or cosine",
         ),
         ({"learning_rate_warmup": 1.0}, r"learning_rate_warmup = 1\.0: a fraction in \[0, 1\)"),
         ({"gamma": 1.5}, r"gamma = 1\.5: it is in \[0, 1\]"),

@@ -262,7 +262,7 @@ def test_the_folder_of_a_sweep_chooses_none_of_it(tmp_path, monkeypatch, capsys,
 
 
 def cli_parsed(variant: Any, flags: Any) -> Any:
-    from recollect.config.flags import parse_config
+    from recollect.training.parsed import parse_config
 
     return parse_config(list(flags), env=variant.env)
 

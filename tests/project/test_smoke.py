@@ -9,8 +9,8 @@ import torch
 
 import recollect as rc
 from recollect.base import tree
-from recollect.cores.make import known
-from recollect.policy.zoo import POLICIES
+from recollect.config.cores.specs import known
+from recollect.config.policy import POLICIES
 from tests.support.core_cases import CASES
 
 STEPS = 5_000

@@ -167,7 +167,7 @@ def test_changed_settings_are_marked_with_their_default_and_their_sentence():
     assert (rows["steps"]["default"], rows["steps"]["preset"]) == ("300,000", False)
     assert rows["core.hidden"]["changed"]
     assert rows["core"]["value"] == "lstm"
-    assert "gradients flow" in rows["chunk"]["line"]
+    assert "backpropagation through time" in rows["chunk"]["line"]
     assert "run" not in rows  # the folder's place
 
 

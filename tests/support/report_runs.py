@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
-from recollect.policy.policy import PolicyConfig
 from recollect.reports.configs import default_values
 from recollect.training.metrics import GLOSSARY
 

@@ -16,11 +16,12 @@ from recollect.acting.actor import Actor
 from recollect.algos import ppo
 from recollect.base import devices, tree
 from recollect.config.impala import ImpalaConfig
+from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError, DivergedError, EnvError
 from recollect.learning.captured import CapturedUpdate
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from recollect.runtimes.inline import InlineCollector
 from recollect.tasks import make_task
 from recollect.training.trainer import Trainer

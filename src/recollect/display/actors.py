@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from recollect.display import words
+from recollect.base import numbers
 
 PARTS = ("env", "policy", "transport", "learner")
 """What an actor's time goes into; the last is waiting for the learner."""
@@ -36,7 +36,7 @@ class RemoteActors:
     def range(self) -> str:
         """The speeds from the slowest to the fastest."""
         slowest, fastest = (
-            words.count(self.metrics.get(f"actors/{name}")) for name in ("slowest", "fastest")
+            numbers.count(self.metrics.get(f"actors/{name}")) for name in ("slowest", "fastest")
         )
         return slowest if slowest == fastest else f"{slowest} to {fastest}"
 
@@ -52,7 +52,7 @@ class RemoteActors:
 
     def queue(self) -> list[str]:
         """What waits for whom, and the weights that lag most."""
-        ready, running = (words.count(self.metrics.get(f"queue/{name}")) for name in ("ready", "running"))
+        ready, running = (numbers.count(self.metrics.get(f"queue/{name}")) for name in ("ready", "running"))
         lag = (
             [f"lag at most {self.metrics['lag/max']:g}"]
             if self.mode == "async" and "lag/max" in self.metrics
@@ -62,7 +62,7 @@ class RemoteActors:
 
     def trouble(self) -> list[str]:
         """Restarts, if there were any."""
-        return [f"{self.restarts:,} restart{'s' if self.restarts > 1 else ''}"] if self.restarts else []
+        return [numbers.plural(self.restarts, "restart")] if self.restarts else []
 
 
 def bar(shares: Mapping[str, float], width: int, shades: str) -> str:

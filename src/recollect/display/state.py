@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recollect.base import numbers
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
 from recollect.display.actors import SMOOTHED, RemoteActors
@@ -43,8 +44,8 @@ class Score:
         return cls(int(steps), evaluation.mean, low, high, length, len(evaluation.returns))
 
     def __str__(self) -> str:
-        interval = f"95% interval {words.number(self.low)} to {words.number(self.high)}"
-        return f"{words.number(self.mean)} ({interval}, {self.episodes:,} episodes)"
+        interval = f"95% interval {numbers.number(self.low)} to {numbers.number(self.high)}"
+        return f"{numbers.number(self.mean)} ({interval}, {self.episodes:,} episodes)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +179,12 @@ class State:
         sizes = [abs(self.compared.get(name, 0.0)) for name in ("value/max", "value/min", "value_scale")]
         scaled = None if value is None else value / max(1.0, *sizes)
         gauges = [
-            Gauge("log-prob", words.tiny(log_prob), _below(log_prob, limit)),
-            Gauge("value", words.tiny(value), _below(scaled, limit)),
+            Gauge("log-prob", numbers.tiny(log_prob), _below(log_prob, limit)),
+            Gauge("value", numbers.tiny(value), _below(scaled, limit)),
         ]
         if self.training.config.algo.gauge_every:
             stale = self.staleness
-            text = words.ABSENT if stale is None else f"{stale:.2f}"
+            text = numbers.ABSENT if stale is None else f"{stale:.2f}"
             gauges.append(Gauge("staleness", text, _below(stale, STALE)))
         if (lag := metrics.get("lag")) is not None:
             allowed = config.lag_limit

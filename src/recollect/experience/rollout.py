@@ -16,7 +16,9 @@ from torch import Tensor
 
 from recollect.base import spaces, tree
 from recollect.base.types import State, Tree
+from recollect.config.learner import LearnerConfig
 from recollect.errors import RecollectError
+from recollect.policy.policy import Policy
 
 ROW_DIMENSION = dict.fromkeys(
     ("obs", "first", "action", "record", "reward", "terminated", "truncated", "valid", "final_value"), 1
@@ -223,12 +225,6 @@ def _join_finals(rollouts: Sequence[Rollout]) -> Finals | None:
     return Finals(time[order], torch.cat(rows)[order], tree.index(tree.cat(obs), order))
 
 
-def state_steps(rollout: int, chunk: int, burn_in: int = 0) -> tuple[int, ...]:
-    """The steps at which states must be stored: chunk starts, and burn-in prefix starts before them."""
-    starts = range(0, rollout, chunk)
-    return tuple(sorted({*starts, *(start - burn_in for start in starts if start > 0)}))
-
-
 @dataclass(frozen=True, slots=True)
 class RolloutSize:
     """The memory that acting takes: the rollout, and the live state of the rows."""
@@ -262,3 +258,16 @@ def rollout_bytes(
     live = obs + 1 + memory
     kept = places * (obs + memory + 8 + 2)  # and its time, whether it is used, and its ``first``
     return RolloutSize((per_row + live + kept + stored * memory) * rows, stored * memory * rows)
+
+
+def rollout_size(algo: LearnerConfig, policy: Policy, rows: int, places: int = 0) -> RolloutSize:
+    """The size of a rollout of ``rows`` rows with these settings; ``places``: see ``rollout_bytes``."""
+    return rollout_bytes(
+        policy.observation_space,
+        policy.action_space,
+        policy.initial_state(1),
+        rows=rows,
+        steps=algo.rollout,
+        stored=len(algo.state_steps),
+        places=places,
+    )

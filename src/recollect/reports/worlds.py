@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from recollect.tasks import Task, is_task, make_task
+from recollect.config.tasks import task_name
+from recollect.tasks import Task, make_task
 from recollect.tasks.deck import SYMBOLS
 
 LENGTH_OPTIONS = {
@@ -44,7 +45,7 @@ class Levels:
 
 def known_task(env: str | None, env_kwargs: dict[str, Any]) -> Task | None:
     """The built-in task with one row; None for any other env, and for options that it does not take."""
-    if env is None or not is_task(env):
+    if env is None or not task_name(env):
         return None
     try:
         return make_task(env, 1, **env_kwargs)

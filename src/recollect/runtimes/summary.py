@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from recollect.acting.truncation import places
+from recollect.base.numbers import plural
 from recollect.config.train import TrainConfig
+from recollect.experience.rollout import rollout_size
 from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Collector
 from recollect.runtimes.inline import InlineCollector
@@ -14,7 +16,7 @@ def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> s
     algo, rows = config.algo, collector.rows
     envs = collector.envs if isinstance(collector, InlineCollector) else ()
     kept = max((places(env, algo.rollout) for env in envs), default=0)
-    size = algo.rollout_size(policy, rows, kept)
+    size = rollout_size(algo, policy, rows, kept)
     weights = sum(p.numel() for p in policy.parameters())
     return (
         f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "
@@ -35,7 +37,7 @@ def placement_summary(config: TrainConfig, rows: int) -> str:
         mode = "" if config.runtime == "inline" else f", {config.mode}"
         if config.mode == "async":
             lag = config.lag_limit
-            mode += f" (at most {lag} update{'' if lag == 1 else 's'} behind)"
+            mode += f" (at most {plural(lag, 'update')} behind)"
         parts.append(f"{each} {place}{mode}")
     if config.env_workers:
         parts.append(f"{config.env_workers} env workers{' each' if config.actors > 1 else ''}")

@@ -17,7 +17,7 @@ from torch import Tensor
 from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.errors import LostError
-from recollect.experience.rollout import Rollout
+from recollect.experience.rollout import Rollout, rollout_size
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_server import Blueprint
 from recollect.runtimes.learner_host import LearnerBlueprint
@@ -196,6 +196,6 @@ class RayTransport:
 
     def _store_bytes(self) -> int:
         """Twice the largest size of all rollouts and weights in the object store."""
-        size = self._config.algo.rollout_size(self._policy, self._rows)
+        size = rollout_size(self._config.algo, self._policy, self._rows)
         weights = tree.size_bytes(dict(self._policy.state_dict()))
         return 2 * (self._config.lag_limit + 3) * (size.total + weights)
