@@ -133,7 +133,8 @@ class MLSTM(Core):
 
     def initial_state(self, batch: int) -> MLSTMState:
         """Zeros, as expanded views."""
-        return {name: _rows(getattr(self, f"initial_{name}"), batch) for name in self.leaves}
+        initial = {name: getattr(self, f"initial_{name}") for name in self.leaves}
+        return {name: leaf.expand(batch, *leaf.shape[1:]) for name, leaf in initial.items()}
 
     def _project(self, x: Tensor, window: Tensor) -> tuple[Tensor, ...]:
         """x and its convolution [..., D] -> q, k, v [..., heads, d], sigmoid(o) [..., hidden], i and log f
@@ -194,8 +195,3 @@ def _lost(x: Tensor, state: MLSTMState, first: Tensor) -> Tensor:
     begun = torch.where(first, time, -1).cummax(0).values  # the step that opened the episode
     bad = torch.where(~x.isfinite().all(2), time, torch.where(before, -1, -2)).cummax(0).values
     return bad >= begun
-
-
-def _rows(leaf: Tensor, batch: int) -> Tensor:
-    """leaf [1, ...] as a view [batch, ...]."""
-    return leaf.expand(batch, *leaf.shape[1:])

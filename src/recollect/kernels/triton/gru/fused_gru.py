@@ -106,7 +106,7 @@ def gru(
 
 
 class _Kept(NamedTuple):
-    """What the backward pass needs."""
+    """Inputs of the backward pass."""
 
     x: Tensor  # [T * B, D]
     first: Tensor  # [T, B] bytes
@@ -144,7 +144,7 @@ def _forward(
     products: Products,
     keep: bool,
 ) -> tuple[Tensor, Tensor, _Kept | None]:
-    """y [T, B, H], h [B, H], and with ``keep`` what the backward pass needs."""
+    """y [T, B, H], h [B, H], and with ``keep`` the inputs of the backward pass."""
     (T, B, _), H = x.shape, w_hh.shape[1]
     dtype = _stored(products)
     flat = x.flatten(0, 1).to(dtype)  # [T * B, D]

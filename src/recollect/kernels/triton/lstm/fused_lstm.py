@@ -177,7 +177,7 @@ class _LSTM(torch.autograd.Function):
 def _forward(
     products: Products, first: Tensor, tensors: tuple[Any, ...], keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, _Kept | None]:
-    """y, h, c, and with ``keep`` what the backward pass needs."""
+    """y, h, c, and with ``keep`` the inputs of the backward pass."""
     x, h, c, w_ih, w_hh, b_ih, b_hh, h0, c0 = tensors
     (T, B, D), H = x.shape, w_hh.shape[1]
     outside, single = _OUTSIDE[products], {"dtype": torch.float32, "device": x.device}
