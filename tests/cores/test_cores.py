@@ -28,7 +28,7 @@ from recollect.cores import (
 from recollect.errors import ConfigError
 from recollect.kernels.cpu import lstm_onednn
 from recollect.kernels.cpu.lstm import lstm
-from recollect.kernels.segments import cut, start
+from recollect.kernels.segments import split_at_resets, start
 
 torch.set_num_threads(1)
 
@@ -62,7 +62,7 @@ def test_the_two_lstm_kernels_agree(T, B, chance):
     first[0] = False
     h, c = torch.randn(B, 6, requires_grad=True), torch.randn(B, 6, requires_grad=True)
     weights = core.rnn.all_weights[0]
-    segments = cut(first)
+    segments = split_at_resets(first)
     zero = torch.zeros(1, 6)
     ours = lstm(x, start(h, zero, segments), start(c, zero, segments), *weights, segments=segments)
     theirs = lstm_onednn.lstm(x, h, c, *weights, first=first)
@@ -184,7 +184,7 @@ def test_segments_of_the_drawing():
     """The example in the docstring of ``segments``; step t of row b is number 2 t + b."""
     first = torch.zeros(5, 2, dtype=torch.bool)
     first[2, 0] = first[4, 1] = True
-    segments = cut(first)
+    segments = split_at_resets(first)
     a, f, b, g, c, h, d, i, e, j = range(10)
     assert segments.sizes == (4, 3, 2, 1)
     assert segments.order.tolist() == [f, c, a, j, g, d, b, h, e, i]

@@ -292,12 +292,13 @@ def test_the_core_uses_it(name, fused_gru, monkeypatch):
 
 
 def test_whom_it_does_not_suit(fused_on_cpu):
+    from recollect.kernels.triton import tiling
     from recollect.kernels.triton.gru import fused_gru
 
     assert fused_gru.suits(torch.zeros(2, 3, 4), 8)
     assert not fused_gru.suits(torch.zeros(2, 0, 4), 8)
     assert not fused_gru.suits(torch.zeros(2, 3, 4, dtype=torch.float64), 8)
-    assert not fused_gru.suits(torch.zeros(2, 3, 4), fused_gru.MAX_HIDDEN + 1)
+    assert not fused_gru.suits(torch.zeros(2, 3, 4), tiling.MAX_HIDDEN + 1)
 
 
 # On a GPU ----------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_told_not_to_narrow(device):
     x, out = torch.ones(3, 16, device=device), torch.full((3, 16), 7.0, device=device).half()
     most, go = torch.zeros(1, device=device), torch.zeros(1, dtype=torch.int32, device=device)
     sizes = {"WIDTH": 16, "BR": 16, "BW": 16}
-    halves._run(halves._narrow, (1, 1), x, out, torch.ones(1, device=device), go, most, 3, 16, **sizes)
+    halves.run(halves._narrow, (1, 1), x, out, torch.ones(1, device=device), go, most, 3, 16, **sizes)
     assert out.unique() == 7
     assert most == 0
 

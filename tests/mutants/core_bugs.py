@@ -37,8 +37,8 @@ WALLS = [
             (
                 selective_scan,
                 "_carry",
-                "into.addcmul_(factor, carried).index_copy_(0, wall, alone)",
-                "into.addcmul_(factor.index_fill(0, wall, 0), carried)",
+                "into.addcmul_(factor, carried).index_copy_(0, reset, alone)",
+                "into.addcmul_(factor.index_fill(0, reset, 0), carried)",
             ),
         ),
         by="assert_close((y, end), core.unroll(x, state, first), 1e-12)",
@@ -51,10 +51,10 @@ WALLS = [
                 linear_scan,
                 "steps",
                 "before = torch.addcmul(",
-                "factor = factor if wall is None else factor.index_fill(0, wall[0], 0)\n"
+                "factor = factor if reset is None else factor.index_fill(0, reset[0], 0)\n"
                 "        before = torch.addcmul(",
             ),
-            (linear_scan, "steps", "before.index_copy_(0, *wall)", "pass"),
+            (linear_scan, "steps", "before.index_copy_(0, *reset)", "pass"),
         ),
         by="assert torch.equal(h[wall:, 1], want[wall:, 1])",
     ),

@@ -1,14 +1,13 @@
-"""The contract of everything that carries over time.
+"""The contract of cores, the recurrent part of a policy.
 
-A core maps inputs x [T, B, D] to outputs y [T, B, output_size] and carries a state: a tree of
-tensors, batch first. State is a value that is passed, never an attribute: whoever calls owns it.
+A core maps inputs x [T, B, D] to outputs y [T, B, output_size] and carries a state: a tree of tensors, batch
+first. The state is passed in and returned; it is never an attribute, and the caller owns it.
 
-The law: ``unroll`` equals ``step`` repeated, in values and gradients, for every pattern of
-``first``, every T, and every split of T into pieces.
+The law: ``unroll`` equals ``step`` repeated, in values and gradients, for every pattern of ``first``, every
+T, and every split of T.
 
-``first`` goes in together with the input, and the base class applies it: a subclass writes
-``_step`` and ``_unroll`` and cannot forget the reset, take a state of the wrong rows, or accept
-none at all.
+``first`` is an argument beside the input. The base class applies the reset in ``step`` and checks the state
+in both methods; a subclass writes ``_step`` and ``_unroll``.
 """
 
 from __future__ import annotations
@@ -28,12 +27,11 @@ class Core(nn.Module, ABC):
     """Base of all cores; see the module's docstring for the law."""
 
     starts_at_zero = False
-    """Set by cores whose initial state is all zeros for good, which makes a reset cheaper."""
+    """Whether the initial state is constant zeros, which makes a reset cheaper."""
     rounding = 1.0
-    """How much further apart rounding may bring acting and learning than in other cores, as a factor of the
-    tolerance that stops a run."""
+    """Factor on the tolerance between acting and learning, for cores that amplify rounding errors."""
     unrolls_in_groups = True
-    """Whether ``unroll`` may be cut into groups of rows, each in a thread of its own (``workers``)."""
+    """Whether ``unroll`` may split the rows into groups, one thread each (``base.row_threads``)."""
 
     def __init__(self, input_size: int, output_size: int):
         super().__init__()
@@ -41,16 +39,15 @@ class Core(nn.Module, ABC):
             raise ConfigError(f"input_size is {input_size!r}: a core needs at least 1 feature")
         self.input_size = input_size
         self.output_size = output_size
-        self._template: State | None = None  # one row of state, to compare shapes with
+        self._template: State | None = None  # one row of state, to check shapes against
 
-    # What a subclass writes ---------------------------------------------------------------------
+    # For subclasses -----------------------------------------------------------------------------
 
     @abstractmethod
     def initial_state(self, batch: int) -> State:
-        """The state before the first step of an episode, for ``batch`` rows.
+        """The state before the first step of an episode, for ``batch`` rows; may be an expanded view.
 
-        May be an expanded view of one row. If it is learned, its gradient reaches the parameters
-        only where ``first`` selects it.
+        A learned initial state gets gradients only where ``first`` selects it.
         """
 
     @abstractmethod
@@ -61,11 +58,11 @@ class Core(nn.Module, ABC):
     def _unroll(self, x: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
         """All steps: x [T, B, D], the raw state at step 0, first [T, B] -> y [T, B, ...], state."""
 
-    # What callers use ---------------------------------------------------------------------------
+    # For callers --------------------------------------------------------------------------------
 
     @property
     def has_memory(self) -> bool:
-        """Whether anything is carried at all."""
+        """Whether the state has any leaf."""
         return bool(tree.leaves(self.initial_state(1)))
 
     @property
@@ -82,7 +79,7 @@ class Core(nn.Module, ABC):
         return self._step(x, self.reset(state, first))
 
     def steps_by_unroll(self, x: Tensor) -> bool:
-        """Whether a step of x [B, D] is best made as an unroll of one step, for want of a faster way."""
+        """Whether a step of x [B, D] runs as an unroll of length 1, where that is the fastest way."""
         return False
 
     def unroll(self, x: Tensor, state: State, first: Tensor) -> tuple[Tensor, State]:
@@ -93,7 +90,7 @@ class Core(nn.Module, ABC):
 
         def group(x: Tensor, first: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
             y, end = self._unroll(x, tree.from_leaves(state, leaves), first)
-            # In the order of ``state``: a dict may come back with its keys in another one.
+            # In the order of ``state``: a returned dict may have another order of keys.
             return y, *tree.leaves(tree.map(lambda _, leaf: leaf, state, end))
 
         y, *end = row_threads.side_by_side(group, (x, first), tuple(tree.leaves(state)), self.parameters)
@@ -101,7 +98,7 @@ class Core(nn.Module, ABC):
 
     def reset(self, state: State, first: Tensor) -> State:
         """``state`` with the initial state in the rows where ``first`` [B]."""
-        # What is traced, for an export or a compilation, must be one path for all values, as on a GPU.
+        # A traced step, for an export or a compilation, must not branch on values; nor must one on a GPU.
         if not devices.waits(first) and not torch.compiler.is_compiling():
             rows = first.nonzero().squeeze(1)
             if len(rows) == 0:
@@ -113,9 +110,9 @@ class Core(nn.Module, ABC):
     def states_at(
         self, x: Tensor, state: State, first: Tensor, times: Sequence[int]
     ) -> tuple[Tensor, list[State]]:
-        """Unroll and also return the raw input states of the steps ``times`` (ascending, 0..T).
+        """Unroll segment by segment and also return the raw input states of the steps ``times``.
 
-        Piece by piece, so that a core need not know of it. x [T, B, D] -> y [T, B, ...], states.
+        ``times`` ascends within 0..T. x [T, B, D] -> y [T, B, ...], states.
         """
         outputs, states, start = [], [], 0
         for end in [*times, x.shape[0]]:
@@ -141,8 +138,8 @@ class Core(nn.Module, ABC):
             )
         if state is None:
             raise StateError(
-                f"{where}: no state was given. Start with initial_state({x.shape[-2]}) and pass on "
-                "what the last call returned; nothing is assumed"
+                f"{where}: no state was given. Start with initial_state({x.shape[-2]}), then pass the state "
+                "that the last call returned"
             )
         self._check_state(state, x.shape[-2], where)
 
@@ -166,7 +163,7 @@ class Core(nn.Module, ABC):
                     f"{where}: state leaf '{name}' has {leaf.shape[0]} rows, the input {rows}: "
                     "was the state cut with the minibatch?"
                 )
-        raise StateError(f"{where}: the state is no tree of the shape that initial_state returns")
+        raise StateError(f"{where}: the state has another tree structure than initial_state returns")
 
 
 def _describe(spec: dict) -> str:

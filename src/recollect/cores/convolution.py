@@ -2,8 +2,7 @@
 
     v_t = w_0 x_t + w_1 x_{t-1} + ... + w_{K-1} x_{t-K+1}         elementwise; zeros before an episode
 
-Memories whose gates see the input alone take their sense of order from it: what is new can depend on what
-was there right before.
+Cores whose gates see only the input use it to encode the order of recent inputs.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from recollect.kernels.cpu.causal_conv import causal_conv
 
 
 class Convolution(nn.Module):
-    """Its state is the last K - 1 inputs [B, K - 1, D], the latest one first."""
+    """State: the last K - 1 inputs [B, K - 1, D], latest first."""
 
     def __init__(self, input_size: int, width: int):
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width, input_size))
-        # The variance of v is that of x, if x is noise.
+        # For white noise x, v has the variance of x.
         nn.init.uniform_(self.weight, -math.sqrt(3 / width), math.sqrt(3 / width))
 
     def step(self, x: Tensor, recent: Tensor) -> tuple[Tensor, Tensor]:

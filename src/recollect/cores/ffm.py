@@ -5,19 +5,17 @@
     S_t[j, k] = exp(-alpha_j + i omega_k) S_{t-1}[j, k] + u_t[j]       every trace in each of c contexts
     y_t = readout(S_t, x_t)                                 the gate and layer norm of ``readout``
 
-A trace fades at its own speed; its contexts turn at theirs, by which the time of what was seen can be told.
+Each trace has its own decay, each context its own frequency; together they encode when an input was seen.
 
-Why this one beside the LRU: its authors, who also made POPGym, report it ahead of the GRU, which had led
-their comparison of thirteen memories there, without another change to the agent; its state is small (256
-numbers by default); and it runs on the same scan as the others here. Of the alternatives, S5 is at heart the
-recurrence of the LRU, which is here, in another parametrisation; and Stable Hadamard Memory (Le et al. 2024),
-which its authors report ahead of this one on POPGym, carries a full matrix for every row and draws a part of
-its update at random in every step, which acting and learning would have to share.
+Why this core beside the LRU: its authors, who also made POPGym, report it ahead of the GRU, the best of
+thirteen memories there, with the agent otherwise unchanged; its state is small (256 numbers by default); and
+it uses the same scan. Alternatives: S5 is the recurrence of the LRU in another parametrisation. Stable
+Hadamard Memory (Le et al. 2024), reported ahead on POPGym, carries a full matrix per row and draws part of
+every update at random, which acting and learning would have to share.
 
-Chosen here: alpha and omega are kept as logarithms, so that Adam changes them by shares, not by
-amounts that a long memory would not survive; time constants and periods are spread evenly on a logarithmic
-scale; and a trace takes in sqrt(1 - exp(-2 alpha)) u_t, as in the LRU, so that at the start of training
-long traces do not drown short ones in the layer norm.
+Differences from the paper: alpha and omega are learned as logarithms, so that Adam changes them by a fraction
+and long memories survive; time constants and periods start evenly spaced on a logarithmic scale; and a trace
+adds sqrt(1 - exp(-2 alpha)) u_t, as in the LRU, so that initially long traces do not dominate the layer norm.
 """
 
 from __future__ import annotations
@@ -34,7 +32,7 @@ from recollect.cores.rotation import log_gain, modulus, turn, turns
 
 
 class FFM(Core):
-    """State S [B, trace, context, 2], the real and the imaginary parts."""
+    """State S [B, trace, context, 2]: real and imaginary parts."""
 
     initial_s: Tensor
 
@@ -60,7 +58,7 @@ class FFM(Core):
         return self.initial_s.expand(batch, -1, -1, -1)
 
     def _input(self, x: Tensor) -> Tensor:
-        """What x [..., D] adds to S, [..., trace, context, 2]: the same in all contexts, and real."""
+        """The term that x [..., D] adds to S, [..., trace, context, 2]: real, and equal in all contexts."""
         u = self.new(x) * torch.sigmoid(self.gate(x)) * log_gain(self.log_alpha).exp()
         pairs = torch.stack((u, torch.zeros_like(u)), -1)  # [..., trace, 2]
         return pairs.unsqueeze(-2).expand(*u.shape, self.config.context, 2)

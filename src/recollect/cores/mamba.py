@@ -1,4 +1,4 @@
-"""Mamba: a state space whose step size, input and output depend on what it sees.
+"""Mamba: a state space model whose step size, input and output matrices depend on the input.
 
 Gu and Dao, "Mamba: Linear-Time Sequence Modeling with Selective State Spaces", 2023. Per step, with
 I = expand * hidden channels and N = d_state numbers of memory in each:
@@ -10,15 +10,12 @@ I = expand * hidden channels and N = d_state numbers of memory in each:
     h       = exp(dt A) h + dt B x                                [N, I], A = -exp(A_log)
     y       = layer_norm(W_out ((C h + D x) silu(z)))             [hidden]
 
-Carried are h and the last conv - 1 inputs of the convolution; a reset empties both, so that a window
-never looks into the episode before.
+The state is h and the last conv - 1 inputs of the convolution; a reset clears both.
 
-What is ours: the paper's block stands between a residual and the next block's norm; here linear heads
-follow, so that the core ends in a layer norm. It has as many channels as outputs (expand = 1, the paper's
-is 2). The paper's memories begin with step sizes from 0.001 to 0.1 and decays 1 to N; ours with steps from
-0.01 to 1, decays evenly spread in their logarithm, and B and C larger: with the paper's, what a single step
-writes is a thousandth of what D x shows, and an agent does not find it. The state is kept as [N, I], which
-is the faster layout.
+Differences from the paper: the core ends in a layer norm, because linear heads follow it and not another
+block. expand is 1, not 2. Step sizes start between 0.01 and 1 (paper: 0.001 to 0.1), decays evenly spaced in
+their logarithm (paper: 1 to N), B and C larger: with the paper's values a single step writes a thousandth of
+D x, and agents do not learn to use it. The state has the layout [N, I], which is faster.
 """
 
 from __future__ import annotations
@@ -70,7 +67,7 @@ class Mamba(Core):
         nn.init.uniform_(self.conv_weight, -(config.conv**-0.5), config.conv**-0.5)
         decays = torch.linspace(math.log(config.a_min), math.log(config.d_state), N)
         self.A_log.copy_(decays.unsqueeze(1).expand(N, inner))
-        # The silu leaves x at about a third: B and C of order 1, or the memory is lost beside D x.
+        # The silu scales x to about a third: without B and C of order 1, D x dominates the memory.
         nn.init.normal_(self.x_proj.weight[self.split[0] :], std=4 * inner**-0.5)
         nn.init.uniform_(self.dt_proj.weight, -(self.split[0] ** -0.5), self.split[0] ** -0.5)
         dt = torch.empty(inner).uniform_(math.log(config.dt_min), math.log(config.dt_max)).exp()
@@ -95,7 +92,7 @@ class Mamba(Core):
         return self.norm(self.out_proj(y)), {"conv": window[:, 1:], "ssm": h}
 
     def _unroll(self, x: Tensor, state: MambaState, first: Tensor) -> tuple[Tensor, MambaState]:
-        # Two products instead of one: its gradient would have to be put together again.
+        # Two products instead of one, whose gradient would have to be concatenated.
         to_x, to_z = self.in_proj.weight.chunk(2)
         z = F.linear(x, to_z)
         x, window = causal_conv(F.linear(x, to_x), state["conv"], self.conv_weight, first, self.conv_bias)

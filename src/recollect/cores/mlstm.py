@@ -1,4 +1,4 @@
-"""The mLSTM: an LSTM whose cell is a matrix, which stores values under keys.
+"""The mLSTM: an LSTM whose cell is a matrix that stores values under keys.
 
 Beck et al., "xLSTM: Extended Long Short-Term Memory", 2024. Per step, in each of ``heads`` heads of
 size d = hidden / heads, with one input and one forget gate a head:
@@ -12,17 +12,16 @@ size d = hidden / heads, with one input and one forget gate a head:
     r  = C'^T q / max(|n' . q|, exp(-m'))
     y  = W_out (sigmoid(o) norm(r)) + b                          norm: of each head by itself
 
-The true memory is C exp(m): m only keeps the exponentials in range, and the output does not depend on
-it. Nothing in C feeds back into the gates, so that a stretch of steps is computed at once, as a masked
-product of queries and keys (``kernels.matrix_memory``).
+The memory is C exp(m): m only keeps the exponentials in range, and the output does not depend on it. C does
+not feed back into the gates, so many steps are computed at once, as a masked product of queries and keys
+(``kernels.cpu.matrix_memory``).
 
-What is ours: the exponent of the input gate is capped, cap(v) = 15 tanh(v / 15), as the authors do with
-both gates in their later model (xLSTM 7B, 2025). There is no up-projection and no skip around the cell;
-instead the output gate sees the convolution too, as queries and keys do in the paper's block. (Without
-the convolution a head tells recent steps apart by their decay alone: on repeat-previous the plain cell
-was at -0.2 where this one was at 1.) The norm divides by a root mean square with a large epsilon: right
-after a reset all that is read is a multiple of one v, and without it that multiple's sign would be blown
-up to full size however small it is, rounding included.
+Differences from the paper: the exponent of the input gate is capped, cap(v) = 15 tanh(v / 15), as in xLSTM 7B
+(2025). There is no up-projection and no skip around the cell; the output gate sees the convolution, as
+queries and keys do in the paper's block. (Without the convolution only decay distinguishes recent steps in a
+head: on repeat-previous the plain cell had a return of -0.2, this one 1.) The norm divides by a root mean
+square with a large epsilon: right after a reset the read is a multiple of one v, and a small epsilon would
+amplify its rounding errors to full size.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ MLSTMState = dict[str, Tensor]
 ``conv`` [B, conv - 1, D], the oldest input first."""
 
 CAP = 15.0
-"""The input gate's exponent stays between -CAP and CAP."""
+"""Bound on the absolute exponent of the input gate."""
 EPS = 1e-2
-"""Added to the mean square that the norm of a head divides by: what is faint stays faint."""
+"""Added to the mean square in the norm of a head, so that faint reads are not amplified."""
 
 
 class MLSTM(Core):
@@ -80,12 +79,12 @@ class MLSTM(Core):
         if self.config.conv > 1:
             nn.init.uniform_(self.conv_weight, -(self.config.conv**-0.5), self.config.conv**-0.5)
             nn.init.zeros_(self.conv_bias)
-        # The silu leaves its input at about a third: queries and keys of order 1, or little is read.
+        # The silu scales its input to about a third; this makes queries and keys of order 1.
         scale = self.input_size**-0.5
         nn.init.normal_(self.window_proj.weight[: 2 * H], std=2 * scale)
         nn.init.normal_(self.window_proj.weight[2 * H :], std=scale)
         nn.init.normal_(self.in_proj.weight[:H], std=scale)
-        self.in_proj.weight[H:].mul_(0.1)  # gates that begin where their biases are
+        self.in_proj.weight[H:].mul_(0.1)  # gates start close to their biases
         nn.init.orthogonal_(self.out_proj.weight, math.sqrt(2))
         for linear in (self.window_proj, self.in_proj, self.out_proj):
             nn.init.zeros_(linear.bias)
@@ -94,11 +93,12 @@ class MLSTM(Core):
 
     def initial_state(self, batch: int) -> MLSTMState:
         """Zeros, as expanded views."""
-        return {name: _rows(getattr(self, f"initial_{name}"), batch) for name in self.leaves}
+        initial = {name: getattr(self, f"initial_{name}") for name in self.leaves}
+        return {name: leaf.expand(batch, *leaf.shape[1:]) for name, leaf in initial.items()}
 
     def _project(self, x: Tensor, window: Tensor) -> tuple[Tensor, ...]:
-        """x and what the convolution made of it [..., D] -> q, k, v [..., heads, d], sigmoid(o)
-        [..., hidden], i and log f [..., heads]."""
+        """x and its convolution [..., D] -> q, k, v [..., heads, d], sigmoid(o) [..., hidden], i and log f
+        [..., heads]."""
         H, heads = self.config.hidden, self.config.heads
         q, k, o = self.window_proj(window).chunk(3, -1)
         v, i, f = self.in_proj(x).split([H, heads, heads], -1)
@@ -129,7 +129,7 @@ class MLSTM(Core):
 
     def _unroll(self, x: Tensor, state: MLSTMState, first: Tensor) -> tuple[Tensor, MLSTMState]:
         state = self.reset(state, first[0])
-        # What may not be seen has a weight of zero, and zero times NaN is NaN.
+        # Steps outside of the episode have weight zero, and zero times NaN is NaN.
         if not devices.waits(x) and all(bool(t.detach().sum().isfinite()) for t in (x, *state.values())):
             return self._unroll_finite(x, state, first)
         lost = _lost(x, state, first)
@@ -149,14 +149,9 @@ class MLSTM(Core):
 
 
 def _lost(x: Tensor, state: MLSTMState, first: Tensor) -> Tensor:
-    """[T, B] whether a NaN or infinity came before in the episode, or at that very step."""
+    """[T, B] whether the episode holds a NaN or infinity up to and including each step."""
     before = torch.stack([~leaf.flatten(1).isfinite().all(1) for leaf in state.values()]).any(0)
     time = torch.arange(len(x), device=x.device).unsqueeze(1)
     begun = torch.where(first, time, -1).cummax(0).values  # the step that opened the episode
     bad = torch.where(~x.isfinite().all(2), time, torch.where(before, -1, -2)).cummax(0).values
     return bad >= begun
-
-
-def _rows(leaf: Tensor, batch: int) -> Tensor:
-    """leaf [1, ...] as a view [batch, ...]."""
-    return leaf.expand(batch, *leaf.shape[1:])

@@ -1,4 +1,4 @@
-"""The core without memory: what a plain feed-forward agent has."""
+"""The core without memory, for feed-forward agents."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class NoMemory(Core):
         self.config = config
 
     def initial_state(self, batch: int) -> tuple[()]:
-        """Nothing."""
+        """The empty state."""
         return ()
 
     def _step(self, x: Tensor, state: tuple[()]) -> tuple[Tensor, tuple[()]]:

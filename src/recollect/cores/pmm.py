@@ -1,20 +1,20 @@
-"""An external memory: slots that a controller reads and writes by what is in them.
+"""An external memory: slots that a controller reads and writes, addressed by content.
 
     c      = controller(x)                                  any other core, over all steps
     orders = W_orders c                                     per step: keys k and strengths b, erase, add
     q      = (1 + softplus(b)) k / |k|                      for every read, and for the write
-    reads, M' = read M and then write it with q, sigmoid(erase), tanh(add)          (``kernels.pmm``)
+    reads, M' = read M and then write it with q, sigmoid(erase), tanh(add)          (``kernels.cpu.pmm``)
     y      = norm(W_y [c, reads])
 
 Addressing by content, erase and add are those of Graves, Wayne and Danihelka, "Neural Turing machines"
-(2014). What is different, and why:
+(2014). Differences:
 
-- The controller does not see what was read; only the output does. So it runs over all steps by its own
-  fast way, every order of a rollout is one product, and just the memory is left for a loop.
-- Slots have learned keys, which are added to their content when they are addressed. The memory begins at
-  zero. Without keys its slots would be equal, get equal weights and equal writes, and stay equal for ever.
-- Read before write: what is read at a step is what earlier steps wrote.
-- No addressing by shifts: the slot keys already give every slot a place of its own.
+- The reads go to the output only, not to the controller. So the controller unrolls with its own kernel, all
+  orders of a rollout are one product, and only the memory needs a loop.
+- Slots have learned keys, which are added to their content for addressing. The memory starts at zero; without
+  keys all slots would be equal, get equal weights and writes, and stay equal.
+- A step reads before it writes.
+- There is no addressing by shifts: the slot keys already distinguish positions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from recollect.config.cores.pmm import PMMConfig
 from recollect.cores.contract import Core
 from recollect.cores.make import check_part, make_core
 from recollect.kernels.cpu.pmm import EPSILON, access, recall, recall_by_steps
-from recollect.kernels.segments import cut, start
+from recollect.kernels.segments import split_at_resets, start
 
 PMMState = dict[str, Any]
 """``controller``: the controller's state; ``memory``: [B, slots, width]."""
@@ -49,7 +49,7 @@ class PMM(Core):
         self.rounding = self.controller.rounding
         self.starts_at_zero = self.controller.starts_at_zero or not self.controller.has_memory
         H, R, width = self.controller.output_size, config.read_heads, config.width
-        # Of the reads, then of the write: keys, strengths; then erase and add.
+        # Sizes of: keys and strengths (of the reads, then of the write), erase, add.
         self.sizes = ((R + 1) * width, R + 1, width, width)
         self.orders = nn.Linear(H, sum(self.sizes))
         self.slot_keys = nn.Parameter(torch.empty(config.slots, width))
@@ -69,7 +69,7 @@ class PMM(Core):
         erase.fill_(self.config.erase_bias)
 
     def initial_state(self, batch: int) -> PMMState:
-        """The controller's, and a memory of zeros."""
+        """The controller's initial state and a memory of zeros."""
         memory = self.empty.expand(batch, -1, -1)
         return {"controller": self.controller.initial_state(batch), "memory": memory}
 
@@ -86,7 +86,7 @@ class PMM(Core):
                 self._orders(y), state["memory"], self.empty, self.slot_keys, first
             )
         else:
-            segments = cut(first)
+            segments = split_at_resets(first)
             memory = start(state["memory"], self.empty, segments)
             reads, memory = recall(self._orders(y), memory, self.slot_keys, segments)
         return self._output(y, reads), {"controller": controller, "memory": memory}

@@ -1,12 +1,11 @@
-"""From what a linear recurrence carries to what the heads of a policy can use.
+"""The output layer of linear recurrences, whose states are linear in the inputs and unbounded.
 
-The recurrences of this package are linear in what they carry, and what they carry has no bounds. So their
-cores end as Fast and Forgetful Memory does (Morad et al. 2023), with a gate that looks at the input:
+As in Fast and Forgetful Memory (Morad et al. 2023), a gate on the input mixes memory and input:
 
     g = sigmoid(G x + c),   y = g LN(F f + d) + (1 - g) (V x + e)
 
-with f [..., F] the features of the memory. The layer norm gives y the same scale whether the memory holds
-one step or a thousand of them; what is seen now need not pass through the memory.
+with f [..., F] the features of the memory. The layer norm gives y the same scale after one step and after a
+thousand; the second term lets the present input bypass the memory.
 """
 
 from __future__ import annotations
@@ -30,5 +29,5 @@ class Readout(nn.Module):
 
     def forward(self, f: Tensor, x: Tensor) -> Tensor:
         """The output of every step."""
-        # Layers of their own: the gradient of a chunk of one would copy all of it.
+        # Three layers, not one that is chunked: the gradient of a chunk would copy the whole.
         return torch.lerp(self.around(x), self.norm(self.memory(f)), torch.sigmoid(self.gate(x)))

@@ -1,28 +1,27 @@
 """The sLSTM of Beck et al., "xLSTM: Extended Long Short-Term Memory" (NeurIPS 2024).
 
-An LSTM whose input gate is an exponential, so that one input can outweigh everything before it, and
-whose cell is divided by the sum of the weights of what is in it. Units mix inside their head only.
+An LSTM whose input gate is an exponential, so that one input can outweigh all earlier ones, and whose cell is
+divided by the sum of its weights. Recurrent weights mix units only within a head.
 
     i, z, o, f = W x + R h + b          (the paper's i~, z~, o~, f~)
     c' = sigmoid(f) c + exp(i) tanh(z)
     n' = sigmoid(f) n + exp(i)
     h' = sigmoid(o) c' / n'
 
-exp(i) overflows. The paper keeps c exp(-m) and n exp(-m), with m = max(log sigmoid(f) + m, i) as the
-third part of the state, and has to say what becomes of 0 / 0 and of the gradient of that maximum. Here
-the state is scaled so that n = 1 always, which is the same h for every input, without any of that:
+exp(i) overflows. The paper stores c exp(-m) and n exp(-m), with m = max(log sigmoid(f) + m, i) as a third
+part of the state, and must treat 0 / 0 and the gradient of that maximum. Here the state is scaled so that
+n = 1 always, which gives the same h without those cases:
 
     a  = log sigmoid(f) + m             (c, n, m)  ->  (c / n, 1, m + log n)
     m' = log(exp(a) + exp(i))
     c' = c + sigmoid(i - a) (tanh(z) - c)
     h' = sigmoid(o) c'
 
-So c is a weighted mean of all tanh(z) so far and m the logarithm of their weights' sum.
+So c is a weighted mean of all tanh(z) so far and m the logarithm of the sum of their weights.
 
-Chosen differently: an episode begins with n = 1 and c = 0 rather than n = 0, as if a zero of weight 1
-had been seen. What the core returns is h after a layer norm over each head, as in the paper's block,
-because a mean over many steps is small, and linear heads should see it; the paper's convolution before
-the gates and its projections around the cell are left out.
+Differences from the paper: an episode starts with n = 1 and c = 0 rather than n = 0, as if a zero of weight 1
+had been seen. The output is h after a layer norm over each head, as in the paper's block, because a mean over
+many steps is small. There is no convolution before the gates and no projection around the cell.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from recollect.config.cores.slstm import SLSTMConfig
 from recollect.cores.contract import Core
 from recollect.cores.initial_weights import chrono_bias
 from recollect.kernels.cpu.slstm import slstm, slstm_by_steps, step
-from recollect.kernels.segments import cut, start
+from recollect.kernels.segments import split_at_resets, start
 
 SLSTMState = tuple[Tensor, Tensor, Tensor]
 """(h, c, m), each [B, hidden]."""
 
 EPSILON = 1e-3
-"""Added to the variance in the norm of the output: what is next to nothing is not blown up."""
+"""Added to the variance in the norm of the output, so that rounding errors are not amplified."""
 
 
 class SLSTM(Core):
@@ -56,8 +55,8 @@ class SLSTM(Core):
         self.config = config
         H, heads = config.hidden, config.heads
         unit = H // heads
-        # Rows of the weight and the bias, and the last dimension of the recurrent weight: head (there
-        # the first dimension), gate (i, z, o, f), unit.
+        # Weight rows and biases are ordered by head, gate (i, z, o, f), unit; likewise the last dimension of
+        # the recurrent weight, whose first dimension is the head.
         self.weight = nn.Parameter(torch.empty(4 * H, input_size))
         self.recurrent = nn.Parameter(torch.empty(heads, unit, 4 * unit))
         self.bias = nn.Parameter(torch.zeros(4 * H))
@@ -94,7 +93,7 @@ class SLSTM(Core):
         if devices.waits(first):
             y, h, c, m = slstm_by_steps(x, *state, *weights, self.initial, first)
         else:
-            segments = cut(first)
+            segments = split_at_resets(first)
             h, c, m = (start(leaf, self.initial, segments) for leaf in state)  # [S, H] each
             y, h, c, m = slstm(x, h, c, m, *weights, segments)
         return self._normalised(y), (h, c, m)

@@ -4,8 +4,8 @@
     h = h + P_i core_i(norm_i(h))            for every core i; P_i only where the sizes differ
     y = norm(h)
 
-The pre-norm residual layout of He et al. (2016) and of today's transformers: every core adds to a stream
-that the gradient can follow past it. ``mamba_gru`` in ``recollect.cores.PRESETS`` is a stack.
+This is the pre-norm residual layout of He et al. (2016) and of transformers. ``mamba_gru`` in
+``recollect.cores.PRESETS`` is a stack.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Stack(Core):
     def _run(
         self, x: Tensor, state: tuple[State, ...], first: Tensor | None
     ) -> tuple[Tensor, tuple[State, ...]]:
-        """One step without ``first``, all of them with it: both go the same way through the stream."""
+        """One step if ``first`` is None, otherwise all steps."""
         h, after = self.project(x), []
         for core, norm, out, before in zip(self._cores(), self.norms, self.outs, state):
             u = norm(h)
@@ -63,5 +63,5 @@ class Stack(Core):
 
 
 def _projection(size: int, width: int) -> nn.Module:
-    """To ``width``, or nothing where it is that already."""
+    """A layer from ``size`` to ``width`` features; the identity if they are equal."""
     return nn.Identity() if size == width else nn.Linear(size, width)

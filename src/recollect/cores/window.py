@@ -1,7 +1,7 @@
-"""Self-attention over the last W steps: a transformer whose memory is the keys and values it has made.
+"""Self-attention over the last W steps: a transformer whose memory is its cache of keys and values.
 
     h = W_in x
-    h = join(h, W_o attention(norm(h)))       for every layer; attention as in ``kernels.window``
+    h = join(h, W_o attention(norm(h)))       for every layer; attention as in ``kernels.cpu.window``
     h = join(h, mlp(norm(h)))
     y = norm(h)
 
@@ -12,19 +12,18 @@ Parisotto et al., "Stabilizing transformers for reinforcement learning" (GTrXL, 
     r = sigmoid(W_r new + U_r h),   z = sigmoid(W_z new + U_z h - b),   n = tanh(W_n new + U_n (r h))
     gate(h, new) = (1 - z) h + z n        with new = relu(part), and b > 0 so that it begins near h
 
-What is different, and why:
+Differences from these papers:
 
-- Positions are a learned vector for every age and head, not a projection of sinusoids: a window is short
-  enough, and "three steps back" is one vector.
-- The memory holds keys and values rather than the hidden states, so that acting need not project W of
-  them again. In Transformer-XL no gradient flows into them; here it does, for the law of cores.
-- An agent with several layers sees further than W steps, since the keys of a layer have seen W steps
-  themselves; with one layer it sees exactly W.
+- Positions are a learned vector for every age and head, not a projection of sinusoids; windows are short
+  enough for that.
+- The memory holds keys and values rather than hidden states, so that acting does not project W of them in
+  every step. Unlike in Transformer-XL, gradients flow into them, as the law of cores requires.
+- With several layers the context is longer than W steps, because the keys of a layer depend on W earlier
+  steps; with one layer it is exactly W.
 
-The memory is a register that shifts, oldest first, not a ring. A state is a value, so that a ring would be
-copied for every write just the same, and measured so (16 rows, W = 64: the two within 5%). In order, a slot
-is an age, the positions need no gather, and one ``cat`` is both the copy and what attention reads: the next
-state is a view of it.
+The memory is a shift register, oldest step first, not a ring buffer. States are values, so a ring would also
+be copied for every write; measured (16 rows, W = 64), both take the same time within 5%. In order, the slot
+is the age, positions need no gather, and one ``cat`` serves as copy and as input of the attention.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Window(Core):
         self.project = nn.Linear(input_size, config.hidden)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.hidden)
-        # The ages of the slots and of the present step, and an empty memory of one row.
+        # Ages of the slots and of the present step; an empty memory of one row.
         W, d = config.window, config.hidden // config.heads
         self.register_buffer("ages", torch.arange(W - 1, -1, -1), persistent=False)
         self.register_buffer("empty", torch.zeros(1, config.heads, W - 1, 2 * d), persistent=False)
@@ -87,11 +86,11 @@ class Window(Core):
 
     def _unroll(self, x: Tensor, state: WindowState, first: Tensor) -> tuple[Tensor, WindowState]:
         T, W = x.shape[0], self.config.window
-        # Where the episode of every step began: -count for the one that goes on. Then its age.
+        # The first step of every step's episode (-count for a continued one), and the age within it.
         time = torch.arange(T, device=x.device).unsqueeze(1)
         begin = torch.where(first, time, -state["count"]).cummax(0).values
         age = (time - begin).T  # [B, T]
-        # A slot of the state that comes out is empty if it stands before the last reset.
+        # A slot of the returned state is empty if it precedes the last reset.
         slots = torch.arange(T - W + 1, T, device=x.device)
         last_reset = torch.where(first, time, -W).amax(0)
         is_empty = (slots < last_reset.unsqueeze(1))[:, None, :, None]  # [B, 1, W - 1, 1]
@@ -108,7 +107,7 @@ class Window(Core):
 
 
 class Block(nn.Module):
-    """One layer: attention and an MLP, each of which joins the stream h [..., H]."""
+    """One layer: attention and an MLP, each joined to the stream h [..., H]."""
 
     def __init__(self, config: WindowConfig):
         super().__init__()
@@ -118,7 +117,7 @@ class Block(nn.Module):
         self.attention_norm = nn.LayerNorm(H)
         self.attention_in = nn.Linear(H, 3 * H, bias=False)  # q of all heads; k and v, head by head
         self.attention_out = nn.Linear(H, H)
-        self.u = nn.Parameter(torch.zeros(heads, d))  # u and v are what q has for biases
+        self.u = nn.Parameter(torch.zeros(heads, d))  # u and v are the biases of q
         self.v = nn.Parameter(torch.zeros(heads, d))
         self.positions = nn.Parameter(torch.empty(heads, config.window, d))  # age W - 1 first
         self.mlp_norm = nn.LayerNorm(H)
@@ -147,7 +146,7 @@ class Block(nn.Module):
         keys, values = memory.chunk(2, 3)
         q = q.view(B, self.heads, -1) * self.scale
         by_position = torch.bmm((q + self.v).transpose(0, 1), self.positions.mT).transpose(0, 1)
-        # A row of q times a matrix: the other way round it takes five times as long.
+        # A row of q times a matrix; the transposed product takes five times as long.
         scores = torch.matmul((q + self.u).unsqueeze(2), keys.mT).squeeze(2) + by_position  # [B, heads, W]
         weights = scores.masked_fill_(too_old.unsqueeze(1), float("-inf")).softmax(2)
         seen = torch.matmul(weights.unsqueeze(2), values).view(B, H)
@@ -158,7 +157,7 @@ class Block(nn.Module):
         memory and of all steps [B, heads, W - 1 + T, 2d]."""
         H = h.shape[2]
         q, new = self.attention_in(self.attention_norm(h)).split((H, 2 * H), 2)
-        # [T, B, 2H] -> [B, heads, T, 2d], behind what is remembered
+        # [T, B, 2H] -> [B, heads, T, 2d], appended to the memory
         memory = torch.cat((memory, new.unflatten(2, (self.heads, -1)).permute(1, 2, 0, 3)), 2)
         q, finite, sees_nan = without_nan(q, memory, age)
         seen = attend(q * self.scale, self.u, self.v, finite, self.positions, age)
@@ -203,10 +202,9 @@ class Gate(nn.Module):
 
 
 def without_nan(q: Tensor, memory: Tensor, age: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Queries and memory with no NaN that could leave its episode, and where one is to be seen.
+    """Zero all steps that are not finite, so that no NaN leaves its episode: 0 times NaN is NaN.
 
-    In a product a weight of 0 does not stop a NaN. So steps with a NaN or inf become zeros, and so do the
-    queries that see one: their output is NaN, and their gradient ends there.
+    Queries that attend to such a step are zeroed too; their output is NaN, and no gradient passes them.
 
     Args:
         q: [T, B, H].
@@ -214,7 +212,7 @@ def without_nan(q: Tensor, memory: Tensor, age: Tensor) -> tuple[Tensor, Tensor,
         age: [B, T] of the queries.
 
     Returns:
-        q and memory, and which queries see a NaN [T, B, 1], or None if it is known that all is finite.
+        q, memory, and which queries attend to a NaN [T, B, 1]; None if everything is known to be finite.
     """
     with torch.no_grad():
         bad = ~memory.sum((1, 3)).isfinite()  # [B, W - 1 + T]
@@ -222,7 +220,7 @@ def without_nan(q: Tensor, memory: Tensor, age: Tensor) -> tuple[Tensor, Tensor,
         if not devices.waits(q) and not (bad.any() | bad_query.any()):
             return q, memory, None
         T, steps = q.shape[0], memory.shape[2]
-        before = F.pad(bad.cumsum(1), (1, 0))  # how many bad steps stand before each one
+        before = F.pad(bad.cumsum(1), (1, 0))  # number of bad steps before each step
         end = torch.arange(steps - T + 1, steps + 1, device=q.device).expand_as(age)
         begin = end - 1 - age.clamp(max=steps - T)
         sees_bad = (before.gather(1, end) > before.gather(1, begin)).T | bad_query

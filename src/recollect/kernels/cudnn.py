@@ -1,7 +1,6 @@
-"""Packed segments on cuDNN, whose layout for sequences of different lengths is the very same.
+"""Packed segments on cuDNN, whose packed sequences have the same layout.
 
-A batch with resets is to cuDNN a batch of shorter sequences, so that it runs at full speed with any
-pattern of resets and any initial state, all layers in one call.
+cuDNN runs a batch with resets as a batch of shorter sequences, all layers in one call.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ def run_packed(
     """``torch.lstm`` or ``torch.gru`` over x [T, B, D].
 
     Args:
-        function: which of the two.
+        function: one of the two.
         x: [T, B, D].
-        state: what the segments begin with: (h, c) or (h,), each [S, layers, H].
+        state: the start states of the segments: (h, c) or (h,), each [S, layers, H].
         weights: of all layers, as in ``nn.LSTM._flat_weights``.
         segments: the layout.
 
@@ -40,8 +39,8 @@ def run_packed(
     """
     layers = state[0].shape[1]
     begin = tuple(leaf.transpose(0, 1).contiguous() for leaf in state)  # [layers, S, H]
-    # The forward pass has the precision of the acting step, which is a plain product. The backward
-    # pass runs later, under the caller's settings: TF32 unless torch.backends.cudnn.allow_tf32 is off.
+    # The forward pass has the precision of an acting step, a plain product. The backward pass runs later,
+    # under the caller's settings: TF32 unless torch.backends.cudnn.allow_tf32 is off.
     now = torch.backends.cudnn
     precise = now.flags(
         enabled=True,
@@ -50,7 +49,7 @@ def run_packed(
         allow_tf32=bool(torch.backends.cuda.matmul.allow_tf32),
     )
     hx = begin[0] if len(begin) == 1 else begin
-    # cuDNN's training mode is what keeps a backward pass possible, whatever the module's mode.
+    # cuDNN needs its training mode for a backward pass, in any mode of the module.
     settings = (list(weights), True, layers, 0.0, torch.is_grad_enabled(), False)
     with precise:
         if segments.order is None:  # equal lengths have faster algorithms

@@ -1,14 +1,15 @@
-"""Linear layers in float32 whatever the precision: the first one over numbers, the action head, the critic.
+"""Linear layers in float32 at any precision setting: the first layer over numbers, action head, critic.
 
-They have few inputs or few outputs, so that a matrix unit would gain nothing, and what they lose by rounding
-counts: observations with the digits that velocities are told by, and log-probs that the learner has to find
-again. A GPU's library chooses how to round by the number of rows, which is not the same for who acts and
-who learns. Here a row has the same bits among however many others, and an output beside however many others.
+They have few inputs or few outputs, where tensor cores gain nothing, and their rounding matters: small
+differences of observations encode velocities, and the learner must reproduce recorded log-probs. cuBLAS
+chooses its algorithm, and with it the rounding, by the number of rows, which differs between acting and
+learning. Here the bits of a result do not depend on the number of rows or outputs.
 
-By kernels in Triton (``thin_kernels``) for up to ``FEW`` inputs or outputs; by torch, in float32, for more
-and where those cannot run; by plain torch on a CPU, under a compiler, and for other types than float32.
+Triton kernels (``kernels.triton.exact_linear``) compute layers with up to ``FEW`` inputs or outputs; torch,
+in float32, larger ones and where Triton cannot run; plain torch on a CPU, under a compiler, and for other
+dtypes.
 
-Nothing is read on the host, so that a CUDA graph can hold all of it.
+Nothing is read on the host, so a CUDA graph can capture all of it.
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ from torch.nn import functional as F
 
 from recollect.base import devices
 from recollect.kernels.triton import available
-from recollect.kernels.triton.tiling import padded, rounding
+from recollect.kernels.triton.tiling import launch, padded, rounding
 
 FEW = 16
 """The most inputs or outputs of a thin layer."""
 MOST = 1024
-"""The most on its other side."""
+"""The most outputs or inputs on its other side."""
 WRITTEN_OUT = 4096
-"""The most weights of a layer with few outputs: a kernel has a line for each, which takes long to compile."""
+"""The most weights of a layer with few outputs: the kernel unrolls over them, which takes long to compile."""
 CHUNK = 32
-"""Inputs that are read at once of many: 4 for a thread, so that 8 threads share a row."""
+"""Inputs per load of a wide layer: 4 per thread, so 8 threads share a row."""
 UNITS = 64
-"""Outputs of a program at most, of many."""
+"""The most outputs of a program."""
 WARPS = 4
 """Warps of a program."""
 STAGES = 4
-"""Blocks of rows, in a backward pass, that are under way or in use at once."""
+"""Pipeline stages of a backward pass."""
 SUMS = 12
-"""Sums for each number of a block that a program of a backward pass keeps, about: they are in registers."""
+"""About as many sums per number of a block fit into the registers of a backward program."""
 PROGRAMS = {"forward": 2112, "backward": 528}
-"""Programs that take turns at the rows, at most: 16 and 4 for each of an H100's 132 processors."""
+"""The most programs of a launch: 16 and 4 for each of an H100's 132 processors."""
 
 _PLAIN: AbstractContextManager = nullcontext()
 
@@ -66,10 +67,10 @@ def linear(
         x: [..., K].
         weight: [M, K].
         bias: [M].
-        activation: what to apply to the result in the same pass.
+        activation: applied to the result in the same pass.
 
     Returns:
-        [..., M], in float32 also under autocast if it suits; if not, autocast has it.
+        [..., M], in float32 also under autocast if ``suits``; otherwise in autocast's dtype.
     """
     if not suits(x, weight):
         with _unrounded(x):
@@ -84,7 +85,7 @@ def linear(
 
 
 def through(layer: nn.Module, x: Tensor) -> Tensor:
-    """layer(x), as described above if that is a linear layer."""
+    """layer(x), by the kernels above if the layer is a plain ``nn.Linear``."""
     if _is_bare(layer, x):
         return linear(x, layer.weight, layer.bias)
     with _unrounded(x):
@@ -92,9 +93,9 @@ def through(layer: nn.Module, x: Tensor) -> Tensor:
 
 
 def together(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...] | None:
-    """What these layers make of x [..., K], in one pass over it, with the same bits.
+    """The outputs of several layers of x [..., K] in one pass, with the bits of separate calls.
 
-    None if they are not all linear layers, or not thin together: then there is nothing to be gained.
+    None if one of them is not a plain linear layer, or if they are not thin together.
     """
     bare = [layer for layer in layers if _is_bare(layer, x)]
     sizes = [layer.out_features for layer in bare]
@@ -105,14 +106,14 @@ def together(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...] | None:
 
 
 def _is_bare(layer: nn.Module, x: Tensor) -> TypeGuard[nn.Linear]:
-    """Whether layer(x) is that product and nothing else, which the kernels take."""
+    """Whether layer(x) is a plain linear layer, without hooks, that the kernels take."""
     if type(layer) is not nn.Linear or layer.bias is None or not suits(x, layer.weight):
         return False
     return not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
 
 
 def _unrounded(x: Tensor) -> AbstractContextManager:
-    """What torch's own products with x are exact in, unless they are autocast's or a compiler's."""
+    """A context with float32 products for x, except under autocast or a compiler."""
     if torch.compiler.is_compiling() or not x.is_cuda or torch.is_autocast_enabled("cuda"):
         return _PLAIN
     return devices.rounded("fp32")
@@ -147,7 +148,7 @@ class _Thin(torch.autograd.Function):
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, is_tanh: bool) -> Tensor:
-    """y [..., M] of a plain x [..., K]; its tanh only with few inputs."""
+    """y [..., M] of x [..., K]; ``is_tanh`` only with few inputs."""
     from recollect.kernels.triton import exact_linear
 
     (M, K), N = weight.shape, x.numel() // weight.shape[1]
@@ -156,11 +157,11 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, is_tanh: bool) -> T
     flags = {"K": K, "M": M, "BIAS": bias is not None}
     if K <= FEW:
         units, across = _units(M)
-        rows = 4 * WARPS * 128 // units  # 16 numbers for a thread
+        rows = 4 * WARPS * 128 // units  # 16 numbers per thread
         flags |= {"TANH": is_tanh, "MATH": rounding(x, "fp32")["MATH"], "ROWS": rows, "UNITS": units}
         _launch(exact_linear.shallow, _programs("forward", N, rows, across), across, *given, **flags)
     else:
-        rows = 4 * WARPS * min(4, _power(16 * CHUNK // K))  # up to 128 inputs: 4 rows for a thread
+        rows = 4 * WARPS * min(4, _power(16 * CHUNK // K))  # up to 128 inputs: 4 rows per thread
         _launch(exact_linear.narrow, -(-N // rows), 1, *given, **flags, ROWS=rows, CHUNK=CHUNK)
     return y
 
@@ -183,7 +184,7 @@ def _narrow_backward(g: Tensor, x: Tensor, weight: Tensor, needs_x: bool) -> tup
 
 
 def _shallow_backward(g: Tensor, y: Tensor | None, x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
-    """The gradient before the tanh, whose result is y, if that is to be kept; and the sums of dW and db."""
+    """The gradient before the tanh with output y, if ``keep``, and the sums of dW and db."""
     from recollect.kernels.triton import exact_linear
 
     (M, K), N = (g.shape[-1], x.shape[-1]), x.numel() // x.shape[-1]
@@ -199,17 +200,16 @@ def _shallow_backward(g: Tensor, y: Tensor | None, x: Tensor, keep: bool) -> tup
 
 def _launch(kernel: Any, programs: int, across: int, *given: Any, **flags: Any) -> None:
     if programs:
-        with torch.cuda.device_of(given[0]):
-            kernel[programs, across](*given, **flags, num_warps=WARPS)
+        launch(kernel, (programs, across), *given, **flags, num_warps=WARPS)
 
 
 def _programs(way: str, N: int, rows: int, across: int) -> int:
-    """How many take turns at N rows, so many at a time, where as many are beside each other."""
+    """Programs along the rows, for N rows in blocks of ``rows`` and ``across`` programs per block."""
     return min(-(-N // rows), max(1, PROGRAMS[way] // across))
 
 
 def _units(M: int) -> tuple[int, int]:
-    """Outputs of a program, a power of two from 16 on, and how many programs that makes beside each other."""
+    """Outputs of a program, a power of two >= 16, and the number of programs for M outputs."""
     units = min(UNITS, padded(M))
     return units, -(-M // units)
 
@@ -220,6 +220,6 @@ def _power(size: int) -> int:
 
 
 def _plain(t: Tensor) -> Tensor:
-    """t as it must lie in memory: in order, and from 16 bytes on, so that one kernel serves all."""
+    """t, contiguous and aligned to 16 bytes, so that one compiled kernel serves all calls."""
     t = t.contiguous()
     return t if t.data_ptr() % 16 == 0 else t.clone()

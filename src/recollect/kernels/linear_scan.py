@@ -1,25 +1,21 @@
-"""Linear recurrences over time: h_t = a_t h_{t-1} + b_t, elementwise, with a wall at every reset.
+"""Linear recurrences over time with resets: h_t = a_t h_{t-1} + b_t, elementwise.
 
-Everything that mixes features stands outside of the recurrence, so that it is one large product over
-all steps. What is left is this: one node of the autograd graph, for real and complex numbers. Its
-gradient is the same recurrence backwards in time,
+One node of the autograd graph, for real and complex numbers. Its gradient is the same recurrence backwards in
+time, with the resets in the same places:
 
-    g_t = dh_t + conj(a_{t+1}) g_{t+1},   db_t = g_t,   da_t = g_t conj(h_{t-1}),   dh0 = conj(a_0) g_0,
+    g_t = dh_t + conj(a_{t+1}) g_{t+1},   db_t = g_t,   da_t = g_t conj(h_{t-1}),   dh0 = conj(a_0) g_0
 
-and the walls stand in the same places. There are two ways through it, which agree:
+Two algorithms compute it:
 
-``steps``   one operation for every step. Its work is that of one pass over memory, and what it costs
-            beyond that is the call: 3 us a step on a CPU.
-``blocks``  stretches of about sqrt(T) steps side by side, then what each hands on to the next, then both
-            put together: three times the work or more, in about 4 sqrt(T) operations instead of T. For
-            very small steps, and for a GPU, where a small operation costs as much as a large one and
-            where it must not be asked in which steps there are walls.
+``steps``   one operation for every step: one pass over memory, and an overhead of 3 us a step on a CPU.
+``blocks``  segments of about sqrt(T) steps side by side, then the states between segments, then their sum:
+            three times the work or more, in about 4 sqrt(T) operations. For very small steps, and for a GPU,
+            where small operations cost as much as large ones and resets must not be read on the host.
 
-In single precision on a GPU both give way to ``kernels.fused_scan``: one pass over memory, in one operation.
+In float32 on a GPU, ``kernels.triton.scan.fused_scan`` replaces both: one pass over memory in one launch.
 
-A wall selects, it never multiplies: a row that starts anew gets its value written over whatever the
-recurrence made of it, NaN included. Nothing is divided and no logarithm is taken, so that the result has
-the precision of the plain loop however far the products of a underflow.
+A reset selects and never multiplies, so that no NaN passes it. There is no division and no logarithm: the
+result has the precision of the plain loop even where products of a underflow.
 """
 
 from __future__ import annotations
@@ -35,21 +31,21 @@ from torch.autograd.function import once_differentiable
 from recollect.base import devices
 from recollect.kernels.triton import available
 
-Wall = tuple[Tensor, Tensor] | None
-"""The rows in which a step begins with nothing, and what they are then; None if there are none."""
+Reset = tuple[Tensor, Tensor] | None
+"""The rows that reset at a step, and their values after it; None if there are none."""
 FEW, MANY = 512, 256
-"""On a CPU, blocks win up to so many numbers in a step (of all rows) and from so many steps on: with 128
-numbers and 1024 steps by a factor of 2.5. With 1024 numbers it is a draw, and with 128 rows of 128 their
-work tells: they take 3 to 9 times as long."""
+"""On a CPU, ``blocks`` is faster up to FEW numbers in a step (of all rows) and from MANY steps on: with 128
+numbers and 1024 steps by a factor of 2.5. With 1024 numbers both are equal; with 128 rows of 128 numbers,
+``blocks`` takes 3 to 9 times as long."""
 
 
 def scan(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None = None) -> Tensor:
-    """All h of h_t = a_t h_{t-1} + b_t; the last one is the state to carry on.
+    """All h of h_t = a_t h_{t-1} + b_t.
 
     Args:
-        a: [T, B, ...] the factors, or [...] if they are the same for all steps and rows.
-        b: [T, B, ...] what each step adds; real or complex, of the same type as all others.
-        h0: [B, ...] what step 0 begins with, unless first[0].
+        a: [T, B, ...] the factors, or [...] if they are equal for all steps and rows.
+        b: [T, B, ...] the summands, real or complex; all tensors have the same dtype.
+        h0: [B, ...] the raw state before step 0.
         first: [T, B] where h_{t-1} is ``initial`` instead.
         initial: [1, ...]; None for zero.
 
@@ -96,27 +92,27 @@ class _Scan(torch.autograd.Function):
 
 def _forward(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None) -> Tensor:
     """h [T, B, ...]; the arguments are those of ``scan``."""
-    if initial is not None:  # what a step begins with belongs to what it adds
+    if initial is not None:  # fold the initial state into the summands
         b = torch.where(_over(first, b), b + a * initial, b)
     if suits_blocks(b):
         return blocks(a, b, h0, first)
     h = torch.empty_like(b, memory_format=torch.contiguous_format)
-    steps(_each(a, b), b.unbind(), h.unbind(), h0, _walls(b, first, behind=0))
+    steps(_each(a, b), b.unbind(), h.unbind(), h0, _resets(b, first, behind=0))
     return h
 
 
 def _backward(a: Tensor, dh: Tensor, first: Tensor) -> Tensor:
-    """g [T, B, ...] of g_t = dh_t + a_{t+1} g_{t+1}, where nothing comes back through a wall."""
+    """g [T, B, ...] of g_t = dh_t + a_{t+1} g_{t+1}, without the second term at resets."""
     nothing = torch.zeros_like(dh[0])
     if suits_blocks(dh):
         varies = a.dim() == dh.dim()
         a = torch.cat((nothing[None], a[1:].flip(0))) if varies else a
-        walls = torch.cat((torch.zeros_like(first[:1]), first[1:].flip(0)))
-        return blocks(a, dh.flip(0), nothing, walls).flip(0)
+        resets = torch.cat((torch.zeros_like(first[:1]), first[1:].flip(0)))
+        return blocks(a, dh.flip(0), nothing, resets).flip(0)
     g = torch.empty_like(dh, memory_format=torch.contiguous_format)
-    walls = _walls(dh, first, behind=1)
-    factors = (*_each(a, dh)[1:], nothing)  # not a[0], which a reset at step 0 may have to hide
-    steps(factors[::-1], dh.unbind()[::-1], g.unbind()[::-1], nothing, walls[::-1])
+    resets = _resets(dh, first, behind=1)
+    factors = (*_each(a, dh)[1:], nothing)  # not a[0], which may be NaN before a reset at step 0
+    steps(factors[::-1], dh.unbind()[::-1], g.unbind()[::-1], nothing, resets[::-1])
     return g
 
 
@@ -125,44 +121,44 @@ def steps(
     b: Sequence[Tensor],
     h: Sequence[Tensor],
     before: Tensor,
-    walls: Sequence[Wall],
+    resets: Sequence[Reset],
 ) -> None:
     """Write h step by step.
 
     Args:
         a: the factors of every step, [B, ...] or [...].
-        b: what every step adds, [B, ...].
-        h: where to write, [B, ...] each.
-        before: [B, ...] what the first of the steps begins with.
-        walls: what stands at every step.
+        b: the summands of every step, [B, ...].
+        h: the outputs, [B, ...] each.
+        before: [B, ...] the state before the first of the steps.
+        resets: the resets of every step.
     """
-    for factor, term, out, wall in zip(a, b, h, walls, strict=True):
+    for factor, term, out, reset in zip(a, b, h, resets, strict=True):
         before = torch.addcmul(term, factor, before, out=out)
-        if wall is not None:
-            before.index_copy_(0, *wall)
+        if reset is not None:
+            before.index_copy_(0, *reset)
 
 
 def blocks(a: Tensor, b: Tensor, h0: Tensor, first: Tensor) -> Tensor:
-    """h [T, B, ...] by stretches side by side; the arguments are those of ``scan``."""
+    """h [T, B, ...] by segments side by side; the arguments are those of ``scan``."""
     T, B = first.shape
     length = math.isqrt(T - 1) + 1
     count = -(-T // length)
     varies = a.dim() == b.dim()
 
-    def cut(t: Tensor) -> Tensor:  # [T, ...] -> [count, length, ...], the missing end filled with zeros
+    def split(t: Tensor) -> Tensor:  # [T, ...] -> [count, length, ...], padded with zeros
         padded = t.new_zeros(count * length, *t.shape[1:])
         padded[:T] = t
         return padded.view(count, length, *t.shape[1:])
 
-    h, walls = cut(b), cut(first)
-    gain = cut(a) if varies else a.expand(1, length, 1, *a.shape)  # [count or 1, length, B or 1, ...]
+    h, resets = split(b), split(first)
+    gain = split(a) if varies else a.expand(1, length, 1, *a.shape)  # [count or 1, length, B or 1, ...]
     for k in range(1, length):
         moved = torch.addcmul(h[:, k], gain[:, k], h[:, k - 1])
-        torch.where(_over(walls[:, k], moved), h[:, k], moved, out=h[:, k])
+        torch.where(_over(resets[:, k], moved), h[:, k], moved, out=h[:, k])
 
-    # Behind the first wall of a stretch nothing of what came before it is left, whatever it was.
+    # After the first reset of a segment its start state has no effect, even if it is NaN.
     product = gain.cumprod(1)
-    shut = _over(walls.cumsum(1) > 0, h)  # [count, length, B, 1...]
+    shut = _over(resets.cumsum(1) > 0, h)  # [count, length, B, 1...]
     carried = torch.empty_like(h[:, 0])
     carried[0] = h0
     for k in range(1, count):
@@ -174,22 +170,22 @@ def blocks(a: Tensor, b: Tensor, h0: Tensor, first: Tensor) -> Tensor:
 
 
 def suits_blocks(b: Tensor) -> bool:
-    """Whether stretches side by side are faster than one step after another for b [T, B, ...]."""
+    """Whether ``blocks`` is faster than ``steps`` for b [T, B, ...]."""
     return devices.waits(b) or (b.shape[0] >= MANY and b[0].numel() <= FEW)
 
 
-def _walls(b: Tensor, first: Tensor, behind: int) -> list[Wall]:
-    """The wall of every step of b [T, B, ...]: where first, ``behind`` steps later."""
+def _resets(b: Tensor, first: Tensor, behind: int) -> list[Reset]:
+    """The resets of every step of b [T, B, ...]: where ``first`` is set ``behind`` steps later."""
     T, B = first.shape
-    walls: list[Wall] = [None] * T
+    resets: list[Reset] = [None] * T
     places = first[behind:].flatten().nonzero().squeeze(1)
     if len(places) > 0:
         hit, counts = torch.unique_consecutive(places // B, return_counts=True)
         rows = (places % B).split(counts.tolist())
         values = b.flatten(0, 1).index_select(0, places).split(counts.tolist())
-        for t, *wall in zip(hit.tolist(), rows, values, strict=True):
-            walls[t] = (wall[0], wall[1])
-    return walls
+        for t, *reset in zip(hit.tolist(), rows, values, strict=True):
+            resets[t] = (reset[0], reset[1])
+    return resets
 
 
 def _each(a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
@@ -216,5 +212,5 @@ def _factors(g: Tensor, h: Tensor, h0: Tensor, first: Tensor, initial: Tensor | 
 
 
 def _over(mask: Tensor, like: Tensor) -> Tensor:
-    """``mask`` with as many dimensions as ``like``, to go over its last ones."""
+    """``mask`` with trailing dimensions added, to broadcast against ``like``."""
     return mask.view(mask.shape + (1,) * (like.dim() - mask.dim()))

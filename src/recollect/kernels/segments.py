@@ -1,8 +1,7 @@
-"""Resets inside a sequence, without a reset inside the loop.
+"""Segments: sequences with resets as packed sequences without them.
 
-A reset cuts a row in two: what follows knows nothing of what came before. So the T x B steps of a
-batch are S segments, each of which begins with a given state and never resets. Sorted by length
-and laid side by side, they form one batch that shrinks as the shorter ones end:
+Resets split the T x B steps of a batch into S segments, each with a start state and no reset inside. Sorted
+by length and laid side by side, they form one batch that shrinks as the shorter ones end:
 
     rows (| = reset)          segments, longest first        packed, step by step
     row 0: a b | c d e        f g h i                        f c a j   g d b   h e   i
@@ -10,9 +9,9 @@ and laid side by side, they form one batch that shrinks as the shorter ones end:
                               a b
                               j
 
-A recurrent kernel runs over that as if there were no resets: max(length) steps instead of T, with
-larger products, no masks, and no arithmetic on a state that a reset has thrown away (0 * NaN).
-The layout is that of ``torch.nn.utils.rnn.PackedSequence``, so cuDNN takes it too.
+A recurrent kernel then needs no masks: it runs max(length) steps instead of T, with larger products, and
+never computes with a state that a reset discarded (0 * NaN). The layout is that of
+``torch.nn.utils.rnn.PackedSequence``, which cuDNN takes too.
 """
 
 from __future__ import annotations
@@ -26,23 +25,23 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Segments:
-    """Where the N = T * B steps of a batch stand when its S segments are packed."""
+    """The packed layout of the N = T * B steps of a batch with S segments."""
 
     sizes: tuple[int, ...]
-    """How many segments are alive at each step of the loop; they sum to N, and ``sizes[0]`` is S."""
+    """Active segments at each step of the loop; they sum to N, and ``sizes[0]`` is S."""
     order: Tensor | None
-    """[N] for each packed place the step ``t * B + b`` that stands there; None: nothing moves."""
+    """[N] the step ``t * B + b`` at each packed position; None: packing is the identity."""
     place: Tensor | None
     """[N] the inverse of ``order``."""
     source: Tensor | None
-    """[S] the row whose state each segment begins with, B for the initial one; None: rows as given."""
+    """[S] the row whose state each segment starts from, B for the initial state; None: the rows in order."""
     end: Tensor
-    """[B] the packed place of the last step of each row."""
+    """[B] the packed position of the last step of each row."""
     last: Tensor
     """[B] the last segment of each row."""
 
 
-def cut(first: Tensor) -> Segments:
+def split_at_resets(first: Tensor) -> Segments:
     """The segments of first [T, B]. Reads ``first`` on the host: one synchronisation on a GPU."""
     T, B = first.shape
     device = first.device
@@ -54,7 +53,7 @@ def cut(first: Tensor) -> Segments:
             source = torch.from_numpy(np.where(flags[0], B, np.arange(B))).to(device)
         return Segments((B,) * T, None, None, source, rows + (T - 1) * B, rows)
 
-    # Row by row, [B * T], in which every segment is one stretch.
+    # Row by row, [B * T]: every segment is contiguous.
     opens = flags.T.copy()
     opens[:, 0] = True
     opens = opens.reshape(-1)
@@ -64,7 +63,7 @@ def cut(first: Tensor) -> Segments:
     rank = np.empty_like(by_length)
     rank[by_length] = np.arange(len(begin))
 
-    # sizes[k] = how many are longer than k; offset[k] = packed rows before step k.
+    # sizes[k]: number of segments longer than k; offset[k]: packed rows before step k.
     longest = int(length.max())
     sizes = len(begin) - np.cumsum(np.bincount(length, minlength=longest + 1))[:longest]
     offset = np.cumsum(sizes) - sizes
@@ -95,7 +94,7 @@ def cut(first: Tensor) -> Segments:
 
 
 def pack(x: Tensor, segments: Segments, fresh: bool = False) -> Tensor:
-    """x [T, B, D] -> [N, D] in packed order; with ``fresh`` always in memory of its own."""
+    """x [T, B, D] -> [N, D] in packed order; with ``fresh`` always a copy."""
     flat = x.reshape(-1, x.shape[-1])
     if segments.order is not None:
         return flat.index_select(0, segments.order)
@@ -110,10 +109,9 @@ def unpack(y: Tensor, segments: Segments, rows: int) -> Tensor:
 
 
 def start(state: Tensor, initial: Tensor, segments: Segments) -> Tensor:
-    """What each segment begins with: state [B, ...], initial [1, ...] -> [S, ...].
+    """The start states of the segments: state [B, ...], initial [1, ...] -> [S, ...].
 
-    Rows that nobody continues are left out rather than masked, so that neither their values nor
-    their gradients (NaN among them) go anywhere.
+    States that a reset discards are dropped rather than masked, so that no NaN in them has an effect.
     """
     if segments.source is None:
         return state
@@ -121,12 +119,11 @@ def start(state: Tensor, initial: Tensor, segments: Segments) -> Tensor:
 
 
 BLOCK = 128
-"""Packed rows that a kernel takes through all its work before it goes on: enough for fast products,
-few enough for their gates to stay in the cache of a CPU core."""
+"""Packed rows per block of a kernel: enough for fast products, few enough for the cache of a CPU core."""
 
 
 def blocks(sizes: tuple[int, ...]) -> list[tuple[range, slice]]:
-    """Stretches of steps of about ``BLOCK`` packed rows: the steps of each, and the rows."""
+    """Blocks of consecutive steps with about ``BLOCK`` packed rows: the steps and the rows of each."""
     out, begin, low, high = [], 0, 0, 0
     for k, n in enumerate(sizes):
         high += n
@@ -137,25 +134,25 @@ def blocks(sizes: tuple[int, ...]) -> list[tuple[range, slice]]:
 
 
 def survivors(after: Tensor, segments: Segments) -> tuple[Tensor, ...]:
-    """after [N, H] -> for every step but the last its rows that go on, as views [sizes[k+1], H]."""
+    """after [N, H] -> for every step but the last the rows that continue, as views [sizes[k+1], H]."""
     sizes = segments.sizes
     if sizes[-1] == sizes[0]:
         return after.split(sizes)[:-1]
-    pieces = [n for k in range(1, len(sizes)) for n in (sizes[k], sizes[k - 1] - sizes[k])]
-    return after[: after.shape[0] - sizes[-1]].split(pieces)[::2]
+    lengths = [n for k in range(1, len(sizes)) for n in (sizes[k], sizes[k - 1] - sizes[k])]
+    return after[: after.shape[0] - sizes[-1]].split(lengths)[::2]
 
 
 def carried(buffer: Tensor, segments: Segments) -> tuple[Tensor, ...]:
-    """buffer = cat(start [S, H], after [N, H]) -> what each step begins with, as views [sizes[k], H]."""
+    """buffer = cat(start [S, H], after [N, H]) -> the input states of each step, as views [sizes[k], H]."""
     S = segments.sizes[0]
     return (buffer[:S], *survivors(buffer[S:], segments))
 
 
 def prefixes(buffer: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """buffer [S, ...] -> for every step the rows of the segments that are alive, as views."""
+    """buffer [S, ...] -> for every step the rows of its active segments, as views."""
     views, view = [], buffer
     for n in sizes:
-        if n != view.shape[0]:  # a view costs as much as a small product: make only new ones
+        if n != view.shape[0]:  # a view costs as much as a small product: reuse it
             view = view[:n]
         views.append(view)
     return tuple(views)
@@ -164,8 +161,8 @@ def prefixes(buffer: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
 def scratch_rows(like: Tensor, plan: list[tuple[range, slice]], width: int) -> Tensor:
     """An empty [rows of the largest block, width].
 
-    The rows stand a little apart: strides of 2 KiB and the like send them all to the same few lines
-    of the cache, which costs the product with a transposed block some 15%.
+    Rows are padded: with strides such as 2 KiB they would share few cache lines, which costs the product with
+    a transposed block about 15%.
     """
     rows = max(rows.stop - rows.start for _, rows in plan)
     return like.new_empty(rows, width + 16)[:, :width]
@@ -179,7 +176,7 @@ def before(
     rows: slice,
     out: Tensor,
 ) -> Tensor:
-    """What the steps of a block began with, as one tensor: ``views`` are ``carried(buffer)``."""
-    if segments.order is None:  # equal sizes: each step begins right where the one before it ended
+    """The input states of the steps of a block, as one tensor; ``views`` are ``carried(buffer)``."""
+    if segments.order is None:  # equal sizes: the input of a step is the output of the one before
         return buffer[rows]
     return torch.cat(views[steps.start : steps.stop], out=out[: rows.stop - rows.start])

@@ -1,17 +1,15 @@
 """Exact, small distributions over actions.
 
-``torch.distributions`` validates and broadcasts on every call, which costs more than the
-arithmetic at the sizes of an acting step; these do the arithmetic only. They agree with it (see
-tests/policy/test_distributions.py) and add what it lacks: masks, the entropy of a squashed
+``torch.distributions`` validates and broadcasts on every call, which costs more than the arithmetic of an
+acting step. These agree with it (tests/policy/test_distributions.py) and add masks, the entropy of a squashed
 Gaussian, and log-probs that depend on the stored action alone.
 
-Every distribution takes parameters with any leading dimensions ``[...]`` and computes in float32
-(or float64, when given that): half precision is widened first.
+Parameters may have any leading dimensions ``[...]``. Computation is in float32, or in float64 for float64
+parameters; half precision is widened first.
 
-``sample_with_log_prob`` evaluates the action as it will be stored, never the noise it came from,
-so that evaluating the stored action with the same parameters gives the same number to the bit.
-Samples carry no gradient: the score function needs none, and a reparameterised sample inside
-``log_prob`` would cancel it.
+``sample_with_log_prob`` evaluates the action as it will be stored, not the noise, so that evaluating the
+stored action with the same parameters gives the same bits. Samples carry no gradient: the score function
+needs none, and a reparameterised sample inside ``log_prob`` would cancel it.
 """
 
 from __future__ import annotations
@@ -28,15 +26,15 @@ from torch.nn import functional as F
 from recollect.base.types import Tree
 
 FORBIDDEN = -1e30
-"""The logit of a masked entry. Its probability is exactly 0, and unlike with -inf, 0 * log 0 is 0,
-and the ratio of a forbidden action to itself is 1 and not NaN."""
+"""The logit of a masked entry. Its probability is exactly 0; unlike with -inf, 0 * log 0 is 0, and the ratio
+of a forbidden action to itself is 1, not NaN."""
 
 HALF_LOG_2PI = 0.5 * math.log(2.0 * math.pi)
 LOG_2 = math.log(2.0)
 
 
 class Distribution(Protocol):
-    """Over actions (trees) for every row of ``[...]``."""
+    """A distribution over actions (trees) for every row of ``[...]``."""
 
     def sample(self, generator: Generator | None = None) -> Tree:
         """Draw an action for every row."""
@@ -55,15 +53,15 @@ class Distribution(Protocol):
         ...
 
     def sample_with_log_prob(self, generator: Generator | None = None) -> tuple[Tree, Tensor]:
-        """An action and its log-prob: what acting needs."""
+        """An action and its log-prob."""
         ...
 
 
 class Categorical:
-    """One of n. logits [..., n] and, where actions are masked, mask [..., n] (true = allowed).
+    """One of n. logits [..., n] and, for masked actions, mask [..., n] (true = allowed).
 
-    Actions are int64 [...]. A row whose mask allows nothing is treated as if all were allowed:
-    such rows are dead agents and padding, which no loss sees but which must stay finite.
+    Actions are int64 [...]. A mask that allows nothing counts as one that allows everything: such rows are
+    dead agents and padding, which no loss uses but which must stay finite.
     """
 
     __slots__ = ("log_probs",)
@@ -100,10 +98,10 @@ class Categorical:
 
 
 class MultiCategorical:
-    """k independent choices, one of nvec[i] each. logits and mask [..., sum(nvec)], one after another.
+    """k independent choices, one of nvec[i] each. logits and mask [..., sum(nvec)], concatenated.
 
-    Actions are int64 [..., k]. Choices of unequal size are padded with forbidden entries, so that
-    the number of torch calls does not grow with k.
+    Actions are int64 [..., k]. Choices of unequal size are padded with forbidden entries, so the number of
+    torch calls does not grow with k.
     """
 
     __slots__ = ("parts",)
@@ -162,7 +160,7 @@ class Bernoulli:
         return (self.logits > 0).to(torch.int8)
 
     def log_prob(self, action: Tensor) -> Tensor:
-        """[...] the sum of log sigmoid(+logit or -logit), which no logit makes infinite."""
+        """[...] the sum of log sigmoid(+logit or -logit), finite for every finite logit."""
         sign = action.to(self.logits.dtype).mul_(2).sub_(1)
         return F.logsigmoid(sign * self.logits).sum(-1)
 
@@ -179,7 +177,7 @@ class Bernoulli:
 
 
 class Gaussian:
-    """Independent normals. mean [..., k]; log_std [..., k], or [k] for all rows alike."""
+    """Independent normals. mean [..., k]; log_std [..., k], or [k] for all rows."""
 
     __slots__ = ("log_std", "mean", "std")
 
@@ -215,15 +213,15 @@ class Gaussian:
 
 
 class TanhGaussian(Gaussian):
-    """tanh of a Gaussian: the action is kept as u, before the tanh; densities are those of tanh(u).
+    """tanh of a Gaussian: the action is stored as u, before the tanh; densities are those of tanh(u).
 
     With a = tanh(u) in [-1, 1], log p(a) = log N(u) - log(1 - tanh(u)^2), and
-    log(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2u)) = 2 (ln 2 - log(e^u + e^-u)), which is finite
-    and exact where 1 - tanh(u)^2 rounds to zero. That is why u is stored and not a.
+    log(1 - tanh(u)^2) = 2 (ln 2 - u - softplus(-2u)) = 2 (ln 2 - log(e^u + e^-u)), which is finite and exact
+    where 1 - tanh(u)^2 rounds to zero. So u is stored, not a.
 
-    H[a] = H[u] + E[log(1 - tanh(u)^2)], with the expectation by quadrature under the current
-    parameters: deterministic, differentiable in both, and right to 1e-4 for log_std <= 1 (2e-5
-    there, and falling fast below). ``mode`` is the mean of u, whose tanh is the median action.
+    H[a] = H[u] + E[log(1 - tanh(u)^2)], with the expectation by quadrature: deterministic, differentiable in
+    both parameters, and with errors below 1e-4 for log_std <= 1. ``mode`` is the mean of u, whose tanh is the
+    median action.
     """
 
     __slots__ = ()
@@ -240,14 +238,14 @@ class TanhGaussian(Gaussian):
         nodes, weights = _normal_quadrature(self.mean.dtype, self.mean.device)
         # mean [..., k] -> u [..., k, nodes]
         u = torch.addcmul(self.mean.unsqueeze(-1), self.std.unsqueeze(-1), nodes)
-        # A sum and not a matmul, which autocast would round to half precision.
+        # A sum, not a matmul, which autocast would round to half precision.
         expected = (torch.logaddexp(u, -u) * weights).sum(-1)
         per_dimension = torch.sub(self.log_std, expected, alpha=2.0)
         return per_dimension.sum(-1) + self.mean.shape[-1] * (HALF_LOG_2PI + 0.5 + 2.0 * LOG_2)
 
 
 class Shaped:
-    """A distribution over flat actions [..., k], seen as actions [..., *shape] with k elements."""
+    """A distribution over flat actions [..., k], reshaped to actions [..., *shape] with k elements."""
 
     __slots__ = ("base", "shape", "size")
 
@@ -283,7 +281,7 @@ class Shaped:
 
 
 class Joint:
-    """Independent parts, in a tuple or a dict that the actions mirror: log-probs and entropies add."""
+    """Independent parts, in a tuple or a dict like the actions: log-probs and entropies add."""
 
     __slots__ = ("keys", "parts")
 
@@ -318,7 +316,7 @@ class Joint:
 
 
 def _widen(x: Tensor) -> Tensor:
-    """Half precision to float32; float64 stays for tests and references."""
+    """Half precision as float32; float64, for tests and references, is kept."""
     return x if x.dtype is torch.float32 or x.dtype is torch.float64 else x.float()
 
 
@@ -329,14 +327,13 @@ def _total(terms: list[Tensor]) -> Tensor:
     return total
 
 
-# Constants are made once, outside inference mode: a tensor born inside could not be saved for a
-# later backward pass.
+# Constants are created once, outside inference mode: an inference tensor cannot be saved for a backward pass.
 
 
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def _padding_index(nvec: tuple[int, ...], device: torch.device) -> Tensor:
-    """[k * max(nvec)]: where each padded entry stands in the flat logits; padding is one past them."""
+    """[k * max(nvec)] the index of each padded entry in the flat logits; padding is one past their end."""
     index = np.full((len(nvec), max(nvec)), sum(nvec))
     start = 0
     for row, n in enumerate(nvec):

@@ -1,7 +1,7 @@
-"""From observations to features, by observation space.
+"""Encoders: networks from observations to features, chosen by observation space.
 
 ============================  =====================================================================
-space                         what the network sees
+space                         encoding
 ============================  =====================================================================
 Box                           its numbers, flattened; integers become floats, nothing is rescaled
 Box that is an image          a conv stack; 8-bit values become floats divided by 255
@@ -12,14 +12,14 @@ Dict, Tuple, nested           all vectors joined go through one MLP, every image
                               stack, every set of tokens through its own network; the results are joined
 ============================  =====================================================================
 
-An image is a Box for which ``spaces.is_image`` holds (or by ``EncoderConfig.images``). Its channels
-are its smallest dimension, first (CHW) or last (HWC); if it is a cube, the last, as Gymnasium has it.
-Tokens are a Box for which ``spaces.is_tokens`` holds, unless ``EncoderConfig.tokens`` is "never".
+An image is a Box with ``spaces.is_image`` (``EncoderConfig.images`` overrides this). Its channels are the
+smallest dimension, first (CHW) or last (HWC); of a cube the last, as in Gymnasium. Tokens are a Box with
+``spaces.is_tokens``, unless ``EncoderConfig.tokens`` is "never".
 
 The key ``action_mask`` of a Dict observation space is not encoded: it goes to the action head.
 
-Encoders take raw observations with one leading dimension, ``[N, ...]``, or such whose float leaves
-were normalised before; they never write to them.
+Encoders take observations with one leading dimension, ``[N, ...]``, raw or with normalised float leaves, and
+never write to them.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class Encoder(nn.Module):
         if vectors and config.hidden:
             vector_size = config.hidden[-1]
         self.output_size = vector_size + sum(part.output_size for part in (*images, *tokens))
-        # Has the dtype of the weights, which inputs must share.
+        # Tracks the dtype of the weights, to which inputs are converted.
         self.register_buffer("unit", torch.ones(()), persistent=False)
-        # The usual case, one float vector, is linear and activation and nothing else.
+        # Fast path for the common case, one float vector.
         self.plain = len(leaves) == 1 and bool(vectors) and vectors[0].plain
 
     def forward(self, obs: Tree) -> Tensor:
@@ -103,7 +103,7 @@ class Encoder(nn.Module):
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def check(self, obs: Tree) -> None:
-        """Raise SpaceError if obs [N, ...] does not fit the space. Reads values: not for every step."""
+        """Raise SpaceError if obs [N, ...] does not fit the space. Reads values: too slow for every step."""
         modules = (*self.vectors, *self.images, *self.tokens)
         for module, path in zip(modules, (*self.vector_paths, *self.image_paths, *self.token_paths)):
             cast("_Vector | _Image | _Tokens", module).check(_leaf(obs, path))
@@ -130,7 +130,7 @@ class _Vector(nn.Module):
             self.register_buffer("column", torch.from_numpy(column), persistent=False)
             self.register_buffer("ids", torch.from_numpy(ids), persistent=False)
         elif isinstance(space, spaces.Box):
-            # Images and tokens are never normalised: flattened all the same, they keep the range of images.
+            # Images and tokens are never normalised; flattened ones are scaled like images.
             is_bytes = space.dtype == np.uint8 and (is_image(space) or is_tokens(space))
             self.scale = 1.0 / 255.0 if is_bytes else None
             self.plain = np.dtype(space.dtype).kind == "f" and len(self.shape) == 1
@@ -138,7 +138,7 @@ class _Vector(nn.Module):
     def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
         x = x.reshape(x.shape[0], self.columns)  # [N, *shape] -> [N, columns]
         if self.one_hot:
-            # Comparing has no range check to wait for on a GPU, unlike F.one_hot.
+            # Unlike F.one_hot, a comparison has no range check, which would synchronise a GPU.
             x = x if self.columns == 1 else x[:, self.column]
             return (x == self.ids).to(dtype)
         x = x.to(dtype)
@@ -216,7 +216,7 @@ def _mlp(inputs: int, config: EncoderConfig, exact_first: bool = False) -> nn.Mo
 
 
 def _one_hot_table(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[np.ndarray, np.ndarray]:
-    """For each entry of the joined one-hot vectors: the column it looks at and the id it means."""
+    """For each entry of the concatenated one-hot vectors: its input column and its id."""
     nvec = np.atleast_1d(space.n if isinstance(space, spaces.Discrete) else space.nvec).reshape(-1)
     start = np.broadcast_to(np.asarray(space.start).reshape(-1), nvec.shape)
     column = np.repeat(np.arange(len(nvec)), nvec)
@@ -225,7 +225,7 @@ def _one_hot_table(space: spaces.Discrete | spaces.MultiDiscrete) -> tuple[np.nd
 
 
 def _leaves(space: gym.Space) -> list[tuple[tuple, gym.Space]]:
-    """The leaf spaces with the keys that lead to them, but for the action mask."""
+    """The leaf spaces with their paths, without the action mask."""
     if isinstance(space, spaces.Dict):
         space = spaces.Dict({key: sub for key, sub in space.spaces.items() if key != ACTION_MASK})
     return list(_paths(space, ()))
@@ -285,12 +285,11 @@ def _check_shape(x: Tensor, shape: tuple[int, ...], name: str) -> None:
 def make_encoder(
     spec: str | EncoderConfig | Callable[[gym.Space], nn.Module] | None, observation_space: gym.Space
 ) -> Any:
-    """An encoder from what a user gave.
+    """The encoder for ``spec``: a name, a config or a factory.
 
-    None or "auto" chooses by the space; "mlp" flattens everything; "conv" takes every
-    three-dimensional Box for an image; an ``EncoderConfig`` says more. A factory is called with the
-    whole observation space and returns a module with an ``output_size`` that maps whole
-    observations [N, ...] to [N, output_size].
+    None or "auto" chooses by the space; "mlp" flattens everything; "conv" treats every three-dimensional Box
+    as an image. A factory takes the whole observation space and returns a module with an ``output_size`` that
+    maps whole observations [N, ...] to [N, output_size].
     """
     if spec is None or isinstance(spec, str):
         spec = "auto" if spec is None else spec
@@ -319,7 +318,7 @@ def make_encoder(
     if not isinstance(encoder, nn.Module) or not isinstance(size, int) or size < 1:
         raise ConfigError(
             f"the encoder factory {getattr(spec, '__name__', spec)} returned a "
-            f"{type(encoder).__name__} with output_size {size!r}: it must be an nn.Module that says "
-            "in output_size (an int) how many features a row gets"
+            f"{type(encoder).__name__} with output_size {size!r}: it must be an nn.Module whose output_size "
+            "(an int) is the number of features of a row"
         )
     return encoder

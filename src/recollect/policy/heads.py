@@ -1,4 +1,4 @@
-"""From features to a distribution over actions, for any supported action space.
+"""The action head: from features to a distribution over actions, for every supported action space.
 
 =====================  =======================  ==================  ==============================
 action space           distribution             stored action       the env gets (``to_env``)
@@ -11,16 +11,14 @@ Box, not squashed      Gaussian                 float32             clipped to t
 Tuple, Dict            Joint                    tuple, dict         part by part
 =====================  =======================  ==================  ==============================
 
-Stored actions have the shapes and dtypes of ``spaces.zeros(action_space, rows)``; what is stored
-is what ``log_prob`` takes, and ``to_env`` is applied on the way to the env only.
-
-Masks are described in ``policy/masks.py``.
+Stored actions have the shapes and dtypes of ``spaces.zeros(action_space, rows)``; ``log_prob`` takes stored
+actions, and only the env gets the result of ``to_env``. Masks are described in ``policy/masks.py``.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Protocol, cast
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -49,13 +47,13 @@ MAX_SQUASHED_LOG_STD = 1.0
 
 
 class ActionHead(nn.Module):
-    """One linear layer for all parts of an action space, cut into the parts' parameters."""
+    """One linear layer for all parts of an action space; its outputs are split among the parts."""
 
     def __init__(self, space: gym.Space, features: int, config: HeadConfig | None = None):
         super().__init__()
         self.space = space
         self.config = config or HeadConfig()
-        self.root = cast(_Part, _make_part(space, self.config, "the action space"))
+        self.root = _make_part(space, self.config, "the action space")
         self.linear = nn.Linear(features, self.root.size)
         nn.init.orthogonal_(self.linear.weight, self.config.gain)
         with torch.no_grad():
@@ -66,42 +64,40 @@ class ActionHead(nn.Module):
         return self.distribution(exact_linear.through(self.linear, features), mask)
 
     def distribution(self, outputs: Tensor, mask: Tree | None = None) -> Distribution:
-        """Of what ``linear`` said, [..., outputs]: the distribution for every row of [...]."""
+        """Outputs of ``linear``, [..., outputs] -> the distribution for every row of [...]."""
         return self.root.distribution(outputs, mask)
 
     def to_env(self, action: Tree) -> Tree:
-        """What the env gets for a stored action: shifted, scaled, clipped. No gradient, not stored."""
+        """The env's action for a stored action: shifted, scaled, clipped."""
         return self.root.to_env(action)
 
 
-class _Part(Protocol):
-    """One leaf (or node) of the action space; an ``nn.Module``, for its buffers and parameters."""
+class _Part(nn.Module):
+    """One leaf (or node) of the action space."""
 
-    size: int
-    """How many outputs of the linear layer it takes."""
+    def __init__(self, name: str, size: int):
+        super().__init__()
+        self.name = name
+        self.size = size
+        """The number of its outputs in the linear layer."""
 
     def initial_bias(self) -> Tensor:
         """[size]."""
-        ...
+        return torch.zeros(self.size)
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        """Outputs [..., size] -> Distribution."""
-        ...
+        """Outputs [..., size] -> the distribution."""
+        raise NotImplementedError
 
     def to_env(self, action: Tree) -> Tree:
-        """Stored action -> the env's."""
-        ...
+        """The env's action for a stored action."""
+        return action
 
 
-class _Discrete(nn.Module):
+class _Discrete(_Part):
     def __init__(self, space: spaces.Discrete, name: str):
-        super().__init__()
-        self.name = name
-        self.size = int(space.n)
+        super().__init__(name, int(space.n))
         self.start = int(space.start)
-
-    def initial_bias(self) -> Tensor:
-        return torch.zeros(self.size)
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
         if mask is not None:
@@ -112,20 +108,15 @@ class _Discrete(nn.Module):
         return action + self.start if self.start else action
 
 
-class _MultiDiscrete(nn.Module):
+class _MultiDiscrete(_Part):
     start: Tensor
 
     def __init__(self, space: spaces.MultiDiscrete, name: str):
-        super().__init__()
-        self.name = name
+        super().__init__(name, int(space.nvec.sum()))
         self.shape = tuple(space.nvec.shape)
         self.nvec = tuple(int(n) for n in space.nvec.reshape(-1))
-        self.size = sum(self.nvec)
         self.starts_at_zero = not space.start.any()
         self.register_buffer("start", torch.as_tensor(space.start, dtype=torch.int64), persistent=False)
-
-    def initial_bias(self) -> Tensor:
-        return torch.zeros(self.size)
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
         if mask is not None:
@@ -136,54 +127,44 @@ class _MultiDiscrete(nn.Module):
         return action if self.starts_at_zero else action + self.start
 
 
-class _MultiBinary(nn.Module):
+class _MultiBinary(_Part):
     def __init__(self, space: spaces.MultiBinary, name: str):
-        super().__init__()
-        self.name = name
+        super().__init__(name, math.prod(space.shape))
         self.shape = tuple(space.shape)
-        self.size = math.prod(self.shape)
-
-    def initial_bias(self) -> Tensor:
-        return torch.zeros(self.size)
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
         if mask is not None:
             refuse_mask(self.name, "MultiBinary")
         return _shaped(Bernoulli(outputs), self.shape)
 
-    def to_env(self, action: Tensor) -> Tensor:
-        return action
 
-
-class _Box(nn.Module):
+class _Box(_Part):
     low: Tensor
     high: Tensor
     middle: Tensor
     radius: Tensor
 
     def __init__(self, space: spaces.Box, config: HeadConfig, name: str):
-        super().__init__()
+        super().__init__(name, (1 + config.state_dependent_std) * math.prod(space.shape))
         if np.dtype(space.dtype).kind != "f":
             raise SpaceError(
                 f"{name} is a Box of {space.dtype}, and Box actions are continuous: declare it as "
                 "MultiDiscrete(high - low + 1, start=low), or as a float Box and round in the env"
             )
-        self.name = name
         self.shape = tuple(space.shape)
         self.actions = math.prod(self.shape)
         self.config = config
         low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
         self.squash = _decide_squash(config, low, high, name)
-        self.size = 2 * self.actions if config.state_dependent_std else self.actions
         if not config.state_dependent_std:
             self.log_std = nn.Parameter(torch.full((self.actions,), float(config.log_std_init)))
-        with np.errstate(invalid="ignore"):  # inf - inf, of bounds that are then not used
+        with np.errstate(invalid="ignore"):  # inf - inf, of bounds that are not used
             middle, radius = 0.5 * low + 0.5 * high, 0.5 * high - 0.5 * low
             low, high, middle, radius = (part.astype(np.float32) for part in (low, high, middle, radius))
             # Rounding is monotone, so if the ends of the scaled range are inside the bounds, all of it is.
             spill = (middle - radius < low) | (middle + radius > high)
         for key, value in {"low": low, "high": high, "middle": middle, "radius": radius}.items():
-            # Not persistent: they are the space's, not learned, and a checkpoint has the space.
+            # Not persistent: they follow from the space, which a checkpoint contains.
             self.register_buffer(key, torch.as_tensor(value), persistent=False)
         self.clips = bool(spill.any()) if self.squash else bool(np.isfinite([low, high]).any())
 
@@ -208,22 +189,20 @@ class _Box(nn.Module):
         return torch.clamp(action, self.low, self.high) if self.clips else action
 
 
-class _Composite(nn.Module):
+class _Composite(_Part):
     """A Dict or Tuple: the outputs are split among its parts, in order."""
 
     def __init__(self, space: spaces.Dict | spaces.Tuple, config: HeadConfig, name: str):
-        super().__init__()
-        named = dict(space.spaces.items()) if isinstance(space, spaces.Dict) else None
-        subs = list(named.values()) if named is not None else list(cast(spaces.Tuple, space).spaces)
+        named = isinstance(space, spaces.Dict)
+        subs: dict[Any, gym.Space] = dict(space.spaces if named else enumerate(space.spaces))
         if not subs:
             raise SpaceError(f"{name} is an empty {type(space).__name__}: there is no action to choose")
-        self.name = name
-        self.keys = None if named is None else tuple(named)
-        labels = range(len(subs)) if self.keys is None else self.keys
-        parts = [_make_part(sub, config, f"{name}.{label}") for sub, label in zip(subs, labels)]
+        parts = [_make_part(sub, config, f"{name}.{label}") for label, sub in subs.items()]
+        sizes = [part.size for part in parts]
+        super().__init__(name, sum(sizes))
+        self.keys = tuple(subs) if named else None
         self.parts = nn.ModuleList(parts)
-        self.sizes = [cast(_Part, part).size for part in parts]
-        self.size = sum(self.sizes)
+        self.sizes = sizes
 
     def _each(self) -> list[_Part]:
         return cast(list[_Part], list(self.parts))
@@ -262,7 +241,7 @@ class _Composite(nn.Module):
         return {key: part.to_env(action[key]) for key, part in zip(self.keys, self._each())}
 
 
-def _make_part(space: gym.Space, config: HeadConfig, name: str) -> nn.Module:
+def _make_part(space: gym.Space, config: HeadConfig, name: str) -> _Part:
     if isinstance(space, spaces.Discrete):
         return _Discrete(space, name)
     if isinstance(space, spaces.Box):
@@ -321,8 +300,8 @@ class _ClampInward(torch.autograd.Function):
 def clamp_inward(x: Tensor, low: float, high: float) -> Tensor:
     """Clamp, with a gradient that can lead back inside.
 
-    Beyond a bound, a plain clamp has no gradient: a parameter that one large step carried outside
-    stays there for ever. Here the gradient passes unless descending it would lead further out.
+    Beyond a bound, a plain clamp has no gradient: a parameter outside stays there. Here the gradient passes
+    unless a descent step would move further out.
     """
     if torch.is_grad_enabled() and x.requires_grad:
         return cast(Tensor, _ClampInward.apply(x, low, high))

@@ -1,4 +1,4 @@
-"""Layers with their activation and the weights that suit it, and stacks of them."""
+"""Layers with activation and matching initial weights, and stacks of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from recollect.kernels import exact_linear
 
 ACTIVATIONS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
-    # With the gain that keeps the scale of activations through layers; silu's is 1 / rms(silu(z)).
+    # With the gain that preserves the scale of activations; that of silu is 1 / rms(silu(z)).
     "tanh": (torch.tanh, 5.0 / 3.0),
     "relu": (torch.relu, math.sqrt(2.0)),
     "silu": (F.silu, 1.68),
@@ -24,9 +24,9 @@ NATURE = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
 
 
 class Dense(nn.Linear):
-    """Linear, normalisation if asked for, activation: one module call instead of three.
+    """Linear, optional layer norm, activation: one module call instead of three.
 
-    With ``exact`` the first two are in float32 whatever the precision (``policy.thin``).
+    With ``exact`` the linear part is float32 at any precision (``kernels.exact_linear``).
     """
 
     def __init__(
@@ -74,14 +74,14 @@ def mlp(
     layer_norm: bool = False,
     exact_first: bool = False,
 ) -> nn.Module:
-    """Dense layers of these widths, the first of them exact if asked for; no widths pass the input on."""
+    """Dense layers of these widths, the first one exact with ``exact_first``; the identity without widths."""
     sizes = enumerate(pairwise((inputs, *widths)))
     layers = [Dense(n, m, activation, layer_norm, exact_first and i == 0) for i, (n, m) in sizes]
     return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
 
 def small_conv(shape: tuple[int, int, int], activation: str) -> tuple[nn.Module, int]:
-    """3 x 3 layers, two at least, that halve each side until it is at most 8; and their output size."""
+    """At least two 3 x 3 layers that halve each side until it is at most 8; and their output size."""
     channels, height, width = shape
     layers: list[nn.Module] = []
     while len(layers) < 2 or max(height, width) > 8:
@@ -105,7 +105,7 @@ def nature_conv(shape: tuple[int, int, int], activation: str) -> tuple[nn.Module
 
 
 def orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> None:
-    """Orthogonal weights of this gain, no bias."""
+    """Initialise with orthogonal weights of this gain and zero biases."""
     nn.init.orthogonal_(layer.weight, gain)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

@@ -1,8 +1,8 @@
-"""Action masks: which choices an observation forbids.
+"""Action masks: the actions that an observation allows.
 
-True or 1 means allowed. Discrete(n) takes ``[..., n]``; MultiDiscrete one flat ``[..., sum(nvec)]``,
-choice after choice; a Dict takes a dict, in which parts may be missing or None; a Tuple a tuple, in
-which parts may be None or (). MultiBinary and Box take none.
+True or 1 means allowed. Discrete(n) takes ``[..., n]``; MultiDiscrete a flat ``[..., sum(nvec)]``; a Dict a
+dict in which parts may be missing or None; a Tuple a tuple in which parts may be None or (). MultiBinary and
+Box take no mask.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from recollect.base.types import Tree
 from recollect.errors import SpaceError
 
 ACTION_MASK = "action_mask"
-"""The key of a Dict observation under which an action mask travels."""
+"""The key of the action mask in a Dict observation."""
 
 
 def mask_space(space: gym.Space) -> gym.Space | None:
     """The space of an action space's masks, for the key ``action_mask`` of a Dict observation space.
 
-    None where nothing can be masked. A Dict leaves such parts out; a Tuple has an empty Tuple there.
+    None if nothing can be masked. A Dict leaves out such parts; a Tuple has an empty Tuple for them.
     """
     if isinstance(space, spaces.Discrete):
         return spaces.MultiBinary(int(space.n))
@@ -42,7 +42,7 @@ def mask_space(space: gym.Space) -> gym.Space | None:
 
 
 def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "action_mask") -> None:
-    """Raise SpaceError if masks of the space ``mask`` do not fit: to be called once, when building."""
+    """Raise SpaceError unless masks of the space ``mask`` fit the action space; for build time."""
     if isinstance(mask, spaces.Tuple) and not mask.spaces:
         return
     want = mask_space(action_space)
@@ -51,7 +51,7 @@ def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "acti
         for key, sub in mask.spaces.items():
             if key not in subs:
                 raise SpaceError(
-                    f"{name} has a part '{key}', which the action space has not: it has {list(subs)}"
+                    f"{name} has a part '{key}', which is not in the action space: it has {list(subs)}"
                 )
             check_mask_space(subs[key], sub, f"{name}.{key}")
         return
@@ -78,7 +78,7 @@ def check_mask(mask: Tree, size: int, name: str) -> None:
 
 
 def refuse_mask(name: str, kind: str) -> None:
-    """Raise SpaceError: a ``kind`` has nothing to forbid."""
+    """Raise SpaceError: a ``kind`` takes no mask."""
     raise SpaceError(
         f"{name} is a {kind}, which takes no action mask: leave its mask out, or None. "
         "Only Discrete and MultiDiscrete choices can be forbidden"

@@ -1,7 +1,7 @@
-"""Running statistics that live in the policy and travel with its weights.
+"""Normalisation of observations and values by running statistics, which are part of the policy's weights.
 
-Both are frozen while a rollout is collected and learned from, so that what the learner recomputes
-is what the actor saw; the learner moves them between the two, and never anyone else.
+Both are frozen while a rollout is collected and learned from, so that the learner reproduces the actor's
+inputs. Only the learner updates them, between rollouts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from recollect.errors import ConfigError
 
 
 class Ranks(Protocol):
-    """The learners that share a batch (``recollect.learning.ranks``), as far as statistics need them."""
+    """The part of ``recollect.learning.ranks``, the learners that share a batch, that statistics use."""
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of ranks."""
         ...
 
     def each(self, tensor: Tensor) -> Sequence[Tensor]:
@@ -63,7 +63,7 @@ class Moments(nn.Module):
         self._add_all(count, mean, m2, ranks)
 
     def _add_all(self, count: Tensor, mean: Tensor, m2: Tensor, ranks: Ranks | None) -> None:
-        """Merge what was found here, and on all other ranks."""
+        """Merge the statistics of this and of all other ranks."""
         if ranks is None or ranks.size == 1:
             self._add(count, mean, m2)
             return
@@ -72,7 +72,7 @@ class Moments(nn.Module):
             self._add(found[0], means.view_as(mean), squares.view_as(m2))
 
     def _add(self, count: Tensor, mean: Tensor, m2: Tensor) -> None:
-        """Merge the count, mean and squared deviations of some samples; none of them change nothing."""
+        """Merge the count, mean and squared deviations of some samples; a count of 0 has no effect."""
         total = self.count + count
         divisor = total.clamp(min=1)
         shift = mean - self.mean
@@ -82,12 +82,12 @@ class Moments(nn.Module):
 
     @property
     def variance(self) -> Tensor:
-        """Of the whole stream; 1 before anything was seen."""
+        """The variance of the whole stream; 1 before the first sample."""
         return torch.where(self.count > 0, self.m2 / self.count.clamp(min=1), torch.ones_like(self.m2))
 
 
 class Scaling(Moments):
-    """Moments, and the offset and scale that acting reads: fixed until the next update, in float32."""
+    """Moments, and the float32 offset and scale in use, fixed until the next ``publish``."""
 
     offset: Tensor
     scale: Tensor
@@ -98,20 +98,19 @@ class Scaling(Moments):
         self.register_buffer("scale", torch.ones(shape))
 
     def publish(self) -> None:
-        """From now on scale by what was merged so far."""
+        """Set offset and scale from the moments so far."""
         self.offset.copy_(self.mean)
         self.scale.copy_((self.variance + 1e-8).rsqrt())
 
 
-def _look_up_again(module: ObservationNorm, _: Any) -> None:
+def _invalidate(module: ObservationNorm, _: Any) -> None:
     module._has_seen = None
 
 
 class ObservationNorm(nn.Module):
-    """Normalises the Box leaves of an observation, but for images and tokens, to mean 0 and variance 1.
+    """Normalises Box leaves, except for images and tokens, to mean 0 and variance 1, clipped to +-``clip``.
 
-    What is further than ``clip`` from the mean is clipped, once there are statistics; before, raw
-    observations pass as they are. Images, tokens, Discrete and binary leaves always do.
+    Before the first update, observations pass unchanged. All other leaves always do.
     """
 
     def __init__(self, space: gym.Space, clip: float = 10.0):
@@ -122,9 +121,9 @@ class ObservationNorm(nn.Module):
         }
         self.scalings = nn.ModuleDict(scalings)
         self.is_one_path = False
-        """Whether to compute the same operations before and after there are statistics, for a compiler."""
-        self._has_seen: bool | None = None  # whether there are statistics; None: to be looked up
-        self.register_load_state_dict_post_hook(_look_up_again)
+        """Whether to run the same operations with and without statistics, for a compiler."""
+        self._has_seen: bool | None = None  # cached: whether there are statistics; None: unknown
+        self.register_load_state_dict_post_hook(_invalidate)
 
     def forward(self, obs: Tree) -> Tree:
         """Normalise obs [..., *shape], leaf by leaf."""
@@ -136,7 +135,7 @@ class ObservationNorm(nn.Module):
 
     @torch.no_grad()
     def update(self, obs: Tree, valid: Tensor, ranks: Ranks | None = None) -> None:
-        """Merge the valid steps of obs [T, B, ...] of all ranks, and scale by the result from now on."""
+        """Merge the valid steps of obs [T, B, ...] of all ranks, and publish the result."""
         for name, leaf in tree.named_leaves(obs):
             if _key(name) in self.scalings:
                 scaling: Scaling = self.scalings[_key(name)]  # pyright: ignore[reportAssignmentType]
@@ -161,7 +160,7 @@ class ObservationNorm(nn.Module):
             return obs
         scaling: Scaling = self.scalings[key]  # pyright: ignore[reportAssignmentType]
         scaled = (obs - scaling.offset) * scaling.scale
-        if one_path:  # before there are statistics the scale is 1, and there is no limit
+        if one_path:  # without statistics the scale is 1 and nothing is clipped
             limit = torch.where(scaling.count > 0, self.clip, torch.inf).to(scaled.dtype)
             return scaled.clamp(-limit, limit)
         return scaled.clamp_(-self.clip, self.clip)
@@ -170,10 +169,10 @@ class ObservationNorm(nn.Module):
 class PopArt(nn.Module):
     """Value normalisation that preserves outputs (van Hasselt et al. 2016).
 
-    The critic's last layer predicts in normalised units; ``denormalise`` gives real ones. When the
-    statistics move, the layer is rescaled so that every prediction in real units stays as it was.
-    The very first statistics are set *without* rescaling: preserving the outputs of an untrained
-    head from (0, 1) on would start it far from its targets and stall the learning.
+    The critic's last layer predicts in normalised units; ``denormalise`` converts them to real units. When
+    the statistics change, the layer is rescaled so that predictions in real units stay the same. The first
+    statistics are set *without* rescaling: preserving the outputs of an untrained head would start it far
+    from its targets and stall learning.
     """
 
     mean: Tensor
@@ -184,31 +183,30 @@ class PopArt(nn.Module):
     def __init__(self, decay: float = 0.99, min_std: float = 1e-4):
         super().__init__()
         if not 0 <= decay < 1:
-            raise ConfigError(f"value_decay = {decay}: it is in [0, 1)")
+            raise ConfigError(f"value_decay = {decay}: it must be in [0, 1)")
         self.decay = decay
         self.min_std = min_std
-        # float64 scalars: mean_square - mean^2 cancels badly in float32, and a scalar does not
-        # widen the float32 tensors that it scales.
+        # float64: mean_square - mean^2 cancels badly in float32. A scalar does not widen float32 tensors.
         self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
         self.register_buffer("mean_square", torch.ones((), dtype=torch.float64))
         self.register_buffer("std", torch.ones((), dtype=torch.float64))
         self.register_buffer("weight", torch.zeros((), dtype=torch.float64))
 
     def denormalise(self, value: Tensor) -> Tensor:
-        """From the critic's units to real ones."""
+        """From the critic's units to real units."""
         return torch.addcmul(self.mean, value, self.std)
 
     @torch.no_grad()
     def update(self, returns: Tensor, head: nn.Linear, valid: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Move the statistics towards those of ``returns`` [N], preserving the outputs of ``head``.
+        """Update the statistics with ``returns`` [N], preserving the outputs of ``head``.
 
-        The mean and the mean square are averages over updates with weights that decay by
-        ``decay``, corrected for their start. Given ``valid``, shaped like ``returns``, only those count.
-        Without any nothing changes.
+        The mean and the mean square are exponential averages over updates with rate ``decay``, corrected for
+        their start. ``valid``, shaped like ``returns``, selects the returns to use; with none, nothing
+        changes.
 
         Returns:
-            (scale, shift) that turn a value recorded before into what the head says now: (1, 0),
-            except for the first update, which preserves nothing.
+            (scale, shift) that convert a value recorded before into the head's present prediction: (1, 0),
+            except after the first update, which preserves nothing.
         """
         found, squares, is_any = _averages(returns.double(), valid)
         is_first = self.weight == 0
@@ -228,13 +226,13 @@ class PopArt(nn.Module):
         self.mean_square.copy_(mean_square)
         self.std.copy_(std)
         self.weight.copy_(weight)
-        # Recorded v = old_std * n + old_mean; the head now says std * (n * ratio + offset) + mean.
+        # Recorded v = old_std * n + old_mean; the head now predicts std * (n * ratio + offset) + mean.
         scale = std * ratio / old_std
         return scale, mean + std * offset - scale * old_mean
 
 
 def _averages(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The means of x and of x^2 where ``valid``, or of all, and whether there are any (else anything)."""
+    """The means of x and of x^2 where ``valid``, or of all, and whether there are any; else undefined."""
     if valid is not None and devices.waits(x):
         x, count = x.masked_fill(~valid, 0), valid.sum()
         return x.sum() / count, x.square().sum() / count, count > 0
@@ -248,5 +246,5 @@ def _is_scaled(space: gym.Space) -> bool:
 
 
 def _key(name: str) -> str:
-    """A submodule's name: without dots, and never one that a module already has, such as ``items``."""
+    """A submodule name without dots that never clashes with an attribute of a module, such as ``items``."""
     return f"obs/{name.replace('.', '/')}" if name else "obs"

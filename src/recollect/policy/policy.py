@@ -1,8 +1,8 @@
 """Policy: an encoder, a core, and heads for the action and the value.
 
-The memory is a value that is passed: every method takes the state and none keeps it. ``act`` is
-the one step of the actor, ``unroll`` the many of the learner; both go through the same encoder,
-core, normalisers and heads, and the core applies ``first`` in both, so that the two agree.
+Every method takes the state as an argument and none stores it. ``act`` is one step of the actor, ``unroll``
+many steps of the learner. Both use the same encoder, core, normalisers and heads, and the core applies
+``first`` in both, so that the two agree.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from recollect.policy.normalise import ObservationNorm, PopArt
 
 
 class Acted(NamedTuple):
-    """One acting step of B rows; all but the action is what the rollout records."""
+    """One acting step of B rows."""
 
     action: Tree
-    """[B, ...] as stored and learned from; ``Policy.to_env`` makes the env's action of it."""
+    """[B, ...] as stored and learned from; ``Policy.to_env`` converts it to the env's action."""
     log_prob: Tensor
     """[B]"""
     value: Tensor
@@ -46,25 +46,25 @@ GUARDED = (
     *("initial_state", "has_memory", "act", "step", "unroll", "unroll_with_states", "evaluate_actions"),
     *("value", "_advance", "_encode_sequence"),
 )
-"""What touches the state or the order of time, and is written once: no subclass has its own."""
+"""Methods that handle the state or the order of time; a subclass must not override them."""
 
 
 class Policy(nn.Module):
-    """See the module's docstring. A network of your own fits in as ``encoder`` or ``core``.
+    """See the module's docstring. Custom networks are passed as ``encoder`` or ``core``.
 
-    A subclass may change what happens around the core, row by row: ``_encode``, ``_distribution``,
-    ``_value``, ``to_env``. It cannot override what handles the state (``GUARDED``).
+    A subclass may override the row-wise methods around the core: ``_encode``, ``_distribution``, ``_value``,
+    ``to_env``; not those that handle the state (``GUARDED``).
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a subclass that handles the state itself."""
+        """Raise for a subclass that overrides a guarded method."""
         super().__init_subclass__(**kwargs)
         taken = [name for name in GUARDED if getattr(cls, name) is not getattr(Policy, name)]
         if taken:
             raise ConfigError(
-                f"{cls.__name__} overrides Policy.{', '.join(taken)}: acting and learning share what handles "
-                "the state, so that they cannot differ. What observations mean goes into an encoder, what is "
-                "remembered into a core (_step, _unroll, initial_state); a policy may override _encode, "
+                f"{cls.__name__} overrides Policy.{', '.join(taken)}: acting and learning share the code "
+                "that handles the state, so that they cannot differ. Write an encoder for observations and a "
+                "core (_step, _unroll, initial_state) for memory; a policy may override _encode, "
                 "_distribution, _value and to_env (docs/own-policy.md)"
             )
 
@@ -96,7 +96,7 @@ class Policy(nn.Module):
 
     @property
     def has_memory(self) -> bool:
-        """Whether the core carries anything."""
+        """Whether the core has a state."""
         return self.core.has_memory
 
     @property
@@ -111,7 +111,7 @@ class Policy(nn.Module):
 
     @property
     def value_scale(self) -> Tensor | float:
-        """The unit of the value loss: the spread of the returns, or 1."""
+        """The unit of the value loss: the standard deviation of the returns, or 1."""
         return 1.0 if self.value_norm is None else self.value_norm.std
 
     @property
@@ -120,11 +120,11 @@ class Policy(nn.Module):
         return self._acts_elsewhere
 
     def act_elsewhere(self, is_elsewhere: bool) -> None:
-        """Declare where copies act: on a CPU elsewhere, ``precision="auto"`` then is that of a CPU."""
+        """Set whether copies act on a CPU elsewhere; ``precision="auto"`` is then that of a CPU."""
         self._acts_elsewhere = is_elsewhere
 
     def check_spaces(self, observation_space: gym.Space, action_space: gym.Space) -> None:
-        """Raise a ConfigError unless an env has the spaces that this policy was made for."""
+        """Raise a ConfigError unless these are the spaces of this policy."""
         for name, theirs in (("observation_space", observation_space), ("action_space", action_space)):
             if getattr(self, name) != theirs:
                 raise ConfigError(
@@ -134,21 +134,21 @@ class Policy(nn.Module):
 
     @property
     def precision(self) -> str:
-        """The precision that it computes in where it is now: never "auto"."""
+        """The precision on its present device: never "auto"."""
         return on_device(self.config.precision, "cpu" if self._acts_elsewhere else self._device.type)
 
     def computing(self) -> AbstractContextManager:
-        """What it computes in. Its methods enter it themselves; for a backward pass the caller does."""
+        """The precision context. The policy's methods enter it; for a backward pass the caller must."""
         return precision.computing(self.precision, self._device)
 
     @property
     def encoder_bits(self) -> int:
-        """Bits of the numbers that the encoder computes with."""
+        """Bits of the encoder's floating-point numbers."""
         return 16 if self.config.precision == "bf16" else torch.finfo(self.critic.weight.dtype).bits
 
     def initial_state(self, batch: int) -> State:
-        """The state before an episode's first step, as a copy of its own, for ``batch`` rows."""
-        precision.check(self.config.precision, self._device)  # here, as everything begins here
+        """A copy of the state before an episode's first step, for ``batch`` rows."""
+        precision.check(self.config.precision, self._device)  # here, because every use starts here
         return tree.map(lambda leaf: leaf.detach().clone(), self.core.initial_state(batch))
 
     @torch.no_grad()
@@ -170,14 +170,14 @@ class Policy(nn.Module):
         return Acted(action, log_prob, value), state
 
     def step(self, obs: Tree, state: State, first: Tensor) -> tuple[Distribution, Tensor, State]:
-        """What ``act`` chooses from: obs [B, ...], state, first [B] -> distribution, value [B], state."""
+        """One step without an action: obs [B, ...], state, first [B] -> distribution, value [B], state."""
         with self.computing():
             y, value, state = self._parts._advance(obs, state, first)
             with precision.exact(y):
                 return self._distribution(y, obs), value, state
 
     def to_env(self, action: Tree) -> Tree:
-        """What the env gets for a stored action: squashed, scaled, clipped, offset."""
+        """The env's action for a stored action: squashed, scaled, clipped, offset."""
         return self.head.to_env(action)
 
     def unroll(
@@ -185,8 +185,8 @@ class Policy(nn.Module):
     ) -> tuple[Distribution, Tensor, State]:
         """Replay T steps: obs [T, B, ...], the raw state at step 0, first [T, B].
 
-        Returns the action distribution [T, B], the value [T, B] in real units, and the state after. What
-        the heads see, y [T, B, D], is added to ``features`` if that is given.
+        Returns the action distribution [T, B], the value [T, B] in real units, and the state after the last
+        step. The input of the heads, y [T, B, D], is appended to ``features`` if given.
         """
         with self.computing():
             x = self._encode_sequence(obs, first)
@@ -199,7 +199,7 @@ class Policy(nn.Module):
     def evaluate_actions(
         self, obs: Tree, action: Tree, state: State, first: Tensor, features: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """log_prob, entropy and value [T, B] of given actions [T, B, ...]; nothing is resampled.
+        """log_prob, entropy and value [T, B] of given actions [T, B, ...].
 
         ``features``: as in ``unroll``.
         """
@@ -223,12 +223,12 @@ class Policy(nn.Module):
                 return *self._heads(y, obs), states
 
     def compile_parts(self, backend: str | None = None) -> None:
-        """From now on encode, step and value by torch.compile. Copies and pickles of the policy do not."""
+        """Use torch.compile for encoder, step and value from now on. Copies and pickles stay eager."""
         self._compiled = Compiled(self, backend)
 
     @property
     def compiled_graphs(self) -> int:
-        """How many graphs were compiled so far."""
+        """The number of graphs compiled so far."""
         return 0 if self._compiled is None else self._compiled.graphs
 
     @property
@@ -237,7 +237,7 @@ class Policy(nn.Module):
 
     @property
     def _parts(self) -> Policy | Compiled:
-        """Whoever computes ``_encode``, ``_value`` and ``_advance``."""
+        """The object that computes ``_encode``, ``_value`` and ``_advance``."""
         return self if self._compiled is None else self._compiled
 
     def __getstate__(self) -> dict[str, Any]:
@@ -262,21 +262,21 @@ class Policy(nn.Module):
             if leaf.shape[:2] != first.shape:
                 raise StateError(
                     f"Policy.unroll: {name} has shape {tuple(leaf.shape)}, first {tuple(first.shape)}: both "
-                    "begin with [T, B], time first: was one of them transposed?"
+                    "must begin with [T, B], time first: was one of them transposed?"
                 )
         flat = tree.map(lambda leaf: leaf.reshape(T * B, *leaf.shape[2:]), obs)  # [T, B, ..] -> [T * B, ..]
         return self._parts._encode(flat).view(T, B, -1)  # [T * B, D] -> [T, B, D]
 
     def _heads(self, y: Tensor, obs: Tree) -> tuple[Distribution, Tensor]:
-        """What is said of y [T, B, D]: the action distribution and the value [T, B]."""
+        """y [T, B, D] -> the action distribution and the value [T, B]."""
         both = self._joint(y, obs)
         return (self._distribution(y, obs), self._parts._value(y)) if both is None else both
 
     def _joint(self, y: Tensor, obs: Tree) -> tuple[Distribution, Tensor] | None:
         """``_distribution`` and ``_value`` of y [T, B, D] in one pass over y, with the same bits.
 
-        None where that is not what they are: a subclass has its own, one is compiled, the GPU's kernels do
-        not suit. An acting step has so few rows that two passes are as fast.
+        None if a subclass overrides one of them, if one is compiled, or if the kernels cannot run. An acting
+        step has so few rows that two passes are as fast.
         """
         has_own = (
             type(self)._distribution is not Policy._distribution or type(self)._value is not Policy._value
@@ -298,6 +298,6 @@ class Policy(nn.Module):
         return obs[ACTION_MASK] if self._masked else None
 
     def _in_real_units(self, predicted: Tensor) -> Tensor:
-        """What the critic said, [..., 1], as values [...]."""
+        """The critic's predictions [..., 1] as values [...] in real units."""
         value = precision.widen(predicted.squeeze(-1))
         return value if self.value_norm is None else self.value_norm.denormalise(value)

@@ -1,4 +1,4 @@
-"""The precision that a policy computes in, the same while acting and while learning.
+"""The precision of a policy, the same for acting and learning.
 
 =================================================  ========  ===============  =========================
 part                                               ``fp32``  ``tf32`` (GPU)   ``bf16``
@@ -9,27 +9,26 @@ the rest of an encoder                             float32   TF32 products    bf
 core                                               float32   TF32 products    float32; on a GPU products
                                                                               in TF32, those of LSTM and
                                                                               GRU in bfloat16
-what the core carries                              float32   float32          float32
+state of the core                                  float32   float32          float32
 action head, critic                                float32   float32          float32
 log-probs, ratios, entropy, returns, losses        float32   float32          float32
 weights, gradients, optimiser, normalisers         float32   float32          float32
 =================================================  ========  ===============  =========================
 
-("float32" of a normaliser is float64 where it sums.) TF32 rounds the factors of a product to 11 bits, as
-bfloat16 does to 8, and sums in float32; on a CPU ``tf32`` is ``fp32``. ``auto`` is ``tf32`` on a GPU, which
-is what its matrix units are made for, and ``fp32`` elsewhere. bfloat16 has the range of float32: there is no
-loss scaling.
+(The sums of a normaliser are float64.) TF32 rounds the factors of a product to 11 bits, bfloat16 to 8; both
+sum in float32. On a CPU ``tf32`` is ``fp32``. ``auto`` is ``tf32`` on a GPU and ``fp32`` elsewhere. bfloat16
+has the range of float32, so there is no loss scaling.
 
-The ends of a policy are exact (``policy.thin``): the last digits of an observation may be all that tells a
-velocity, and log-probs and values are what the learner has to find again. With up to 16 inputs or outputs,
-which is thin, they have the same bits among any number of rows. What ``torch.compile`` compiles, the first
-layer and the critic, is rounded like the rest.
+The first and last layers are exact (``kernels.exact_linear``): the last digits of an observation may encode a
+velocity, and the learner must reproduce recorded log-probs and values. Thin layers, with up to 16 inputs or
+outputs, give the same bits for any number of rows. If ``torch.compile`` compiles the first layer and the
+critic, they are rounded like the rest.
 
-The encoder is where the work of a policy with images or tokens is. A core carries its rounding errors
-over hundreds of steps, so that its state, and all that is not a product, stays exact.
+With images or tokens, most work is in the encoder. A core carries its rounding errors over hundreds of steps,
+so its state and everything except products stays exact.
 
-The rounding of an encoder depends on the number of rows in a product, so that what the learner
-recomputes need not be what the actor recorded to 1e-5: see ``recollect.base.tolerances``.
+The rounding of an encoder depends on the number of rows in a product, so the learner may not reproduce the
+actor's records to 1e-5: see ``recollect.base.tolerances``.
 """
 
 from __future__ import annotations
@@ -50,19 +49,19 @@ _PLAIN: AbstractContextManager = nullcontext()
 
 
 def computing(precision: str, device: torch.device) -> AbstractContextManager:
-    """What everything runs in, forwards and backwards; ``precision`` is not "auto"."""
+    """The context of all forward and backward passes; ``precision`` is not "auto"."""
     if device.type != "cuda":
         return _PLAIN
     return devices.rounded(cast(devices.Products, precision))
 
 
 def encoding(precision: str, device: torch.device) -> AbstractContextManager:
-    """What an encoder runs in."""
+    """The context of an encoder."""
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else _PLAIN
 
 
 def exact(x: Tensor) -> AbstractContextManager:
-    """What cores and heads run in: without autocast, also where the caller has turned it on."""
+    """The context of cores and heads: without autocast, even if the caller enabled it."""
     if torch.is_autocast_enabled(x.device.type):
         return torch.autocast(x.device.type, enabled=False)
     return _PLAIN
@@ -74,7 +73,7 @@ def widen(x: Tensor) -> Tensor:
 
 
 def check(precision: str, device: torch.device) -> None:
-    """Refuse bf16 on a device that computes it wrongly, slowly by emulation, or not at all."""
+    """Raise for bf16 on a device that computes it wrongly, by slow emulation, or not at all."""
     if precision != "bf16":
         return
     trouble = _trouble(device.type)
@@ -93,7 +92,7 @@ def _trouble(kind: str) -> str | None:
         return None
     return (
         f"it is not safe on this CPU ({found}). Set ONEDNN_MAX_CPU_ISA=AVX512_CORE before Python starts, "
-        "which leaves the faulty instructions alone"
+        "which avoids the faulty instructions"
     )
 
 
@@ -132,16 +131,16 @@ print("ok" if worst < 0.05 else f"results are off by {worst:.0%}")
 
 @lru_cache
 def probe() -> str:
-    """Whether bf16 works on this CPU: "ok", or what is wrong. Once in a process; it takes seconds.
+    """Whether bf16 works on this CPU: "ok", or a description of the fault. Cached; it takes seconds.
 
-    In a process of its own, forwards and backwards: instructions that a CPU says it has and lacks
-    (which happens in virtual machines) end the process that tries them.
+    Runs in a child process, forwards and backwards: a virtual machine may report instructions that the CPU
+    lacks, and they end the process that uses them.
     """
     try:
         run = [sys.executable, "-W", "ignore", "-c", _PROBE]
         ended = subprocess.run(run, capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"it could not be tried: {error}"
+        return f"the test could not run: {error}"
     if ended.returncode < 0:
         return f"it ends the process (signal {-ended.returncode})"
     if ended.returncode:

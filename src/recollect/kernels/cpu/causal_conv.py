@@ -1,14 +1,13 @@
-"""A short causal convolution over time, each channel by itself, over sequences with resets.
+"""A short causal depthwise convolution over time, over sequences with resets.
 
-    v[t] = sum_j weight[K-1-j] x[t-j]        j = 0 .. K-1, as far as the episode reaches back
+    v[t] = sum_j weight[K-1-j] x[t-j]        j = 0 .. K-1, within the episode
 
-and silu(v + bias) where there is a bias. Before an episode's first step there are zeros; before the
-sequence's first step stands the window that was carried.
+and silu(v + bias) if there is a bias. Inputs before an episode are zeros; those before the sequence are the
+window of the state.
 
-It is one node of the autograd graph. A step that is k steps into its episode sees lags up to k, so that the
-steps that do not see a lag see none of the longer ones either. The sum begins with the longest lag, and
-before the next is added, it is written over with zeros where it must not be seen: no mask for every lag, and
-no product with what a reset has thrown away.
+One node of the autograd graph. Step k of an episode has lags up to k. The sum starts with the longest lag;
+before the next lag is added, the sum is set to zero where that lag exceeds the episode. So there is no mask
+for every lag, and no product with values that a reset discarded.
 """
 
 from __future__ import annotations
@@ -30,8 +29,8 @@ def causal_conv(
 
     Args:
         x: [T, B, D].
-        window: [B, K-1, D] the inputs before the first step, the oldest first, raw.
-        weight: [K, D], the oldest step's first.
+        window: [B, K-1, D] the raw inputs before the first step, oldest first.
+        weight: [K, D], oldest step first.
         first: [T, B].
         bias: [D]; with one, the result goes through a silu.
 
@@ -43,7 +42,7 @@ def causal_conv(
     steps = torch.arange(T, device=x.device).unsqueeze(1)
     begun = torch.where(first, steps, -K).cummax(0).values  # [T, B] the step that opened the episode
     age = steps - begun
-    lags = torch.arange(K - 2, -1, -1, device=x.device)  # of the steps in the window, from the last one
+    lags = torch.arange(K - 2, -1, -1, device=x.device)  # of the steps in the window, from the last step
     is_empty = age[-1].unsqueeze(1) < lags
     window = padded[T:].transpose(0, 1).masked_fill(is_empty.unsqueeze(2), 0)  # [B, K - 1, D]
     y: Any = _Convolve.apply(padded, weight, bias, age)
@@ -89,7 +88,7 @@ class _Convolve(torch.autograd.Function):
                 dpadded[seen].addcmul_(dv, weight[tap])
             if dweight is not None:
                 products = dv * padded[seen]
-                _clear(products, hidden)  # zero times what a reset has thrown away
+                _clear(products, hidden)  # zero times NaN is NaN
                 torch.sum(products, (0, 1), out=dweight[tap])
         return dpadded, dweight, dbias, None
 
@@ -98,5 +97,5 @@ def _clear(x: Tensor, mask: Tensor) -> None:
     """Zeros into x [T, B, D] where mask [T, B]."""
     if devices.waits(x):
         x.masked_fill_(mask.unsqueeze(-1), 0)
-    else:  # few rows of many; finding them waits for nothing here
+    else:  # few rows are set, and a host read does not synchronise here
         x.flatten(0, 1).index_fill_(0, mask.flatten().nonzero().squeeze(1), 0)

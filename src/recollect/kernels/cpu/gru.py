@@ -4,14 +4,14 @@
     n    = tanh(W_in x + b_in + r (W_hn h + b_hn))
     h'   = n + z (h - n)
 
-The gradient of a step is linear in dh, with factors that are known before the backward loop begins.
-They stand in the order (m, r, z, n), m being the recurrent part of n: m, r, z go back through W_hh
-and r, z, n through W_ih, each as one block.
+The gradient of a step is linear in dh, with factors that are known before the backward loop. They are in the
+order (m, r, z, n), where m is the recurrent part of n: m, r, z propagate through W_hh and r, z, n through
+W_ih, each as one block.
 
     dn = dh (1-z)(1-n^2),  dm = dn r,  dr = dn (W_hn h + b_hn) r(1-r),  dz = dh (h-n) z(1-z)
     dh(before) = dh z + W_hh^T d(r, z, m)
 
-tanh is computed by way of the sigmoid, as in ``kernels.lstm``.
+tanh is computed by the sigmoid, as in ``kernels.cpu.lstm``.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ def gru(
 
     Args:
         x: [T, B, D].
-        h: [S, H] the state that each segment begins with.
+        h: [S, H] the start state of each segment.
         w_ih: [3H, D].
         w_hh: [3H, H].
         b_ih: [3H].
         b_hh: [3H].
-        segments: where the resets are.
+        segments: the packed layout.
 
     Returns:
         y [T, B, H], and h [B, H] after the last step.
@@ -85,14 +85,14 @@ def _forward(
     segments: Segments,
     keep: bool,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """y [T, B, H], h [B, H], and with ``keep`` what the backward pass needs."""
+    """y [T, B, H], h [B, H], and with ``keep`` the inputs of the backward pass."""
     sizes, B, (S, H) = segments.sizes, x.shape[1], h.shape
     x = pack(x, segments)  # [N, D]
     N = x.shape[0]
     wx, wh = w_ih.t(), w_hh.t()
     minus_one = x.new_full((), -1.0)
 
-    # [:S] is the start and [S:] what each packed step leaves behind.
+    # [:S] holds the start states and [S:] the state after each packed step.
     hidden = x.new_empty(S + N, H)
     gates = x.new_empty(N, 3 * H)
     product = x.new_empty(S, 3 * H)  # W_hh h + b_hh
@@ -135,13 +135,13 @@ def _backward(
     segments: Segments,
     need: tuple[bool, ...],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of x, h, w_ih, w_hh, b_ih and b_hh, where ``need`` asks for them."""
+    """The gradients of x, h, w_ih, w_hh, b_ih and b_hh; None where ``need`` is false."""
     sizes, H, rows_out = segments.sizes, w_hh.shape[1], segments.end.shape[0]
     S = sizes[0]
     y = hidden[S:]
     weight = w_hh.roll(H, 0)  # n, r, z: the order of m, r, z
 
-    # dh [N, H] collects what the later step adds.
+    # dh [N, H] accumulates gradients from later steps.
     dh = torch.zeros_like(y) if dy is None else pack(dy, segments, fresh=True)
     if dh_end is not None:
         dh.index_add_(0, segments.end, dh_end)
@@ -190,13 +190,13 @@ def _backward(
 
 
 def _factors(gates: Tensor, memory: Tensor, h_was: Tensor, factors: Tensor) -> None:
-    """Write what dh multiplies in the gradients of m, r, z, n: factors [rows, 4H]."""
+    """Write the factors of dh in the gradients of m, r, z, n: [rows, 4H]."""
     H = h_was.shape[1]
     r, z, n = gates.split(H, 1)
     dm, dr, dz, dn = factors.split(H, 1)
     rz = gates[:, : 2 * H]
     torch.addcmul(rz, rz, rz, value=-1, out=factors[:, H : 3 * H])
-    torch.sub(h_was, n, out=dm)  # lent: dm is written below
+    torch.sub(h_was, n, out=dm)  # dm as scratch: it is written below
     dz.mul_(dm)
     torch.mul(n, n, out=dn).neg_().add_(1)
     torch.addcmul(dn, dn, z, value=-1, out=dn)

@@ -10,12 +10,12 @@ Gradients, with dh and dc those of the outputs of a step:
     d(i, f, g, o) = dc g i(1-i),  dc c f(1-f),  dc i (1-g^2),  dh tanh(c') o(1-o)
     dh(before) = W_hh^T d(i, f, g, o),   dc(before) = dc f
 
-All factors but dh and dc are known before the backward loop begins, so that they are computed for
-many steps at once, and the loop itself is four small operations and a product.
+All factors except dh and dc are known before the backward loop, and are computed for many steps at once; the
+loop itself is four small operations and a product.
 
-Two things are for speed. tanh(v) is computed as 2 sigmoid(2v) - 1: one sigmoid over all gates, and
-several times faster on a CPU than torch's tanh, with an error of the order of the rounding of c. For
-that the rows of g in the weights are doubled, and the cell is kept as 2c; both are exact.
+For speed, tanh(v) is computed as 2 sigmoid(2v) - 1: one sigmoid serves all gates and is several times faster
+on a CPU than torch's tanh, with an error of the order of the rounding of c. The weight rows of g are doubled
+for it, and the cell is stored as 2c; both are exact.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def lstm(
 
     Args:
         x: [T, B, D].
-        h: [S, H] the state that each segment begins with.
+        h: [S, H] the start state of each segment.
         c: [S, H] likewise.
         w_ih: [4H, D].
         w_hh: [4H, H].
         b_ih: [4H].
         b_hh: [4H].
-        segments: where the resets are.
+        segments: the packed layout.
 
     Returns:
         y [T, B, H], and h, c [B, H] after the last step.
@@ -98,14 +98,14 @@ def _forward(
     segments: Segments,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-    """y [T, B, H], h and c [B, H], and with ``keep`` what the backward pass needs."""
+    """y [T, B, H], h and c [B, H], and with ``keep`` the inputs of the backward pass."""
     sizes, B, (S, H) = segments.sizes, x.shape[1], h.shape
     x = pack(x, segments)  # [N, D]
     N = x.shape[0]
     wx, wh, bias = _double_g(w_ih).t(), _double_g(w_hh).t(), _double_g(b_ih + b_hh)
     minus_one = x.new_full((), -1.0)
 
-    # [:S] is the start and [S:] what each packed step leaves behind; the cell is 2c.
+    # [:S] holds the start states and [S:] the state after each packed step; the cell is 2c.
     hidden = x.new_empty(S + N, H)
     cell = x.new_empty(S + N if keep else S, H)
     squashed = x.new_empty(N if keep else S, H)  # tanh(c')
@@ -160,12 +160,12 @@ def _backward(
     segments: Segments,
     need: tuple[bool, ...],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of x, h, c, w_ih, w_hh, b_ih and b_hh, where ``need`` asks for them."""
+    """The gradients of x, h, c, w_ih, w_hh, b_ih and b_hh; None where ``need`` is false."""
     sizes, H, rows_out = segments.sizes, w_hh.shape[1], segments.end.shape[0]
     S = sizes[0]
     y = hidden[S:]
 
-    # dh [N, H] collects what the later step adds; dc [S, H] runs back with the segments.
+    # dh [N, H] accumulates gradients from later steps; dc [S, H] runs back along the segments.
     dh = torch.zeros_like(y) if dy is None else pack(dy, segments, fresh=True)
     dc = y.new_zeros(S, H)
     if dh_end is not None:
@@ -224,7 +224,7 @@ def _backward(
 def _factors(
     gates: Tensor, y: Tensor, squashed: Tensor, c_before: Tensor, factors: Tensor, into_dc: Tensor
 ) -> None:
-    """Write what the gradients of a step multiply: [n, 4H] for the gates, [n, H] for dh into dc."""
+    """Write the factors of a step's gradients: [n, 4H] for the gates, [n, H] from dh to dc."""
     H = y.shape[1]
     i, _, g, o = gates.split(H, 1)
     di, df, dg, do = factors.split(H, 1)

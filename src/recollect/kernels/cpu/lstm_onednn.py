@@ -1,15 +1,15 @@
-"""The LSTM with resets on oneDNN's fused layer, which has none: the fastest way for small batches.
+"""The LSTM with resets on oneDNN's fused layer, which has no resets: the fastest way for small batches.
 
-Before every reset one step is put in whose input, forget and output gates are driven to exactly zero,
-so that it leaves h = c = 0, and nothing, neither value nor gradient, comes through. Rows with fewer
-resets are filled up at their end with steps that hold c (forget gate exactly one, input gate exactly
-zero). Two more input features say which: their weights are so large that the sigmoids saturate.
+Before every reset a step is inserted whose input, forget and output gates are exactly zero: it sets h = c = 0
+and blocks gradients. Rows with fewer resets are padded at their end with steps that hold c (forget gate
+exactly one, input gate exactly zero). Two additional input features mark these steps, with weights so large
+that the sigmoids saturate.
 
     row 0: a b | c d e        a b R c d e
     row 1: f g   h i j        f g h i j H        R: reset, H: hold
 
-It needs a zero initial state, and finite numbers: a gate of zero does not stop a NaN. ``suits`` and
-``finite`` say whether a batch is of that kind and faster this way than by ``kernels.lstm``.
+The initial state must be zero, and all numbers finite: a gate of zero does not stop a NaN. ``suits`` and
+``finite`` tell whether a batch can run here and is faster than with ``kernels.cpu.lstm``.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ SATURATING = 1e6
 """Added to the input of a gate, this makes its sigmoid exactly 0 or 1 in float32."""
 
 FEW_ROWS = 32
-"""Up to this many rows a few steps more are worth it."""
+"""Up to this many rows, inserted steps cost less than this layer saves."""
 
 MOST_STRETCH = 1.25
-"""With few rows: steps with those put in, as a multiple of T, above which ``kernels.lstm`` is faster."""
+"""With few rows: the most steps after insertion, in multiples of T; above, ``kernels.cpu.lstm`` is faster."""
 
 MOST_ROWS = 128
-"""Up to this many rows a batch without any reset goes here; above, ``kernels.lstm`` is faster."""
+"""The most rows of a batch without resets; above, ``kernels.cpu.lstm`` is faster."""
 
 
 def suits(x: Tensor, first: Tensor) -> bool:
-    """Whether x [T, B, D] with first [T, B] is faster here; asks nothing about its numbers."""
+    """Whether x [T, B, D] with first [T, B] is faster here; does not check the values of x."""
     T, B, _ = x.shape
     if x.device.type != "cpu" or x.dtype != torch.float32 or B > MOST_ROWS:
         return False
@@ -47,7 +47,7 @@ def suits(x: Tensor, first: Tensor) -> bool:
 
 
 def finite(*tensors: Tensor) -> bool:
-    """Whether all numbers are finite, as far as their sums tell; an overflow only costs speed."""
+    """Whether the sums of all tensors are finite; an overflow of a sum only costs speed."""
     return all(bool(t.detach().sum().isfinite()) for t in tensors)
 
 
@@ -67,8 +67,8 @@ def lstm(
     else:
         place = (time * B + torch.arange(B)).view(-1)
         hold = torch.arange(length).unsqueeze(1) > time[-1]  # [length, B]
-        wall = place.view(T, B)[1:][first[1:]] - B  # the places right before the resets
-        steps = _Spread.apply(x, place, wall, hold)
+        reset = place.view(T, B)[1:][first[1:]] - B  # the places right before the resets
+        steps = _Spread.apply(x, place, reset, hold)
         columns = w_ih.new_full((4, H, 2), -SATURATING)  # [gate, unit, (reset, hold)]: i and o shut
         columns[1, :, 1] = SATURATING  # f open to hold
         columns[2] = 0  # g does not matter behind a shut i
@@ -88,15 +88,15 @@ def lstm(
 
 
 class _Spread(torch.autograd.Function):
-    """x [T, B, D] -> [length, B, D + 2]: every step in its place, and the flags of the others."""
+    """x [T, B, D] -> [length, B, D + 2]: every step at its new position, with flags for the inserted ones."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, place: Tensor, wall: Tensor, hold: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, place: Tensor, reset: Tensor, hold: Tensor) -> Tensor:
         D = x.shape[2]
         out = x.new_zeros(*hold.shape, D + 2)
         out[..., D + 1] = hold
         flat = out.view(-1, D + 2)
-        flat[:, D].index_fill_(0, wall, 1)
+        flat[:, D].index_fill_(0, reset, 1)
         flat[:, :D].index_copy_(0, place, x.reshape(-1, D))
         ctx.save_for_backward(place)
         ctx.shape = x.shape
@@ -112,7 +112,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _Collect(torch.autograd.Function):
-    """y [length, B, H] -> [T, B, H]: the steps that were really there."""
+    """y [length, B, H] -> [T, B, H]: without the inserted steps."""
 
     @staticmethod
     def forward(ctx: Any, y: Tensor, place: Tensor, T: int) -> Tensor:

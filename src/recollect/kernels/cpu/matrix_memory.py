@@ -1,15 +1,15 @@
 """The matrix memory of the mLSTM over sequences with resets, many steps at once.
 
-The recurrence (see ``recollect.cores.mlstm``) is linear in C and n, so that what step t reads is a sum
-over what every earlier step s of its episode wrote, and what was there in the beginning:
+The recurrence (see ``recollect.cores.mlstm``) is linear in C and n. So the read of step t is a sum over the
+writes of the earlier steps s of its episode, plus the state before them:
 
     weight[t, s] = log f[s+1] + ... + log f[t] + i[s]             s <= t in the same episode
     weight[t]    = log f[1] + ... + log f[t] + m                  m: the one carried, or 0 after a reset
     m[t]         = max(weight[t], max_s weight[t, s])             the recurrence's running maximum
     read[t]      = sum_s exp(weight[t, s] - m[t]) (q[t] . k[s]) v[s] + exp(weight[t] - m[t]) C^T q[t]
 
-and n alike. In chunks of time, since the first sum is quadratic in their length, and in blocks of rows
-that stay close to a CPU core. Needs finite numbers.
+and likewise for n. Time is processed in chunks, because the first sum is quadratic in their length, and rows
+in blocks that fit into the cache of a CPU core. All numbers must be finite.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def matrix_memory(
         first: [T, B].
 
     Returns:
-        What is read [T, B, H, V], and C, n, m after the last step.
+        The reads [T, B, H, V], and C, n, m after the last step.
     """
     rows = ROWS if q.device.type == "cpu" else q.shape[1]
     episode = first.long()
@@ -64,8 +64,8 @@ def matrix_memory(
 
 
 def _block(sequences: Sequence[Tensor], state: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """What is read and the state after the last step, for a block of rows, chunk after chunk."""
-    reads, now = [], torch.zeros_like(sequences[-1][0])  # the episode that the state belongs to
+    """The reads and the state after the last step, for a block of rows, chunk after chunk."""
+    reads, now = [], torch.zeros_like(sequences[-1][0])  # the episode of the state
     C, n, m = state
     for q, k, v, i, log_f, episode in zip(*(t.split(STEPS) for t in sequences)):
         read, C, n, m = _chunk(q, k, v, i, log_f, *_mask(now, episode), C, n, m)
@@ -75,9 +75,9 @@ def _block(sequences: Sequence[Tensor], state: Sequence[Tensor]) -> tuple[Tensor
 
 
 def _mask(now: Tensor, episode: Tensor) -> tuple[Tensor, Tensor]:
-    """Who sees whom in a chunk: now [B] the carried state's episode, episode [L, B] that of each step.
+    """Episode masks of a chunk: now [B] is the episode of the state, episode [L, B] that of each step.
 
-    Returns ``seen`` [B, 1, L, L], whether t sees s, and ``held`` [B, 1, L], whether t sees the state.
+    Returns ``seen`` [B, 1, L, L], whether t reads from s, and ``held`` [B, 1, L], whether t reads the state.
     """
     episode = episode.t()
     L = episode.shape[1]
@@ -102,9 +102,9 @@ def _chunk(
     q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))  # [B, H, L, .]
     i, log_f = i.permute(1, 2, 0), log_f.permute(1, 2, 0)  # [B, H, L]
 
-    # The sum of log f since the episode began, or the chunk. By a product, since differences of one sum
-    # over all steps would let what is before a reset into the rounding of what follows.
-    # And in float64: where gates close, the sums are large and their differences small.
+    # The sum of log f since the start of the episode or chunk. A product, because with differences of one
+    # running sum, steps before a reset would change the rounding of those after it. In float64, because with
+    # closed gates the sums are large and their differences small.
     since = (seen.double() @ log_f.double().unsqueeze(3)).squeeze(3)
     between = (since.unsqueeze(3) - since.unsqueeze(2)).to(log_f)
     weight = (between + i.unsqueeze(2)).masked_fill(~seen, -torch.inf)

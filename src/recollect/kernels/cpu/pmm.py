@@ -1,17 +1,17 @@
 """A memory of slots that is read and written at every step, as one node of the autograd graph.
 
-A memory M [slots, width] begins at zero, so that its slots would be addressed, written and read alike for
-ever; learned keys K [slots, width] tell them apart. With A = M + K, a query q (a direction times how sharp
-to look) and M the memory before the step:
+A memory M [slots, width] starts at zero, where all slots would be addressed alike; learned keys K [slots,
+width] distinguish them. With A = M + K, a query q (a direction times a sharpness) and M the memory before the
+step:
 
     w(q)_i = softmax_i(q . A_i / s_i)          s_i = sqrt(|A_i|^2 + EPSILON)
     read   = sum_i w(q_read)_i M_i
     M_i'   = M_i + w(q_write)_i (a - e M_i)
 
-``access`` is one step; ``recall_by_steps`` repeats it, for devices that must not be asked where the resets
-are. ``recall`` is all of them, over packed segments (``kernels.segments``): in the loop
-is only what the next memory needs, the reads come afterwards, a block of steps at a time. So in the
-backward pass: what the reads send back is computed by the block, and the loop has two products,
+``access`` is one step; ``recall_by_steps`` repeats it, for devices where a host read of the resets
+synchronises. ``recall`` computes all steps over packed segments (``kernels.segments``): its loop computes
+only the memories; the reads follow, a block of steps at a time. In the backward pass, the gradients of the
+reads are computed by the block, and the loop has two products,
 
     p_i = dM'_i . w_i (a - e M_i),      ds_i = p_i - w_i sum(p)        (through the softmax)
     dM  = dM' (1 - w e) + ds (q - (q . A/s) A/s) / s + the reads' part
@@ -33,7 +33,7 @@ EPSILON = 1e-6
 
 
 def access(memory: Tensor, orders: Tensor, slot_keys: Tensor) -> tuple[Tensor, Tensor]:
-    """One step: memory [B, slots, width] -> what is read [B, reads, width], and the next memory.
+    """One step: memory [B, slots, width] -> the reads [B, reads, width], and the next memory.
 
     ``orders`` [B, reads + 3, width] are the queries of the reads, that of the write, erase and add.
     """
@@ -51,12 +51,12 @@ def recall(orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments
 
     Args:
         orders: [T, B, (reads + 3) * width] as in ``access``.
-        memory: [S, slots, width] what each segment begins with.
+        memory: [S, slots, width] the start memory of each segment.
         slot_keys: [slots, width].
-        segments: where the resets are.
+        segments: the packed layout.
 
     Returns:
-        What is read [T, B, reads * width], and the memory [B, slots, width] after the last step.
+        The reads [T, B, reads * width], and the memory [B, slots, width] after the last step.
     """
     inputs = (orders, memory, slot_keys)
     if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
@@ -68,10 +68,10 @@ def recall(orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments
 def recall_by_steps(
     orders: Tensor, memory: Tensor, empty: Tensor, slot_keys: Tensor, first: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As ``recall``, without asking where the resets are: a loop over all steps, which select.
+    """As ``recall``, by a loop over all steps, with resets by selection.
 
-    memory [B, slots, width] is the raw one before the first step, empty [1, slots, width] what an episode
-    begins with, first [T, B].
+    memory [B, slots, width] is the raw memory before the first step, empty [1, slots, width] that at the
+    start of an episode, first [T, B].
     """
     width, reads = memory.shape[2], []
     for orders_now, new in zip(orders.unflatten(2, (-1, width)).unbind(), first.view(*first.shape, 1, 1)):
@@ -98,13 +98,13 @@ class _Recall(torch.autograd.Function):
 def _forward(
     orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """The reads, the last memory, and what the backward pass needs."""
+    """The reads, the last memory, and the inputs of the backward pass."""
     sizes, B, (S, slots, width) = segments.sizes, orders.shape[1], memory.shape
     orders = pack(orders, segments).unflatten(1, (-1, width))  # [N, R + 3, width]
     N, R = orders.shape[0], orders.shape[1] - 3
     epsilon = orders.new_full((), EPSILON)
 
-    # [:S] is the start and [S:] what each packed step leaves behind; rows of slots * width.
+    # [:S] holds the start memories and [S:] the memory after each packed step; rows of slots * width.
     memories = orders.new_empty(S + N, slots * width)
     memories[:S] = memory.flatten(1)
     by_write, by_read = orders.new_empty(N, 1, slots), orders.new_empty(N, R, slots)
@@ -142,7 +142,7 @@ def _forward(
 
 @dataclass(frozen=True, slots=True)
 class _Addresses:
-    """The directions that queries are compared with, for a block of n steps."""
+    """The normalised addresses of a block of n steps."""
 
     unit: Tensor
     """[n, slots, width] A / s."""
@@ -172,7 +172,7 @@ def _backward(
     S, R = sizes[0], by_read.shape[1]
     dread = None if dreads is None else pack(dreads, segments).unflatten(1, (R, width))
 
-    # [N, slots * width] the gradient of what each packed step leaves behind, collected from later steps.
+    # [N, slots * width] the gradient of the memory after each packed step, accumulated from later steps.
     dmemories = torch.zeros_like(memories[S:])
     if dend is not None:
         dmemories.index_copy_(0, segments.end, dend.flatten(1))
@@ -199,8 +199,8 @@ def _backward(
                 dread[rows], by_read[rows], order[:, :R], m, found, daddress
             )
 
-        # What the loop multiplies with: the gradient of a score goes to A by ``slope``, dM' to the write
-        # weights, already times these, by ``gain``, and straight to M by ``stay``.
+        # Factors of the loop: ``slope`` from scores to A, ``gain`` from dM' to the write weights (already
+        # multiplied by these), ``stay`` from dM' to M.
         query, erase, add = order[:, R:].split(1, 1)
         weight = by_write[rows].mT  # [n, slots, 1]
         slope = _slope(query, found)

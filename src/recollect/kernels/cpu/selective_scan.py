@@ -2,18 +2,17 @@
 
     dt = softplus(delta),  h' = exp(dt A) h + (dt x) B,  y = (h' . C + D x) silu(z)
 
-with h [N, I] in every row: A [N, I] is diagonal, B and C [N] belong to a step. All h of a batch are
-gigabytes, so that speed is a matter of the cache. Rows are independent and go in blocks, time in
-chunks, so small that everything of [chunk, rows, N, I] stays close to a CPU core. Only the h between
-chunks is kept; the backward pass computes the others again. What has no memory (the decays, what a
-step writes, all gradients but dh) is done for a whole chunk at once, so that the loops over time, in
-both directions, are one operation a step:
+with h [N, I] in every row, a diagonal A [N, I], and B and C [N] for each step. All h of a batch take
+gigabytes, so speed depends on the cache. Rows are processed in blocks and time in chunks, so small that
+tensors [chunk, rows, N, I] stay in the cache of a CPU core. Only the h between chunks is kept; the backward
+pass recomputes the others. Everything without a recurrence (decays, writes, all gradients except dh) is
+computed for a whole chunk at once, so the loops over time, in both directions, are one operation a step:
 
     h[k] += a[k] h[k-1]          dh[k] += a[k+1] dh[k+1]          a = exp(dt A)
 
 At a reset that operation is undone for its row rather than multiplied by zero: 0 * NaN is NaN.
 
-In single precision on a GPU ``kernels.fused_selective_scan`` does the same in one pass.
+In float32 on a GPU, ``kernels.triton.scan.fused_selective_scan`` does the same in one pass.
 """
 
 from __future__ import annotations
@@ -30,9 +29,8 @@ from torch.nn.functional import silu, softplus
 from recollect.base import devices
 from recollect.kernels.triton import available
 
-Wall = Tensor | None
-"""The rows that reset at a step, None if there are none; or, where to look would mean to wait, which of them
-do, as booleans."""
+Reset = Tensor | None
+"""The rows that reset at a step, or None; where a host read synchronises, a mask of all rows."""
 ROWS, STEPS = 8, 8
 """Rows of a block and steps of a chunk on a CPU."""
 GPU_STEPS = 16
@@ -58,11 +56,11 @@ def selective_scan(
         x: [T, R, I].
         delta: [T, R, I] the step sizes before the softplus.
         z: [T, R, I] the gates before the silu.
-        B: [T, R, N] where it is written to.
-        C: [T, R, N] where it is read from.
+        B: [T, R, N] the write directions.
+        C: [T, R, N] the read directions.
         A: [N, I], negative.
         D: [I].
-        h: [R, N, I] before the first step, raw.
+        h: [R, N, I] the raw state before the first step.
         first: [T, R] where h becomes zero before the step.
 
     Returns:
@@ -94,11 +92,11 @@ class _Scan(torch.autograd.Function):
         return *_backward(*grads, *ctx.saved_tensors), None
 
 
-class _Room(NamedTuple):
-    """Scratch memory for a chunk, and views of it: a view costs as much as a small operation."""
+class _Scratch(NamedTuple):
+    """Buffers for a chunk, and cached views of them: a view costs as much as a small operation."""
 
     a: Tensor
-    """[K, rows, N, I], as all of them: the decays."""
+    """[K, rows, N, I], like all of them: the decays."""
     h: Tensor
     """The state after each step."""
     dh: Tensor
@@ -108,18 +106,18 @@ class _Room(NamedTuple):
     dh_steps: tuple[Tensor, ...]
 
 
-def _take_room(rooms: dict[tuple[int, int], _Room], A: Tensor, x: Tensor, backward: bool) -> _Room:
-    """The room of ``rooms`` for a chunk of x [K, rows, I]; only the last ones have another size."""
+def _take_room(rooms: dict[tuple[int, int], _Scratch], A: Tensor, x: Tensor, backward: bool) -> _Scratch:
+    """The buffers for a chunk of x [K, rows, I], cached by size; only the last chunk and block differ."""
     size = (x.shape[0], x.shape[1])
     if size not in rooms:
         a, h = (A.new_empty(*size, *A.shape) for _ in range(2))
         dh, product = (torch.empty_like(a) if backward else a for _ in range(2))
-        rooms[size] = _Room(a, h, dh, product, a.unbind(), h.unbind(), dh.unbind())
+        rooms[size] = _Scratch(a, h, dh, product, a.unbind(), h.unbind(), dh.unbind())
     return rooms[size]
 
 
-def _plan(first: Tensor) -> tuple[int, list[tuple[slice, list[Wall]]]]:
-    """The steps of a chunk; and every block of rows with, for each step, its rows that reset there."""
+def _plan(first: Tensor) -> tuple[int, list[tuple[slice, list[Reset]]]]:
+    """The steps of a chunk; and the blocks of rows, each with the resets of every step."""
     R = first.shape[1]
     if devices.waits(first):
         return GPU_STEPS, [(slice(0, R), list(first.unbind()))]
@@ -128,45 +126,45 @@ def _plan(first: Tensor) -> tuple[int, list[tuple[slice, list[Wall]]]]:
     for low in range(0, R, rows):
         block = slice(low, min(low + rows, R))
         flags = first[:, block]
-        walls = flags.nonzero()[:, 1].split(flags.sum(1).tolist())  # nonzero is in the order of time
-        blocks.append((block, [wall if len(wall) else None for wall in walls]))
+        resets = flags.nonzero()[:, 1].split(flags.sum(1).tolist())  # nonzero is in the order of time
+        blocks.append((block, [reset if len(reset) else None for reset in resets]))
     return steps, blocks
 
 
-def _carry(into: Tensor, factor: Tensor, carried: Tensor, wall: Wall) -> None:
-    """into += factor * carried, each [rows, N, I], but not in the rows of ``wall``."""
-    if wall is None:
+def _carry(into: Tensor, factor: Tensor, carried: Tensor, reset: Reset) -> None:
+    """into += factor * carried, each [rows, N, I], but not in the rows of ``reset``."""
+    if reset is None:
         into.addcmul_(factor, carried)
         return
-    if wall.dtype == torch.bool:
-        torch.where(wall.view(-1, 1, 1), into, torch.addcmul(into, factor, carried), out=into)
+    if reset.dtype == torch.bool:
+        torch.where(reset.view(-1, 1, 1), into, torch.addcmul(into, factor, carried), out=into)
         return
-    alone = into.index_select(0, wall)
-    into.addcmul_(factor, carried).index_copy_(0, wall, alone)
+    alone = into.index_select(0, reset)
+    into.addcmul_(factor, carried).index_copy_(0, reset, alone)
 
 
-def _clear(x: Tensor, wall: Wall) -> None:
-    """Zeros into the rows of ``wall`` of x [rows, N, I]."""
-    if wall is None:
+def _clear(x: Tensor, reset: Reset) -> None:
+    """Zeros into the rows of ``reset`` of x [rows, N, I]."""
+    if reset is None:
         return
-    if wall.dtype == torch.bool:
-        x.masked_fill_(wall.view(-1, 1, 1), 0)
+    if reset.dtype == torch.bool:
+        x.masked_fill_(reset.view(-1, 1, 1), 0)
     else:
-        x.index_fill_(0, wall, 0)
+        x.index_fill_(0, reset, 0)
 
 
 def _states(
-    dt: Tensor, written: Tensor, B: Tensor, A: Tensor, h: Tensor, walls: list[Wall], room: _Room
+    dt: Tensor, written: Tensor, B: Tensor, A: Tensor, h: Tensor, resets: list[Reset], room: _Scratch
 ) -> None:
-    """The decays of a chunk and the state after each of its steps, into ``room``.
+    """Write the decays of a chunk and the state after each of its steps into ``room``.
 
-    dt and written = dt x [K, rows, I], B [K, rows, N], A [N, I] times log2 e, h [rows, N, I] the raw
-    state before it.
+    dt and written = dt x [K, rows, I], B [K, rows, N], A [N, I] times log2 e, h [rows, N, I] the raw state
+    before the chunk.
     """
     torch.mul(dt.unsqueeze(2), A, out=room.a).exp2_()
     torch.mul(written.unsqueeze(2), B.unsqueeze(3), out=room.h)
-    for a, after, wall in zip(room.a_steps, room.h_steps, walls):
-        _carry(after, a, h, wall)
+    for a, after, reset in zip(room.a_steps, room.h_steps, resets):
+        _carry(after, a, h, reset)
         h = after
 
 
@@ -182,15 +180,15 @@ def _forward(
     first: Tensor,
     keep: bool,
 ) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """y [T, R, I], h [R, N, I], and with ``keep`` what the backward pass needs."""
+    """y [T, R, I], h [R, N, I], and with ``keep`` the inputs of the backward pass."""
     y, h_end = x.new_empty(x.shape), h.new_empty(h.shape)
     read = x.new_empty(x.shape) if keep else y  # h . C
     A = A * LOG2_E
     steps, blocks = _plan(first)
     between = h.new_empty(-(-len(x) // steps) if keep else 0, *h.shape)  # the states before the chunks
-    rooms: dict[tuple[int, int], _Room] = {}
+    rooms: dict[tuple[int, int], _Scratch] = {}
 
-    for rows, walls in blocks:
+    for rows, resets in blocks:
         carried = h[rows]
         chunks = zip(*(t[:, rows].split(steps) for t in (x, delta, z, B, C, y, read)))
         for i, (x_, delta_, z_, B_, C_, y_, read_) in enumerate(chunks):
@@ -198,8 +196,8 @@ def _forward(
                 between[i, rows] = carried
             room = _take_room(rooms, A, x_, backward=False)
             dt = softplus(delta_)
-            _states(dt, dt * x_, B_, A, carried, walls[i * steps :], room)
-            carried = room.h_steps[-1].clone()  # the next chunk writes over it
+            _states(dt, dt * x_, B_, A, carried, resets[i * steps :], room)
+            carried = room.h_steps[-1].clone()  # the next chunk overwrites it
             out = (C_.unsqueeze(2) @ room.h).squeeze(2)
             if keep:
                 read_.copy_(out)
@@ -230,15 +228,15 @@ def _backward(
     weights = A, A * LOG2_E, D
     totals = torch.zeros_like(A), torch.zeros_like(D)
     steps, blocks = _plan(first)
-    rooms: dict[tuple[int, int], _Room] = {}
+    rooms: dict[tuple[int, int], _Scratch] = {}
 
-    for rows, walls in blocks:
+    for rows, resets in blocks:
         given = list(zip(*(t[:, rows].split(steps) for t in (*sequences, read, dy))))
         wanted = list(zip(*(t[:, rows].split(steps) for t in grads)))
         dh = dh_start[rows]
         for i in reversed(range(len(given))):
             room = _take_room(rooms, A, given[i][0], backward=True)
-            here = walls[i * steps : (i + 1) * steps]
+            here = resets[i * steps : (i + 1) * steps]
             dh = _chunk_backward(dh, between[i, rows], given[i], wanted[i], weights, totals, here, room)
         dh_start[rows] = dh
     return *grads, *totals, dh_start
@@ -251,20 +249,20 @@ def _chunk_backward(
     grads: Sequence[Tensor],
     weights: tuple[Tensor, Tensor, Tensor],
     totals: tuple[Tensor, Tensor],
-    walls: list[Wall],
-    room: _Room,
+    resets: list[Reset],
+    room: _Scratch,
 ) -> Tensor:
-    """Back through one chunk; returns the gradient of the raw state before it.
+    """Back-propagate through one chunk; returns the gradient of the raw state before it.
 
     Args:
         dh_end: [rows, N, I] the gradient of the state after it.
         before: [rows, N, I] the raw state before it.
-        given: x, delta, z [K, rows, I], B, C [K, rows, N], what was read and dy [K, rows, I].
-        grads: those of x, delta, z, B and C, to be filled.
+        given: x, delta, z [K, rows, I], B, C [K, rows, N], the reads and dy [K, rows, I].
+        grads: the gradients of x, delta, z, B and C, to be filled.
         weights: A [N, I], the same times log2 e, and D [I].
         totals: the gradients of A and D, to be added to.
-        walls: for every step the rows that reset there.
-        room: for [K, rows, N, I].
+        resets: the resets of every step.
+        room: buffers [K, rows, N, I].
     """
     x, delta, z, B, C, read, dy = given
     dx, ddelta, dz, dB, dC = grads
@@ -272,25 +270,25 @@ def _chunk_backward(
     _, h, dh, product, a_steps, h_steps, dh_steps = room
     dt = softplus(delta)
     written = dt * x
-    _states(dt, written, B, A_log2, before, walls, room)
+    _states(dt, written, B, A_log2, before, resets, room)
 
     dout = _gate_backward(read, x, z, D, dy, dz)
     dout_ = dout.unsqueeze(2)
     dC.copy_(torch.mul(h, dout_, out=product).sum(3))
     torch.mul(dout_, C.unsqueeze(3), out=dh)
     dh_steps[-1].add_(dh_end)
-    for k in range(len(walls) - 1, 0, -1):
-        _carry(dh_steps[k - 1], a_steps[k], dh_steps[k], walls[k])
+    for k in range(len(resets) - 1, 0, -1):
+        _carry(dh_steps[k - 1], a_steps[k], dh_steps[k], resets[k])
     dB.copy_(torch.mul(dh, written.unsqueeze(2), out=product).sum(3))
     dwritten = (B.unsqueeze(2) @ dh).squeeze(2)
 
-    # What a step hands back to the state before it; that times this state is the gradient of dt A.
+    # The gradient of each step's input state; its product with that state is the gradient of dt A.
     back = room.a.mul_(dh)
     dh_start = a_steps[0].clone()
-    _clear(dh_start, walls[0])
-    for k, wall in enumerate(walls):
+    _clear(dh_start, resets[0])
+    for k, reset in enumerate(resets):
         a_steps[k].mul_(h_steps[k - 1] if k else before)
-        _clear(a_steps[k], wall)
+        _clear(a_steps[k], reset)
     ddt = torch.mul(back, A, out=product).sum(2)
     totals[0].add_(back.mul_(dt.unsqueeze(2)).sum((0, 1)))
     totals[1].add_((dout * x).sum((0, 1)))
@@ -301,7 +299,7 @@ def _chunk_backward(
 
 
 def _gate_backward(read: Tensor, x: Tensor, z: Tensor, D: Tensor, dy: Tensor, dz: Tensor) -> Tensor:
-    """Back through y = (read + D x) silu(z), all [K, rows, I]: fills dz, returns the gradient of read."""
+    """Back-propagate through y = (read + D x) silu(z), all [K, rows, I]: fills dz, returns that of read."""
     share = torch.sigmoid(z)
     gate = z * share
     dread = dy * gate

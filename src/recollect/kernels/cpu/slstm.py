@@ -2,23 +2,23 @@
 
     i, z, o, f = W x + R h + b          (head by head; R mixes only inside a head)
     a  = log sigmoid(f) + m
-    w  = sigmoid(i - a)                 the share of what is written now in all that was written
+    w  = sigmoid(i - a)                 the weight of this step among all so far
     c' = c + w (tanh(z) - c)
     m' = log(exp(a) + exp(i))
     h' = sigmoid(o) c'
 
-``recollect.cores.slstm`` says how that is the paper's cell. Gradients, with dh, dc and dm those of the
-outputs of a step, i the gate before its function, and z, o, f behind theirs:
+``recollect.cores.slstm`` derives this from the paper's cell. Gradients, with dh, dc and dm those of the
+outputs of a step, i before and z, o, f after activation:
 
     dc += dh o
     di  = dm w + dc (z - c) w (1-w),    dz = dc w (1-z^2),    do = dh c' o (1-o)
     dm(before) = dm - di,               df = dm(before) (1-f)
     dc(before) = dc (1-w),              dh(before) = R^T d(i, z, o, f)
 
-All factors but dh, dc and dm are known before the backward loop begins, so that they are computed for
-many steps at once. tanh goes by way of the sigmoid, as in ``kernels.lstm``: one call for z, o and f.
+All factors except dh, dc and dm are known before the backward loop, and are computed for many steps at once.
+tanh is computed by the sigmoid, as in ``kernels.cpu.lstm``: one call for z, o and f.
 
-``step`` is one step; ``slstm_by_steps`` repeats it, for devices that must not be asked where the resets are.
+``step`` is one step; ``slstm_by_steps`` repeats it, for devices where a host read of the resets synchronises.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ def slstm(
 
     Args:
         x: [T, B, D].
-        h: [S, H] the state that each segment begins with.
+        h: [S, H] the start state of each segment.
         c: [S, H] likewise.
         m: [S, H] likewise.
         weight: [4H, D], its rows ordered by head, then gate (i, z, o, f), then unit.
         recurrent: [heads, H / heads, 4H / heads], from unit to gate and unit.
         bias: [4H], ordered like the rows of ``weight``.
-        segments: where the resets are.
+        segments: the packed layout.
 
     Returns:
         y [T, B, H], and h, c, m [B, H] after the last step.
@@ -132,19 +132,19 @@ def _forward(
     segments: Segments,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
-    """y [T, B, H], h, c and m [B, H], and with ``keep`` what the backward pass needs."""
+    """y [T, B, H], h, c and m [B, H], and with ``keep`` the inputs of the backward pass."""
     sizes, B, (S, H), (heads, unit, _) = segments.sizes, x.shape[1], h.shape, recurrent.shape
     x = pack(x, segments)  # [N, D]
     N = x.shape[0]
     wx, wh, b = _double_z(weight.t(), heads), _double_z(recurrent, 1), _double_z(bias, heads)
     minus_one = x.new_full((), -1.0)
 
-    # [:S] is the start and [S:] what each packed step leaves behind. Everything has a dimension of
-    # heads, because the gates of one head stand together.
+    # [:S] holds the start states and [S:] the state after each packed step. All have a dimension of heads,
+    # because the gates of one head are adjacent.
     hidden = x.new_empty(S + N, heads, unit)
     cell = x.new_empty(S + N if keep else S, heads, unit)
-    stabiliser, forgotten = x.new_empty(2, S, heads, unit)  # m and a of the segments that are alive
-    gates = x.new_empty(N, heads, 4 * unit)  # behind their functions; w takes the place of i
+    stabiliser, forgotten = x.new_empty(2, S, heads, unit)  # m and a of the active segments
+    gates = x.new_empty(N, heads, 4 * unit)  # after activation; w takes the place of i
     for buffer, leaf in ((hidden, h), (cell, c), (stabiliser, m)):
         buffer[:S] = leaf.unflatten(1, (heads, unit))
 
@@ -165,7 +165,7 @@ def _forward(
             product[k].baddbmm_(h_before[k], wh)
             zof[k].sigmoid_()
             torch.add(minus_one, z[k], alpha=2, out=z[k])
-            torch.log(f[k], out=a[k]).add_(alive[k])  # -inf where f = 0: then nothing of m is left
+            torch.log(f[k], out=a[k]).add_(alive[k])  # -inf where f = 0: then m has no effect
             torch.logaddexp(a[k], i[k], out=alive[k])
             i[k].sub_(a[k]).sigmoid_()
             torch.lerp(c_before[k], z[k], i[k], out=c_after[k])
@@ -180,7 +180,7 @@ def _forward(
 
 
 def _double_z(weight: Tensor, heads: int) -> Tensor:
-    """A copy of weight [..., heads * 4 * units] with what leads to z doubled, for its tanh."""
+    """A copy of weight [..., heads * 4 * units] with the weights of z doubled, for its tanh."""
     weight = weight.clone(memory_format=torch.contiguous_format)
     weight.unflatten(-1, (heads, 4, -1))[..., 1, :].mul_(2)
     return weight
@@ -200,12 +200,12 @@ def _backward(
     segments: Segments,
     need: tuple[bool, ...],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of x, h, c, m, weight, recurrent and bias, where ``need`` asks for them."""
+    """The gradients of x, h, c, m, weight, recurrent and bias; None where ``need`` is false."""
     sizes, (heads, unit, _), rows_out = segments.sizes, recurrent.shape, segments.end.shape[0]
     S, H = sizes[0], heads * unit
     back = recurrent.transpose(1, 2).contiguous()
 
-    # dh [N, H] collects what the later step adds; dc and dm [S, H] run back with the segments.
+    # dh [N, H] accumulates gradients from later steps; dc and dm [S, H] run back along the segments.
     dh = x.new_zeros(x.shape[0], H) if dy is None else pack(dy, segments, fresh=True)
     dc, dm = x.new_zeros(2, S, H)
     if dh_end is not None:
@@ -275,11 +275,11 @@ def _backward(
 
 
 def _factors(gates: Tensor, c_before: Tensor, c_after: Tensor, factors: Tensor) -> None:
-    """Write what dc, dc, dh and dm multiply in the gradients of i, z, o, f: factors [n, heads, 4 units]."""
+    """Write the factors of dc, dc, dh and dm in the gradients of i, z, o, f: [n, heads, 4 units]."""
     w, z, o, f = gates.chunk(4, 2)
     di, dz, do, df = factors.chunk(4, 2)
     torch.addcmul(w, w, w, value=-1, out=di)
-    torch.sub(z, c_before, out=df)  # lent: df is written below
+    torch.sub(z, c_before, out=df)  # df as scratch: it is written below
     di.mul_(df)
     torch.mul(w, z, out=dz)
     torch.addcmul(w, dz, z, value=-1, out=dz)

@@ -1,16 +1,16 @@
 """Attention over the last W steps, as one node of the autograd graph.
 
-For head by head the query q_t, and the keys and values k_s, z_s of the W steps s = t - W + 1 .. t:
+For each head with query q_t, and keys and values k_s, z_s of the W steps s = t - W + 1 .. t:
 
     score[t, s] = (q_t + u) . k_s + (q_t + v) . r[t - s]         0 <= t - s <= min(W - 1, age_t)
     out_t       = sum_s softmax_s(score[t]) z_s
 
-``age_t`` is how many steps of its episode stand before step t, so that nothing looks across a reset.
+``age_t`` is the number of earlier steps in the episode of step t, so attention never crosses a reset.
 
-The T queries are taken C at a time. Query i of a block sees the keys i .. i + W - 1 of the C + W - 1 that
-the block needs: a band of the matrix [C, C + W - 1]. In memory that band is a view with rows one element
-further apart, in which each column is one age. So products run on the matrix, and the softmax, the
-positions and the mask on the band [C, W], oldest step first, without moving anything:
+Queries are processed in blocks of C. Query i of a block attends to the keys i .. i + W - 1 of the block's
+C + W - 1: a band of the matrix [C, C + W - 1]. The band is a strided view whose rows are one element further
+apart, and each of its columns is one age. Products run on the matrix; softmax, positions and mask on the band
+[C, W], oldest step first, without moving data:
 
     x x x . .        x x x
     . x x x .   ->   x x x          C = 3, W = 3
@@ -30,11 +30,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 QUERIES = 32
-"""Queries of a row in a block: more waste products outside the band, fewer make them too small."""
+"""Queries of a row in a block: more waste products outside the band, fewer make products too small."""
 SCORES = 2**17
-"""Numbers in the matrices of a block, about: as many rows as that allows, so that they stay in the cache."""
+"""Approximate numbers in the matrices of a block, so that they stay in the cache."""
 SCORES_ON_GPU = 2**24
-"""The same where few large operations are what is fast."""
+"""The same on a GPU, where few large operations are fastest."""
 
 
 def attend(q: Tensor, u: Tensor, v: Tensor, memory: Tensor, positions: Tensor, age: Tensor) -> Tensor:
@@ -42,12 +42,11 @@ def attend(q: Tensor, u: Tensor, v: Tensor, memory: Tensor, positions: Tensor, a
 
     Args:
         q: [T, B, heads * d], scaled.
-        u: [heads, d] added to the queries of keys.
-        v: [heads, d] added to the queries of positions.
-        memory: [B, heads, W - 1 + T, 2d] keys and values, finite; the first W - 1 of them from before the
-            first query.
+        u: [heads, d] added to queries in the product with keys.
+        v: [heads, d] added to queries in the product with positions.
+        memory: [B, heads, W - 1 + T, 2d] keys and values, finite; the first W - 1 precede the first query.
         positions: [heads, W, d] the r of every age, age W - 1 first.
-        age: [B, T] steps of the same episode before each query.
+        age: [B, T] earlier steps in the episode of each query.
 
     Returns:
         [T, B, heads * d].
@@ -97,13 +96,13 @@ def _by_head(x: Tensor, rows: slice, steps: slice, heads: int) -> Tensor:
 
 
 class _Scratch:
-    """The matrices of a block, made again only where its shape changes: at the last rows and steps."""
+    """The matrices of a block, reallocated only when its shape changes: at the last rows and steps."""
 
     def __init__(self, like: Tensor, W: int, count: int):
         self.like, self.W, self.count, self.shape = like, W, count, (0, 0)
 
     def of(self, n: int, C: int) -> list[tuple[Tensor, Tensor]]:
-        """``count`` pairs of a matrix and its band, zero outside the band as long as nobody writes there."""
+        """``count`` pairs of a matrix and its band; zero outside the band unless written to."""
         if self.shape != (n, C):
             self.shape = (n, C)
             self.made = [_banded(self.like, n, C, self.W) for _ in range(self.count)]
@@ -176,7 +175,7 @@ def _backward(
         torch.bmm(do, values.mT, out=scores)
         ds = score_band * softmax
         ds.addcmul_(softmax, ds.sum(2, keepdim=True), value=-1)
-        weight_band.copy_(ds)  # lent: the softmax in it is used up
+        weight_band.copy_(ds)  # reused: its softmax is no longer needed
         dkeys.baddbmm_(weight.mT, to_keys)
         from_keys = torch.bmm(weight, keys).view(R, heads, C, d)
         by_head = ds.view(R, heads, C, W)

@@ -1,11 +1,9 @@
-"""Programs of one launch that wait for each other at every step: a meeting, counted in global memory.
+"""A barrier between programs of one launch, with a counter in global memory.
 
-A launch in which programs meet must be cooperative (``launch_cooperative_grid``): then all of them are on the
-GPU at once, or the launch is refused. Otherwise those that wait could keep those that they wait for from
-starting.
+A launch with barriers must be cooperative (``launch_cooperative_grid``): then all programs are on the GPU at
+once, or the launch fails. Otherwise waiting programs could keep others from starting.
 
-Triton's interpreter runs one program after the other, in which nobody can wait: there kernels leave meetings
-out (``fused_blocks.groups``).
+Triton's interpreter runs one program after the other, so kernels skip barriers there (``tiling.groups``).
 """
 
 # pyright: reportMissingImports=false
@@ -17,23 +15,23 @@ import triton.language as tl
 
 from recollect.kernels.triton import tiling
 
-_APART = tl.constexpr(tiling.APART)
+_STRIDE = tl.constexpr(tiling.COUNTER_STRIDE)
 
 
 @triton.jit
 def arrive(counters, group):
-    """Say that all that this program has stored so far may be read by those who ``wait`` for it."""
+    """Release this program's stores to the programs that ``wait`` on the counter."""
     tl.debug_barrier()  # all threads have stored
-    tl.atomic_add(counters + group * _APART, 1, sem="release")
+    tl.atomic_add(counters + group * _STRIDE, 1, sem="release")
 
 
 @triton.jit
 def wait(counters, group, arrivals):
-    """Go on once so many programs have arrived. What they stored is to be loaded with ``.cg``, from L2.
+    """Spin until ``arrivals`` programs have arrived. Load their stores with ``.cg``, from L2.
 
-    Every thread looks for itself, so that none waits for another of its program: the count only grows.
+    Every thread polls the counter itself, without a barrier inside the program: the count only grows.
     """
-    while _arrived(counters + group * _APART) < arrivals:
+    while _arrived(counters + group * _STRIDE) < arrivals:
         pass
 
 

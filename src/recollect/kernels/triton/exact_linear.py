@@ -1,15 +1,13 @@
-"""Linear layers with few inputs or few outputs, in Triton: sums of float32 products and nothing rounded.
+"""Linear layers with few inputs or few outputs, in Triton: sums of float32 products without rounded factors.
 
-``shallow`` has few inputs, ``narrow`` few outputs. A result is a sum in an order that depends on the number
-of inputs only, neither on how many rows there are nor on how many outputs: so the same row gives the same
-bits wherever it stands, and an output the same alone and beside others.
+``shallow`` has few inputs, ``narrow`` few outputs. The order of a sum depends only on the number of inputs,
+so the bits of a result depend neither on the number of rows nor on the number of outputs.
 
-The backward passes add up gradients of weights row after row, as many sums side by side as there are threads.
-What a program has in the end is one row of ``sums``; their sum is left to torch, whose order is always the
-same.
+The backward passes sum gradients of weights over rows, in as many parallel sums as there are threads. Each
+program writes one row of ``sums``; torch sums these in a fixed order.
 """
 
-# Triton's functions are no Python to a type checker: conditions are decided when they are compiled.
+# A type checker cannot follow Triton's functions: their conditions are decided at compile time.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAssignmentType=false
 # pyright: reportArgumentType=false, reportOperatorIssue=false, reportPossiblyUnboundVariable=false
 # pyright: reportGeneralTypeIssues=false, reportCallIssue=false
@@ -37,7 +35,7 @@ def narrow(
     ROWS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """ROWS rows of y = x W^T + b. A thread adds what is CHUNK apart, then threads add their sums."""
+    """ROWS rows of y = x W^T + b. A thread sums inputs that are CHUNK apart, then threads add their sums."""
     top = tl.program_id(0).to(tl.int64) * ROWS
     row, unit = tl.arange(0, ROWS), tl.arange(0, CHUNK)
     is_row = row < N - top
@@ -72,7 +70,7 @@ def narrow_backward(
     CHUNKS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """dx, and what one program has of dW and db: CHUNKS x CHUNK inputs, every so many rows."""
+    """dx, and one program's part of dW and db: CHUNKS x CHUNK inputs, over a strided set of rows."""
     program, row = tl.program_id(0), tl.arange(0, ROWS)
     begin = tl.program_id(1) * (CHUNKS * CHUNK)
     unit = begin + tl.arange(0, CHUNK)
@@ -130,7 +128,7 @@ def shallow(
     ROWS: tl.constexpr,
     UNITS: tl.constexpr,
 ):
-    """y = x W^T + b, or its tanh: UNITS outputs, every so many rows."""
+    """y = x W^T + b, or its tanh: UNITS outputs, over a strided set of rows."""
     row, unit = tl.arange(0, ROWS), tl.program_id(1) * UNITS + tl.arange(0, UNITS)
     is_unit = unit < M
     weights = ()
@@ -156,7 +154,7 @@ def shallow_backward(
     g,  # [N, M] the gradient of y
     y,  # [N, M], with TANH
     x,  # [N, K]
-    dz,  # [N, M] the gradient of what went into the tanh, with TANH and KEEP
+    dz,  # [N, M] the gradient of the input of the tanh, with TANH and KEEP
     sums,  # [programs, M K + M] of dW and db
     N,
     K: tl.constexpr,
@@ -167,7 +165,7 @@ def shallow_backward(
     UNITS: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """What one program has of dW and db: UNITS outputs, every so many rows."""
+    """One program's part of dW and db: UNITS outputs, over a strided set of rows."""
     program, row = tl.program_id(0), tl.arange(0, ROWS)
     unit = tl.program_id(1) * UNITS + tl.arange(0, UNITS)
     is_unit = unit < M

@@ -1,12 +1,12 @@
-"""Large tensors as float16 with gains: products of them are more than twice as fast as TF32's.
+"""Large tensors as float16 with gains: their products are more than twice as fast as those in TF32.
 
-Float16 has the bits of TF32, but keeps them all in 30 powers of two only. So numbers are multiplied by a
-power of two, their gain, before they are rounded. Numbers that are not all known beforehand get a gain that
-was guessed; the largest of them are measured on the way, and where a gain does not fit, all is done once more
-(``tried``). The device decides that by itself: the host would have to wait for what it found.
+Float16 has the mantissa bits of TF32, but full precision over only 30 powers of two. So numbers are
+multiplied by a power of two, their gain, before rounding. For numbers that a kernel is still to compute, the
+gain is a guess; the kernel measures their maximum, and if the gain does not fit, it runs a second time
+(``tried``). The device decides, without synchronising with the host.
 
-It fits if the largest number becomes no more than 65504 and no less than 2^-6. So every number is off by at
-most 2^-11 of itself, as in TF32, or by 2^-19 of the largest that shares its gain, whichever is more.
+A gain fits if it brings the largest number into [2^-6, 65504]. Then every number has an error of at most
+2^-11 of itself, as in TF32, or 2^-19 of the largest number with that gain, whichever is larger.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportMissingImports=false
@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
@@ -23,16 +23,17 @@ import triton.language as tl
 from torch import Tensor
 
 from recollect.kernels.triton.math import dot
+from recollect.kernels.triton.tiling import launch as run
 from recollect.kernels.triton.tiling import padded, rounding
 
 _USUAL = 256.0
-"""The first guess for what layers put out: it fits largest numbers from 6e-5 to 255."""
+"""The first guess for layer outputs: it fits maxima from 6e-5 to 255."""
 _LEAST, _MOST = tl.constexpr(2.0**-6), tl.constexpr(65504.0)
-"""What the largest number may become."""
+"""The range for the scaled maximum."""
 _OF_ZEROS = tl.constexpr(2.0**126)
-"""The gain of numbers that are all 0, which fit any: a large one, so that it is not the least of several."""
+"""The gain of all-zero numbers: large, so that it is never the least of several."""
 _GUESSED, _SURE = tl.constexpr(10), tl.constexpr(14)
-"""The power of two that the largest number is brought to, from a sample and from all: float16 ends at 16."""
+"""The exponent of the scaled maximum, for a sample and for exact maxima; float16 ends at 16."""
 
 
 @triton.jit
@@ -45,7 +46,7 @@ def _fitting(largest, AIM: tl.constexpr):
 
 @triton.jit
 def _size(x):
-    """Without its sign; 0 for what is not finite."""
+    """|x|; 0 where x is not finite."""
     size = tl.abs(x)
     return tl.where(size < float("inf"), size, 0)
 
@@ -62,7 +63,7 @@ def _settle(
     FIRST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The power of two that brings the largest number to about 2^AIM; a given one that fits stays."""
+    """The power of two that brings the largest number to about 2^AIM; a given gain that fits is kept."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_in = at < n
     largest = _size(tl.load(most + at * APART, is_in, 0))
@@ -130,7 +131,7 @@ def _multiply(
         total = dot(low, high, total, "tf32", MATH)
         a += BK
         b += BK * N
-    total *= 1 / tl.load(gain)  # first: those of gradients may be so large or small that nothing is left
+    total *= 1 / tl.load(gain)  # first: the gains of gradients are extreme and could under- or overflow
     total *= (1 / tl.load(gains + row % B))[:, None]
     tl.store(out + row[:, None] * N + column[None, :], total, (row < rows)[:, None] & (column < N)[None, :])
 
@@ -158,34 +159,34 @@ def _level(
 
 
 class Gains(NamedTuple):
-    """Powers of two that numbers were multiplied by."""
+    """The gains of n groups of numbers."""
 
     each: Tensor  # [n]
-    differ: Tensor  # [1] whether they may; otherwise they are the same for all that are not 0
+    differ: Tensor  # [1] whether they may differ; otherwise all groups with a nonzero number share one
 
 
 Launch = Callable[[Tensor, Tensor, Tensor], None]
-"""Given gains [n], ``go`` [1], which says whether to do anything, and ``most`` [n], which becomes the
-largest number for each of the gains."""
+"""Takes gains [n], ``go`` [1], whether to do anything, and ``most`` [n], to be raised to the maxima."""
 
 
 def tried(launch: Launch, gains: Tensor) -> Gains:
-    """Launch with ``gains``, the same for all, and once more with others if these do not fit."""
+    """Launch with equal ``gains``, and a second time with fitting ones where these do not fit."""
     most = torch.zeros_like(gains)
     go = torch.arange(1, -1, -1, dtype=torch.int32, device=gains.device)
     launch(gains, go[:1], most)
     found, n = torch.empty_like(gains), gains.numel()
     flags = {"APART": 1, "AIM": _SURE, "FIRST": False, "BLOCK": 1024}
-    _run(_settle, -(-n // 1024), most, gains, found, go[1:], n, **flags)
+    run(_settle, (-(-n // 1024),), most, gains, found, go[1:], n, **flags)
     launch(found, go[1:], most)
     return Gains(found, go[1:])
 
 
 def guess(*samples: Tensor, n: int = 1) -> Tensor:
-    """The gain [n], the same for all, of numbers like these."""
+    """A gain [n], equal for all, for numbers of the size of the samples."""
     most = reduce(torch.maximum, (torch.linalg.vector_norm(sample, torch.inf) for sample in samples)).view(1)
     found = torch.empty(n, dtype=torch.float32, device=most.device)
-    _run(_settle, -(-n // 1024), most, most, found, found, n, APART=0, AIM=_GUESSED, FIRST=True, BLOCK=1024)
+    flags = {"APART": 0, "AIM": _GUESSED, "FIRST": True, "BLOCK": 1024}
+    run(_settle, (-(-n // 1024),), most, most, found, found, n, **flags)
     return found
 
 
@@ -197,7 +198,7 @@ def narrow(x: Tensor, out: Tensor) -> Tensor:
 
     def launch(gain: Tensor, go: Tensor, most: Tensor) -> None:
         grid = (-(-rows // tall), -(-width // wide))
-        _run(_narrow, grid, x, out, gain, go, most, rows, out.stride(0), WIDTH=width, BR=tall, BW=wide)
+        run(_narrow, grid, x, out, gain, go, most, rows, out.stride(0), WIDTH=width, BR=tall, BW=wide)
 
     return tried(launch, torch.full((1,), _USUAL, dtype=torch.float32, device=x.device)).each
 
@@ -208,19 +209,15 @@ def multiply(a: Tensor, b: Tensor, gains: Gains) -> Tensor:
     out, gain = torch.empty(rows, N, dtype=torch.float32, device=a.device), guess(b)
     given = (a, (b * gain).half().contiguous(), gains.each, gain, out, rows, gains.each.numel())
     sizes = {"BM": 128, "BN": min(padded(N), 256), "BK": 64, "num_warps": 8, "num_stages": 4}
-    grid = -(-rows // sizes["BM"]) * -(-N // sizes["BN"])
-    _run(_multiply, grid, *given, K=K, N=N, MATH=rounding(a, "tf32")["MATH"], **sizes)
+    grid = (-(-rows // sizes["BM"]) * -(-N // sizes["BN"]),)
+    run(_multiply, grid, *given, K=K, N=N, MATH=rounding(a, "tf32")["MATH"], **sizes)
     return out
 
 
 def level(a: Tensor, gains: Gains) -> Tensor:
-    """Give all rows of a [rows, width], in place, the least of their gains, which is returned, [1]."""
+    """Rescale a [rows, width] in place to the least gain of its rows; returns that gain, [1]."""
     (rows, width), (each, differ) = a.shape, gains
     least = each.amin(0, keepdim=True)
-    _run(_level, min(rows, 1024), a, each, least, differ, rows, each.numel(), WIDTH=width, BW=padded(width))
+    given = (a, each, least, differ, rows, each.numel())
+    run(_level, (min(rows, 1024),), *given, WIDTH=width, BW=padded(width))
     return least
-
-
-def _run(kernel: Any, grid: int | tuple[int, ...], *given: Any, **flags: Any) -> None:
-    with torch.cuda.device_of(given[0]):
-        kernel[grid if isinstance(grid, tuple) else (grid,)](*given, **flags)

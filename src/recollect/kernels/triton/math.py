@@ -1,10 +1,8 @@
-"""What kernels in Triton compute element by element: roundings, and sigmoid and tanh in one of three ways.
+"""Elementwise device functions: roundings, cache prefetch, and sigmoid and tanh in one of three modes.
 
-And what they ask of the cache (``soon``).
-
-- ``plain``: by Triton's exp; everywhere, Triton's interpreter included.
-- ``exact``: by a GPU's own instructions for powers of two and reciprocals; right to some 1e-7.
-- ``coarse``: by a GPU's own tanh, one instruction, right to 5e-4: for values that become bf16 anyway.
+- ``plain``: Triton's exp; runs everywhere, also in Triton's interpreter.
+- ``exact``: the GPU's instructions for powers of two and reciprocals, with errors of about 1e-7.
+- ``coarse``: the GPU's tanh instruction, with errors of up to 5e-4, for values that become bf16.
 """
 
 # pyright: reportMissingImports=false, reportOperatorIssue=false
@@ -19,9 +17,8 @@ import triton.language as tl
 def factor(x, TYPE: tl.constexpr, PRECISION: tl.constexpr, MATH: tl.constexpr):
     """A float32 block as a factor of a product in ``TYPE``.
 
-    In TF32 it is rounded to the nearest: tensor cores by themselves cut bits off, always towards zero. The
-    assembly also keeps the compiler from computing the block twice, the second time in the layout of the
-    product: it says that it is not pure.
+    In TF32 it is rounded to nearest, because tensor cores truncate towards zero. The assembly is declared
+    impure, which keeps the compiler from computing the block a second time in the layout of the product.
     """
     if tl.float32 == TYPE and PRECISION == "tf32" and MATH != "plain":
         y = tl.inline_asm_elementwise("cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], tl.float32, False, 1)
@@ -32,7 +29,7 @@ def factor(x, TYPE: tl.constexpr, PRECISION: tl.constexpr, MATH: tl.constexpr):
 
 @triton.jit
 def dot(a, b, total, PRECISION: tl.constexpr, MATH: tl.constexpr):
-    """total + a @ b in float32. Triton's interpreter cannot multiply bf16; in float32 it is the same."""
+    """total + a @ b in float32. Triton's interpreter cannot multiply bf16, and gets float32 copies."""
     if MATH == "plain":
         total = tl.dot(a.to(tl.float32), b.to(tl.float32), total, input_precision=PRECISION)
     else:
@@ -42,7 +39,7 @@ def dot(a, b, total, PRECISION: tl.constexpr, MATH: tl.constexpr):
 
 @triton.jit
 def within(x, TYPE: tl.constexpr):
-    """x in ``TYPE``; what is too large for float16 becomes its largest number, and NaN stays NaN."""
+    """x in ``TYPE``, clamped to the range of float16; NaN stays NaN."""
     if tl.float16 == TYPE:
         x = tl.where(tl.abs(x) > 65504.0, tl.where(x > 0, 65504.0, -65504.0), x)
     return x.to(TYPE)
@@ -50,26 +47,26 @@ def within(x, TYPE: tl.constexpr):
 
 @triton.jit
 def divisor(most):
-    """What to divide numbers by, of which ``most`` is the largest, before they become float16.
+    """The divisor that brings numbers with maximum ``most`` into the range of float16.
 
-    Not so large that its reciprocal is 0: what is infinite stays so.
+    Its reciprocal is never 0, so infinite numbers stay infinite.
     """
     return tl.minimum(tl.maximum(most, 1e-30), 8e37)
 
 
 @triton.jit
-def now(x, MATH: tl.constexpr):
-    """A float32 block as it is, computed here: the compiler may put that off, and hold its inputs longer."""
+def materialise(x, MATH: tl.constexpr):
+    """x, computed here: the compiler could otherwise defer it and keep its inputs in registers."""
     if MATH != "plain":
         x = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [x], tl.float32, False, 1)
     return x
 
 
 @triton.jit
-def soon(rows, number, WIDTH: tl.constexpr, PADDED: tl.constexpr, MATH: tl.constexpr):
-    """Bring ``number`` rows of WIDTH numbers each, one after the other, into the cache of level 2.
+def prefetch(rows, number, WIDTH: tl.constexpr, PADDED: tl.constexpr, MATH: tl.constexpr):
+    """Prefetch ``number`` contiguous rows of WIDTH numbers into the L2 cache, asynchronously.
 
-    Nobody waits for that. PADDED is a power of two that holds the numbers of all rows.
+    PADDED is a power of two >= the numbers of all rows.
     """
     if MATH != "plain":
         SIZE: tl.constexpr = rows.dtype.element_ty.primitive_bitwidth // 8
@@ -100,7 +97,7 @@ def sigmoid(x, MATH: tl.constexpr):
 
 @triton.jit
 def tanh(x, MATH: tl.constexpr):
-    """The hyperbolic tangent of a float32 block, but for ``coarse`` by way of the sigmoid."""
+    """The hyperbolic tangent of a float32 block, computed by the sigmoid except for ``coarse``."""
     if MATH == "coarse":
         y = _tanh_coarse(x)
     else:

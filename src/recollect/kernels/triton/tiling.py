@@ -1,4 +1,4 @@
-"""What the recurrent kernels in Triton share on the host: blocks of work, and what is rounded to what."""
+"""Host side of the Triton kernels: tile sizes, launches, and the rounding of factors."""
 
 from __future__ import annotations
 
@@ -11,75 +11,79 @@ import torch
 from torch import Tensor
 
 from recollect.base.devices import Products
+from recollect.kernels.triton import available
 
 ANY = 1 << 31
-"""More rows than there ever are."""
+"""More rows than any batch has."""
 MAX_HIDDEN = 1024
-"""More units have not been tried."""
+"""The largest number of units that was tested."""
 
 Kind = Literal["resident", "spread", "streamed"]
-"""Where the recurrent weights are: on every processor that uses them, a part of them on each of a few, or in
-memory."""
+"""Where the recurrent weights are stored: on every processor, split over a few of them, or in memory."""
 RESIDENT: dict[Products, int] = {"fp32": 64, "tf32": 128, "bf16": 128}
-"""Up to how many units the recurrent weights fit on one processor; in fp32 every weight has two parts."""
+"""The most units whose recurrent weights fit on one processor; in fp32 every weight has two parts."""
 SPREAD: dict[Products, tuple[int, ...]] = {"fp32": (), "tf32": (256,), "bf16": (256,)}
-"""Which ``padded`` numbers of units are spread over several processors."""
+"""The ``padded`` numbers of units that are spread over several processors."""
 MEMBER_UNITS = 64
-"""Hidden units of which one program has the weights, where they are spread."""
-APART = 64
-"""Numbers from the counter of one group of programs to that of the next: in lines of the cache of their own,
-so that groups do not queue behind each other."""
+"""Hidden units of one program, where the weights are spread."""
+COUNTER_STRIDE = 64
+"""Numbers between the barrier counters of two groups: each counter has its own cache lines."""
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """How one launch is cut up; none of it changes what is computed, but for the order of sums."""
+    """Tile sizes of one launch; they change no result, except for the order of sums."""
 
     rows: int
     """Rows of a program."""
     warps: int
     """Warps of a program."""
     prefetch: bool = False
-    """Whether the kernel itself asks for a step's inputs one step before, into registers, with one stage;
-    otherwise the compiler does, with ``stages``. For resident weights."""
+    """Whether the kernel loads the inputs of a step one step early, into registers, with one stage; otherwise
+    the compiler pipelines loads, with ``stages``. For resident weights."""
     units: int = 64
-    """Hidden units that are computed at once. For streamed weights."""
+    """Hidden units per tile. For streamed weights."""
     depth: int = 64
-    """Summands of a product that are read at once. For streamed weights."""
+    """Depth of a product per tile. For streamed weights."""
     stages: int = 3
-    """Blocks, of a step's inputs or of streamed weights, that are under way or in use at once."""
+    """Pipeline stages for a step's inputs or for streamed weights."""
     together: int = 1
-    """Programs that a processor is to hold at once, by as many registers as that leaves each."""
+    """Programs per processor, enforced by a limit on registers."""
 
     @property
     def options(self) -> dict[str, int]:
-        """What Triton's compiler is told."""
+        """Options of Triton's compiler."""
         limit = {} if self.together == 1 else {"maxnreg": (1 << 16) // (32 * self.warps * self.together)}
         return {"num_warps": self.warps, **limit}
 
 
 def padded(size: int) -> int:
-    """The power of two, at least 16, that holds ``size``: what tensor cores multiply."""
+    """The smallest power of two >= ``size``, at least 16, as tensor cores need."""
     return max(16, 1 << (size - 1).bit_length())
 
 
 Table = Mapping[tuple[str, Products], tuple[tuple[int, Blocks], ...]]
-"""By kernel ("forward resident", "backward streamed", ...) and rounding: up to so many rows, so they are cut
-up."""
+"""By kernel ("forward resident", "backward streamed", ...) and rounding: pairs of the most rows, and the tile
+sizes up to there."""
 SMALL = Blocks(16, 4, units=32, depth=32, stages=2)
-"""Of streamed weights on a GPU with less shared memory than an H100 has."""
+"""Streamed weights on a GPU with less shared memory than an H100."""
+
+
+def suits(x: Tensor, H: int) -> bool:
+    """Whether the recurrent kernels take x [..., D] and H units."""
+    return available.suits(x) and H <= MAX_HIDDEN and x.numel() > 0
 
 
 def choose(table: Table, B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[Kind, Blocks]:
-    """Where the weights are, and the blocks of a launch.
+    """Where the weights are stored, and the blocks of a launch.
 
     Args:
-        table: of the core.
-        B: rows.
-        H: units.
-        products: what factors are rounded to.
+        table: the table of the core.
+        B: number of rows.
+        H: number of units.
+        products: the rounding of factors.
         way: ``forward`` or ``backward``.
-        has_room: whether the GPU is one that ``has_room``.
+        has_room: the result of ``has_room``.
     """
     if not has_room:
         return "streamed", SMALL
@@ -92,25 +96,42 @@ def choose(table: Table, B: int, H: int, products: Products, way: str, has_room:
     return kind, next(blocks for most, blocks in rows if most >= B)
 
 
+def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **flags: Any) -> None:
+    """Launch a kernel on the device of its first argument."""
+    with torch.cuda.device_of(given[0]):
+        kernel[grid](*given, **flags)
+
+
+def launch_rows(kernel: Any, B: int, blocks: Blocks, *given: Any, **flags: Any) -> None:
+    """Launch a recurrent kernel whose programs are independent of each other."""
+    launch(kernel, (-(-B // blocks.rows),), *given, B=B, BB=blocks.rows, **blocks.options, **flags)
+
+
+def streamed_sizes(blocks: Blocks, H: int) -> dict[str, int]:
+    """Constants of the kernels that stream H units of weights."""
+    most = padded(H)
+    return {"BN": min(blocks.units, most), "BK": min(blocks.depth, most), "STAGES": blocks.stages}
+
+
 class Groups(NamedTuple):
-    """How a launch is spread: groups of programs, each with rows of its own, and how they exchange."""
+    """The grid of a spread launch: groups of programs that share rows and exchange data."""
 
     members: int
     """Programs of a group, each with ``MEMBER_UNITS`` of the units."""
     number: int
-    """Groups, which take blocks of rows in turn."""
+    """Number of groups; they take blocks of rows in turn."""
     slots: int
-    """Places for what is exchanged, a power of two: meeting k uses place k % slots."""
+    """Exchange buffers, a power of two: barrier k uses buffer k % slots."""
     launches: int
     """How often the kernel is launched."""
 
 
 def groups(x: Tensor, T: int, B: int, H: int, rows: int) -> Groups:
-    """For T steps of B rows in blocks of ``rows``, with all programs on the device of ``x`` at once.
+    """The grid for T steps of B rows in blocks of ``rows``; all programs fit on the device of ``x`` at once.
 
-    Triton's interpreter runs one program after the other, so that none sees what later ones have to say.
-    There nothing that is exchanged is overwritten, and every launch gets one more step right. (What kernels
-    measure on the way, ``fused_halves``, is there the largest of all launches.)
+    Triton's interpreter runs one program after the other, so a program does not see the data of later ones.
+    There no buffer is reused, and every launch completes one more step. (The maxima that kernels measure for
+    ``halves`` are then those over all launches.)
     """
     members, blocks = padded(H) // MEMBER_UNITS, -(-B // rows)
     if not x.is_cuda:
@@ -128,9 +149,10 @@ def launch_spread(
     dtype: Any,
     **flags: Any,
 ) -> None:
-    """Launch a kernel whose programs meet; after ``given`` it takes what they need for that.
+    """Launch a kernel whose programs synchronise at barriers.
 
-    These are memory [slots, groups, *exchange] in ``dtype``, and counters [groups, APART].
+    After ``given`` the kernel takes a buffer [slots, groups, *exchange] of ``dtype``, and counters
+    [groups, COUNTER_STRIDE].
     """
     x: Tensor = given[0]
     shape, options = (groups.slots, groups.number, *exchange), blocks.options
@@ -140,18 +162,10 @@ def launch_spread(
     else:
         memory = torch.zeros(shape, dtype=dtype)
     for _ in range(groups.launches):
-        counters = torch.zeros(groups.number, APART, dtype=torch.int32, device=x.device)
-        with torch.cuda.device_of(x):
-            kernel[groups.members * groups.number,](
-                *given,
-                memory,
-                counters,
-                slots=groups.slots,
-                UNITS=MEMBER_UNITS,
-                MEETS=x.is_cuda,
-                **options,
-                **flags,
-            )
+        counters = torch.zeros(groups.number, COUNTER_STRIDE, dtype=torch.int32, device=x.device)
+        sizes = {"slots": groups.slots, "UNITS": MEMBER_UNITS, "BB": blocks.rows, "SYNC": x.is_cuda}
+        grid = (groups.members * groups.number,)
+        launch(kernel, grid, *given, memory, counters, **sizes, **options, **flags)
 
 
 @lru_cache
@@ -160,24 +174,24 @@ def _processors(device: torch.device) -> int:
 
 
 def has_room(x: Tensor) -> bool:
-    """Whether the GPU has the shared memory, and the instructions, that resident weights were compiled for.
+    """Whether the GPU has the shared memory and the instructions for resident weights.
 
-    For others Triton keeps such weights in registers, where they do not fit.
+    Elsewhere Triton would keep such weights in registers, where they do not fit.
     """
     return not x.is_cuda or torch.cuda.get_device_capability(x.device) == (9, 0)
 
 
 def product(a: Tensor, b: Tensor) -> Tensor:
-    """a [n, k] @ b [k, m] in float32, whatever the factors are."""
+    """a [n, k] @ b [k, m] in float32, for factors of any dtype."""
     if a.dtype == torch.float32:
         return a @ b
     return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda else a.float() @ b.float()
 
 
 def nearest(w: Tensor, products: Products) -> Tensor:
-    """Contiguous weights as a factor: for TF32 rounded to the nearest; tensor cores by themselves cut off.
+    """Contiguous weights as a factor: for TF32 rounded to nearest, because tensor cores truncate.
 
-    NaN stays as it is: the one that GPUs make, all ones, would become 0.
+    NaN is kept: the NaN of GPUs, all ones, would round to 0.
     """
     if products != "tf32":
         return w
@@ -186,9 +200,9 @@ def nearest(w: Tensor, products: Products) -> Tensor:
 
 
 def rounding(x: Tensor, products: Products) -> dict[str, str]:
-    """What kernels on the device of ``x`` are told: how to multiply (``tl.dot``), and ``fused_math``'s way.
+    """Constants for kernels on the device of ``x``: the precision of ``tl.dot``, and the mode of ``math``.
 
-    Of float16 and bf16 factors ``PRECISION`` says nothing. Triton's interpreter has no instructions of a GPU.
+    ``PRECISION`` has no effect on float16 and bf16 factors. Triton's interpreter has no GPU instructions.
     """
     is_nvidia = x.is_cuda and torch.version.cuda is not None
     return {

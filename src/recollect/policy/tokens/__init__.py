@@ -1,8 +1,8 @@
-"""Networks for observations that are sets of tokens; ``reading`` says what a token is.
+"""Networks for observations that are sets of tokens; ``reading`` defines a token.
 
-A network takes the Box when it is made, has an ``output_size``, and maps uint8 [N, M, 3] to
-[N, output_size]. It must not depend on the order of the tokens, on padding, or on M.
-tests/policy/test_zoo.py holds every network of ``NETWORKS`` to that.
+A network is built from the Box, has an ``output_size``, and maps uint8 [N, M, 3] to [N, output_size]. Its
+result must not depend on the order of the tokens, on padding, or on M; tests/policy/test_zoo.py checks this
+for every network of ``NETWORKS``.
 """
 
 from __future__ import annotations

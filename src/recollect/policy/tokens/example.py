@@ -1,7 +1,4 @@
-"""``example``: the smallest token network that works, to be copied.
-
-docs/own-policy.md builds it step by step.
-"""
+"""``example``: a minimal token network, to be copied; docs/own-policy.md builds it step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from recollect.policy.tokens.reading import TokenSpace
 
 
 class Example(nn.Module):
-    """Looks at every token by itself, then at the sum and the maximum over all."""
+    """A small network for each token, then the sum and the maximum over all tokens."""
 
     output_size = 128
 
@@ -29,11 +26,11 @@ class Example(nn.Module):
         x, y, feature, value, present = self.tokens.read(obs)
         what = self.what(feature)  # [N, M, 64]
         x, y, value = (number.to(what.dtype) for number in (x, y, value))
-        # [N, M, 3], from -1 to 1. Their product with what it is: where it is means another thing for each.
+        # [N, M, 3], from -1 to 1. The product lets every feature use position and value in its own way.
         numbers = torch.stack([x / 5, y / 5, 2 * value / self.tokens.largest], 2) - 1
         seen = torch.tanh(what * self.where(numbers))  # [N, M, 64]
         absent = ~present.unsqueeze(2)  # [N, M, 1]
         count = present.sum(1, keepdim=True).clamp(min=1).to(what.dtype)
-        total = seen.masked_fill(absent, 0).sum(1) / count.sqrt()  # [N, 64], as wide for many as for few
-        most = seen.masked_fill(absent, -1).amax(1)  # [N, 64]; -1 if there is no token at all
+        total = seen.masked_fill(absent, 0).sum(1) / count.sqrt()  # [N, 64], with a scale independent of M
+        most = seen.masked_fill(absent, -1).amax(1)  # [N, 64]; -1 without any token
         return self.all(torch.cat([total, most], 1))

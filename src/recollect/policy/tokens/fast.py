@@ -1,9 +1,9 @@
 """``fast``: tokens drawn on a grid of cells, and two convolutions over it.
 
 The grid is [F, 11, 11], a plane for each feature. A token of value v adds (1 + v / largest) / 2 to its cell,
-a number in [0.5, 1]: the half tells a token of value 0 from no token. Tokens of the same feature in one cell
-add up, so that none is lost and their order cannot matter; what is added are whole numbers, which float32
-adds exactly, so that the grid is the same to the bit in any order, also from the atomics of a GPU.
+a number in [0.5, 1], which distinguishes a token of value 0 from no token. Tokens of the same feature in one
+cell add up. The sums are computed in whole numbers, which float32 adds exactly: the grid has the same bits in
+any order of tokens, also with the atomics of a GPU.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Fast(nn.Module):
         super().__init__()
         self.tokens = TokenSpace.of(space)
         self.near = Conv(self.tokens.features, 64, kernel=5, stride=3, padding=0, activation="silu")
-        # The other convolution, 3 x 3 over the 3 x 3 cells that are left: one matrix, in half of the time.
+        # The second convolution, 3 x 3 over the remaining 3 x 3 cells: as one matrix, in half the time.
         self.far = Dense(64 * 3 * 3, 64, "silu")
         self.mlp = mlp(64, (128, self.output_size), "tanh")
-        # A grid is nearly empty: with the usual weights, made for dense inputs, hardly anything would come
-        # through. These give numbers of order 1 for about 16 tokens in a window.
+        # Grids are sparse: the usual weights, made for dense inputs, would give tiny outputs. These give
+        # numbers of order 1 for about 16 tokens in a window.
         nn.init.normal_(self.near.weight, std=0.25)
 
     def forward(self, obs: Tensor) -> Tensor:

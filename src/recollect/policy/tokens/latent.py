@@ -1,26 +1,26 @@
-"""``latent_attn_tiny``, ``_small``, ``_med``: a few learned queries look at all tokens.
+"""``latent_attn_tiny``, ``_small``, ``_med``: a few learned queries attend to all tokens.
 
 A token is a vector u of C numbers: Fourier features of x, y and the value, and its feature as a one-hot
-vector (the matrices below hold the embedding of each feature in its column). The latents Z start as learned
-queries and go through layers of cross-attention, pre-norm, each with an MLP of twice the width::
+vector (a column of K and V is the embedding of a feature). The latents Z start as learned queries and pass
+through pre-norm layers of cross-attention, each with an MLP of twice the width::
 
     Z <- Z + O softmax(Q norm(Z) (K u)^T / sqrt(d)) (V u)
     Z <- Z + MLP(norm(Z))
 
-then through layers of the same form in which the latents attend to one another. All latents, side by side
-and normalised, give 128 features.
+then through layers of self-attention between latents. All latents, concatenated and normalised, give 128
+features.
 
-K and V are the same in every cross-attention layer. They act on u, which has no gradient, so that they need
-not act on every token: q . K u = (K^T q) . u, and sum p V u = V (sum p u). There are fewer queries than
-tokens, and the backward pass has no key or value to go through; for ``tiny`` and ``small`` with 200 tokens
-training takes half of the time, for ``med`` the same. (A bias of K would move all logits of a query alike
-and do nothing.)
+All cross-attention layers share K and V. Because u has no gradient, K and V are applied to queries and sums
+rather than to every token: q . K u = (K^T q) . u, and sum p V u = V (sum p u). There are fewer queries than
+tokens, and the backward pass skips keys and values; with 200 tokens, training of ``tiny`` and ``small`` takes
+half the time, that of ``med`` the same. (A bias of K would shift all logits of a query equally, without
+effect.)
 
-A token that is not present has u = 0 and a logit far below all others. If none is present, all have that
-logit and Z gets V's bias: finite, the same for any padding, and with gradients that are finite too.
+An absent token has u = 0 and a logit far below all others. If all are absent, Z gets V's bias: outputs and
+gradients are finite and independent of padding.
 
-Widths are 32, 64 and 128: ``tiny`` is given; the others double it, which keeps heads of 8 to 16 numbers,
-with which a head can still tell a hundred cells apart, and ``med`` is the most that a CPU trains patiently.
+The widths 32, 64 and 128 keep heads of 8 to 16 numbers, enough to distinguish a hundred cells; ``med`` is the
+largest size that is practical to train on a CPU.
 """
 
 from __future__ import annotations
@@ -39,20 +39,20 @@ from recollect.policy.tokens.reading import SIDE, TokenSpace
 ABSENT = -3e4
 """Added to the logit of an absent token: exp of it is 0, and it is finite in half precision too."""
 PLACE_WAVES, VALUE_WAVES = 3, 5
-"""Frequencies, each double the one before: half a period over the range at first."""
+"""Numbers of frequencies, each double the one before; the first has half a period over the range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of everything."""
+    """The size of a network."""
 
     queries: int
     width: int
     heads: int
     cross: int
-    """Layers in which the latents look at the tokens."""
+    """Layers of cross-attention from latents to tokens."""
     among: int
-    """Layers in which they look at each other, after those."""
+    """Layers of self-attention between latents, after those."""
 
 
 SIZES = {
@@ -74,7 +74,7 @@ class LatentAttention(nn.Module):
         super().__init__()
         self.tokens = TokenSpace.of(space)
         self.size = size
-        # Everything that a byte can mean, as vectors: u is looked up and not computed.
+        # Vectors for every value of a byte: u is looked up, not computed.
         places = torch.arange(SIDE) / (SIDE - 1)
         values = torch.arange(self.tokens.largest + 1) / self.tokens.largest
         features = torch.eye(self.tokens.features)
@@ -91,8 +91,8 @@ class LatentAttention(nn.Module):
         self.among = nn.ModuleList(SelfLayer(size) for _ in range(size.among))
         self.norm = nn.LayerNorm(size.queries * size.width)
         self.out = Dense(size.queries * size.width, self.output_size, "tanh")
-        # Keys and queries of length sqrt(width) give logits of order 1, which prefer some tokens to others.
-        # With the usual, smaller weights every row would begin with the same average over all tokens.
+        # Keys and queries of length sqrt(width) give logits of order 1. With the usual, smaller weights every
+        # row would start with the same average over all tokens.
         for linear in (self.key, self.value):
             nn.init.normal_(linear.weight, std=inputs**-0.5)
         nn.init.zeros_(self.value.bias)
@@ -108,7 +108,7 @@ class LatentAttention(nn.Module):
         return self.out(self.norm(z.flatten(1)))
 
     def _vectors(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """The vectors u [N, M, C] of obs [N, M, 3], and what to add to their logits [N, 1, M]."""
+        """The vectors u [N, M, C] of obs [N, M, 3], and the mask to add to their logits, [N, 1, M]."""
         x, y, feature, value, present = self.tokens.read(obs)
         u = torch.cat([self.places[x], self.places[y], self.values[value], self.features[feature]], 2)
         absent = (~present).to(u.dtype)
@@ -116,7 +116,7 @@ class LatentAttention(nn.Module):
 
 
 class CrossLayer(nn.Module):
-    """Z [N, queries, width] looks at tokens u [N, M, C] through the shared ``key`` and ``value``."""
+    """Cross-attention of Z [N, queries, width] to tokens u [N, M, C] with shared ``key`` and ``value``."""
 
     def __init__(self, size: Size):
         super().__init__()
@@ -147,7 +147,7 @@ class CrossLayer(nn.Module):
 
 
 class SelfLayer(nn.Module):
-    """Z [N, queries, width] looks at itself."""
+    """Self-attention of Z [N, queries, width]."""
 
     def __init__(self, size: Size):
         super().__init__()

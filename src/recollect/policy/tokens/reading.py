@@ -1,20 +1,19 @@
-"""What the bytes of a token mean, read once for all networks.
+"""The format of tokens, and their decoding.
 
 An observation is a set of M tokens, uint8 [M, 3], in any order:
 
 ==========  ==========================================================================================
 byte        meaning
 ==========  ==========================================================================================
-coordinate  x in the high four bits, y in the low four, both 0 to 10; 0xFF: no token, only padding
-feature     what stands there: 0 to F - 1
-value       how much of it: 0 to the largest, which is divided out, in floats
+coordinate  x in the high four bits, y in the low four, both 0 to 10; 0xFF: padding
+feature     0 to F - 1
+value       0 to the largest value; networks divide by that
 ==========  ==========================================================================================
 
 F - 1 and the largest value are ``high[:, 1].max()`` and ``high[:, 2].max()`` of the Box.
 
-One rule for everything that is out of range: a token whose x or y is above 10 (0xFF has both at 15) or
-whose feature is not below F is no token. Its other bytes are never looked at. A value above the largest
-counts as the largest. Nothing raises, nothing wraps around, and no other token changes.
+Bytes out of range do not raise: a token whose x or y is above 10 (both are 15 for 0xFF) or whose feature is F
+or more is absent, and its other bytes are ignored. A value above the largest counts as the largest.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PAD = 0xFF
 
 
 class Tokens(NamedTuple):
-    """Tokens [N, M] taken apart; all zero where one is not ``present``."""
+    """Decoded tokens [N, M]; all fields are zero where a token is not ``present``."""
 
     x: Tensor
     """[N, M] int64, 0 to 10."""
@@ -48,12 +47,12 @@ class Tokens(NamedTuple):
     value: Tensor
     """[N, M] int64, 0 to ``TokenSpace.largest``: divide by it for a number in [0, 1]."""
     present: Tensor
-    """[N, M] bool: false for padding and for what is out of range."""
+    """[N, M] bool: false for padding and for tokens out of range."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSpace:
-    """What a Box of tokens says about them."""
+    """The ranges of tokens, from their Box."""
 
     features: int
     """F, the number of features."""
@@ -62,26 +61,26 @@ class TokenSpace:
 
     @classmethod
     def of(cls, space: gym.Space) -> TokenSpace:
-        """Read off a Box."""
+        """The ranges of a Box of tokens."""
         if not isinstance(space, spaces.Box) or not is_tokens(space):
             raise SpaceError(
-                f"{space} is no set of tokens: that is an 8-bit Box of shape (M, 3), "
-                "Box(0, high, (M, 3), uint8); another encoder fits what this one is"
+                f"{space} is not a set of tokens, an 8-bit Box of shape (M, 3), Box(0, high, (M, 3), uint8): "
+                "use another encoder"
             )
         return cls(int(space.high[:, 1].max()) + 1, max(int(space.high[:, 2].max()), 1))
 
     def read(self, obs: Tensor) -> Tokens:
-        """Take obs, uint8 [N, M, 3], apart. M may be another than the space's; obs is not written to."""
+        """Decode obs, uint8 [N, M, 3]; M may differ from that of the space."""
         if obs.dim() != 3 or obs.shape[2] != 3 or obs.dtype != torch.uint8:
             raise SpaceError(
                 f"the tokens are {obs.dtype} {tuple(obs.shape)}, wanted uint8 (N, M, 3): one leading "
                 "dimension, the tokens, the three bytes of each: were they transposed, or normalised?"
             )
         coordinate, feature, value = obs.unbind(2)
-        coordinate = coordinate.long()  # before the shift: ONNX takes that of a byte for a signed one
+        coordinate = coordinate.long()  # before the shift, which ONNX computes as signed for bytes
         x, y = coordinate >> 4, coordinate & 15
         present = (x < SIDE) & (y < SIDE)
-        if self.features <= PAD:  # else every byte is a feature
+        if self.features <= PAD:  # otherwise every byte is a feature
             present &= feature < self.features
         absent = ~present
         return Tokens(

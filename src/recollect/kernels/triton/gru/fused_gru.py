@@ -1,14 +1,14 @@
-"""The GRU of ``kernels.gru`` in Triton: a whole unroll, resets included, in one launch each way.
+"""The GRU of ``kernels.cpu.gru`` in Triton: a whole unroll with resets, in one launch each way.
 
-What needs no state is one large product over all steps: x W_ih^T before the forward kernel, the gradients of
-x and of the weights after the backward one. Only the recurrence is ours. Small enough, its weights stay on
-the chip: on every processor (``fused_gru_resident``), or a part of them on each of a few
-(``fused_gru_spread``). Else they are read anew at every step (``fused_gru_streamed``).
+Products without a recurrence run over all steps at once, outside the kernels: x W_ih^T before the forward
+kernel, the gradients of x and of the weights after the backward one. Small recurrent weights stay on the
+chip, on every processor (``resident``) or split over a few (``spread``); large ones are read from memory at
+every step (``streamed``).
 
-Products are rounded as ``devices.products`` says, backwards as it said forwards. With bf16 what lies between
-the kernels and the products is stored in bf16 too; states and sums are float32 in any case. With tf32 the
-factors of weights on the chip are float16, which has the bits of TF32: forwards h, which lies about 1,
-backwards gradients, each row scaled to its range; what the forward pass keeps of the gates is float16 too.
+Products are rounded as set by ``devices.products`` in the forward pass, also in the backward pass. With bf16,
+tensors between kernels and products are bf16 too; states and sums are always float32. With tf32, the factors
+of weights on the chip are float16, which has the mantissa bits of TF32: h in the forward pass, gradients,
+each row scaled to its range, in the backward pass. The gates that are kept are float16 too.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from torch.autograd.function import once_differentiable
 
 from recollect.base import devices
 from recollect.base.devices import Products
-from recollect.kernels.triton import available
 from recollect.kernels.triton.gru import resident, spread, streamed
 from recollect.kernels.triton.tiling import (
     ANY,
-    MAX_HIDDEN,
     Blocks,
     Kind,
     choose,
     groups,
     has_room,
+    launch_rows,
     launch_spread,
     nearest,
     padded,
     product,
     rounding,
+    streamed_sizes,
 )
+from recollect.kernels.triton.tiling import suits as suits
 
 TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
     ("forward resident", "bf16"): ((2112, Blocks(16, 8)), (ANY, Blocks(16, 8, True, stages=1, together=2))),
@@ -59,7 +60,7 @@ TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
     ("backward streamed", "tf32"): ((2112, Blocks(16, 8)), (ANY, Blocks(32, 8))),
     ("backward streamed", "fp32"): ((2112, Blocks(16, 8, depth=32)), (ANY, Blocks(32, 8, depth=32))),
 }
-"""By kernel and rounding: up to so many rows, so they are cut up."""
+"""Measured on an H100; see ``tiling.Table``."""
 CHOSEN: dict[str, Blocks] = {}
 """Blocks for ``forward`` and ``backward`` that a benchmark tries in place of the table."""
 
@@ -67,14 +68,9 @@ _KEPT = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
 
 
 def gru_blocks(B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[Kind, Blocks]:
-    """See ``fused_blocks.choose``; what is in ``CHOSEN`` goes before the table."""
+    """See ``tiling.choose``; ``CHOSEN`` overrides the table."""
     kind, blocks = choose(TABLE, B, H, products, way, has_room)
     return kind, CHOSEN.get(way, blocks)
-
-
-def suits(x: Tensor, H: int) -> bool:
-    """Whether ``gru`` takes x [..., D] and H units."""
-    return available.suits(x) and H <= MAX_HIDDEN and x.numel() > 0
 
 
 def gru(
@@ -91,13 +87,13 @@ def gru(
 
     Args:
         x: [T, B, D] float32.
-        h: [B, H] the state before step 0, as it was left: ``first[0]`` resets it here.
+        h: [B, H] the raw state before step 0; ``first[0]`` resets it here.
         w_ih: [3H, D].
         w_hh: [3H, H].
         b_ih: [3H].
         b_hh: [3H].
         first: [T, B] bool.
-        initial: [1, H] the state that a reset selects; None: zeros.
+        initial: [1, H] the state after a reset; None: zeros.
 
     Returns:
         y [T, B, H], and h [B, H] after the last step.
@@ -110,12 +106,12 @@ def gru(
 
 
 class _Kept(NamedTuple):
-    """What the backward pass needs."""
+    """Inputs of the backward pass."""
 
     x: Tensor  # [T * B, D]
     first: Tensor  # [T, B] bytes
     parts: Tensor  # [T, B, 4H] m, r, z, n
-    before: Tensor  # [T, B, H] the states that the steps began with
+    before: Tensor  # [T, B, H] the input states of the steps
 
 
 class _GRU(torch.autograd.Function):
@@ -148,7 +144,7 @@ def _forward(
     products: Products,
     keep: bool,
 ) -> tuple[Tensor, Tensor, _Kept | None]:
-    """y [T, B, H], h [B, H], and with ``keep`` what the backward pass needs."""
+    """y [T, B, H], h [B, H], and with ``keep`` the inputs of the backward pass."""
     (T, B, _), H = x.shape, w_hh.shape[1]
     dtype = _stored(products)
     flat = x.flatten(0, 1).to(dtype)  # [T * B, D]
@@ -172,13 +168,13 @@ def _forward(
         kept,
         before,
     )
-    settings = {"LEARNED": initial is not None, "KEEP": keep, **_settings(T, B, H, blocks, kind, products, x)}
+    settings = {"LEARNED": initial is not None, "KEEP": keep, **_settings(T, H, blocks, kind, products, x)}
     if kind == "spread":
-        settings |= {"exchange": (blocks.rows, padded(H)), "dtype": _KEPT[products]}
+        settings |= {"exchange": (blocks.rows, padded(H)), "dtype": _KEPT[products], "B": B}
         launch_spread(spread.forward, groups(x, T, B, H, blocks.rows), blocks, *given, **settings)
     else:
         kernel = resident.forward if kind == "resident" else streamed.forward
-        _launch(kernel, blocks, *given, **settings)
+        launch_rows(kernel, B, blocks, *given, **settings)
     return y, h_end, _Kept(flat, flags, kept, before) if keep else None
 
 
@@ -191,7 +187,7 @@ def _backward(
     products: Products,
     need: tuple[bool, ...],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of all arguments of ``gru``, where ``need`` asks for them."""
+    """The gradients of all arguments of ``gru``; None where ``need`` is false."""
     (T, B, H), dtype = kept.before.shape, _stored(products)
     kind, blocks = gru_blocks(B, H, products, "backward", has_room(w_hh))
     team = groups(w_hh, T, B, H, blocks.rows) if kind == "spread" else None
@@ -207,17 +203,17 @@ def _backward(
         "HAS_DY": dy is not None,
         "HAS_DH": dh_end is not None,
     }
-    settings |= _settings(T, B, H, blocks, kind, products, dh)
+    settings |= _settings(T, H, blocks, kind, products, dh)
     if kind == "resident":
         w = w_hh.unflatten(0, (3, H)).transpose(1, 2).contiguous()
-        _launch(resident.backward, blocks, *ends, w, *given, d_bias, **settings)
+        launch_rows(resident.backward, B, blocks, *ends, w, *given, d_bias, **settings)
     elif team:
         w, parts = w_hh.contiguous(), (team.members, team.members, blocks.rows, padded(H) // team.members)
-        settings |= {"exchange": parts, "dtype": torch.float32}
+        settings |= {"exchange": parts, "dtype": torch.float32, "B": B}
         launch_spread(spread.backward, team, blocks, *ends, w, *given, d_bias, **settings)
     else:
         w = _factor(w_hh.roll(H, 0).t(), products)  # n, r, z: the order of m, r, z
-        _launch(streamed.backward, blocks, *ends, w, *given, **settings)
+        launch_rows(streamed.backward, B, blocks, *ends, w, *given, **settings)
 
     d = d.flatten(0, 1)  # [T * B, 4H]
     dmrz, drzn = d[:, : 3 * H], d[:, H:]
@@ -233,30 +229,22 @@ def _backward(
     return dx, dh if need[1] else None, dw_ih, dw_hh, db_ih, db_hh, None, start, None
 
 
-def _launch(kernel: Any, blocks: Blocks, *given: Any, **settings: Any) -> None:
-    """Launch a kernel whose programs know nothing of each other."""
-    with torch.cuda.device_of(given[0]):
-        kernel[(-(-settings["B"] // blocks.rows),)](*given, **settings, **blocks.options)
-
-
-def _settings(
-    T: int, B: int, H: int, blocks: Blocks, kind: Kind, products: Products, x: Tensor
-) -> dict[str, Any]:
-    """What all kernels are told besides the data."""
+def _settings(T: int, H: int, blocks: Blocks, kind: Kind, products: Products, x: Tensor) -> dict[str, Any]:
+    """Sizes and constants of a kernel."""
     if kind == "streamed":
-        sizes = {"BLOCK_N": min(blocks.units, padded(H)), "BLOCK_K": min(blocks.depth, padded(H))}
+        sizes = streamed_sizes(blocks, H)
     else:
-        sizes = {"BLOCK_H": padded(H), "AHEAD": blocks.prefetch, "HALF": products == "tf32"}
-    if kind != "spread":
-        sizes["STAGES"] = blocks.stages
-    return {**sizes, "T": T, "B": B, "H": H, "BLOCK_B": blocks.rows, **rounding(x, products)}
+        sizes = {"HP": padded(H), "AHEAD": blocks.prefetch, "HALF": products == "tf32"}
+        if kind == "resident":
+            sizes["STAGES"] = blocks.stages
+    return {**sizes, "T": T, "H": H, **rounding(x, products)}
 
 
 def _stored(products: Products) -> torch.dtype:
-    """What passes between kernels and products is stored in."""
+    """The dtype of tensors between kernels and products."""
     return torch.bfloat16 if products == "bf16" else torch.float32
 
 
 def _factor(w: Tensor, products: Products) -> Tensor:
-    """w as a factor, in order in memory."""
+    """w as a factor, contiguous."""
     return nearest(w.to(_stored(products)).contiguous(), products)

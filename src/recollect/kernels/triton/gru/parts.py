@@ -1,7 +1,7 @@
-"""What a step of the GRU is made of, where its weights stay on the chip: on one processor or on several.
+"""Device functions of a GRU step.
 
-Blocks are [rows, units]. ``four`` of them are in the order m, r, z, n of ``kernels.gru``, where m = W_hn h +
-b_hn is the recurrent part of n; ``three`` in the order r, z, n.
+Blocks are [rows, units]. Four blocks are in the order m, r, z, n of ``kernels.cpu.gru``, where
+m = W_hn h + b_hn is the recurrent part of n; three are in the order r, z, n.
 """
 
 # pyright: reportMissingImports=false
@@ -21,8 +21,18 @@ def weights(w, own, every, TYPE: tl.constexpr, H: tl.constexpr, PRECISION: tl.co
 
 
 @triton.jit
+def biases(b_ih, b_hh, unit, is_unit, H: tl.constexpr):
+    """The biases of r, z, n and m, each [1, units]."""
+    r = tl.load(b_ih + unit, is_unit, 0) + tl.load(b_hh + unit, is_unit, 0)
+    z = tl.load(b_ih + H + unit, is_unit, 0) + tl.load(b_hh + H + unit, is_unit, 0)
+    n = tl.load(b_ih + 2 * H + unit, is_unit, 0)
+    m = tl.load(b_hh + 2 * H + unit, is_unit, 0)
+    return r[None, :], z[None, :], n[None, :], m[None, :]
+
+
+@triton.jit
 def three(x, three, is_here, H: tl.constexpr):
-    """The blocks of r, z, n."""
+    """Load the blocks of r, z, n at the offsets ``three``."""
     r = tl.load(x + three, is_here, 0)
     z = tl.load(x + H + three, is_here, 0)
     n = tl.load(x + 2 * H + three, is_here, 0)
@@ -31,7 +41,7 @@ def three(x, three, is_here, H: tl.constexpr):
 
 @triton.jit
 def four(kept, four, is_here, H: tl.constexpr):
-    """The blocks of m, r, z, n."""
+    """Load the blocks of m, r, z, n at the offsets ``four``."""
     m = tl.load(kept + four, is_here, 0)
     r = tl.load(kept + H + four, is_here, 0)
     z = tl.load(kept + 2 * H + four, is_here, 0)
@@ -41,7 +51,7 @@ def four(kept, four, is_here, H: tl.constexpr):
 
 @triton.jit
 def store_four(kept, four, m, r, z, n, is_here, H: tl.constexpr):
-    """What ``four`` loads."""
+    """Store blocks for ``four`` to load."""
     TYPE: tl.constexpr = kept.dtype.element_ty
     tl.store(kept + four, within(m, TYPE), is_here)
     tl.store(kept + H + four, r.to(TYPE), is_here)
@@ -51,7 +61,7 @@ def store_four(kept, four, m, r, z, n, is_here, H: tl.constexpr):
 
 @triton.jit
 def scales(carried, HALF: tl.constexpr):
-    """What to divide rows of gradients by before they become float16, and its reciprocal; without HALF 1."""
+    """Divisors that bring rows of gradients into the range of float16, and reciprocals; 1 without HALF."""
     scale = tl.full((carried.shape[0], 1), 1.0, tl.float32)
     if HALF:
         scale = divisor(tl.max(tl.abs(carried), 1))[:, None]
@@ -60,8 +70,8 @@ def scales(carried, HALF: tl.constexpr):
 
 @triton.jit
 def gradients(carried, m, r, z, n, state):
-    """Of m and of what goes into r, z, n, from that of the new state; and what of that goes to the old one
-    past the gates."""
+    """The gradients of m and of r, z, n before activation, from that of the new state; and the part of it
+    that bypasses the gates to the old state."""
     dn = carried - carried * z
     dn -= dn * n * n
     carried *= z

@@ -1,16 +1,15 @@
 """The GRU of a whole unroll with the recurrent weights on the chip: up to 128 units.
 
-A program owns BLOCK_B rows and goes through all steps; rows know nothing of each other, so that programs
-never wait for each other. Weights are read once and stay in shared memory, the state stays in registers.
+A program computes all steps of BB rows; programs are independent. Weights are read once and stay in shared
+memory, the state stays in registers.
 
-What a step reads is asked for before: with AHEAD by ourselves, one step before, into registers; otherwise by
-the compiler, with STAGES. Three of them hide how long memory takes; with fewer we have it brought into the
-cache still earlier.
-Whatever was read meets the result of a product before it meets anything else: so it changes its place between
-threads once, through shared memory, and as short as it was read.
+Inputs of a step are loaded early: with AHEAD by the kernel, one step before, into registers; otherwise by the
+compiler, with STAGES. Three stages hide the latency of memory; with fewer, inputs are prefetched into the
+cache two steps before.
+A loaded block is combined with the result of a product first: so it changes its layout between threads once,
+through shared memory, and in its stored dtype.
 
-Four blocks of H columns stand side by side wherever all parts of a step are stored, in the order m, r, z, n
-of ``kernels.gru``: m = W_hn h + b_hn is the recurrent part of n.
+Stored blocks of H columns are in the order m, r, z, n (``parts``).
 """
 
 # pyright: reportMissingImports=false, reportAssignmentType=false
@@ -20,16 +19,16 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.kernels.triton.gru import parts as parts
-from recollect.kernels.triton.math import dot, factor, sigmoid, soon, tanh
+from recollect.kernels.triton.gru import parts
+from recollect.kernels.triton.math import dot, factor, prefetch, sigmoid, tanh
 
 
 @triton.jit
 def _square(
-    w, TYPE: tl.constexpr, H: tl.constexpr, BLOCK_H: tl.constexpr, PRECISION: tl.constexpr, MATH: tl.constexpr
+    w, TYPE: tl.constexpr, H: tl.constexpr, HP: tl.constexpr, PRECISION: tl.constexpr, MATH: tl.constexpr
 ):
     """The transpose of one gate's weights [H, H], as a factor."""
-    unit = tl.arange(0, BLOCK_H)
+    unit = tl.arange(0, HP)
     return parts.weights(w, unit[None, :], unit[:, None], TYPE, H, PRECISION, MATH)
 
 
@@ -45,12 +44,12 @@ def forward(
     y,  # [T, B, H]
     h_end,  # [B, H]
     kept,  # [T, B, 4H], with KEEP
-    before,  # [T, B, H] what each step began with, with KEEP
+    before,  # [T, B, H] the input state of each step, with KEEP
     T,
     B,
     H: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    BLOCK_H: tl.constexpr,
+    BB: tl.constexpr,
+    HP: tl.constexpr,
     STAGES: tl.constexpr,
     LEARNED: tl.constexpr,
     KEEP: tl.constexpr,
@@ -59,9 +58,9 @@ def forward(
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """y and the state at the end; with KEEP also what ``backward`` needs. With HALF factors are float16."""
-    row, unit = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_H)
-    top, step = tl.program_id(0) * BLOCK_B, B.to(tl.int64)
+    """y and the final state; with KEEP also the inputs of ``backward``. With HALF factors are float16."""
+    row, unit = tl.arange(0, BB), tl.arange(0, HP)
+    top, step = tl.program_id(0) * BB, B.to(tl.int64)
     is_row, is_unit = row < B - top, unit < H
     is_here = is_row[:, None] & is_unit[None, :]
     one = row[:, None] * H + unit[None, :]
@@ -69,14 +68,11 @@ def forward(
     four = row[:, None] * (4 * H) + unit[None, :]
     TYPE: tl.constexpr = tl.float16 if HALF else xg.dtype.element_ty
 
-    w_r = _square(w, TYPE, H, BLOCK_H, PRECISION, MATH)
-    w_z = _square(w + H * H, TYPE, H, BLOCK_H, PRECISION, MATH)
-    w_n = _square(w + 2 * H * H, TYPE, H, BLOCK_H, PRECISION, MATH)
-    b_r = (tl.load(b_ih + unit, is_unit, 0) + tl.load(b_hh + unit, is_unit, 0))[None, :]
-    b_z = (tl.load(b_ih + H + unit, is_unit, 0) + tl.load(b_hh + H + unit, is_unit, 0))[None, :]
-    b_n = tl.load(b_ih + 2 * H + unit, is_unit, 0)[None, :]
-    b_m = tl.load(b_hh + 2 * H + unit, is_unit, 0)[None, :]
-    start = tl.zeros((1, BLOCK_H), tl.float32)
+    w_r = _square(w, TYPE, H, HP, PRECISION, MATH)
+    w_z = _square(w + H * H, TYPE, H, HP, PRECISION, MATH)
+    w_n = _square(w + 2 * H * H, TYPE, H, HP, PRECISION, MATH)
+    b_r, b_z, b_n, b_m = parts.biases(b_ih, b_hh, unit, is_unit, H)
+    start = tl.zeros((1, HP), tl.float32)
     if LEARNED:
         start += tl.load(initial + unit, is_unit, 0)[None, :]
 
@@ -88,12 +84,12 @@ def forward(
         at = t * step + top
         if STAGES < 3:
             there = tl.minimum(t + 2, T - 1) * step + top
-            soon(xg + there * (3 * H), tl.minimum(B - top, BLOCK_B), 3 * H, 4 * BLOCK_H * BLOCK_B, MATH)
+            prefetch(xg + there * (3 * H), tl.minimum(B - top, BB), 3 * H, 4 * HP * BB, MATH)
         if not AHEAD:
             x_r, x_z, x_n = parts.three(xg + at * (3 * H), three, is_here, H)
         opens = tl.load(first + at + step + row, is_row & (t + 1 < T), 0)  # of the next step
         low = factor(state, TYPE, PRECISION, MATH)
-        m = dot(low, w_n, tl.zeros((BLOCK_B, BLOCK_H), tl.float32), PRECISION, MATH) + b_m
+        m = dot(low, w_n, tl.zeros((BB, HP), tl.float32), PRECISION, MATH) + b_m
         r = sigmoid(dot(low, w_r, x_r.to(tl.float32), PRECISION, MATH) + b_r, MATH)
         z = sigmoid(dot(low, w_z, x_z.to(tl.float32), PRECISION, MATH) + b_z, MATH)
         n = tanh(r * m + x_n.to(tl.float32) + b_n, MATH)
@@ -117,15 +113,15 @@ def backward(
     first,  # [T, B] bytes
     kept,  # [T, B, 4H]
     before,  # [T, B, H]
-    d,  # [T, B, 4H] the gradients of m and of what goes into r, z, n
+    d,  # [T, B, 4H] the gradients of m and of r, z, n before activation
     dh,  # [B, H] the gradient of the state before step 0
     d_initial,  # [programs, H], with LEARNED
     d_bias,  # [programs, 4H] the sums of d
     T,
     B,
     H: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    BLOCK_H: tl.constexpr,
+    BB: tl.constexpr,
+    HP: tl.constexpr,
     STAGES: tl.constexpr,
     LEARNED: tl.constexpr,
     HAS_DY: tl.constexpr,
@@ -135,9 +131,9 @@ def backward(
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """The steps from the last to the first. With HALF factors are float16, each row brought to its range."""
-    row, unit = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_H)
-    top, step = tl.program_id(0) * BLOCK_B, B.to(tl.int64)
+    """Gradients, from the last step to the first. With HALF factors are float16, each row scaled to fit."""
+    row, unit = tl.arange(0, BB), tl.arange(0, HP)
+    top, step = tl.program_id(0) * BB, B.to(tl.int64)
     is_row, is_unit = row < B - top, unit < H
     is_here = is_row[:, None] & is_unit[None, :]
     one = row[:, None] * H + unit[None, :]
@@ -145,32 +141,32 @@ def backward(
     TYPE: tl.constexpr = tl.float16 if HALF else d.dtype.element_ty
     STORED: tl.constexpr = d.dtype.element_ty
 
-    w_r = _square(w, TYPE, H, BLOCK_H, PRECISION, MATH)
-    w_z = _square(w + H * H, TYPE, H, BLOCK_H, PRECISION, MATH)
-    w_n = _square(w + 2 * H * H, TYPE, H, BLOCK_H, PRECISION, MATH)
-    sum_m = tl.zeros((BLOCK_H,), tl.float32)
-    sum_r = tl.zeros((BLOCK_H,), tl.float32)
-    sum_z = tl.zeros((BLOCK_H,), tl.float32)
-    sum_n = tl.zeros((BLOCK_H,), tl.float32)
-    sum_start = tl.zeros((BLOCK_B, BLOCK_H), tl.float32)
+    w_r = _square(w, TYPE, H, HP, PRECISION, MATH)
+    w_z = _square(w + H * H, TYPE, H, HP, PRECISION, MATH)
+    w_n = _square(w + 2 * H * H, TYPE, H, HP, PRECISION, MATH)
+    sum_m = tl.zeros((HP,), tl.float32)
+    sum_r = tl.zeros((HP,), tl.float32)
+    sum_z = tl.zeros((HP,), tl.float32)
+    sum_n = tl.zeros((HP,), tl.float32)
+    sum_start = tl.zeros((BB, HP), tl.float32)
 
-    carried = tl.zeros((BLOCK_B, BLOCK_H), tl.float32)
+    carried = tl.zeros((BB, HP), tl.float32)
     if HAS_DH:
         carried += tl.load(dh_end + top.to(tl.int64) * H + one, is_here, 0)
     last = (T - 1) * step + top
     low_m, low_r, low_z, low_n = parts.four(kept + last * (4 * H), four, is_here, H)
     low_state = tl.load(before + last * H + one, is_here, 0)
-    dy_now = tl.zeros((BLOCK_B, BLOCK_H), tl.float32)
+    dy_now = tl.zeros((BB, HP), tl.float32)
     if HAS_DY:
         dy_now = tl.load(dy + last * H + one, is_here, 0)
     for back in tl.range(0, T, num_stages=STAGES):
         at = (T - 1 - back) * step + top
         if STAGES < 3:
-            there, number = tl.maximum(T - 3 - back, 0) * step + top, tl.minimum(B - top, BLOCK_B)
-            soon(kept + there * (4 * H), number, 4 * H, 4 * BLOCK_H * BLOCK_B, MATH)
-            soon(before + there * H, number, H, BLOCK_H * BLOCK_B, MATH)
+            there, number = tl.maximum(T - 3 - back, 0) * step + top, tl.minimum(B - top, BB)
+            prefetch(kept + there * (4 * H), number, 4 * H, 4 * HP * BB, MATH)
+            prefetch(before + there * H, number, H, HP * BB, MATH)
             if HAS_DY:
-                soon(dy + there * H, number, H, BLOCK_H * BLOCK_B, MATH)
+                prefetch(dy + there * H, number, H, HP * BB, MATH)
         if not AHEAD:
             low_m, low_r, low_z, low_n = parts.four(kept + at * (4 * H), four, is_here, H)
             low_state = tl.load(before + at * H + one, is_here, 0)
@@ -188,7 +184,7 @@ def backward(
             low_state = tl.load(before + ahead * H + one, is_here, 0)
             if HAS_DY:
                 dy_now = tl.load(dy + ahead * H + one, is_here, 0)
-        # One product after the other, so that their left factors have the same place in shared memory.
+        # One product after the other, so that their left factors share one place in shared memory.
         now = d + at * (4 * H) + four
         tl.store(now + 3 * H, dn.to(STORED), is_here)
         sum_n += tl.sum(dn, 0)
@@ -212,9 +208,6 @@ def backward(
 
     tl.store(dh + top.to(tl.int64) * H + one, carried, is_here)
     line = tl.program_id(0) * (4 * H) + unit
-    tl.store(d_bias + line, sum_m, is_unit)
-    tl.store(d_bias + H + line, sum_r, is_unit)
-    tl.store(d_bias + 2 * H + line, sum_z, is_unit)
-    tl.store(d_bias + 3 * H + line, sum_n, is_unit)
+    parts.store_four(d_bias, line, sum_m, sum_r, sum_z, sum_n, is_unit, H)
     if LEARNED:
         tl.store(d_initial + tl.program_id(0) * H + unit, tl.sum(sum_start, 0), is_unit)

@@ -1,17 +1,16 @@
 """The GRU of a whole unroll with the recurrent weights spread over processors: 129 to 256 units.
 
-The weights of so many units do not fit on one processor, but on a few. A group of programs, each on a
-processor of its own, owns BLOCK_B rows; a member of it owns UNITS of the units and keeps their part of the
-weights in shared memory for all steps. After every step the members meet (``fused_meeting``) and exchange, by
-memory that stays in the cache of level 2, what they need of each other: forwards the new state as a factor,
-backwards what the own gates add to the gradient of everybody's state. Meeting k uses place k % slots. Two
-places suffice: who writes to one of them has met all others since they read from it. Groups take blocks of
-rows in turn, so that weights are read once.
+The weights of so many units fit on a few processors, not on one. A group of programs, one per processor,
+computes BB rows; each member computes UNITS of the units and keeps their weights in shared memory for all
+steps. After every step the members synchronise (``barrier``) and exchange data through the L2 cache: forwards
+the new state as a factor, backwards each member's contribution to the gradient of all states. Phase k uses
+buffer k % slots. Two buffers suffice: a member writes to a buffer only after a barrier that follows all reads
+of it. Groups take blocks of rows in turn, so weights are read once.
 
-Between arriving and waiting a member stores what is not for the others and, with AHEAD, asks for what its
-next step reads. Without MEETS nobody waits: for Triton's interpreter, see ``fused_blocks.groups``.
+Between arriving and waiting a member stores its own results and, with AHEAD, loads the inputs of its next
+step. Without SYNC there are no barriers, for Triton's interpreter (``tiling.groups``).
 
-Blocks of H columns are in the order m, r, z, n, as in ``fused_gru_resident``. Units beyond H are 0.
+Stored blocks of H columns are in the order m, r, z, n (``parts``). Units beyond H are 0.
 """
 
 # pyright: reportMissingImports=false, reportAssignmentType=false, reportGeneralTypeIssues=false
@@ -22,15 +21,15 @@ import triton
 import triton.language as tl
 
 from recollect.kernels.triton.barrier import arrive, wait
-from recollect.kernels.triton.gru import parts as parts
+from recollect.kernels.triton.gru import parts
 from recollect.kernels.triton.math import dot, factor, sigmoid, tanh
 
 
 @triton.jit
 def _alone(a, b, PRECISION: tl.constexpr, MATH: tl.constexpr):
-    """a [M, K] @ b [K, N], of which the compiler does not see that its sum could go on from another's.
+    """a [M, K] @ b [K, N], hidden from the compiler's fusion with other sums.
 
-    In a chain of products of 64 rows it would have half of the warps do what the others do.
+    In a fused chain of products of 64 rows, half of the warps would repeat the work of the others.
     """
     product = dot(a, b, tl.zeros((a.shape[0], b.shape[1]), tl.float32), PRECISION, MATH)
     if MATH != "plain":
@@ -46,7 +45,7 @@ def _add_four(a, b, c, d, e, f, g, h):
 
 @triton.jit
 def _sums(m, r, z, n, MATH: tl.constexpr):
-    """The sums over rows, of all four with as many barriers as of one; the interpreter is slow with that."""
+    """Sums over rows, of all four in one reduction, except in the interpreter, where that is slow."""
     if MATH == "plain":
         m, r, z, n = tl.sum(m, 0), tl.sum(r, 0), tl.sum(z, 0), tl.sum(n, 0)
     else:
@@ -66,50 +65,47 @@ def forward(
     y,  # [T, B, H]
     h_end,  # [B, H]
     kept,  # [T, B, 4H], with KEEP
-    before,  # [T, B, H] what each step began with, with KEEP
-    exchange,  # [slots, groups, BLOCK_B, BLOCK_H] states, as factors
-    counters,  # [groups, APART] zeros
+    before,  # [T, B, H] the input state of each step, with KEEP
+    exchange,  # [slots, groups, BB, HP] states, as factors
+    counters,  # [groups, COUNTER_STRIDE] zeros
     slots,
     T,
     B,
     H: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    BLOCK_H: tl.constexpr,
+    BB: tl.constexpr,
+    HP: tl.constexpr,
     UNITS: tl.constexpr,
     LEARNED: tl.constexpr,
     KEEP: tl.constexpr,
     AHEAD: tl.constexpr,
     HALF: tl.constexpr,
-    MEETS: tl.constexpr,
+    SYNC: tl.constexpr,
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """y and the state at the end; with KEEP also what ``backward`` needs. With HALF factors are float16."""
-    MEMBERS: tl.constexpr = BLOCK_H // UNITS
+    """y and the final state; with KEEP also the inputs of ``backward``. With HALF factors are float16."""
+    MEMBERS: tl.constexpr = HP // UNITS
     member, group = tl.program_id(0) % MEMBERS, tl.program_id(0) // MEMBERS
-    row, every, own = tl.arange(0, BLOCK_B), tl.arange(0, BLOCK_H), tl.arange(0, UNITS)
+    row, every, own = tl.arange(0, BB), tl.arange(0, HP), tl.arange(0, UNITS)
     unit, step = member * UNITS + own, B.to(tl.int64)
     is_unit = unit < H
     one = row[:, None] * H + unit[None, :]
     three = row[:, None] * (3 * H) + unit[None, :]
     four = row[:, None] * (4 * H) + unit[None, :]
-    all_of = row[:, None] * BLOCK_H + every[None, :]
-    mine_of = row[:, None] * BLOCK_H + unit[None, :]
+    all_of = row[:, None] * HP + every[None, :]
+    mine_of = row[:, None] * HP + unit[None, :]
     TYPE: tl.constexpr = tl.float16 if HALF else xg.dtype.element_ty
 
     w_r = parts.weights(w, unit[None, :], every[:, None], TYPE, H, PRECISION, MATH)
     w_z = parts.weights(w + H * H, unit[None, :], every[:, None], TYPE, H, PRECISION, MATH)
     w_n = parts.weights(w + 2 * H * H, unit[None, :], every[:, None], TYPE, H, PRECISION, MATH)
-    b_r = (tl.load(b_ih + unit, is_unit, 0) + tl.load(b_hh + unit, is_unit, 0))[None, :]
-    b_z = (tl.load(b_ih + H + unit, is_unit, 0) + tl.load(b_hh + H + unit, is_unit, 0))[None, :]
-    b_n = tl.load(b_ih + 2 * H + unit, is_unit, 0)[None, :]
-    b_m = tl.load(b_hh + 2 * H + unit, is_unit, 0)[None, :]
+    b_r, b_z, b_n, b_m = parts.biases(b_ih, b_hh, unit, is_unit, H)
     start = tl.zeros((1, UNITS), tl.float32)
     if LEARNED:
         start += tl.load(initial + unit, is_unit, 0)[None, :]
 
-    groups, met = tl.num_programs(0) // MEMBERS, 0
-    for top in range(group * BLOCK_B, B, groups * BLOCK_B):
+    groups, phase = tl.num_programs(0) // MEMBERS, 0
+    for top in range(group * BB, B, groups * BB):
         is_row = row < B - top
         is_here = is_row[:, None] & is_unit[None, :]
         home = 0 * step + top
@@ -128,16 +124,16 @@ def forward(
             if not AHEAD:
                 x_r, x_z, x_n = parts.three(xg + at * (3 * H), three, is_here, H)
                 opens = tl.load(first + at + step + row, is_row & (t + 1 < T), 0)
-            m = dot(low, w_n, tl.zeros((BLOCK_B, UNITS), tl.float32), PRECISION, MATH) + b_m
+            m = dot(low, w_n, tl.zeros((BB, UNITS), tl.float32), PRECISION, MATH) + b_m
             r = sigmoid(dot(low, w_r, x_r.to(tl.float32), PRECISION, MATH) + b_r, MATH)
             z = sigmoid(dot(low, w_z, x_z.to(tl.float32), PRECISION, MATH) + b_z, MATH)
             n = tanh(r * m + x_n.to(tl.float32) + b_n, MATH)
             new = n + z * (state - n)
             old, state = state, tl.where((opens != 0)[:, None], start, new)
-            slot = exchange + (met % slots * groups + group) * (BLOCK_B * BLOCK_H)
+            slot = exchange + (phase % slots * groups + group) * (BB * HP)
             if t + 1 < T:
                 tl.store(slot + mine_of, factor(state, TYPE, PRECISION, MATH))
-                if MEETS:
+                if SYNC:
                     arrive(counters, group)
             tl.store(y + at * H + one, new, is_here)
             if KEEP:
@@ -148,9 +144,9 @@ def forward(
                 x_r, x_z, x_n = parts.three(xg + ahead * (3 * H), three, is_here, H)
                 opens = tl.load(first + ahead + step + row, is_row & (t + 2 < T), 0)
             if t + 1 < T:
-                met += 1
-                if MEETS:
-                    wait(counters, group, met * MEMBERS)
+                phase += 1
+                if SYNC:
+                    wait(counters, group, phase * MEMBERS)
                 low = tl.load(slot + all_of, cache_modifier=".cg")
         tl.store(h_end + home * H + one, state, is_here)
 
@@ -163,39 +159,38 @@ def backward(
     first,  # [T, B] bytes
     kept,  # [T, B, 4H]
     before,  # [T, B, H]
-    d,  # [T, B, 4H] the gradients of m and of what goes into r, z, n
+    d,  # [T, B, 4H] the gradients of m and of r, z, n before activation
     dh,  # [B, H] the gradient of the state before step 0
     d_initial,  # [groups, H], with LEARNED
     d_bias,  # [groups, 4H] the sums of d
-    exchange,  # [slots, groups, MEMBERS to, MEMBERS from, BLOCK_B, UNITS] parts of gradients of states
-    counters,  # [groups, APART] zeros
+    exchange,  # [slots, groups, MEMBERS to, MEMBERS from, BB, UNITS] parts of gradients of states
+    counters,  # [groups, COUNTER_STRIDE] zeros
     slots,
     T,
     B,
     H: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    BLOCK_H: tl.constexpr,
+    BB: tl.constexpr,
+    HP: tl.constexpr,
     UNITS: tl.constexpr,
     LEARNED: tl.constexpr,
     HAS_DY: tl.constexpr,
     HAS_DH: tl.constexpr,
     AHEAD: tl.constexpr,
     HALF: tl.constexpr,
-    MEETS: tl.constexpr,
+    SYNC: tl.constexpr,
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """The steps from the last to the first. With HALF factors are float16, each row brought to its range."""
-    MEMBERS: tl.constexpr = BLOCK_H // UNITS
+    """Gradients, from the last step to the first. With HALF factors are float16, each row scaled to fit."""
+    MEMBERS: tl.constexpr = HP // UNITS
     member, group = tl.program_id(0) % MEMBERS, tl.program_id(0) // MEMBERS
-    row, own = tl.arange(0, BLOCK_B), tl.arange(0, UNITS)
+    row, own = tl.arange(0, BB), tl.arange(0, UNITS)
     unit, step = member * UNITS + own, B.to(tl.int64)
     is_unit = unit < H
     one = row[:, None] * H + unit[None, :]
     four = row[:, None] * (4 * H) + unit[None, :]
     tile = row[:, None] * UNITS + own[None, :]
     TYPE: tl.constexpr = tl.float16 if HALF else d.dtype.element_ty
-    STORED: tl.constexpr = d.dtype.element_ty
 
     w_r, w_z, w_n = (), (), ()
     for s in tl.static_range(MEMBERS):
@@ -207,21 +202,21 @@ def backward(
     sum_r = tl.zeros((UNITS,), tl.float32)
     sum_z = tl.zeros((UNITS,), tl.float32)
     sum_n = tl.zeros((UNITS,), tl.float32)
-    sum_start = tl.zeros((BLOCK_B, UNITS), tl.float32)
+    sum_start = tl.zeros((BB, UNITS), tl.float32)
 
-    SIZE: tl.constexpr = BLOCK_B * UNITS
-    groups, met = tl.num_programs(0) // MEMBERS, 0
-    for top in range(group * BLOCK_B, B, groups * BLOCK_B):
+    SIZE: tl.constexpr = BB * UNITS
+    groups, phase = tl.num_programs(0) // MEMBERS, 0
+    for top in range(group * BB, B, groups * BB):
         is_row = row < B - top
         is_here = is_row[:, None] & is_unit[None, :]
         home = 0 * step + top
-        carried = tl.zeros((BLOCK_B, UNITS), tl.float32)
+        carried = tl.zeros((BB, UNITS), tl.float32)
         if HAS_DH:
             carried += tl.load(dh_end + home * H + one, is_here, 0)
         last = (T - 1) * step + top
         low_m, low_r, low_z, low_n = parts.four(kept + last * (4 * H), four, is_here, H)
         low_state = tl.load(before + last * H + one, is_here, 0)
-        dy_now = tl.zeros((BLOCK_B, UNITS), tl.float32)
+        dy_now = tl.zeros((BB, UNITS), tl.float32)
         if HAS_DY:
             dy_now = tl.load(dy + last * H + one, is_here, 0)
         for back in range(T):
@@ -240,7 +235,7 @@ def backward(
             low_z = factor(dz * unscale, TYPE, PRECISION, MATH)
             low_m = factor(dm * unscale, TYPE, PRECISION, MATH)
             low_r = factor(dr * unscale, TYPE, PRECISION, MATH)
-            slot = exchange + (met % slots * groups + group) * (MEMBERS * MEMBERS * SIZE)
+            slot = exchange + (phase % slots * groups + group) * (MEMBERS * MEMBERS * SIZE)
             for s in tl.static_range(MEMBERS):
                 part = _alone(low_z, w_z[s], PRECISION, MATH)
                 part += _alone(low_m, w_n[s], PRECISION, MATH)
@@ -248,13 +243,9 @@ def backward(
                 if HALF:
                     part *= scale
                 tl.store(slot + (s * MEMBERS + member) * SIZE + tile, part)
-            if MEETS:
+            if SYNC:
                 arrive(counters, group)
-            now = d + at * (4 * H) + four
-            tl.store(now, dm.to(STORED), is_here)
-            tl.store(now + H, dr.to(STORED), is_here)
-            tl.store(now + 2 * H, dz.to(STORED), is_here)
-            tl.store(now + 3 * H, dn.to(STORED), is_here)
+            parts.store_four(d + at * (4 * H), four, dm, dr, dz, dn, is_here, H)
             more_m, more_r, more_z, more_n = _sums(dm, dr, dz, dn, MATH)
             sum_m += more_m
             sum_r += more_r
@@ -266,9 +257,9 @@ def backward(
                 low_state = tl.load(before + ahead * H + one, is_here, 0)
                 if HAS_DY:
                     dy_now = tl.load(dy + ahead * H + one, is_here, 0)
-            met += 1
-            if MEETS:
-                wait(counters, group, met * MEMBERS)
+            phase += 1
+            if SYNC:
+                wait(counters, group, phase * MEMBERS)
             for s in tl.static_range(MEMBERS):
                 carried += tl.load(slot + (member * MEMBERS + s) * SIZE + tile, cache_modifier=".cg")
             is_open = (opens != 0)[:, None]
@@ -277,10 +268,6 @@ def backward(
             carried = tl.where(is_open, 0, carried)
         tl.store(dh + home * H + one, carried, is_here)
 
-    line = group * (4 * H) + unit
-    tl.store(d_bias + line, sum_m, is_unit)
-    tl.store(d_bias + H + line, sum_r, is_unit)
-    tl.store(d_bias + 2 * H + line, sum_z, is_unit)
-    tl.store(d_bias + 3 * H + line, sum_n, is_unit)
+    parts.store_four(d_bias, group * (4 * H) + unit, sum_m, sum_r, sum_z, sum_n, is_unit, H)
     if LEARNED:
         tl.store(d_initial + group * H + unit, tl.sum(sum_start, 0), is_unit)

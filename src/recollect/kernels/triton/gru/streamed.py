@@ -1,19 +1,19 @@
 """The GRU of a whole unroll with recurrent weights that do not fit on the chip: any number of units.
 
-As in ``fused_gru_resident`` a program owns BLOCK_B rows and goes through all steps. Here it computes BLOCK_N
-units at a time, for which it reads the weights anew at every step, BLOCK_K rows of them at a time: they come
-from the cache of level 2. The state goes through memory; a barrier stands between the threads that write
-it and those that read it.
+A program computes all steps of BB rows, as in ``resident``. It computes BN units at a time and reads their
+weights at every step from the L2 cache, BK rows at a time. The state is passed through memory, with a barrier
+between the threads that write and those that read it.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from recollect.kernels.triton.math import dot, factor, sigmoid, tanh, within
+from recollect.kernels.triton.gru import parts
+from recollect.kernels.triton.math import dot, factor, sigmoid, tanh
 
 
 @triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])
@@ -26,34 +26,33 @@ def forward(
     first,  # [T, B] bytes
     initial,  # [H], with LEARNED
     y,  # [T, B, H]
-    h_end,  # [B, H], on the way the state between steps
+    h_end,  # [B, H] the state between steps, and at the end
     kept,  # [T, B, 4H], with KEEP
-    before,  # [T, B, H] what each step began with; without KEEP [2, B, H], in turn
+    before,  # [T, B, H] the input state of each step; without KEEP [2, B, H], alternating
     T,
     B,
     H: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BB: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
     STAGES: tl.constexpr,
     LEARNED: tl.constexpr,
     KEEP: tl.constexpr,
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """y and the state at the end; with KEEP also what ``backward`` needs."""
-    row, column, depth = tl.arange(0, BLOCK_B)[:, None], tl.arange(0, BLOCK_N)[None, :], tl.arange(0, BLOCK_K)
-    top, step = tl.program_id(0) * BLOCK_B, B.to(tl.int64)
+    """y and the final state; with KEEP also the inputs of ``backward``."""
+    row, column, depth = tl.arange(0, BB)[:, None], tl.arange(0, BN)[None, :], tl.arange(0, BK)
+    top, step = tl.program_id(0) * BB, B.to(tl.int64)
     is_row = row < B - top
     home = top.to(tl.int64) * H
     TYPE = w.dtype.element_ty
-    KEPT: tl.constexpr = kept.dtype.element_ty
 
     opens = tl.load(first + top + row, is_row, 0) != 0
-    for j in range(0, H, BLOCK_N):
+    for j in range(0, H, BN):
         unit = j + column
         is_here = is_row & (unit < H)
-        start = tl.zeros((1, BLOCK_N), tl.float32)
+        start = tl.zeros((1, BN), tl.float32)
         if LEARNED:
             start += tl.load(initial + unit, unit < H, 0)
         state = tl.load(h + home + row * H + unit, is_here, 0)
@@ -68,23 +67,21 @@ def forward(
         if not KEEP:
             now, later = (t % 2) * step + top, (1 - t % 2) * step + top
         opens = tl.load(first + at + step + row, is_row & (t + 1 < T), 0) != 0  # at the next step
-        for j in range(0, H, BLOCK_N):
+        for j in range(0, H, BN):
             unit = j + column
             is_here = is_row & (unit < H)
-            m = tl.zeros((BLOCK_B, BLOCK_N), tl.float32)
-            r = tl.zeros((BLOCK_B, BLOCK_N), tl.float32)
-            z = tl.zeros((BLOCK_B, BLOCK_N), tl.float32)
-            for k in tl.range(0, H, BLOCK_K, num_stages=STAGES):
+            m = tl.zeros((BB, BN), tl.float32)
+            r = tl.zeros((BB, BN), tl.float32)
+            z = tl.zeros((BB, BN), tl.float32)
+            for k in tl.range(0, H, BK, num_stages=STAGES):
                 across, down = (k + depth)[None, :], (k + depth)[:, None]
                 low = tl.load(before + now * H + row * H + across, is_row & (across < H), 0)
                 block, is_weight = w + unit * H + down, (unit < H) & (down < H)
                 r = dot(low, tl.load(block, is_weight, 0), r, PRECISION, MATH)
                 z = dot(low, tl.load(block + H * H, is_weight, 0), z, PRECISION, MATH)
                 m = dot(low, tl.load(block + 2 * H * H, is_weight, 0), m, PRECISION, MATH)
-            gates = xg + at * (3 * H) + row * (3 * H) + unit
-            x_r = tl.load(gates, is_here, 0).to(tl.float32)
-            x_z = tl.load(gates + H, is_here, 0).to(tl.float32)
-            x_n = tl.load(gates + 2 * H, is_here, 0).to(tl.float32)
+            x_r, x_z, x_n = parts.three(xg + at * (3 * H), row * (3 * H) + unit, is_here, H)
+            x_r, x_z, x_n = x_r.to(tl.float32), x_z.to(tl.float32), x_n.to(tl.float32)
             state = tl.load(h_end + home + row * H + unit, is_here, 0)
             is_unit = unit < H
             r += x_r + tl.load(b_ih + unit, is_unit, 0) + tl.load(b_hh + unit, is_unit, 0)
@@ -95,12 +92,8 @@ def forward(
             new = n + z * (state - n)
             tl.store(y + at * H + row * H + unit, new, is_here)
             if KEEP:
-                parts = kept + at * (4 * H) + row * (4 * H) + unit
-                tl.store(parts, within(m, KEPT), is_here)
-                tl.store(parts + H, r.to(KEPT), is_here)
-                tl.store(parts + 2 * H, z.to(KEPT), is_here)
-                tl.store(parts + 3 * H, n.to(KEPT), is_here)
-            start = tl.zeros((1, BLOCK_N), tl.float32)
+                parts.store_four(kept + at * (4 * H), row * (4 * H) + unit, m, r, z, n, is_here, H)
+            start = tl.zeros((1, BN), tl.float32)
             if LEARNED:
                 start += tl.load(initial + unit, unit < H, 0)
             new = tl.where(opens, start, new)
@@ -118,15 +111,15 @@ def backward(
     first,  # [T, B] bytes
     kept,  # [T, B, 4H]
     before,  # [T, B, H]
-    d,  # [T, B, 4H] the gradients of m and of what goes into r, z, n
-    dh,  # [B, H] the gradient of the state before step 0, on the way that between steps
+    d,  # [T, B, 4H] the gradients of m and of r, z, n before activation
+    dh,  # [B, H] the gradient of the state between steps, and before step 0
     d_initial,  # [B, H] zeros, with LEARNED
     T,
     B,
     H: tl.constexpr,
-    BLOCK_B: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
+    BB: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
     STAGES: tl.constexpr,
     LEARNED: tl.constexpr,
     HAS_DY: tl.constexpr,
@@ -134,9 +127,9 @@ def backward(
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """The steps from the last to the first."""
-    row, column, depth = tl.arange(0, BLOCK_B)[:, None], tl.arange(0, BLOCK_N)[None, :], tl.arange(0, BLOCK_K)
-    top, step = tl.program_id(0) * BLOCK_B, B.to(tl.int64)
+    """Gradients, from the last step to the first."""
+    row, column, depth = tl.arange(0, BB)[:, None], tl.arange(0, BN)[None, :], tl.arange(0, BK)
+    top, step = tl.program_id(0) * BB, B.to(tl.int64)
     is_row = row < B - top
     home = top.to(tl.int64) * H
     TYPE = w.dtype.element_ty
@@ -144,14 +137,12 @@ def backward(
     for back in range(T):
         at = (T - 1 - back) * step + top
         opens = tl.load(first + at + row, is_row, 0) != 0
-        for j in range(0, H, BLOCK_N):
+        for j in range(0, H, BN):
             unit = j + column
             is_here = is_row & (unit < H)
-            parts = kept + at * (4 * H) + row * (4 * H) + unit
-            m = tl.load(parts, is_here, 0).to(tl.float32)
-            r = tl.load(parts + H, is_here, 0).to(tl.float32)
-            z = tl.load(parts + 2 * H, is_here, 0).to(tl.float32)
-            n = tl.load(parts + 3 * H, is_here, 0).to(tl.float32)
+            four = row * (4 * H) + unit
+            m, r, z, n = parts.four(kept + at * (4 * H), four, is_here, H)
+            m, r, z, n = m.to(tl.float32), r.to(tl.float32), z.to(tl.float32), n.to(tl.float32)
             state = tl.load(before + at * H + row * H + unit, is_here, 0).to(tl.float32)
             carried = tl.load(dh + home + row * H + unit, is_here & (back > 0), 0)
             if HAS_DH:
@@ -163,17 +154,16 @@ def backward(
             dm = dn * r
             dr = dm * m * (1 - r)
             tl.store(dh + home + row * H + unit, carried * z, is_here)
-            parts = d + at * (4 * H) + row * (4 * H) + unit
-            tl.store(parts, factor(dm, TYPE, PRECISION, MATH), is_here)
-            tl.store(parts + H, factor(dr, TYPE, PRECISION, MATH), is_here)
-            tl.store(parts + 2 * H, factor(dz, TYPE, PRECISION, MATH), is_here)
-            tl.store(parts + 3 * H, dn.to(TYPE), is_here)
+            dm = factor(dm, TYPE, PRECISION, MATH)
+            dr = factor(dr, TYPE, PRECISION, MATH)
+            dz = factor(dz, TYPE, PRECISION, MATH)
+            parts.store_four(d + at * (4 * H), four, dm, dr, dz, dn, is_here, H)
         tl.debug_barrier()
-        for j in range(0, H, BLOCK_N):
+        for j in range(0, H, BN):
             unit = j + column
             is_here = is_row & (unit < H)
-            carried = tl.zeros((BLOCK_B, BLOCK_N), tl.float32)
-            for k in tl.range(0, 3 * H, BLOCK_K, num_stages=STAGES):
+            carried = tl.zeros((BB, BN), tl.float32)
+            for k in tl.range(0, 3 * H, BK, num_stages=STAGES):
                 across, down = (k + depth)[None, :], (k + depth)[:, None]
                 low = tl.load(d + at * (4 * H) + row * (4 * H) + across, is_row & (across < 3 * H), 0)
                 block = tl.load(w + unit * (3 * H) + down, (unit < H) & (down < 3 * H), 0)

@@ -1,10 +1,9 @@
 """The LSTM of a whole unroll in Triton, with resets: one launch forwards, one backwards.
 
-The equations are those of ``kernels.lstm``. What does not wait for the step before is one large product
-over all steps, outside the kernels: x W_ih^T, and in the backward pass all that follows from the gradients of
-the gates.
+The equations are those of ``kernels.cpu.lstm``. Products without a recurrence run over all steps at once,
+outside the kernels: x W_ih^T, and in the backward pass the gradients of x and of the weights.
 
-What is rounded to what (``devices.products``), forwards and backwards:
+Rounding by precision (``devices.products``), forwards and backwards:
 
 ==============================  =====================  ====================  ======================
                                 fp32                   tf32                  bf16
@@ -15,24 +14,22 @@ factors of h W_hh^T             float32, by three      float16, which has    bf1
                                 TF32 products          the bits of TF32
 factors of dgates W_hh          likewise               likewise, each row    bf16
                                                        scaled to its range
-the gates that are kept         float32                float16: all within   float16
-                                                       1
-what goes into gates            float32                float32               bf16
-its gradients                   float32                float32, or float16   bf16
+the gates that are kept         float32                float16               float16
+gates before activation         float32                float32               bf16
+their gradients                 float32                float32, or float16   bf16
                                                        with gains (below)
 h, c, sums                      float32                float32               float32
 sigmoid and tanh                to 1e-6                to 1e-6               to 5e-4
 ==============================  =====================  ====================  ======================
 
-Float16 ends at 65504: weights of that size would be infinite in ``tf32``, and so would an initial h.
+The largest float16 is 65504: larger weights, or a larger initial h, become infinite in ``tf32``.
 
-The recurrent weights of up to 128 units (in fp32 64) stay on every processor (``fused_lstm_resident``), those
-of up to 256 are spread over four (``fused_lstm_spread``; not in fp32), and more are read at every step
-(``fused_lstm_stream``). Where they are spread, the products after the backward pass would take longer in TF32
-than the pass itself: there their factors are float16. The gradients of what goes into gates have a gain for
-each row, x and W_ih have one each (``fused_halves``), and h has none.
+The recurrent weights of up to 128 units (in fp32 64) stay on every processor (``resident``), those of up to
+256 are split over four (``spread``; not in fp32), larger ones are read at every step (``streamed``). With
+spread weights, TF32 products after the backward pass would take longer than the pass itself, so their factors
+are float16: gate gradients have a gain for each row, x and W_ih one each (``halves``), h none.
 
-Nothing is read on the host, so that a CUDA graph can hold all of it.
+Nothing is read on the host, so a CUDA graph can capture all of it.
 """
 
 from __future__ import annotations
@@ -45,25 +42,24 @@ from torch.autograd.function import once_differentiable
 
 from recollect.base import devices
 from recollect.base.devices import Products
-from recollect.kernels.triton import available
-from recollect.kernels.triton import halves as halves
-from recollect.kernels.triton.lstm import resident as resident
-from recollect.kernels.triton.lstm import spread as spread
-from recollect.kernels.triton.lstm import streamed as stream
+from recollect.kernels.triton import halves
+from recollect.kernels.triton.lstm import resident, spread, streamed
 from recollect.kernels.triton.tiling import (
     ANY,
-    MAX_HIDDEN,
     Blocks,
     Kind,
     choose,
     groups,
     has_room,
+    launch_rows,
     launch_spread,
     nearest,
     padded,
     product,
     rounding,
+    streamed_sizes,
 )
+from recollect.kernels.triton.tiling import suits as suits
 
 _AHEAD = ((2112, Blocks(16, 8, True, stages=1)), (ANY, Blocks(32, 8, True, stages=1)))
 """Up to 16 rows for each of an H100's 132 processors, and beyond."""
@@ -91,7 +87,7 @@ TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
     ("backward streamed", "tf32"): ((4224, Blocks(32, 4, stages=4)), (ANY, Blocks(64, 8, stages=4))),
     ("backward streamed", "fp32"): ((ANY, Blocks(32, 4, depth=32)),),
 }
-"""By kernel and rounding: up to so many rows, so they are cut up."""
+"""See ``tiling.Table``."""
 CHOSEN: dict[str, Blocks] = {}
 """Blocks for ``forward`` and ``backward`` that a benchmark tries in place of the table."""
 
@@ -100,16 +96,11 @@ _OUTSIDE = {"fp32": torch.float32, "tf32": torch.float32, "bf16": torch.bfloat16
 _GATES = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.float16}
 
 _SAMPLE = 256
-"""Rows of which the gradients are looked at, about, to guess how large they are."""
-
-
-def suits(x: Tensor, H: int) -> bool:
-    """Whether ``lstm`` takes x [..., D] and H units."""
-    return available.suits(x) and H <= MAX_HIDDEN and x.numel() > 0
+"""About as many rows are sampled to guess the size of the gradients."""
 
 
 def lstm_blocks(B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[Kind, Blocks]:
-    """See ``fused_blocks.choose``; what is in ``CHOSEN`` goes before the table."""
+    """See ``tiling.choose``; ``CHOSEN`` overrides the table."""
     kind, blocks = choose(TABLE, B, H, products, way, has_room)
     return kind, CHOSEN.get(way, blocks)
 
@@ -129,14 +120,14 @@ def lstm(
 
     Args:
         x: [T, B, D], in float32 like everything else.
-        h: [B, H] the state before step 0.
+        h: [B, H] the raw state before step 0.
         c: [B, H] likewise.
         w_ih: [4H, D].
         w_hh: [4H, H].
         b_ih: [4H].
         b_hh: [4H].
-        first: [T, B]: where the state is replaced by the initial one, whatever it holds.
-        initial: (h, c), each [1, H], or zeros.
+        first: [T, B]: where the initial state replaces the state.
+        initial: (h, c), each [1, H]; None: zeros.
 
     Returns:
         y [T, B, H], and h and c after the last step, [B, H].
@@ -152,9 +143,9 @@ def lstm(
 
 
 class _Kept(NamedTuple):
-    """What the backward pass needs; ``parts`` is x and the h of each step, side by side.
+    """Inputs of the backward pass; ``parts`` is x and the input h of each step, side by side.
 
-    Of weights that are spread ``parts`` is float16 in ``tf32``, x with a gain (``fused_halves``).
+    With spread weights in ``tf32``, ``parts`` is float16, and x in it has a gain (``halves``).
     """
 
     parts: Tensor  # [T, B, WIDTH]
@@ -186,7 +177,7 @@ class _LSTM(torch.autograd.Function):
 def _forward(
     products: Products, first: Tensor, tensors: tuple[Any, ...], keep: bool
 ) -> tuple[Tensor, Tensor, Tensor, _Kept | None]:
-    """y, h, c, and with ``keep`` what the backward pass needs."""
+    """y, h, c, and with ``keep`` the inputs of the backward pass."""
     x, h, c, w_ih, w_hh, b_ih, b_hh, h0, c0 = tensors
     (T, B, D), H = x.shape, w_hh.shape[1]
     outside, single = _OUTSIDE[products], {"dtype": torch.float32, "device": x.device}
@@ -208,23 +199,23 @@ def _forward(
         "WIDTH": kept.parts.shape[2] if kept else 0,
         "LEARNED": h0 is not None,
         "KEEP": keep,
+        "T": T,
         **rounding(x, products),
     }
     start = (_or(h0, y), _or(c0, y))
     given = (xg, h, c, w, _bytes(first), *start, y)
     if kind == "resident":
         sizes = {"HP": padded(H), "AHEAD": blocks.prefetch, "STAGES": blocks.stages}
-        given = (*given, h_end, c_end, begun, gates, cells, T, B)
-        _launch(resident.forward, B, blocks, *given, **flags, **sizes)
+        given = (*given, h_end, c_end, begun, gates, cells)
+        launch_rows(resident.forward, B, blocks, *given, **flags, **sizes)
     elif kind == "spread":
         given = (*given, h_end, c_end, begun, gates, cells)
-        sizes = {"exchange": (blocks.rows, padded(H)), "dtype": w.dtype, "HP": padded(H)}
-        sizes |= {"T": T, "B": B, "BB": blocks.rows}
+        sizes = {"exchange": (blocks.rows, padded(H)), "dtype": w.dtype, "HP": padded(H), "B": B}
         team = groups(x, T, B, H, blocks.rows)
         launch_spread(spread.forward, team, blocks, *given, **flags, **sizes)
     else:
-        given = (*given, torch.empty(2, B, H, dtype=w.dtype, device=x.device), begun, gates, cells, T, B)
-        _launch(stream.forward, B, blocks, *given, **flags, **_streamed(blocks, H))
+        given = (*given, torch.empty(2, B, H, dtype=w.dtype, device=x.device), begun, gates, cells)
+        launch_rows(streamed.forward, B, blocks, *given, **flags, **streamed_sizes(blocks, H))
         h_end = y[T - 1].clone()
         c_end = cells[T].clone() if keep else cells
     return y, h_end, c_end, kept
@@ -233,7 +224,7 @@ def _forward(
 def _side_by_side(
     x: Tensor, H: int, products: Products, by_halves: bool
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """x as a factor [T * B, D], ``_Kept.parts`` with x in it, and its gain there."""
+    """x as a factor [T * B, D], ``_Kept.parts`` with x filled in, and the gain of x there."""
     (T, B, D), outside = x.shape, _OUTSIDE[products]
     dtype = torch.float16 if by_halves else outside
     parts = torch.empty(T, B, _aligned(D) + _aligned(H), dtype=dtype, device=x.device)
@@ -255,22 +246,18 @@ def _backward(
     gradients: tuple[Tensor | None, ...],
     needs: tuple[bool, ...],
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of x, h, c, w_ih, w_hh, b_ih, b_hh, h0, c0, of which ``needs`` says which are wanted."""
+    """The gradients of x, h, c, w_ih, w_hh, b_ih, b_hh, h0, c0; products only where ``needs`` is true."""
     (T, B, _), H, D = kept.gates.shape, w_hh.shape[1], w_ih.shape[1]
     outside, single = _OUTSIDE[products], {"dtype": torch.float32, "device": w_hh.device}
     dy, dh, dc = gradients
     dy = torch.zeros(T, B, H, **single) if dy is None else dy.contiguous()
-    # The kernel that streams overwrites these two.
+    # The streaming kernel overwrites these two.
     dh = torch.zeros(B, H, **single) if dh is None else dh.clone(memory_format=torch.contiguous_format)
     dc = torch.zeros(B, H, **single) if dc is None else dc.clone(memory_format=torch.contiguous_format)
     kind, blocks = lstm_blocks(B, H, products, "backward", has_room(dy))
     by_halves = _by_halves(kind, products)
     d = torch.empty(T, B, 4 * H, dtype=torch.float16 if by_halves else outside, device=w_hh.device)
-    flags = {
-        "H": H,
-        "LEARNED": c0 is not None,
-        **rounding(dy, products),
-    }
+    flags = {"H": H, "LEARNED": c0 is not None, "T": T, **rounding(dy, products)}
     team = groups(dy, T, B, H, blocks.rows) if kind == "spread" else None
     shape = (team.number if team else B, H)
     dh0, dc0 = (dh, dc) if c0 is None else (torch.zeros(shape, **single), torch.zeros(shape, **single))
@@ -280,14 +267,14 @@ def _backward(
         w, bias = w_hh.to(_FACTOR[products]).contiguous(), torch.empty(-(-B // blocks.rows), 4 * H, **single)
         sizes = {"HP": padded(H), "SCALED": products == "tf32"}
         sizes |= {"STAGES": blocks.stages, "AHEAD": blocks.prefetch}
-        given = (dy, dh, dc, w, *saved, dh, dc, dh0, dc0, bias, T, B)
-        _launch(resident.backward, B, blocks, *given, **flags, **sizes)
+        given = (dy, dh, dc, w, *saved, dh, dc, dh0, dc0, bias)
+        launch_rows(resident.backward, B, blocks, *given, **flags, **sizes)
     elif team:
         w, bias = w_hh.to(_FACTOR[products]).contiguous(), torch.empty(team.number, 4 * H, **single)
         ends = (dh, dc)
         dh, dc = torch.empty_like(dh), torch.empty_like(dc)
         given = (dy, *ends, w, *saved, dh, dc, dh0, dc0, bias)
-        sizes = {"HP": padded(H), "SCALED": by_halves, "T": T, "B": B, "BB": blocks.rows}
+        sizes = {"HP": padded(H), "SCALED": by_halves, "B": B}
         sizes |= {"exchange": (team.members, blocks.rows * padded(H)), "dtype": torch.float32}
 
         def launch(*scales: Tensor) -> None:
@@ -297,11 +284,11 @@ def _backward(
             samples = (dy[:, :: -(-B // _SAMPLE)], *(end for end in gradients[1:] if end is not None))
             gains = halves.tried(launch, halves.guess(*samples, n=B))
         else:
-            launch(dy, dy, dy)  # pointers that it does not use
+            launch(dy, dy, dy)  # unused pointers
     else:
-        given = (*saved, dh, dc, dh0, dc0)
         w = nearest(w_hh.to(outside).t().contiguous(), products)
-        _launch(stream.backward, B, blocks, dy, w, *given, T, B, **flags, **_streamed(blocks, H))
+        given = (dy, w, *saved, dh, dc, dh0, dc0)
+        launch_rows(streamed.backward, B, blocks, *given, **flags, **streamed_sizes(blocks, H))
 
     flat = d.view(T * B, 4 * H)
     dx = dw_ih = dw_hh = None
@@ -323,26 +310,12 @@ def _backward(
 
 
 def _by_halves(kind: Kind, products: Products) -> bool:
-    """Whether the products of the gradients of what goes into gates are those of ``fused_halves``."""
+    """Whether products of gate gradients have float16 factors (``halves``)."""
     return kind == "spread" and products == "tf32"
 
 
-def _launch(kernel: Any, B: int, blocks: Blocks, *given: Any, **flags: Any) -> None:
-    with torch.cuda.device_of(given[0]):
-        kernel[-(-B // blocks.rows),](*given, BB=blocks.rows, **blocks.options, **flags)
-
-
-def _streamed(blocks: Blocks, H: int) -> dict[str, int]:
-    most = padded(H)
-    return {
-        "BN": min(blocks.units, most),
-        "BK": min(blocks.depth, most),
-        "STAGES": blocks.stages,
-    }
-
-
 def _aligned(size: int) -> int:
-    """Where the next part may begin: fast products want rows in steps of 16 bytes."""
+    """``size`` rounded up to 8: fast products need rows aligned to 16 bytes."""
     return -(-size // 8) * 8
 
 
@@ -351,5 +324,5 @@ def _bytes(first: Tensor) -> Tensor:
 
 
 def _or(given: Tensor | None, other: Tensor) -> Tensor:
-    """What a kernel is given as a pointer that it does not use, where there is none."""
+    """``given``, or ``other`` as an unused pointer."""
     return other if given is None else given.contiguous()

@@ -1,6 +1,6 @@
-"""What a step of the LSTM is made of, wherever its weights are.
+"""Device functions of an LSTM step.
 
-Blocks are [units, rows]. From ``own`` on: how those of ``fused_lstm_spread`` move and change shape.
+Blocks are [units, rows]. The functions from ``own`` on rearrange blocks for ``spread``.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
@@ -15,7 +15,7 @@ from recollect.kernels.triton.math import divisor, tanh
 
 @triton.jit
 def weights(w, unit, column, H: tl.constexpr, HP: tl.constexpr):
-    """A block of weights from h of ``column`` to ``unit``, of which one is given upright."""
+    """A block of weights from h of ``column`` to ``unit``; the two broadcast against each other."""
     if H == HP:
         block = tl.load(w + unit * H + column)
     else:
@@ -25,7 +25,7 @@ def weights(w, unit, column, H: tl.constexpr, HP: tl.constexpr):
 
 @triton.jit
 def inside(row, unit, rows, H: tl.constexpr, HP: tl.constexpr):
-    """Which of a block [units, rows] is there."""
+    """The mask of a block [units, rows]."""
     if H == HP:
         inside = (row < rows)[None, :]
     else:
@@ -35,7 +35,7 @@ def inside(row, unit, rows, H: tl.constexpr, HP: tl.constexpr):
 
 @triton.jit
 def four(gates, four, inside, H: tl.constexpr):
-    """The blocks of i, f, g, o."""
+    """Load the blocks of i, f, g, o at the offsets ``four``."""
     i = tl.load(gates + four, inside, 0)
     f = tl.load(gates + H + four, inside, 0)
     g = tl.load(gates + 2 * H + four, inside, 0)
@@ -45,7 +45,7 @@ def four(gates, four, inside, H: tl.constexpr):
 
 @triton.jit
 def store_four(at, i, f, g, o, inside, H: tl.constexpr):
-    """What ``four`` loads."""
+    """Store blocks for ``four`` to load."""
     tl.store(at, i.to(at.dtype.element_ty), inside)
     tl.store(at + H, f.to(at.dtype.element_ty), inside)
     tl.store(at + 2 * H, g.to(at.dtype.element_ty), inside)
@@ -54,8 +54,8 @@ def store_four(at, i, f, g, o, inside, H: tl.constexpr):
 
 @triton.jit
 def gradients(h_carry, c_carry, i, f, g, o, c_now, c_before, c_start, is_open, MATH: tl.constexpr):
-    """Of what goes into the gates i, f, g, o, from those of the new h and c; and the whole one of the new c,
-    which f takes on to the old one."""
+    """The gradients of i, f, g, o before activation, from those of the new h and c; and the total gradient of
+    the new c."""
     out = tanh(c_now, MATH)
     do = h_carry * o
     c_carry += do - do * out * out
@@ -72,30 +72,30 @@ def gradients(h_carry, c_carry, i, f, g, o, c_now, c_before, c_start, is_open, M
 
 @triton.jit
 def largest(a, b, c, d):
-    """The largest number of every column of four blocks, [rows]."""
+    """The largest absolute value in every column of four blocks, [rows]."""
     most = tl.maximum(tl.maximum(tl.abs(a), tl.abs(b)), tl.maximum(tl.abs(c), tl.abs(d)))
     return tl.max(most, 0)
 
 
 @triton.jit
 def scale(a, b, c, d):
-    """What to divide the columns [1, rows] of four blocks by before they become float16."""
+    """Divisors [1, rows] that bring the columns of four blocks into the range of float16."""
     return divisor(largest(a, b, c, d))[None, :]
 
 
 @triton.jit
 def own(member, UNITS: tl.constexpr):
-    """The units of a member. To be moved in fours, of whatever type: so no block changes its place between
-    threads for a store."""
+    """The units of a member, hinted to be moved in fours for every dtype: then no block changes its layout
+    between threads for a store."""
     return tl.max_contiguous(tl.multiple_of(member * UNITS + tl.arange(0, UNITS), 4), 4)
 
 
 @triton.jit
 def mixed(UNITS: tl.constexpr):
-    """Of which of four blocks of UNITS lines, and which of its lines, every line of a product is.
+    """For every line of a product: which of four blocks of UNITS lines it belongs to, and which line of it.
 
-    Tensor cores leave lines that are 8 apart, or in the other half, with one thread: these we take for one
-    line of each block. So the blocks are ``parted`` without moving anything.
+    In the output layout of tensor cores, one thread holds lines that are 8 apart or in the other half. These
+    become one line of each block, so that ``parted`` moves no data.
     """
     line = tl.arange(0, 4 * UNITS)
     which, units = line // (2 * UNITS) * 2 + line // 8 % 2, line % (2 * UNITS) // 16 * 8 + line % 8
@@ -110,8 +110,8 @@ def parted(total, UNITS: tl.constexpr, BB: tl.constexpr):
 
 @triton.jit
 def parted_sums(total, a, b, c, d):
-    """The four blocks of ``parted``, with one added to each before they are parted: so the product moves as a
-    whole to the threads that have what is added."""
+    """``parted`` of total, plus a block each. The sum comes before the split, so that the product as a whole
+    moves to the layout of the added blocks."""
     more = tl.join(tl.join(a, c), tl.join(b, d)).to(tl.float32)
     return apart(beside(total, a.shape[0], a.shape[1]) + more)
 
@@ -134,7 +134,7 @@ def apart(total):
 
 @triton.jit
 def flat(x):
-    """[units, rows] -> [units * rows] in the order in which threads have a product: nothing moves."""
+    """[units, rows] -> [units * rows] in the thread order of a product, without moving data."""
     x = tl.reshape(x, (x.shape[0] // 8, 8, x.shape[1] // 16, 2, 4, 2))
     return tl.reshape(tl.permute(x, (2, 0, 1, 4, 3, 5)), (x.numel,))
 
@@ -149,26 +149,26 @@ def unflat(x, UNITS: tl.constexpr, BB: tl.constexpr):
 @triton.jit
 def joined(a, b, c, d, TYPE: tl.constexpr):
     """Four blocks [UNITS, BB] as factors, one below the other."""
-    four = tl.join(tl.join(a.to(TYPE), c.to(TYPE)), tl.join(b.to(TYPE), d.to(TYPE)))  # the other way round
+    four = tl.join(tl.join(a.to(TYPE), c.to(TYPE)), tl.join(b.to(TYPE), d.to(TYPE)))  # as ``apart`` splits
     return tl.reshape(tl.permute(four, (2, 3, 0, 1)), (4 * a.shape[0], a.shape[1]))
 
 
 @triton.jit
 def quarter(top, member, B, BB: tl.constexpr):
-    """Of a block of rows from ``top`` on, where the part of a member begins, and how many rows it has."""
+    """A member's quarter of a block of rows from ``top`` on: its first row and number of rows."""
     top = tl.minimum(top + member * (BB // 4), B - 1)
     return top, tl.minimum(B - top, BB // 4)
 
 
 @triton.jit
 def folded(x):
-    """[units, rows] -> [units, 16]: sums over rows, as far as a thread has them."""
+    """[units, rows] -> [units, 16]: sums over the rows that one thread holds."""
     return tl.sum(tl.reshape(x, (x.shape[0], x.shape[1] // 16, 16)), 1)
 
 
 @triton.jit
 def start(initial, unit, H: tl.constexpr, LEARNED: tl.constexpr):
-    """The initial state of ``unit``, upright."""
+    """The initial state of ``unit``, [units, 1]."""
     if LEARNED:
         start = tl.load(initial + unit, unit < H, 0)[:, None]
     else:

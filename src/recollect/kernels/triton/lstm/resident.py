@@ -1,13 +1,13 @@
 """The LSTM of a whole unroll with the recurrent weights on the chip: up to 128 units.
 
-A program owns BB rows and goes through all steps; rows know nothing of each other, so that programs never
-wait for each other. Weights are read once and stay in shared memory, the state stays in registers.
+A program computes all steps of BB rows; programs are independent. Weights are read once and stay in shared
+memory, the state stays in registers.
 
-What a step reads is asked for before: with AHEAD by ourselves, one step before, into registers; otherwise by
-the compiler, with STAGES. Three of them hide how long memory takes; with fewer we have it brought into the
-cache still earlier.
+Inputs of a step are loaded early: with AHEAD by the kernel, one step before, into registers; otherwise by the
+compiler, with STAGES. Three stages hide the latency of memory; with fewer, inputs are prefetched into the
+cache two steps before.
 
-Blocks are [units, rows]: weights stand on the left of every product, so that few rows fill tensor cores too.
+Blocks are [units, rows]: weights are the left factor of every product, so that few rows fill tensor cores.
 """
 
 # pyright: reportGeneralTypeIssues=false
@@ -17,19 +17,18 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.kernels.triton.lstm import parts as parts
-from recollect.kernels.triton.math import dot, sigmoid, soon, tanh
+from recollect.kernels.triton.lstm import parts
+from recollect.kernels.triton.math import dot, prefetch, sigmoid, tanh
 
 
 @triton.jit
 def _square(w, H: tl.constexpr, HP: tl.constexpr, TRANSPOSED: tl.constexpr):
     """One gate's weights [H, H], or their transpose, as a block."""
     row, column = tl.arange(0, HP)[:, None], tl.arange(0, HP)[None, :]
-    offset = column * H + row if TRANSPOSED else row * H + column
-    if H == HP:
-        block = tl.load(w + offset)
+    if TRANSPOSED:
+        block = parts.weights(w, column, row, H, HP)
     else:
-        block = tl.load(w + offset, (row < H) & (column < H), 0)
+        block = parts.weights(w, row, column, H, HP)
     return block
 
 
@@ -45,7 +44,7 @@ def forward(
     y,  # [T, B, H]
     h_end,  # [B, H]
     c_end,  # [B, H]
-    begun,  # [T, B, WIDTH] of which H are written: the h that each step began with, with KEEP
+    begun,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
     gates,  # [T, B, 4H] i, f, g, o, with KEEP
     cells,  # [T + 1, B, H] c before step 0, then after each step, with KEEP
     T,
@@ -61,7 +60,7 @@ def forward(
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """y and the state at the end; with KEEP also what ``backward`` needs."""
+    """y and the final state; with KEEP also the inputs of ``backward``."""
     top = tl.program_id(0) * BB
     row, unit = top + tl.arange(0, BB), tl.arange(0, HP)
     is_row, inside = row < B, parts.inside(row, unit, B, H, HP)
@@ -90,7 +89,7 @@ def forward(
         at = t * step
         if STAGES < 3:
             there = tl.minimum(t + 2, T - 1) * step + top
-            soon(xg + there * (4 * H), tl.minimum(B - top, BB), 4 * H, 4 * HP * BB, MATH)
+            prefetch(xg + there * (4 * H), tl.minimum(B - top, BB), 4 * H, 4 * HP * BB, MATH)
         if not AHEAD:
             x_i, x_f, x_g, x_o = parts.four(xg + at * (4 * H), four, inside, H)
         is_open = (opens != 0)[None, :]
@@ -127,7 +126,7 @@ def backward(
     c0,  # [H], with LEARNED
     gates,  # [T, B, 4H]
     cells,  # [T + 1, B, H]
-    d,  # [T, B, 4H] the gradients of what goes into the gates
+    d,  # [T, B, 4H] the gradients of the gates before activation
     dh,  # [B, H] of the state before step 0
     dc,  # [B, H]
     dh0,  # [B, H] of the initial state, with LEARNED
@@ -145,7 +144,7 @@ def backward(
     AHEAD: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """The steps from the last to the first. With SCALED every row is brought to the range of float16."""
+    """Gradients, from the last step to the first. With SCALED every row is scaled to the range of float16."""
     top = tl.program_id(0) * BB
     row, unit = top + tl.arange(0, BB), tl.arange(0, HP)
     is_row, inside = row < B, parts.inside(row, unit, B, H, HP)
@@ -179,16 +178,16 @@ def backward(
         at = (T - 1 - back) * step
         if STAGES < 3:
             there, number = tl.maximum(T - 3 - back, 0) * step + top, tl.minimum(B - top, BB)
-            soon(gates + there * (4 * H), number, 4 * H, 4 * HP * BB, MATH)
-            soon(cells + there * H, number, H, HP * BB, MATH)
-            soon(dy + there * H, number, H, HP * BB, MATH)
+            prefetch(gates + there * (4 * H), number, 4 * H, 4 * HP * BB, MATH)
+            prefetch(cells + there * H, number, H, HP * BB, MATH)
+            prefetch(dy + there * H, number, H, HP * BB, MATH)
         if not AHEAD:
             low_i, low_f, low_g, low_o = parts.four(gates + at * (4 * H), four, inside, H)
             c_before = tl.load(cells + at * H + one, inside, 0)
             dy_now = tl.load(dy + at * H + one, inside, 0)
         i, f, g, o = low_i.to(tl.float32), low_f.to(tl.float32), low_g.to(tl.float32), low_o.to(tl.float32)
-        # Whatever was read meets a carry first, the result of a product: so it changes its place between
-        # threads once, through shared memory, and not again for 1 - i, or in the next step as c_now.
+        # Loaded blocks are combined with a carry, the result of a product, first: so they change their layout
+        # between threads once, through shared memory, and not again for 1 - i or as c_now of the next step.
         h_carry += dy_now
         c_next = c_before
         c_before = tl.where(is_row[None, :], c_before, h_carry)
@@ -230,10 +229,7 @@ def backward(
     tl.store(dh + one, h_carry, inside)
     tl.store(dc + one, c_carry, inside)
     line = d_bias + tl.program_id(0) * (4 * H) + unit
-    tl.store(line, sum_i, unit < H)
-    tl.store(line + H, sum_f, unit < H)
-    tl.store(line + 2 * H, sum_g, unit < H)
-    tl.store(line + 3 * H, sum_o, unit < H)
+    parts.store_four(line, sum_i, sum_f, sum_g, sum_o, unit < H, H)
     if LEARNED:
         tl.store(dh0 + one, h_sum, inside)
         tl.store(dc0 + one, c_sum, inside)

@@ -1,20 +1,19 @@
 """The LSTM of a whole unroll with the recurrent weights spread over processors: 129 to 256 units.
 
-Weights of 256 units do not fit on one processor, those of 64 units do. So four programs, one a processor,
-form a group, which owns rows; each member computes UNITS of the units, and keeps the weights that it takes
-for them on the chip through all steps. After every step the members exchange what they found through memory
-and meet (``fused_meeting``). All programs of a launch are on the GPU at once, so there are only so many
-groups; each goes through blocks of BB rows one after the other.
+Weights of 256 units do not fit on one processor, those of 64 units do. So four programs, one per processor,
+form a group; each member computes UNITS of the units and keeps their weights on the chip for all steps. After
+every step the members exchange data through memory and synchronise (``barrier``). All programs of a launch
+are on the GPU at once, which limits the number of groups; each takes blocks of BB rows one after the other.
 
-Meetings are numbered through all blocks, and two slots for what is exchanged suffice: who writes for meeting
-k has been through meeting k - 1, to which everybody came after reading what was exchanged for k - 2.
+Phases are numbered through all blocks, and two exchange buffers suffice: a member writes in phase k after
+barrier k - 1, which all members reach after reading the buffer of phase k - 2.
 
-Between arriving and waiting a member does what nobody waits for: it stores the rest, and asks for what its
-next step reads; forwards that has been brought into the cache before, a quarter by each member. Sums and
-what is carried on are computed ``now``. Without MEETS nobody waits: for Triton's interpreter, see
-``fused_blocks.groups``.
+Between arriving and waiting a member does the work that no other depends on: it stores its results and loads
+the inputs of its next step; forwards, each member has prefetched a quarter of them into the cache. Sums and
+carries are computed there (``materialise``). Without SYNC there are no barriers, for Triton's interpreter
+(``tiling.groups``).
 
-Blocks are [units, rows], as in ``fused_lstm_resident``.
+Blocks are [units, rows], as in ``resident``.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false, reportAssignmentType=false
@@ -25,8 +24,8 @@ import triton
 import triton.language as tl
 
 from recollect.kernels.triton.barrier import arrive, wait
-from recollect.kernels.triton.lstm import parts as parts
-from recollect.kernels.triton.math import divisor, dot, now, sigmoid, soon, tanh
+from recollect.kernels.triton.lstm import parts
+from recollect.kernels.triton.math import divisor, dot, materialise, prefetch, sigmoid, tanh
 
 
 @triton.jit(do_not_specialize=["T", "B", "slots"], do_not_specialize_on_alignment=["first"])
@@ -41,11 +40,11 @@ def forward(
     y,  # [T, B, H]
     h_end,  # [B, H]
     c_end,  # [B, H]
-    begun,  # [T, B, WIDTH] of which H are written: the h that each step began with, with KEEP
+    begun,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
     gates,  # [T, B, 4H] i, f, g, o, with KEEP
     cells,  # [T + 1, B, H] c before step 0, then after each step, with KEEP
-    exchange,  # [slots, groups, BB, HP] the h that steps begin with, as a factor
-    counters,  # [groups, APART] how many have arrived, zeros when it begins
+    exchange,  # [slots, groups, BB, HP] the input h of steps, as a factor
+    counters,  # [groups, COUNTER_STRIDE] arrivals at barriers, initially zeros
     T,
     B,
     slots,
@@ -56,11 +55,11 @@ def forward(
     BB: tl.constexpr,
     LEARNED: tl.constexpr,
     KEEP: tl.constexpr,
-    MEETS: tl.constexpr,
+    SYNC: tl.constexpr,
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """y and the state at the end; with KEEP also what ``backward`` needs."""
+    """y and the final state; with KEEP also the inputs of ``backward``."""
     member, group, groups = tl.program_id(0) % 4, tl.program_id(0) // 4, tl.num_programs(0) // 4
     row, every, unit = tl.arange(0, BB), tl.arange(0, HP), parts.own(member, UNITS)
     one = row[None, :] * H + unit[:, None]
@@ -70,7 +69,7 @@ def forward(
     lines += member * UNITS
     w_all = parts.weights(w + (which * (H * H))[:, None], lines[:, None], every[None, :], H, HP)
     h_start, c_start = parts.start(h0, unit, H, LEARNED), parts.start(c0, unit, H, LEARNED)
-    step, met = tl.cast(B, tl.int64), 0
+    step, phase = tl.cast(B, tl.int64), 0
     for block in tl.range(group, tl.cdiv(B, BB), groups, num_stages=1):
         top = tl.cast(block * BB, tl.int64)
         rows = B - block * BB
@@ -100,10 +99,10 @@ def forward(
             h_now = o * tanh(c_now, MATH)
             is_open = (opens != 0)[None, :]
             h_next = tl.where(is_open, h_start, h_now)
-            slot = exchange + ((met & (slots - 1)) * groups + group) * (BB * HP)
+            slot = exchange + ((phase & (slots - 1)) * groups + group) * (BB * HP)
             if goes_on:
                 tl.store(slot + row[None, :] * HP + unit[:, None], h_next.to(w.dtype.element_ty))
-                if MEETS:
+                if SYNC:
                     arrive(counters, group)
 
             ahead = tl.minimum(t + 1, T - 1) * step + top
@@ -112,17 +111,17 @@ def forward(
             x_i, x_f, x_g, x_o = parts.four(xg + ahead * (4 * H), four, inside, H)
             opens = tl.load(first + ahead + step + row, is_row & (t + 2 < T), 0)
             there = tl.minimum(t + 2, T - 1) * step + quarter
-            soon(xg + there * (4 * H), number, 4 * H, HP * BB, MATH)
+            prefetch(xg + there * (4 * H), number, 4 * H, HP * BB, MATH)
             tl.store(y + at * H + one, h_now, inside)
             if KEEP:
                 tl.store(cells + (at + step) * H + one, c_now, inside)
                 h_next = h_next.to(begun.dtype.element_ty)
                 tl.store(begun + (at + step) * WIDTH + wide, h_next, inside & goes_on)
             if goes_on:
-                c_now = now(tl.where(is_open, c_start, c_now), MATH)
-                met += 1
-                if MEETS:
-                    wait(counters, group, 4 * met)
+                c_now = materialise(tl.where(is_open, c_start, c_now), MATH)
+                phase += 1
+                if SYNC:
+                    wait(counters, group, 4 * phase)
                 low = tl.load(slot + row[None, :] * HP + every[:, None], cache_modifier=".cg")
             else:
                 tl.store(h_end + top * H + one, h_now, inside)
@@ -139,7 +138,7 @@ def backward(
     c0,  # [H], with LEARNED
     gates,  # [T, B, 4H]
     cells,  # [T + 1, B, H]
-    d,  # [T, B, 4H] the gradients of what goes into the gates, with SCALED times ``gains``
+    d,  # [T, B, 4H] the gradients of the gates before activation, with SCALED times ``gains``
     dh,  # [B, H] of the state before step 0
     dc,  # [B, H]
     dh0,  # [groups, H] of the initial state, with LEARNED
@@ -147,9 +146,9 @@ def backward(
     d_bias,  # [groups, 4H] the sums of the gradients in d
     gains,  # [B] with SCALED
     go,  # [1] whether to do anything, with SCALED
-    most,  # [B] the largest gradient of every row, from 0 on, with SCALED
-    exchange,  # [slots, groups, 4 (for whom), 4 (how far from who wrote it), BB * UNITS] parts of dh
-    counters,  # [groups, APART] how many have arrived, zeros when it begins
+    most,  # [B] the largest gradient of every row, initially 0, with SCALED
+    exchange,  # [slots, groups, 4 (reader), 4 (reader - writer, mod 4), BB * UNITS] parts of dh
+    counters,  # [groups, COUNTER_STRIDE] arrivals at barriers, initially zeros
     T,
     B,
     slots,
@@ -159,15 +158,15 @@ def backward(
     BB: tl.constexpr,
     LEARNED: tl.constexpr,
     SCALED: tl.constexpr,
-    MEETS: tl.constexpr,
+    SYNC: tl.constexpr,
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """The steps from the last to the first. With SCALED every row is brought to the range of float16: for the
-    product of a step by its own largest number, and for d by ``gains`` (``fused_halves``).
+    """Gradients, from the last step to the first. With SCALED every row is scaled to the range of float16,
+    for the product of a step by its largest number, and for d by ``gains`` (``halves``).
 
-    A member has the weights from all units to its own gates. With them it finds a part of the dh of all
-    units, and tells the others theirs.
+    A member has the weights from all units to its own gates. With them it computes a part of the dh of all
+    units, and sends the other members theirs.
     """
     if SCALED:  # noqa: SIM102 (without it there is no ``go`` to load)
         if tl.load(go) == 0:
@@ -188,7 +187,7 @@ def backward(
     h_sum = tl.zeros((UNITS, 16), tl.float32)
     c_sum = tl.zeros((UNITS, 16), tl.float32)
     PART: tl.constexpr = BB * UNITS
-    step, met = tl.cast(B, tl.int64), 0
+    step, phase = tl.cast(B, tl.int64), 0
     for block in tl.range(group, tl.cdiv(B, BB), groups, num_stages=1):
         top = tl.cast(block * BB, tl.int64)
         rows = B - block * BB
@@ -213,7 +212,7 @@ def backward(
             i, f = low_i.to(tl.float32), low_f.to(tl.float32)
             g, o = low_g.to(tl.float32), low_o.to(tl.float32)
             if LEARNED:
-                # It meets what was read first, and so changes its place between threads once.
+                # Combined with a loaded block first, it changes its layout between threads only once.
                 h_carry = tl.where(is_row[None, :], h_carry, dy_now)
                 h_sum += parts.folded(tl.where(was_open, h_carry, 0))
             h_carry = tl.where(was_open, dy_now, h_carry + dy_now)
@@ -230,37 +229,37 @@ def backward(
             low = parts.joined(di * unscale, df * unscale, dg * unscale, do * unscale, w.dtype.element_ty)
             total = dot(w_all, low, tl.zeros((HP, BB), tl.float32), PRECISION, MATH)
             h_own, h_1, h_2, h_3 = parts.parted(total * scale, UNITS, BB)
-            slot = exchange + ((met & (slots - 1)) * groups + group) * (16 * PART) + tl.arange(0, PART)
+            slot = exchange + ((phase & (slots - 1)) * groups + group) * (16 * PART) + tl.arange(0, PART)
             tl.store(slot + ((member + 1) % 4 * 4 + 1) * PART, parts.flat(h_1))
             tl.store(slot + ((member + 2) % 4 * 4 + 2) * PART, parts.flat(h_2))
             tl.store(slot + ((member + 3) % 4 * 4 + 3) * PART, parts.flat(h_3))
-            if MEETS:
+            if SYNC:
                 arrive(counters, group)
 
             to = d + at * (4 * H) + four
             parts.store_four(to, di * times, df * times, dg * times, do * times, inside, H)
-            sum_i = now(sum_i + parts.folded(di), MATH)
-            sum_f = now(sum_f + parts.folded(df), MATH)
-            sum_g = now(sum_g + parts.folded(dg), MATH)
-            sum_o = now(sum_o + parts.folded(do), MATH)
+            sum_i = materialise(sum_i + parts.folded(di), MATH)
+            sum_f = materialise(sum_f + parts.folded(df), MATH)
+            sum_g = materialise(sum_g + parts.folded(dg), MATH)
+            sum_o = materialise(sum_o + parts.folded(do), MATH)
             c_carry *= f
             if LEARNED:
-                c_sum = now(c_sum + parts.folded(tl.where(is_open, c_carry, 0)), MATH)
-            c_carry = now(tl.where(is_open, 0, c_carry), MATH)
+                c_sum = materialise(c_sum + parts.folded(tl.where(is_open, c_carry, 0)), MATH)
+            c_carry = materialise(tl.where(is_open, 0, c_carry), MATH)
             c_now = c_before
             ahead = tl.maximum(T - 2 - back, 0) * step + top
             low_i, low_f, low_g, low_o = parts.four(gates + ahead * (4 * H), four, inside, H)
             c_before = tl.load(cells + ahead * H + one, inside, 0)
             opened = opens
             opens = tl.load(first + ahead + row, is_row, 0)
-            met += 1
-            if MEETS:
-                wait(counters, group, 4 * met)
-            told = slot + member * (4 * PART)
-            h_1 = tl.load(told + PART, cache_modifier=".cg")
-            h_2 = tl.load(told + 2 * PART, cache_modifier=".cg")
-            h_3 = tl.load(told + 3 * PART, cache_modifier=".cg")
-            # Last, for the compiler: so all blocks stay where they were read, and only h_carry moves to them.
+            phase += 1
+            if SYNC:
+                wait(counters, group, 4 * phase)
+            received = slot + member * (4 * PART)
+            h_1 = tl.load(received + PART, cache_modifier=".cg")
+            h_2 = tl.load(received + 2 * PART, cache_modifier=".cg")
+            h_3 = tl.load(received + 3 * PART, cache_modifier=".cg")
+            # Last, so that the compiler keeps the layout of all loaded blocks, and only h_carry moves to it.
             dy_now = tl.load(dy + ahead * H + one, inside, 0)
             h_carry = parts.unflat(h_1 + h_2 + h_3 + parts.flat(h_own), UNITS, BB)
         was_open = (opened != 0)[None, :]
@@ -271,10 +270,8 @@ def backward(
         if SCALED:
             tl.atomic_max(most + top + row[None, :], peak, is_row[None, :])
     at = d_bias + group * (4 * H) + unit
-    tl.store(at, tl.sum(sum_i, 1), unit < H)
-    tl.store(at + H, tl.sum(sum_f, 1), unit < H)
-    tl.store(at + 2 * H, tl.sum(sum_g, 1), unit < H)
-    tl.store(at + 3 * H, tl.sum(sum_o, 1), unit < H)
+    sum_i, sum_f, sum_g, sum_o = tl.sum(sum_i, 1), tl.sum(sum_f, 1), tl.sum(sum_g, 1), tl.sum(sum_o, 1)
+    parts.store_four(at, sum_i, sum_f, sum_g, sum_o, unit < H, H)
     if LEARNED:
         tl.store(dh0 + group * H + unit, tl.sum(h_sum, 1), unit < H)
         tl.store(dc0 + group * H + unit, tl.sum(c_sum, 1), unit < H)

@@ -1,24 +1,26 @@
 """The LSTM of a whole unroll with the recurrent weights streamed: any number of units.
 
-A program owns BB rows and goes through all steps. In every step it reads all recurrent weights, from the
-cache that all programs share. Hidden units are taken in blocks of BN, sums in blocks of BK; what the blocks
-of a step have to tell each other goes through memory, behind a barrier of the program's threads.
+A program computes all steps of BB rows. In every step it reads all recurrent weights from the L2 cache, which
+all programs share. Units are computed in blocks of BN, products in blocks of depth BK; the blocks of a step
+exchange data through memory, with a barrier between the program's threads.
 
-Blocks are [units, rows], as in ``fused_lstm_resident``.
+Blocks are [units, rows], as in ``resident``.
 """
+
+# pyright: reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
-from recollect.kernels.triton.lstm import parts as parts
+from recollect.kernels.triton.lstm import parts
 from recollect.kernels.triton.math import dot, factor, sigmoid, tanh
 
 
 @triton.jit
 def _weights(w, row, column, ROWS: tl.constexpr, COLUMNS: tl.constexpr, EVEN: tl.constexpr):
-    """A block of a matrix [ROWS, COLUMNS]; EVEN says that blocks end where the matrix does."""
+    """A block of a matrix [ROWS, COLUMNS]; EVEN: the block sizes divide the matrix."""
     at = w + row[:, None] * COLUMNS + column[None, :]
     if EVEN:
         block = tl.load(at)
@@ -37,8 +39,8 @@ def forward(
     h0,  # [H], with LEARNED
     c0,  # [H], with LEARNED
     y,  # [T, B, H]
-    low,  # [2, B, H] for h as a factor: what a step begins with, what the next one does
-    begun,  # [T, B, WIDTH] of which H are written: the h that each step began with, with KEEP
+    low,  # [2, B, H] scratch for h as a factor: the input of this step and of the next
+    begun,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
     gates,  # [T, B, 4H] i, f, g, o, with KEEP
     cells,  # [T + 1, B, H] c before step 0, then after each step; without KEEP [B, H], the latest
     T,
@@ -54,7 +56,7 @@ def forward(
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """y and ``cells``; with KEEP also what else ``backward`` needs."""
+    """y and ``cells``; with KEEP also the other inputs of ``backward``."""
     row = tl.program_id(0) * BB + tl.arange(0, BB)
     is_row, step = row < B, tl.cast(B, tl.int64)
     EVEN: tl.constexpr = H % BN == 0 and H % BK == 0
@@ -89,11 +91,7 @@ def forward(
             inside = (unit < H)[:, None] & is_row[None, :]
             one = row[None, :] * H + unit[:, None]
             four = row[None, :] * (4 * H) + unit[:, None]
-            x = xg + at * (4 * H) + four
-            x_i = tl.load(x, inside, 0)
-            x_f = tl.load(x + H, inside, 0)
-            x_g = tl.load(x + 2 * H, inside, 0)
-            x_o = tl.load(x + 3 * H, inside, 0)
+            x_i, x_f, x_g, x_o = parts.four(xg + at * (4 * H), four, inside, H)
             c_now = tl.load(before + one, inside, 0)
             i = tl.zeros((BN, BB), tl.float32)
             f = tl.zeros((BN, BB), tl.float32)
@@ -140,10 +138,10 @@ def backward(
     c0,  # [H], with LEARNED
     gates,  # [T, B, 4H]
     cells,  # [T + 1, B, H]
-    d,  # [T, B, 4H] the gradients of what goes into the gates
-    dh,  # [B, H] of the state: at the end when it begins, before step 0 when it is done
+    d,  # [T, B, 4H] the gradients of the gates before activation
+    dh,  # [B, H] of the state: in: of the final state, out: of the state before step 0
     dc,  # [B, H]
-    dh0,  # [B, H] of the initial state, zeros when it begins, with LEARNED
+    dh0,  # [B, H] of the initial state, initially zeros, with LEARNED
     dc0,  # [B, H]
     T,
     B,
@@ -156,7 +154,7 @@ def backward(
     PRECISION: tl.constexpr,
     MATH: tl.constexpr,
 ):
-    """The steps from the last to the first."""
+    """Gradients, from the last step to the first."""
     row = tl.program_id(0) * BB + tl.arange(0, BB)
     is_row, step = row < B, tl.cast(B, tl.int64)
     EVEN: tl.constexpr = H % BN == 0 and (4 * H) % BK == 0
@@ -170,11 +168,8 @@ def backward(
             inside = (unit < H)[:, None] & is_row[None, :]
             one = row[None, :] * H + unit[:, None]
             four = row[None, :] * (4 * H) + unit[:, None]
-            saved = gates + at * (4 * H) + four
-            i = tl.load(saved, inside, 0).to(tl.float32)
-            f = tl.load(saved + H, inside, 0).to(tl.float32)
-            g = tl.load(saved + 2 * H, inside, 0).to(tl.float32)
-            o = tl.load(saved + 3 * H, inside, 0).to(tl.float32)
+            i, f, g, o = parts.four(gates + at * (4 * H), four, inside, H)
+            i, f, g, o = i.to(tl.float32), f.to(tl.float32), g.to(tl.float32), o.to(tl.float32)
             out = tanh(tl.load(cells + (at + step) * H + one, inside, 0), MATH)
             c_before = tl.load(cells + at * H + one, inside, 0)
             h_carry = tl.load(dh + one, inside, 0) + tl.load(dy + at * H + one, inside, 0)
@@ -186,11 +181,11 @@ def backward(
             df = c_carry * tl.where(is_open, c_start, c_before) * f * (1 - f)
             dg = c_carry * i * (1 - g * g)
             do = h_carry * out * o * (1 - o)
-            now = d + at * (4 * H) + four
-            tl.store(now, factor(di, d.dtype.element_ty, PRECISION, MATH), inside)
-            tl.store(now + H, factor(df, d.dtype.element_ty, PRECISION, MATH), inside)
-            tl.store(now + 2 * H, factor(dg, d.dtype.element_ty, PRECISION, MATH), inside)
-            tl.store(now + 3 * H, factor(do, d.dtype.element_ty, PRECISION, MATH), inside)
+            di = factor(di, d.dtype.element_ty, PRECISION, MATH)
+            df = factor(df, d.dtype.element_ty, PRECISION, MATH)
+            dg = factor(dg, d.dtype.element_ty, PRECISION, MATH)
+            do = factor(do, d.dtype.element_ty, PRECISION, MATH)
+            parts.store_four(d + at * (4 * H) + four, di, df, dg, do, inside, H)
             if LEARNED:
                 c_sum = tl.load(dc0 + one, inside, 0)
                 tl.store(dc0 + one, c_sum + tl.where(is_open, c_carry * f, 0), inside)

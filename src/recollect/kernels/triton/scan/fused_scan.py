@@ -2,15 +2,14 @@
 
     h_t = a_t h_{t-1} + b_t        with ``initial``, or nothing, instead of h_{t-1} where first
 
-A number of the state, of one row and feature, is a column in time of its own. A thread walks along some of
-them, with h in a register: every input is read once and every output written once, and that is all the time
-it takes. It asks for the inputs of a few steps before it computes them, so that memory is kept busy.
+Each row and feature is an independent column in time. A thread computes a few columns with h in registers, so
+every input is read once and every output written once; the kernel is bound by memory bandwidth. It loads the
+inputs of ``STEPS`` steps ahead of their computation.
 
-Complex numbers are pairs of reals. Where the numbers are real, the second of a pair is the first again, and
-nothing is computed of it.
+Complex numbers are pairs of reals. For real numbers the imaginary part aliases the real one and is unused.
 """
 
-# Triton's functions are no Python to a type checker: conditions are decided when they are compiled.
+# A type checker cannot follow Triton's functions: their conditions are decided at compile time.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAssignmentType=false
 # pyright: reportPossiblyUnboundVariable=false, reportArgumentType=false, reportReturnType=false
 # pyright: reportGeneralTypeIssues=false
@@ -25,11 +24,13 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from recollect.kernels.triton.tiling import launch
+
 BLOCK = 128
 """Reals in the columns of a program: a column of complex numbers counts twice."""
 WARPS = 2
 STEPS = 4
-"""Steps whose inputs are asked for together, a power of two: the more, the more registers."""
+"""Steps whose inputs are loaded together, a power of two; more need more registers."""
 
 
 def scan(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None = None) -> Tensor:
@@ -58,7 +59,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _plain(*tensors: Any) -> Any:
-    """Tensors, or None, as they must lie in memory: in order, and no conjugate that is still to be taken."""
+    """Tensors, or None, contiguous and with lazy conjugation resolved."""
     return [None if t is None else t.resolve_conj().resolve_neg().contiguous() for t in tensors]
 
 
@@ -72,7 +73,7 @@ def _reals(t: Tensor | None) -> Tensor | None:
 
 
 def _sizes(a: Tensor, b: Tensor) -> dict[str, Any]:
-    """What both kernels are told of the shapes."""
+    """Sizes for both kernels."""
     T, B = b.shape[:2]
     n = b[0].numel()
     return {
@@ -99,10 +100,7 @@ def _forward(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | 
     if h.numel() == 0:
         return h
     tensors = (_reals(t) for t in (a, b, h0, first, h0 if initial is None else initial, h))
-    with torch.cuda.device_of(b):
-        _scan_forward[(triton.cdiv(sizes["n"], sizes["BLOCK"]),)](
-            *tensors, HAS_INITIAL=initial is not None, **sizes
-        )
+    launch(_scan_forward, _grid(sizes), *tensors, HAS_INITIAL=initial is not None, **sizes)
     return h
 
 
@@ -112,26 +110,21 @@ def _backward(
     """The gradients of a (None unless needed), b, h0 and initial; all tensors are plain."""
     db, dh0 = torch.empty_like(h), torch.empty_like(h0)
     sizes = _sizes(a, h)
-    # Sums over time for every row, whose sum over rows is left to torch: its order is always the same.
+    # The kernel sums over time, torch over rows, in a fixed order.
     da = torch.empty_like(h if sizes["VARIES"] else h0) if need_a else None
     dinitial = None if initial is None else torch.empty_like(h0)
     if h.numel():
         given = (dh, a, h, h0, first, h0 if initial is None else initial)
         wanted = (db if da is None else da, db, dh0, dh0 if dinitial is None else dinitial)
-        with torch.cuda.device_of(h):
-            _scan_backward[_grid(sizes)](
-                *(_reals(t) for t in (*given, *wanted)),
-                HAS_INITIAL=initial is not None,
-                NEED_A=need_a,
-                **sizes,
-            )
+        flags = {"HAS_INITIAL": initial is not None, "NEED_A": need_a, **sizes}
+        launch(_scan_backward, _grid(sizes), *(_reals(t) for t in (*given, *wanted)), **flags)
     if da is not None and not sizes["VARIES"]:
         da = da.sum(0)
     return da, db, dh0, None if dinitial is None else dinitial.sum(0, keepdim=True)
 
 
-# The kernels. Pointers are to the first step; n columns in every step, those of a row side by side. How
-# ``first`` is aligned is no reason to compile one again: of slices in time it is now so, now so.
+# The kernels. Pointers are to the first step; a step has n columns, those of a row side by side. The
+# alignment of ``first`` varies between slices in time and must not trigger a recompilation.
 
 
 @triton.jit
@@ -264,14 +257,14 @@ def _scan_backward(
     last = (T - 1) * tl.cast(width, tl.int64)
     dh_ptr += last
     db_ptr += last
-    h_ptr += last - width  # what the last step began with
+    h_ptr += last - width  # the input state of the last step
     first_ptr += (T - 1) * tl.cast(rows, tl.int64)
     if VARIES:
         a_ptr += last
         da_ptr += last
     else:
         a, ai = _load(a_ptr, feature, inside, COMPLEX)
-    back = tl.zeros((BLOCK,), tl.float32)  # what a step hands on to the one before it
+    back = tl.zeros((BLOCK,), tl.float32)  # the gradient that flows back to the step before
     backi, sum_a, sum_ai, sum_start, sum_starti = back, back, back, back, back
     start, starti = back, back
     if HAS_INITIAL:
@@ -284,7 +277,7 @@ def _scan_backward(
             if VARIES:
                 every_a += (_load(a_ptr - k * width, columns, inside, COMPLEX),)
             if NEED_A:
-                if k == STEPS - 1:  # of these steps the one that may be the first of all
+                if k == STEPS - 1:  # only this one can be the first step of the sequence
                     later = done + STEPS < T
                     h, hi = _load(h_ptr - k * width, columns, inside & later, COMPLEX)
                     h0, h0i = _load(h0_ptr, columns, inside & (done + STEPS >= T), COMPLEX)

@@ -1,19 +1,19 @@
-"""The selective scan of Mamba in Triton: one launch forwards, one backwards. See ``kernels.selective_scan``.
+"""The selective scan of Mamba in Triton, one launch each way; see ``kernels.cpu.selective_scan``.
 
     dt = softplus(delta),  h' = exp(dt A) h + (dt x) B,  y = (h' . C + D x) silu(z)
 
-A program has some channels of one row, their h [N, channels] in registers, and walks through time. No other h
-is written down but those before every ``CHUNK``-th step; from these the backward pass computes the others
-again, chunk by chunk, into a place of its own that stays in the cache, and then goes back over the chunk:
+A program computes some channels of one row over all steps, with h [N, channels] in registers. It stores h
+only before every ``CHUNK``-th step; the backward pass recomputes the others chunk by chunk, into scratch
+memory that stays in the cache, and then back-propagates through the chunk:
 
     dout = dy silu(z),                   dC = sum_i h' dout,            dh += dout C
     dB   = sum_i dh dt x,                d(dt x) = sum_n dh B           n over numbers, i over channels
     back = exp(dt A) dh,                 d(dt A) = back h               and dh = back in the step before
 
-Sums over rows (A, D) and over programs of one row (B, C) are left to torch: their order is always the same.
+torch computes the sums over rows (A, D) and over programs of one row (B, C), in a fixed order.
 """
 
-# Triton's functions are no Python to a type checker.
+# A type checker cannot follow Triton's functions.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportArgumentType=false
 # pyright: reportCallIssue=false
 
@@ -28,16 +28,18 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from recollect.kernels.triton.tiling import launch
+
 CHUNK = 8
-"""Steps from one h that is kept to the next."""
+"""Steps between two stored h."""
 CHANNELS = 32
-"""The most channels of a program, a multiple of 32: one for every thread, with all its N numbers."""
+"""The most channels of a program, a multiple of 32: one per thread, with all its N numbers."""
 REGISTERS: int | None = 168
-"""The most registers of a thread backwards: for N = 16 the fewest that suffice. None: as many as it takes."""
+"""Register limit of the backward kernel, the fewest that N = 16 needs. None: no limit."""
 LOG2_E = tl.constexpr(math.log2(math.e))
 """exp(v) is exp2(v log2 e)."""
 MOST_NUMBERS = 32
-"""The largest N for which a thread has registers enough."""
+"""The largest N that fits into the registers of a thread."""
 
 
 def selective_scan(
@@ -51,7 +53,7 @@ def selective_scan(
     h: Tensor,
     first: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """y [T, R, I] and h [R, N, I]; as ``kernels.selective_scan.selective_scan``, in float32."""
+    """y [T, R, I] and h [R, N, I]; as ``kernels.cpu.selective_scan.selective_scan``, in float32."""
     inputs = (x, delta, z, B, C, A, D, h)
     if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
         return _Scan.apply(*inputs, first)  # pyright: ignore[reportReturnType]
@@ -75,7 +77,7 @@ class _Scan(torch.autograd.Function):
 
 
 def _sizes(x: Tensor, A: Tensor) -> dict[str, Any]:
-    """What both kernels are told of the shapes."""
+    """Sizes for both kernels."""
     channels = min(CHANNELS, triton.next_power_of_2(x.shape[2]))
     return {
         "rows": x.shape[1],
@@ -107,10 +109,8 @@ def _forward(
     between = h.new_empty(triton.cdiv(x.shape[0], CHUNK) if keep else 0, *h.shape)
     if y.numel():
         tensors = (x, delta, z, B, C, A, D, h, first.view(torch.uint8), y, h_end, between if keep else h_end)
-        with torch.cuda.device_of(x):
-            _selective_forward[(x.shape[1], triton.cdiv(x.shape[2], sizes["CHANNELS"]))](
-                *tensors, KEEP=keep, **sizes
-            )
+        grid = (x.shape[1], triton.cdiv(x.shape[2], sizes["CHANNELS"]))
+        launch(_selective_forward, grid, *tensors, KEEP=keep, **sizes)
     return y, h_end, between
 
 
@@ -141,20 +141,19 @@ def _backward(
         given = (dy, dh_end, x, delta, z, B, C, A, D, first.view(torch.uint8), between, scratch)
         if x.is_cuda and N <= 16 and REGISTERS is not None:
             sizes["maxnreg"] = REGISTERS
-        with torch.cuda.device_of(x):
-            _selective_backward[(R, parts)](*given, dx, ddelta, dz, dB, dC, dA, dD, dh, **sizes)
+        launch(_selective_backward, (R, parts), *given, dx, ddelta, dz, dB, dC, dA, dD, dh, **sizes)
     return dx, ddelta, dz, dB.sum(0), dC.sum(0), dA.sum(0), dD.sum(0), dh
 
 
-# The kernels. Sums over n are free only if a thread has all n of its channels. Triton lays out a tile by what
-# it knows of the addresses: neighbours along i, so that threads go that way, but aligned to no more than one
-# number, so that each has but one of them. The hints on i say so, and have no other effect. How ``first`` is
-# aligned is no reason to compile a kernel again: of slices in time it is now so, now so.
+# The kernels. Sums over n are free only if a thread holds all n of its channels. Triton derives the layout of
+# a tile from hints on addresses: contiguous along i, so threads run along i, but aligned to one number only,
+# so each thread has one channel. The hints on i have no other effect. The alignment of ``first`` varies
+# between slices in time and must not trigger a recompilation.
 
 
 @triton.jit
 def _softplus(v):
-    """log(1 + exp(v)), to the last bits also where it is small: by 2 artanh(e / (2 + e)) = log(1 + e)."""
+    """log(1 + exp(v)), accurate also where it is small: log(1 + e) = 2 artanh(e / (2 + e))."""
     e = tl.exp(-tl.abs(v))
     s = e / (2 + e)
     q = s * s
