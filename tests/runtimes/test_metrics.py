@@ -15,6 +15,8 @@ from recollect.runtimes.reports import SHOWN, Reports
 from recollect.runtimes.summary import placement_summary
 from tests.support.doomed import SMALL, UPDATE
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 TIMES = ("time/env", "time/policy", "time/transport", "time/learner")
 
 

@@ -7,7 +7,6 @@ steps, so that no weights are sent.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,26 +64,26 @@ class LearnerState:
     updates: int
     is_checked: bool
     accepted: tuple[int, float, float]
-    """See ``recollect.learning.reproduction``."""
+    """See ``recollect.learning.deviation_check``."""
 
     @classmethod
-    def of(cls, learner: Learner[Any], device: str | None = None) -> LearnerState:
+    def of(cls, learner: Learner, device: str | None = None) -> LearnerState:
         """The state of a learner, on ``device``; None: each tensor stays on its own."""
 
         def copy(named: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: t.detach().to(device or t.device, copy=True) for name, t in named.items()}
 
         weights = copy(learner.policy.state_dict())
-        checks = learner.reproduction
+        checks = learner.deviation_check
         tensors = copy(learner_tensors(learner))
         return cls(weights, tensors, learner.updates, checks.is_checked, checks.accepted)
 
-    def put(self, learner: Learner[Any]) -> None:
+    def put(self, learner: Learner) -> None:
         """Restore this state in a learner."""
         learner.policy.load_state_dict(self.weights)
         learner.optimizer.state.clear()
         load_learner(learner, Learned(updates=self.updates, optimizer=self.tensors))
-        checks = learner.reproduction
+        checks = learner.deviation_check
         checks.is_checked, checks.accepted = self.is_checked, self.accepted
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -70,7 +70,7 @@ class LearnerGroup:
 
     def __init__(
         self,
-        learner: Learner[Any],
+        learner: Learner,
         config: TrainConfig,
         rows: int,
         *,
