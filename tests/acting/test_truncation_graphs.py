@@ -17,7 +17,7 @@ from recollect.experience.rollout import Rollout
 from recollect.learning.refresh import recorded, refresh
 from recollect.tasks import Task, make_task, random
 from tests.mutants.mutant import Mutant
-from tests.support.captured import make_policy, there
+from tests.support.captured import make_policy
 
 ROWS, T, SEED = 6, 30, 3
 LIMITS = {"forage": 7, "position-cartpole": 12}
@@ -50,7 +50,7 @@ def check_cuts(name: str, device: str) -> Actor:
         graphs = Graphs(task.device)
         actor = Actor(task, acting, rollout=T, state_steps=(0, 15), seed=SEED, graphs=graphs)
         begin(task)
-        rollouts = [there(deepcopy(actor.collect()), "cpu") for _ in range(5)]
+        rollouts = [deepcopy(actor.collect()).to("cpu") for _ in range(5)]
     for rollout in rollouts:
         cuts = rollout.truncated & ~rollout.terminated
         assert (cuts.sum(0) >= 2).any(), "several cuts of one row"

@@ -37,7 +37,6 @@ from tests.support.captured import (
     draw,
     make_policy,
     make_rollout,
-    there,
 )
 from tests.support.recorded import recorded, silence
 
@@ -82,7 +81,7 @@ def test_from_a_rollout_to_sequences(kind):
         }
 
     want = made(rollout, policy)
-    far, policy = there(rollout), policy.cuda()
+    far, policy = rollout.to("cuda"), policy.cuda()
     assert_same(replayed(lambda: made(far, policy)), want, rtol=1e-4)
 
 
@@ -103,7 +102,7 @@ def test_statistics_move_in_place():
 
     for _ in range(3):  # twice as it is, once recorded and replayed
         want = moved(twin, rollout)
-    far, policy = there(rollout), policy.cuda()
+    far, policy = rollout.to("cuda"), policy.cuda()
     got = replayed(lambda: moved(policy, far))
     assert_same(got, want, rtol=1e-4)
     assert_same(tree.to(dict(policy.named_buffers()), "cpu"), dict(twin.named_buffers()), rtol=1e-5)
@@ -115,7 +114,7 @@ def test_refreshed_without_a_wait():
     rollout = make_rollout(policy, "all valid")
     names = ("log_prob", "value", "final_value", "bootstrap", "states")
     want = refresh(policy, rollout)
-    far, policy = there(rollout), policy.cuda()
+    far, policy = rollout.to("cuda"), policy.cuda()
 
     def made() -> dict[str, Any]:
         found = refresh(policy, far)
@@ -139,7 +138,7 @@ def test_the_next_observation_and_the_start():
         return {"loss": loss.detach(), "grads": grads, "pull": pull.detach(), "clipped": origin.clip_(2.0)}
 
     want = made(policy, predictor, rollout, y, Origin(policy))
-    far, policy, predictor = there(rollout), policy.cuda(), predictor.cuda()
+    far, policy, predictor = rollout.to("cuda"), policy.cuda(), predictor.cuda()
     origin, y = Origin(policy), y.cuda()
     assert_same(replayed(lambda: made(policy, predictor, far, y, origin)), want, rtol=1e-4)
 
@@ -180,7 +179,7 @@ def test_episodes_of_a_gpu():
     for seed in range(4):
         rollout = make_rollout(policy, KINDS[seed % 3], seed)
         rollout.reward.nan_to_num_().round_()
-        want, got = here.add(rollout), far.add(there(rollout))
+        want, got = here.add(rollout), far.add(rollout.to("cuda"))
         assert np.array_equal(got.returns, want.returns)
         assert np.array_equal(got.lengths, want.lengths)
         assert got.steps == want.steps
@@ -194,7 +193,7 @@ def test_episodes_of_a_gpu():
 def test_ratios_targets_and_losses_are_float32(algo, core, own):
     """S001-22: whatever the network computes in, also inside of somebody's own autocast."""
     kind: dict[str, Any] = {"core": {"name": core, "hidden": 32}, "encoder": EncoderConfig(hidden=(32, 32))}
-    rollout = there(make_rollout(make_policy(**kind), "all valid"))
+    rollout = make_rollout(make_policy(**kind), "all valid").to("cuda")
     policy = make_policy(**kind | {"precision": "bf16"}).cuda()
     with torch.autocast("cuda", torch.bfloat16, enabled=own), policy.computing():
         dtypes.assert_single(policy, rollout, algo)

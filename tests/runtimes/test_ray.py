@@ -154,9 +154,7 @@ def test_addresses_that_cannot_be_meant(cluster):
     """A Ray Client, another cluster than the one connected to."""
     assert not Cluster(cluster, cpus=1, store=0).is_own
     assert not Cluster("auto", cpus=1, store=0).is_own
-    with pytest.raises(
-        ConfigError, match=r"connected to the Ray cluster at .* already: leave ray_address out"
-    ):
+    with pytest.raises(ConfigError, match=r"connected to the Ray cluster at .*: leave ray_address out"):
         Cluster("127.0.0.1:1", cpus=1, store=0)
     with pytest.raises(ConfigError, match="Ray Client is not supported"):
         Cluster(f"ray://{cluster}", cpus=1, store=0)
@@ -166,7 +164,7 @@ def test_addresses_that_cannot_be_meant(cluster):
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("recollect.runtimes.ray.transport")]:
+    for name in [name for name in sys.modules if name.startswith("recollect.runtimes.ray.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'recollect\[ray\]'"):

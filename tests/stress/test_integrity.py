@@ -67,7 +67,7 @@ EARLY = ChildMutant(
     "an index is sent before its data",
     partial(slots, 10),
     (
-        (server.ProcessActorServer, "__init__", "    self._board =", f"    {IMPORT}\n        self._board ="),
+        (server.ProcessActorServer, "__init__", "    self._board =", f"    {IMPORT}\n    self._board ="),
         (server.ProcessActorServer, "__init__", "Rollout.read(slot,", "Rollout.read(tree.clone(slot),"),
         (server, "serve", "(*arguments))", f"(*arguments)){LATE}"),
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any
 
 import gymnasium as gym
@@ -85,18 +84,6 @@ def make_rollout(policy: Policy, kind: str, seed: int = 0) -> Rollout:
         states=tree.stack(states[:-1]),
         finals=Finals(time, row, final_obs) if len(time) else None,
     )
-
-
-def there(rollout: Rollout, device: str = "cuda") -> Rollout:
-    """The rollout on the GPU."""
-    moved: dict[str, Any] = {}
-    for one in fields(rollout):
-        value = getattr(rollout, one.name)
-        if one.name == "finals" and value is not None:
-            moved[one.name] = value.to(device)
-        elif isinstance(value, torch.Tensor | dict) or one.name in ("obs", "action", "states"):
-            moved[one.name] = tree.to(value, device)
-    return replace(rollout, **moved)
 
 
 def make_policy(observations: gym.Space = FLOATS, actions: gym.Space | None = None, **config: Any) -> Policy:

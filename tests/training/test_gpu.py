@@ -17,7 +17,7 @@ from recollect.envs.factory import make_env
 from recollect.errors import StateError
 from recollect.experience.chunks import make_chunks
 from recollect.learning.learner_state import learner_tensors
-from tests.support.captured import CHUNK, T, assert_near, make_policy, make_rollout, there
+from tests.support.captured import CHUNK, T, assert_near, make_policy, make_rollout
 
 pytestmark = [
     pytest.mark.gpu,
@@ -93,7 +93,7 @@ def test_an_update_is_that_of_the_cpu(core, algo):
     found = {}
     for device in ("cpu", "cuda"):
         learner = make_learner(make_policy(core=core).to(device), UPDATES[algo])
-        rollout = there(make_rollout(make_policy(core=core), "all valid"), device)
+        rollout = make_rollout(make_policy(core=core), "all valid").to(device)
         metrics = learner.update(rollout, 0.5)
         grads = {name: p.grad for name, p in learner.named_parameters() if p.grad is not None}
         moments = {name: leaf for name, leaf in learner_tensors(learner).items() if "rng" not in name}
