@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from recollect.algos.catalog import make_learner
 from recollect.algos.ppo import loss
 from recollect.base import devices, tree
 from recollect.cores import GRUConfig
@@ -98,7 +99,7 @@ def test_gradient_norm_before_and_after_clipping(limit):
     """S001-12: the norm before clipping is logged, with the share clipped; after it is at most the limit."""
     ppo, actor = learner(epochs=1, minibatches=1, max_grad_norm=limit, entropy=0.0)
     rollout = keep(actor.collect())
-    twin = copy.deepcopy(ppo)
+    twin = make_learner(copy.deepcopy(ppo.policy), ppo.config)
     metrics = ppo.update(rollout)
     _, data, _ = twin.targets(rollout)
     chunks = twin.sequences(rollout, data).whole()

@@ -24,9 +24,9 @@ from recollect.cores.pmm import PMMConfig
 from recollect.cores.stack import StackConfig
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import DivergedError
+from recollect.learning import learner
 from recollect.runtimes import inline
 from recollect.tasks import TASKS, make_task
-from recollect.training import trainer
 from recollect.training.trainer import Trainer
 from tests.support.tape import TapeGraphs
 
@@ -39,7 +39,7 @@ def taped(monkeypatch):
     """The path of a GPU, with tapes for graphs."""
     monkeypatch.setattr(devices, "waits", lambda where: True)
     monkeypatch.setattr(inline, "Graphs", TapeGraphs)
-    monkeypatch.setattr(trainer, "Graphs", TapeGraphs)
+    monkeypatch.setattr(learner, "Graphs", TapeGraphs)
 
 
 def make_trainer(task="position-cartpole", algo=None, graphs=True, wrap=False, rows=4, **policy) -> Trainer:

@@ -67,10 +67,11 @@ def test_the_learner_assumes_no_algorithm(is_gpu, monkeypatch):
     named = dict(policy.named_parameters())
     wanted = torch.autograd.grad(loss, list(named.values()), allow_unused=True)
     metrics = learner.update(rollout)
-    assert metrics["loss/policy"] == pytest.approx(float(loss), rel=1e-5)
+    assert metrics["loss/policy"] == pytest.approx(loss.item(), rel=1e-5)
     assert metrics["minibatches"] == 1
     assert "kl" not in metrics
     for (name, parameter), gradient in zip(named.items(), wanted, strict=True):
-        if gradient is not None and parameter.grad is not None:
+        assert (parameter.grad is None) == (gradient is None), name
+        if gradient is not None:
             torch.testing.assert_close(parameter.grad, gradient, rtol=1e-4, atol=1e-5, msg=name)
     assert sum(gradient is not None for gradient in wanted) > 5

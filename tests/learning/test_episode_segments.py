@@ -227,7 +227,7 @@ def test_what_makes_no_sense_with_episodes_is_refused():
         learner(batching="episodes", recurrent_mode="burn_in", burn_in_steps=2)
     with pytest.raises(ConfigError, match="refresh_states does nothing with batching = 'episodes'"):
         learner(batching="episodes", refresh_states=True)
-    with pytest.raises(ConfigError, match=r"4 rows .* 4 pieces of episodes, too few for 5 minibatches"):
+    with pytest.raises(ConfigError, match=r"4 rows .* 4 episode segments, too few for 5 minibatches"):
         learner(batching="episodes", minibatches=5)
     learner(batching="episodes", minibatches=4, chunk=1000)  # a chunk length has no effect
 

@@ -14,7 +14,7 @@ from tests.mutants.mutant import Edit, Mutant
 from tests.training import test_memory
 
 resident = functools.partial(test_memory.test_memory_is_flat, "none")
-OWN = "steps.begin("
+OWN = "update.begin("
 ITERATED = "self._joined = whole if len(rollouts) > 1 else None"
 
 

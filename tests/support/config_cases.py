@@ -18,11 +18,11 @@ from recollect.base.graphs import Graphs
 from recollect.config.ppo import PPOConfig
 from recollect.envs.workers import WorkerEnv
 from recollect.errors import ConfigError, LostError
+from recollect.learning import learner
 from recollect.learning.learner import Learner
 from recollect.policy import compiled, precision
 from recollect.runtimes import inline
 from recollect.runtimes.learners import LearnerGroup
-from recollect.training import trainer
 from recollect.training.run_folder import Run
 from tests.support.config_runs import TASK, differ, equal, trained
 
@@ -213,7 +213,7 @@ def case_graphs() -> None:
     """Its effect needs a GPU (tests/training/test_gpu_graphs.py); here, that it arrives."""
     asked: list[bool] = []
     with pytest.MonkeyPatch.context() as patch:
-        for module in (inline, trainer):
+        for module in (inline, learner):
             patch.setattr(module, "Graphs", lambda device, is_on: asked.append(is_on) or Graphs(device))
         trained(graphs=True)
         trained(graphs=False)

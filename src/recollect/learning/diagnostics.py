@@ -166,9 +166,8 @@ def summarise(
     if "kl" in steps[-1]:
         metrics["kl_last"] = steps[-1]["kl"]
     norms = [stats["grad_norm"] for stats in steps if "grad_norm" in stats]
-    metrics["minibatches"] = torch.full_like(
-        next(iter(metrics.values())), len(norms)
-    )  # without one that the KL ended
+    some = next(iter(metrics.values()))
+    metrics["minibatches"] = torch.full_like(some, len(norms))  # without one that the KL ended
     if norms:
         norm = torch.stack(norms)
         metrics["grad_norm"] = norm.mean()
