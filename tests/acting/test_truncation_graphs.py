@@ -45,7 +45,7 @@ def check_cuts(name: str, device: str) -> Actor:
     acting = deepcopy(policy).to(device)
     with pytest.MonkeyPatch.context() as patch:
         if device == "cpu":
-            patch.setattr(devices, "waits", lambda where: True)  # the path of a GPU
+            patch.setattr(devices, "synchronises", lambda where: True)  # the path of a GPU
         task = make(name, device)
         graphs = Graphs(task.device)
         actor = Actor(task, acting, rollout=T, state_steps=(0, 15), seed=SEED, graphs=graphs)

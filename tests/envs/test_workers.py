@@ -24,7 +24,7 @@ from recollect.base import spaces, tree
 from recollect.config.train import TrainConfig
 from recollect.envs import BatchedEnv, GymLoop, Resumable, make_env
 from recollect.envs.checks import check_batched_env
-from recollect.envs.contract import Split
+from recollect.envs.contract import AsyncStep
 from recollect.envs.named import portable, restored
 from recollect.envs.workers import WorkerEnv, shares
 from recollect.envs.wrappers import LastActionReward
@@ -80,7 +80,7 @@ def test_keeps_the_contract_and_goes_on_from_snapshots() -> None:
     here = make_env("delayed-cue", 5)
     try:
         assert isinstance(env, BatchedEnv)
-        assert isinstance(env, Split)
+        assert isinstance(env, AsyncStep)
         assert isinstance(env, Resumable)
         assert check_batched_env(env, steps=60).terminated > 3
         assert_same(stream(env, 9, 1), stream(here, 9, 1))
@@ -114,17 +114,6 @@ def test_agents_and_infos() -> None:
         assert torch.equal(step.obs, kept)
         env.receive()
         assert torch.equal(step.obs, kept)
-    finally:
-        env.close()
-
-
-def test_handed_out_on_the_device() -> None:
-    """Workers are on the CPU; actor and policy may be elsewhere."""
-    env = WorkerEnv(Pairs, 1, workers=1, device="meta")
-    try:
-        step = [env.reset(0), env.step(torch.zeros(2, dtype=torch.int64))][1]
-        for tensor in (step.obs, step.reward, step.valid, step.info["speed"], env.reset(0)):
-            assert tensor.device == env.device == torch.device("meta")
     finally:
         env.close()
 
@@ -195,7 +184,7 @@ def test_calls_out_of_turn() -> None:
             for _ in range(5):
                 step = env.step(choose(obs))
                 assert_same([seen(step)], [seen(expected.step(choose(other)))])
-                obs, other = step.obs, expected._now.obs_on(env.device)
+                obs, other = step.obs, expected._now.step.obs
             env.send(choose(obs))
         obs = env.reset(9)
         with pytest.raises(SpaceError, match="the action"):
@@ -233,11 +222,11 @@ def test_what_cannot_be_made_is_an_error() -> None:
 def test_split_passes_through_wrappers() -> None:
     """LastActionReward can be split just where its env can, and shows the same."""
     plain_env = LastActionReward(make_env("t-maze", 3))
-    assert not isinstance(plain_env, Split)
+    assert not isinstance(plain_env, AsyncStep)
     inner = in_workers("t-maze", 3, 1)
     env = LastActionReward(inner)
     try:
-        assert isinstance(env, Split)
+        assert isinstance(env, AsyncStep)
         rng = np.random.default_rng(1)
         assert_same([env.reset(2)], [plain_env.reset(2)])
         for _ in range(30):

@@ -79,7 +79,7 @@ def test_memory_use_is_known_before(observation, action, core):
 @pytest.mark.parametrize(("task", "core"), list(zip(TASKS, CORES)))
 def test_memory_use_is_known_on_the_path_of_a_gpu(task, core, monkeypatch):
     """S004-10: where truncated rows have places for their observation and memory."""
-    monkeypatch.setattr(devices, "waits", lambda where: True)
+    monkeypatch.setattr(devices, "synchronises", lambda where: True)
     env = make_task(task, 7)
     assert places(env, 25) == TASKS[task]
     assert_known(env, make_policy(env, CORES[core][0]), CORES[core][1], allocated)

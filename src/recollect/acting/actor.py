@@ -10,12 +10,12 @@ from typing import SupportsFloat, TypeVar
 import torch
 from torch import Tensor
 
-from recollect.acting.captured import Chooser
+from recollect.acting.captured_act import CapturedAct
 from recollect.acting.truncation import Listed, Slotted, is_unread, look, places
 from recollect.base import devices, spaces, tree
 from recollect.base.graphs import Graphs
 from recollect.base.types import State, Tree
-from recollect.envs.contract import BatchedEnv, Resumable, Split, Telling
+from recollect.envs.contract import AsyncStep, BatchedEnv, ReportsTruncation, Resumable
 from recollect.errors import StateError
 from recollect.experience.rollout import Rollout
 from recollect.policy.policy import Acted, Policy
@@ -81,8 +81,8 @@ class Actor:
         env = self.env
         if self._is_unread:
             return Slotted(self.policy, places(env, steps), self.obs, self.state, self.first)
-        if isinstance(env, Telling):
-            return Listed(self.policy, lambda step: env.cut_rows())
+        if isinstance(env, ReportsTruncation):
+            return Listed(self.policy, lambda step: env.truncated_rows())
         return Listed(self.policy, look)
 
     def _chooser(self, graphs: Graphs) -> Callable[[Tree, State, Tensor], tuple[Acted, State]]:
@@ -90,7 +90,7 @@ class Actor:
         policy, generator = self.policy, self.generator  # not self: what is held by itself is freed late
         if self._is_unread or not graphs.is_on:
             return lambda obs, state, first: policy.act(obs, state, first, generator)
-        return Chooser(policy, self.obs, self.state, self.first, generator, graphs)
+        return CapturedAct(policy, self.obs, self.state, self.first, generator, graphs)
 
     def close(self) -> None:
         """Give up what was recorded, now: another actor's recording must not meet the end of this one's."""
@@ -140,7 +140,7 @@ class Actor:
 
     @torch.no_grad()
     def collecting(self, version: int = 0, buffer: int = 0) -> Generator[None, None, Rollout]:
-        """``collect`` in pieces: it pauses where the env steps on its own (``Split``)."""
+        """``collect`` in pieces: it pauses where the env steps on its own (``AsyncStep``)."""
         chosen = self._buffers[buffer]
         out = chosen.rollout
         if self._is_unread:
@@ -159,7 +159,7 @@ class Actor:
         """Fill a rollout, and go on from its end. Returns the means of what the env reported, by step."""
         policy, env = self.policy, self.env
         obs, first, state = self.obs, self.first, self.state
-        split = env if isinstance(env, Split) else None
+        split = env if isinstance(env, AsyncStep) else None
         stored = {step: slot for slot, step in enumerate(out.state_steps)}
         acted_steps: list[Acted] = []
         infos: list[dict[str, Tensor]] = []

@@ -26,9 +26,9 @@ from recollect.policy.policy import Policy
 class Listed:
     """Evaluates the rows that were cut, step by step."""
 
-    def __init__(self, policy: Policy, cut_rows: Callable[[Step], Tensor | None]):
-        """``cut_rows``: those of a step, as ``Telling`` gives them."""
-        self._policy, self._cut_rows = policy, cut_rows
+    def __init__(self, policy: Policy, truncated_rows: Callable[[Step], Tensor | None]):
+        """``truncated_rows``: those of a step, as ``ReportsTruncation`` gives them."""
+        self._policy, self._truncated_rows = policy, truncated_rows
         self._found: list[tuple[Tensor, Tensor, Tree, Tensor]] = []
 
     def begin(self) -> None:
@@ -37,7 +37,7 @@ class Listed:
 
     def add(self, t: int, step: Step, state: State) -> None:
         """Step t was made, and left ``state``."""
-        rows = self._cut_rows(step)
+        rows = self._truncated_rows(step)
         if rows is None:
             return
         obs = tree.index(step.final_obs, rows)
@@ -129,4 +129,4 @@ def places(env: BatchedEnv, steps: int) -> int:
 
 def is_unread(env: BatchedEnv) -> TypeGuard[Capturable]:
     """Whether rollouts of this env are recorded without host reads."""
-    return isinstance(env, Capturable) and devices.waits(env.device)
+    return isinstance(env, Capturable) and devices.synchronises(env.device)

@@ -168,7 +168,7 @@ class Impala(Learner[ImpalaConfig]):
         """How far pi is from mu over the valid steps of all ranks, as V-trace sees it."""
         config = self.config
         log_ratio, valid = self.ranks.gather(fresh.log_prob - rollout.record["log_prob"], rollout.valid)
-        if devices.waits(valid):  # by selection, which reads nothing
+        if devices.synchronises(valid):  # by selection, which reads nothing
             ratio, count = log_ratio.masked_fill(~valid, -torch.inf).exp(), valid.sum().clamp(min=1)
         else:
             ratio = log_ratio[valid].exp()

@@ -171,7 +171,9 @@ class MLSTM(Core):
     def _unroll(self, x: Tensor, state: MLSTMState, first: Tensor) -> tuple[Tensor, MLSTMState]:
         state = self.reset(state, first[0])
         # What may not be seen has a weight of zero, and zero times NaN is NaN.
-        if not devices.waits(x) and all(bool(t.detach().sum().isfinite()) for t in (x, *state.values())):
+        if not devices.synchronises(x) and all(
+            bool(t.detach().sum().isfinite()) for t in (x, *state.values())
+        ):
             return self._unroll_finite(x, state, first)
         lost = _lost(x, state, first)
         zeroed = {name: leaf.where(leaf.isfinite(), 0) for name, leaf in state.items()}

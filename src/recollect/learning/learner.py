@@ -170,7 +170,7 @@ class Learner(ABC, Generic[Config]):
         other anyway: both are looked at.
         """
         is_one_shape = self.config.batching == "chunks" and not isinstance(self.ranks, Group)
-        if not (is_one_shape and devices.waits(self.device)):
+        if not (is_one_shape and devices.synchronises(self.device)):
             return WatchedSteps(self)
         if self._unread is None:
             self._unread = UnreadSteps(self)

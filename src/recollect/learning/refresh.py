@@ -49,7 +49,7 @@ def refresh(policy: Policy, rollout: Rollout) -> Refreshed:
     """Replay a rollout from its first stored state, as the policy is now."""
     T = rollout.steps
     finals = rollout.finals
-    if finals is not None and devices.waits(finals.time):
+    if finals is not None and devices.synchronises(finals.time):
         return _refresh_unread(policy, rollout, finals)
     after_cuts = [] if finals is None else (finals.time + 1).unique().tolist()
     times = sorted({*rollout.state_steps, *after_cuts, T})

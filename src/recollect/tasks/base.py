@@ -160,7 +160,7 @@ class Task:
             truncated = (self.age >= self._limit).gt(terminated)
             ended = terminated | truncated
         final_obs = self._observe()
-        if not devices.waits(ended) and not ended.any():
+        if not devices.synchronises(ended) and not ended.any():
             return Step(final_obs, self._never, reward, terminated, truncated, final_obs, self._always)
         self._episode += ended
         self._renew(ended)

@@ -121,7 +121,7 @@ def _take_room(rooms: dict[tuple[int, int], _Room], A: Tensor, x: Tensor, backwa
 def _plan(first: Tensor) -> tuple[int, list[tuple[slice, list[Wall]]]]:
     """The steps of a chunk; and every block of rows with, for each step, its rows that reset there."""
     R = first.shape[1]
-    if devices.waits(first):
+    if devices.synchronises(first):
         return GPU_STEPS, [(slice(0, R), list(first.unbind()))]
     rows, steps = ROWS, STEPS
     blocks = []

@@ -11,7 +11,7 @@ from recollect.base.types import State, Tree
 from recollect.policy.policy import Acted, Policy
 
 
-class Chooser:
+class CapturedAct:
     """``policy.act`` launched as one graph, between the steps of an env that is no part of it.
 
     What it returns is overwritten by the next call, but for what it recorded.
