@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recollect.acting.truncation import places
+from recollect.acting.truncation import truncation_slots
 from recollect.config.train import TrainConfig
 from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Crew
@@ -13,7 +13,7 @@ def sizes(policy: Policy, config: TrainConfig, crew: Crew) -> str:
     """Weights, the memory that a rollout takes, and how far the discount looks ahead."""
     algo, rows = config.algo, crew.rows
     envs = crew.envs if isinstance(crew, InlineCrew) else ()
-    kept = max((places(env, algo.rollout) for env in envs), default=0)
+    kept = max((truncation_slots(env, algo.rollout) for env in envs), default=0)
     size = algo.rollout_size(policy, rows, kept)
     weights = sum(p.numel() for p in policy.parameters())
     return (

@@ -33,7 +33,7 @@ TASKS: dict[str, type[Task]] = {
         Forage,
     )
 }
-"""The task classes by short name; each also knows its Gymnasium ``id``."""
+"""The task classes by short name; each has its Gymnasium ``id``."""
 
 
 def task_class(name_or_id: str) -> type[Task]:
@@ -53,7 +53,7 @@ def is_task(env: Any) -> bool:
 
 
 def make_task(name_or_id: str, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> Task:
-    """A built-in task with ``num_envs`` rows on ``device``; ``options`` as its class takes them."""
+    """A built-in task with ``num_envs`` rows on ``device``; ``options`` are those of its class."""
     task: Any = task_class(name_or_id)
     known = task_options(task)
     for option in options:
@@ -66,6 +66,6 @@ def make_task(name_or_id: str, num_envs: int, device: torch.device | str = "cpu"
 
 
 def task_options(task: type[Task]) -> list[str]:
-    """The names of the options that this task takes."""
+    """The names of the options of this task."""
     parameters = inspect.signature(task).parameters.values()
     return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
