@@ -139,7 +139,7 @@ def test_a_restored_trainer_records_anew(taped):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
 
-def test_choosing_alone(taped):
+def test_act_alone(taped):
     """For envs that live elsewhere: actions, records and memories of a graph are those of the policy."""
     env = make_task("repeat-previous", 3)
     torch.manual_seed(0)

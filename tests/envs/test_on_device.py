@@ -139,7 +139,7 @@ def test_a_step_outlives_the_next() -> None:
         last, kept = step, seen(step)
 
 
-def test_tells_what_was_cut() -> None:
+def test_reports_truncated_rows() -> None:
     """The host knows which rows were truncated and not terminated; the device has them already."""
     env = HostEnv(make_env(IMAGES, 4), "cpu")
     env.reset(2)

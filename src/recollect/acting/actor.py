@@ -201,7 +201,8 @@ class Actor:
             obs, first = step.obs, step.first
         tree.copy_(views.obs[out.steps], obs)
         views.first[out.steps].copy_(first)
-        _stack_into(out.action, [acted.action for acted in acted_steps])
+        actions = [acted.action for acted in acted_steps]
+        tree.map(lambda stacked, *steps: torch.stack(steps, out=stacked), out.action, *actions)
         for name, record in out.record.items():
             torch.stack([getattr(acted, name) for acted in acted_steps], out=record)
         out.bootstrap.copy_(policy.value(obs, state, first))
@@ -298,11 +299,6 @@ def _unbind(value: Tree) -> list[Tree]:
     if isinstance(value, tuple):
         return list(zip(*(_unbind(sub) for sub in value)))
     return list(value.unbind())
-
-
-def _stack_into(target: Tree, values: list[Tree]) -> None:
-    """Stack T trees into the buffers ``target`` [T, ...]."""
-    tree.map(lambda out, *steps: torch.stack(steps, out=out), target, *values)
 
 
 def _mean_info(infos: list[dict[str, Tensor]]) -> dict[str, float]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, TypeGuard
 
 import gymnasium as gym
@@ -18,7 +17,7 @@ from recollect.envs.gym_loop import GymLoop
 from recollect.envs.gym_vector import GymVector
 from recollect.envs.named import is_importing, resolve_env
 from recollect.envs.on_device import on_device
-from recollect.errors import ConfigError
+from recollect.errors import ConfigError, nearest
 
 __all__ = ["EnvMaker", "EnvSpec", "GymLoop", "GymVector", "make_env", "makes_batches"]
 
@@ -149,7 +148,11 @@ def _from_name(
     except (gym.error.Error, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and ":" not in name:
             raise  # a dependency of a registered env is missing
-        raise ConfigError(_unknown(name, [*tasks, *gym.registry], error)) from None
+        hint = nearest(name, [*tasks, *gym.registry], _key)
+        raise ConfigError(
+            f"no env is registered as {name!r}{hint}. An env of another package needs its module, "
+            f"'module:Env-v0', or an import before. ({error})"
+        ) from None
 
 
 def _looped(
@@ -170,20 +173,8 @@ def _looped(
     return on_device(loop, device)
 
 
-def _unknown(name: str, known: Iterable[str], error: Exception) -> str:
-    # Compared without version and case, so that "cartpole" finds CartPole-v1.
-    by_key: dict[str, str] = {}
-    for other in known:
-        by_key[_key(other)] = other  # the last of several versions
-    near = difflib.get_close_matches(_key(name), by_key, n=1)
-    hint = f": did you mean {by_key[near[0]]!r}?" if near else "."
-    return (
-        f"no env is registered as {name!r}{hint} An env of another package needs its module, "
-        f"'module:Env-v0', or an import before. ({error})"
-    )
-
-
 def _key(name: str) -> str:
+    """The name without module, version and case, so that "cartpole" finds CartPole-v1."""
     return name.rsplit(":")[-1].rsplit("-v", 1)[0].lower().replace("-", "").replace("_", "")
 
 

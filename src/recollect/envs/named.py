@@ -157,12 +157,7 @@ def _attribute(module: ModuleType, attr: str, name: str) -> Callable[..., Any]:
         if not hasattr(found, part):
             owner = getattr(found, "__name__", attr)
             public = [other for other in dir(found) if not other.startswith("_")]
-            # Compared without case, so that "myenv" finds MyEnv.
-            by_key = {other.lower(): other for other in public}
-            hint = nearest(part.lower(), by_key)
-            for key, other in by_key.items():
-                hint = hint.replace(f"'{key}'", f"'{other}'")
-            raise ConfigError(f"the env {name!r}: {owner} has no {part!r}{hint}")
+            raise ConfigError(f"the env {name!r}: {owner} has no {part!r}{nearest(part, public)}")
         found = getattr(found, part)
     if not callable(found):
         kind = type(found).__name__

@@ -238,11 +238,13 @@ class Task:
         return action.detach() if action.requires_grad else action
 
 
-def pick_size(task: str, sizes: dict[str, Any], size: str) -> Any:
-    """The entry of ``sizes`` under the name ``size``."""
+def pick_size(task: str, sizes: dict[str, Any], size: str, *given: int | None) -> Any:
+    """The entry of ``sizes`` named ``size``; values in ``given`` other than None replace its parts."""
     if size not in sizes:
         raise ConfigError(f"{task} has no size {size!r}: choose one of {', '.join(sizes)}")
-    return sizes[size]
+    if not given:
+        return sizes[size]
+    return tuple(part if own is None else own for part, own in zip(sizes[size], given))
 
 
 def at_least(task: str, least: int, most: int = 10**6, **options: int) -> None:

@@ -52,9 +52,7 @@ class Copy(Task):
         length: int | None = None,
         delay: int | None = None,
     ) -> None:
-        default_length, default_delay = pick_size(self.name, SIZES, size)
-        self.length = default_length if length is None else length
-        self.delay = default_delay if delay is None else delay
+        self.length, self.delay = pick_size(self.name, SIZES, size, length, delay)
         at_least(self.name, 1, length=self.length)
         at_least(self.name, 0, delay=self.delay)
         super().__init__(

@@ -42,9 +42,7 @@ class DelayedCue(Task):
         cues: int | None = None,
         horizon: int | None = None,
     ) -> None:
-        default_cues, default_horizon = pick_size(self.name, SIZES, size)
-        self.cues = default_cues if cues is None else cues
-        self.horizon = default_horizon if horizon is None else horizon
+        self.cues, self.horizon = pick_size(self.name, SIZES, size, cues, horizon)
         at_least(self.name, 2, 4096, cues=self.cues)
         at_least(self.name, 0, horizon=self.horizon)
         super().__init__(

@@ -85,11 +85,8 @@ class Forage(Task):
         view: int | None = None,
         limit: int | None = None,
     ) -> None:
-        default_side, default_kinds, default_view, default_limit = pick_size(self.name, SIZES, size)
-        self.side = default_side if side is None else side
-        self.kinds = default_kinds if kinds is None else kinds
-        self.view = default_view if view is None else view
-        self.limit = default_limit if limit is None else limit
+        parts = pick_size(self.name, SIZES, size, side, kinds, view, limit)
+        self.side, self.kinds, self.view, self.limit = parts
         at_least(self.name, 1, side=self.side, kinds=self.kinds, view=self.view, limit=self.limit)
         self._check()
         walls = _most_walls(self.view)

@@ -45,9 +45,7 @@ class RepeatPrevious(Task):
         decks: int | None = None,
         k: int | None = None,
     ) -> None:
-        default_decks, default_k = pick_size(self.name, SIZES, size)
-        self.decks = default_decks if decks is None else decks
-        self.k = default_k if k is None else k
+        self.decks, self.k = pick_size(self.name, SIZES, size, decks, k)
         at_least(self.name, 1, decks=self.decks, k=self.k)
         cards = deck.CARDS * self.decks
         if self.k >= cards:
