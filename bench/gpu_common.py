@@ -189,7 +189,7 @@ def bordered(trainer: Trainer, around: Callable[[str], AbstractContextManager[An
     """For a while every rollout is collected within ``around("acting")``, and learned from in "update"."""
     updater: Any = getattr(trainer, "_updater", trainer.learner)
     places: tuple[tuple[Any, str, str], ...] = (
-        (trainer.crew, "collect", "acting"),
+        (trainer.collector, "collect", "acting"),
         (updater, "update", "update"),
     )
 

@@ -40,7 +40,7 @@ from recollect.algos.catalog import make_learner
 from recollect.base import row_threads, tree
 from recollect.base.types import State
 from recollect.config.ppo import PPOConfig
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.learning.learner import Learner
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.tasks import make_task

@@ -138,7 +138,7 @@ def test_any_kind_of_env():
     small = {key: value for key, value in SMALL.items() if key != "num_envs"} | {"minibatches": 1}
     for env, rows in ((vector, 3), (AnySpace(), 1), (make_task("t-maze", 5), 5)):
         agent = rc.train(env, steps=rows * 8, progress=False, **small)
-        assert agent._trainer.crew.envs[0].num_envs == rows
+        assert agent._trainer.collector.envs[0].num_envs == rows
         assert agent.config.num_envs == rows
     assert small_agent(AnySpace).steps == 16
     assert small_agent("CartPole-v1").steps == 16

@@ -69,7 +69,7 @@ def test_weights_survive_a_broken_env():
     """S001-28: after the error the agent is what it was before that rollout, and can be kept."""
     good = small_agent(AnySpace, steps=16)
     before = {name: value.clone() for name, value in good.policy.state_dict().items()}
-    (world,) = good._trainer.crew.envs
+    (world,) = good._trainer.collector.envs
     world.envs[1].step = lambda action: (np.full(3, np.nan, np.float32), 0.0, False, False, {})
     world._steppers[1] = world.envs[1].step
     with pytest.raises(EnvError, match="obs of row 1 is nan at step 1 of rollout 1"):

@@ -17,7 +17,7 @@ from recollect.algos.catalog import make_learner
 from recollect.base import tree
 from recollect.base.spaces import sample
 from recollect.errors import ConfigError
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.learning.auxiliary import KNOWN, TARGET, NextObs
 from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, learner_tensors, load_learner

@@ -14,8 +14,9 @@ import torch
 from gymnasium import spaces as gym_spaces
 
 from recollect.base import tree
+from recollect.experience.chunks import make_chunks
 from recollect.experience.returns import gae, vtrace
-from recollect.experience.rollout import Rollout, make_chunks
+from recollect.experience.rollout import Rollout
 from recollect.learning import auxiliary, diagnostics
 from recollect.learning.refresh import refresh
 from recollect.learning.regularise import Origin

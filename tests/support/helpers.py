@@ -19,7 +19,8 @@ from recollect.base import tree
 from recollect.base.types import Step
 from recollect.cores.contract import Core
 from recollect.envs import GymLoop, GymVector
-from recollect.experience.rollout import Rollout, make_chunks, state_steps
+from recollect.experience.chunks import make_chunks
+from recollect.experience.rollout import Rollout, state_steps
 from recollect.policy.encoders import EncoderConfig
 from recollect.policy.heads import HeadConfig
 from recollect.policy.masks import mask_space

@@ -16,7 +16,7 @@ PLACES = {"processes": "in processes", "ray": "on Ray"}
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class RemoteActors:
     """The actors of a run that do not live in its own process; None where nothing is known yet."""
 
     count: int

@@ -87,12 +87,12 @@ def line(state: State) -> str:
         f"left {words.duration(state.left()):>8}",
         f"deviation {words.tiny(max(deviations, default=None))}",
     ]
-    if (crew := state.crew()) is not None:
+    if (actors := state.remote_actors()) is not None:
         columns += [
-            f"actors {crew.range}/s",
+            f"actors {actors.range}/s",
             f"lag {words.number(metrics.get('lag'))}",
-            f"wait {words.share(crew.waits)}",
-            *crew.trouble(),
+            f"wait {words.share(actors.waits)}",
+            *actors.trouble(),
         ]
     return "  ".join(columns)
 

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 from recollect.display import closing, words
-from recollect.display.actors import Crew
+from recollect.display.actors import RemoteActors
 from recollect.display.base import Display
 from recollect.display.lines import line
 from recollect.display.state import Clock, State
@@ -77,7 +77,7 @@ def page(state: State, reason: str | None = None) -> str:
             f"evaluation {words.number(score.mean)} ({words.number(score.low)} to {words.number(score.high)})"
         )
     facts.append(f"{words.count(state.speed('total'))} steps/s")
-    crew = state.crew()
+    actors = state.remote_actors()
     marks = {True: "✓", False: "⚠", None: ""}
     gauges = [f"{marks[gauge.is_good]} {gauge.name} {gauge.text}" for gauge in state.gauges()]
     rows = [
@@ -86,7 +86,7 @@ def page(state: State, reason: str | None = None) -> str:
         f"{place}{dot}{clock}",
         dot.join(facts),
         f"honesty: {dot.join(gauges)}",
-        *([] if crew is None else [f"actors: {dot.join(_facts(crew))}"]),
+        *([] if actors is None else [f"actors: {dot.join(_facts(actors))}"]),
         *(f"⚠ {html.escape(text)}" for text in state.advice),
     ]
     if reason is not None:
@@ -100,9 +100,9 @@ def page(state: State, reason: str | None = None) -> str:
     return f'<div style="max-width: 46em; line-height: 1.6">{body}</div>'
 
 
-def _facts(crew: Crew) -> list[str]:
+def _facts(actors: RemoteActors) -> list[str]:
     """What there is to say of actors in other processes."""
-    shares = ", ".join(f"{name} {words.share(share)}" for name, share in crew.shares.items())
-    waits = [] if crew.waits is None else [f"the learner waits {words.share(crew.waits)}"]
-    queue = ", ".join(crew.queue())
-    return [crew.who, f"{crew.range} steps/s each", f"time: {shares}", queue, *waits, *crew.trouble()]
+    shares = ", ".join(f"{name} {words.share(share)}" for name, share in actors.shares.items())
+    waits = [] if actors.waits is None else [f"the learner waits {words.share(actors.waits)}"]
+    queue = ", ".join(actors.queue())
+    return [actors.who, f"{actors.range} steps/s each", f"time: {shares}", queue, *waits, *actors.trouble()]

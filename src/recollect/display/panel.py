@@ -23,7 +23,7 @@ NARROW = 60
 """Below so many columns there is no room for a border."""
 TALL = 20
 """Lines of a terminal that the whole panel with its advice fits into."""
-CREW = 4
+ACTORS = 4
 """Lines more with actors in other processes."""
 
 SHADES = ("cyan", "blue", "magenta", "bright_black")
@@ -39,7 +39,7 @@ class View:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, WIDEST)
         glyphs = words.ASCII if options.ascii_only else words.UNICODE
-        tall = TALL if self.state.crew() is None else TALL + CREW
+        tall = TALL if self.state.remote_actors() is None else TALL + ACTORS
         is_short = console.height < tall and not self.is_final
         if width < NARROW or is_short:
             yield Group(*Rows(self.state, width, glyphs, is_short=True).few())
@@ -70,7 +70,7 @@ class Rows:
         yield Text()
         yield from self.score()
         yield from self.speed()
-        yield from self.crew()
+        yield from self.actors()
         yield Text()
         yield from self.losses()
         yield from self.honesty()
@@ -137,26 +137,26 @@ class Rows:
         side = Text(f" {self.glyphs.dot} ".join(parts), "dim")
         yield from self._row("speed", Text(f"{words.count(state.speed('total'))} steps/s"), side)
 
-    def crew(self) -> Iterator[RenderableType]:
+    def actors(self) -> Iterator[RenderableType]:
         """Of actors in other processes: how fast they are, where their time goes, who waits for whom."""
-        crew = self.state.crew()
-        if crew is None:
+        actors = self.state.remote_actors()
+        if actors is None:
             return
         dot, shades = f" {self.glyphs.dot} ", self.glyphs.shades
         yield Text()
-        yield from self._row("actors", Text(crew.who), Text(f"{crew.range} steps/s each", "dim"))
-        parts = zip(shades, SHADES, crew.shares.items())
+        yield from self._row("actors", Text(actors.who), Text(f"{actors.range} steps/s each", "dim"))
+        parts = zip(shades, SHADES, actors.shares.items())
         legend = Text("  ").join(
             Text.assemble((shade, style), f" {name} ", words.share(share), style="dim")
             for shade, style, (name, share) in parts
         )
         room = min(30, self.width - self._indent - legend.cell_len - 3)
-        drawn = Text(bar(crew.shares, room, shades) if room >= 6 else "")
+        drawn = Text(bar(actors.shares, room, shades) if room >= 6 else "")
         for shade, style in zip(shades, SHADES):
             drawn.highlight_words([shade], style)
         yield from self._row("their time", drawn, legend)
-        side = Text(dot.join(crew.trouble()), "yellow")
-        yield from self._row("queue", Text(dot.join(crew.queue())), side)
+        side = Text(dot.join(actors.trouble()), "yellow")
+        yield from self._row("queue", Text(dot.join(actors.queue())), side)
 
     def losses(self) -> Iterator[RenderableType]:
         """How the learning goes."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
-from recollect.display.actors import SMOOTHED, Crew
+from recollect.display.actors import SMOOTHED, RemoteActors
 from recollect.envs.named import display_name
 
 if TYPE_CHECKING:
@@ -154,14 +154,14 @@ class State:
             return {}
         return {name: min(1.0, total / speed) for name in names if (speed := self.speed(name))}
 
-    def crew(self) -> Crew | None:
+    def remote_actors(self) -> RemoteActors | None:
         """The actors, if they live in other processes."""
         config = self.training.config
         if config.runtime == "inline":
             return None
         smooth = {name: self._smooth[name] for name in SMOOTHED if name in self._smooth}
         metrics = self.metrics | smooth
-        return Crew(config.actors, config.runtime, config.mode, metrics, self.shares().get("wait"))
+        return RemoteActors(config.actors, config.runtime, config.mode, metrics, self.shares().get("wait"))
 
     def returns(self) -> list[float]:
         """The mean returns over the run; the history keeps them few."""

@@ -18,9 +18,8 @@ from recollect.experience.rollout import Rollout
 GLOSSARY = {
     "steps": "valid env steps so far, over all rows",
     "updates": "rollouts learned from so far",
-    "lag": "updates between the weights that acted and those that learned, mean over the rollouts of an "
-    "update: 0 in lockstep",
-    "lag/max": "the same, of the rollout that lags most",
+    "lag": "age of the acting weights in updates, mean over the rollouts of an update; 0 in lockstep",
+    "lag/max": "the largest lag of a rollout in the update",
     "episodes": "episodes finished so far",
     "return": "mean return of the last finished episodes (`target_episodes` of them), unscaled rewards",
     "length": "mean length of the same episodes, in steps",
@@ -68,17 +67,17 @@ GLOSSARY = {
     "speed/wait": "env steps per second if the learner only waited for rollouts (actors in other processes)",
     "time/env": "share of the actors' time that their envs take",
     "time/policy": "share of the actors' time that choosing actions takes",
-    "time/transport": "share of the actors' time in which weights come and rollouts go",
+    "time/transport": "share of the actors' time that loading weights takes",
     "time/learner": "share of the actors' time in which they wait for the learner",
-    "queue/ready": "rollouts that were there already when the learner asked for them",
-    "queue/running": "rollouts that actors were still at when the learner had all that it wanted",
-    "restarts": "actors that were started anew so far in this run, because their process died or hung",
-    "actors/slowest": "env steps per second of the slowest actor, its waiting included; one that brought "
-    "nothing in this update counts with what it would have if it brought a rollout now",
+    "queue/ready": "rollouts that had arrived before the learner asked for them",
+    "queue/running": "unfinished rollouts when the learner's batch was complete",
+    "restarts": "restarts of actors in this run, because their process died or hung",
+    "actors/slowest": "env steps per second of the slowest actor, its waiting included; without a rollout in "
+    "this update, its speed as if one had arrived now",
     "actors/fastest": "env steps per second of the fastest actor",
     "actor/N/speed": "env steps per second of actor N (with up to 16 actors)",
-    "actor/N/steps": "valid env steps of actor N in this run: over all actors they add up to those that were "
-    "learned from, but for those of a time in which the run had another runtime",
+    "actor/N/steps": "valid env steps of actor N in this run; their sum over all actors is `steps`, except "
+    "for steps in another runtime",
 } | {
     f"{name}/{kind}": f"{words} {what}"
     for name, what in {

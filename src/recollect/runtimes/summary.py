@@ -1,18 +1,18 @@
-"""A run in words, for those who start it: its sizes, and where its parts live."""
+"""The summary of a run at its start: sizes, and the places of its parts."""
 
 from __future__ import annotations
 
 from recollect.acting.truncation import truncation_slots
 from recollect.config.train import TrainConfig
 from recollect.policy.policy import Policy
-from recollect.runtimes.collector import Crew
-from recollect.runtimes.inline import InlineCrew
+from recollect.runtimes.collector import Collector
+from recollect.runtimes.inline import InlineCollector
 
 
-def sizes(policy: Policy, config: TrainConfig, crew: Crew) -> str:
-    """Weights, the memory that a rollout takes, and how far the discount looks ahead."""
-    algo, rows = config.algo, crew.rows
-    envs = crew.envs if isinstance(crew, InlineCrew) else ()
+def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> str:
+    """The number of weights, the memory of a rollout, and the effective horizon."""
+    algo, rows = config.algo, collector.rows
+    envs = collector.envs if isinstance(collector, InlineCollector) else ()
     kept = max((truncation_slots(env, algo.rollout) for env in envs), default=0)
     size = algo.rollout_size(policy, rows, kept)
     weights = sum(p.numel() for p in policy.parameters())
@@ -23,8 +23,8 @@ def sizes(policy: Policy, config: TrainConfig, crew: Crew) -> str:
     )
 
 
-def whereabouts(config: TrainConfig, rows: int) -> str:
-    """Where actors, envs and learners live, as a line below others; nothing if all is in this process."""
+def placement_summary(config: TrainConfig, rows: int) -> str:
+    """The places of actors, envs and learners, on a line of its own; empty if all are in this process."""
     known = {"inline": "in this process", "processes": "in processes", "ray": "on a Ray cluster of its own"}
     place = known[config.runtime]
     if config.ray_address is not None:
