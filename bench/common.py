@@ -18,7 +18,7 @@ from recollect.base import provenance
 def context() -> dict[str, Any]:
     """Hardware, versions and commit."""
     return {
-        "cpu": provenance.cpu(),
+        "cpu": provenance.machine()["cpu"],
         "cores": len(os.sched_getaffinity(0)),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from recollect.acting import exchange
+from recollect.acting import conversion
 from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
 from recollect.base import tree
@@ -271,7 +271,7 @@ class Agent:
             episode_start: which rows are at their episode's first step; None: none is.
             deterministic: the mode in place of a sample (drawn from torch's global RNG).
         """
-        batch, is_single = exchange.observations(self.policy.observation_space, obs, self._device)
+        batch, is_single = conversion.observations(self.policy.observation_space, obs, self._device)
         rows = tree.leaves(batch)[0].shape[0]
         first = self._starts(episode_start, rows)
         if state is None:
@@ -284,7 +284,7 @@ class Agent:
             state = self.policy.initial_state(rows)
         acted, state = self.policy.act(batch, state, first, None, deterministic)
         action = self.policy.to_env(acted.action)
-        return exchange.actions(self.policy.action_space, action, is_single), state
+        return conversion.actions(self.policy.action_space, action, is_single), state
 
     def session(self, num_envs: int = 1, *, deterministic: bool = True, seed: int = 0) -> Session:
         """A live conversation with ``num_envs`` envs that keeps their memories."""

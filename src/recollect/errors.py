@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class RecollectError(Exception):
@@ -70,7 +70,8 @@ class Interrupted(KeyboardInterrupt):  # no RecollectError: nothing is wrong, an
         self.signal = signal
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """ " (did you mean 'x'?)" for the known name closest to ``name``; nothing if none is close."""
-    close = difflib.get_close_matches(name.lower(), list(known), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""
+def nearest(name: str, known: Iterable[str], key: Callable[[str], str] = str.lower) -> str:
+    """ " (did you mean 'x'?)" for the known name closest to ``name``, compared by ``key``; else empty."""
+    by_key = {key(other): other for other in known}
+    close = difflib.get_close_matches(key(name), by_key, n=1)
+    return f" (did you mean {by_key[close[0]]!r}?)" if close else ""

@@ -324,7 +324,7 @@ def test_agents_are_rows():
 def test_numbers_in_info_reach_the_metrics():
     """S001-13: the mean over the rollout, by the name that the env gave."""
 
-    class Telling(TensorWorld):
+    class Logging(TensorWorld):
         def step(self, action):
             step = super().step(action)
             return replace(step, info={"fuel": torch.full((self.num_envs,), float(self.told))})
@@ -334,7 +334,7 @@ def test_numbers_in_info_reach_the_metrics():
             self.count = getattr(self, "count", -1) + 1
             return self.count
 
-    env = Telling(3)
+    env = Logging(3)
     actor = make_actor(env, make_policy(env), rollout=5, chunk=5)
     actor.collect()
     assert actor.info == {"info/fuel": 2.0}

@@ -10,7 +10,7 @@ import torch
 
 import recollect as rc
 from recollect.acting.actor import Actor
-from recollect.acting.truncation import Slotted
+from recollect.acting.truncation import DeferredFinalValues
 from recollect.base import devices, tree
 from recollect.base.graphs import Graphs
 from recollect.experience.rollout import Rollout
@@ -45,7 +45,7 @@ def check_cuts(name: str, device: str) -> Actor:
     acting = deepcopy(policy).to(device)
     with pytest.MonkeyPatch.context() as patch:
         if device == "cpu":
-            patch.setattr(devices, "waits", lambda where: True)  # the path of a GPU
+            patch.setattr(devices, "synchronises", lambda where: True)  # the path of a GPU
         task = make(name, device)
         graphs = Graphs(task.device)
         actor = Actor(task, acting, rollout=T, state_steps=(0, 15), seed=SEED, graphs=graphs)
@@ -127,25 +127,39 @@ MUTANTS = [
     Mutant(
         "a second cut takes the place of the first",
         cut,
-        ((Slotted, "add", "cut if self._places == 1 else cut & ~self._is_cut[place]", "cut"),),
+        (
+            (
+                DeferredFinalValues,
+                "add",
+                "truncated if self._slots == 1 else truncated & ~self._is_used[slot]",
+                "truncated",
+            ),
+        ),
         "assert final_obs.keys() ==",
     ),
     Mutant(
         "cuts of the rollout before are kept",
         cut,
-        ((Slotted, "begin", "self._is_cut.zero_()", "pass"),),
+        ((DeferredFinalValues, "begin", "self._is_used.zero_()", "pass"),),
         "assert final_obs.keys() ==",
     ),
     Mutant(
         "the observation after the reset",
         cut,
-        ((Slotted, "add", "here, step.final_obs", "here, step.obs"),),
+        ((DeferredFinalValues, "add", "here, step.final_obs", "here, step.obs"),),
         "final_obs of step",
     ),
     Mutant(
         "the memory of the first cut for all of a row",
         cut,
-        ((Slotted, "add", "tree.index(self._state, place), here", "tree.index(self._state, 0), here"),),
+        (
+            (
+                DeferredFinalValues,
+                "add",
+                "tree.index(self._state, slot), here",
+                "tree.index(self._state, 0), here",
+            ),
+        ),
         "final_value",
     ),
 ]

@@ -129,7 +129,7 @@ def test_the_kl_ends_the_whole_update(is_unread: bool):
 
         ours.backward = counted
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(devices, "waits", lambda where: is_unread)
+            patch.setattr(devices, "synchronises", lambda where: is_unread)
             return ours.update(actor.collect()), weights(ours)
 
     metrics, stopped = learned(3, target_kl=0.5)

@@ -244,7 +244,7 @@ def test_ratios_are_reported_by_hand(is_unread, monkeypatch):
     fresh, found = refresh(impala.policy, rollout), []
     for now, then, valid in zip(fresh.log_prob, rollout.record["log_prob"], rollout.valid):
         found += (now - then).exp()[valid].tolist()
-    monkeypatch.setattr(devices, "waits", lambda where: is_unread)
+    monkeypatch.setattr(devices, "synchronises", lambda where: is_unread)
     metrics = impala.targets(rollout, 1).metrics
     assert len(found) < rollout.valid.numel()
     assert float(metrics["rho/mean"]) == pytest.approx(sum(min(r, 1.2) for r in found) / len(found))

@@ -41,7 +41,7 @@ def test_gauges_do_not_change_the_weights(waits):
     """S000-19: measuring in every update, or never, gives bitwise the same gradients and weights, on the path
     of a GPU too."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(devices, "waits", lambda where: waits)
+        patched.setattr(devices, "synchronises", lambda where: waits)
         never, _ = run(3, gauge_every=0)
         always, metrics = run(3, gauge_every=1)
     assert all("staleness" in m for m in metrics)

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import recollect as rc
-from recollect.acting.captured import Chooser
+from recollect.acting.captured_act import CapturedAct
 from recollect.base import devices, tree
 from recollect.base.graphs import Graphs
 from recollect.config.impala import ImpalaConfig
@@ -37,7 +37,7 @@ UPDATES = 6
 @pytest.fixture
 def taped(monkeypatch):
     """The path of a GPU, with tapes for graphs."""
-    monkeypatch.setattr(devices, "waits", lambda where: True)
+    monkeypatch.setattr(devices, "synchronises", lambda where: True)
     monkeypatch.setattr(inline, "Graphs", TapeGraphs)
     monkeypatch.setattr(learner, "Graphs", TapeGraphs)
 
@@ -139,14 +139,14 @@ def test_a_restored_trainer_records_anew(taped):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7)
 
 
-def test_choosing_alone(taped):
+def test_act_alone(taped):
     """For envs that live elsewhere: actions, records and memories of a graph are those of the policy."""
     env = make_task("repeat-previous", 3)
     torch.manual_seed(0)
     policy = PolicyConfig(core=rc.MinGRUConfig(hidden=8)).build(env.observation_space, env.action_space)
     obs, first, state = env.reset(0), torch.ones(3, dtype=torch.bool), policy.initial_state(3)
     mine, its = (torch.Generator().manual_seed(1) for _ in range(2))
-    choose = Chooser(policy, obs, state, first, its, TapeGraphs(env.device))
+    choose = CapturedAct(policy, obs, state, first, its, TapeGraphs(env.device))
     own, theirs, kept = state, state, []
     for _ in range(8):
         acted, own = policy.act(obs, own, first, mine)
@@ -160,9 +160,9 @@ def test_choosing_alone(taped):
 
 
 class Refusing(TapeGraphs):
-    """Nothing can be recorded."""
+    """Every capture fails."""
 
-    def record(self, fn, generators):
+    def capture(self, fn, generators):
         """Fails as a GPU does."""
         raise RuntimeError("operation not permitted when stream is capturing\nand more")
 
@@ -178,7 +178,7 @@ class Watching(TapeGraphs):
 @pytest.mark.parametrize(
     ("kind", "why"),
     [
-        (Refusing, "recording it failed with RuntimeError: operation not permitted when stream is capturing"),
+        (Refusing, "capturing it failed with RuntimeError: operation not permitted when stream is capturing"),
         (Watching, r"it reads numbers on the host \(at encoder.py:12\)"),
     ],
 )

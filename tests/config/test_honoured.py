@@ -39,7 +39,7 @@ def test_every_epoch_runs(run):
     """S003-17: Adam has made a step for each minibatch of each epoch of each update, wherever it learned."""
     with pytest.MonkeyPatch.context() as patched:
         if run == "gpu":
-            patched.setattr(devices, "waits", lambda where: True)
+            patched.setattr(devices, "synchronises", lambda where: True)
         settings = TASK | {"epochs": EPOCHS, "minibatches": MINIBATCHES, "num_envs": 4} | RUNS[run]
         steps = UPDATES * settings["num_envs"] * settings["rollout"]
         with rc.train("delayed-cue", progress=False, **settings | {"steps": steps}) as agent:

@@ -91,7 +91,7 @@ def test_nothing_waits_for_the_device(world: str) -> None:
             for action in actions[2:]:
                 env.send(action)
                 step = env.receive()
-                env.cut_rows()
+                env.truncated_rows()
         torch.cuda.synchronize()
         env.send(actions[0])
         torch.cuda._sleep(4_000_000_000)  # seconds; a step takes milliseconds
@@ -106,11 +106,11 @@ def test_nothing_waits_for_the_device(world: str) -> None:
 def test_the_memory_is_pinned() -> None:
     env = HostEnv(make_env(MIXED, 2), "cuda")
     env.reset(0)
-    for up in env._next_up({}), env._next_up({}):
+    for up in env._next_upload({}), env._next_upload({}):
         assert up.long[0].is_cuda
         assert up.long[1].is_pinned()
         assert up.short[1].is_pinned()
-    assert all(leaf.is_pinned() for leaf in tree.leaves(env._down.host))
+    assert all(leaf.is_pinned() for leaf in tree.leaves(env._download.host))
 
 
 def test_rollouts_are_those_of_an_actor_on_the_cpu() -> None:

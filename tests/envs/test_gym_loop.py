@@ -93,25 +93,6 @@ def test_reset_in_the_middle_of_an_episode() -> None:
     assert by_batch(env, 7, seed=3) == first
 
 
-def test_each_tensor_is_moved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """S001-1: one transfer per tensor and step; final_obs travels only when an episode ended."""
-    env = GymLoop([lambda: Counter(length=2)] * 2, device="meta")
-    assert env.reset(0).device.type == "meta"
-    moves = []
-    move = torch.Tensor.to
-
-    def counted(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        moves.append(args)
-        return move(self, *args, **kwargs)
-
-    monkeypatch.setattr(torch.Tensor, "to", counted)
-    step = env.step(torch.zeros(2, dtype=torch.int64))
-    assert len(moves) == 6
-    assert {leaf.device.type for leaf in (step.obs, step.reward, step.valid, step.first)} == {"meta"}
-    env.step(torch.ones(2, dtype=torch.int64))
-    assert len(moves) == 6 + 7
-
-
 def test_actions_are_the_envs_own() -> None:
     """An env that changes its action in place does not change the rollout's."""
 

@@ -22,7 +22,7 @@ from recollect.base.types import Step
 from recollect.config.train import TrainConfig
 from recollect.envs import BatchedEnv, GymLoop, GymVector, Resumable, make_env
 from recollect.envs.checks import check_batched_env
-from recollect.envs.contract import Split, Telling
+from recollect.envs.contract import AsyncStep, ReportsTruncation
 from recollect.envs.on_device import HostEnv, on_device
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, EnvError, SpaceError
@@ -76,8 +76,8 @@ def test_identical_to_the_env_inside(world: str) -> None:
 def test_keeps_the_contract(world: str) -> None:
     env = HostEnv(WORLDS[world](), "cpu")
     assert isinstance(env, BatchedEnv)
-    assert isinstance(env, Split)
-    assert isinstance(env, Telling)
+    assert isinstance(env, AsyncStep)
+    assert isinstance(env, ReportsTruncation)
     assert isinstance(env, Resumable) == (world == "task")
     check_batched_env(env, steps=60)
 
@@ -139,7 +139,7 @@ def test_a_step_outlives_the_next() -> None:
         last, kept = step, seen(step)
 
 
-def test_tells_what_was_cut() -> None:
+def test_reports_truncated_rows() -> None:
     """The host knows which rows were truncated and not terminated; the device has them already."""
     env = HostEnv(make_env(IMAGES, 4), "cpu")
     env.reset(2)
@@ -147,13 +147,13 @@ def test_tells_what_was_cut() -> None:
     for _ in range(60):
         step = env.step(spaces.sample(env.action_space, 4, rng))
         expected = (step.truncated & ~step.terminated).nonzero().squeeze(1)
-        rows = env.cut_rows()
+        rows = env.truncated_rows()
         met.add(rows is not None)
         assert (rows is not None) == (len(expected) > 0)
         if rows is not None:
             assert torch.equal(rows, expected)
             env.reset(3)
-            assert env.cut_rows() is None
+            assert env.truncated_rows() is None
     assert met == {True, False}
 
 

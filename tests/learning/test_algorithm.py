@@ -46,7 +46,7 @@ class Reinforce:
 @pytest.mark.parametrize("is_gpu", [False, True])
 def test_the_learner_assumes_no_algorithm(is_gpu, monkeypatch):
     """An update of REINFORCE is one step along the gradient of its loss, which the test computes by hand."""
-    monkeypatch.setattr(devices, "waits", lambda where: is_gpu)
+    monkeypatch.setattr(devices, "synchronises", lambda where: is_gpu)
     env = ArenaWorld(3)
     policy = make_policy(env, "gru", normalise_value=False)
     config = LearnerConfig(rollout=23, chunk=23, epochs=1, minibatches=1, gamma=0.9, max_grad_norm=1e9)

@@ -23,7 +23,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def _waiting(monkeypatch):
-    monkeypatch.setattr(devices, "waits", lambda where: True)
+    monkeypatch.setattr(devices, "synchronises", lambda where: True)
 
 
 @pytest.mark.parametrize("case", CASES)

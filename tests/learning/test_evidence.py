@@ -110,7 +110,7 @@ def test_the_replay_changes_nothing(is_gpu):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(deviation_check, "ACCEPTED_FOR", 1)
-        patch.setattr(devices, "waits", lambda where: is_gpu)
+        patch.setattr(devices, "synchronises", lambda where: is_gpu)
         plain = weights(1e9)
         for name, value in weights(SUSPICIOUS).items():
             assert torch.equal(value, plain[name]), name
@@ -206,7 +206,7 @@ def test_a_fault_of_the_optimiser_step_alone_stops_the_run(is_gpu, reported):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ppo, "loss", wrong)
-        patch.setattr(devices, "waits", lambda where: is_gpu)
+        patch.setattr(devices, "synchronises", lambda where: is_gpu)
         with pytest.raises(AlignmentError, match=r"outside of the optimiser step|computes something else"):
             learner.update(actor.collect())
 

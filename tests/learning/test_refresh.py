@@ -181,7 +181,7 @@ def test_every_epoch_but_the_first_is_refreshed(case):
     actor.collect()
     rollout = keep(actor.collect())  # starts inside episodes
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices, "waits", lambda where: case["is_unread"])
+        patch.setattr(devices, "synchronises", lambda where: case["is_unread"])
         seen = epochs(ours, rollout)
     assert len(seen) == 4
     opening, recorded = seen[0][0], make_chunks(rollout, 7, {})

@@ -9,7 +9,7 @@ from recollect.policy.policy import Policy
 from tests.mutants.mutant import Edit
 
 UNROLL = "y, state = self.core.unroll(x, state, first)"
-ACT = "acted, state = self._choose(obs, state, first)"
+ACT = "acted, state = self._act(obs, state, first)"
 
 # What notices the bugs that many proofs share.
 DEVIATES = "log-probs deviate by"

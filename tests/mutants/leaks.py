@@ -6,7 +6,7 @@ import functools
 import tempfile
 from pathlib import Path
 
-from recollect.acting.truncation import Listed
+from recollect.acting.truncation import ImmediateFinalValues
 from recollect.learning.learner import Learner
 from recollect.training import metrics
 from recollect.training.trainer import Trainer
@@ -44,7 +44,7 @@ LEAKS = [
     Mutant(
         "final observations of all rollouts are kept",
         flat,
-        ((Listed, "begin", "self._found = []", "pass"),),
+        ((ImmediateFinalValues, "begin", "self._found = []", "pass"),),
         TENSORS,
     ),
     Mutant(

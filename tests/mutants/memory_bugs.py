@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recollect.acting.truncation import Listed
+from recollect.acting.truncation import ImmediateFinalValues
 from recollect.base import tree
 from recollect.cores.contract import Core
 from recollect.kernels import segments
@@ -25,8 +25,8 @@ from tests.mutants.mutant import Mutant
 STORE = "tree.copy_(tree.index(out.states, stored[t]), state)"
 NEXT = "obs, first = step.obs, step.first"
 STATES = "rollout.state_at(step) for step in steps"
-FINAL = "self._cuts.add(t, step, state)"
-INSTEAD = 'self._cuts.add(t, __import__("dataclasses").replace(step, final_obs={}), state)'
+FINAL = "self._final_values.add(t, step, state)"
+INSTEAD = 'self._final_values.add(t, __import__("dataclasses").replace(step, final_obs={}), state)'
 
 RESETS = [
     Mutant(
@@ -40,7 +40,7 @@ RESETS = [
         "actor and learner both reset one step late",
         proofs.counters,
         (
-            collect("self._cuts.begin()", "late = first & False\n    self._cuts.begin()"),
+            collect("self._final_values.begin()", "late = first & False\n    self._final_values.begin()"),
             collect(NEXT, "obs, first, late = step.obs, late, step.first"),
         ),
         by='assert torch.equal(rollout.record["value"][valid], expected[:T][valid])',
@@ -194,7 +194,7 @@ BOOTSTRAPS = [
     Mutant(
         "V(final) with the reset state",
         proofs.counters,
-        ((Listed, "add", "inside = torch.zeros", "inside = torch.ones"),),
+        ((ImmediateFinalValues, "add", "inside = torch.zeros", "inside = torch.ones"),),
         by=FINAL_VALUES,
     ),
     Mutant(
@@ -202,7 +202,7 @@ BOOTSTRAPS = [
         proofs.counters,
         (
             collect(ACT, f"before_step = state\n        {ACT}"),
-            collect(FINAL, "self._cuts.add(t, step, before_step)"),
+            collect(FINAL, "self._final_values.add(t, step, before_step)"),
         ),
         by=FINAL_VALUES,
     ),

@@ -146,5 +146,5 @@ run_ahead = test_tickets.test_the_run_ahead_is_bounded
 def ranks_on_a_gpu() -> None:
     """Two learners on the path of a GPU learn what one does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(devices, "waits", lambda where: True)
+        patch.setattr(devices, "synchronises", lambda where: True)
         test_ranks.check_same_learning(3, 1, policy={"normalise_observations": True})

@@ -75,7 +75,7 @@ TASK_BUGS = [mutant for mutant in STOPPED if mutant.name != NEEDS_REUSED_TENSORS
 @pytest.mark.parametrize("mutant", TASK_BUGS, ids=lambda mutant: mutant.name)
 def test_a_run_stops_on_the_path_of_a_gpu(mutant: Mutant, monkeypatch):
     """S000-8: where nothing is read before the update is over."""
-    monkeypatch.setattr(devices, "waits", lambda where: True)
+    monkeypatch.setattr(devices, "synchronises", lambda where: True)
     on_device(mutant, "cpu", 32, monkeypatch)
 
 

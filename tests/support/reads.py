@@ -51,5 +51,5 @@ class _NoReads(TorchDispatchMode):
 def unread() -> Iterator[None]:
     """Code takes the path of a GPU, and whatever reads a number on the host raises."""
     with pytest.MonkeyPatch.context() as patched, _NoReads(), _NoCopies():
-        patched.setattr(devices, "waits", lambda where: True)
+        patched.setattr(devices, "synchronises", lambda where: True)
         yield

@@ -79,7 +79,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 class TapeGraphs(Graphs):
-    """Records onto tapes."""
+    """Captures onto tapes."""
 
     def __init__(self, device: torch.device, is_on: bool = True):
         super().__init__(device, False)
@@ -94,7 +94,7 @@ class TapeGraphs(Graphs):
         """Call it; tests forbid reads by other means."""
         return fn(), None
 
-    def record(self, fn: Callable[[], Any], generators: Sequence[torch.Generator]) -> tuple[Tape, Any]:
+    def capture(self, fn: Callable[[], Any], generators: Sequence[torch.Generator]) -> tuple[Tape, Any]:
         """The tape of a call, which on a GPU would compute nothing: so its first replay does not either."""
         tape = Tape()
         with tape:

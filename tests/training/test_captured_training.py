@@ -33,7 +33,7 @@ SMALL = {"rollout": 12, "chunk": 6, "minibatches": 2, "epochs": 2}
 @pytest.fixture
 def waiting(monkeypatch):
     """The path of a GPU, reads allowed."""
-    monkeypatch.setattr(devices, "waits", lambda where: True)
+    monkeypatch.setattr(devices, "synchronises", lambda where: True)
 
 
 def make_policy(env, **config) -> Policy:
@@ -127,7 +127,7 @@ def test_an_update_reads_once(name):
         raise _ReadError
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(devices, "waits", lambda where: True)
+        patched.setattr(devices, "synchronises", lambda where: True)
         trainer.iterate()  # the first one checks the whole rollout
         patched.setattr(CapturedUpdate, "finish", read)
         with pytest.raises(_ReadError), unread():
@@ -177,7 +177,7 @@ def test_a_wrong_state_stops_the_run_before_a_step(waiting):
 @pytest.mark.parametrize("minibatch", [1, 3, 4])
 def test_a_gradient_that_is_not_finite_is_named(is_gpu, minibatch, monkeypatch):
     """S002-13: the parameters of the minibatch that ended the update, although others came after it."""
-    monkeypatch.setattr(devices, "waits", lambda where: is_gpu)
+    monkeypatch.setattr(devices, "synchronises", lambda where: is_gpu)
     trainer = make_trainer()
     trainer.iterate()
     (rollout,) = trainer.collector.collect(1).rollouts
@@ -241,7 +241,7 @@ def test_the_kl_ends_an_update_where_it_would(stop, monkeypatch):
     def run(waits: bool) -> tuple[dict[str, float], list]:
         nonlocal kl
         with monkeypatch.context() as patched:
-            patched.setattr(devices, "waits", lambda where: waits)
+            patched.setattr(devices, "synchronises", lambda where: waits)
             trainer = make_trainer(algo=PPOConfig(**SMALL, target_kl=0.5))
             trainer.iterate()
             backward = trainer.learner.backward

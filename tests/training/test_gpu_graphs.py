@@ -235,7 +235,7 @@ def test_a_recording_that_fails_leaves_no_damage():
     before = torch.cuda.current_stream()
     said: list[str] = []
     graphed, plain = train(said=said, encoder=Allocating), train(encoder=Allocating, graphs=False)
-    assert sum("recording it failed" in text for text in said) == 2, said
+    assert sum("capturing it failed" in text for text in said) == 2, said
     assert torch.cuda.current_stream() == before
     torch.rand(3, device="cuda")
     other._trainer.begin(10**6)

@@ -13,7 +13,7 @@ import torch
 
 import recollect as rc
 from recollect.acting.actor import Actor
-from recollect.acting.truncation import places
+from recollect.acting.truncation import truncation_slots
 from recollect.base import devices, tree
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.experience.rollout import rollout_bytes
@@ -43,7 +43,7 @@ def allocated(make: Callable[[], T]) -> tuple[T, int]:
 def assert_known(env: Any, policy: Policy, stored: tuple[int, ...], measure: Callable[..., Any]) -> None:
     """An actor takes what was estimated, within 5%."""
     env.reset(0)  # what an env allocates is its own
-    kept = places(env, 25)
+    kept = truncation_slots(env, 25)
     actor, measured = measure(lambda: Actor(env, policy, rollout=25, state_steps=stored, seed=0))
     spaces = (env.observation_space, env.action_space, policy.initial_state(1))
     size = rollout_bytes(*spaces, rows=actor.rows, steps=25, stored=len(stored), places=kept)
@@ -79,9 +79,9 @@ def test_memory_use_is_known_before(observation, action, core):
 @pytest.mark.parametrize(("task", "core"), list(zip(TASKS, CORES)))
 def test_memory_use_is_known_on_the_path_of_a_gpu(task, core, monkeypatch):
     """S004-10: where truncated rows have places for their observation and memory."""
-    monkeypatch.setattr(devices, "waits", lambda where: True)
+    monkeypatch.setattr(devices, "synchronises", lambda where: True)
     env = make_task(task, 7)
-    assert places(env, 25) == TASKS[task]
+    assert truncation_slots(env, 25) == TASKS[task]
     assert_known(env, make_policy(env, CORES[core][0]), CORES[core][1], allocated)
 
 

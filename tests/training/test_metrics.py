@@ -67,7 +67,7 @@ def test_random_streams_against_a_loop():
 def test_a_device_that_waits_brings_the_same_episodes(monkeypatch):
     """In order, over boundaries, with fillers, several actors, rows that start anew; the steps."""
     rng = np.random.default_rng(0)
-    monkeypatch.setattr(devices, "waits", lambda where: where.shape[0] % 2 == 0)  # else the path of a CPU
+    monkeypatch.setattr(devices, "synchronises", lambda where: where.shape[0] % 2 == 0)  # else as on a CPU
     got, want = EpisodeTracker(10, window=37), EpisodeTracker(10, window=37)
     for i in range(8):
         reward = rng.integers(-3, 4, (9, 10)) / 4

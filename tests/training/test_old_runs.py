@@ -25,7 +25,7 @@ CAPABILITY = "AVX512"
 def is_the_same_machine(run: Path) -> bool:
     """Bits are those of one CPU model and one build of torch."""
     made = json.loads((run / "run.json").read_text())
-    same = made["machine"]["cpu"] == provenance.cpu()
+    same = made["machine"]["cpu"] == provenance.machine()["cpu"]
     same = same and made["versions"]["torch"] == provenance.versions()["torch"]
     return same and torch.backends.cpu.get_cpu_capability() == CAPABILITY
 

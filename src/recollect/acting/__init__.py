@@ -1,1 +1,1 @@
-"""Acting: the loop that owns the live memory, evaluation, and sessions of a trained agent."""
+"""Acting: the loop that owns the live state, evaluation, and sessions of a trained agent."""

@@ -1,4 +1,4 @@
-"""The actor: the one acting loop, which owns the live memory of its rows."""
+"""The actor: the acting loop, which owns the live state of its rows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from typing import SupportsFloat, TypeVar
 import torch
 from torch import Tensor
 
-from recollect.acting.captured import Chooser
-from recollect.acting.truncation import Listed, Slotted, is_unread, look, places
+from recollect.acting.captured_act import CapturedAct
+from recollect.acting.truncation import (
+    DeferredFinalValues,
+    ImmediateFinalValues,
+    steps_without_reads,
+    truncated_rows,
+    truncation_slots,
+)
 from recollect.base import devices, spaces, tree
 from recollect.base.graphs import Graphs
 from recollect.base.types import State, Tree
-from recollect.envs.contract import BatchedEnv, Resumable, Split, Telling
+from recollect.envs.contract import AsyncStep, BatchedEnv, ReportsTruncation, Resumable
 from recollect.errors import StateError
 from recollect.experience.rollout import Rollout
 from recollect.policy.policy import Acted, Policy
@@ -26,8 +32,8 @@ T = TypeVar("T")
 class Actor:
     """Steps an env with a policy and records rollouts.
 
-    The live observation, ``first`` and state carry over from rollout to rollout, so an episode may
-    be longer than any number of rollouts.
+    The observation, ``first`` and state carry over between rollouts, so that an episode can span any number
+    of rollouts.
     """
 
     def __init__(
@@ -43,19 +49,19 @@ class Actor:
         graphs: Graphs | None = None,
         keeps_finals: bool = True,
     ):
-        """Reset the env and allocate a rollout, which every ``collect`` fills anew.
+        """Reset the env and allocate a rollout, which every ``collect`` overwrites.
 
         Args:
             env: the rows.
             policy: acts; its weights may change between rollouts, never within one.
-            rollout: T, the steps to record at a time.
-            state_steps: the steps whose raw input states the learner needs.
-            seed: of the env and of the sampling of actions.
-            index: which actor this is.
-            buffers: the rollouts to fill in place of an own one; ``collect`` is told which.
-            graphs: records acting, on a GPU; None: nobody does.
-            keeps_finals: whether ``Rollout.finals`` is wanted, which on a GPU makes the host wait. (The
-                values are always there.)
+            rollout: T, the steps of a rollout.
+            state_steps: the steps whose input states are stored for the learner.
+            seed: seed of the env and of the sampling of actions.
+            index: number of this actor.
+            buffers: rollouts to fill instead of an allocated one; ``collect`` selects one.
+            graphs: captures acting on a GPU; None: no capture.
+            keeps_finals: whether to fill ``Rollout.finals``, which synchronises a GPU. ``final_value`` is
+                always filled.
         """
         self.env, self.policy, self.index = env, policy, index
         self.rows = env.num_envs * env.agents
@@ -68,37 +74,38 @@ class Actor:
         self.info: dict[str, float] = {}
         """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``."""
         self.in_env_since: float | None = None
-        """Since when the env has been busy with a step, by ``time.monotonic``; None: it is not."""
+        """Start of the env step in progress, by ``time.monotonic``; None: no step is in progress."""
         own = buffers or [allocate(policy, self.rows, rollout, tuple(state_steps), index, env.device)]
-        self._is_unread = is_unread(env)
-        self._keeps_finals = keeps_finals or not self._is_unread
-        self._cuts = self._make_cuts(rollout)
+        self._is_capturable = steps_without_reads(env)
+        self._keeps_finals = keeps_finals or not self._is_capturable
+        self._final_values = self._make_final_values(rollout)
         graphs = graphs or Graphs(env.device, is_on=False)
-        self._choose = self._chooser(graphs)
+        self._act = self._make_act(graphs)
         self._buffers = [_Buffer(self, one, graphs) for one in own]
 
-    def _make_cuts(self, steps: int) -> Listed | Slotted:
+    def _make_final_values(self, steps: int) -> ImmediateFinalValues | DeferredFinalValues:
         env = self.env
-        if self._is_unread:
-            return Slotted(self.policy, places(env, steps), self.obs, self.state, self.first)
-        if isinstance(env, Telling):
-            return Listed(self.policy, lambda step: env.cut_rows())
-        return Listed(self.policy, look)
+        if self._is_capturable:
+            slots = truncation_slots(env, steps)
+            return DeferredFinalValues(self.policy, slots, self.obs, self.state, self.first)
+        if isinstance(env, ReportsTruncation):
+            return ImmediateFinalValues(self.policy, lambda step: env.truncated_rows())
+        return ImmediateFinalValues(self.policy, truncated_rows)
 
-    def _chooser(self, graphs: Graphs) -> Callable[[Tree, State, Tensor], tuple[Acted, State]]:
-        """How actions are chosen: by the policy, or by a graph of it where the env is not part of one."""
-        policy, generator = self.policy, self.generator  # not self: what is held by itself is freed late
-        if self._is_unread or not graphs.is_on:
+    def _make_act(self, graphs: Graphs) -> Callable[[Tree, State, Tensor], tuple[Acted, State]]:
+        """``policy.act``, captured on its own if the env cannot be captured with it."""
+        policy, generator = self.policy, self.generator  # not self: a reference cycle delays the clean-up
+        if self._is_capturable or not graphs.is_on:
             return lambda obs, state, first: policy.act(obs, state, first, generator)
-        return Chooser(policy, self.obs, self.state, self.first, generator, graphs)
+        return CapturedAct(policy, self.obs, self.state, self.first, generator, graphs)
 
     def close(self) -> None:
-        """Give up what was recorded, now: another actor's recording must not meet the end of this one's."""
+        """Free the graphs now: their destruction would invalidate a capture of another actor."""
         self._buffers = []
-        del self._choose
+        del self._act
 
     def snapshot(self) -> dict[str, Tensor] | None:
-        """All that decides the next rollouts, between two of them, as copies; None if the env cannot tell."""
+        """Copies of all that determines the next rollouts; None if the env is not ``Resumable``."""
         if not isinstance(self.env, Resumable):
             return None
         own = {
@@ -110,12 +117,12 @@ class Actor:
         return own | env | dict(tree.named_leaves(tree.clone(self.state), "state"))
 
     def fits(self, snapshot: dict[str, Tensor]) -> bool:
-        """Whether the snapshot is of one actor, with a random generator of this kind of device."""
+        """Whether the snapshot is of a single actor, on the same type of device."""
         rng = snapshot.get("rng")
         return rng is not None and rng.shape == self.generator.get_state().shape
 
     def restore(self, snapshot: dict[str, Tensor]) -> None:
-        """Go on from what ``snapshot`` returned, with the same policy and an env of the same kind."""
+        """Continue from a snapshot, with the same policy and an env with the same settings."""
         assert isinstance(self.env, Resumable)
         device = self.env.device
         want = tree.spec(self.state, lead=0)
@@ -135,52 +142,52 @@ class Actor:
         tree.copy_(self.obs, self.env.restore(env))
 
     def collect(self, version: int = 0, buffer: int = 0) -> Rollout:
-        """Record T steps. The rollout's tensors are filled anew by the next call with that buffer."""
+        """Record T steps. The next call with the same buffer overwrites the rollout."""
         return together([self.collecting(version, buffer)])[0]
 
     @torch.no_grad()
     def collecting(self, version: int = 0, buffer: int = 0) -> Generator[None, None, Rollout]:
-        """``collect`` in pieces: it pauses where the env steps on its own (``Split``)."""
+        """``collect`` as a generator, which yields while an ``AsyncStep`` env steps."""
         chosen = self._buffers[buffer]
         out = chosen.rollout
-        if self._is_unread:
+        if self._is_capturable:
             watch = devices.Stopwatch(self.env.device)
             infos = chosen.play_all()
             self.seconds = {"act": watch.stopped()}
         else:
             infos = yield from self._play(out, chosen.views)
-        out.finals = self._cuts.finals() if self._keeps_finals else None
+        out.finals = self._final_values.finals() if self._keeps_finals else None
         out.version, out.sequence = version, self.sequence
         self.sequence += 1
         self.info = _mean_info(infos)
         return out
 
     def _play(self, out: Rollout, views: _Views) -> Generator[None, None, list[dict[str, Tensor]]]:
-        """Fill a rollout, and go on from its end. Returns the means of what the env reported, by step."""
+        """Fill a rollout from the live state on. Returns the mean of each info value per step."""
         policy, env = self.policy, self.env
         obs, first, state = self.obs, self.first, self.state
-        split = env if isinstance(env, Split) else None
+        async_env = env if isinstance(env, AsyncStep) else None
         stored = {step: slot for slot, step in enumerate(out.state_steps)}
         acted_steps: list[Acted] = []
         infos: list[dict[str, Tensor]] = []
-        self._cuts.begin()
+        self._final_values.begin()
         env_seconds, started = 0.0, time.monotonic()
         for t in range(out.steps):
             tree.copy_(views.obs[t], obs)
             views.first[t].copy_(first)
             if t in stored:
                 tree.copy_(tree.index(out.states, stored[t]), state)
-            acted, state = self._choose(obs, state, first)
+            acted, state = self._act(obs, state, first)
             env_action = policy.to_env(acted.action)
             before = self.in_env_since = time.monotonic()
-            if split is None:
+            if async_env is None:
                 step = env.step(env_action)
             else:
-                split.send(env_action)
-                left = time.monotonic()
+                async_env.send(env_action)
+                paused = time.monotonic()
                 yield
-                away = time.monotonic() - left  # others have worked; that is not this one's time
-                step, before, started = split.receive(), before + away, started + away
+                away = time.monotonic() - paused  # the time of other actors does not count
+                step, before, started = async_env.receive(), before + away, started + away
             self.in_env_since = None
             env_seconds += time.monotonic() - before
             acted_steps.append(acted)
@@ -188,19 +195,19 @@ class Actor:
             views.terminated[t].copy_(step.terminated)
             views.truncated[t].copy_(step.truncated)
             views.valid[t].copy_(step.valid)
-            self._cuts.add(t, step, state)
+            self._final_values.add(t, step, state)
             if step.info:
                 infos.append({name: value.float().mean() for name, value in step.info.items()})
             obs, first = step.obs, step.first
         tree.copy_(views.obs[out.steps], obs)
         views.first[out.steps].copy_(first)
-        _stack_into(out.action, [acted.action for acted in acted_steps])
+        actions = [acted.action for acted in acted_steps]
+        tree.map(lambda stacked, *steps: torch.stack(steps, out=stacked), out.action, *actions)
         for name, record in out.record.items():
             torch.stack([getattr(acted, name) for acted in acted_steps], out=record)
         out.bootstrap.copy_(policy.value(obs, state, first))
-        self._cuts.write(out)
-        # Into memory of its own, which stays where it is: the env owns its tensors only until its next
-        # step, a user may step it in between, and a CUDA graph knows tensors by where they are.
+        self._final_values.write(out)
+        # Copied in place: a step overwrites the env's tensors, and a CUDA graph refers to tensors by address.
         tree.copy_(self.obs, obs)
         self.first.copy_(first)
         tree.copy_(self.state, state)
@@ -209,11 +216,11 @@ class Actor:
 
 
 class _Buffer:
-    """A rollout to fill, its views, and the graph that fills it."""
+    """A rollout, its views per step, and the captured function that fills it."""
 
     def __init__(self, actor: Actor, rollout: Rollout, graphs: Graphs):
         self.rollout, self.views = rollout, views = rollout, _Views(rollout)
-        acting = weakref.ref(actor)  # an actor that nobody needs must end at once, with its env's files
+        acting = weakref.ref(actor)  # a reference cycle would delay the clean-up of actor and env
 
         def play_all() -> list[dict[str, Tensor]]:
             actor = acting()
@@ -224,7 +231,7 @@ class _Buffer:
 
 
 def together(running: Sequence[Generator[None, None, T]]) -> list[T]:
-    """What several ``collecting`` return: while the env of one steps, the next one acts."""
+    """Run several ``collecting`` interleaved and return their results: while one env steps, another acts."""
     done: dict[int, T] = {}
     while len(done) < len(running):
         for i, one in enumerate(running):
@@ -273,7 +280,7 @@ def allocate(
 
 
 class _Views:
-    """The step-by-step views of a rollout, made at once: indexing a tensor costs more than the copy."""
+    """The views of a rollout per step, made once: indexing a tensor costs more than the copy."""
 
     def __init__(self, rollout: Rollout):
         self.obs = _unbind(rollout.obs)
@@ -292,11 +299,6 @@ def _unbind(value: Tree) -> list[Tree]:
     if isinstance(value, tuple):
         return list(zip(*(_unbind(sub) for sub in value)))
     return list(value.unbind())
-
-
-def _stack_into(target: Tree, values: list[Tree]) -> None:
-    """Stack T trees into the buffers ``target`` [T, ...]."""
-    tree.map(lambda out, *steps: torch.stack(steps, out=out), target, *values)
 
 
 def _mean_info(infos: list[dict[str, Tensor]]) -> dict[str, float]:

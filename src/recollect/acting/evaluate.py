@@ -1,4 +1,4 @@
-"""Evaluation: fixed weights, fixed seeds, memory threaded and reset like in training, intervals."""
+"""Evaluation: episodes with fixed weights and seeds, and the confidence interval of their mean return."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Evaluation:
 
     @property
     def std(self) -> float:
-        """The spread of the returns over episodes."""
+        """The standard deviation of the returns."""
         return float(self.returns.std())
 
     @property
@@ -43,7 +43,7 @@ class Evaluation:
         return float(low), float(high)
 
     def to_json(self) -> dict[str, Any]:
-        """All of it as plain JSON."""
+        """The JSON form."""
         return {
             "mean": self.mean,
             "std": self.std,
@@ -60,7 +60,7 @@ class Evaluation:
         )
 
 
-@torch.no_grad()  # not inference_mode: what an env allocates here, it must be able to change in training
+@torch.no_grad()  # not inference_mode: training could not write to tensors that an env allocates in it
 def evaluate(
     policy: Policy,
     env: BatchedEnv,
@@ -71,20 +71,19 @@ def evaluate(
     max_steps: int = 10_000_000,
     cancelled: Callable[[], bool] | None = None,
 ) -> Evaluation:
-    """Play ``episodes`` episodes from fresh resets and fresh memory.
+    """Play ``episodes`` episodes, from a reset and the initial state.
 
-    Every row plays its share, and only its first so many episodes count: to take whichever ends
-    first would favour short ones. The policy's statistics, its RNG and any live state of a
-    training actor stay untouched.
+    Each row plays a fixed number of episodes: counting the episodes that end first would favour short ones.
+    The policy's statistics, its RNG and the live state of a training actor do not change.
 
     Args:
-        policy: acts, in eval mode meanwhile.
+        policy: acts, in eval mode.
         env: is reset with ``seed``.
-        episodes: how many, over all rows.
-        seed: of the env and of sampled actions.
-        deterministic: take the mode of each distribution in place of a sample.
-        max_steps: raise after so many env steps: an episode that never ends.
-        cancelled: asked at every step; if true, the evaluation is given up.
+        episodes: number of episodes over all rows.
+        seed: seed of the env and of sampled actions.
+        deterministic: take the mode of each distribution instead of a sample.
+        max_steps: raise after this many env steps, for envs whose episodes never end.
+        cancelled: called at every step; if true, the evaluation is cancelled.
     """
     if episodes < 1:
         raise ConfigError(f"episodes = {episodes}: it must be at least 1")
@@ -126,7 +125,7 @@ def _play(
     lengths: list[int] = []
     for _ in range(max(1, max_steps // rows)):
         if cancelled is not None and cancelled():
-            raise EvaluationCancelledError("the evaluation was given up: the run is to end")
+            raise EvaluationCancelledError("the evaluation was cancelled: the run is stopping")
         acted, state = policy.act(obs, state, first, generator, deterministic)
         step = env.step(policy.to_env(acted.action))
         obs, first = step.obs, step.first

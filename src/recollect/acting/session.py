@@ -1,4 +1,4 @@
-"""Sessions: a trained agent in use, which keeps the memory of every env that it talks to."""
+"""Sessions: a trained agent in use, with the live memory of every env."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.acting import exchange
+from recollect.acting import conversion
 from recollect.base import tree
 from recollect.base.types import State
 from recollect.errors import StateError
 from recollect.policy.policy import Policy
 
 Memory = dict[str, Any]
-"""What ``get_memory`` returns: ``state``, ``first`` and the RNG, as copies."""
+"""Result of ``get_memory``: copies of ``state``, ``first`` and the RNG state."""
 
 
 Rows = Sequence[int] | np.ndarray | Tensor
-"""Envs by their numbers, or a mask over all of them."""
+"""Indices of envs, or a mask over all envs."""
 
 
 class Session:
-    """Live rows with their memories. Every row begins at the start of an episode."""
+    """Envs with their memories. Every env begins at the start of an episode."""
 
     def __init__(self, policy: Policy, num_envs: int, *, deterministic: bool = True, seed: int = 0):
         self.policy, self.num_envs, self.deterministic = policy, num_envs, deterministic
@@ -38,11 +38,11 @@ class Session:
     def act(self, obs: Any, rows: Rows | None = None) -> Any:
         """Actions for the observations of all envs, or of the envs ``rows``.
 
-        ``obs`` has rows first; with one env it may also be that env's plain observation, and then
-        so is the action.
+        ``obs`` is [rows, ...]; for one env it may also be a single observation, and then the action is
+        single, too.
         """
         which = self._rows(rows)
-        batch, is_single = exchange.observations(self.policy.observation_space, obs, self._device)
+        batch, is_single = conversion.observations(self.policy.observation_space, obs, self._device)
         given = tree.leaves(batch)[0].shape[0]
         if given != len(which):
             raise StateError(
@@ -52,19 +52,19 @@ class Session:
         acted, state = self.policy.act(batch, state, self._first[which], self._generator, self.deterministic)
         self._state = tree.put(self._state, which, state)
         self._first[which] = False
-        return exchange.actions(self.policy.action_space, self.policy.to_env(acted.action), is_single)
+        return conversion.actions(self.policy.action_space, self.policy.to_env(acted.action), is_single)
 
     def reset(self, rows: Rows | None = None) -> None:
-        """The next observation of these envs opens an episode; None: of all."""
+        """The next observation of the envs ``rows`` (None: all) opens an episode."""
         self._first[self._rows(rows)] = True
 
     @property
     def has_memory(self) -> bool:
-        """Whether the policy carries anything from step to step."""
+        """Whether the policy has a state."""
         return self.policy.has_memory
 
     def get_memory(self) -> Memory:
-        """A copy of everything that decides the next actions: memory, pending resets, RNG."""
+        """Copies of all that determines the next actions: memory, pending resets, RNG."""
         return {
             "state": tree.clone(self._state),
             "first": self._first.clone(),
@@ -72,7 +72,7 @@ class Session:
         }
 
     def set_memory(self, memory: Memory) -> None:
-        """Continue from what ``get_memory`` returned. One that does not fit raises and changes nothing."""
+        """Continue from the result of ``get_memory``. If it does not fit, raise and change nothing."""
         own = self.get_memory()
         missing = own.keys() - memory.keys()
         if missing:
@@ -89,7 +89,7 @@ class Session:
         self._first = given["first"].to(self._device, copy=True)
 
     def reset_memory(self, rows: Rows | None = None) -> None:
-        """Forget at once what these envs (all if None) remember; their next step opens an episode."""
+        """Reset the memory of the envs ``rows`` (None: all) now; their next step opens an episode."""
         which = self._rows(rows)
         self._state = tree.put(self._state, which, self.policy.initial_state(len(which)))
         self._first[which] = True

@@ -1,11 +1,12 @@
-"""What acting keeps of episodes that are cut: V of what was seen last, with the memory after it.
+"""Values of the final observations of truncated episodes.
 
-An episode that is truncated is not over, so that its last step needs the value of the observation before the
-reset, in the state *after* that step. There are two ways to keep these, which agree:
+The last step of a truncated episode bootstraps from V(the observation before the reset, the state *after*
+that step). Two implementations give equal values:
 
-``Listed``   where it costs nothing to look: the rows that were cut in a step, evaluated at once.
-``Slotted``  where looking would wait for the device: each row has a place, or a few, for what it saw when
-             it was cut, which every step fills by selection; all are evaluated in one go at the end.
+* ``ImmediateFinalValues`` evaluates the truncated rows after every step, where host reads are free.
+* ``DeferredFinalValues`` is for devices that a host read synchronises. Every step stores the final
+  observations and states of truncated rows by selection, in a fixed number of slots per row; the end of the
+  rollout evaluates all slots in one batch.
 """
 
 from __future__ import annotations
@@ -23,110 +24,110 @@ from recollect.experience.rollout import Finals, Rollout
 from recollect.policy.policy import Policy
 
 
-class Listed:
-    """Evaluates the rows that were cut, step by step."""
+class ImmediateFinalValues:
+    """Evaluates truncated rows after every step."""
 
-    def __init__(self, policy: Policy, cut_rows: Callable[[Step], Tensor | None]):
-        """``cut_rows``: those of a step, as ``Telling`` gives them."""
-        self._policy, self._cut_rows = policy, cut_rows
+    def __init__(self, policy: Policy, truncated_rows: Callable[[Step], Tensor | None]):
+        """``truncated_rows``: returns those of a step, as in ``ReportsTruncation``."""
+        self._policy, self._truncated_rows = policy, truncated_rows
         self._found: list[tuple[Tensor, Tensor, Tree, Tensor]] = []
 
     def begin(self) -> None:
-        """A new rollout."""
+        """Start a rollout."""
         self._found = []
 
     def add(self, t: int, step: Step, state: State) -> None:
-        """Step t was made, and left ``state``."""
-        rows = self._cut_rows(step)
+        """Add step t, with the ``state`` after it."""
+        rows = self._truncated_rows(step)
         if rows is None:
             return
         obs = tree.index(step.final_obs, rows)
         inside = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
         value = self._policy.value(obs, tree.index(state, rows), inside)  # no reset applies
-        # The rows are the env's, until its next step.
+        # Copies: the env overwrites the rows in its next step.
         self._found.append((torch.full_like(rows, t), rows.clone(), tree.clone(obs), value))
 
     def write(self, out: Rollout) -> None:
-        """The values of the rollout's cuts, into it."""
+        """Write the final values of the rollout."""
         out.final_value.zero_()
         if self._found:
             times, rows, _, values = zip(*self._found)
             out.final_value[torch.cat(times), torch.cat(rows)] = torch.cat(values)
 
     def finals(self) -> Finals | None:
-        """What was seen, for evaluating it again."""
+        """The final observations, for later evaluation with other weights."""
         if not self._found:
             return None
         times, rows, obs, _ = zip(*self._found)
         return Finals(torch.cat(times), torch.cat(rows), tree.cat(obs))
 
 
-class Slotted:
-    """Keeps what every row saw when it was cut, ``places`` times a rollout at most; reads nothing."""
+class DeferredFinalValues:
+    """Stores up to ``slots`` truncations per row and rollout, without host reads."""
 
-    def __init__(self, policy: Policy, places: int, final_obs: Tree, state: State, first: Tensor):
-        """Shapes are taken from ``final_obs``, ``state`` and ``first`` of B rows."""
-        self._policy, self._places = policy, places
-        self._obs, self._state = (tree.empty(like, (places, len(first))) for like in (final_obs, state))
-        self._time = first.new_zeros((places, len(first)), dtype=torch.int64)
-        self._is_cut = first.new_zeros((places, len(first)))
-        self._inside = first.new_zeros(places * len(first))
+    def __init__(self, policy: Policy, slots: int, final_obs: Tree, state: State, first: Tensor):
+        """``final_obs``, ``state`` and ``first`` of B rows give the shapes."""
+        self._policy, self._slots = policy, slots
+        self._obs, self._state = (tree.empty(like, (slots, len(first))) for like in (final_obs, state))
+        self._time = first.new_zeros((slots, len(first)), dtype=torch.int64)
+        self._is_used = first.new_zeros((slots, len(first)))
+        self._inside = first.new_zeros(slots * len(first))
 
     def begin(self) -> None:
-        """A new rollout."""
-        self._is_cut.zero_()
+        """Start a rollout."""
+        self._is_used.zero_()
 
     def add(self, t: int, step: Step, state: State) -> None:
-        """Step t was made, and left ``state``."""
-        cut = step.truncated & ~step.terminated
-        for place in range(self._places):  # the first that is free
-            here = cut if self._places == 1 else cut & ~self._is_cut[place]
-            tree.copy_where_(tree.index(self._obs, place), here, step.final_obs)
-            tree.copy_where_(tree.index(self._state, place), here, state)
-            self._time[place].masked_fill_(here, t)
-            self._is_cut[place].logical_or_(here)
-            cut = cut & ~here
+        """Add step t, with the ``state`` after it."""
+        truncated = step.truncated & ~step.terminated
+        for slot in range(self._slots):  # each row takes its first free slot
+            here = truncated if self._slots == 1 else truncated & ~self._is_used[slot]
+            tree.copy_where_(tree.index(self._obs, slot), here, step.final_obs)
+            tree.copy_where_(tree.index(self._state, slot), here, state)
+            self._time[slot].masked_fill_(here, t)
+            self._is_used[slot].logical_or_(here)
+            truncated = truncated & ~here
 
     def write(self, out: Rollout) -> None:
-        """The values of the rollout's cuts, into it."""
+        """Write the final values of the rollout."""
         out.final_value.zero_()
-        # An env that cuts more often than it said has no values to show: NaN, which ends the run.
-        cuts = out.truncated & ~out.terminated
-        out.final_value.masked_fill_(cuts & (cuts.sum(0) > self._places), torch.nan)
-        if not self._places:
+        # A row that truncates more often than its env declared (truncation_gap) gets NaN, which ends the run.
+        truncated = out.truncated & ~out.terminated
+        out.final_value.masked_fill_(truncated & (truncated.sum(0) > self._slots), torch.nan)
+        if not self._slots:
             return
         obs, state = (tree.map(lambda leaf: leaf.flatten(0, 1), kept) for kept in (self._obs, self._state))
         value = self._policy.value(obs, state, self._inside).view(self._time.shape)
-        # Added to zeros: a place that is not used adds nothing to whatever its time says.
-        out.final_value.scatter_add_(0, self._time, value.masked_fill(~self._is_cut, 0))
+        # Added to zeros: an unused slot adds zero at its stale time.
+        out.final_value.scatter_add_(0, self._time, value.masked_fill(~self._is_used, 0))
 
     def finals(self) -> Finals | None:
-        """What was seen, for evaluating it again, in order of time. Reads: not inside of a rollout."""
-        if not self._places:
+        """The final observations, for later evaluation with other weights, ordered by time. A host read."""
+        if not self._slots:
             return None
-        place, row = self._is_cut.nonzero(as_tuple=True)
+        slot, row = self._is_used.nonzero(as_tuple=True)
         if len(row) == 0:
             return None
-        order = self._time[place, row].argsort(stable=True)
-        place, row = place[order], row[order]
-        return Finals(self._time[place, row], row, tree.index(self._obs, (place, row)))
+        order = self._time[slot, row].argsort(stable=True)
+        slot, row = slot[order], row[order]
+        return Finals(self._time[slot, row], row, tree.index(self._obs, (slot, row)))
 
 
-def look(step: Step) -> Tensor | None:
-    """The rows that a step cut, [n]; None: none. On a GPU this waits."""
-    if not step.truncated.any():  # as nearly always, and this is cheaper than the rest
+def truncated_rows(step: Step) -> Tensor | None:
+    """[n] int64: rows that a step truncated and did not terminate; None: no row. A host read."""
+    if not step.truncated.any():  # the common case, at the least cost
         return None
     rows = (step.truncated & ~step.terminated).nonzero().squeeze(1)
     return rows if len(rows) > 0 else None
 
 
-def places(env: BatchedEnv, steps: int) -> int:
-    """How often a row of ``env`` can be cut in ``steps`` steps, where that needs a place (``Slotted``)."""
-    if not is_unread(env) or env.truncation_gap is None:
+def truncation_slots(env: BatchedEnv, steps: int) -> int:
+    """Slots per row that ``DeferredFinalValues`` needs for ``steps`` steps; 0 for other envs."""
+    if not steps_without_reads(env) or env.truncation_gap is None:
         return 0
     return (steps - 1) // env.truncation_gap + 1
 
 
-def is_unread(env: BatchedEnv) -> TypeGuard[Capturable]:
-    """Whether rollouts of this env are recorded without host reads."""
-    return isinstance(env, Capturable) and devices.waits(env.device)
+def steps_without_reads(env: BatchedEnv) -> TypeGuard[Capturable]:
+    """Whether rollouts of this env need no host reads, so that a whole rollout can be captured."""
+    return isinstance(env, Capturable) and devices.synchronises(env.device)

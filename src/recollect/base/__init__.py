@@ -1,1 +1,1 @@
-"""What every other package builds on: types, trees of tensors, devices, files, processes."""
+"""Foundations without knowledge of envs or learning: types, trees of tensors, devices, files, processes."""

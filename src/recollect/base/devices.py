@@ -1,4 +1,4 @@
-"""What a device costs, and what its products are rounded to."""
+"""Devices: synchronisation, precision of matrix products, timing."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ import torch
 from torch import Tensor
 
 Products = Literal["fp32", "tf32", "bf16"]
-"""What the factors of a matrix product are rounded to on a GPU; sums are float32 throughout."""
+"""The precision of the factors of a matrix product on a GPU; sums are always float32."""
 
 _products: ContextVar[Products] = ContextVar("products", default="fp32")
 
 
-def waits(where: Tensor | torch.device) -> bool:
-    """Whether to read a number on the host means to wait until the device has done all that it was given.
+def synchronises(where: Tensor | torch.device) -> bool:
+    """Whether a host read synchronises the device, that is, waits for all its queued work.
 
-    Code that would look at numbers only to save work (is any episode over? is a row invalid?) asks this
-    first, and where it waits does the work for all rows, by selection.
+    Code that reads a value only to save work (has any episode ended? is a row invalid?) does the work for
+    all rows, by selection, where a read synchronises.
     """
     return (where.device if isinstance(where, Tensor) else where).type != "cpu"
 
 
 def products() -> Products:
-    """What products on a GPU are rounded to now."""
+    """The current precision of products on a GPU."""
     return _products.get()
 
 
 @contextmanager
 def rounded(to: Products) -> Iterator[None]:
-    """For a while round the factors of all products on a GPU, torch's and our kernels', like this.
+    """Set the precision of products on a GPU within the context, in torch and in our kernels.
 
-    torch's own products know float32 and TF32; bf16 is for kernels that ask (``products``), and for
+    torch's own products use float32 or TF32; bf16 applies to kernels that read ``products()`` and to
     autocast.
     """
     before, token = torch.get_float32_matmul_precision(), _products.set(to)
@@ -51,7 +51,7 @@ def rounded(to: Products) -> Iterator[None]:
 
 
 class Total:
-    """The sum of what need not be known before it is asked for."""
+    """A sum of times that is computed when it is read, because reading a GPU time synchronises."""
 
     def __init__(self, parts: Sequence[SupportsFloat]):
         self._parts = parts
@@ -61,20 +61,20 @@ class Total:
 
 
 class Stopwatch:
-    """Seconds between two moments, of the device's time where work is only handed to it."""
+    """Seconds between start and stop; on a GPU, in the time of the device's stream."""
 
     def __init__(self, device: torch.device):
-        """Begins."""
+        """Start."""
         self._device = device
         self._begin, self._end = self._now(), None
 
     def stopped(self) -> Stopwatch:
-        """Itself, ended now."""
+        """Stop, and return the stopwatch."""
         self._end = self._now()
         return self
 
     def __float__(self) -> float:
-        """The seconds. On a GPU this waits until the end was reached there."""
+        """The seconds. On a GPU this synchronises with the stop."""
         begin, end = self._begin, self._end
         assert end is not None, "a stopwatch is read after it was stopped"
         if isinstance(begin, torch.cuda.Event) and isinstance(end, torch.cuda.Event):

@@ -1,6 +1,6 @@
-"""The files of a run that one process writes while others read: JSON, lines of JSON, a lock.
+"""Files of a run that one process writes while others read: JSON, JSON lines, a lock.
 
-Whoever reads finds a whole file and whole lines, whenever the process that writes was killed.
+A reader always finds a complete file and complete lines, also after the writer was killed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, BinaryIO
 from recollect.errors import RecollectError
 
 LARGEST = 64 * 2**20
-"""Bytes of a JSON file, or of a line of one. Ours have thousands, and those of others may have any number."""
+"""Size limit in bytes of a JSON file or line. Ours have a few thousand; a foreign file may have any size."""
 
 
 def append_whole(file: Path, text: str) -> None:
-    """Append all of the text or nothing of it: half a line would spoil the file for the next."""
+    """Append all of the text or none of it: a partial line would damage the next one."""
     with file.open("a+b", buffering=0) as handle:
         size = _end_of_lines(handle)
         try:
@@ -35,7 +35,7 @@ def append_whole(file: Path, text: str) -> None:
 
 
 def read_lines(file: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a file of JSON lines; half a line at its end is left out."""
+    """The objects of a file of JSON lines, without a partial last line."""
     if not os.path.lexists(file):
         return
     with opened(file) as handle:
@@ -48,12 +48,12 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object that the file holds."""
+    """The object in a JSON file."""
     return _object(read_whole(file), file)
 
 
 def read_whole(file: Path) -> bytes:
-    """All of a file, if it is one, and no larger than such files are."""
+    """The content of a regular file of at most ``LARGEST`` bytes."""
     with opened(file) as handle:
         data = handle.read(LARGEST + 1)
     if len(data) > LARGEST:
@@ -63,7 +63,7 @@ def read_whole(file: Path) -> bytes:
 
 @contextmanager
 def opened(file: Path) -> Iterator[BinaryIO]:
-    """Only a regular file: opening a pipe blocks until it has a writer, and a device has no end."""
+    """Open a regular file only: opening a pipe blocks until it has a writer, and a device has no end."""
     try:
         if os.path.lexists(file) and not file.is_file():
             raise OSError("it is no file")
@@ -74,7 +74,7 @@ def opened(file: Path) -> Iterator[BinaryIO]:
 
 
 def refuse_links(paths: Iterable[Path]) -> None:
-    """Refuse to write through a link: it may lead to any file or folder of this machine."""
+    """Raise if a path is a symbolic link: a write would reach any file or folder of this machine."""
     for path in paths:
         if path.is_symlink():
             raise RecollectError(
@@ -84,7 +84,7 @@ def refuse_links(paths: Iterable[Path]) -> None:
 
 
 def check_replaceable(file: Path) -> None:
-    """Refuse what is there and no file: renaming onto a device, a pipe or a link puts a file in its place."""
+    """Raise if ``file`` is a link, a folder, a device or a pipe, which a rename would replace."""
     if file.is_symlink():
         raise RecollectError(f"{file} is a link: name the file itself")
     if file.exists() and not file.is_file():
@@ -94,7 +94,7 @@ def check_replaceable(file: Path) -> None:
 
 
 def check_format(file: Path, found: Any, reads: int) -> None:
-    """Refuse the file of another version."""
+    """Raise if the file was written in another format."""
     if found != reads:
         raise RecollectError(
             f"{file} has format {short(found)}, this Recollect reads {reads}: update Recollect"
@@ -102,20 +102,20 @@ def check_format(file: Path, found: Any, reads: int) -> None:
 
 
 def short(value: Any) -> str:
-    """What a file says, for a message: no longer than people read."""
+    """A value from a file as text of at most 400 characters, for messages."""
     text = str(value)
     return text if len(text) <= 400 else f"{text[:400]} ..."
 
 
 def is_number(value: Any) -> bool:
-    """Whether it is a number that arithmetic can be done with: JSON knows integers of any size, and NaN."""
+    """Whether ``value`` is a finite number below 2^63: JSON also has larger integers, and NaN."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) < 2**63 if isinstance(value, int) else math.isfinite(value)
 
 
 def finite(value: Any) -> Any:
-    """The value with None in the place of NaN and Inf, which JSON does not know."""
+    """The value with None in place of NaN and Inf, which JSON lacks."""
     if isinstance(value, dict):
         return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -124,11 +124,11 @@ def finite(value: Any) -> Any:
 
 
 def lock(handle: Any) -> bool:
-    """Lock the open file for this process until it is closed, or say that another holds it."""
+    """Lock the open file until it is closed. Returns False if another process holds the lock."""
     for _ in range(20):
         if _try_lock(handle):
             return True
-        time.sleep(0.05)  # who only asks, as ``is_locked`` does, holds it for a moment
+        time.sleep(0.05)  # ``is_locked`` holds the lock for a moment
     return False
 
 
@@ -137,12 +137,12 @@ def is_locked(file: Path) -> bool:
     if not file.is_file():
         return False
     with file.open() as handle:
-        return not _try_lock(handle, is_shared=True)  # several may ask at the same time
+        return not _try_lock(handle, is_shared=True)  # several processes may test it at the same time
 
 
 def _try_lock(handle: Any, *, is_shared: bool = False) -> bool:
     try:
-        import fcntl  # not on Windows, where nobody is kept out
+        import fcntl  # not on Windows, which runs without locks
     except ImportError:
         return True
     try:
@@ -165,7 +165,7 @@ def _object(text: bytes, file: Path) -> dict[str, Any]:
 
 
 def _end_of_lines(handle: Any) -> int:
-    """Where the last whole line ends; what a killed process, or a power cut, left after it is cut off."""
+    """Offset of the end of the last complete line; a partial line of a killed process is removed."""
     size = end = handle.seek(0, 2)
     while end > 0:
         start = max(0, end - 65536)

@@ -1,13 +1,13 @@
-"""CUDA graphs: thousands of small launches as one.
+"""CUDA graphs: thousands of kernel launches as one.
 
-A rollout of 64 steps, or an optimiser step, is a few thousand operations that take a GPU a few
-microseconds each, and the host as long to launch. A graph records them once and launches them together.
+A rollout of 64 steps, or an optimiser step, is a few thousand operations of a few microseconds each, and a
+launch takes the host as long. A graph captures them once and launches them together.
 
-What is recorded must be the same every time: a function without arguments that reads and writes tensors
-which stay where they are, asks for no number, and draws random numbers only from generators that the graph
-knows. It is called twice as it is, to compile kernels and allocate what lives on, the second time under
-watch: if it makes the host wait for a number there, it is never recorded. The third call records it.
-Whatever does not work is said once, in words, and goes on without a graph: slower, with the same numbers.
+A captured function has no arguments, reads and writes tensors at fixed addresses, reads no value on the host,
+and draws random numbers only from registered generators. Its first two calls run eagerly, to compile kernels
+and allocate persistent memory; the second also detects synchronising operations, which rule out a capture.
+The third call captures. A function that cannot be captured runs eagerly, slower and with the same results,
+and a note says why.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from torch import nn
 
 T = TypeVar("T")
 
-WAITED = "called a synchronizing CUDA operation"
-"""What torch warns of where the host waits, and of nothing else."""
+SYNCHRONISED = "called a synchronizing CUDA operation"
+"""Text of torch's warning for a synchronising operation."""
 
 
 class Replayable(Protocol):
-    """Something recorded."""
+    """A captured graph."""
 
     def replay(self) -> None:
-        """Compute it."""
+        """Launch it."""
         ...
 
 
 class Graphs:
-    """Records functions on one device, and keeps what the user should hear of it."""
+    """Captures functions on one device, and collects notes for the user."""
 
     def __init__(self, device: torch.device, is_on: bool = True):
         self.is_on = is_on and device.type == "cuda"
         self.device = device
         self.notes: list[str] = []
-        """What could not be recorded, and why; taken by whoever tells the user."""
+        """The functions that could not be captured, and why."""
         self.seconds = 0.0
-        """Spent so far on first calls, in which kernels are compiled, and on recording."""
+        """Time spent so far on first calls, which compile kernels, and on captures."""
         self._stream = torch.cuda.Stream(device) if self.is_on else None
         self._failed: list[Replayable] = []
 
@@ -55,10 +55,10 @@ class Graphs:
         """``fn`` as a graph, from its third call on.
 
         Args:
-            fn: what to record.
-            what: names it for the user.
-            module: whose parameters and buffers it uses; if they move elsewhere, it is recorded anew.
-            generators: those that it draws from.
+            fn: the function to capture.
+            what: its name in notes.
+            module: its parameters and buffers; if their addresses change, ``fn`` is captured again.
+            generators: the generators that it draws from.
         """
         return Captured(self, fn, what, module, generators)
 
@@ -68,7 +68,7 @@ class Graphs:
         return notes
 
     def aside(self, fn: Callable[[], T]) -> T:
-        """``fn()`` on the stream that graphs are recorded on, timed as part of the start."""
+        """``fn()`` on the capture stream; its time counts as start-up."""
         assert self._stream is not None
         torch.cuda.synchronize(self.device)
         started = time.perf_counter()
@@ -79,7 +79,7 @@ class Graphs:
         return result
 
     def watched(self, fn: Callable[[], T]) -> tuple[T, str | None]:
-        """``aside(fn)``, and where in it the host had to wait for a number, if anywhere."""
+        """``aside(fn)``, and the source line of its first synchronising operation, if any."""
         before = torch.cuda.get_sync_debug_mode()
 
         def under_watch() -> T:
@@ -94,17 +94,17 @@ class Graphs:
             result = self.aside(under_watch)
         where = None
         for one in caught:
-            if WAITED in str(one.message):
+            if SYNCHRONISED in str(one.message):
                 where = where or f"{one.filename.rpartition('/')[2]}:{one.lineno}"
             else:
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         return result, where
 
-    def record(self, fn: Callable[[], T], generators: Sequence[torch.Generator]) -> tuple[Replayable, T]:
-        """A graph of ``fn``, and what it returned; nothing is computed. Raises whatever goes wrong."""
+    def capture(self, fn: Callable[[], T], generators: Sequence[torch.Generator]) -> tuple[Replayable, T]:
+        """A graph of ``fn``, and its result, whose tensors hold no values before a replay."""
         started = time.perf_counter()
         stream, graph = torch.cuda.current_stream(self.device), torch.cuda.CUDAGraph()
-        # Every graph knows the device's own generator, too.
+        # Every graph also uses the default generator of the device.
         drawn = [*generators, torch.cuda.default_generators[stream.device_index]]
         kept = [generator.clone_state() for generator in drawn]
         for generator in generators:
@@ -116,9 +116,9 @@ class Graphs:
             ):
                 result = fn()
         except BaseException:
-            self._failed.append(graph)  # the allocator still asks it whose memory is whose
+            self._failed.append(graph)  # the allocator still refers to it
             torch.cuda.set_stream(stream)
-            for generator, state in zip(drawn, kept):  # they believe that they are still recorded
+            for generator, state in zip(drawn, kept):  # they are still in capture mode
                 generator.graphsafe_set_state(state)
             raise
         finally:
@@ -128,7 +128,7 @@ class Graphs:
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """Let no garbage collection come in between: the end of an old graph would void the one in the making."""
+    """Disable garbage collection: destroying an old graph would invalidate the capture in progress."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
@@ -140,8 +140,8 @@ def _no_garbage() -> Iterator[None]:
 
 
 class Captured(Generic[T]):
-    """Calls a function: twice as it is, then as a graph. Returns what the function returned when recorded,
-    tensors that every call writes anew."""
+    """Calls a function twice eagerly, then as a graph. From then on it returns the tensors of the capture,
+    which every call overwrites."""
 
     def __init__(
         self,
@@ -153,26 +153,26 @@ class Captured(Generic[T]):
     ):
         """See ``Graphs.captured``."""
         self._graphs, self._fn, self._what, self._generators = graphs, fn, what, generators
-        self._module, self._places = module, ()
+        self._module, self._addresses = module, ()
         self._calls = 0
         self._graph: Replayable | None = None
         self._result: T | None = None
-        self._is_plain = not graphs.is_on
+        self._is_eager = not graphs.is_on
 
     def __call__(self) -> T:
-        """Call it, or launch its graph."""
-        if self._is_plain:
+        """Call the function, or launch its graph."""
+        if self._is_eager:
             return self._fn()
-        places = tuple(t.data_ptr() for t in (*self._module.parameters(), *self._module.buffers()))
-        if places != self._places:  # a graph would go on with the memory of before
-            self._graph, self._result, self._calls, self._places = None, None, 0, places
+        addresses = tuple(t.data_ptr() for t in (*self._module.parameters(), *self._module.buffers()))
+        if addresses != self._addresses:  # a graph would use the old addresses
+            self._graph, self._result, self._calls, self._addresses = None, None, 0, addresses
         if self._graph is None:
             self._calls += 1
             if self._calls == 1:
                 return self._graphs.aside(self._fn)
             if self._calls == 2:
                 return self._watched()
-            if not self._record():
+            if not self._capture():
                 return self._fn()
         assert self._graph is not None
         self._graph.replay()
@@ -180,32 +180,32 @@ class Captured(Generic[T]):
 
     @property
     def is_graph(self) -> bool:
-        """Whether it has been recorded."""
+        """Whether the function has been captured."""
         return self._graph is not None
 
     def _watched(self) -> T:
-        """Call it once more, and see whether it makes the host wait."""
+        """Call the function and detect synchronising operations."""
         result, where = self._graphs.watched(self._fn)
         if where is not None:
             self._give_up(f"it reads numbers on the host (at {where})")
         return result
 
-    def _record(self) -> bool:
-        """Record it. False if that did not work."""
+    def _capture(self) -> bool:
+        """Capture the function. Returns False if that failed."""
         try:
-            graph, result = self._graphs.record(self._fn, self._generators)
-        except Exception as error:  # whatever a foreign encoder or env may do in there
+            graph, result = self._graphs.capture(self._fn, self._generators)
+        except Exception as error:  # a user's encoder or env may raise anything
             cause: BaseException = error
-            while cause.__context__ is not None:  # the end of a failed recording fails as well
+            while cause.__context__ is not None:  # the end of a failed capture raises as well
                 cause = cause.__context__
             lines = str(cause).strip().splitlines() or [""]
-            self._give_up(f"recording it failed with {type(cause).__name__}: {lines[0]}")
+            self._give_up(f"capturing it failed with {type(cause).__name__}: {lines[0]}")
             return False
         self._graph, self._result = graph, result
         return True
 
     def _give_up(self, why: str) -> None:
-        self._is_plain = True
+        self._is_eager = True
         self._graphs.notes.append(
-            f"{self._what} runs without a CUDA graph, slower and with the same numbers: {why}"
+            f"{self._what} runs without a CUDA graph, slower and with the same results: {why}"
         )

@@ -1,4 +1,4 @@
-"""What the system grants this process: memory, cores, and the limits of a container."""
+"""Resource limits of this process: memory, cores, and the limits of a container."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where things are found."""
+    """Paths of system files and folders, which tests replace."""
 
     proc: Path = Path("/proc")
     cgroup: Path = Path("/sys/fs/cgroup")
@@ -20,26 +20,26 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """None where unknown or unlimited."""
+    """Limits; None: unknown or unlimited."""
 
     cpu: str | None
-    """The processor's name."""
+    """Name of the processor."""
     memory: int | None
-    """Bytes of the machine."""
+    """Total bytes of the machine."""
     available: int | None
-    """Bytes that are free, or could be."""
+    """Available bytes, caches included."""
     quota: float | None
-    """Cores' worth of time."""
+    """CPU quota of the control group, in cores."""
     memory_limit: int | None
-    """Bytes."""
+    """Memory limit of the control group, in bytes."""
 
 
 def read_limits(places: Places) -> Limits:
-    """Read them from /proc and the control groups, as far as they are there."""
+    """Read the limits from /proc and the control groups, where they exist."""
     meminfo = _meminfo(places.proc / "meminfo")
     groups = _groups(places)
     return Limits(
-        cpu=_processor(places.proc / "cpuinfo"),
+        cpu=processor(places),
         memory=meminfo.get("MemTotal"),
         available=meminfo.get("MemAvailable"),
         quota=min((q for group in groups if (q := _quota(group)) is not None), default=None),
@@ -65,15 +65,16 @@ def _meminfo(path: Path) -> dict[str, int]:
     return found
 
 
-def _processor(path: Path) -> str | None:
-    for line in (_read(path) or "").splitlines():
+def processor(places: Places) -> str | None:
+    """Name of the processor."""
+    for line in (_read(places.proc / "cpuinfo") or "").splitlines():
         if line.startswith("model name"):
             return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine() or None
 
 
 def _groups(places: Places) -> list[Path]:
-    """The folders of this process's control groups and of those above; of version 1 the usual two."""
+    """Folders of this process's control groups and their parents; of version 1, the two usual ones."""
     folders = [places.cgroup, places.cgroup / "cpu", places.cgroup / "memory"]
     for line in (_read(places.proc / "self/cgroup") or "").splitlines():
         if line.startswith("0::"):
@@ -95,6 +96,6 @@ def _quota(group: Path) -> float | None:
 def _memory_limit(group: Path) -> int | None:
     for name in ("memory.max", "memory.limit_in_bytes"):
         text = (_read(group / name) or "").strip()
-        if text.isdigit() and int(text) < 2**60:  # version 1 says "no limit" with a huge number
+        if text.isdigit() and int(text) < 2**60:  # in version 1 a huge number means no limit
             return int(text)
     return None

@@ -1,7 +1,7 @@
-"""The stream for programs: stdout, which ``--json`` keeps free of everything else.
+"""Machine-readable output: with ``--json``, stdout holds nothing but JSON.
 
-An env, or a library in it, may print: in Python, in C straight to file descriptor 1, in an actor or env
-worker, which inherits that descriptor. None of it may stand between two lines of JSON.
+An env or its libraries may print: from Python, from C directly to file descriptor 1, or from an actor or env
+worker, which inherits that descriptor. All of that is redirected to stderr.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _results: TextIO | None = None
 
 
 def results() -> TextIO:
-    """Where to write what programs read."""
+    """The stream for machine-readable output."""
     return _results or sys.stdout
 
 
 @contextlib.contextmanager
 def for_programs() -> Iterator[None]:
-    """Only ``results()`` leads to stdout in here; all other output of this process and its children goes to
-    stderr."""
+    """Within the context only ``results()`` writes to stdout; all other output of this process and its
+    children goes to stderr."""
     global _results
     before = sys.stdout
     if before is None or sys.stderr is None:  # closed by the parent process
@@ -42,7 +42,7 @@ def for_programs() -> Iterator[None]:
         yield
     finally:
         _results, sys.stdout = None, before
-        ctypes.CDLL(None).fflush(None)  # what C has buffered would else come out with the descriptor restored
+        ctypes.CDLL(None).fflush(None)  # C buffers would else be flushed to the restored descriptor
         os.dup2(kept, 1)
         os.close(kept)
         if stream is not before:
@@ -50,7 +50,7 @@ def for_programs() -> Iterator[None]:
 
 
 def _is_descriptor_1(stream: TextIO) -> bool:
-    """Not so where tests or notebooks have put an object of theirs in its place."""
+    """Whether the stream writes to descriptor 1; tests and notebooks replace it by another object."""
     try:
         return stream.fileno() == 1
     except (AttributeError, io.UnsupportedOperation):

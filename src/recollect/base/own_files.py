@@ -1,4 +1,4 @@
-"""What Recollect calls its own on a disk. Nothing else is deleted or replaced, and no link is followed."""
+"""Names of the files that Recollect writes. It deletes or replaces nothing else, and follows no link."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from recollect.errors import RecollectError
 
 TENSORS = ("weights.safetensors", "optimizer.safetensors", "trainer.safetensors")
 FILES = ("agent.json", *TENSORS)
-"""Of a saved agent, and of a checkpoint."""
+"""Files of a saved agent or a checkpoint."""
 CHECKPOINTS = "checkpoints"
 WRITTEN_BESIDE = (
     "run.json",
@@ -23,20 +23,20 @@ WRITTEN_BESIDE = (
     "metrics.jsonl",
     "evaluations.jsonl",
 )
-"""The files that are renamed to their place; a process that is killed may leave one on its way."""
+"""Files that are written under a temporary name and renamed; a killed process may leave that name."""
 UNFINISHED = re.compile(r"\.[0-9]{12}-([0-9a-f]{8}|old|removed)")
-"""Folders beside the checkpoints: one that was being written, replaced or removed."""
+"""Names of folders of checkpoints that are being written, replaced or removed."""
 OWN_FILES = (*WRITTEN_BESIDE, "events.jsonl", "lock", "memory_lengths.json", "wandb/id.txt")
 OWN_FOLDERS = (CHECKPOINTS, "logs", "episodes", "tensorboard", "wandb")
-"""What a run writes to, beside the files in ``logs`` and ``episodes``."""
+"""Files and folders of a run, besides the files in ``logs`` and ``episodes``."""
 
 
 PARTIAL = re.compile(r"\.tmp[A-Za-z0-9]{6}")
-"""What safetensors writes to before it renames the file to its place."""
+"""Temporary file names of safetensors."""
 
 
 def foreign_files(folder: Path) -> list[str]:
-    """The names of what an agent's folder, or an unfinished one (``.NAME-KEY``), holds beside the agent."""
+    """Names in an agent's folder, or an unfinished one (``.NAME-KEY``), that are not files of the agent."""
 
     def is_own(name: str) -> bool:
         return name in FILES or (folder.name.startswith(".") and bool(PARTIAL.fullmatch(name)))
@@ -46,18 +46,18 @@ def foreign_files(folder: Path) -> list[str]:
 
 
 def is_ours(folder: Path) -> bool:
-    """Whether it is a folder, no link to one, with nothing in it but files of an agent."""
+    """Whether ``folder`` is a folder, not a link, with nothing but files of an agent."""
     return folder.is_dir() and not folder.is_symlink() and not foreign_files(folder)
 
 
 def remove(folder: Path) -> None:
-    """Remove the folder of an agent, or what is left of one. Anything else stays."""
+    """Remove a complete or partial folder of an agent; a folder with other files stays."""
     if is_ours(folder):
         shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_own(path: Path) -> None:
-    """Refuse to write into a run in which a link leads elsewhere, or something else is in a file's place."""
+    """Raise if a file or folder of a run is a link, or is of another type."""
     folders = [path / name for name in OWN_FOLDERS]
     places = [path / name for name in OWN_FILES]
     refuse_links([*folders, *places])
@@ -73,13 +73,13 @@ def check_own(path: Path) -> None:
 
 
 def is_leftover(name: str) -> bool:
-    """Whether this is a file on the way to its place (``storage.write_atomically``)."""
+    """Whether this is the temporary name of an atomic write."""
     place, _, key = name.removeprefix(".").rpartition("-")
     return name.startswith(".") and place in WRITTEN_BESIDE and bool(re.fullmatch(r"[0-9a-f]{8}", key))
 
 
 def checked_status(status: dict[str, Any], file: Path) -> dict[str, Any]:
-    """Refuse what no run writes."""
+    """Validate the content of a status file."""
     best = status.get("best")
     texts, counts = ("state", "reason", "checkpoint"), ("steps", "start", "end", "updates", "episodes")
     wrong = [name for name in texts if not isinstance(status.get(name), str | None)]

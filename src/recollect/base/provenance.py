@@ -1,4 +1,4 @@
-"""What a run was made with: versions, commit, machine."""
+"""Provenance of a run: versions, commit, machine."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from recollect.base.limits import Places, processor
+
 
 def versions() -> dict[str, str]:
-    """Of Python and of the packages that decide the numbers."""
+    """Versions of Python and of the packages that determine the results."""
     names = ("recollect", "torch", "numpy", "gymnasium")
     return {"python": platform.python_version()} | {name: _version(name) for name in names}
 
 
 def git_commit(folder: Path | None = None) -> dict[str, Any] | None:
-    """The commit of the folder's checkout (the current folder's if None); None where there is none."""
+    """The git commit of ``folder`` (default: the current folder); None outside of a checkout."""
 
     def git(*args: str) -> str:
         done = subprocess.run(
@@ -32,12 +34,12 @@ def git_commit(folder: Path | None = None) -> dict[str, Any] | None:
 
 
 def machine() -> dict[str, Any]:
-    """What it ran on, as far as it can be told."""
+    """System, processor, cores, memory and GPU."""
     import torch
 
     return {
         "system": platform.platform(),
-        "cpu": cpu(),
+        "cpu": processor(Places()),
         "cores": usable_cores(),
         "memory": memory(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
@@ -45,27 +47,16 @@ def machine() -> dict[str, Any]:
 
 
 def usable_cores() -> int:
-    """The CPU cores that this process may use."""
+    """Number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def memory() -> int | None:
-    """Bytes of this machine."""
+    """Memory of this machine in bytes."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError, AttributeError):
         return None
-
-
-def cpu() -> str:
-    """The processor's name."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _version(name: str) -> str:

@@ -1,14 +1,14 @@
-"""Threads that unroll the rows of a batch side by side.
+"""Threads that unroll groups of rows in parallel.
 
-torch's own parallelism splits every operation, and its threads spin while they wait for each other. An
-unroll is a chain of hundreds of small operations: two spinning threads make it 1.3 to 1.6 times as
-fast on two idle cores, and a hundred times slower when another program wants one of them. But rows
-are independent. So a batch is cut into groups of rows, each with a thread of its own for the whole
-unroll and again for its whole gradient; the long operations in there do not hold the interpreter lock.
+torch splits every operation over its threads, which spin while they wait for each other. An unroll is a
+chain of hundreds of small operations: two such threads are 1.3 to 1.6 times as fast on two idle cores, and a
+hundred times slower when another program uses one of them. Rows are independent, so a batch is split into
+groups of rows, each with one thread for its whole unroll and for its whole gradient. Long operations release
+the interpreter lock.
 
-The short ones do. While a thread gives its orders, all others wait: in k groups an operation takes the k-th
-part of its time, in which k orders have to be given. So the best k grows with the root of the rows
-(``ROWS_OF_FOUR``). On 16 cores 128 rows in 16 groups take 7 times as long as in two, and in one 1.5 times.
+Launching an operation holds the lock. With k groups an operation takes 1/k of the time, but k launches, so
+that the best k grows with the square root of the rows (``ROWS_OF_FOUR``). On 16 cores, 128 rows in 16 groups
+take 7 times as long as in two groups, and in one group 1.5 times.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from torch.autograd.function import once_differentiable
 Tensors = tuple[Tensor, ...]
 
 MIN_ROWS = 4
-"""Rows that a group has at least."""
+"""Minimum rows of a group."""
 MIN_STEPS = 128
-"""Steps (of all its rows) that a group has at least: below, the hand-over costs more than it saves."""
+"""Minimum steps of a group, over all its rows: below, the overhead of threads exceeds the gain."""
 
 ROWS_OF_FOUR = 512
-"""Rows that are best cut into four groups; four times as many into eight. Two groups pay where the two limits
-above allow them."""
+"""Rows for which four groups are best; eight for four times as many. Two groups are best for fewer rows, if
+the two limits above allow them."""
 
 _pool: ContextVar[tuple[ThreadPoolExecutor, int] | None] = ContextVar("pool", default=None)
-"""The threads in use and their number, the calling one among them. Unset inside those threads."""
+"""The thread pool and the number of threads, including the calling one. Unset inside those threads."""
 
 
 @contextmanager
 def intra_op_threads(count: int) -> Iterator[None]:
-    """Split torch's operations over ``count`` threads for a while. One for acting: they are tiny."""
+    """Use ``count`` torch threads within the context: one for acting, whose operations are tiny."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -52,7 +52,7 @@ def intra_op_threads(count: int) -> Iterator[None]:
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Unroll in ``count`` threads, the calling one among them, for the time of the context."""
+    """Unroll in ``count`` threads, including the calling one, within the context."""
     if count == 1:
         yield
         return
@@ -71,13 +71,13 @@ def side_by_side(
     states: Tensors,
     weights: Callable[[], Iterable[Tensor]],
 ) -> Any:
-    """``fn(*sequences, *states)``, in groups of rows where that pays.
+    """``fn(*sequences, *states)``, in groups of rows if that is faster.
 
     Args:
-        fn: returns a sequence [T, B, ...] and then states [B, ...]; its rows are independent.
+        fn: returns a sequence [T, B, ...] and states [B, ...]; rows are independent.
         sequences: [T, B, ...] each.
         states: [B, ...] each.
-        weights: gives every tensor beside these that ``fn`` uses and that needs a gradient.
+        weights: returns all other tensors of ``fn`` that need a gradient.
     """
     parts = _groups(sequences[0])
     if parts == 1:
@@ -89,7 +89,7 @@ def side_by_side(
 
 
 def _groups(x: Tensor) -> int:
-    """Into how many groups the rows of x [T, B, ...] are best cut."""
+    """The best number of groups for the rows of x [T, B, ...]."""
     in_use = _pool.get()
     if in_use is None or x.device.type != "cpu":
         return 1
@@ -99,9 +99,9 @@ def _groups(x: Tensor) -> int:
 
 
 class _SideBySide(torch.autograd.Function):
-    """Every group keeps a graph of its own, so that its gradient too runs in a thread of its own.
+    """Each group has its own autograd graph, so that its gradient runs in its own thread.
 
-    Its backward runs once: there is no ``retain_graph`` here.
+    Backward runs once only: ``retain_graph`` is not supported.
     """
 
     @staticmethod
@@ -132,7 +132,7 @@ class _SideBySide(torch.autograd.Function):
             return torch.autograd.grad(ys, ctx.wanted, dys, allow_unused=True)
 
         found = iter(zip(*_map(one, list(zip(ctx.results, zip(*split))))))
-        ctx.results = ctx.wanted = None  # the inner graphs are spent
+        ctx.results = ctx.wanted = None  # the inner graphs are freed
         return (None,) * 4 + tuple(_sum(next(found)) if needed else None for needed in ctx.need)
 
 
@@ -143,28 +143,28 @@ def _split(sequences: Sequence[Tensor], states: Sequence[Tensor], parts: int) ->
 
 
 def _map(fn: Callable[..., Any], calls: list[tuple]) -> list[Any]:
-    """``fn(*arguments)`` of every call, in order; the calling thread does the first one."""
+    """``fn(*arguments)`` for every call, in order; the first runs in the calling thread."""
     in_use = _pool.get()
     if in_use is None:
         return [fn(*arguments) for arguments in calls]
-    is_enabled = torch.is_grad_enabled()  # every thread has its own
+    is_enabled = torch.is_grad_enabled()  # a setting of each thread
 
     def elsewhere(*arguments: Any) -> Any:
         with torch.set_grad_enabled(is_enabled):
             return fn(*arguments)
 
     futures = [in_use[0].submit(elsewhere, *arguments) for arguments in calls[1:]]
-    token = _pool.set(None)  # a core inside a core is not cut again
+    token = _pool.set(None)  # a core inside a core is not split again
     try:
         first = fn(*calls[0])
     finally:
         _pool.reset(token)
-        wait(futures)  # also if the first call fails: nothing goes on behind the caller's back
+        wait(futures)  # also if the first call fails: no thread keeps running
     return [first, *(future.result() for future in futures)]
 
 
 def _join(results: Sequence[Sequence[Tensor]]) -> Tensors:
-    """Rows are dimension 1 of y and 0 of every leaf of the state."""
+    """Concatenate the groups: rows are dimension 1 of y and dimension 0 of the states."""
     return tuple(torch.cat(parts, 1 if i == 0 else 0) for i, parts in enumerate(zip(*results)))
 
 

@@ -1,11 +1,11 @@
-"""Memory that several processes share, and trees of tensors that lie in it.
+"""Shared memory between processes, and trees of tensors in it.
 
-The memory has no name: it is a memfd, known by a file descriptor that a child inherits (``pass_fds``). So
-nothing is left in /dev/shm, whoever is killed and how, and the size of /dev/shm is no limit. It is reserved
-when it is made: a shortage is an error at the start, and not a SIGBUS in the middle of a rollout.
+The memory is anonymous: a memfd whose file descriptor a child inherits (``pass_fds``). A killed process
+leaves nothing in /dev/shm, and the size of /dev/shm is no limit. All pages are reserved at creation: a
+shortage is an error at the start instead of a SIGBUS during a rollout.
 
-Nothing here orders reads and writes: who reads must have been told by the writer, through a pipe or a
-socket, after the data was written. ``weights.py`` has what can be read at any time.
+Nothing here orders reads and writes: the writer signals the reader through a pipe or a socket after each
+write. Weights, which are read at any time, have their own protocol (``runtimes/process/weights.py``).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import mmap
 import os
 import tempfile
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ class Segment:
     """Anonymous shared memory."""
 
     def __init__(self, fd: int, size: int):
-        """Map what ``create`` made or ``attach`` was given; the descriptor is closed with the segment."""
+        """Map the file descriptor; it is closed together with the segment."""
         self._buffer: mmap.mmap | None = mmap.mmap(fd, max(size, 1))
         self.fd, self.size = fd, size
         self._close = weakref.finalize(self, os.close, fd)
@@ -45,14 +46,14 @@ class Segment:
 
         Args:
             size: in bytes.
-            what: what it is for, for the error.
-            lower: the settings that make it smaller, for the error.
-            places: where to read what memory there is.
+            what: the content, for the error message.
+            lower: the settings that reduce ``size``, for the error message.
+            places: system files to read the memory limits from.
 
         Raises:
-            ResourceError: there is not so much memory.
+            ResourceError: the system does not have that much memory.
         """
-        # The kernel would try, and end processes when nothing is left.
+        # Without this check the kernel would kill processes when memory runs out.
         limits = read_limits(places or Places())
         room = min((m for m in (limits.available, limits.memory_limit) if m is not None), default=None)
         if room is not None and size > room:
@@ -70,10 +71,10 @@ class Segment:
 
     @classmethod
     def attach(cls, fd: int, size: int) -> Segment:
-        """The memory that another process made, by the descriptor that was inherited; owns it from now on.
+        """Map memory of another process by its inherited file descriptor, and take ownership of that.
 
         Raises:
-            ResourceError: the descriptor is not that memory.
+            ResourceError: the descriptor is not open, or smaller than ``size``.
         """
         try:
             found = os.fstat(fd).st_size
@@ -92,21 +93,21 @@ class Segment:
 
     @property
     def buffer(self) -> mmap.mmap:
-        """The memory itself."""
+        """The mapped memory."""
         if self._buffer is None:
             raise ValueError("this shared memory is closed")
         return self._buffer
 
     def close(self) -> None:
-        """Let go of it. Tensors that lie in it stay usable: it goes with the last of them."""
-        # Never mmap.close(): torch.frombuffer keeps the object but does not lock it.
+        """Release this reference. Tensors in the memory stay usable; the last one frees it."""
+        # Never mmap.close(): torch.frombuffer references the object but does not lock it.
         self._buffer = None
         self._close()
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """Where one tensor lies."""
+    """Offset in bytes, shape and dtype of one tensor."""
 
     offset: int
     shape: tuple[int, ...]
@@ -115,16 +116,16 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tree of tensors lies in memory: shapes, dtypes and places, without the memory. Picklable."""
+    """Shapes, dtypes and offsets of a tree of tensors in a block of memory. Picklable."""
 
     leaves: Tree
     """A ``Leaf`` for every tensor."""
     size: int
-    """Bytes, a multiple of ``ALIGNMENT``: layouts one after another are aligned too."""
+    """Bytes, a multiple of ``ALIGNMENT``, so that consecutive layouts are aligned too."""
 
     @classmethod
     def of(cls, tree: Tree) -> Layout:
-        """For a tree of these shapes and dtypes, on any device; every leaf begins a cache line."""
+        """The layout for the shapes and dtypes of ``tree``, on any device; every leaf starts a cache line."""
         end = 0
 
         def place(part: Tree) -> Tree:
@@ -145,7 +146,7 @@ class Layout:
         return cls(place(tree), end)
 
     def view(self, segment: Segment, offset: int = 0) -> Tree:
-        """Tensors that are the memory of the segment from ``offset`` on."""
+        """Tensors in the memory of the segment, from ``offset`` on."""
         if offset % ALIGNMENT or offset + self.size > segment.size:
             raise ValueError(
                 f"{self.size} bytes at offset {offset} do not fit into shared memory of {segment.size}, "
@@ -154,21 +155,34 @@ class Layout:
         return self.over(segment.buffer, offset)
 
     def over(self, buffer: Any, offset: int = 0) -> Tree:
-        """Tensors that are the memory of ``buffer``, anything with the buffer protocol."""
-        return _lay(self.leaves, buffer, offset)
+        """Tensors in the memory of ``buffer``, any object with the buffer protocol."""
+
+        def tensor(leaf: Leaf) -> torch.Tensor:
+            count = torch.Size(leaf.shape).numel()
+            if count == 0:
+                return torch.empty(leaf.shape, dtype=leaf.dtype)
+            flat = torch.frombuffer(buffer, dtype=leaf.dtype, count=count, offset=offset + leaf.offset)
+            return flat.view(leaf.shape)
+
+        return _map(tensor, self.leaves)
+
+    def over_tensor(self, memory: torch.Tensor) -> Tree:
+        """Views of ``memory``, a tensor of bytes on any device."""
+
+        def view(leaf: Leaf) -> torch.Tensor:
+            size = torch.Size(leaf.shape).numel() * leaf.dtype.itemsize
+            return memory[leaf.offset : leaf.offset + size].view(leaf.dtype).view(leaf.shape)
+
+        return _map(view, self.leaves)
 
 
-def _lay(part: Tree, buffer: Any, offset: int) -> Tree:
-    # Not a function inside ``over``: one that calls itself is a cycle, which would hold on to the memory.
+def _map(fn: Callable[[Leaf], torch.Tensor], part: Tree) -> Tree:
+    # Not nested in a method: a closure that calls itself is a reference cycle, which keeps the memory alive.
     if isinstance(part, dict):
-        return {key: _lay(value, buffer, offset) for key, value in part.items()}
+        return {key: _map(fn, value) for key, value in part.items()}
     if isinstance(part, tuple):
-        return tuple(_lay(value, buffer, offset) for value in part)
-    count = torch.Size(part.shape).numel()
-    if count == 0:
-        return torch.empty(part.shape, dtype=part.dtype)
-    flat = torch.frombuffer(buffer, dtype=part.dtype, count=count, offset=offset + part.offset)
-    return flat.view(part.shape)
+        return tuple(_map(fn, value) for value in part)
+    return fn(part)
 
 
 def aligned(size: int, to: int = ALIGNMENT) -> int:
@@ -177,7 +191,7 @@ def aligned(size: int, to: int = ALIGNMENT) -> int:
 
 
 def _anonymous_file() -> int:
-    """A file descriptor without a name; children inherit it only if it is passed to them."""
+    """An open file without a name; children inherit it only through ``pass_fds``."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("recollect")
     fd, path = tempfile.mkstemp(prefix="recollect")
@@ -186,7 +200,7 @@ def _anonymous_file() -> int:
 
 
 def _reserve(fd: int, size: int) -> None:
-    """Give the file ``size`` bytes that are really there."""
+    """Extend the file to ``size`` bytes and reserve their pages."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(fd, 0, size)
         return

@@ -29,7 +29,7 @@ LEAVES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
 
 
 def walk(space: gym.Space, name: str = "") -> Iterator[tuple[str, gym.Space]]:
-    """The leaf spaces with their path, in tree order. Raises for a space that is not supported."""
+    """The leaf spaces with their path, in tree order. Raises SpaceError for an unsupported space."""
     if isinstance(space, spaces.Dict):
         for key, sub in space.spaces.items():
             yield from walk(sub, f"{name}.{key}" if name else str(key))
@@ -53,12 +53,12 @@ def map(fn: Callable[..., Any], space: gym.Space, *trees: Any) -> Tree:  # noqa:
         return tuple(map(fn, sub, *(t[i] for t in trees)) for i, sub in enumerate(space.spaces))
     if isinstance(space, LEAVES):
         return fn(space, *trees)
-    list(walk(space))  # raises and names the space
+    list(walk(space))  # raises an error that names the space
     raise AssertionError
 
 
 def numpy_dtype(space: gym.Space) -> np.dtype:
-    """The dtype in which values of a leaf space travel."""
+    """The dtype of the tensors of a leaf space."""
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return np.dtype(np.int64)
     if isinstance(space, spaces.MultiBinary):
@@ -81,7 +81,7 @@ def zeros(space: gym.Space, rows: int, device: torch.device | str = "cpu") -> Tr
 
 
 def is_image(space: gym.Space) -> bool:
-    """A Box of three dimensions in which two are at least 8 and one is a channel count."""
+    """Whether ``space`` is a Box with two dimensions of at least 8 and one of at most 16 channels."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return False
     _, width, channels = sorted(space.shape, reverse=True)
@@ -89,7 +89,7 @@ def is_image(space: gym.Space) -> bool:
 
 
 def is_tokens(space: gym.Space) -> bool:
-    """A set of tokens: an 8-bit Box of shape (M, 3). ``recollect.policy.tokens`` says what they mean."""
+    """Whether ``space`` is a set of tokens: a uint8 Box of shape (M, 3), see ``recollect.policy.tokens``."""
     return (
         isinstance(space, spaces.Box)
         and space.dtype == np.uint8
@@ -114,10 +114,7 @@ def _sample(space: gym.Space, rows: int, rng: np.random.Generator) -> np.ndarray
         return rng.integers(0, 2, shape, np.int8)
     assert isinstance(space, spaces.Box)
     if dtype.kind != "f":
-        low, high = (
-            space.low.astype(object),
-            space.high.astype(object),
-        )  # high + 1 may not fit the dtype
+        low, high = space.low.astype(object), space.high.astype(object)  # high + 1 may not fit the dtype
         return (low + np.floor(rng.random(shape) * (high - low + 1)).astype(object)).astype(dtype)
     low, high = space.low.astype(np.float64), space.high.astype(np.float64)
     bounded = np.isfinite(low) & np.isfinite(high)
@@ -136,7 +133,7 @@ def outside(space: gym.Space, value: torch.Tensor) -> torch.Tensor:
         low, high = space.start, space.start + space.nvec - 1
     else:
         assert isinstance(space, spaces.Box)
-        # In the dtype in which values travel: float32 may have rounded a value past a float64 bound.
+        # In the dtype of the tensors: float32 may have rounded a value past a float64 bound.
         low, high = space.low.astype(numpy_dtype(space)), space.high.astype(numpy_dtype(space))
     low, high = (torch.as_tensor(np.asarray(bound), device=value.device) for bound in (low, high))
     inside = (value >= low) & (value <= high)

@@ -1,7 +1,7 @@
 """Functions over pytrees of tensors: a tensor, or a tuple or dict of trees.
 
-Written here instead of taken from ``torch.utils._pytree``, which is private and several times
-slower on the one- and two-leaf trees that every acting step handles.
+``torch.utils._pytree`` is private, and several times slower on the one- and two-leaf trees of an acting
+step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from recollect.base.types import Tree
 
 
 def map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:  # noqa: A001
-    """Apply ``fn`` leaf by leaf; the structures must agree."""
+    """Apply ``fn`` to the leaves; all trees have the structure of ``tree``."""
     if isinstance(tree, Tensor):
         return fn(tree, *rest)
     if isinstance(tree, dict):
@@ -52,7 +52,7 @@ def named_leaves(tree: Tree, name: str = "") -> Iterator[tuple[str, Tensor]]:
 
 
 def from_named(like: Tree, named: Mapping[str, Tensor], name: str = "") -> Tree:
-    """A tree of the structure of ``like`` from tensors by their path: the inverse of ``named_leaves``."""
+    """A tree with the structure of ``like`` from tensors by path: the inverse of ``named_leaves``."""
     if isinstance(like, dict):
         return {k: from_named(v, named, f"{name}.{k}" if name else str(k)) for k, v in like.items()}
     if isinstance(like, tuple):
@@ -61,12 +61,12 @@ def from_named(like: Tree, named: Mapping[str, Tensor], name: str = "") -> Tree:
 
 
 def from_leaves(like: Tree, leaves: Sequence[Tensor]) -> Tree:
-    """A tree of the structure of ``like`` from its tensors in order: the inverse of ``leaves``."""
+    """A tree with the structure of ``like`` from its tensors in order: the inverse of ``leaves``."""
     return from_named(like, dict(zip((name for name, _ in named_leaves(like)), leaves, strict=True)))
 
 
 def spec(tree: Tree, lead: int = 1) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Shape behind the first ``lead`` dimensions, and dtype, of every leaf by its path."""
+    """Shape after the first ``lead`` dimensions, and dtype, of every leaf by its path."""
     return {name: (tuple(leaf.shape[lead:]), leaf.dtype) for name, leaf in named_leaves(tree)}
 
 
@@ -74,7 +74,7 @@ def fits(tree: Tree, like: Tree, rows: int) -> bool:
     """Whether ``tree`` has the structure and row shapes of ``like``, with ``rows`` rows. Cheap."""
     if isinstance(like, Tensor):
         return isinstance(tree, Tensor) and tree.shape[:1] == (rows,) and tree.shape[1:] == like.shape[1:]
-    # A named tuple is a tuple, also where ``like`` has lost its names in ``map``.
+    # ``map`` turns named tuples into tuples, so that ``like`` may be a plain one.
     if not isinstance(tree, dict if isinstance(like, dict) else tuple) or len(tree) != len(like):
         return False
     if isinstance(like, dict):
@@ -93,7 +93,7 @@ def put(tree: Tree, rows: Tensor, values: Tree) -> Tree:
 
 
 def select(mask: Tensor, yes: Tree, no: Tree) -> Tree:
-    """Row by row ``yes`` where ``mask`` [B], else ``no``. Selects, never multiplies: 0 * NaN is NaN."""
+    """Per row, ``yes`` where ``mask`` [B], else ``no``. Selects, never multiplies: 0 * NaN is NaN."""
     return map(lambda a, b: torch.where(_over(mask, b), a, b), yes, no)
 
 
@@ -108,7 +108,7 @@ def stack(trees: Sequence[Tree]) -> Tree:
 
 
 def cat(trees: Sequence[Tree], dim: int = 0) -> Tree:
-    """Join along an existing dimension."""
+    """Concatenate along an existing dimension."""
     return map(lambda *xs: torch.cat(xs, dim), trees[0], *trees[1:])
 
 
@@ -123,7 +123,7 @@ def copy_where_(target: Tree, mask: Tensor, source: Tree) -> None:
 
 
 def empty(like: Tree, lead: tuple[int, ...], device: torch.device | str | None = None) -> Tree:
-    """Zeroed buffers ``[*lead, ...]`` for leaves shaped ``[B, ...]`` like those of ``like``, B dropped."""
+    """Zeroed buffers ``[*lead, ...]`` for the leaves ``[B, ...]`` of ``like``, without B."""
     return map(
         lambda leaf: torch.zeros((*lead, *leaf.shape[1:]), dtype=leaf.dtype, device=device or leaf.device),
         like,
@@ -141,10 +141,10 @@ def to(tree: Tree, device: torch.device | str) -> Tree:
 
 
 def size_bytes(tree: Tree) -> int:
-    """Bytes that the leaves take."""
+    """Total bytes of the leaves."""
     return sum(leaf.numel() * leaf.element_size() for leaf in leaves(tree))
 
 
 def _over(mask: Tensor, leaf: Tensor) -> Tensor:
-    """``mask`` viewed so that it broadcasts over the trailing dimensions of ``leaf``."""
+    """A view of ``mask`` that broadcasts over the trailing dimensions of ``leaf``."""
     return mask.view(mask.shape + (1,) * (leaf.dim() - mask.dim()))

@@ -1,29 +1,42 @@
-"""The words of Recollect, and the records that travel between its parts.
+"""The glossary of Recollect, and the record of one env step.
 
 Every tensor of experience is time-major, ``[T, B, ...]``.
 
 ============================  =================================================================
-word                          meaning
+term                          meaning
 ============================  =================================================================
-T, B, L                       steps in a rollout; rows (env slots x agents); steps in a chunk
-row                           one stream of experience: one agent in one env slot, with one state
+T, B, L                       steps in a rollout; rows; steps in a chunk
+slot                          one copy of the env, with one or more agents
+row                           one stream of experience: one agent in one slot, with one state;
+                              row = slot * agents + agent
 ``obs[t]``, ``first[t]``      the observation that action t is chosen on, t = 0..T (T + 1 of
                               them); whether it opens an episode
-``action[t]``, ``reward[t]``  what was done on ``obs[t]`` and what it earned, t = 0..T-1
-``log_prob``, ``value``       as recorded while acting
-``terminated``, ``truncated`` the outcome of action t; if both are true, terminated wins
+``action[t]``, ``reward[t]``  the action chosen on ``obs[t]`` and its reward, t = 0..T-1
+``log_prob``, ``value``       as recorded while acting, t = 0..T-1
+``terminated``, ``truncated`` the outcome of action t: the episode ended by the rules of the env, or
+                              by a limit. If both are true, terminated wins
 ``final_value[t]``            V(the observation before the reset, the state after step t), where
                               ``truncated[t]``
 ``bootstrap``                 V(obs[T], the state after step T-1), for rows inside an episode
-``valid[t]``                  false for rows that are no experience: dead agents, the filler rows
-                              of next-step autoreset, padding
-``state``                     any pytree of tensors, batch first in every leaf ``[B, ...]``: the
-                              *input* state of the step it stands at, before ``first`` applies
-version                       the number of the weights that acted
+``valid[t]``                  false for rows that are not experience: dead agents, the filler rows of
+                              next-step autoreset, padding
+``state``, memory             any pytree of tensors, batch first in every leaf ``[B, ...]``: the
+                              *input* state of the step at its index, before ``first`` applies
+rollout                       T steps of B rows of one actor, acted with one version of the weights
+chunk                         L consecutive steps of one row, with the state at its first step
+episode segment               the steps of one row that belong to one episode, within one rollout
+burn-in                       steps before a chunk that only recompute its state
+actor                         the loop that steps envs with a policy and owns the live state
+learner                       computes targets and updates the weights from rollouts
+runtime                       where actors run: in this process, in other processes, on a Ray cluster
+lockstep, async               actors wait for every update; actors run ahead with a bounded lag
+version, lag                  number of the weights that acted; updates since those weights
+snapshot                      all tensors that determine the following steps of an env or actor
+host read                     reading a tensor's value in Python; on a GPU it synchronises the device
+capture                       to record GPU operations in a CUDA graph, which is launched as a whole
 ============================  =================================================================
 
-There is no ``done`` anywhere: a time limit is not a death, and the two are told apart from the
-env to the loss.
+The term ``done`` is not used: from the env to the loss, termination and truncation are kept apart.
 """
 
 from __future__ import annotations
@@ -34,32 +47,32 @@ from typing import Any
 from torch import Tensor
 
 Tree = Any
-"""A tensor, or a tuple or dict of trees. ``recollect.base.tree`` has the functions over them."""
+"""A tensor, or a tuple or dict of trees. ``recollect.base.tree`` has functions over them."""
 
 State = Any
-"""A tree whose every leaf is batch first: ``[B, ...]``. A core without memory has ``()``."""
+"""A tree whose leaves are all batch first: ``[B, ...]``. A core without memory has ``()``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one call of ``BatchedEnv.step`` brings back, for B rows.
+    """The result of ``BatchedEnv.step``, for B rows.
 
-    The tensors belong to the env and hold until its next ``step`` or ``reset``: copy to keep.
+    The tensors belong to the env and are valid until its next ``step`` or ``reset``: copy to keep them.
     """
 
     obs: Tree
-    """[B, ...] what to act on next: already reset where ``first``."""
+    """[B, ...] the observation to act on next, already reset where ``first``."""
     first: Tensor
     """[B] bool: ``obs`` opens an episode."""
     reward: Tensor
     """[B] float32."""
     terminated: Tensor
-    """[B] bool: the world ended; there is no future to bootstrap from."""
+    """[B] bool: the episode ended by the rules of the env; there is no future to bootstrap from."""
     truncated: Tensor
-    """[B] bool: the episode was cut; the future exists but is not seen."""
+    """[B] bool: the episode was cut off; its future is not observed, but has a value."""
     final_obs: Tree
-    """[B, ...] what was seen before the reset, where ``terminated | truncated``; elsewhere anything."""
+    """[B, ...] the observation before the reset, where ``terminated | truncated``; undefined elsewhere."""
     valid: Tensor
     """[B] bool: this step was real experience."""
     info: dict[str, Tensor] = field(default_factory=dict)
-    """Numbers worth logging, [B] each."""
+    """Values to log, [B] each."""

@@ -99,7 +99,7 @@ class Core(nn.Module, ABC):
     def reset(self, state: State, first: Tensor) -> State:
         """``state`` with the initial state in the rows where ``first`` [B]."""
         # A traced step, for an export or a compilation, must not branch on values; nor must one on a GPU.
-        if not devices.waits(first) and not torch.compiler.is_compiling():
+        if not devices.synchronises(first) and not torch.compiler.is_compiling():
             rows = first.nonzero().squeeze(1)
             if len(rows) == 0:
                 return state

@@ -130,7 +130,9 @@ class MLSTM(Core):
     def _unroll(self, x: Tensor, state: MLSTMState, first: Tensor) -> tuple[Tensor, MLSTMState]:
         state = self.reset(state, first[0])
         # Steps outside of the episode have weight zero, and zero times NaN is NaN.
-        if not devices.waits(x) and all(bool(t.detach().sum().isfinite()) for t in (x, *state.values())):
+        if not devices.synchronises(x) and all(
+            bool(t.detach().sum().isfinite()) for t in (x, *state.values())
+        ):
             return self._unroll_finite(x, state, first)
         lost = _lost(x, state, first)
         zeroed = {name: leaf.where(leaf.isfinite(), 0) for name, leaf in state.items()}

@@ -81,7 +81,7 @@ class PMM(Core):
 
     def _unroll(self, x: Tensor, state: PMMState, first: Tensor) -> tuple[Tensor, PMMState]:
         y, controller = self.controller.unroll(x, state["controller"], first)
-        if devices.waits(first):
+        if devices.synchronises(first):
             reads, memory = recall_by_steps(
                 self._orders(y), state["memory"], self.empty, self.slot_keys, first
             )

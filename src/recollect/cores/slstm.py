@@ -90,7 +90,7 @@ class SLSTM(Core):
 
     def _unroll(self, x: Tensor, state: SLSTMState, first: Tensor) -> tuple[Tensor, SLSTMState]:
         weights = self.weight, self.recurrent, self.bias
-        if devices.waits(first):
+        if devices.synchronises(first):
             y, h, c, m = slstm_by_steps(x, *state, *weights, self.initial, first)
         else:
             segments = split_at_resets(first)

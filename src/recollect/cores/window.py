@@ -217,7 +217,7 @@ def without_nan(q: Tensor, memory: Tensor, age: Tensor) -> tuple[Tensor, Tensor,
     with torch.no_grad():
         bad = ~memory.sum((1, 3)).isfinite()  # [B, W - 1 + T]
         bad_query = ~q.sum(2).isfinite()  # [T, B]
-        if not devices.waits(q) and not (bad.any() | bad_query.any()):
+        if not devices.synchronises(q) and not (bad.any() | bad_query.any()):
             return q, memory, None
         T, steps = q.shape[0], memory.shape[2]
         before = F.pad(bad.cumsum(1), (1, 0))  # number of bad steps before each step

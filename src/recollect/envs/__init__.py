@@ -1,4 +1,4 @@
-"""Worlds as Recollect sees them: rows that are stepped together. ``batched.py`` is the contract."""
+"""Envs as rows that step together. ``contract.py`` is the interface, ``factory.py`` makes one of any env."""
 
 from recollect.envs.contract import BatchedEnv, Resumable
 from recollect.envs.factory import EnvSpec, GymLoop, GymVector, make_env

@@ -1,4 +1,4 @@
-"""Does a BatchedEnv keep its contract? And where is the first NaN?"""
+"""``check_batched_env``: tests a BatchedEnv against its contract."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from recollect.errors import ConfigError, EnvError, SpaceError
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What the checker met: a law about ends is tried only where something ended."""
+    """Counts over all rows: rules about the ends of episodes are tested only if episodes ended."""
 
     steps: int
-    """Valid steps of all rows."""
+    """Valid steps."""
     terminated: int
     truncated: int
     invalid: int
-    """Steps that were no experience."""
+    """Invalid steps."""
 
 
 def check_batched_env(env: BatchedEnv, *, steps: int = 200, seed: int = 0) -> Seen:
-    """Drive ``env`` with random actions and raise EnvError for the first law that it breaks.
+    """Step ``env`` with random actions and raise EnvError for the first rule of the contract that it breaks.
 
-    Checked are the structure, shape, dtype and device of all tensors, that observations lie in their
-    space and rewards are finite, the laws of ``BatchedEnv`` about ends, ``first`` and ``valid``, that
-    the action is left alone, that the same seed gives the same stream, and, for an env that has them,
-    that ``restore`` continues as after ``snapshot``. The env is left reset. Give ``steps`` enough that
-    episodes end: what is returned tells how often they did.
+    Checks the structure, shape, dtype and device of all tensors; that observations are in their space and
+    rewards are finite; the rules of ``BatchedEnv`` for ends, ``first`` and ``valid``; that the env does not
+    change the action; that a seed determines all steps; and, for a ``Resumable`` env, that it continues from
+    ``restore`` as after ``snapshot``. The env is reset at the end. Choose ``steps`` such that episodes end:
+    the result counts them.
     """
     if steps < 2:
         raise ConfigError(f"check_batched_env(steps={steps}): at least 2 are needed")
@@ -52,9 +52,9 @@ def check_batched_env(env: BatchedEnv, *, steps: int = 200, seed: int = 0) -> Se
 
 UNSEEDED = (
     "the env draws from a random stream that reset(seed) does not set (np.random, torch's default "
-    "generator, an RNG made in __init__), or keeps something over a reset"
+    "generator, an RNG made in __init__), or keeps state over a reset"
 )
-_UNSAVED = "something that decides the future is missing in snapshot, or is shared instead of copied"
+_UNSAVED = "a part of the env's state is missing in snapshot, or is shared instead of copied"
 
 
 _FLAGS = ("first", "terminated", "truncated", "valid")
@@ -64,7 +64,7 @@ _Record = dict[str, Tensor]
 def _drive(
     env: BatchedEnv, steps: int, seed: int, actions: list[Tree] | None
 ) -> tuple[list[Tree], list[_Record], Seen]:
-    """Make ``steps`` steps with the given or random actions, each checked."""
+    """Make and check ``steps`` steps, with the given or random actions."""
     rng = np.random.default_rng(seed)
     obs = env.reset(seed)
     inside = torch.ones(env.num_envs * env.agents, dtype=torch.bool, device=env.device)
@@ -86,7 +86,7 @@ def _drive(
 
 
 def random_action(env: BatchedEnv, obs: Tree, rng: np.random.Generator) -> Tree:
-    """A random action; among those of ``action_mask`` where a Discrete action has one."""
+    """A random action, within ``action_mask`` if the action is Discrete and has one."""
     action = spaces.sample(env.action_space, env.num_envs * env.agents, rng)
     if isinstance(env.action_space, gym_spaces.Discrete) and isinstance(obs, dict):
         mask = obs.get("action_mask")
@@ -114,7 +114,7 @@ def _check_attributes(env: BatchedEnv) -> None:
 
 
 def _check_tree(env: BatchedEnv, obs: Tree, where: str, name: str, rows: Tensor) -> None:
-    """Structure, shape, dtype and device of all rows; values in the space for ``rows`` [B]."""
+    """Check structure, shape, dtype and device of all rows, and the values of ``rows`` [B]."""
     expected = tree.spec(spaces.zeros(env.observation_space, 1))
     try:
         found = tree.spec(obs)
@@ -146,7 +146,7 @@ def _check_tree(env: BatchedEnv, obs: Tree, where: str, name: str, rows: Tensor)
 
 
 def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
-    """One step's tensors, and the laws; ``inside`` [B] are the rows that were within an episode."""
+    """Check the tensors and rules of one step; ``inside`` [B]: rows that were within an episode."""
     where = f"step {t}"
     if not isinstance(step, Step):
         raise EnvError(f"{where}: step returned a {type(step).__name__}, not a recollect.Step")
@@ -163,7 +163,7 @@ def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
         if not isinstance(value, Tensor) or tuple(value.shape) != rows:
             raise EnvError(f"{where}: info[{key!r}] must be a tensor {rows}, one number for each row")
     ended = step.terminated | step.truncated
-    for broken, what in _laws(step, inside, ended):
+    for broken, what in _rules(step, inside, ended):
         if broken.any():
             raise EnvError(f"{where}, row {int(broken.nonzero()[0])}: {what}")
     _check_tree(env, step.obs, where, "obs", step.first | (inside & ~ended))
@@ -172,8 +172,8 @@ def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
         _check_apart(step, where)
 
 
-def _laws(step: Step, inside: Tensor, ended: Tensor) -> list[tuple[Tensor, str]]:
-    """(rows that break the law [B], what is wrong with them) for each law."""
+def _rules(step: Step, inside: Tensor, ended: Tensor) -> list[tuple[Tensor, str]]:
+    """(rows that break the rule [B], error message) for each rule."""
     idle = ~step.valid
     return [
         (~torch.isfinite(step.reward), "the reward is NaN or Inf: look for a division by zero"),
@@ -203,8 +203,8 @@ def _check_apart(step: Step, where: str) -> None:
     pairs = zip(tree.leaves(step.obs), tree.leaves(step.final_obs))
     if any(a.data_ptr() == b.data_ptr() and a.numel() for a, b in pairs):
         raise EnvError(
-            f"{where}: an episode ended and was reset, and final_obs is the same memory as obs: what "
-            "was seen before the reset is overwritten. Copy it before the reset"
+            f"{where}: an episode ended and was reset, and final_obs is the same memory as obs: the "
+            "reset has overwritten the final observation. Copy it before the reset"
         )
 
 
@@ -218,7 +218,7 @@ def _check_untouched(action: Tree, given: Tree, t: int) -> None:
 
 
 def _record_step(step: Step) -> _Record:
-    """What the contract defines of a step, by name, and zeros where a tensor may be anything."""
+    """The tensors of a step by name, with zeros where the contract defines no value."""
     ended = step.terminated | step.truncated
     flags = {name: getattr(step, name).clone() for name in (*_FLAGS, "reward")}
     inside = step.first | (step.valid & ~ended)
@@ -239,7 +239,7 @@ def _check_same(one: list[_Record], other: list[_Record], how: str, cause: str) 
 
 
 def _check_resume(env: Any, steps: int, seed: int, actions: list[Tree]) -> None:
-    """Run on from a snapshot twice: at once, and again after ``restore``."""
+    """Compare the steps after a snapshot with the same steps after ``restore``."""
     half = steps // 2
     env.reset(seed)
     before = [env.step(tree.clone(action)) for action in actions[:half]][-1]

@@ -1,8 +1,8 @@
-"""The contract between Recollect and a world: rows that are stepped together on one device."""
+"""The env interface of Recollect: rows that step together on one device, and optional capabilities."""
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
 import torch
@@ -12,64 +12,64 @@ from recollect.base.types import Step, Tree
 
 @runtime_checkable
 class BatchedEnv(Protocol):
-    """B = ``num_envs * agents`` rows, ordered slot by slot: row = slot * agents + agent.
+    """An env of B = ``num_envs * agents`` rows, ordered by slot: row = slot * agents + agent.
 
-    The laws, for the stream of steps of each row:
+    Rules for the steps of each row:
 
-    * ``Step.obs`` is what to act on next; where ``first`` it is the new episode's first sight, and
-      ``final_obs`` what was seen before the reset, so that nothing is lost to autoreset.
-    * An episode ends with ``terminated | truncated`` of a valid step, and only so.
-    * After an end comes ``first``, at once or after invalid steps: a filler of next-step autoreset,
-      the wait of a dead agent. ``valid`` false means that the action was not used and that reward
-      and flags are zero.
-    * Rewards, flags and ``valid`` are about the step just made; ``obs`` and ``first`` about the next.
-    * Action masks travel inside the observation, under the key ``action_mask``.
+    * ``Step.obs`` is the observation to act on next. Where ``first``, it is the initial observation of a new
+      episode, and ``final_obs`` is the last observation of the old one.
+    * An episode ends with ``terminated | truncated`` of a valid step, and in no other way.
+    * After an end, ``first`` follows at once or after invalid steps: the filler of next-step autoreset, or
+      the steps of a dead agent. In an invalid step the action is ignored, reward and flags are zero.
+    * Reward, ``terminated``, ``truncated`` and ``valid`` describe the step just made; ``obs`` and ``first``
+      belong to the next step.
+    * Action masks are part of the observation, under the key ``action_mask``.
     """
 
     @property
     def num_envs(self) -> int:
-        """Env slots."""
+        """Number of env slots."""
         ...
 
     @property
     def agents(self) -> int:
-        """Agents in each slot; 1 for a single-agent env."""
+        """Agents per slot; 1 for a single-agent env."""
         ...
 
     @property
     def observation_space(self) -> gym.Space:
-        """Of one row."""
+        """The space of one row."""
         ...
 
     @property
     def action_space(self) -> gym.Space:
-        """Of one row."""
+        """The space of one row."""
         ...
 
     @property
     def device(self) -> torch.device:
-        """Where all tensors live."""
+        """The device of all tensors."""
         ...
 
     def reset(self, seed: int) -> Tree:
-        """Start all rows anew, the same for the same ``seed``. Returns obs [B, ...]; all are first."""
+        """Restart all rows; ``seed`` determines all steps. Returns obs [B, ...]; all rows are ``first``."""
         ...
 
     def step(self, action: Tree) -> Step:
-        """Apply ``action`` [B, ...], a tree that mirrors ``action_space`` (see ``spaces.py``)."""
+        """Apply ``action`` [B, ...], a tree with the structure of ``action_space`` (``base/spaces.py``)."""
         ...
 
     def close(self) -> None:
-        """Release what the env holds."""
+        """Release all resources."""
         ...
 
 
 @runtime_checkable
 class Resumable(Protocol):
-    """An env that can hand out its whole state, so that a resumed run continues bit for bit."""
+    """An env whose complete state can be saved, so that a run can be resumed bit for bit."""
 
     def snapshot(self) -> dict[str, torch.Tensor]:
-        """Everything that decides the future, as copies."""
+        """Copies of all tensors that determine the following steps."""
         ...
 
     def restore(self, snapshot: dict[str, torch.Tensor]) -> Tree:
@@ -79,44 +79,73 @@ class Resumable(Protocol):
 
 @runtime_checkable
 class Capturable(Protocol):
-    """An env on a GPU whose steps can be recorded in a CUDA graph.
+    """An env on a GPU whose steps can be captured in a CUDA graph, such as the built-in tasks.
 
-    All that it remembers is in tensors that stay where they are, and it reads no number on the host: a step
-    is the same operations whatever happens in it. The built-in tasks are.
+    Its state is in tensors that stay at their address, it reads no value on the host, and every step runs the
+    same operations.
     """
 
     @property
     def truncation_gap(self) -> int | None:
-        """The least number of steps between two truncations of the same row; None: it never truncates."""
+        """Minimum number of steps between two truncations of a row; None: the env never truncates."""
         ...
 
 
 @runtime_checkable
-class Telling(Protocol):
-    """An env that is stepped on the host and handed out on a GPU: what the host knows is not read back."""
+class ReportsTruncation(Protocol):
+    """An env that steps on the host and has its tensors on a GPU. It reports truncations without a host
+    read."""
 
-    def cut_rows(self) -> torch.Tensor | None:
-        """[n] int64 on ``device``: the rows that the last step truncated, not terminated; None: none."""
+    def truncated_rows(self) -> torch.Tensor | None:
+        """[n] int64 on ``device``: rows that the last step truncated and did not terminate; None: no row."""
         ...
 
 
 @runtime_checkable
 class Describes(Protocol):
-    """An env that can put an observation into words."""
+    """An env that can describe an observation in words."""
 
     def describe_row(self, obs: Tree) -> str | None:
-        """The observation of row 0 in words; None if an env inside of this one has no words for it."""
+        """The observation of row 0 in words; None if a wrapped env has no description."""
         ...
 
 
 @runtime_checkable
-class Split(Protocol):
-    """An env whose step can be begun and waited for, so that others work in between."""
+class AsyncStep(Protocol):
+    """An env whose step can be started and collected later, so that the process can work in between."""
 
     def send(self, action: Tree) -> None:
-        """Begin the step with ``action``."""
+        """Start a step with ``action``."""
         ...
 
     def receive(self) -> Step:
         """Wait for the end of that step."""
         ...
+
+
+class EnvWrapper:
+    """Base of a BatchedEnv around another one. It has the optional protocols that the inner env has.
+
+    A wrapper that changes a method of such a protocol defines it with a leading underscore, as ``_restore``;
+    other methods are those of the inner env. They become attributes of the instance, because ``isinstance``
+    with a protocol finds nothing that ``__getattr__`` would forward.
+    """
+
+    def __init__(self, env: BatchedEnv, *forwarded: type) -> None:
+        """``forwarded``: the protocols to offer where ``env`` has them."""
+        self.env: Any = env
+        self.num_envs, self.agents, self.device = env.num_envs, env.agents, env.device
+        self.observation_space: gym.Space = env.observation_space
+        self.action_space: gym.Space = env.action_space
+        for protocol in forwarded:
+            if isinstance(env, protocol):
+                for name in (name for name in vars(protocol) if not name.startswith("_")):
+                    setattr(self, name, getattr(self, f"_{name}", None) or getattr(env, name))
+
+    def describe_row(self, obs: Tree) -> str | None:
+        """The observation of row 0 in words, as the inner env describes it."""
+        return self.env.describe_row(obs) if isinstance(self.env, Describes) else None
+
+    def close(self) -> None:
+        """Close the inner env."""
+        self.env.close()

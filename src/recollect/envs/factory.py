@@ -1,12 +1,11 @@
-"""From whatever a user calls an env to a BatchedEnv."""
+"""``make_env``: a BatchedEnv of a name, a callable or an env instance."""
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable
-from typing import Any
+from collections.abc import Callable, Collection
+from typing import Any, TypeGuard
 
 import gymnasium as gym
 import torch
@@ -19,15 +18,14 @@ from recollect.envs.gym_loop import GymLoop
 from recollect.envs.gym_vector import GymVector
 from recollect.envs.named import is_importing, resolve_env
 from recollect.envs.on_device import on_device
-from recollect.errors import ConfigError
+from recollect.errors import ConfigError, nearest
 
 __all__ = ["EnvMaker", "EnvSpec", "GymLoop", "GymVector", "make_env", "makes_batches"]
 
 EnvMaker = Callable[..., gym.Env] | Callable[..., VectorEnv] | Callable[..., BatchedEnv]
-"""Makes one env in each call, or, with a parameter ``num_envs``, that many at once."""
-EnvSpec = str | EnvMaker | gym.Env | gym.vector.VectorEnv | BatchedEnv
-"""A Gymnasium id, a task's name or ``module:attribute``, a callable that makes an env (with a parameter
-``num_envs`` a batch of them), one env, a VectorEnv, or a BatchedEnv."""
+"""Returns a new env in each call; with a parameter ``num_envs``, a batch of that many."""
+EnvSpec = str | EnvMaker | gym.Env | VectorEnv | BatchedEnv
+"""A Gymnasium id, a task's name, ``module:attribute``, a callable that makes envs, or an env instance."""
 
 
 def make_env(
@@ -45,20 +43,20 @@ def make_env(
     * a callable that returns a new ``gymnasium.Env`` in each call, such as an Env class;
     * a callable with a parameter ``num_envs`` that returns a new BatchedEnv or VectorEnv of that many slots
       in each call, such as a BatchedEnv class. It also gets ``device`` if it has such a parameter;
-    * one ``gymnasium.Env`` (then ``num_envs`` is 1), a VectorEnv, or a BatchedEnv, which comes back as
-      it is. These are made already, so that ``num_envs`` must be theirs and ``env_kwargs`` empty.
+    * an env instance: a ``gymnasium.Env`` (``num_envs`` is 1), a VectorEnv, or a BatchedEnv, which is
+      returned unchanged. ``num_envs`` must be that of the instance, and ``env_kwargs`` empty.
 
-    What Gymnasium makes steps on the CPU; with another ``device`` its numbers travel (``HostEnv``).
+    Gymnasium envs step on the CPU; for another ``device`` their tensors are transferred (``HostEnv``).
 
-    ``env_kwargs`` go to the task, to ``gymnasium.make`` or to the callable. With ``first_slot`` they are the
-    slots from that number on of a larger env, with the seeds that they would have in there.
+    ``env_kwargs`` are passed to the task, to ``gymnasium.make`` or to the callable. ``first_slot``: these are
+    the slots from that number on of a larger env, with the seeds of that env.
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}: at least one env is needed")
     kwargs = env_kwargs or {}
     if isinstance(env, str):
         return _from_name(env, num_envs, device, kwargs, first_slot)
-    if isinstance(env, gym.Env | VectorEnv | BatchedEnv) and not isinstance(env, type):
+    if is_made(env):
         if first_slot:
             raise ConfigError(f"first_slot is {first_slot}, and the slots of a made env begin at 0")
         _check_made(env, num_envs, torch.device(device), kwargs)
@@ -80,16 +78,15 @@ def make_env(
 
 
 def makes_batches(env: Any) -> bool:
-    """Whether ``env`` is a callable that is asked for all slots at once: it has a parameter ``num_envs``."""
+    """Whether ``env`` is a callable with a parameter ``num_envs``, which makes all slots at once."""
     is_env_class = isinstance(env, type) and issubclass(env, gym.Env)
-    is_made = not isinstance(env, type) and isinstance(env, gym.Env | VectorEnv | BatchedEnv)
-    return callable(env) and not is_env_class and not is_made and "num_envs" in _parameters(env)
+    return callable(env) and not is_env_class and not is_made(env) and "num_envs" in _parameters(env)
 
 
 def _parameters(make: Callable[..., Any]) -> Collection[str]:
     try:
         return inspect.signature(make).parameters
-    except (TypeError, ValueError):  # some of C
+    except (TypeError, ValueError):  # some callables written in C
         return ()
 
 
@@ -98,7 +95,7 @@ def _name(make: Any) -> str:
 
 
 def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any]) -> BatchedEnv:
-    """What a callable with a parameter ``num_envs`` makes, if it is what it was asked for."""
+    """Call a callable with a parameter ``num_envs``, and validate the result."""
     if "num_envs" in kwargs:
         raise ConfigError(
             f"env_kwargs has num_envs, but {_name(make)} gets the setting of that name: num_envs=N "
@@ -117,16 +114,15 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
     if not isinstance(made, VectorEnv | BatchedEnv):
         lacks = [name for name in dir(BatchedEnv) if name[0] != "_" and not hasattr(made, name)]
         raise ConfigError(
-            f"{_name(make)}({asked}) made a {kind}. A callable with a parameter num_envs is asked for all "
-            f"slots at once: it must make a BatchedEnv or a VectorEnv. To be a BatchedEnv, {kind} lacks "
+            f"{_name(make)}({asked}) made a {kind}. A callable with a parameter num_envs makes all slots at "
+            f"once: it must make a BatchedEnv or a VectorEnv. To be a BatchedEnv, {kind} lacks "
             f"{', '.join(lacks)}. A callable that makes a single env must not have that parameter"
         )
     try:
         if made.num_envs != num_envs:
             raise ConfigError(
                 f"{_name(make)}({asked}) made a {kind} of {made.num_envs} env slots: it must make as many as "
-                "num_envs says. That is the share of one actor, 1 to look at the spaces, and as many as "
-                "there are episodes, up to 16, in evaluations"
+                "num_envs says: the share of one actor, 1 to read the spaces, up to 16 in evaluations"
             )
         if isinstance(made, VectorEnv):
             return on_device(GymVector(made), device)
@@ -151,12 +147,16 @@ def _from_name(
         return _looped(make, name, num_envs, device, kwargs, first_slot)
     except (gym.error.Error, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and ":" not in name:
-            raise  # a dependency of a known env, not the env
-        raise ConfigError(_unknown(name, [*TASKS, *gym.registry], error)) from None
+            raise  # a dependency of a registered env is missing
+        hint = nearest(name, [*TASKS, *gym.registry], _key)
+        raise ConfigError(
+            f"no env is registered as {name!r}{hint}. An env of another package needs its module, "
+            f"'module:Env-v0', or an import before. ({error})"
+        ) from None
 
 
 def _looped(
-    make: Callable[[], gym.Env],
+    make: Callable[[], Any],
     name: str,
     num_envs: int,
     device: torch.device | str,
@@ -173,20 +173,8 @@ def _looped(
     return on_device(loop, device)
 
 
-def _unknown(name: str, known: Iterable[str], error: Exception) -> str:
-    # Compared without version and case, so that "cartpole" finds CartPole-v1.
-    by_key: dict[str, str] = {}
-    for other in known:
-        by_key[_key(other)] = other  # the last of several versions
-    near = difflib.get_close_matches(_key(name), by_key, n=1)
-    hint = f": did you mean {by_key[near[0]]!r}?" if near else "."
-    return (
-        f"no env is registered as {name!r}{hint} An env of another package needs its module, "
-        f"'module:Env-v0', or an import before. ({error})"
-    )
-
-
 def _key(name: str) -> str:
+    """The name without module, version and case, so that "cartpole" finds CartPole-v1."""
     return name.rsplit(":")[-1].rsplit("-v", 1)[0].lower().replace("-", "").replace("_", "")
 
 
@@ -210,15 +198,15 @@ def _check_made(env: Any, num_envs: int, device: torch.device, kwargs: dict[str,
 
 
 def resolved(env: EnvSpec) -> EnvSpec:
-    """``module:attribute`` imported, anything else as it is."""
+    """The object that ``module:attribute`` names; any other ``env`` is returned unchanged."""
     return resolve_env(env) if isinstance(env, str) and is_importing(env) else env
 
 
-def is_made(env: EnvSpec) -> bool:
-    """Whether it is an env object and not the name or the maker of one."""
-    return isinstance(env, gym.Env | gym.vector.VectorEnv | BatchedEnv) and not isinstance(env, type)
+def is_made(env: Any) -> TypeGuard[gym.Env | VectorEnv | BatchedEnv]:
+    """Whether ``env`` is an env instance, not a name or a callable."""
+    return isinstance(env, gym.Env | VectorEnv | BatchedEnv) and not isinstance(env, type)
 
 
 def slots(env: Any) -> int:
-    """How many env slots an env object has."""
+    """Number of env slots of an env instance."""
     return 1 if isinstance(env, gym.Env) else env.num_envs

@@ -1,7 +1,7 @@
 """Single Gymnasium envs, stepped one after another in this process.
 
-Leaner than Gymnasium's ``SyncVectorEnv``: rows are written straight into the arrays whose tensors the
-Step hands out, and nothing is copied, merged or iterated besides.
+Faster than Gymnasium's ``SyncVectorEnv``: rows are written straight into the arrays behind the tensors of the
+Step, without further copies.
 """
 
 from __future__ import annotations
@@ -21,31 +21,24 @@ from recollect.envs.values import Buffers, RowError, env_seeds, flag, number, to
 from recollect.errors import ConfigError, EnvError, SpaceError
 
 _NUMBERS = frozenset({float, int, np.float64, np.float32})
-"""Types of rewards that need no second look."""
+"""Reward types that need no conversion."""
 
 
 class GymLoop:
-    """A BatchedEnv of single envs. An env that ended is reset in the same step; every step is valid."""
+    """A BatchedEnv of single envs, with same-step autoreset; every step is valid."""
 
     agents = 1
+    device = torch.device("cpu")
 
-    def __init__(
-        self,
-        makers: Sequence[Callable[[], gym.Env]],
-        *,
-        device: torch.device | str = "cpu",
-        first_slot: int = 0,
-    ) -> None:
+    def __init__(self, makers: Sequence[Callable[[], gym.Env]], *, first_slot: int = 0) -> None:
         """Make the envs.
 
         Args:
-            makers: one for each.
-            device: where the tensors that are handed out live, moved one by one; ``HostEnv`` is faster.
-            first_slot: the number of the first, where they are part of something larger.
+            makers: one per env.
+            first_slot: the slot of the first env, if they are part of a larger env.
         """
         if not makers:
             raise ConfigError("num_envs is 0: a GymLoop needs at least one env")
-        self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         self.first_slot = first_slot
         self.envs = _make_all(makers, first_slot)
         self.num_envs = len(self.envs)
@@ -55,23 +48,23 @@ class GymLoop:
             list(spaces.walk(space, f"{what}_space of {_name(self.envs[0])}"))
         self._steppers = [env.step for env in self.envs]
         self._now, self._next = (Buffers(self.observation_space, self.num_envs) for _ in range(2))
-        self._steps = -1  # since reset; -1 before the first
+        self._steps = -1  # since the last reset; -1 before the first one
 
     def describe_row(self, obs: Tree) -> str | None:
-        """The observation of row 0 in words, of a built-in task."""
+        """The observation of row 0 in words, if the env is a built-in task."""
         env = self.envs[0].unwrapped
         return env.describe_row(obs) if isinstance(env, Describes) else None
 
     def reset(self, seed: int) -> Tree:
-        """Seed env i from (seed, first_slot + i) and start it anew. Returns obs [B, ...]."""
+        """Reset env i with a seed derived from (seed, first_slot + i). Returns obs [B, ...]."""
         self._steps = 0
         seeds = env_seeds(seed, self.first_slot + self.num_envs)[self.first_slot :]
         self._write_obs([self._restart(i, env_seed) for i, env_seed in enumerate(seeds)])
         self._now, self._next = self._next, self._now
-        return self._now.obs_on(self.device)
+        return self._now.step.obs
 
     def step(self, action: Tree) -> Step:
-        """Apply ``action`` [B, ...]; where an episode ended, ``obs`` is the next one's first."""
+        """Apply ``action`` [B, ...]; where an episode ended, ``obs`` opens the next one."""
         if self._steps < 0:
             raise EnvError("GymLoop.step before GymLoop.reset: call reset(seed) first")
         actions = to_rows(self.action_space, action, self.num_envs)
@@ -88,7 +81,7 @@ class GymLoop:
                 obs, reward, terminated, truncated, _ = result
             except (TypeError, ValueError):
                 raise self._error(len(rewards), _wrong_result(result)) from None
-            # `is False` is the short way past the checks for the step that ends nothing.
+            # `is False` skips the checks in the common case that no episode ends.
             if terminated is not False or truncated is not False:
                 obs = self._finish(len(rewards), obs, terminated, truncated)
             observations.append(obs)
@@ -96,7 +89,7 @@ class GymLoop:
         self._write_obs(observations)
         self._write_rewards(rewards)
         self._now, self._next = self._next, self._now
-        return self._now.step_on(self.device)
+        return self._now.step
 
     def close(self) -> None:
         """Close all envs."""
@@ -104,7 +97,7 @@ class GymLoop:
             env.close()
 
     def _finish(self, i: int, obs: Any, terminated: Any, truncated: Any) -> Any:
-        """Check the flags of env ``i``; at an end keep ``obs`` and reset. Returns the next obs."""
+        """Validate the flags of env ``i``; at an end store ``obs`` and reset. Returns the next obs."""
         out = self._next
         for key, given in (("terminated", terminated), ("truncated", truncated)):
             value = flag(given)
@@ -118,7 +111,7 @@ class GymLoop:
         if not (out.terminated[i] or out.truncated[i]):
             return obs
         try:
-            # Written before the reset, because an env may use one array for all its observations.
+            # Before the reset, because an env may reuse one array for all its observations.
             write_row(self.observation_space, out.final_obs, i, obs)
         except SpaceError as error:
             raise self._error(i, str(error)) from None
@@ -149,7 +142,7 @@ class GymLoop:
         if not _NUMBERS.issuperset(map(type, rewards)):
             rewards = [self._number(i, reward) for i, reward in enumerate(rewards)]
         array[:] = rewards
-        # The dot product of finite rewards is finite, save for huge ones, and costs one short call.
+        # A cheap test: the dot product is finite unless a reward is not, or is huge.
         if not math.isfinite(array.dot(array)) and not np.isfinite(array).all():
             i = int(np.flatnonzero(~np.isfinite(array))[0])
             raise self._error(

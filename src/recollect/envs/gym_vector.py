@@ -1,12 +1,12 @@
-"""Any Gymnasium VectorEnv as a BatchedEnv. The one place that knows about autoreset.
+"""Any Gymnasium VectorEnv as a BatchedEnv. All handling of autoreset modes is here.
 
 ==========  ======================================================================================
-mode        what becomes of an end
+mode        at the end of an episode
 ==========  ======================================================================================
 NEXT_STEP   ``obs`` is the final observation, ``first`` false; the step after it is a filler
-            (``valid`` false, its action unused) that brings the reset observation, ``first`` true
-SAME_STEP   ``obs`` is the reset observation, ``first`` true; ``final_obs`` comes out of the info
-DISABLED    this adapter resets what ended, in the same step: as SAME_STEP
+            (``valid`` false, its action ignored) with the reset observation, ``first`` true
+SAME_STEP   ``obs`` is the reset observation, ``first`` true; ``final_obs`` is taken from the info
+DISABLED    this adapter resets the env in the same step: as SAME_STEP
 ==========  ======================================================================================
 """
 
@@ -27,27 +27,20 @@ from recollect.errors import EnvError, SpaceError
 
 
 class GymVector:
-    """A BatchedEnv around a VectorEnv, in whichever autoreset mode it runs.
+    """A BatchedEnv around a VectorEnv in any autoreset mode.
 
-    ``autoreset_mode`` is for a VectorEnv whose metadata does not name its mode. There is no default:
-    a wrong guess would shift every episode by a step, and nothing would tell. On a ``device`` that is not
-    the CPU tensors are moved one by one; ``HostEnv`` is faster.
+    ``autoreset_mode`` is for a VectorEnv whose metadata does not name its mode. There is no default: a wrong
+    one would silently shift every episode by a step.
 
-    In SAME_STEP mode Gymnasium keeps a reference to the final observation over the reset: an env that
-    writes all its observations into one array loses it there. Copy in the env, or use GymLoop.
+    In SAME_STEP mode Gymnasium keeps a reference to the final observation during the reset: an env that
+    writes all its observations into one array overwrites it. Copy in the env, or use GymLoop.
     """
 
     agents = 1
+    device = torch.device("cpu")
 
-    def __init__(
-        self,
-        env: VectorEnv,
-        *,
-        autoreset_mode: AutoresetMode | str | None = None,
-        device: torch.device | str = "cpu",
-    ) -> None:
+    def __init__(self, env: VectorEnv, *, autoreset_mode: AutoresetMode | str | None = None) -> None:
         self.env = env
-        self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         self.autoreset_mode = _mode(env, autoreset_mode)
         _check_async(env, self.autoreset_mode)
         self.num_envs = env.num_envs
@@ -57,14 +50,14 @@ class GymVector:
             list(spaces.walk(space, f"single_{what}_space of {env}"))
         self._now, self._next = (Buffers(self.observation_space, self.num_envs) for _ in range(2))
         self._scratch = spaces.buffers(self.observation_space, self.num_envs)
-        self._ended = np.zeros(self.num_envs, np.bool_)  # in the last step
-        self._steps = -1  # since reset; -1 before the first
+        self._ended = np.zeros(self.num_envs, np.bool_)  # rows whose episode ended in the last step
+        self._steps = -1  # since the last reset; -1 before the first one
 
     def reset(self, seed: int) -> Tree:
-        """Start all envs anew. Returns obs [B, ...].
+        """Reset all envs. Returns obs [B, ...].
 
-        Env i is seeded from (seed, i) where the VectorEnv takes a list of seeds, as Gymnasium's own
-        two do; any other gets one number that is derived from ``seed``.
+        In Gymnasium's two VectorEnvs, which take a list of seeds, env i gets a seed derived from (seed, i);
+        any other VectorEnv gets one seed derived from ``seed``.
         """
         seeds = env_seeds(seed, self.num_envs)
         takes_list = isinstance(self.env.unwrapped, SyncVectorEnv | AsyncVectorEnv)
@@ -72,10 +65,10 @@ class GymVector:
         self._ended[:] = False
         self._write(self._next.obs, self._reset(seed=seeds if takes_list else seeds[0]))
         self._now, self._next = self._next, self._now
-        return self._now.obs_on(self.device)
+        return self._now.step.obs
 
     def step(self, action: Tree) -> Step:
-        """Apply ``action`` [B, ...]; the module's docstring says what becomes of an end."""
+        """Apply ``action`` [B, ...]; the module's docstring describes the ends of episodes."""
         if self._steps < 0:
             raise EnvError("GymVector.step before GymVector.reset: call reset(seed) first")
         batch = to_batch(self.action_space, action, self.num_envs)
@@ -103,14 +96,14 @@ class GymVector:
                 self._finish_same_step(out, info)
         self._check_finite(out.reward)
         self._now, self._next = out, self._now
-        return out.step_on(self.device)
+        return out.step
 
     def close(self) -> None:
         """Close the VectorEnv."""
         self.env.close()
 
     def _finish_next_step(self, out: Buffers) -> None:
-        """What ended in the last step was reset in this one; what ended now stays as it is."""
+        """This step reset the envs that ended in the last one; those that end now are reset in the next."""
         filler, ended = self._ended, out.terminated | out.truncated
         if (filler & ended).any():
             i = int(np.flatnonzero(filler & ended)[0])
@@ -126,7 +119,7 @@ class GymVector:
         self._ended = ended
 
     def _finish_same_step(self, out: Buffers, info: Mapping[str, Any]) -> None:
-        """Final observations out of the info (SAME_STEP), or by a reset of our own (DISABLED)."""
+        """Take the final observations from the info (SAME_STEP), or reset the envs (DISABLED)."""
         if self.autoreset_mode == AutoresetMode.SAME_STEP:
             self._take_final_obs(out, info)
             return
@@ -135,7 +128,7 @@ class GymVector:
         _copy_rows(self.observation_space, out.obs, self._scratch, out.first)
 
     def _take_final_obs(self, out: Buffers, info: Mapping[str, Any]) -> None:
-        """Gymnasium's object array with one observation for each env that ended, or a plain batch."""
+        """Read Gymnasium's object array, with an observation for each env that ended, or a batch."""
         final = info.get("final_obs")
         if final is None:
             raise self._error(
@@ -210,10 +203,9 @@ def _mode(env: VectorEnv, given: AutoresetMode | str | None) -> AutoresetMode:
 
 
 def _check_async(env: VectorEnv, mode: AutoresetMode) -> None:
-    """Gymnasium's workers forget to drop a pending autoreset in ``reset`` without shared memory.
+    """Reject a bug of Gymnasium 1.4: without shared memory, ``reset`` keeps a pending autoreset.
 
-    After a reset that follows an end, the first step would be a filler that nothing announces (seen in
-    Gymnasium 1.4).
+    The first step after such a reset would be a filler that looks like a valid step.
     """
     inner = env.unwrapped
     if isinstance(inner, AsyncVectorEnv) and not inner.shared_memory and mode == AutoresetMode.NEXT_STEP:

@@ -1,8 +1,8 @@
-"""Envs by name: a built-in task, a Gymnasium id, or ``module:attr`` for one of your own.
+"""Envs by name: a built-in task, a Gymnasium id, or ``module:attr``.
 
-``my_package.worlds:MyEnv`` imports the module and takes the Env class, or the function that makes an env;
-``worlds.py:MyEnv`` does so with a file. ``module:Env-v0``, with a version, is Gymnasium's own way to import
-a module that registers ids.
+``my_package.worlds:MyEnv`` imports the module and takes the Env class or the function that makes an env;
+``worlds.py:MyEnv`` does the same with a file. ``module:Env-v0``, with a version, is Gymnasium's syntax to
+import a module that registers ids.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from recollect.errors import ConfigError, nearest
 
 @dataclass(frozen=True, slots=True)
 class Portable:
-    """What names or makes an env, with all that another process lacks to understand it."""
+    """An env name or callable, with the registry entries that another process needs."""
 
     env: Any
     specs: tuple[EnvSpec, ...] = ()
-    """Of Gymnasium's registry: a script registers its envs in its own process only."""
+    """Entries of Gymnasium's registry, which a script fills in its own process only."""
 
 
 def portable(env: Any) -> Portable:
-    """``env``, a name or a callable, ready for another process. Travels by cloudpickle."""
+    """Prepare ``env``, a name or a callable, for another process. Sent by cloudpickle."""
     if not isinstance(env, str):
         return Portable(env)
     source, _, attr = env.rpartition(":")
@@ -43,39 +43,39 @@ def portable(env: Any) -> Portable:
         return Portable(f"{Path(source).resolve()}:{attr}")
     if source and not _is_versioned(attr):
         return Portable(env)
-    # All versions: a name without one means the newest.
+    # All versions: a name without a version means the newest.
     stem = attr.split("-v")[0]
     return Portable(env, tuple(_by_value(s) for s in gym.registry.values() if s.id.split("-v")[0] == stem))
 
 
 def restored(given: Portable) -> Any:
-    """In the other process: what ``portable`` was given."""
+    """In the other process: the name or callable that ``portable`` was called with."""
     for spec in given.specs:
         gym.registry[spec.id] = spec
     return given.env
 
 
 def _by_value(spec: EnvSpec) -> EnvSpec:
-    """The spec, with the class itself where its entry point names the script, which is another one there."""
+    """The spec with the class itself if its entry point is in ``__main__``, which differs by process."""
     if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
         return replace(spec, entry_point=load_env_creator(spec.entry_point))
     return spec
 
 
 def is_importing(name: str) -> bool:
-    """Whether making this env would run code that the name points to."""
+    """Whether this env name imports a module or file."""
     return ":" in name
 
 
 def resolve_env(name: str) -> str | Callable[..., Any]:
-    """What ``recollect.train`` takes for this name: the name itself, or what it points to in a module."""
+    """The name itself, or the callable that ``module:attr`` names."""
     if not is_importing(name):
         return name
     source, _, attr = name.rpartition(":")
     if not source or not attr:
         raise ConfigError(f"the env {name!r} is neither a name nor 'module:attr': a side of ':' is empty")
     is_file = source.endswith(".py")
-    # As with `python -m`: what lies in the current folder can be imported.
+    # As with `python -m`: modules in the current folder can be imported.
     _put_on_path(Path.cwd())
     if _is_versioned(attr):
         if not is_file:
@@ -142,7 +142,7 @@ def _is_from(module: ModuleType, path: Path) -> bool:
 
 
 def _failed(source: str, name: str, error: Exception) -> str:
-    """The error and its line in the user's code, which is the last one of the traceback."""
+    """The error message, with the last line of the traceback, which is in the user's code."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     at = f"{error.filename}, line {error.lineno}" if isinstance(error, SyntaxError) else None
     return (
@@ -157,12 +157,7 @@ def _attribute(module: ModuleType, attr: str, name: str) -> Callable[..., Any]:
         if not hasattr(found, part):
             owner = getattr(found, "__name__", attr)
             public = [other for other in dir(found) if not other.startswith("_")]
-            # Compared without case, so that "myenv" finds MyEnv.
-            by_key = {other.lower(): other for other in public}
-            hint = nearest(part.lower(), by_key)
-            for key, other in by_key.items():
-                hint = hint.replace(f"'{key}'", f"'{other}'")
-            raise ConfigError(f"the env {name!r}: {owner} has no {part!r}{hint}")
+            raise ConfigError(f"the env {name!r}: {owner} has no {part!r}{nearest(part, public)}")
         found = getattr(found, part)
     if not callable(found):
         kind = type(found).__name__
@@ -174,7 +169,7 @@ def _attribute(module: ModuleType, attr: str, name: str) -> Callable[..., Any]:
 
 
 def display_name(env: Any) -> str | None:
-    """What to call an env: its name or id, or the name of the class or function that makes it."""
+    """The name or id of an env, or the name of the class or function that makes it."""
     if env is None or isinstance(env, str):
         return env
     if isinstance(env, functools.partial):

@@ -1,9 +1,9 @@
-"""Values between Gymnasium and Recollect: what an env says and takes, checked and in the right dtype.
+"""Conversion of observations and actions between Gymnasium's values and tensors, with validation.
 
 Observations are written into preallocated arrays: a list of single ones (``write_rows``), one of them
-(``write_row``) or a batch as a VectorEnv returns it (``write_batch``). Actions come out as one batch
-(``to_batch``) or as a list of single ones (``to_rows``). A value that differs from its space only in
-dimensions of size one is reshaped here, and nowhere else.
+(``write_row``) or a batch as a VectorEnv returns it (``write_batch``). Actions become one batch
+(``to_batch``) or a list of single actions (``to_rows``). Only this module reshapes values that differ from
+their space in dimensions of size one.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import torch
 from gymnasium import spaces as gym_spaces
 from torch import Tensor
 
-from recollect.base import spaces, tree
+from recollect.base import spaces
 from recollect.base.types import Step, Tree
 from recollect.errors import ConfigError, SpaceError
 
 _OBS = "the observation"
 
 _KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "b"}
-"""Kinds of numpy dtypes that a target kind takes without changing what the numbers mean."""
+"""Kinds of NumPy dtypes that convert to the kind of the key without a change of meaning."""
 
 
 class RowError(SpaceError):
-    """A SpaceError that knows its row."""
+    """A SpaceError in one row of a batch."""
 
     def __init__(self, row: int, text: str) -> None:
         super().__init__(text)
@@ -36,9 +36,9 @@ class RowError(SpaceError):
 
 
 class Buffers:
-    """The arrays of one Step, and the Step whose CPU tensors look at the same memory.
+    """The arrays of one Step, and the Step whose CPU tensors share their memory.
 
-    The adapters hold two and alternate, so that a Step is not overwritten while the next is made.
+    The adapters alternate between two, so that the next step does not overwrite the last Step.
     """
 
     def __init__(self, space: gym.Space, rows: int) -> None:
@@ -48,53 +48,23 @@ class Buffers:
         self.flags = np.zeros((3, rows), np.bool_)
         self.terminated, self.truncated, self.first = self.flags
         self.valid = np.ones(rows, np.bool_)
-        self._step = Step(
-            obs=_tensors(space, self.obs),
+        self.step = Step(
+            obs=to_tensors(space, self.obs),
             first=torch.from_numpy(self.first),
             reward=torch.from_numpy(self.reward),
             terminated=torch.from_numpy(self.terminated),
             truncated=torch.from_numpy(self.truncated),
-            final_obs=_tensors(space, self.final_obs),
+            final_obs=to_tensors(space, self.final_obs),
             valid=torch.from_numpy(self.valid),
         )
 
-    def obs_on(self, device: torch.device) -> Tree:
-        """The observation, copied only if ``device`` is not the CPU."""
-        return self._step.obs if device.type == "cpu" else tree.to(self._step.obs, device)
-
-    def step_on(self, device: torch.device) -> Step:
-        """The Step, each tensor copied once if ``device`` is not the CPU."""
-        return step_to(self._step, device)
-
-
-def step_to(step: Step, device: torch.device) -> Step:
-    """A Step on the CPU as one on ``device``, each tensor copied once; itself if that is the CPU.
-
-    Every copy waits for the device: ``HostEnv`` makes one for all, and does not wait.
-    """
-    if device.type == "cpu":
-        return step
-    obs = tree.to(step.obs, device)
-    # Where nothing ended, final_obs may be anything: save the copy.
-    ended = bool(step.terminated.any() or step.truncated.any())
-    return Step(
-        obs=obs,
-        first=step.first.to(device),
-        reward=step.reward.to(device),
-        terminated=step.terminated.to(device),
-        truncated=step.truncated.to(device),
-        final_obs=tree.to(step.final_obs, device) if ended else obs,
-        valid=step.valid.to(device),
-        info=tree.to(step.info, device),
-    )
-
 
 def write_rows(space: gym.Space, arrays: Any, values: list[Any]) -> None:
-    """Write one observation per row into ``arrays`` [rows, ...]; RowError names one that misfits."""
+    """Write one observation per row into ``arrays`` [rows, ...]. A RowError names an invalid one."""
     try:
         _write_at_once(space, arrays, values)
     except (TypeError, ValueError, LookupError):
-        # Something is unusual: row by row it is either put right or named.
+        # Row by row, an unusual value is converted, or its error names the row.
         for row, value in enumerate(values):
             try:
                 write_row(space, arrays, row, value)
@@ -103,10 +73,10 @@ def write_rows(space: gym.Space, arrays: Any, values: list[Any]) -> None:
 
 
 def _write_at_once(space: gym.Space, arrays: Any, values: list[Any]) -> None:
-    """A NumPy call or two per leaf, which raise for whatever needs a closer look."""
-    if isinstance(arrays, np.ndarray):  # the leaf first: Dict and Tuple are ABCs, slow to ask
+    """One or two NumPy calls per leaf, which raise for any value that needs conversion."""
+    if isinstance(arrays, np.ndarray):  # leaves first: isinstance is slow for Dict and Tuple, which are ABCs
         if arrays.ndim > 1:
-            # [rows, n, ...] seen as [rows * n, ...]: np.concatenate checks all dimensions but n.
+            # [rows, n, ...] as [rows * n, ...]: np.concatenate checks all dimensions but n.
             if set(map(len, values)) != {arrays.shape[1]}:
                 raise ValueError
             flat = arrays.reshape(-1, *arrays.shape[2:])
@@ -123,7 +93,7 @@ def _write_at_once(space: gym.Space, arrays: Any, values: list[Any]) -> None:
 
 
 def write_row(space: gym.Space, arrays: Any, row: int, value: Any, name: str = _OBS) -> None:
-    """Write one observation into its row of ``arrays`` [rows, ...], checked against ``space``."""
+    """Validate one observation and write it into its row of ``arrays`` [rows, ...]."""
     if isinstance(arrays, np.ndarray):
         fitted = _fitted(value, arrays.dtype, arrays.shape[1:], name)
         _check_range(space, fitted, name)
@@ -134,7 +104,7 @@ def write_row(space: gym.Space, arrays: Any, row: int, value: Any, name: str = _
 
 
 def write_batch(space: gym.Space, arrays: Any, values: Any, name: str = _OBS) -> None:
-    """Write a batch ``[rows, ...]`` of observations, as a VectorEnv returns it."""
+    """Validate a batch ``[rows, ...]`` of observations, as a VectorEnv returns it, and write it."""
     if isinstance(arrays, np.ndarray):
         fitted = _fitted(values, arrays.dtype, arrays.shape, name)
         _check_range(space, fitted, name)
@@ -145,9 +115,9 @@ def write_batch(space: gym.Space, arrays: Any, values: Any, name: str = _OBS) ->
 
 
 def to_batch(space: gym.Space, action: Tree, rows: int, name: str = "the action") -> Any:
-    """An action tree ``[rows, ...]`` as arrays in the dtypes of ``space`` and in memory of their own.
+    """An action tree ``[rows, ...]`` as arrays in the dtypes of ``space``.
 
-    A copy, because an env may keep or change what it is given, and the tensor is the rollout's.
+    A copy, because an env may keep or change its action, and the tensor belongs to the rollout.
     """
     if not isinstance(space, spaces.LEAVES):
         parts = {
@@ -174,31 +144,31 @@ def to_rows(space: gym.Space, action: Tree, rows: int) -> list[Any]:
         and action.dtype is torch.int64
         and action.shape == (rows,)
     ):
-        return list(action.numpy(force=True))  # the commonest case: scalars need no copy
+        return list(action.numpy(force=True))  # the most common case; scalars need no copy
     return _split(space, to_batch(space, action, rows))
 
 
 def _split(space: gym.Space, batch: Any) -> list[Any]:
     if isinstance(space, spaces.LEAVES):
         if space.shape == () and isinstance(space, gym_spaces.Box):
-            return [batch[row, ...] for row in range(len(batch))]  # 0-d arrays, which Box asks for
+            return [batch[row, ...] for row in range(len(batch))]  # 0-d arrays, as Box samples them
         return list(batch)
     if isinstance(space, gym_spaces.Dict):
         parts = [_split(sub, batch[key]) for key, sub in space.spaces.items()]
         return [dict(zip(space.spaces, row)) for row in zip(*parts)]
-    assert isinstance(space, gym_spaces.Tuple)  # spaces.walk has seen to it
+    assert isinstance(space, gym_spaces.Tuple)  # spaces.walk has validated it
     return list(zip(*(_split(sub, batch[i]) for i, sub in enumerate(space.spaces))))
 
 
 def _widened(space: gym_spaces.Box, action: np.ndarray) -> np.ndarray:
-    """float32 in the dtype of ``space``; a bound stays that bound, though float32 had to round it."""
+    """float32 in the dtype of ``space``; a bound that float32 has rounded becomes exact again."""
     wide = action.astype(space.dtype)
     wide = np.where(action == space.high.astype(action.dtype), space.high, wide)
     return np.where(action == space.low.astype(action.dtype), space.low, wide).astype(space.dtype)
 
 
 def is_like(action: Tree, like: Tree) -> bool:
-    """Whether ``action`` is tensors of the very structure, shapes and dtypes of ``like``."""
+    """Whether ``action`` consists of tensors with the structure, shapes and dtypes of ``like``."""
     if isinstance(like, Tensor):
         return isinstance(action, Tensor) and action.shape == like.shape and action.dtype == like.dtype
     if isinstance(like, dict):
@@ -211,7 +181,7 @@ def is_like(action: Tree, like: Tree) -> bool:
 
 
 def number(value: Any) -> float | None:
-    """``value`` as a float if it is a real number (or one in an array of one), else None."""
+    """``value`` as a float if it is a real number or an array of one, else None."""
     if isinstance(value, bool | int | float | np.number | np.bool_ | np.ndarray | Tensor):
         array = np.asarray(value)
         if array.size == 1 and array.dtype.kind in "fiub":
@@ -220,7 +190,7 @@ def number(value: Any) -> float | None:
 
 
 def flag(value: Any) -> bool | None:
-    """``value`` as a bool if it is one (or one in an array of one), else None."""
+    """``value`` as a bool if it is one or an array of one, else None."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, np.ndarray | Tensor):
@@ -231,9 +201,9 @@ def flag(value: Any) -> bool | None:
 
 
 def env_seeds(seed: int, count: int) -> list[int]:
-    """Distinct seeds for ``count`` envs; number i depends on (seed, i) only, not on ``count``.
+    """Distinct seeds for ``count`` envs; seed i is independent of ``count``.
 
-    31 bits, because some simulators hold their seed in a signed 32-bit integer.
+    They have 31 bits, because some simulators store a seed in a signed 32-bit integer.
     """
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise ConfigError(f"reset(seed={seed!r}): a seed is an integer from 0 up")
@@ -251,7 +221,7 @@ def _draw(*key: int) -> int:
 
 
 def _items(space: gym.Space, value: Any, name: str) -> Iterator[tuple[Any, gym.Space, Any]]:
-    """(key, sub-space, sub-value) of a value that must have the structure of ``space``."""
+    """(key, sub-space, sub-value) of a value, which must have the structure of ``space``."""
     if isinstance(space, gym_spaces.Dict):
         if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
             expected = f"a dict with the keys {sorted(space.spaces)}"
@@ -267,7 +237,7 @@ def _items(space: gym.Space, value: Any, name: str) -> Iterator[tuple[Any, gym.S
 
 
 def _fitted(value: Any, dtype: np.dtype, shape: tuple[int, ...], name: str) -> np.ndarray:
-    """``value`` as an array of ``dtype`` and ``shape``, or a SpaceError that says what is wrong."""
+    """``value`` as an array of ``dtype`` and ``shape``; SpaceError if it cannot be converted."""
     try:
         array = np.asarray(value)
     except (ValueError, TypeError) as error:
@@ -290,14 +260,14 @@ def _fitted(value: Any, dtype: np.dtype, shape: tuple[int, ...], name: str) -> n
         array = array.reshape(shape)
     if dtype.kind == "f" or np.can_cast(array.dtype, dtype):
         return array.astype(dtype, copy=False)
-    limits = np.iinfo(dtype)  # another integer: look before NumPy wraps around
+    limits = np.iinfo(dtype)  # another integer dtype: check the range, because NumPy would wrap around
     if array.size and (array.min() < limits.min or array.max() > limits.max):
         raise SpaceError(f"{name} has values from {array.min()} to {array.max()}, which {dtype} cannot hold")
     return array.astype(dtype)
 
 
 def _check_range(space: gym.Space, array: np.ndarray, name: str) -> None:
-    """A category that does not exist would be an index out of bounds deep in the policy."""
+    """Check the range of a Discrete value, which would else be an index out of bounds in the policy."""
     if isinstance(space, gym_spaces.Discrete):
         low, high = int(space.start), int(space.start + space.n) - 1
         if array.min() < low or array.max() > high:
@@ -317,5 +287,6 @@ def _described(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _tensors(space: gym.Space, arrays: Any) -> Tree:
+def to_tensors(space: gym.Space, arrays: Any) -> Tree:
+    """A tree of arrays as tensors that share their memory."""
     return spaces.map(lambda _, array: torch.from_numpy(array), space, arrays)

@@ -1,14 +1,13 @@
-"""The far side of ``WorkerEnv``: the process that makes some slots of an env and steps them.
+"""The worker process of a ``WorkerEnv``: it makes some slots of an env and steps them.
 
-What is seen, done and earned lies in memory that all workers share with the process that acts. Over the line
-goes a word for every step: what to do, and that it is done.
+Observations, actions and rewards are in memory that all workers share with the actor's process. Each step
+sends only a command and its answer over the connection.
 """
 
 from __future__ import annotations
 
 import faulthandler
 import os
-import pickle
 import signal
 import socket
 from collections.abc import Callable
@@ -22,21 +21,21 @@ from torch import Tensor
 from recollect.base import spaces, tree
 from recollect.base.child_process import HungUpError, Line, describe_raised
 from recollect.base.shared_memory import Layout, Segment
-from recollect.base.types import Step, Tree
+from recollect.base.types import Tree
 from recollect.envs.contract import BatchedEnv, Resumable
 from recollect.errors import EnvError
 
 MakeSlots = Callable[[int, int], BatchedEnv]
-"""``make(first_slot, count)``: slots of an env, which must not depend on how many others there are."""
+"""``make(first_slot, count)`` makes slots of an env, which must not depend on the number of other slots."""
 
 STACK_SIGNAL = signal.SIGUSR1
-"""Makes a worker write down where it is."""
+"""Makes a worker write its stack to a file."""
 FLAGS = ("first", "terminated", "truncated", "valid")
 
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What a worker tells of its slots once they are made."""
+    """Properties of a worker's slots, sent to the actor's process at the start."""
 
     agents: int
     observation_space: gym.Space
@@ -45,13 +44,13 @@ class Made:
 
     @classmethod
     def of(cls, env: BatchedEnv) -> Made:
-        """As the env says."""
+        """The properties of ``env``."""
         return cls(env.agents, env.observation_space, env.action_space, isinstance(env, Resumable))
 
     def layout(self, num_envs: int) -> Layout:
-        """Of the memory for ``num_envs`` slots: the action, and two steps, one to read and one to write.
+        """The shared memory of ``num_envs`` slots: the action, and two steps, one to read and one to write.
 
-        Every leaf is [B, ...], so that a worker has a slice of each.
+        Every leaf is [B, ...]; each worker uses a slice of rows.
         """
         rows = num_envs * self.agents
         step = {
@@ -64,26 +63,26 @@ class Made:
 
 
 def serve(line: Line, make: MakeSlots, slots: range, stack: int) -> None:
-    """The life of a worker.
+    """Main function of a worker.
 
     Args:
-        line: to the process that acts.
+        line: connection to the actor's process.
         make: makes the slots.
-        slots: which ones.
-        stack: the file descriptor for where it is, when it is asked by ``STACK_SIGNAL``.
+        slots: the slots to make.
+        stack: file descriptor to write the stack to at ``STACK_SIGNAL``.
     """
-    # By a signal and in C: it works also while the env holds the interpreter lock.
+    # faulthandler works in C, also while the env holds the interpreter lock.
     faulthandler.register(STACK_SIGNAL, file=stack, all_threads=False)
     torch.set_num_threads(1)
     env = make(slots.start, len(slots))
     try:
-        line.send(cloudpickle.dumps(Made.of(env)))  # a space may be of a class of the user's script
+        line.send(cloudpickle.dumps(Made.of(env)))  # a space's class may be defined in the user's script
         commands = _Slots(env, _memory(line), slots)
         while True:
             name, *arguments = line.recv()
             try:
                 answer = getattr(commands, name)(*arguments)
-            except Exception as error:  # the caller's to handle: a reset begins anew
+            except Exception as error:  # the actor raises it; a reset recovers
                 answer = describe_raised(error)
             line.send(answer)
     finally:
@@ -91,7 +90,7 @@ def serve(line: Line, make: MakeSlots, slots: range, stack: int) -> None:
 
 
 class _Slots:
-    """The commands that a worker knows."""
+    """The commands of a worker."""
 
     def __init__(self, env: BatchedEnv, memory: Tree, slots: range):
         self._env = env
@@ -100,12 +99,12 @@ class _Slots:
         self._action, self._steps = mine["action"], mine["steps"]
 
     def reset(self, seed: int, into: int) -> None:
-        """Start anew, with the first observations in step ``into``."""
+        """Reset, with the observations in step ``into``."""
         tree.copy_(self._steps[into]["obs"], self._env.reset(seed))
 
     def step(self, into: int) -> dict[str, Tensor] | None:
-        """Make a step, into step ``into``. Returns its info, if there is any."""
-        # A copy: the env may keep or change it, and the memory holds the next action soon.
+        """Step, with the results in step ``into``. Returns the info, None if empty."""
+        # A copy: the env may keep or change it, and the next action overwrites the memory.
         step = self._env.step(tree.clone(self._action))
         out = self._steps[into]
         tree.copy_(out["obs"], step.obs)
@@ -117,7 +116,7 @@ class _Slots:
         return step.info or None
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The state of the slots, with rows first in every tensor."""
+        """The state of the slots; every tensor is [rows, ...]."""
         assert isinstance(self._env, Resumable)
         saved, rows = self._env.snapshot(), self._env.num_envs * self._env.agents
         for name, tensor in saved.items():
@@ -129,33 +128,23 @@ class _Slots:
         return saved
 
     def restore(self, snapshot: dict[str, Tensor], into: int) -> None:
-        """Go on from a snapshot, with what to act on next in step ``into``."""
+        """Continue from a snapshot, with the next observations in step ``into``."""
         assert isinstance(self._env, Resumable)
         tree.copy_(self._steps[into]["obs"], self._env.restore(snapshot))
 
 
-def as_step(memory: Tree) -> Step:
-    """The Step whose tensors are one of the two in shared memory."""
-    return Step(**memory)
-
-
 def give_memory(line: Line, segment: Segment, layout: Layout) -> None:
-    """Send shared memory to a worker: it could not inherit what is made only once it has told its spaces."""
+    """Send shared memory to a worker, which cannot inherit it: its size depends on the worker's spaces."""
     line.send((layout, segment.size))
     with socket.socket(fileno=os.dup(line.fileno())) as channel:
         socket.send_fds(channel, [b"\0"], [segment.fd])
 
 
 def _memory(line: Line) -> Tree:
-    """What ``give_memory`` sends."""
+    """Receive the memory of ``give_memory``."""
     layout, size = line.recv()
     with socket.socket(fileno=os.dup(line.fileno())) as channel:
         _, fds, _, _ = socket.recv_fds(channel, 1, 1)
     if not fds:
         raise HungUpError
     return layout.view(Segment.attach(fds[0], size))
-
-
-def read_made(data: bytes) -> Made:
-    """What a worker told."""
-    return pickle.loads(data)

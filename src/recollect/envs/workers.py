@@ -1,8 +1,7 @@
-"""A BatchedEnv whose slots are stepped in worker processes, for envs that take their time.
+"""A BatchedEnv whose slots step in worker processes, for slow envs.
 
-What it gives is bit for bit what one process would give: a slot has its seed from its number, and not from
-the worker that it is in. Nobody spins: workers sleep until they are told to step, and the actor until they
-are done. With ``send`` and ``receive`` in place of ``step`` it can do something better than sleep.
+Results equal those of one process bit for bit: the seed of a slot depends on its number, not on its worker.
+Waiting never spins. Between ``send`` and ``receive`` the calling process can work.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import pickle
 import tempfile
 import time
 import weakref
@@ -25,26 +25,28 @@ from recollect.base import tree
 from recollect.base.child_process import Child, stop_all
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Step, Tree
-from recollect.envs.values import is_like, step_to, to_batch
-from recollect.envs.worker import STACK_SIGNAL, Made, MakeSlots, as_step, give_memory, read_made, serve
+from recollect.envs.values import is_like, to_batch, to_tensors
+from recollect.envs.worker import STACK_SIGNAL, Made, MakeSlots, give_memory, serve
 from recollect.errors import ConfigError, EnvError, LostError, SpaceError
 
 START_SECONDS = 60.0
-"""What a worker may take to start, beside the time that an env may take to answer."""
+"""Time limit for the start of a worker, in addition to ``timeout``."""
 STACK_SECONDS = 1.0
-"""How long a worker that hangs is given to write down where."""
+"""Time for a hung worker to write its stack."""
 STACK_LINES = 13
-"""How much of it is shown: the innermost calls."""
+"""Lines of the stack to show, innermost calls first."""
 
 
 class WorkerEnv:
-    """Slots of an env, spread over worker processes as evenly as can be. Also ``Split``; ``Resumable`` where
-    its slots are.
+    """Slots of an env, spread evenly over worker processes. Also ``AsyncStep``, and ``Resumable`` if its
+    slots are.
 
-    A worker that was killed, or does not answer, costs the episodes: ``receive`` (or ``send``, ``reset``)
-    raises LostError, and the next ``reset`` starts it anew. What an env raises comes from ``receive`` as if
-    it were in this process. After any of these, or an interruption, ``reset`` is the way on.
+    If a worker was killed or does not answer, ``receive`` (or ``send``, ``reset``) raises LostError, and the
+    next ``reset`` restarts it. Exceptions of an env are raised by ``receive``. After any error or
+    interruption, call ``reset``.
     """
+
+    device = torch.device("cpu")
 
     def __init__(
         self,
@@ -52,24 +54,21 @@ class WorkerEnv:
         num_envs: int,
         *,
         workers: int,
-        device: torch.device | str = "cpu",
         timeout: float | None = 60.0,
         name: str = "env worker",
     ) -> None:
-        """Start the workers, and wait until their slots are made.
+        """Start the workers and wait until they have made their slots.
 
         Args:
-            make: ``make(first_slot, count)`` returns these slots on the CPU; travels by cloudpickle.
+            make: ``make(first_slot, count)`` returns these slots on the CPU; sent by cloudpickle.
             num_envs: slots of all workers.
-            workers: how many.
-            device: where the tensors that are handed out live, moved one by one; ``HostEnv`` is faster.
-            timeout: seconds after which a worker that does not answer is given up; None: never.
-            name: what a worker is called in errors.
+            workers: number of workers.
+            timeout: seconds after which a worker that does not answer is ended; None: never.
+            name: name of a worker in errors.
         """
         if not 1 <= workers <= num_envs:
             raise ConfigError(f"workers = {workers} for {num_envs} env slots: choose 1 to {num_envs}")
         self.num_envs = num_envs
-        self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         self._make, self._timeout, self._name = make, timeout, name
         self._shares = shares(num_envs, workers)
         self._workers: list[_Worker] = []
@@ -93,27 +92,27 @@ class WorkerEnv:
             raise
         memory = self._layout.view(self._segment)
         self._action: Tree = memory["action"]
-        self._steps = [as_step(step) for step in memory["steps"]]
+        self._steps = [Step(**step) for step in memory["steps"]]
         self._now = 0
-        """Which of the two was handed out; the workers write into the other."""
+        """Index of the step returned last; the workers write into the other."""
         self._phase: Literal["ready", "stepping", "unknown"] = "unknown"
-        """Unknown before a reset, and from the start of a command until all have answered it."""
-        if all(one.is_resumable for one in made):  # so that this is Resumable just where the slots are
+        """Unknown before a reset, and from the start of a command until all workers have answered."""
+        if all(one.is_resumable for one in made):  # on the instance: ``isinstance(env, Resumable)`` is exact
             self.snapshot, self.restore = self._snapshot, self._restore
 
     def reset(self, seed: int) -> Tree:
-        """Start all rows anew, whatever happened before: workers that are gone, steps under way, errors."""
-        self._mend()
+        """Restart all rows, also after lost workers, errors, or during a step."""
+        self._repair()
         try:
-            self._tell_reset(seed)
-        except LostError:  # one died just now, too late for the first look
-            self._mend()
-            self._tell_reset(seed)
+            self._send_reset(seed)
+        except LostError:  # a worker died after the repair
+            self._repair()
+            self._send_reset(seed)
         return self._obs()
 
-    def _tell_reset(self, seed: int) -> None:
+    def _send_reset(self, seed: int) -> None:
         for worker in self._workers:
-            worker.tell("reset", seed, 1 - self._now)
+            worker.send("reset", seed, 1 - self._now)
 
     def step(self, action: Tree) -> Step:
         """Apply ``action`` [B, ...]."""
@@ -121,27 +120,25 @@ class WorkerEnv:
         return self.receive()
 
     def send(self, action: Tree) -> None:
-        """Let the workers begin a step."""
+        """Start a step in all workers."""
         self._expect("ready", "step")
         self._write(action)
         self._phase = "unknown"
         for worker in self._workers:
-            worker.tell("step", 1 - self._now)
+            worker.send("step", 1 - self._now)
         self._phase = "stepping"
 
     def receive(self) -> Step:
-        """Wait for that step."""
+        """Wait for the step in progress."""
         self._expect("stepping", "receive")
         self._phase = "unknown"
         infos = self._answers()
         step = self._steps[self._now]
-        if any(infos):
-            step = replace(step, info=_joined_info(infos))
-        return step_to(step, self.device)
+        return replace(step, info=_joined_info(infos)) if any(infos) else step
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the workers, in the order of their slots."""
+        """Process ids of the workers, in the order of their slots."""
         return [worker.child.pid for worker in self._workers]
 
     def close(self) -> None:
@@ -154,7 +151,7 @@ class WorkerEnv:
         self._expect("ready", "snapshot")
         self._phase = "unknown"
         for worker in self._workers:
-            worker.tell("snapshot")
+            worker.send("snapshot")
         parts = self._answers(is_step=False)
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
@@ -165,21 +162,20 @@ class WorkerEnv:
                     f"restore got {name!r} with shape {tuple(tensor.shape)}, but there are {self._rows} "
                     "rows: was the snapshot taken with another num_envs?"
                 )
-        self._mend()
+        self._repair()
         for worker in self._workers:
             rows = slice(worker.slots.start * self.agents, worker.slots.stop * self.agents)
             part = {name: tensor[rows].cpu().clone() for name, tensor in snapshot.items()}
-            worker.tell("restore", part, 1 - self._now)
+            worker.send("restore", part, 1 - self._now)
         return self._obs()
 
     def _obs(self) -> Tree:
-        """Wait for observations that come without a step."""
+        """Wait for the observations of a reset or restore."""
         self._answers()
-        obs = self._steps[self._now].obs
-        return obs if self.device.type == "cpu" else tree.to(obs, self.device)
+        return self._steps[self._now].obs
 
     def _expect(self, phase: str, doing: str) -> None:
-        """Refuse what is not possible now."""
+        """Raise unless the env is in ``phase``."""
         if self._phase != phase:
             fix = {
                 "unknown": "call reset(seed) first, also after an error",
@@ -189,27 +185,27 @@ class WorkerEnv:
             raise EnvError(f"WorkerEnv.{doing} cannot be called now: {fix}")
 
     def _write(self, action: Tree) -> None:
-        """Put ``action`` into the shared memory, checked as one process would check it."""
+        """Write ``action`` into the shared memory, validated as in GymLoop."""
         if not is_like(action, self._action):
-            action = _tensors(to_batch(self.action_space, action, self._rows))
+            action = to_tensors(self.action_space, to_batch(self.action_space, action, self._rows))
         tree.copy_(self._action, action)
 
     def _answers(self, *, is_step: bool = True) -> list[Any]:
-        """What every worker says to the last command; ``is_step``: a step, or its obs, was written."""
+        """The answers of all workers to the last command; ``is_step``: they wrote a step or its obs."""
         deadline = _Deadline(self._timeout)
         answers = [worker.answer(deadline) for worker in self._workers]
         self._now, self._phase = 1 - self._now if is_step else self._now, "ready"
         return answers
 
-    def _mend(self) -> None:
-        """Take in what is still owed, and start workers anew that are gone or out of step."""
+    def _repair(self) -> None:
+        """Read all pending answers, and restart workers that are lost or out of step."""
         if not self._stop.alive:
             raise EnvError("the workers of this env were ended by close(): make a new one")
         self._phase = "unknown"
         deadline = _Deadline(self._timeout)
         for worker in self._workers:
-            worker.settle(deadline)
-        lost = [i for i, worker in enumerate(self._workers) if not worker.is_sound]
+            worker.drain(deadline)
+        lost = [i for i, worker in enumerate(self._workers) if not worker.is_usable]
         if not lost:
             return
         _stop([self._workers[i] for i in lost], grace=0.0)
@@ -226,13 +222,13 @@ class WorkerEnv:
     def _start(
         self, numbers: Sequence[int], expected: Made | None = None
     ) -> tuple[list[_Worker], list[Made]]:
-        """Start these workers side by side. Returns them, and what they made."""
+        """Start these workers in parallel. Returns them, and the properties of their slots."""
         started: list[_Worker] = []
         try:
             for i in numbers:
                 started.append(_Worker(self._make, self._shares[i], f"{self._name} {i}"))
             deadline = _Deadline(START_SECONDS + (self._timeout or 0.0))
-            made = [read_made(worker.answer(deadline)) for worker in started]
+            made: list[Made] = [pickle.loads(worker.answer(deadline)) for worker in started]
             for worker, one in zip(started, made):
                 _check_same(worker.name, one, expected or made[0])
         except BaseException:
@@ -242,19 +238,19 @@ class WorkerEnv:
 
 
 class _Deadline:
-    """A moment that waiting ends at."""
+    """A time limit."""
 
     def __init__(self, seconds: float | None):
         self.seconds, self._ends = seconds, None if seconds is None else time.monotonic() + seconds
 
     @property
     def left(self) -> float | None:
-        """Seconds; None: as long as it takes."""
+        """Remaining seconds; None: no limit."""
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
 
 class _Worker:
-    """The near end of one worker: its process, and what it owes."""
+    """Handle of one worker: its process, and the number of pending answers."""
 
     def __init__(self, make: MakeSlots, slots: range, name: str):
         last = slots.stop - 1
@@ -267,63 +263,63 @@ class _Worker:
         except BaseException:
             self._stack.close()
             raise
-        self._owed = 1  # what it made
-        self.is_sound = True
-        """Whether it lives, and no message to or from it was cut in the middle."""
+        self._pending = 1  # its ``Made``
+        self.is_usable = True
+        """Whether the process is alive and no message was interrupted halfway."""
 
-    def tell(self, command: str, *arguments: Any) -> None:
-        """Send a command, which it will answer."""
-        self.is_sound = False
+    def send(self, command: str, *arguments: Any) -> None:
+        """Send a command."""
+        self.is_usable = False
         self.child.send((command, *arguments))
-        self._owed += 1
-        self.is_sound = True
+        self._pending += 1
+        self.is_usable = True
 
     def answer(self, deadline: _Deadline) -> Any:
-        """Its next answer."""
-        self.is_sound = False
+        """Receive the next answer."""
+        self.is_usable = False
         try:
             message = self.child.receive(deadline.left)
         except TimeoutError:
             raise LostError(self._hung(deadline)) from None
         except LostError:
             raise
-        except Exception:  # what the env raised is an answer, too
-            self._owed, self.is_sound = self._owed - 1, True
+        except Exception:  # an exception of the env is an answer, too
+            self._pending, self.is_usable = self._pending - 1, True
             raise
-        self._owed, self.is_sound = self._owed - 1, True
+        self._pending, self.is_usable = self._pending - 1, True
         return message
 
     def give_memory(self, segment: Segment, layout: Layout) -> None:
-        """Share memory with it."""
-        self.is_sound = False
+        """Send shared memory."""
+        self.is_usable = False
         try:
             give_memory(self.child.line, segment, layout)
         except (EOFError, OSError):
             raise LostError(f"{self.name} (process {self.child.pid}) died while it started") from None
-        self.is_sound = True
+        self.is_usable = True
 
-    def settle(self, deadline: _Deadline) -> None:
-        """Take in what it owes, if it is worth waiting for."""
-        while self.is_sound and self._owed:
-            with contextlib.suppress(Exception):  # an error of the past; is_sound says if it is lost
+    def drain(self, deadline: _Deadline) -> None:
+        """Read and discard all pending answers."""
+        while self.is_usable and self._pending:
+            with contextlib.suppress(Exception):  # an old error; is_usable is false if the worker is lost
                 self.answer(deadline)
-        self.is_sound = self.is_sound and self.child.is_alive
+        self.is_usable = self.is_usable and self.child.is_alive
 
     def stop(self) -> None:
-        """End it."""
+        """End the process."""
         self.child.stop()
         self._stack.close()
 
     def _hung(self, deadline: _Deadline) -> str:
-        """Ask where it is, end it, and say so."""
+        """End the hung worker. Returns the error message, with the worker's stack."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.child.pid, STACK_SIGNAL)
         text, ends = "", time.monotonic() + STACK_SECONDS
-        while "in <module>" not in text and time.monotonic() < ends:  # its last line
+        while "in <module>" not in text and time.monotonic() < ends:  # the last line of the stack
             time.sleep(0.01)
             text = os.pread(self._stack.fileno(), 1 << 16, 0).decode(errors="replace")
         self.child.stop(grace=0.0)
-        where = "\n".join(text.splitlines()[:STACK_LINES]) or "It did not say where it was"
+        where = "\n".join(text.splitlines()[:STACK_LINES]) or "It wrote no stack"
         return (
             f"{self.name} (process {self.child.pid}) has not answered for {deadline.seconds:g} seconds "
             f"(env_timeout) and was ended. {where}"
@@ -331,14 +327,14 @@ class _Worker:
 
 
 def shares(num_envs: int, workers: int) -> list[range]:
-    """The slots of each worker, in order; the first ones have one more where it does not come out even."""
+    """The slots of each worker, in order; the first workers get one more if the division has a remainder."""
     size, extra = divmod(num_envs, workers)
     starts = [i * size + min(i, extra) for i in range(workers + 1)]
     return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
 def _stop(workers: Sequence[_Worker], grace: float = 2.0) -> None:
-    """End all of them, side by side."""
+    """End all workers in parallel."""
     stop_all([worker.child for worker in workers], grace)
     for worker in workers:
         worker.stop()
@@ -351,15 +347,8 @@ def _check_same(name: str, made: Made, expected: Made) -> None:
             raise SpaceError(f"{kind} in {name} is {own}, elsewhere {other}: they must be equal")
 
 
-def _tensors(batch: Any) -> Tree:
-    """A tree of arrays as one of tensors."""
-    if isinstance(batch, dict):
-        return {key: _tensors(part) for key, part in batch.items()}
-    return tuple(map(_tensors, batch)) if isinstance(batch, tuple) else torch.from_numpy(batch)
-
-
 def _joined_info(infos: list[dict[str, Tensor] | None]) -> dict[str, Tensor]:
-    """The numbers [B] that all workers report; one that is missing for some rows cannot be handed out."""
+    """The info values [B] that all workers report; a value that is missing in one worker is dropped."""
     known = [info or {} for info in infos]
     return {
         name: torch.cat([info[name] for info in known])

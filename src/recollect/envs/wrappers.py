@@ -1,4 +1,4 @@
-"""BatchedEnvs around BatchedEnvs: keys added to what is seen."""
+"""A wrapper that adds the last action and reward to the observation."""
 
 from __future__ import annotations
 
@@ -13,107 +13,93 @@ from torch.nn import functional as F
 
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import BatchedEnv, Capturable, Describes, Resumable, Split, Telling
+from recollect.envs.contract import (
+    AsyncStep,
+    BatchedEnv,
+    Capturable,
+    EnvWrapper,
+    ReportsTruncation,
+    Resumable,
+)
 from recollect.errors import SpaceError
 
 ACTION, REWARD = "last_action", "last_reward"
 
 
-class LastActionReward:
-    """Adds ``last_action`` [B, D] and ``last_reward`` [B, 1] to ``obs`` and ``final_obs`` alike.
+class LastActionReward(EnvWrapper):
+    """Adds ``last_action`` [B, D] and ``last_reward`` [B, 1] to ``obs`` and ``final_obs``.
 
-    Both are zero at an episode's start. In ``final_obs`` they are the action and reward just made. In a
-    row that is not valid the action was not used: there they stay what the last real step had, until
-    the next episode starts. An observation that is no Dict becomes one, under the key ``obs``.
+    Both are zero at the start of an episode. In ``final_obs`` they are those of the step just made. Invalid
+    rows keep the values of their last valid step until the next episode starts. An observation that is not a
+    Dict becomes one, with the key ``obs``.
 
-    ``last_action`` is one float vector, the parts of the action one after another, in such a form
-    that no action yet, all zeros, is unlike every discrete action:
+    ``last_action`` is one float vector, the encoded parts of the action concatenated. All zeros, the
+    encoding of "no action yet", differs from every discrete action:
 
     ==============  ======================================================
     Discrete        one-hot
-    MultiDiscrete   one-hots, one after another
+    MultiDiscrete   one-hots, concatenated
     MultiBinary     -1 for off, 1 for on
-    Box             the numbers themselves (zero may be an action, too)
+    Box             the values themselves (zero may be an action, too)
     ==============  ======================================================
     """
 
     def __init__(self, env: BatchedEnv) -> None:
-        self.env = env
-        self.num_envs, self.agents, self.device = env.num_envs, env.agents, env.device
-        self.action_space = env.action_space
-        self.observation_space = _with_keys(env.observation_space, env.action_space)
+        super().__init__(env, Resumable, Capturable, ReportsTruncation, AsyncStep)
+        self.observation_space = space = _with_keys(env.observation_space, env.action_space)
+        self._keys = list(space.spaces)
         self._is_dict = isinstance(env.observation_space, gym_spaces.Dict)
-        self._leaves = list(spaces.walk(env.action_space))
         rows = env.num_envs * env.agents
         self._action = torch.zeros(rows, _width(env.action_space), device=env.device)
         self._reward = torch.zeros(rows, 1, device=env.device)
-        if isinstance(env, Resumable):  # so that the wrapper is Resumable just where the env is
-            self.snapshot, self.restore = self._snapshot, self._restore
-        if isinstance(env, Capturable):
-            self.truncation_gap = env.truncation_gap
-        if isinstance(env, Telling):
-            self.cut_rows = env.cut_rows
-        self._split = env if isinstance(env, Split) else None
-        if self._split is not None:  # likewise
-            self.send, self.receive = self._send, self._receive
         self._sent: Tensor | None = None
 
     def describe_row(self, obs: Tree) -> str | None:
-        """The observation of row 0 in the words of the env inside."""
-        if not isinstance(self.env, Describes):
-            return None
+        """The observation of row 0 in words, without the added keys."""
         own = (ACTION, REWARD)
         inner = {key: leaf for key, leaf in obs.items() if key not in own} if self._is_dict else obs["obs"]
-        return self.env.describe_row(inner)
+        return super().describe_row(inner)
 
     def reset(self, seed: int) -> Tree:
-        """Start all rows anew, with nothing done and nothing earned."""
+        """Restart all rows, with a zero last action and reward."""
         obs = self.env.reset(seed)
         self._action.zero_()
         self._reward.zero_()
         return self._joined(obs, self._action.clone(), self._reward.clone())
 
     def step(self, action: Tree) -> Step:
-        """Apply ``action`` [B, ...] and show it, with what it earned, in the next observation."""
+        """Apply ``action`` [B, ...] and add it, with its reward, to the observations."""
         step = self.env.step(action)
-        return self._shown(step, self._encoded(action))
-
-    def close(self) -> None:
-        """Close the env inside."""
-        self.env.close()
+        return self._extended(step, self._encoded(action))
 
     def _send(self, action: Tree) -> None:
-        assert self._split is not None
-        self._split.send(action)
+        self.env.send(action)
         self._sent = self._encoded(action)
 
     def _receive(self) -> Step:
-        assert self._split is not None
-        step = self._split.receive()  # says so if nothing was sent
+        step = self.env.receive()  # raises if nothing was sent
         assert self._sent is not None
-        return self._shown(step, self._sent)
+        return self._extended(step, self._sent)
 
-    def _shown(self, step: Step, done: Tensor) -> Step:
-        """The step with what was done [B, D] and earned in it."""
+    def _extended(self, step: Step, action: Tensor) -> Step:
+        """The step with the encoded ``action`` [B, D] and its reward in the observations."""
         valid, first = step.valid.unsqueeze(1), step.first.unsqueeze(1)
-        done_now = torch.where(valid, done, self._action)
-        earned_now = torch.where(valid, step.reward.unsqueeze(1), self._reward)
-        done_next, earned_next = done_now.masked_fill(first, 0), earned_now.masked_fill(first, 0)
-        self._action.copy_(done_next)  # in place: a CUDA graph knows tensors by where they are
-        self._reward.copy_(earned_next)
+        action = torch.where(valid, action, self._action)
+        reward = torch.where(valid, step.reward.unsqueeze(1), self._reward)
+        next_action, next_reward = action.masked_fill(first, 0), reward.masked_fill(first, 0)
+        self._action.copy_(next_action)  # in place: a CUDA graph refers to tensors by address
+        self._reward.copy_(next_reward)
         return replace(
             step,
-            obs=self._joined(step.obs, done_next, earned_next),
-            final_obs=self._joined(step.final_obs, done_now, earned_now),
+            obs=self._joined(step.obs, next_action, next_reward),
+            final_obs=self._joined(step.final_obs, action, reward),
         )
 
     def _snapshot(self) -> dict[str, Tensor]:
-        assert isinstance(self.env, Resumable)
         own = {f"{ACTION}_wrapper": self._action.clone(), f"{REWARD}_wrapper": self._reward.clone()}
         return {**self.env.snapshot(), **own}
 
     def _restore(self, snapshot: dict[str, Tensor]) -> Tree:
-        assert isinstance(self.env, Resumable)
         inner = dict(snapshot)
         self._action.copy_(inner.pop(f"{ACTION}_wrapper"))
         self._reward.copy_(inner.pop(f"{REWARD}_wrapper"))
@@ -122,7 +108,7 @@ class LastActionReward:
     def _joined(self, obs: Tree, action: Tensor, reward: Tensor) -> Tree:
         parts = obs if self._is_dict else {"obs": obs}
         parts = {**parts, ACTION: action, REWARD: reward}
-        return {key: parts[key] for key in self.observation_space.spaces}  # in the order of the space
+        return {key: parts[key] for key in self._keys}  # Gymnasium sorts them
 
     def _encoded(self, action: Tree) -> Tensor:
         """The action [B, ...] as one float32 vector [B, D]."""
@@ -147,7 +133,7 @@ def _encode(space: gym.Space, action: Tensor) -> Tensor:
 
 
 def _width(space: gym.Space) -> int:
-    """D, the length of an encoded action."""
+    """D, the size of an encoded action."""
     width = 0
     for _, leaf in spaces.walk(space):
         if isinstance(leaf, gym_spaces.Discrete):

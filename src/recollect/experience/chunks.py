@@ -122,7 +122,7 @@ def make_chunks(rollout: Rollout, length: int, data: dict[str, Tensor], burn_in:
         raise ConfigError(f"chunk = {length}, but a rollout has {T} steps: choose 1 <= chunk <= rollout")
     starts = list(range(0, T, length))
     invalid = ~rollout.valid
-    is_clean = not devices.waits(invalid) and not invalid.any()
+    is_clean = not devices.synchronises(invalid) and not invalid.any()
 
     def clean(value: Tree) -> Tree:
         value = tree.map(lambda leaf: leaf[:T], value)

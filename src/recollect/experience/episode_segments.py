@@ -93,7 +93,7 @@ class EpisodeSegments:
 
     def _gather(self, source: Tensor, is_padding: Tensor, length: int, state: State) -> Chunks:
         """Columns of the steps ``source`` [L * C], zeros where ``is_padding`` [L * C]."""
-        is_full = not devices.waits(is_padding) and not is_padding.any()
+        is_full = not devices.synchronises(is_padding) and not is_padding.any()
 
         def columns(value: Tree) -> Tree:
             taken = tree.map(lambda leaf: leaf.index_select(0, source), value)
@@ -132,7 +132,7 @@ def make_segments(rollout: Rollout, data: dict[str, Tensor]) -> EpisodeSegments:
     """
     T, B = rollout.steps, rollout.rows
     invalid = ~rollout.valid
-    is_clean = not devices.waits(invalid) and not invalid.any()
+    is_clean = not devices.synchronises(invalid) and not invalid.any()
 
     def flat(value: Tree) -> Tree:
         value = tree.map(lambda leaf: leaf[:T], value)

@@ -171,7 +171,7 @@ def blocks(a: Tensor, b: Tensor, h0: Tensor, first: Tensor) -> Tensor:
 
 def suits_blocks(b: Tensor) -> bool:
     """Whether ``blocks`` is faster than ``steps`` for b [T, B, ...]."""
-    return devices.waits(b) or (b.shape[0] >= MANY and b[0].numel() <= FEW)
+    return devices.synchronises(b) or (b.shape[0] >= MANY and b[0].numel() <= FEW)
 
 
 def _resets(b: Tensor, first: Tensor, behind: int) -> list[Reset]:
@@ -198,7 +198,7 @@ def _factors(g: Tensor, h: Tensor, h0: Tensor, first: Tensor, initial: Tensor | 
     da = torch.empty_like(g)
     torch.mul(g[0], h0.conj(), out=da[0])
     torch.mul(g[1:], h[:-1].conj(), out=da[1:])
-    if devices.waits(first):
+    if devices.synchronises(first):
         mask = _over(first, da)
         da = da.masked_fill_(mask, 0) if initial is None else torch.where(mask, g * initial.conj(), da)
         return da if varies else da.sum((0, 1))

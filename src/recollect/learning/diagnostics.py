@@ -45,7 +45,7 @@ def describe(rollout: Rollout, advantage: Tensor, returns: Tensor, ranks: Ranks 
     value = rollout.record["value"]
     named = {"reward": rollout.reward, "value": value, "advantage": advantage, "return": returns}
     valid, *numbers = ranks.gather(rollout.valid, *named.values())
-    if devices.waits(valid):
+    if devices.synchronises(valid):
         return _describe_where(valid, dict(zip(named, numbers)))
     samples = torch.stack([x[valid] for x in numbers])  # [4, N]
     if samples.shape[1] == 0:

@@ -207,7 +207,7 @@ class Learner:
         which synchronise with each other anyway.
         """
         is_one_shape = self.config.batching == "chunks" and not isinstance(self.ranks, Group)
-        if self._make_captured is None or not is_one_shape or not devices.waits(self.device):
+        if self._make_captured is None or not is_one_shape or not devices.synchronises(self.device):
             return EagerUpdate(self)
         if self._captured is None:
             self._captured = self._make_captured(self)

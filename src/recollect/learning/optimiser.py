@@ -18,7 +18,7 @@ class Adam(torch.optim.Adam):
     def __init__(self, groups: list[dict], parameters: Sequence[nn.Parameter]):
         """``parameters``: all in ``groups``, as a list: walking the modules takes longer than clipping."""
         self._parameters, device = parameters, parameters[0].device
-        if devices.waits(device):
+        if devices.synchronises(device):
             groups = [group | {"lr": torch.tensor(group["lr"], device=device)} for group in groups]
         super().__init__(groups, eps=1e-5, fused=True, capturable=device.type == "cuda")
 

@@ -49,7 +49,7 @@ def refresh(policy: Policy, rollout: Rollout) -> Outputs:
     """The outputs of the present weights."""
     T = rollout.steps
     finals = rollout.finals
-    if finals is not None and devices.waits(finals.time):
+    if finals is not None and devices.synchronises(finals.time):
         return _refresh_in_spans(policy, rollout, finals)
     after_truncations = [] if finals is None else (finals.time + 1).unique().tolist()
     times = sorted({*rollout.state_steps, *after_truncations, T})

@@ -127,7 +127,7 @@ class ObservationNorm(nn.Module):
 
     def forward(self, obs: Tree) -> Tree:
         """Normalise obs [..., *shape], leaf by leaf."""
-        if self.is_one_path or any(devices.waits(scaling.count) for scaling in self._all()[:1]):
+        if self.is_one_path or any(devices.synchronises(scaling.count) for scaling in self._all()[:1]):
             return self._map(obs, "", True)
         if self._has_seen is None:
             self._has_seen = any(bool(scaling.count > 0) for scaling in self._all())
@@ -139,7 +139,7 @@ class ObservationNorm(nn.Module):
         for name, leaf in tree.named_leaves(obs):
             if _key(name) in self.scalings:
                 scaling: Scaling = self.scalings[_key(name)]  # pyright: ignore[reportAssignmentType]
-                if devices.waits(valid):
+                if devices.synchronises(valid):
                     scaling.merge_where(leaf, valid, ranks)
                 else:
                     scaling.merge(leaf[valid], ranks)
@@ -233,7 +233,7 @@ class PopArt(nn.Module):
 
 def _averages(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """The means of x and of x^2 where ``valid``, or of all, and whether there are any; else undefined."""
-    if valid is not None and devices.waits(x):
+    if valid is not None and devices.synchronises(x):
         x, count = x.masked_fill(~valid, 0), valid.sum()
         return x.sum() / count, x.square().sum() / count, count > 0
     x = x if valid is None else x[valid]

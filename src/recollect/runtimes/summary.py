@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from recollect.acting.truncation import places
+from recollect.acting.truncation import truncation_slots
 from recollect.base.numbers import plural
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
@@ -15,7 +15,7 @@ def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> s
     """The number of weights, the memory of a rollout, and the effective horizon."""
     algo, rows = config.algo, collector.rows
     envs = collector.envs if isinstance(collector, InlineCollector) else ()
-    kept = max((places(env, algo.rollout) for env in envs), default=0)
+    kept = max((truncation_slots(env, algo.rollout) for env in envs), default=0)
     size = rollout_size(algo, policy, rows, kept)
     weights = sum(p.numel() for p in policy.parameters())
     return (

@@ -1,4 +1,4 @@
-"""The worlds that Recollect brings: small tasks that cannot be solved without memory."""
+"""The built-in envs: small tasks that cannot be solved without memory."""
 
 from recollect.tasks.base import Task
 from recollect.tasks.catalog import TASKS, make_task, task_class, task_options

@@ -1,15 +1,14 @@
-"""What all tasks share: counters, randomness, autoreset, snapshots, checks of actions.
+"""Base class of the tasks: counters, randomness, autoreset, snapshots, validation of actions.
 
-A task is written as three functions over all rows at once:
+A task defines three functions over all rows:
 
 * ``_begin(key) -> fields``: the state of a new episode in every row, from the episode's key [B].
-  The base keeps each field as an attribute of the same name and decides by ``where`` which rows
-  take it.
+  The base class stores each field as an attribute of the same name, in the rows that start an episode.
 * ``_advance(action) -> reward, terminated``: the rules. Changes the fields in place.
-* ``_observe() -> obs``: what is seen now, as new tensors.
+* ``_observe() -> obs``: the current observation, as new tensors.
 
-Fields change in place and resets select, so that nothing depends on data but the numbers: a step
-can be captured in a CUDA graph.
+Fields change in place and resets select by ``where``, so that every step runs the same operations and can be
+captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _ONE = random.constant(1)
 
 
 class Task:
-    """A ``BatchedEnv`` and ``Resumable`` with one agent in each slot and same-step autoreset.
+    """A ``Resumable`` and ``Capturable`` ``BatchedEnv`` with one agent per slot and same-step autoreset.
 
     Every random number is a function of (seed, row, episode, step); see ``tasks/random.py``.
     """
@@ -46,18 +45,18 @@ class Task:
     agents = 1
 
     max_return: float | None = None
-    """The best expected return of an episode, with memory; None where it is not known."""
+    """The best expected return of an episode, with memory; None: unknown."""
     memoryless_return: float | None = None
-    """The best expected return of a policy that sees only the current observation; None if unknown."""
+    """The best expected return of a policy that sees only the current observation; None: unknown."""
     horizon: int
-    """Over how many steps something has to be remembered."""
+    """Number of steps over which the policy has to remember something."""
     first_slot: int = 0
-    """The number of row 0, for the keys of (seed, row), where the rows are part of a larger env."""
+    """The slot of row 0, for the keys of (seed, row), if the rows are part of a larger env."""
 
     age: Tensor
-    """[B] int64: steps made in the episode, the one in progress included."""
+    """[B] int64: steps made in the episode, including the one in progress."""
     key: Tensor
-    """[B] int64: the key of the episode's randomness; draw with ``random.bits(self.key, counter)``."""
+    """[B] int64: the random key of the episode; draw with ``random.bits(self.key, counter)``."""
 
     def __init_subclass__(cls) -> None:
         """Take name and id from the options."""
@@ -73,9 +72,9 @@ class Task:
         max_episode_steps: int,
         time_limit: bool,
     ) -> None:
-        """``time_limit``: an episode that reaches ``max_episode_steps`` is truncated there.
+        """``time_limit``: whether an episode is truncated after ``max_episode_steps``.
 
-        Without it the rules of the task end every episode by themselves.
+        If not, the rules of the task terminate every episode by then.
         """
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs} ({type(self).__name__}); it must be at least 1")
@@ -99,49 +98,49 @@ class Task:
 
     @property
     def truncation_gap(self) -> int | None:
-        """The least number of steps between two truncations of the same row; None: there are none."""
+        """Minimum number of steps between two truncations of a row; None: the task never truncates."""
         return self.max_episode_steps if self._time_limit else None
 
-    # What a task writes
+    # Defined by each task
 
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
         """The fields [B, ...] of a new episode in every row, from its key [B]."""
         raise NotImplementedError
 
     def _advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply the rules in place; ``age`` counts this step.
+        """Apply the rules in place; ``age`` includes this step.
 
         Returns reward [B] float32 and terminated [B] bool.
         """
         raise NotImplementedError
 
     def _observe(self) -> Tensor:
-        """What is seen now [B, ...], sharing no memory with the fields."""
+        """The current observation [B, ...], in memory separate from the fields."""
         raise NotImplementedError
 
     @staticmethod
     def describe(obs: np.ndarray) -> str:
-        """One observation in words, for people."""
+        """One observation in words."""
         return np.array2string(np.asarray(obs), precision=3)
 
     def describe_row(self, obs: Tree) -> str:
         """The observation of row 0 in words."""
         return str(self.describe(tree.map(lambda leaf: leaf[0].cpu().numpy(), obs)))
 
-    # What the world calls
+    # The env interface
 
     def reset(self, seed: int) -> Tensor:
-        """Start all rows anew, row i keyed by (seed, first_slot + i). Returns obs [B, ...]."""
+        """Restart all rows, row i with the key of (seed, first_slot + i). Returns obs [B, ...]."""
         self._root.copy_(random.row_keys(seed, self._rows + self.first_slot))
         self._episode.zero_()
         self._renew(self._always)
         return self._observe()
 
     def reset_rows(self, rows: Tensor, seeds: Tensor | None = None) -> Tensor:
-        """Start the next episode in ``rows`` [B] bool; the others go on. Returns obs [B, ...].
+        """Start the next episode in ``rows`` [B] bool only. Returns obs [B, ...].
 
-        With ``seeds`` [B] int64 those rows start their stream anew, each as row 0 of its seed: the
-        way in which Gymnasium's vector envs are seeded.
+        With ``seeds`` [B] int64, these rows restart their random stream, each as row 0 of its seed, as in
+        Gymnasium's vector envs.
         """
         if seeds is None:
             self._need_reset("reset_rows")
@@ -154,7 +153,7 @@ class Task:
         return self._observe()
 
     def step(self, action: Tensor) -> Step:
-        """Apply ``action`` [B, ...]; rows whose episode ended are already in their next one."""
+        """Apply ``action`` [B, ...]; a row whose episode ended starts its next one in the same step."""
         action = self._checked(action)
         self.age.add_(_ONE)
         reward, terminated = self._advance(action)
@@ -163,18 +162,18 @@ class Task:
         elif terminated is self._never:
             truncated = ended = self.age >= self._limit
         else:
-            # gt on bools is "and not": an episode that ends by the rules is not cut as well.
+            # gt on bools is "and not": a terminated episode is not truncated as well.
             truncated = (self.age >= self._limit).gt(terminated)
             ended = terminated | truncated
         final_obs = self._observe()
-        if not devices.waits(ended) and not ended.any():
+        if not devices.synchronises(ended) and not ended.any():
             return Step(final_obs, self._never, reward, terminated, truncated, final_obs, self._always)
         self._episode += ended
         self._renew(ended)
         return Step(self._observe(), ended, reward, terminated, truncated, final_obs, self._always)
 
     def snapshot(self) -> dict[str, Tensor]:
-        """Everything that decides the future, as copies."""
+        """Copies of all tensors that determine the following steps."""
         self._need_reset("snapshot")
         return {name: tensor.clone() for name, tensor in self._everything().items()}
 
@@ -197,11 +196,11 @@ class Task:
     def close(self) -> None:
         """Nothing to release."""
 
-    # Machinery
+    # Internals
 
     def _renew(self, rows: Tensor) -> None:
-        """Put ``rows`` [B] bool at the start of the episode that ``_episode`` names."""
-        # Where no episode begins, key and episode are as before: the key needs no where.
+        """Put ``rows`` [B] bool at the start of their episode number ``_episode``."""
+        # In other rows the episode has not changed, and neither does the key.
         self.key.copy_(random.episode_keys(self._root, self._episode))
         self.age.masked_fill_(rows, 0)
         fresh = self._begin(self.key)
@@ -224,7 +223,7 @@ class Task:
             raise EnvError(f"{type(self).__name__}.{what} came before reset(seed): call reset first")
 
     def _checked(self, action: Any) -> Tensor:
-        """``action`` if it fits. Its numbers are not looked at: that would cost a wait on a GPU."""
+        """Validate type, shape, dtype and device of ``action``, not its values: that would be a host read."""
         if not self._field_names:
             self._need_reset("step")
         if (

@@ -1,4 +1,4 @@
-"""Copy: read a few symbols, wait, write them down in the same order."""
+"""Copy: read a few symbols, wait, write them in the same order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from recollect.tasks.base import Task
 
 SYMBOLS = 8
 BLANK, FLAG = SYMBOLS, SYMBOLS + 1
-"""What else can be seen."""
+"""Indices of the other observations."""
 
 
 class Copy(Task):
@@ -24,14 +24,14 @@ class Copy(Task):
     * t = 0 .. length - 1: the symbols, one a step, each one of 8, drawn uniformly and independently.
     * The next ``delay`` steps: blanks.
     * The last ``length`` steps: the output flag. The i-th action under the flag should name the i-th
-      symbol: right gives 1 / length, wrong 0. The last one terminates the episode.
+      symbol, for a reward of 1 / length; a wrong answer gives 0. The last one terminates the episode.
 
-    All other actions do nothing, all other rewards are 0. What was answered is not shown.
+    All other actions have no effect, all other rewards are 0. Answers are not observed.
 
-    Observation, Box [9] of 0 and 1: the symbol one-hot, all zero but while reading; then the output flag,
-    which looks the same in all its steps: which symbol is due has to be counted. Action, Discrete(8).
+    Observation, Box [9] of 0 and 1: the symbol one-hot, zero except while reading; then the output flag,
+    which is the same in all output steps, so that the policy has to count. Action, Discrete(8).
 
-    With memory 1 is reached; without, every answer is a guess: 1/8.
+    The best return is 1 with memory, and 1/8 without, by guessing.
     """
 
     Options = CopyOptions
@@ -56,8 +56,8 @@ class Copy(Task):
         self._lanes = torch.arange(self.length, device=self.device)
         self._extra = torch.tensor([BLANK, FLAG], device=self.device).expand(num_envs, 2)
         self._share = random.constant(1.0 / self.length)
-        # The columns of the sheet to show at each age, and to compare the answer with after it: a blank
-        # is never answered.
+        # The columns of the sheet to show at each age, and to compare the answer with: no answer equals
+        # BLANK.
         shown = torch.full((self.max_episode_steps + 1, 1), self.length, device=self.device)
         asked = shown.clone()
         shown[: self.length, 0] = self._lanes

@@ -1,7 +1,7 @@
-"""A shuffled deck of which only the suits are seen.
+"""A shuffled deck of cards of which only the suits are observed.
 
-Dealing a shuffled deck is drawing without replacement, and cards of one suit look the same: it is
-enough to keep how many cards of each suit are left. A card costs O(4), without a shuffle.
+Dealing from a shuffled deck is drawing without replacement, and cards of one suit are equal: the state is the
+number of cards left in each suit. A card costs O(4), without a shuffle.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ SYMBOLS = "♠♦♣♥"
 
 
 def full_deck(num_decks: int, rows: int, device: torch.device) -> Tensor:
-    """The borders [B, 3] of full decks: how many cards have suit 1 to 3, suit 2 to 3, suit 3.
+    """The borders [B, 3] of full decks: the number of cards with suit 1 to 3, suit 2 to 3, suit 3.
 
-    As if the deck lay sorted, suit 3 first: a card's suit is the number of borders above its place.
+    In a deck sorted by suit, suit 3 first, a card's suit is the number of borders above its place.
     """
     per_suit = CARDS // SUITS * num_decks
     return (torch.arange(SUITS - 1, 0, -1, device=device) * per_suit).repeat(rows, 1)
 
 
 def deal_(borders: Tensor, place: Tensor) -> Tensor:
-    """Take the card at ``place`` [B] out of the sorted rest, ``borders`` [B, 3]. Its suit [B] int64."""
+    """Remove the card at ``place`` [B] of the sorted deck ``borders`` [B, 3]. Returns its suit [B] int64."""
     above = place.unsqueeze(1) < borders
     borders.add_(above, alpha=-1)
     return above.sum(1)
 
 
 def scores(answers: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What a right and a wrong answer give when there are ``answers`` in an episode."""
+    """Rewards of a right and a wrong answer in an episode with ``answers`` answers."""
     return torch.tensor(1.0 / answers, device=device), torch.tensor(-1.0 / answers, device=device)
 
 

@@ -1,4 +1,4 @@
-"""Delayed cue: see one of a few cues, wait, say which it was."""
+"""Delayed cue: see one of a few cues, wait, name it."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from recollect.tasks.base import Task
 class DelayedCue(Task):
     """An episode has ``horizon + 2`` steps.
 
-    * t = 0: the cue, one of ``cues`` kinds, uniformly drawn, is seen.
+    * t = 0: the cue, drawn uniformly from ``cues`` kinds.
     * t = 1 .. horizon: blanks.
-    * t = horizon + 1: the query. The action here is the answer: +1 if it names the cue, else 0, and
-      the episode terminates. All other actions do nothing, all other rewards are 0.
+    * t = horizon + 1: the query. The action is the answer: +1 if it names the cue, else 0, and the episode
+      terminates. All other actions have no effect, all other rewards are 0.
 
-    Observation, Box [cues + 1] of 0 and 1: the cue one-hot, all zero but at t = 0; then the query
-    flag. The step counter is not seen. Action, Discrete(cues).
+    Observation, Box [cues + 1] of 0 and 1: the cue one-hot, zero except at t = 0; then the query flag. The
+    time is not observed. Action, Discrete(cues).
 
-    With memory 1 is reached; without, the answer is a guess: 1 / cues.
+    The best return is 1 with memory, and 1 / cues without, by guessing.
     """
 
     Options = DelayedCueOptions
@@ -44,7 +44,7 @@ class DelayedCue(Task):
         )
         self.max_return = 1.0
         self.memoryless_return = 1.0 / self.cues
-        # At every age one of three things is seen, for every cue: the cue, nothing, the query.
+        # The observation at each age: 0 the cue, 1 a blank, 2 the query.
         scene = torch.ones(self.max_episode_steps + 1, dtype=torch.int64, device=self.device)
         scene[0], scene[-2] = 0, 2
         self._scene = scene

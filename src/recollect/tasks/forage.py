@@ -1,4 +1,4 @@
-"""Forage: carry food from bushes to a nest, through a world of which only the next cells are seen."""
+"""Forage: carry food from bushes to a nest, in a grid of which only nearby cells are observed."""
 
 from __future__ import annotations
 
@@ -18,62 +18,60 @@ UP, DOWN, LEFT, RIGHT = 0, 1, 2, 3
 """The actions."""
 
 APART = 5
-"""Bushes are at least so many steps from the nest."""
+"""Minimum distance of bushes from the nest, in steps."""
 REACH = 1
-"""Food is taken from so far, also diagonally."""
+"""Distance in cells, also diagonally, from which the agent takes food."""
 EDGE = 5
-"""Tokens have room for so many cells to each side: their coordinates go from 0 to 10."""
+"""Largest distance in cells that a token can hold: coordinates are 0 to 10."""
 MOST_KINDS = 9
 
 PADDING = (0xFF, 0, 0)
 HERE = EDGE << 4 | EDGE
 """The coordinate byte of the agent's own cell."""
 WALL, NEST, LADEN, BUSH = 0, 1, 2, 3
-"""Features; from BUSH on the kinds of bushes, then as many wishes."""
+"""Features; from BUSH on the kinds of bushes, then the kinds that the agent wants."""
 
 
 class Forage(Task):
-    """A world of ``side`` x ``side`` cells with a wall around it, a nest in the middle and ``kinds`` bushes.
+    """A grid of ``side`` x ``side`` cells with a wall around it, a nest in the middle and ``kinds`` bushes.
 
-    The nest is at column and row side // 2, counted from 0. There is one bush of each kind. Bushes stay where
-    they are for an episode, and are drawn anew for the next: one after another, uniformly over the cells
-    without a bush that are at least 5 steps from the nest. The agent starts in any cell, uniformly drawn,
-    with empty hands, and wants one of the kinds, uniformly drawn.
+    The nest is at column and row side // 2, counted from 0. There is one bush of each kind. Every episode
+    places the bushes one after another, uniformly over the free cells at least 5 steps from the nest. The
+    agent starts in a uniformly drawn cell without food, and wants a uniformly drawn kind.
 
     Action, Discrete(4): up, down, left, right, one cell; against the wall the agent stays. It can stand on
     bushes and on the nest. After the move:
 
-    * With empty hands, if the bush of the wanted kind is at most one cell away, also diagonally: it takes
-      food from there, +1. A bush never runs out.
-    * With food, if it is on the nest: it puts the food down, +1, and wants one of the kinds, uniformly drawn.
+    * Without food, if the bush of the wanted kind is at most one cell away, also diagonally, the agent takes
+      food: +1. Bushes are never empty.
+    * With food, on the nest, the agent puts it down: +1, and wants a uniformly drawn kind.
 
-    Nothing else is rewarded. After ``limit`` steps the episode is truncated.
+    All other rewards are 0. The episode is truncated after ``limit`` steps.
 
-    Observation, Box [M, 3] of uint8: a set of tokens (coordinates, feature, value), in no order that means
-    anything. The coordinate byte has x (to the right) in the high and y (down) in the low four bits of a
-    window of 11 x 11 cells with the agent at (5, 5); 255 is padding, whose other bytes are 0. All values are
-    1. The features, of which there are 3 + 2 * kinds:
+    Observation, Box [M, 3] of uint8: an unordered set of tokens (coordinates, feature, value). The coordinate
+    byte has x (to the right) in the high and y (down) in the low four bits, in a window of 11 x 11 cells with
+    the agent at (5, 5); 255 is padding, whose other bytes are 0. All values are 1. There are 3 + 2 * kinds
+    features:
 
-    * 0: a wall, and 3 to 2 + kinds: a bush of that kind, where at most ``view`` cells away, also diagonally.
-    * 1: the nest, which is seen from everywhere.
-    * At (5, 5), 2: the agent carries food, or 3 + kinds to 2 + 2 * kinds: the kind that it wants.
+    * 0: a wall; 3 to 2 + kinds: a bush of that kind; both within ``view`` cells, also diagonally.
+    * 1: the nest, which is always observed.
+    * At (5, 5): 2, the agent carries food; or 3 + kinds to 2 + 2 * kinds, the kind that it wants.
 
     M = 3 * view^2 + 2 * view (the most walls in view) + 2 + kinds.
 
-    Who remembers where a bush was walks there from the nest; who does not has to search for it every time.
-    The best returns are not known. Written by hand, an agent with memory gets 23, 16 and 34 at the sizes
-    easy, medium and hard; one without, on a round trip that sees every cell, 12, 7 and 14; at random it is
-    0.9, 0.6 and 1.
+    With memory, an agent returns to a known bush; without, it has to search each time. The best returns are
+    not known. Hand-written agents reach 23, 16 and 34 with memory at the sizes easy, medium and hard; 12, 7
+    and 14 without, on a round trip that sees every cell; 0.9, 0.6 and 1 at random.
     """
 
     Options = ForageOptions
 
     cell: Tensor
-    """[B]: where the agent is, as row * stride + column."""
+    """[B]: the cell of the agent, as row * stride + column."""
     goals: Tensor
-    """[B, kinds + 1]: the cells of the bushes, then that of the nest."""
+    """[B, kinds + 1]: the cells of the bushes, then of the nest."""
     errand: Tensor
-    """[B]: which of the goals to go to: the kind that is wanted, or the nest."""
+    """[B]: index of the current goal: the wanted kind, or the nest."""
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
         self.side, self.kinds, self.view, self.limit = ForageOptions(**options).numbers()
@@ -89,18 +87,18 @@ class Forage(Task):
             max_episode_steps=self.limit,
             time_limit=True,
         )
-        # Once round all kinds: there and back, each as far away as can be.
+        # One visit to every kind, there and back, over the largest distance.
         self.horizon = self.kinds * 2 * (self.side - 1)
         self._walls = walls
         self._lanes = torch.arange(self.kinds + 2, device=self.device)
-        self._drawn = random.constant(self.kinds + 1)  # a start uses up counters 0 to this one
+        self._drawn = random.constant(self.kinds + 1)  # a start uses the counters up to this one
         self._wishes = random.constant(self.kinds)
-        # On the device: where copies a constant there, which a CUDA graph cannot capture.
+        # On the device: ``where`` would copy a constant there, which a CUDA graph cannot capture.
         self._home = torch.full((num_envs,), self.kinds, device=self.device)
         self._make_tables()
 
     def _check(self) -> None:
-        """Raise for options that the tokens or the world have no room for."""
+        """Validate the options against the range of the tokens and the size of the grid."""
         if self.view > EDGE:
             raise ConfigError(f"{self.name}: view is {self.view}; tokens have room for at most {EDGE}")
         if self.side > 2 * EDGE + 1:
@@ -114,10 +112,10 @@ class Forage(Task):
             )
 
     def _make_tables(self) -> None:
-        """Everything that does not change, as tables to look up.
+        """Make the lookup tables.
 
-        With a stride of twice the side no two offsets between cells are the same number, so that what is seen
-        of a thing can be looked up by its cell minus the agent's.
+        With a stride of 2 * side - 1, every offset between two cells is a different number, so that tables
+        can be indexed by the cell of an object minus that of the agent.
         """
         side, stride = self.side, 2 * self.side - 1
         cells = torch.arange(side).unsqueeze(1) * stride + torch.arange(side)
@@ -139,21 +137,21 @@ class Forage(Task):
     _cells: Tensor
     """[side^2]: row * stride + column."""
     _distant: Tensor
-    """[side^2]: whether a bush can be there."""
+    """[side^2]: whether a cell can have a bush."""
     _nest: Tensor
-    """[B, 1]: its cell."""
+    """[B, 1]: the cell of the nest."""
     _moves: Tensor
     """The next cell, over cell * 4 + action."""
     _ground: Tensor
-    """[., M, 3]: the walls as seen from each cell, then padding."""
+    """[., M, 3]: the wall tokens at each cell, then padding."""
     _sights: Tensor
-    """[., 3]: the token of each goal, over offsets."""
+    """[., 3]: the token of each goal, by offset."""
     _reach: Tensor
-    """[.]: whether that is close enough."""
+    """[.]: whether the goal is reached, by offset."""
     _origins: Tensor
-    """[kinds + 1]: the offset 0 of each goal in these two."""
+    """[kinds + 1]: the index of offset 0 of each goal in these two tables."""
     _errands: Tensor
-    """[kinds + 1, 3]: the token that says where to go."""
+    """[kinds + 1, 3]: the token of each errand."""
 
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
         *places, start, wish = random.bits(key.unsqueeze(1), self._lanes).unbind(1)
@@ -187,14 +185,15 @@ class Forage(Task):
         return tokens
 
     def _offsets(self) -> Tensor:
-        """[B * (kinds + 1)]: where each goal is from the agent, as an index of the tables."""
+        """[B * (kinds + 1)]: the offset of each goal from the agent, as an index of the tables."""
         return (self.goals - self.cell.unsqueeze(1)).add_(self._origins).view(-1)
 
     @staticmethod
     def describe(obs: np.ndarray) -> str:
-        """The view as text, with ``@`` or a capital in the middle, then where the nest is and what to do.
+        """The view as text, with the agent in the middle, then the direction of the nest and the errand.
 
-        ``#`` is a wall, ``n`` the nest, ``a`` to ``i`` are bushes; a capital is what the agent stands on.
+        ``#`` is a wall, ``n`` the nest, ``a`` to ``i`` are bushes, ``@`` is the agent; a capital letter is
+        the object at its own cell.
         """
         view = max(v for v in range(1, EDGE + 1) if _most_walls(v) + 3 <= len(obs))
         kinds = len(obs) - 2 - _most_walls(view)
@@ -228,14 +227,14 @@ def _way(steps: int, back: str, forth: str) -> str:
 
 
 def _draw(allowed: Tensor, word: Tensor) -> Tensor:
-    """[B]: one of the cells that ``allowed`` [B, cells] has in each row, by the random ``word`` [B]."""
+    """[B]: a random cell of ``allowed`` [B, cells] in each row, by the random ``word`` [B]."""
     rank = allowed.cumsum(1)
     chosen = random.integers(word, rank[:, -1])
     return (rank <= chosen.unsqueeze(1)).sum(1)
 
 
 def _most_walls(view: int) -> int:
-    """Wall cells in view from a corner, where there are most."""
+    """The most walls in view, from a corner."""
     return (2 * view + 1) ** 2 - (view + 1) ** 2
 
 
@@ -245,7 +244,7 @@ def _byte(x: int, y: int) -> int:
 
 
 def _distant(side: int) -> Tensor:
-    """[side, side]: whether a bush can be there."""
+    """[side, side]: whether a cell can have a bush."""
     steps = (torch.arange(side) - side // 2).abs()
     return steps.unsqueeze(1) + steps >= APART
 
@@ -262,7 +261,7 @@ def _moves(side: int, stride: int) -> Tensor:
 
 
 def _ground(side: int, stride: int, view: int, kinds: int) -> Tensor:
-    """[side * stride, M, 3]: the walls as seen from each cell, then padding."""
+    """[side * stride, M, 3]: the wall tokens at each cell, then padding."""
     tokens = np.empty((side, stride, _most_walls(view) + 2 + kinds, 3), np.uint8)
     tokens[:] = PADDING
     window = range(-view, view + 1)
@@ -280,7 +279,7 @@ def _ground(side: int, stride: int, view: int, kinds: int) -> Tensor:
 
 
 def _sights(side: int, stride: int, view: int, kinds: int) -> Tensor:
-    """[(kinds + 1) * stride^2, 3]: the token of each goal, by how far it is from the agent."""
+    """[(kinds + 1) * stride^2, 3]: the token of each goal, by its offset from the agent."""
     tokens = np.empty((kinds + 1, stride, stride, 3), np.uint8)
     tokens[:] = PADDING
     middle = side - 1
@@ -293,7 +292,7 @@ def _sights(side: int, stride: int, view: int, kinds: int) -> Tensor:
 
 
 def _reach(side: int, stride: int, kinds: int) -> Tensor:
-    """[(kinds + 1) * stride^2]: whether a goal is reached, by how far it is from the agent."""
+    """[(kinds + 1) * stride^2]: whether a goal is reached, by its offset from the agent."""
     middle = side - 1
     far = (torch.arange(stride) - middle).abs()
     near = torch.maximum(far.unsqueeze(1), far) <= REACH
@@ -303,6 +302,6 @@ def _reach(side: int, stride: int, kinds: int) -> Tensor:
 
 
 def _errands(kinds: int) -> Tensor:
-    """[kinds + 1, 3]: the token that says which kind is wanted, or that the agent carries food."""
+    """[kinds + 1, 3]: the tokens "wants this kind" and "carries food"."""
     features = [BUSH + kinds + kind for kind in range(kinds)] + [LADEN]
     return torch.tensor([(HERE, feature, 1) for feature in features], dtype=torch.uint8)

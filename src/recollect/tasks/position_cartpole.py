@@ -1,4 +1,4 @@
-"""CartPole without velocities: balance a pole, seeing where things are but not how they move."""
+"""CartPole without velocities: balance a pole from positions alone."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _HALF, _TENTH, _GRAVITY = random.constant(0.5), random.constant(0.1), random.con
 
 
 class PositionCartPole(Task):
-    """Gymnasium's CartPole-v1 (Euler, 0.02 s) in float32, but only the positions are seen.
+    """Gymnasium's CartPole-v1 (Euler, 0.02 s) in float32, with positions as the only observation.
 
-    Action, Discrete(2): push left or right with 10 N. Reward 1 for every step, the last included.
-    Terminates when x leaves [-2.4, 2.4] or theta [-12, 12] degrees; truncates after 500 steps. All
-    four numbers of the state start uniformly in [-0.05, 0.05). (Who falls in step 500 terminates and
-    is not truncated as well, as Gymnasium's time limit has it.)
+    Action, Discrete(2): push left or right with 10 N. The reward is 1 in every step, including the last.
+    Terminates when x leaves [-2.4, 2.4] or theta [-12, 12] degrees; truncates after 500 steps. All four
+    numbers of the state start uniformly in [-0.05, 0.05). (An episode that terminates in step 500 is not
+    truncated as well; in Gymnasium it is.)
 
-    Observation, Box [2]: x, theta. The velocities have to be felt from the last positions.
+    Observation, Box [2]: x, theta. The velocities have to be inferred from earlier positions.
     """
 
     Options = PositionCartPoleOptions

@@ -1,4 +1,4 @@
-"""Pendulum without velocities: swing a pole up, seeing where it is but not how it moves."""
+"""Pendulum without velocities: swing a pole up from positions alone."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ TORQUE_PULL = 3.0
 
 
 class PositionPendulum(Task):
-    """Gymnasium's Pendulum-v1 in float32, but only the position is seen.
+    """Gymnasium's Pendulum-v1 in float32, with the position as the only observation.
 
-    Action, Box [1] in [-2, 2]: the torque; what is beyond is clipped. theta = 0 is upright. Reward,
-    from the state before the step: -(theta^2 + 0.1 speed^2 + 0.001 torque^2), theta in [-pi, pi).
-    Never terminates; truncates after 200 steps. theta starts uniformly in [-pi, pi), the speed in
-    [-1, 1).
+    Action, Box [1] in [-2, 2]: the torque, clipped to that range. theta = 0 is upright. Reward, from the
+    state before the step: -(theta^2 + 0.1 speed^2 + 0.001 torque^2), theta in [-pi, pi). Never terminates;
+    truncates after 200 steps. theta starts uniformly in [-pi, pi), the speed in [-1, 1).
 
-    Observation, Box [2]: cos(theta), sin(theta). The speed has to be felt from the last positions.
+    Observation, Box [2]: cos(theta), sin(theta). The speed has to be inferred from earlier positions.
     """
 
     Options = PositionPendulumOptions

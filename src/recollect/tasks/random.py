@@ -1,9 +1,8 @@
-"""Counter-based randomness: a number is a pure function of its key and its counter.
+"""Counter-based random numbers: each is a pure function of its key and its counter.
 
-There is no generator whose state could run ahead: ``bits(key, counter)`` is the splitmix64 stream of
-``key`` at position ``counter`` (Steele, Lea, Flood 2014). The key comes from (seed, row, episode),
-the counter is the step, or the step and a lane. So a number depends on (seed, row, episode, step)
-only: it is the same on CPU and GPU, alone and in a batch, before and after a resume.
+``bits(key, counter)`` is the splitmix64 stream of ``key`` at position ``counter`` (Steele, Lea, Flood 2014).
+The key is derived from (seed, row, episode), the counter is the step, or the step and a lane. So a number
+depends on (seed, row, episode, step) only: it is equal on CPU and GPU, in any batch, and after a resume.
 
 All arithmetic is on int64 tensors, whose multiplication and addition wrap around modulo 2**64.
 """
@@ -21,9 +20,9 @@ def as_int64(word: int) -> int:
 
 
 def constant(number: int | float) -> Tensor:
-    """A number as int64 or float32 on the CPU without dimensions, to compute with on any device.
+    """A number as a 0-d int64 or float32 CPU tensor, which torch accepts with tensors on any device.
 
-    An operation with it costs half of one with a Python number, which torch wraps in every call.
+    An operation with it costs half of one with a Python number, which torch converts in every call.
     """
     return torch.tensor(number, dtype=torch.int64 if isinstance(number, int) else torch.float32)
 
@@ -48,7 +47,7 @@ def bits(key: Tensor, counter: Tensor | int) -> Tensor:
 
 
 def uniform(word: Tensor) -> Tensor:
-    """float32 in [0, 1), from the top 24 bits of ``word``: every value is exact on every device."""
+    """float32 in [0, 1), from the top 24 bits of ``word``: exact on every device."""
     return _shift(word, 40) * _TO_UNIT
 
 
@@ -70,13 +69,13 @@ def row_keys(seed: int | Tensor, row: Tensor) -> Tensor:
 def episode_keys(row_key: Tensor, episode: Tensor) -> Tensor:
     """The key of each row's ``episode`` (int64).
 
-    Not mixed again, which would double the price of a reset: another odd step than that of the
-    counter keeps (episode, counter) apart, and ``bits`` mixes every number drawn.
+    Without another mix, which would double the cost of a reset: an odd step that differs from that of the
+    counter keeps (episode, counter) distinct, and ``bits`` mixes every number drawn.
     """
     return torch.add(row_key, episode, alpha=_EPISODE)
 
 
 def _shift(z: Tensor, distance: int) -> Tensor:
-    """``z >> distance`` filled with zeros, which int64 lacks: the copies of the sign are masked."""
+    """Logical shift ``z >> distance``, which int64 lacks: the copied sign bits are masked."""
     places, mask = _SHIFTS[distance]
     return torch.bitwise_right_shift(z, places).bitwise_and_(mask)

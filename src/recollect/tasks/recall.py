@@ -1,4 +1,4 @@
-"""Associative recall: see pairs of a key and a value, then say the value of each key."""
+"""Associative recall: see pairs of a key and a value, then name the value of each key."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ VALUES = 8
 class AssociativeRecall(Task):
     """An episode has ``2 * pairs`` steps. There are ``2 * pairs`` keys and 8 values.
 
-    * t = 0 .. pairs - 1: the pairs, one a step, key and value together. The keys of an episode are
-      different from each other, a random half of all keys in random order; the values are drawn
-      uniformly and independently, so that keys may share one.
-    * The next ``pairs`` steps: the queries. Each of the episode's keys is shown once, without its value,
-      in random order. The action should name its value: right gives 1 / pairs, wrong 0. The last answer
-      terminates the episode.
+    * t = 0 .. pairs - 1: the pairs, one per step, key and value together. The keys of an episode are a
+      random half of all keys, in random order; the values are drawn uniformly and independently, so that
+      keys may share one.
+    * The next ``pairs`` steps: the queries. Each of the episode's keys is shown once, without its value, in
+      random order. The action should name its value, for a reward of 1 / pairs; a wrong answer gives 0. The
+      last answer terminates the episode.
 
-    Actions before the queries do nothing and give 0. What was answered is not shown.
+    Actions before the queries have no effect and no reward. Answers are not observed.
 
-    Observation, Box [2 * pairs + 9] of 0 and 1: the key one-hot, the value one-hot (all zero in a query),
-    the query flag; all zero after the last answer. Action, Discrete(8).
+    Observation, Box [2 * pairs + 9] of 0 and 1: the key one-hot, the value one-hot (zero in a query), the
+    query flag; all zero after the last answer. Action, Discrete(8).
 
-    With memory 1 is reached; without, every answer is a guess: 1/8.
+    The best return is 1 with memory, and 1/8 without, by guessing.
     """
 
     Options = AssociativeRecallOptions
@@ -40,9 +40,9 @@ class AssociativeRecall(Task):
     memoryless_return = 1.0 / VALUES
 
     sheet: Tensor
-    """[B, 2 * pairs + 1]: what is seen at each age, as a row of the table of sights."""
+    """[B, 2 * pairs + 1]: the observation at each age, as a row of the table of observations."""
     answer: Tensor
-    """[B, 2 * pairs]: the value that is asked for in each step; before the queries VALUES, which is none."""
+    """[B, 2 * pairs]: the right answer in each step; before the queries VALUES, which no action equals."""
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
         (self.pairs,) = AssociativeRecallOptions(**options).numbers()
@@ -65,8 +65,8 @@ class AssociativeRecall(Task):
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
         draws = random.bits(key.unsqueeze(1), self._lanes)
         of_keys, of_values, of_queries = draws.split((self.keys, self.pairs, self.pairs), 1)
-        # The order of independent random words is a random order. Equal words, one chance in 10^17,
-        # would make it depend on how a device sorts.
+        # Sorting independent random words gives a random order. Equal words, with a chance of 1 in 10^17,
+        # would make it depend on the device's sort.
         names = of_keys.argsort(1)[:, : self.pairs]
         values = random.integers(of_values, VALUES)
         order = of_queries.argsort(1)

@@ -1,10 +1,9 @@
 """The tasks as Gymnasium envs: ``gymnasium.make("recollect/TMaze-v0", size="hard")`` and ``make_vec``.
 
-Seeding. An env made by ``make`` and reset with seed s plays row 0 of s; each ``reset()`` without a
-seed goes on to the next episode of the same stream. Row i of a vector env reset with seed s plays
-what a single env reset with s + i plays, as in Gymnasium's own vector envs, so that
-``vectorization_mode`` changes the speed and nothing else. (A task used directly, without Gymnasium,
-keys its rows by (seed, row) instead: there neighbouring seeds share no rows.)
+Seeding: a single env reset with seed s plays row 0 of s; ``reset()`` without a seed starts the next episode
+of the same stream. Row i of a vector env reset with seed s equals a single env reset with s + i, as in
+Gymnasium's own vector envs, so that ``vectorization_mode`` changes only the speed. (A task used directly,
+without Gymnasium, keys its rows by (seed, row): there neighbouring seeds share no rows.)
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ class TaskEnv(gym.Env[Any, Any]):
         self.action_space = self.task.action_space
         self.render_mode = render_mode
         self._all = torch.ones(1, dtype=torch.bool)
-        self._next_obs: Any = None  # the first sight of the next episode, where one has just ended
+        self._next_obs: Any = None  # the initial observation of the next episode, after an end
         self._seen: Any = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """Start the next episode, with ``seed`` the first one of that seed's stream."""
+        """Start the next episode; with ``seed``, the first one of that seed's stream."""
         super().reset(seed=seed)
         if seed is None and self._seen is None:
             seed = self.np_random_seed  # drawn by Gymnasium from the system's entropy
@@ -57,7 +56,7 @@ class TaskEnv(gym.Env[Any, Any]):
         return self._seen, {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step; after an end the last observation is returned and ``reset`` is due."""
+        """One step; after the end of an episode ``reset`` has to be called."""
         if self._next_obs is not None:
             raise EnvError(f"{self.task.name}: the episode has ended: call reset() before the next step")
         step = self.task.step(_actions(self.task.action_space, action, ()).unsqueeze(0))
@@ -67,11 +66,11 @@ class TaskEnv(gym.Env[Any, Any]):
         return self._seen, float(step.reward), bool(step.terminated), bool(step.truncated), {}
 
     def describe_row(self, obs: Tree) -> str:
-        """The first of a batch of observations in words."""
+        """The observation of row 0 in words."""
         return self.task.describe_row(obs)
 
     def render(self) -> str | None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """What the agent sees, in words."""
+        """The last observation in words."""
         return None if self.render_mode is None else self.task.describe(self._seen)
 
 
@@ -98,7 +97,7 @@ class TaskVectorEnv(gym.vector.VectorEnv[Any, Any, np.ndarray]):
     ) -> tuple[Any, dict[str, Any]]:
         """Start the next episode in all rows, or in those of ``options["reset_mask"]``.
 
-        ``seed``: s for s, s + 1, ...; or one for each row, None for a row that continues its stream.
+        ``seed``: s for the seeds s, s + 1, ...; or one per row, None for a row that continues its stream.
         """
         super().reset(seed=seed if isinstance(seed, int) else None)
         if seed is None and self._seen is None:
@@ -120,7 +119,7 @@ class TaskVectorEnv(gym.vector.VectorEnv[Any, Any, np.ndarray]):
         return self._seen.copy(), {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        """One step of all rows. Where one ended, ``obs`` is reset and info has ``final_obs``."""
+        """One step of all rows. Where an episode ended, ``obs`` is reset and info has ``final_obs``."""
         step = self.task.step(_actions(self.single_action_space, actions, (self.num_envs,)))
         self._seen = step.obs.numpy()
         info: dict[str, Any] = {}
@@ -144,14 +143,14 @@ class TaskVectorEnv(gym.vector.VectorEnv[Any, Any, np.ndarray]):
         )
 
     def render(self) -> tuple[str, ...] | None:
-        """What each row sees, in words."""
+        """The last observation of each row in words."""
         if self.render_mode is None:
             return None
         return tuple(self.task.describe(obs) for obs in self._seen)
 
 
 def _row(obs: torch.Tensor, row: int = 0) -> Any:
-    """One row as Gymnasium wants it: an array of its own, or np.int64 for Discrete."""
+    """A copy of one row as Gymnasium expects it: an array, or np.int64 for Discrete."""
     value = obs[row].numpy()
     return value.copy() if value.ndim else value[()]
 
@@ -171,7 +170,7 @@ def _mask(options: dict[str, Any] | None, rows: int) -> torch.Tensor:
 
 
 def _actions(space: gym.Space, action: Any, lead: tuple[int, ...]) -> torch.Tensor:
-    """``action`` as the tensor [*lead, ...] that the task takes, if it fits the space of one row."""
+    """Validate ``action`` against the space of one row. Returns it as a tensor [*lead, ...]."""
     array = np.asarray(action)
     if isinstance(space, gym.spaces.Discrete):
         fits = array.shape == lead and array.dtype.kind in "iu"

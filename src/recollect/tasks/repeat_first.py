@@ -1,4 +1,4 @@
-"""Repeat first (POPGym): say at every step the suit of the first card."""
+"""Repeat first (POPGym): name the suit of the first card at every step."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from recollect.tasks.base import Task
 
 
 class RepeatFirst(Task):
-    """POPGym's RepeatFirst to the letter, on ``decks`` decks of 52 cards, shuffled together.
+    """POPGym's RepeatFirst, by the same rules, on ``decks`` decks of 52 cards, shuffled together.
 
-    A card is dealt before every action, and its suit is seen: Discrete(4). The action, Discrete(4),
-    names the suit of the episode's first card, also while that is the card just seen. Right gives
-    +1/n, wrong -1/n, with n = 52 * decks - 1 steps. The episode terminates when the deck is empty:
-    the last card is seen in ``final_obs`` only.
+    A card is dealt before every action, and its suit is observed: Discrete(4). The action, Discrete(4),
+    names the suit of the episode's first card, also in the first step. A right answer gives +1/n, a wrong one
+    -1/n, with n = 52 * decks - 1 steps. The episode terminates when the deck is empty: the last card is
+    observed in ``final_obs`` only.
 
-    With memory 1 is reached. A policy without memory does best to name the suit it sees, which is
-    right once and then a little less often than one time in four.
+    The best return with memory is 1. Without memory it is best to name the current suit, which is right in
+    the first step and then a little less often than one time in four.
     """
 
     Options = RepeatFirstOptions

@@ -1,4 +1,4 @@
-"""Repeat previous (POPGym): say at every step the suit of the card k - 1 steps back."""
+"""Repeat previous (POPGym): name the suit of the card k - 1 steps back at every step."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from recollect.tasks.base import Task
 
 
 class RepeatPrevious(Task):
-    """POPGym's RepeatPrevious to the letter, on ``decks`` decks of 52 cards, shuffled together.
+    """POPGym's RepeatPrevious, by the same rules, on ``decks`` decks of 52 cards, shuffled together.
 
-    A card is dealt before every action, and its suit is seen: Discrete(4). The action, Discrete(4),
+    A card is dealt before every action, and its suit is observed: Discrete(4). The action, Discrete(4),
     names the suit of the k-th last card. The current card counts: k = 4 is three steps back, k = 1 the
-    card just seen. Right gives +1/n, wrong -1/n, with n = 52 * decks - k; the first k - 1 actions of
-    an episode, before there are k cards, give 0. The episode terminates when the deck is empty, after
-    52 * decks - 1 steps: the last card is seen in ``final_obs`` only.
+    current card. A right answer gives +1/n, a wrong one -1/n, with n = 52 * decks - k; the first k - 1
+    actions of an episode, before there are k cards, give 0. The episode terminates when the deck is empty,
+    after 52 * decks - 1 steps: the last card is observed in ``final_obs`` only.
 
-    With memory 1 is reached. A policy without memory does best to name a suit that it does not see,
-    of which more cards are left.
+    The best return with memory is 1. Without memory it is best to name another suit than the current one,
+    because more of its cards are left.
     """
 
     Options = RepeatPreviousOptions
@@ -33,7 +33,7 @@ class RepeatPrevious(Task):
     borders: Tensor
     card: Tensor
     history: Tensor
-    """[B, k]: the last k cards; card number i lies at i modulo k."""
+    """[B, k]: the last k cards; card number i is at i modulo k."""
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
         self.decks, self.k = RepeatPreviousOptions(**options).numbers()
@@ -59,11 +59,11 @@ class RepeatPrevious(Task):
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
         borders = self._full_deck.clone()
         card = deck.deal_(borders, random.integers(random.bits(key, 0), self._cards))
-        # The first card belongs at 0; the other places are written before they are read.
+        # The first card is at 0; the other places are written before they are read.
         return {"borders": borders, "card": card, "history": card.unsqueeze(1).expand(-1, self.k)}
 
     def _advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        # ``age`` cards have been seen: the next one takes the place of the k-th last.
+        # ``age`` cards have been dealt: the next one replaces the k-th last.
         slot = (self.age % self._k).unsqueeze(1)
         asked = self.history.gather(1, slot).squeeze(1)
         reward = torch.where(action == asked, *self._scores).masked_fill_(self.age < self._k, 0.0)

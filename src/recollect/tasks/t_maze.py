@@ -1,4 +1,4 @@
-"""T-maze: a sign at the start says where to turn at the end of a long corridor."""
+"""T-maze: a sign at the start shows where to turn at the end of a long corridor."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ SIGHTS = ("sign: left", "sign: right", "corridor", "junction")
 class TMaze(Task):
     """The passive T-maze (Bakker 2001; Ni et al. 2023, "When Do Transformers Shine in RL?").
 
-    Cells 0 (the start) to ``length`` (the junction) in a row. At the start a sign shows, uniformly
-    drawn, the arm with the goal; it is seen at t = 0 and never again, also not by walking back.
+    The corridor has the cells 0 (the start) to ``length`` (the junction). A sign shows the arm with the goal,
+    uniformly drawn; it is observed at t = 0 only, also if the agent walks back.
 
     Action, Discrete(4): forward, left, back, right.
 
-    * Before the junction: forward goes one cell on and gives 0. Back goes one cell back (at the
-      start: stays), left and right run into the wall and stay; all three give -1/length.
-    * At the junction: left and right terminate with 1 if the goal is there, else 0. Forward runs
-      into the wall, back goes one cell back; both give -1/length.
-    * After ``length`` + 1 steps the episode is truncated: whoever loses one step cannot turn any more.
+    * Before the junction: forward moves one cell and gives 0. Back moves one cell back (at the start it
+      stays), left and right stay; all three give -1/length.
+    * At the junction: left and right terminate with 1 if the goal is there, else 0. Forward stays, back moves
+      one cell back; both give -1/length.
+    * The episode is truncated after ``length`` + 1 steps: an agent that loses one step cannot turn any more.
 
-    Observation, Box [4], exactly one of: sign left, sign right, corridor, junction. Neither the
-    place in the corridor nor the time is seen. After the turn the junction is still seen.
+    Observation, Box [4], one-hot: sign left, sign right, corridor, junction. Neither the position in the
+    corridor nor the time is observed. After the turn the junction is still observed.
 
-    With memory 1 is reached, without 0.5.
+    The best return is 1 with memory, and 0.5 without.
     """
 
     Options = TMazeOptions

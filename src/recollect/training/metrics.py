@@ -142,7 +142,9 @@ class EpisodeTracker:
             # Where an actor has several, the first may be of its life before.
             if rollout.actor in restarted and bool(rollout.first[0].all()):
                 self.forget_running(_rows_of(rollout))
-            *part, count = self._add_there(rollout) if devices.waits(rollout.reward) else self._add(rollout)
+            *part, count = (
+                self._add_there(rollout) if devices.synchronises(rollout.reward) else self._add(rollout)
+            )
             parts.append(part)
             steps += count
         times, returns, lengths = (np.concatenate(column) for column in zip(*parts))

@@ -95,7 +95,7 @@ class _Convolve(torch.autograd.Function):
 
 def _clear(x: Tensor, mask: Tensor) -> None:
     """Zeros into x [T, B, D] where mask [T, B]."""
-    if devices.waits(x):
+    if devices.synchronises(x):
         x.masked_fill_(mask.unsqueeze(-1), 0)
     else:  # few rows are set, and a host read does not synchronise here
         x.flatten(0, 1).index_fill_(0, mask.flatten().nonzero().squeeze(1), 0)

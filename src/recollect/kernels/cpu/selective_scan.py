@@ -119,7 +119,7 @@ def _take_room(rooms: dict[tuple[int, int], _Scratch], A: Tensor, x: Tensor, bac
 def _plan(first: Tensor) -> tuple[int, list[tuple[slice, list[Reset]]]]:
     """The steps of a chunk; and the blocks of rows, each with the resets of every step."""
     R = first.shape[1]
-    if devices.waits(first):
+    if devices.synchronises(first):
         return GPU_STEPS, [(slice(0, R), list(first.unbind()))]
     rows, steps = ROWS, STEPS
     blocks = []

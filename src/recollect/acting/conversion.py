@@ -1,4 +1,4 @@
-"""Between a user's numpy values and the policy's tensors, one observation or a batch alike."""
+"""Conversion between a user's NumPy values and the policy's tensors, single or batched."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from recollect.errors import SpaceError
 
 
 def observations(space: gym.Space, obs: Any, device: torch.device) -> tuple[Tree, bool]:
-    """``obs`` as a batch [B, ...] of tensors, and whether it was a single observation."""
+    """Validate ``obs``. Returns it as tensors [B, ...], and whether it was a single observation."""
     leaf_space, leaf = _first_leaf(space, obs)
     shape, inner = np.shape(leaf), leaf_space.shape or ()
     is_single = len(shape) == len(inner)
@@ -31,7 +31,7 @@ def observations(space: gym.Space, obs: Any, device: torch.device) -> tuple[Tree
         values.write_row(space, arrays, 0, obs)
     else:
         values.write_batch(space, arrays, obs)
-    batch = spaces.map(lambda _, array: torch.from_numpy(array), space, arrays)
+    batch = values.to_tensors(space, arrays)
     for name, leaf in tree.named_leaves(batch, "obs"):
         if leaf.is_floating_point() and not torch.isfinite(leaf).all():
             row = int((~torch.isfinite(leaf)).nonzero()[0, 0])
@@ -40,7 +40,7 @@ def observations(space: gym.Space, obs: Any, device: torch.device) -> tuple[Tree
 
 
 def actions(space: gym.Space, action: Tree, is_single: bool) -> Any:
-    """An action tree [B, ...] as numpy, a batch or the only row of it."""
+    """An action tree [B, ...] as NumPy values: a batch, or its only row."""
     rows = tree.leaves(action)[0].shape[0]
     return values.to_rows(space, action, rows)[0] if is_single else values.to_batch(space, action, rows)
 

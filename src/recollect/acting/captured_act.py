@@ -1,4 +1,4 @@
-"""Acting as a CUDA graph, for envs that live elsewhere."""
+"""``policy.act`` as a CUDA graph, for envs that step outside of the graph."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from recollect.base.types import State, Tree
 from recollect.policy.policy import Acted, Policy
 
 
-class Chooser:
-    """``policy.act`` launched as one graph, between the steps of an env that is no part of it.
+class CapturedAct:
+    """``policy.act``, captured in a CUDA graph.
 
-    What it returns is overwritten by the next call, but for what it recorded.
+    The next call overwrites the returned state, but not the returned ``Acted``.
     """
 
     def __init__(
@@ -26,7 +26,7 @@ class Chooser:
         generator: torch.Generator,
         graphs: Graphs,
     ):
-        """Shapes are taken from ``obs``, ``state`` and ``first`` of B rows."""
+        """``obs``, ``state`` and ``first`` of B rows give the shapes."""
         self._obs, self._state, self._first = tree.clone(obs), tree.clone(state), first.clone()
 
         def act() -> Acted:
@@ -37,7 +37,7 @@ class Chooser:
         self._act = graphs.captured(act, "choosing actions", policy, [generator])
 
     def __call__(self, obs: Tree, state: State, first: Tensor) -> tuple[Acted, State]:
-        """obs [B, ...], state, first [B] -> actions, and the state after."""
+        """obs [B, ...], state, first [B] -> actions and the next state."""
         tree.copy_(self._obs, obs)
         self._first.copy_(first)
         if state is not self._state:
