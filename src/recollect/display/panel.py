@@ -1,4 +1,4 @@
-"""The panel of the live display: one glance says whether a run is well."""
+"""The panel of the live display: progress, score, speed, losses and gauges."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from recollect.display.actors import bar
 from recollect.display.state import State
 
 WIDEST = 100
-"""Columns; a wider terminal gets no wider panel, which would be harder to read."""
+"""Maximum columns of the panel."""
 LABEL = 12
-"""Columns of the names of the rows."""
+"""Columns of the row labels."""
 NARROW = 60
-"""Below so many columns there is no room for a border."""
+"""Columns below which the panel has no border."""
 TALL = 20
-"""Lines of a terminal that the whole panel with its advice fits into."""
+"""Terminal lines that the whole panel with its advice needs."""
 CREW = 4
-"""Lines more with actors in other processes."""
+"""Additional lines with actors in other processes."""
 
 SHADES = ("cyan", "blue", "magenta", "bright_black")
-"""Colours of what the actors' time goes into; waiting is grey."""
+"""Colours of the parts of the actors' time; waiting is grey."""
 
 
 class View:
-    """A state as Rich can draw it, in as many columns and lines as there are."""
+    """A Rich renderable of a state that adapts to the terminal's size."""
 
     def __init__(self, state: State, *, is_final: bool = False):
         self.state, self.is_final = state, is_final
@@ -52,20 +52,20 @@ class View:
 
 
 def advice(state: State, width: int, glyphs: words.Glyphs) -> Iterator[Text]:
-    """A line for each of the last pieces of advice; the whole text was printed when it came."""
+    """One shortened line for each of the last pieces of advice."""
     for text in state.advice:
         line = words.shortened(text.replace("\n", " "), width - 4, glyphs.cut)
         yield Text.assemble((f" {glyphs.bad} ", "bold yellow"), (line, "yellow"), no_wrap=True)
 
 
 class Rows:
-    """The rows of the panel, ``width`` columns wide. Short ones leave out what does not fit beside."""
+    """The rows of the panel, ``width`` columns wide; ``is_short``: texts that do not fit are dropped."""
 
     def __init__(self, state: State, width: int, glyphs: words.Glyphs, *, is_short: bool = False):
         self.state, self.width, self.glyphs, self.is_short = state, width, glyphs, is_short
 
     def all(self) -> Iterator[RenderableType]:
-        """Everything, in groups."""
+        """All rows, in groups."""
         yield from self.head()
         yield Text()
         yield from self.score()
@@ -76,13 +76,13 @@ class Rows:
         yield from self.honesty()
 
     def few(self) -> Iterator[RenderableType]:
-        """What matters most, for small terminals."""
+        """The most important rows, for small terminals."""
         yield from self.head()
         yield from self.score()
         yield from self.honesty()
 
     def head(self) -> Iterator[RenderableType]:
-        """What is trained, where it is kept, how far it is."""
+        """Env, core, run folder and progress."""
         state, dot = self.state, self.glyphs.dot
         name = Text.assemble((state.env, "bold cyan"), (f" {dot} ", "bright_black"), state.core)
         room = self.width - name.cell_len - 2
@@ -117,7 +117,7 @@ class Rows:
             body.append(f"{arrow} {words.change(delta):<8}", ("dim", "green", "yellow")[way])
         alone = self.width - self._indent - body.cell_len
         beside = alone - side.cell_len - 3
-        room = min(40, beside if beside >= 8 else alone)  # too little: the curve, and the rest below
+        room = min(40, beside if beside >= 8 else alone)  # too narrow: the side text goes below
         body.append(words.sparkline(curve, max(0, room), self.glyphs.blocks), "cyan")
         yield from self._row("return", body, side)
         name = "evaluation" if self._has_labels else "eval"
@@ -131,14 +131,14 @@ class Rows:
             yield from self._row(name, Text(f"every {words.count(every)} steps", "dim"), self._best())
 
     def speed(self) -> Iterator[RenderableType]:
-        """Steps per second, and what the time goes into."""
+        """Steps per second, and the shares of env, acting and learning."""
         state = self.state
         parts = [f"{name} {words.share(value)}" for name, value in state.shares().items()]
         side = Text(f" {self.glyphs.dot} ".join(parts), "dim")
         yield from self._row("speed", Text(f"{words.count(state.speed('total'))} steps/s"), side)
 
     def crew(self) -> Iterator[RenderableType]:
-        """Of actors in other processes: how fast they are, where their time goes, who waits for whom."""
+        """Speed, time shares and queue of actors in other processes."""
         crew = self.state.crew()
         if crew is None:
             return
@@ -154,12 +154,12 @@ class Rows:
         drawn = Text(bar(crew.shares, room, shades) if room >= 6 else "")
         for shade, style in zip(shades, SHADES):
             drawn.highlight_words([shade], style)
-        yield from self._row("their time", drawn, legend)
+        yield from self._row("actor time", drawn, legend)
         side = Text(dot.join(crew.trouble()), "yellow")
         yield from self._row("queue", Text(dot.join(crew.queue())), side)
 
     def losses(self) -> Iterator[RenderableType]:
-        """How the learning goes."""
+        """Losses and statistics of the update."""
         get = self.state.metrics.get
         yield from self._cells(
             "losses",
@@ -175,7 +175,7 @@ class Rows:
         )
 
     def honesty(self) -> Iterator[RenderableType]:
-        """The gauges: does the learner see what the actor saw? None is ever left out."""
+        """All honesty gauges: whether the learner reproduces what the actor did."""
         room = self.width - self._indent
         lines = [Text()]
         for gauge in self.state.gauges():
@@ -191,7 +191,7 @@ class Rows:
             yield from self._row(label, body)
 
     def footer(self) -> Iterator[RenderableType]:
-        """How to stop, and what would be left."""
+        """How to stop, and the last checkpoint."""
         state = self.state
         yield Text()
         hint = Text("Ctrl-C saves and stops" if state.run else "Ctrl-C stops", "dim")
@@ -207,7 +207,7 @@ class Rows:
         return Text(f"best {words.number(mean)} at {words.count(steps)}", "dim")
 
     def _cells(self, label: str, *cells: tuple[str, str]) -> Iterator[RenderableType]:
-        """Numbers with their names, one below the other in neighbouring rows."""
+        """Named numbers, aligned with those of neighbouring rows."""
         body = Text()
         size = (self.width - LABEL) // len(cells)
         for name, text in cells:
@@ -230,7 +230,7 @@ class Rows:
         yield from self._spread(Text.assemble(name, body), side or Text(), " " * self._indent)
 
     def _spread(self, left: Text, right: Text, indent: str = "") -> Iterator[Text]:
-        """Two texts at the two edges; without room, one below the other, or the first alone in short rows."""
+        """Two texts at both edges; without room, below each other, or in short rows the first alone."""
         gap = self.width - left.cell_len - right.cell_len
         if not len(right) or gap >= 2:
             yield _fitted(
@@ -243,7 +243,7 @@ class Rows:
 
 
 def _fitted(text: Text, width: int, glyphs: words.Glyphs) -> Text:
-    """One line, cut if it must be: a wrapped line would move all others."""
+    """The text on one line, truncated: a wrapped line would shift the others."""
     text.no_wrap, text.overflow = True, "crop"
     if text.cell_len > width:
         text.truncate(max(0, width - len(glyphs.cut)))
