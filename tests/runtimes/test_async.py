@@ -15,7 +15,7 @@ import recollect as rc
 from recollect.errors import AlignmentError
 from recollect.experience.rollout import Rollout
 from recollect.runtimes.process.collector import ProcessCrew
-from recollect.training.metrics import EpisodeTracker
+from recollect.training.episodes import EpisodeTracker
 from recollect.training.run_folder import Run
 from tests.support.doomed import SMALL, UPDATE
 from tests.support.process_runs import Slow, Turns, process_crew
@@ -90,8 +90,8 @@ def test_it_learns_and_resumes_in_new_episodes(tmp_path, capsys):
     with rc.resume(path, steps=256, progress="plain") as agent:
         assert agent.steps == steps + 256
     told = capsys.readouterr().err
-    assert "in new episodes: actors that run ahead cannot be gone on with" in told
-    assert "cannot tell its state" not in told
+    assert "in new episodes: an async run" in told
+    assert "cannot save its state" not in told
 
 
 def newest(rollout: Rollout, updates: int) -> Rollout:

@@ -15,7 +15,8 @@ import torch
 from recollect import Agent, TrainConfig
 from recollect.algos.ppo import PPO, PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.training.metrics import EpisodeTracker, History
+from recollect.training.episodes import EpisodeTracker
+from recollect.training.metrics import History
 from tests.support.agents import SMALL
 from tests.support.helpers import TensorWorld, make_actor, make_policy
 
