@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -60,27 +60,27 @@ class Display(Callback):
     def on_start(self, training: Training) -> None:
         """Show env, core and run."""
         self.is_active = True
-        self._attempt(self._begin, training)
+        self._attempt(lambda: self._begin(training), self.start)
 
     def on_iteration(self, training: Training, metrics: dict[str, float]) -> None:
         """Show the metrics, at a limited rate."""
-        self._attempt(self._iterate, metrics)
+        self._attempt(lambda: self.state.iterated(metrics), self.iterated)
 
     def on_evaluation(self, training: Training, evaluation: Evaluation) -> None:
         """Show the evaluation."""
-        self._attempt(self._evaluate, evaluation)
+        self._attempt(lambda: self.state.evaluated(evaluation), self.evaluated)
 
     def on_advice(self, training: Training, text: str) -> None:
         """Show the advice."""
-        self._attempt(self._advise, text)
+        self._attempt(lambda: self.state.advice.append(text), lambda: self.advised(text))
 
     def on_checkpoint(self, training: Training, path: Path) -> None:
         """Show the checkpoint's path."""
-        self._attempt(self._save, path)
+        self._attempt(lambda: self.state.saved(), lambda: self.saved(path))
 
     def on_end(self, training: Training, reason: str) -> None:
         """Show the result and the next commands."""
-        self._attempt(self.ended, reason)
+        self._attempt(lambda: self.ended(reason))
         self.is_active = False
 
     def start(self) -> None:
@@ -106,29 +106,13 @@ class Display(Callback):
 
     def _begin(self, training: Training) -> None:
         self.state = State(training, self.clock)
-        self.start()
 
-    def _iterate(self, metrics: dict[str, float]) -> None:
-        self.state.iterated(metrics)
-        self.iterated()
-
-    def _advise(self, text: str) -> None:
-        self.state.advice.append(text)
-        self.advised(text)
-
-    def _save(self, path: Path) -> None:
-        self.state.checkpoint = self.state.steps
-        self.saved(path)
-
-    def _evaluate(self, evaluation: Evaluation) -> None:
-        self.state.evaluated(evaluation)
-        self.evaluated()
-
-    def _attempt(self, show: Callable[..., None], *args: Any) -> None:
+    def _attempt(self, *actions: Callable[[], object]) -> None:
         if not self.is_active:  # another callback's ``on_start`` may cause events before ours
             return
         try:
-            show(*args)
+            for action in actions:
+                action()
         except (Exception, SystemExit) as error:  # SystemExit is Rich's answer to a closed pipe
             self.is_active = False
             with suppress(Exception, SystemExit):  # a closed output fails again

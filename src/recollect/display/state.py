@@ -93,6 +93,10 @@ class State:
             self.best = (score.mean, score.steps)
         return score
 
+    def saved(self) -> None:
+        """Store the env steps of a checkpoint."""
+        self.checkpoint = self.steps
+
     @property
     def steps(self) -> int:
         """Env steps so far."""

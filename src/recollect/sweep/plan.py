@@ -128,8 +128,7 @@ def check(variant: Variant, flags: Sequence[str]) -> Parsed:
 
     ``flags``: the variant's flags, with the paths of config files to read.
     """
-    import torch
-
+    from recollect.agent import check_device
     from recollect.api import new_agent
     from recollect.training.sinks import make_sinks
 
@@ -137,12 +136,8 @@ def check(variant: Variant, flags: Sequence[str]) -> Parsed:
     config = parsed.config
     try:
         make_sinks(config.sinks)
-        if config.device.startswith("cuda") and torch.cuda.is_available():
-            number = torch.device(config.device).index or 0
-            if number >= torch.cuda.device_count():
-                raise ConfigError(
-                    f"device = {config.device!r}: there are {torch.cuda.device_count()} GPUs here"
-                )
+        check_device(config.device)
+        if config.device.startswith("cuda"):
             config = replace(config, device="cpu")  # leaves the GPU's memory to the runs
         with new_agent(variant.env, config, given=parsed.given, preset=parsed.preset):
             pass
