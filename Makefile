@@ -1,5 +1,6 @@
-# Two commands do everything on a fresh machine with Python 3.11 and make:
+# These commands do everything on a fresh machine with Python 3.11 and make:
 #   make demo    train a memory agent until it has solved its task, and show what it learned
+#   make check   lint, type-check, and run the fast tests: about a minute, for all day
 #   make test    set up, lint, type-check, and run all tests but the slow ones
 #   make docs    build the documentation into docs/_build
 
@@ -11,13 +12,12 @@ READY  := $(VENV)/.ready
 # The variable reaches isolated builds too, which `pip -c` does not.
 PIP    := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
 
-# These wait for processes that are killed or hang, look at all that is left on the machine, send themselves
-# Ctrl-C, which is off in parallel runs, or fork from a server that parallel runs make slow (tests/support/doomed.py). So
-# they come last, one after the other.
-ALONE := tests/faults tests/runtimes/test_async.py tests/runtimes/test_ray.py tests/stress tests/sweep/test_work.py \
-	tests/base/test_child_process.py tests/base/test_shared_memory.py tests/sweep/test_sweep.py
+# These start Ray clusters, and look at all that is left of them on the machine. So they come last, one after
+# the other.
+ALONE := tests/faults/test_ray_faults.py tests/runtimes/test_ray.py
+PARALLEL := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ALONE:%=--ignore=%)
 
-.PHONY: demo test test-slow docs lint types format clean help
+.PHONY: demo check test test-slow durations docs lint types format clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -35,14 +35,27 @@ $(READY): $(BASE)
 demo: $(BASE)
 	$(BIN)/python examples/demo.py
 
+# Types are checked beside the tests: two processes of tests do not keep two cores busy all the time.
+check: lint
+	@$(BIN)/basedpyright & types=$$!; status=0; \
+	$(PARALLEL) -q --fast || status=1; \
+	wait $$types || status=1; \
+	exit $$status
+
 test: lint types
 	@status=0; \
-	$(BIN)/python -m pytest -n auto --maxprocesses 8 --dist loadfile $(ALONE:%=--ignore=%) || status=1; \
+	$(PARALLEL) || status=1; \
 	$(BIN)/python -m pytest $(ALONE) || status=1; \
 	exit $$status
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# What `make check` leaves out, see tests/conftest.py: whatever takes 0.1 seconds or more on idle cores.
+durations: $(READY)
+	for part in '$(PARALLEL)' '$(BIN)/python -m pytest $(ALONE)'; do $$part -q --durations=0 --durations-min=0.1; done | \
+	sed -nE 's,^[0-9.]+s +(call|teardown) +tests/(.*/)?(test_[^[ ]+).*,\3,p; s,^[0-9.]+s +setup +tests/(.*/)?(test_[^:]+).*,\2,p' | \
+	sort -u > tests/long.txt
 
 docs: $(READY)
 	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build

@@ -30,11 +30,12 @@ import gpu_common as gpu
 import torch
 
 from recollect.acting.actor import Actor
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import make_learner
+from recollect.config.ppo import PPOConfig
 from recollect.cores.make import known, reaching
 from recollect.errors import RecollectError
 from recollect.learning import diagnostics, evidence
-from recollect.learning.reproduction import Recorded
+from recollect.learning.deviation_check import Record
 from recollect.tasks import make_task
 
 EPISODES, EVALUATE_EVERY = 256, 3.0
@@ -168,12 +169,12 @@ def rollouts(agent: Any, goal: Goal, device: str) -> dict[str, float | str]:
         policy.config = replace(policy.config, precision=precision)
         env = make_task(goal.env, 64, device, cues=goal.options["cues"], horizon=length - 2)
         actor = Actor(env, policy, rollout=length, state_steps=(0,), seed=7)
-        learner = PPO(policy, PPOConfig(rollout=length, recurrent_mode="full"))
-        recorded = Recorded(actor.collect(), {})
-        sizes = {"value/max": recorded.rollout.record["value"].abs().max()}
-        numbers = diagnostics.read(learner.reproduction.deviation(recorded) | sizes)
+        learner = make_learner(policy, PPOConfig(rollout=length, recurrent_mode="full"))
+        record = Record(actor.collect(), {}, 0)
+        sizes = {"value/max": record.rollout.record["value"].abs().max()}
+        numbers = diagnostics.read(learner.deviation_check.deviation(record) | sizes)
         try:
-            learner.reproduction.settle(numbers, recorded)
+            learner.deviation_check.settle(numbers, record)
             found[f"{precision}-{length}"] = round(replays.excess, 3)
         except RecollectError as error:
             found[f"{precision}-{length}"] = str(error)

@@ -36,10 +36,12 @@ import torch
 
 import recollect as rc
 from recollect.acting.actor import Actor
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import make_learner
 from recollect.base import row_threads, tree
 from recollect.base.types import State
+from recollect.config.ppo import PPOConfig
 from recollect.experience.rollout import Chunks
+from recollect.learning.learner import Learner
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.tasks import make_task
 
@@ -49,7 +51,7 @@ RARE = 1 / 200
 EVERY = PPOConfig().gauge_every
 
 
-class Stateless(PPO):
+class Stateless(Learner):
     """PPO whose chunks have no states of their own: all start from the same zeros."""
 
     @functools.lru_cache  # noqa: B019
@@ -99,9 +101,9 @@ def measure(core: str, rounds: int) -> dict[str, Any]:
     rollout = copy.deepcopy(usual.collect())
     blank = replace(rollout, states=(), first=torch.zeros_like(rollout.first))
     later = replace(rollout, first=torch.rand(rollout.first.shape) < RARE)
-    gauged, learner = PPO(policy, replace(config, gauge_every=1)), PPO(policy, config)
+    gauged, learner = make_learner(policy, replace(config, gauge_every=1)), make_learner(policy, config)
     other = Stateless(bare, config)
-    other.reproduction.is_checked = True
+    other.deviation_check.is_checked = True
     acting = times({"with": usual.collect, "without": plain.collect}, rounds)
     learning = times(
         {

@@ -51,6 +51,11 @@ class Cells(string.Formatter):
         return "-" if value is None else super().format_field(value, format_spec)
 
 
+def load(name: str) -> dict[str, Any]:
+    """A file of bench/results."""
+    return json.loads((ROOT / "bench" / "results" / f"{name}.json").read_text())
+
+
 def named(found: dict[str, Any], key: str) -> Rows:
     """The values of a mapping as rows, with their names under the key."""
     return [{key: name, **row} for name, row in found.items()]
@@ -130,6 +135,34 @@ def compared(found: Any) -> Rows:
         yield {**row, "name": name.format(**row)}
 
 
+def summary(found: Any) -> Rows:
+    """The README's figures: Recollect, and the best of the settings tried for the others."""
+    runs = found["summary"]
+
+    def best(library: str, key: str, choose: Callable[..., float]) -> float:
+        return choose(run[key] for name, run in runs.items() if name.startswith(library) and run[key])
+
+    for what, key, choose, cell in (
+        ("CartPole without velocities, two CPU cores: steps per second", "steps_per_second", max, "{:,.0f}"),
+        ("the same: seconds to a return of 400", "seconds_to_400", min, "{:.1f}"),
+    ):
+        others = {f"o{i}": cell.format(best(o, key, choose)) for i, o in enumerate(("sample", "sb3"))}
+        yield {"what": what, "ours": cell.format(runs["recollect"][key]), **others}
+    learned = load("gpu_learning")["results"]["delayed-cue-100"]["runs"]
+    seconds = statistics.median(run["solved_after_s"] for run in learned)
+    case = ("position-cartpole", "lstm", 16384, "tf32")
+    (speed,) = (
+        row["steps_per_s"]
+        for row in load("gpu_ppo")["results"]
+        if (row["task"], row["core"], row["rows"], row["precision"]) == case
+    )
+    for what, ours in (
+        ("its built-in version on one H200, 16,384 rows: steps per second", f"{speed / 1e6:.1f} million"),
+        ("a cue remembered over 100 steps, one H200: seconds of training", f"{seconds:.1f}"),
+    ):
+        yield {"what": what, "ours": ours, "o0": None, "o1": None}
+
+
 def runtime_speeds(env: str) -> Table:
     """Every way to run an env, relative to inline, and whether the bar was reached."""
 
@@ -185,6 +218,12 @@ def gpu_parity(found: Any) -> Rows:
 
 
 TABLES = {
+    "summary": Table(
+        "compare",
+        "recurrent PPO, learning included = {what} | Recollect = **{ours}** | "
+        "Sample Factory = {o0} | sb3-contrib = {o1}",
+        summary,
+    ),
     "core-costs 16": core_costs(16),
     "core-costs 256": core_costs(256),
     "learned easy": learned("repeat-previous", "delayed-cue-100"),
@@ -323,7 +362,7 @@ TABLES = {
 def markdown(name: str) -> str:
     """A table, the words below it, and what the reader has to know of the machine."""
     source, columns, rows, words = TABLES[name]
-    file = json.loads((ROOT / "bench" / "results" / f"{source}.json").read_text())
+    file = load(source)
     found = file["results"]
     heads, cells = zip(*(column.rsplit(" = ", 1) for column in columns.split(" | ")))
     lines = [heads, ["---"] * len(heads)]

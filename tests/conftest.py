@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 import torch
 
+from recollect.base import child_process
 from recollect.kernels.triton import available
-from tests.support import reads
+from tests.support import reads, warm
 
+LONG = Path(__file__).with_name("long.txt")
+"""Test functions of which a case takes 0.1 seconds or more, and whole files where setting up takes that long:
+what tests share is set up for the first that is left. `make durations` writes it, without folders: a file may
+move."""
 TIMEOUT, SLOW_TIMEOUT = 600, 3600
 """Seconds after which a test that hangs fails, and a slow one: several times what they take on busy cores."""
 
@@ -20,13 +27,36 @@ if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="leave out the tests listed in tests/long.txt")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give every test its timeout. (In pyproject.toml it would be an error where the plugin is missing.)"""
+    """Leave out long tests with ``--fast``, and give every other its timeout.
+
+    (In pyproject.toml a timeout would be an error where the plugin is missing.)
+    """
+    if config.getoption("fast"):
+        names, kept, left_out = set(LONG.read_text().split()), list[pytest.Item](), list[pytest.Item]()
+        for item in items:
+            function = item.nodeid.partition("[")[0].rpartition("/")[2]
+            is_long = not names.isdisjoint((function, function.partition("::")[0]))
+            (left_out if is_long else kept).append(item)
+        items[:] = kept
+        config.hook.pytest_deselected(items=left_out)
     if config.pluginmanager.hasplugin("timeout"):
         for item in items:
             seconds = SLOW_TIMEOUT if item.get_closest_marker("slow") else TIMEOUT
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(seconds))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _quick_disk() -> Iterator[None]:
+    """Skip fsync, which protects against a power cut and makes every checkpoint wait for the disk."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture
@@ -52,3 +82,11 @@ def fused_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
     monkeypatch.setattr(available, "_is_forced", True)
+
+
+@pytest.fixture
+def warm_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Children are forked with everything imported, not started as fresh interpreters; on Linux alone."""
+    if sys.platform == "linux":
+        warm.start_server()
+        monkeypatch.setattr(child_process, "subprocess", warm.popen)

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recollect.acting.actor import Actor
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import make_learner
 from recollect.base import tree
+from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.cores.contract import Core
 from recollect.learning.refresh import refresh
@@ -176,7 +177,7 @@ def test_learning_leaves_the_memory_alone():
     rollout = actor.collect()
     before, live = keep(rollout), tree.clone((actor.state, actor.obs, actor.first))
     config = {"refresh_states": True, "recompute_advantages": True, "learning_rate": 0.01}
-    PPO(policy, PPOConfig(rollout=T, chunk=7, minibatches=2, **config)).update(rollout)
+    make_learner(policy, PPOConfig(rollout=T, chunk=7, minibatches=2, **config)).update(rollout)
     for name in ("obs", "first", "action", "record", "reward", "valid", "final_value", "bootstrap", "states"):
         for a, b in zip(tree.leaves(getattr(before, name)), tree.leaves(getattr(rollout, name))):
             assert torch.equal(a, b), name
@@ -301,7 +302,7 @@ def test_states_of_any_dtype_and_rank():
         assert tree.spec(rollout.states, lead=2) == expected
         assert tree.spec(refresh(policy, rollout).states, lead=2) == expected
         assert max(deviation(policy, rollout, 7)) < 1e-5
-    PPO(policy, PPOConfig(rollout=T, chunk=7, minibatches=2)).update(rollout)
+    make_learner(policy, PPOConfig(rollout=T, chunk=7, minibatches=2)).update(rollout)
 
 
 def test_agents_are_rows():

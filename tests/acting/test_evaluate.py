@@ -134,6 +134,7 @@ RUNTIMES = {
 }
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize("runtime", RUNTIMES)
 def test_a_run_with_evaluations_is_the_run_without(runtime):
     """S001-5: weights, statistics, Adam, every random stream, memories and envs, bit for bit."""

@@ -30,11 +30,11 @@ def moved(algo: str, **settings: Any) -> tuple[Any, Chunks]:
     ours, actor = learner(algo=algo, clip=0.2, entropy=0.1, **settings)
     rollout = doubled(ours, keep(actor.collect()))
     nudge(ours, 0.05)
-    rollout, data, _ = ours._prepare(rollout, 1)
+    rollout, data, _ = ours.targets(rollout, 1)
     nudge(ours, 0.2)
     noise = torch.randn(2, *rollout.valid.shape, generator=torch.Generator().manual_seed(0)).double()
     value = data["value"] + noise[1] * ours.policy.value_scale
-    batch = ours._cut(rollout, data | {"advantage": noise[0], "value": value})
+    batch = ours.sequences(rollout, data | {"advantage": noise[0], "value": value}).whole()
     for name in batch.data.keys() & {"log_prob", impala.START}:
         batch.data[name][~batch.valid] = -1e4
     return ours, batch
@@ -95,7 +95,7 @@ def test_rewards_are_scaled_and_then_clipped_on_both_sides(algo: str):
     reward = torch.randn(rollout.reward.shape, generator=generator, dtype=torch.float64)
     assert (2 * reward > 1.5).any()
     assert (2 * reward < -1.5).any()
-    _, data, _ = ours._prepare(replace(rollout, reward=reward), 0)
+    _, data, _ = ours.targets(replace(rollout, reward=reward), 0)
     clipped = [[max(-1.5, min(1.5, 2 * r)) for r in row] for row in reward.tolist()]
     advantage, target = returns.gae(
         reward=torch.tensor(clipped, dtype=torch.float64),

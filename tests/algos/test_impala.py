@@ -13,8 +13,9 @@ from torch import Tensor
 
 import recollect as rc
 from recollect.algos.catalog import make_learner
-from recollect.algos.impala import START, ImpalaConfig, loss
+from recollect.algos.impala import START, loss
 from recollect.base import devices, tree
+from recollect.config.impala import ImpalaConfig
 from recollect.errors import AlignmentError, ConfigError
 from recollect.experience.returns import gae
 from recollect.experience.rollout import Rollout
@@ -33,8 +34,8 @@ CORES = ["gru", rc.LSTMConfig(hidden=12), "none"]
 
 def prepared(impala: Any, rollout: Rollout, lag: int = 0) -> tuple[Any, dict[str, Tensor]]:
     """The chunks of a rollout with their targets, and its metrics."""
-    rollout, data, metrics = impala._prepare(rollout, lag)
-    return impala._cut(rollout, data), metrics
+    rollout, data, metrics = impala.targets(rollout, lag)
+    return impala.sequences(rollout, data).whole(), metrics
 
 
 # On-policy ------------------------------------------------------------------------------------------------
@@ -66,7 +67,7 @@ def test_without_a_lag_the_targets_are_those_of_gae(world):
     impala, actor = learner(world(3), policy={"normalise_value": False})
     actor.collect()
     rollout = actor.collect()  # starts inside episodes
-    _, data, _ = impala._prepare(rollout, 0)
+    _, data, _ = impala.targets(rollout, 0)
     flags = {name: getattr(rollout, name) for name in ("reward", "terminated", "truncated", "valid")}
     values = {"value": rollout.record["value"], "final_value": rollout.final_value}
     truth = gae(**flags, **values, bootstrap=rollout.bootstrap, gamma=0.99, gae_lambda=0.95)
@@ -81,7 +82,7 @@ def test_advantages_are_in_units_of_the_returns():
     for scale in (1.0, 100.0):
         impala, actor = learner(reward_scale=scale)
         rollout = actor.collect()
-        _, data, metrics = impala._prepare(rollout, 0)
+        _, data, metrics = impala.targets(rollout, 0)
         spread = metrics["advantage/std"] / metrics["value_scale"]
         valid = data["advantage"][rollout.valid]
         torch.testing.assert_close(valid.std(correction=0).double(), spread.double(), atol=1e-5, rtol=1e-5)
@@ -191,8 +192,8 @@ def test_parts_of_a_minibatch_add_up():
         impala, actor = learner(minibatches=1, accumulate=accumulate, clip=0.2)
         rollout = doubled(impala, keep(actor.collect()))
         nudge(impala)
-        rollout, data, _ = impala._prepare(rollout, 1)
-        sequences = impala._sequences(rollout, data)
+        rollout, data, _ = impala.targets(rollout, 1)
+        sequences = impala.sequences(rollout, data)
         impala.backward(sequences, torch.arange(sequences.count), 0.01)
         found.append(gradients(impala))
     for name, grad in found[0].items():
@@ -244,7 +245,7 @@ def test_ratios_are_reported_by_hand(is_unread, monkeypatch):
     for now, then, valid in zip(fresh.log_prob, rollout.record["log_prob"], rollout.valid):
         found += (now - then).exp()[valid].tolist()
     monkeypatch.setattr(devices, "waits", lambda where: is_unread)
-    metrics = impala._ratios(rollout, fresh)
+    metrics = impala.targets(rollout, 1).metrics
     assert len(found) < rollout.valid.numel()
     assert float(metrics["rho/mean"]) == pytest.approx(sum(min(r, 1.2) for r in found) / len(found))
     for name, clip in (("rho/clipped", 1.2), ("c/clipped", 0.9)):
@@ -260,8 +261,8 @@ def test_only_the_weights_that_acted_can_check_a_rollout_that_lags(algo, setting
     rollout, acted = keep(actor.collect()), deepcopy(ours.policy)
     nudge(ours)
     with pytest.raises(AlignmentError):
-        ours.reproduction.check_late(rollout, ours.policy)
-    assert max(ours.reproduction.check_late(rollout, acted).values()) < 1e-5
+        ours.deviation_check.check_late(rollout, ours.policy, 0)
+    assert max(ours.deviation_check.check_late(rollout, acted, 0).values()) < 1e-5
     metrics = ours.update(rollout, lag=1)
     assert not any(name.startswith("deviation/") for name in metrics)
     assert all(torch.isfinite(torch.tensor(metrics[name])) for name in ("loss/policy", "kl", "grad_norm"))
@@ -273,10 +274,10 @@ def test_targets_are_made_anew_between_epochs():
     """S001-17: with ``recompute_advantages`` V-trace sees the weights of every epoch."""
     impala, actor = learner(recompute_advantages=True, refresh_states=True)
     rollout = keep(actor.collect())
-    _, data, _ = impala._prepare(rollout, 0)
+    _, data, _ = impala.targets(rollout, 0)
     nudge(impala)
     fresh = refresh(impala.policy, rollout)
-    _, again = impala._refresh(rollout, data)
+    _, again = impala.refresh(rollout, data)
     assert torch.equal(again[START], fresh.log_prob)
     assert (again["advantage"] - data["advantage"]).abs().max() > 0.1
     assert torch.isfinite(torch.tensor(list(impala.update(rollout, lag=1).values()))).any()

@@ -6,6 +6,9 @@ asked for, only the first step shows it, and whoever forgets it earns what guess
 
 from __future__ import annotations
 
+import itertools
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -74,9 +77,18 @@ def earned(algo: str, *, discrete: bool, hidden: bool, core: str) -> float:
     return agent.history.rows[-1]["return"]
 
 
-@pytest.mark.parametrize("algo", ["ppo", "impala"])
-@pytest.mark.parametrize("discrete", [True, False], ids=["discrete", "continuous"])
-@pytest.mark.parametrize("core", ["none", "lstm"])
+def eight() -> list[Any]:
+    """Every combination. Four are slow; in the other four any two of the choices meet."""
+    found = []
+    for core, discrete, algo in itertools.product(("none", "lstm"), (True, False), ("ppo", "impala")):
+        is_default = (core == "lstm") ^ discrete ^ (algo == "ppo")
+        name = f"{core}-{'discrete' if discrete else 'continuous'}-{algo}"
+        marks = [] if is_default else [pytest.mark.slow]
+        found.append(pytest.param(algo, core, discrete, id=name, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("algo", "core", "discrete"), eight())
 def test_all_eight_learn(algo, core, discrete):
     """S000-17: towards the optimum of 5, of which a number that is met with noise costs a part."""
     assert earned(algo, discrete=discrete, hidden=core == "lstm", core=core) > (4.0 if discrete else 3.2)

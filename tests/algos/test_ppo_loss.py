@@ -11,9 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from recollect.algos.ppo import PPO, PPOConfig, loss, normalise
+from recollect.algos.ppo import loss
 from recollect.base import spaces, tree
+from recollect.config.ppo import PPOConfig
 from recollect.experience.rollout import Chunks, Rollout, make_chunks
+from recollect.learning.actor_critic import normalise
+from recollect.learning.learner import Learner
+from recollect.learning.sequences import burn_in
 from tests.support.helpers import ArenaWorld, ScriptedEnv, as_rows, keep
 from tests.support.ppo_setup import gradients, learner, nudge
 
@@ -23,14 +27,14 @@ def _seeded() -> None:
     torch.manual_seed(0)
 
 
-def full_loss(ppo: PPO, chunks: Chunks, count: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
+def full_loss(ppo: Learner, chunks: Chunks, count: Tensor | None = None) -> tuple[Tensor, dict[str, Tensor]]:
     count = chunks.valid.sum() if count is None else count
     return loss(ppo.policy, chunks, ppo.config, ppo.config.entropy, count)
 
 
-def chunks_of(ppo: PPO, rollout: Rollout) -> Chunks:
-    data, _ = ppo._targets(rollout)
-    return ppo._cut(rollout, data)
+def chunks_of(ppo: Learner, rollout: Rollout) -> Chunks:
+    _, data, _ = ppo.targets(rollout)
+    return ppo.sequences(rollout, data).whole()
 
 
 def until(rollout: Rollout, steps: int, ended: bool = True) -> Rollout:
@@ -226,7 +230,7 @@ def test_burn_in_gets_no_gradient():
     rollout = actor.collect()
     chunks = chunks_of(ppo, rollout)
     chunks.prefix.obs.requires_grad_()
-    batch = ppo._burn_in(chunks)
+    batch = burn_in(ppo.policy, chunks)
     assert all(not leaf.requires_grad for leaf in tree.leaves(batch.state))
     full_loss(ppo, batch)[0].backward()
     assert chunks.prefix.obs.grad is None
@@ -237,10 +241,10 @@ def test_burn_in_replays_the_prefix():
     """S001-14, S004-12: with old weights it ends at the stored state, with new ones at the replayed."""
     ppo, actor = learner(recurrent_mode="burn_in", burn_in_steps=4)
     chunks = chunks_of(ppo, actor.collect())
-    for a, b in zip(tree.leaves(ppo._burn_in(chunks).state), tree.leaves(chunks.state)):
+    for a, b in zip(tree.leaves(burn_in(ppo.policy, chunks).state), tree.leaves(chunks.state)):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-6)
     nudge(ppo)
-    burnt, prefix = ppo._burn_in(chunks).state, chunks.prefix
+    burnt, prefix = burn_in(ppo.policy, chunks).state, chunks.prefix
     state = prefix.state
     for t in range(4):
         x = ppo.policy._encode(prefix.obs[t])
@@ -264,7 +268,7 @@ def test_burn_in_never_crosses_an_episode_start():
         chunks,
         prefix=dataclasses.replace(chunks.prefix, state=tree.map(lambda s: s + 1, chunks.prefix.state)),
     )
-    once, again = (tree.leaves(ppo._burn_in(c).state)[0] for c in (chunks, poisoned))
+    once, again = (tree.leaves(burn_in(ppo.policy, c).state)[0] for c in (chunks, poisoned))
     assert torch.equal(once[reset], again[reset])
     assert not torch.allclose(once[kept], again[kept], atol=1e-3)
 

@@ -1,4 +1,4 @@
-"""One update of PPO: order of things, what it leaves alone, what it reports, when it stops."""
+"""One update of Learner: order of things, what it leaves alone, what it reports, when it stops."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 import torch
 
-from recollect.algos.ppo import PPO, loss, parameter_groups
+from recollect.algos.ppo import loss
 from recollect.base import devices, tree
 from recollect.cores import GRUConfig
 from recollect.errors import AlignmentError, ConfigError, DivergedError, EnvError
 from recollect.experience.returns import gae
 from recollect.learning.diagnostics import staleness
+from recollect.learning.learner import Learner
+from recollect.learning.optimiser import parameter_groups
 from recollect.learning.schedules import scheduled
 from tests.support.helpers import TensorWorld, keep, uncut
 from tests.support.ppo_setup import SMALL, epochs, gradients, learner, nudge, run, same, weights
@@ -98,8 +100,8 @@ def test_gradient_norm_before_and_after_clipping(limit):
     rollout = keep(actor.collect())
     twin = copy.deepcopy(ppo)
     metrics = ppo.update(rollout)
-    data, _ = twin._targets(rollout)
-    chunks = twin._cut(rollout, data)
+    _, data, _ = twin.targets(rollout)
+    chunks = twin.sequences(rollout, data).whole()
     loss(twin.policy, chunks, twin.config, 0.0, chunks.valid.sum())[0].backward()
     norm = torch.stack([g.norm() for g in gradients(twin).values()]).norm()
     assert metrics["grad_norm"] == pytest.approx(float(norm), rel=1e-4)
@@ -137,7 +139,7 @@ def test_every_parameter_has_one_learning_rate():
 
 
 @torch.no_grad()
-def replayed(ppo: PPO, rollout):
+def replayed(ppo: Learner, rollout):
     """Values, final values and bootstrap, one step after another, from the rollout's first state."""
     policy, state = ppo.policy, rollout.state_at(0)
     final, values = torch.zeros_like(rollout.final_value), []
@@ -158,9 +160,9 @@ def test_recomputed_advantages_are_those_from_scratch():
     actor.collect()
     rollout = keep(actor.collect())
     assert not rollout.first[0].all(), "it begins within episodes"
-    data, _ = ppo._targets(rollout)
+    _, data, _ = ppo.targets(rollout)
     nudge(ppo)
-    _, again = ppo._refresh(rollout, data)
+    _, again = ppo.refresh(rollout, data)
     value, final_value, bootstrap = replayed(ppo, rollout)
     advantage, returns = gae(
         reward=rollout.reward,
@@ -196,14 +198,14 @@ def test_states_are_refreshed_between_epochs():
     ppo, actor = learner(refresh_states=True)
     actor.collect()
     rollout = keep(actor.collect())
-    data, _ = ppo._targets(rollout)
+    _, data, _ = ppo.targets(rollout)
     assert staleness(ppo.policy, rollout) < 1e-5
     nudge(ppo, 0.01)
     little = staleness(ppo.policy, rollout)
     nudge(ppo, 0.1)
     much = staleness(ppo.policy, rollout)
     assert 1e-4 < little < much
-    fresh, _ = ppo._refresh(rollout, data)
+    fresh, _ = ppo.refresh(rollout, data)
     assert staleness(ppo.policy, fresh) < 1e-5
     plain, metrics = run(1, epochs=3, gauge_every=1)
     refreshed, again = run(1, epochs=3, gauge_every=1, refresh_states=True)
@@ -241,7 +243,7 @@ def test_schedules_and_horizon():
         entropy_end=0.0,
     )
     for progress, factor in ((0.0, 1.0), (0.5, 0.75), (1.0, 0.5)):
-        entropy = ppo._schedule(progress)
+        entropy = ppo.set_schedules(progress)
         assert [g["lr"] for g in ppo.optimizer.param_groups] == pytest.approx([1e-2 * factor, 4e-2 * factor])
         assert entropy == pytest.approx(0.1 * scheduled(0, "cosine", progress))
     assert learner(gamma=0.9)[0].config.effective_horizon == pytest.approx(10)
@@ -261,7 +263,7 @@ def test_reward_scale_leaves_normalised_advantages():
         norm = ppo.policy.value_norm
         norm.mean.fill_(2.0 * k), norm.std.fill_(3.0 * k), norm.mean_square.fill_(13.0 * k * k)
         norm.weight.fill_(0.5)
-        data, metrics = ppo._targets(actor.collect())
+        _, data, metrics = ppo.targets(actor.collect())
         found.append((data["advantage"], float(metrics["advantage/std"])))
     torch.testing.assert_close(found[0][0], found[1][0], rtol=1e-4, atol=1e-4)
     assert found[1][1] == pytest.approx(1000 * found[0][1], rel=1e-3)

@@ -303,7 +303,7 @@ def test_children_end_with_their_parent(tmp_path):
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(root)},
+        env={**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
     )
     assert process.stdin is not None
     assert process.stdout is not None

@@ -13,10 +13,10 @@ from torch import nn
 
 import recollect as rc
 from recollect.acting.captured import Chooser
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
 from recollect.base import devices, tree
 from recollect.base.graphs import Graphs
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.cores import CORES
 from recollect.cores.pmm import PMMConfig
@@ -66,9 +66,9 @@ def compare(**settings) -> Trainer:
     crew = graphed.crew
     assert isinstance(crew, inline.InlineCrew)
     assert all(buffer.play_all.is_graph for actor in crew.actors for buffer in actor._buffers)
-    unread = graphed.learner._unread
-    assert unread is not None
-    assert all(one.step.is_graph for one in unread._minibatches.values())
+    steps = [one.step.is_graph for one in graphed.learner.make_update()._minibatches.values()]
+    assert steps
+    assert all(steps)
     for (name, a), b in zip(graphed.policy.state_dict().items(), plain.policy.state_dict().values()):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-7, msg=lambda m, name=name: f"{name}: {m}")
     skipped = ("speed/", "start_seconds")

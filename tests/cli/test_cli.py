@@ -172,7 +172,12 @@ def wait_for(condition, process: subprocess.Popen[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "code"),
+    [
+        (signal.SIGINT, 130),
+        (signal.SIGHUP, 129),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.slow),  # tests/faults/test_stopped.py has it
+    ],
 )
 def test_a_signal_saves_and_says_how_to_go_on(number, code, tmp_path):
     """S000-30: the run ends after its update, and the command that is printed goes on bit for bit."""
@@ -210,20 +215,29 @@ class Coin(gym.Env):
 """
 
 
-def test_an_env_of_ones_own_is_named_again(tmp_path):
+def test_an_env_of_ones_own_is_named_again(tmp_path, capsys, monkeypatch):
     """A run never makes Recollect import what it names; the user does."""
     (tmp_path / "mine.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def command(*args: str) -> tuple[int, str, str]:
+        sys.modules.pop("mine", None)
+        return here(capsys, *args)
+
     flags = ["--steps", "64", "--run", "run", "--quiet", "--no-report"]
-    code, _, err = call("train", "mine:Coin", *TINY, *flags, cwd=tmp_path)
+    code, _, err = command("train", "mine:Coin", *TINY, *flags)
     assert code == 0, err
-    code, _, err = call("eval", "run", "--episodes", "3", cwd=tmp_path)
+    code, _, err = command("eval", "run", "--episodes", "3")
     assert code == 2
     assert "give it again" in err
-    code, out, err = call("eval", "run", "--episodes", "3", "--env", "mine:Coin", cwd=tmp_path)
+    assert "mine" not in sys.modules
+    code, out, err = command("eval", "run", "--episodes", "3", "--env", "mine:Coin")
     assert (code, "3 episodes" in out) == (0, True), err
     more = ["--steps", "64", "--env", "mine.py:Coin", "--quiet", "--no-report", "--no-eval"]
-    code, _, err = call("resume", "run", *more, cwd=tmp_path)
+    code, _, err = command("resume", "run", *more)
     assert code == 0, err
+    sys.modules.pop("mine", None)
 
 
 def test_fine_tuning_from_the_command_line(trained, capsys):

@@ -91,6 +91,7 @@ def loud(tmp_path, monkeypatch):
     sys.modules.pop("mine", None)
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize("flags", ["--env-workers 1", "--runtime processes --actors 2"])
 def test_children_that_print_leave_json_alone(flags, loud, capfd):
     assert main(["train", "mine:Loud", *TINY, *flags.split(), *RUN, "--no-eval", "--json"]) == 0

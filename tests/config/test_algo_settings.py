@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
 from recollect.config.flags import parse_config
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.settings import build
 from recollect.config.toml_yaml import config_text, read_config, read_layer
 from recollect.config.train import TrainConfig

@@ -14,11 +14,11 @@ import sys
 import pytest
 from rich.console import Console
 
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
 from recollect.cli import fields_help
 from recollect.config import field_docs
 from recollect.config.flags import parse_config, parse_settings
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.cores import CORES, PRESETS
 from recollect.cores.make import known

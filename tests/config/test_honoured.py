@@ -33,6 +33,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize("run", RUNS)
 def test_every_epoch_runs(run):
     """S003-17: Adam has made a step for each minibatch of each epoch of each update, wherever it learned."""

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.cores import GRUConfig
 from recollect.errors import ConfigError
@@ -141,6 +141,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
 FIELDS = [(config, field.name) for config in CASES for field in dataclasses.fields(config)]
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize(("config", "name"), FIELDS, ids=[f"{c.__name__}.{n}" for c, n in FIELDS])
 def test_every_field_does_something(config, name):
     """S003-17, S000-26, S001-24: a field without a visible effect, or without a case here, fails."""

@@ -252,6 +252,7 @@ def test_the_fastest_that_was_tried_is_chosen(found):
     assert "one core" in choose_by(base, [inline]).cases[0].why
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_an_env_is_tried_out(monkeypatch, capsys):
     """With the runtimes that could pay here; shown to people and to programs."""
     tried: list[Any] = []

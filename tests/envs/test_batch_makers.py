@@ -22,6 +22,8 @@ from tests.support.batch_worlds import Recall, make_recall
 from tests.support.doomed import SMALL, UPDATE, differing, without
 from tests.support.process_runs import common_rows, trained
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 
 class Single(gym.Env):
     """One env whose own option happens to be called ``num_envs``."""

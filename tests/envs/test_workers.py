@@ -48,6 +48,8 @@ from tests.support.worker_worlds import (
 )
 from tests.support.worlds import Counter, choose
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 
 @pytest.mark.parametrize(
     ("env", "num_envs", "workers", "kwargs"),

@@ -175,17 +175,22 @@ def test_spaces_that_are_no_dict(observation: str, action: str, tmp_path: Path) 
     assert_acts_alike(agent, export_agent(agent, tmp_path / "agent.pt2", "torch"))
 
 
+NAMED = {name: config for name, config in CASES.items() if name in REGISTERED.keys() - {"gru", "none"}}
 CORES = {
     "gru of 3 layers, learned": GRUConfig(hidden=8, layers=3, learned_initial_state=True),
     "lstm of 2 layers, learned": LSTMConfig(hidden=8, layers=2, learned_initial_state=True),
     "lstm, learned": LSTMConfig(hidden=8, learned_initial_state=True),
     "gru": GRUConfig(hidden=8),
     "none": NoneConfig(),
-    **{name: config for name, config in CASES.items() if name in REGISTERED.keys() - {"gru", "none"}},
+    **NAMED,
 }
 
 
-@pytest.mark.parametrize("core", CORES)
+# tests/cores/test_every_core.py exports the cores with a name in every run.
+@pytest.mark.parametrize(
+    "core",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in NAMED else []) for name in CORES],
+)
 def test_every_core(core: str, tmp_path: Path) -> None:
     agent = make_agent(BOX, THREE, core=CORES[core])
     before = {name: tensor.clone() for name, tensor in agent.policy.state_dict().items()}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,13 +11,6 @@ pytest.register_assert_rewrite("tests.support.whole")
 
 import recollect as rc  # noqa: E402
 from tests.support.whole import SETTINGS, Stop, Whole  # noqa: E402
-
-
-@pytest.fixture(autouse=True, scope="package")
-def _quick() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "fsync", lambda _: None)  # nothing here cuts the power
-        yield
 
 
 @pytest.fixture(scope="session")

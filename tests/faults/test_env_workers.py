@@ -33,7 +33,7 @@ ACTION = torch.zeros(4, dtype=torch.int64)
 
 
 @pytest.fixture(autouse=True)
-def _nothing_left() -> Iterator[None]:
+def _nothing_left(warm_children) -> Iterator[None]:
     """No process, no shared memory, no open file."""
     shm, files = sorted(os.listdir("/dev/shm")), len(os.listdir("/proc/self/fd"))
     yield

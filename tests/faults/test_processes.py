@@ -32,7 +32,7 @@ PROCESSES: dict[str, Any] = SMALL | {"runtime": "processes", "actors": 2}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
+def _nothing_is_left(warm_children) -> Iterator[None]:
     """No process, no file descriptor, nothing in /dev/shm."""
 
     def traces() -> tuple[set[str], int]:
@@ -270,7 +270,8 @@ def test_a_full_dev_shm_does_not_matter(tmp_path):
         ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], check=False
     ).returncode:
         pytest.skip("needs a /dev/shm of its own, and mounting one is not allowed here")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    path = f"{Path(__file__).parents[2]}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"
+    environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(
         command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False, timeout=300
     )

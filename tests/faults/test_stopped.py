@@ -72,7 +72,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
 def test_a_script_ends_as_after_ctrl_c(tmp_path):
     """What a shell sees of a script without any handling: no success."""
     script = (
-        "import sys; from tests import doomed; import recollect as rc;"
+        "import sys; from tests.support import doomed; import recollect as rc;"
         "rc.train('delayed-cue', run=sys.argv[1], callbacks=[doomed.WaitForSignal(2, sys.argv[2])],"
         " **doomed.SMALL | {'steps': 480})"
     )
@@ -168,9 +168,9 @@ def test_a_diverged_run_keeps_the_checkpoint_before(whole, tmp_path):
 
 def test_an_error_in_the_middle_of_an_update_is_honest_about_it(tmp_path, monkeypatch):
     """What is saved then goes on in new episodes, and does not claim to be exact."""
-    from recollect.algos.ppo import PPO
+    from recollect.learning.learner import Learner
 
-    path, update = tmp_path / "run", PPO.update
+    path, update = tmp_path / "run", Learner.update
 
     def fails(self, rollout, progress, *, lag):
         result = update(self, rollout, progress, lag=lag)
@@ -178,7 +178,7 @@ def test_an_error_in_the_middle_of_an_update_is_honest_about_it(tmp_path, monkey
             raise MemoryError("no more")
         return result
 
-    monkeypatch.setattr(PPO, "update", fails)
+    monkeypatch.setattr(Learner, "update", fails)
     with pytest.raises(MemoryError):
         rc.train("delayed-cue", run=str(path), **SETTINGS | {"checkpoint_every": 1000, "eval_every": 0})
     monkeypatch.undo()

@@ -10,8 +10,9 @@ import torch
 from gymnasium import spaces
 from torch.nn import functional as F
 
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import make_learner
 from recollect.base import devices
+from recollect.config.ppo import PPOConfig
 from recollect.cores import LSTMConfig
 from recollect.kernels import exact_linear
 from recollect.kernels.triton import available
@@ -285,7 +286,7 @@ def test_acting_is_reproduced(fused_on_cpu):
     policy = make_policy(env, LSTMConfig(hidden=16))
     rollout = make_actor(env, policy, rollout=6, chunk=3).collect()
     assert_reproduced(policy, rollout, 3)
-    PPO(policy, PPOConfig(rollout=6, chunk=3, epochs=1)).update(rollout)
+    make_learner(policy, PPOConfig(rollout=6, chunk=3, epochs=1)).update(rollout)
 
 
 @pytest.mark.parametrize("own", ["_value", "_distribution", "head", "critic", "hook"])

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from recollect.algos.ppo import PPO
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
 from recollect.experience.rollout import Rollout, shares
+from recollect.learning.learner import Learner
 from tests.support.helpers import ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
 from tests.support.peak import Peak
 from tests.support.ppo_setup import gradients, learner, nudge, same, weights
@@ -23,7 +23,7 @@ WORLDS = {
 }
 
 
-def double(ppo: PPO, rollout: Rollout) -> Rollout:
+def double(ppo: Learner, rollout: Rollout) -> Rollout:
     """Policy and rollout in float64, in place."""
     ppo.policy.double()
     ppo.optimizer.state.clear()
@@ -49,8 +49,8 @@ def one_backward(dtype: torch.dtype, accumulate: int, **settings: Any) -> tuple[
     rollout = keep(actor.collect())
     if dtype == torch.float64:
         double(ppo, rollout)
-    data, _ = ppo._targets(rollout)
-    sequences = ppo._sequences(rollout, data)
+    _, data, _ = ppo.targets(rollout)
+    sequences = ppo.sequences(rollout, data)
     nudge(ppo)
     ppo.optimizer.zero_grad(set_to_none=True)
     order = torch.randperm(sequences.count, generator=torch.Generator().manual_seed(3))
@@ -81,7 +81,7 @@ def test_parts_are_the_whole(world, batching, dtype, tolerance):
 def test_the_parts_are_unequal():
     """The comparison above can fail: parts that divide by their own counts give another gradient."""
     ppo, actor = learner(ArenaWorld(3), minibatches=1, accumulate=3)
-    sequences = ppo._sequences(
+    sequences = ppo.sequences(
         actor.collect(), {"advantage": torch.zeros(23, 6), "return": torch.zeros(23, 6)}
     )
     counts = [int(sequences.valid_steps(part)) for part in shares(torch.arange(sequences.count), 3)]
@@ -143,8 +143,8 @@ def test_parts_take_less_memory():
     peaks = []
     for accumulate in (1, 4):
         ppo, actor = learner(TensorWorld(32), LSTMConfig(hidden=32), minibatches=1, accumulate=accumulate)
-        data, _ = ppo._targets(rollout := actor.collect())
-        sequences = ppo._sequences(rollout, data)
+        _, data, _ = ppo.targets(rollout := actor.collect())
+        sequences = ppo.sequences(rollout, data)
         with Peak() as peak:
             ppo.backward(sequences, torch.arange(sequences.count), 0.1)
         peaks.append(peak.most)

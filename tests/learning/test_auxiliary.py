@@ -13,12 +13,13 @@ import torch
 from gymnasium import spaces
 
 import recollect as rc
-from recollect.algos.ppo import PPO
+from recollect.algos.catalog import make_learner
 from recollect.base import tree
 from recollect.base.spaces import sample
 from recollect.errors import ConfigError
 from recollect.experience.rollout import Chunks
 from recollect.learning.auxiliary import KNOWN, TARGET, NextObs
+from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, learner_tensors, load_learner
 from recollect.policy.policy import PolicyConfig
 from tests.support.helpers import GYM_WORLDS, ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
@@ -31,7 +32,7 @@ WORLDS = {
 }
 
 
-def predicting(env: Any = None, **settings: Any) -> tuple[PPO, Any]:
+def predicting(env: Any = None, **settings: Any) -> tuple[Learner, Any]:
     ppo, actor = learner(env, next_obs_coef=0.5, **settings)
     assert ppo.predictor is not None
     return ppo, keep(actor.collect())
@@ -79,10 +80,10 @@ def test_nothing_invalid_counts():
     assert np.isfinite(values).all()
 
 
-def gradient(ppo: PPO, rollout: Any, targets: dict[str, torch.Tensor]) -> list[float]:
+def gradient(ppo: Learner, rollout: Any, targets: dict[str, torch.Tensor]) -> list[float]:
     """The loss of the predictor over the whole rollout, and its gradient for every parameter."""
-    data, _ = ppo._targets(rollout)
-    batch = ppo._cut(rollout, data | targets)
+    _, data, _ = ppo.targets(rollout)
+    batch = ppo.sequences(rollout, data | targets).whole()
     features: list[torch.Tensor] = []
     ppo.policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first, features)
     error = ppo.predictor.loss(features[0], batch, targets[KNOWN].sum())
@@ -180,8 +181,8 @@ def test_parts_of_a_minibatch_add_up(batching):
     found = []
     for accumulate in (1, 3):
         ppo, rollout = predicting(ArenaWorld(2), accumulate=accumulate, minibatches=1, batching=batching)
-        data, _ = ppo._targets(rollout)
-        sequences = ppo._sequences(rollout, data)
+        _, data, _ = ppo.targets(rollout)
+        sequences = ppo.sequences(rollout, data)
         stats = ppo.backward(sequences, torch.arange(sequences.count), 0.01)
         found.append([stats["loss/next_obs"], *(p.grad for p in ppo._parameters)])
         total = sequences.total(torch.arange(sequences.count), KNOWN)
@@ -195,9 +196,9 @@ def test_its_gradient_teaches_the_memory(recompute):
     """S001-15: with no other loss, encoder and core learn, the heads do not; activations kept or not."""
     off = {"value_coef": 0.0, "entropy": 0.0, "clip": 1e-9, "recompute_activations": recompute}
     ppo, rollout = predicting(**off)
-    data, _ = ppo._targets(rollout)
+    _, data, _ = ppo.targets(rollout)
     data["advantage"] = torch.zeros_like(data["advantage"])
-    sequences = ppo._sequences(rollout, data)
+    sequences = ppo.sequences(rollout, data)
     ppo.backward(sequences, torch.arange(sequences.count), 0.0)
     sizes = {n: 0.0 if p.grad is None else float(p.grad.abs().sum()) for n, p in ppo.named_parameters()}
     assert all(sizes[n] > 0 for n in sizes if n.startswith(("encoder", "core", "next_obs"))), sizes
@@ -226,7 +227,7 @@ def test_turning_it_on_changes_no_other_random_stream():
     for coef in (0.0, 1e-30):
         ppo, actor = learner(next_obs_coef=coef, max_grad_norm=1e9)
         state = torch.get_rng_state()
-        PPO(ppo.policy, ppo.config)
+        make_learner(ppo.policy, ppo.config)
         assert torch.equal(state, torch.get_rng_state())
         for _ in range(2):
             ppo.update(actor.collect())

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import recollect as rc
-from recollect.algos.ppo import PPO, loss
+from recollect.algos.ppo import loss
 from recollect.base import tree
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
-from recollect.experience.episode_segments import Pieces, make_pieces, pack
+from recollect.experience.episode_segments import EpisodeSegments, make_segments, pack
 from recollect.experience.rollout import Chunks, Rollout, make_chunks, minibatches, shares
+from recollect.learning.learner import Learner
 from tests.experience.test_rollout import sentinels
 from tests.learning.test_accumulation import double
 from tests.support.helpers import GYM_WORLDS, ArenaWorld, ScriptedEnv, TensorWorld, as_rows, few, keep
@@ -55,7 +56,7 @@ def numbered(seed: int, T: int, B: int) -> Rollout:
 def test_every_valid_step_is_in_one_piece(seed, T, B):
     """S004-16, S001-10: steps in order, pieces cut at ``first`` and nowhere else, no filler among them."""
     rollout = numbered(seed, T, B)
-    pieces = make_pieces(rollout, {"position": torch.arange(T * B).view(T, B)})
+    pieces = make_segments(rollout, {"position": torch.arange(T * B).view(T, B)})
     if pieces.count == 0:
         assert not rollout.valid.any()
         return
@@ -115,7 +116,7 @@ def targets(rollout: Rollout) -> dict[str, Tensor]:
     return {name: torch.randn(shape, generator=generator).double() for name in ("advantage", "return")}
 
 
-def alone(pieces: Pieces) -> Chunks:
+def alone(pieces: EpisodeSegments) -> Chunks:
     """The slow truth: every piece in a column of its own, padded to the longest."""
     ones = [pieces.take(torch.tensor([i])) for i in range(pieces.count)]
     length = max(len(one.valid) for one in ones)
@@ -130,7 +131,7 @@ def alone(pieces: Pieces) -> Chunks:
     return Chunks(**parts, state=tree.cat([one.state for one in ones]))
 
 
-def gradient(ppo: PPO, batch: Chunks) -> tuple[Tensor, dict[str, Tensor]]:
+def gradient(ppo: Learner, batch: Chunks) -> tuple[Tensor, dict[str, Tensor]]:
     ppo.optimizer.zero_grad(set_to_none=True)
     total, _ = loss(ppo.policy, batch, ppo.config, 0.1, batch.valid.sum())
     total.backward()
@@ -153,7 +154,7 @@ def test_the_gradient_is_that_of_padded_chunks(core, world):
     double(ppo, rollout)
     nudge(ppo)
     data = targets(rollout)
-    pieces = make_pieces(rollout, data)
+    pieces = make_segments(rollout, data)
     assert pieces.is_carried.any()
     expected = gradient(ppo, make_chunks(rollout, 23, data))
     packed, single = pieces.whole(), alone(pieces)
@@ -185,7 +186,7 @@ def test_the_learner_reproduces_the_actor(world):
     assert ppo.config.state_steps == (0,), "no other state is stored"
     for _ in range(3):
         rollout = actor.collect()
-        pieces = make_pieces(rollout, {}).count
+        pieces = make_segments(rollout, {}).count
         metrics = ppo.update(rollout)
         assert metrics["sequences"] == pieces
         assert metrics["deviation/log_prob"] <= 1e-5

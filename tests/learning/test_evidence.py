@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import nn
 
-from recollect.algos.impala import Impala, ImpalaConfig
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos import ppo
+from recollect.algos.catalog import ALGOS, make_learner
 from recollect.base import devices, tree
+from recollect.config.ppo import PPOConfig
 from recollect.cores.make import known, reaching
 from recollect.errors import AlignmentError, RecollectError
-from recollect.learning import diagnostics, evidence, reproduction
+from recollect.learning import deviation_check, diagnostics, evidence
+from recollect.learning.deviation_check import Record
+from recollect.learning.learner import Learner
 from recollect.learning.ranks import Group
-from recollect.learning.reproduction import Recorded
 from recollect.learning.shards import shards
 from recollect.policy.policy import PolicyConfig
 from recollect.tasks import make_task
@@ -39,17 +41,17 @@ def replays(monkeypatch) -> list[list[evidence.Finding]]:
         return found[-1]
 
     monkeypatch.setattr(evidence, "examine", spy)
-    monkeypatch.setattr(reproduction, "ACCEPTED_FOR", 1)
+    monkeypatch.setattr(deviation_check, "ACCEPTED_FOR", 1)
     return found
 
 
-def train(core, *, horizon: int, updates: int, rows: int = 4, **settings) -> PPO:
+def train(core, *, horizon: int, updates: int, rows: int = 4, **settings) -> Learner:
     """Updates of a delayed cue with sequences of whole episodes."""
     env = make_task("delayed-cue", rows, horizon=horizon, cues=4)
     mode = "none" if core == "none" else "full"
     policy = make_policy(env, reaching(core, horizon))
     settings = {"learning_rate": 3e-3, "epochs": 2, "minibatches": 2, "tolerance": SUSPICIOUS} | settings
-    learner = PPO(policy, PPOConfig(rollout=horizon + 2, recurrent_mode=mode, **settings))
+    learner = make_learner(policy, PPOConfig(rollout=horizon + 2, recurrent_mode=mode, **settings))
     actor = make_actor(env, policy, rollout=horizon + 2, chunk=horizon + 2)
     for _ in range(updates):
         learner.update(actor.collect())
@@ -83,17 +85,15 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("algo", [PPO, Impala])
+@pytest.mark.parametrize("algo", ["ppo", "impala"])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("world", WORLDS)
 def test_rounding_stops_no_shape_of_sequences(world, shape, algo, replays):
     """S000-8: whatever sequences are cut from a rollout, the replay finds the place of every step."""
     env = WORLDS[world]()
     policy = make_policy(env, "gru", normalise_observations=True)
-    config = (PPOConfig if algo is PPO else ImpalaConfig)(
-        rollout=23, minibatches=2, epochs=2, tolerance=SUSPICIOUS, **SHAPES[shape]
-    )
-    learner = algo(policy, config)
+    config = ALGOS[algo](rollout=23, minibatches=2, epochs=2, tolerance=SUSPICIOUS, **SHAPES[shape])
+    learner = make_learner(policy, config)
     actor = make_actor(env, policy, rollout=23, chunk=config.chunk_length, burn_in=config.burn_in_steps)
     for _ in range(3):
         learner.update(actor.collect())
@@ -108,7 +108,7 @@ def test_the_replay_changes_nothing(is_gpu):
         return train("mingru", horizon=20, updates=3, tolerance=tolerance).policy.state_dict()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reproduction, "ACCEPTED_FOR", 1)
+        patch.setattr(deviation_check, "ACCEPTED_FOR", 1)
         patch.setattr(devices, "waits", lambda where: is_gpu)
         plain = weights(1e9)
         for name, value in weights(SUSPICIOUS).items():
@@ -123,7 +123,7 @@ def update_by_two(wrong_rank: int | None) -> list[Any]:
     config = PPOConfig(rollout=23, chunk=7, minibatches=2, epochs=1, tolerance=SUSPICIOUS)
 
     def update(group: Group) -> Any:
-        learner = PPO(copy.deepcopy(policy), config)
+        learner = make_learner(copy.deepcopy(policy), config)
         learner.ranks = group
         part = copy.deepcopy(shards(rollout, group.rows)[group.rank])
         if group.rank == wrong_rank:
@@ -159,7 +159,7 @@ def test_a_finding_names_the_row_the_step_and_the_tensor():
     policy = make_policy(env, "gru")
     rollout = make_actor(env, policy, rollout=23, chunk=7).collect()
     rollout.record["value"][11, 1] += 0.5
-    learner = PPO(policy, PPOConfig(rollout=23, chunk=7, normalise_advantages=False))
+    learner = make_learner(policy, PPOConfig(rollout=23, chunk=7, normalise_advantages=False))
     with pytest.raises(AlignmentError, match=r"value of row 1 at step 11.*the record is wrong"):
         learner.update(rollout)
 
@@ -167,24 +167,25 @@ def test_a_finding_names_the_row_the_step_and_the_tensor():
 def test_a_deviation_that_is_rounding_is_told_once_and_accepted_for_a_while():
     """S001-28: advice once, a higher limit for some updates, then another replay."""
     learner = train("mingru", horizon=10, updates=1)
-    checks = learner.reproduction
+    checks = learner.deviation_check
     (note,) = checks.notes
     assert "rounding explains it" in note
     assert "precision" in note
-    assert checks.limits == checks.accepted[1:] > (checks.tolerance, checks.tolerance)
-    learner.updates += reproduction.ACCEPTED_FOR
-    assert checks.limits == (checks.tolerance, checks.tolerance)
+    assert checks.limits(learner.updates) == checks.accepted[1:] > (checks.tolerance, checks.tolerance)
+    learner.updates += deviation_check.ACCEPTED_FOR
+    assert checks.limits(learner.updates) == (checks.tolerance, checks.tolerance)
     env = make_task("delayed-cue", 4, horizon=10, cues=4)
-    recorded = Recorded(make_actor(env, learner.policy, rollout=12, chunk=12).collect(), {})
-    numbers = diagnostics.read(checks.deviation(recorded)) | {"value/max": 1.0, "value/min": 0.0}
-    checks.check(numbers, recorded)
-    assert checks.limits == tuple(
+    rollout = make_actor(env, learner.policy, rollout=12, chunk=12).collect()
+    record = Record(rollout, {}, learner.updates)
+    numbers = diagnostics.read(checks.deviation(record)) | {"value/max": 1.0, "value/min": 0.0}
+    checks.check(numbers, record)
+    assert checks.limits(learner.updates) == tuple(
         max(checks.tolerance, 2 * found) for found in diagnostics.deviations(numbers)
     )
     assert checks.notes == [note]
-    checks.accepted = reproduction.NOTHING
-    checks.check_late(recorded.rollout, learner.policy)
-    assert checks.accepted == reproduction.NOTHING, "other ranks know nothing of a late check"
+    checks.accepted = deviation_check.NOTHING
+    checks.check_late(rollout, learner.policy, learner.updates)
+    assert checks.accepted == deviation_check.NOTHING, "other ranks know nothing of a late check"
 
 
 @pytest.mark.parametrize("is_gpu", [False, True])
@@ -193,17 +194,17 @@ def test_a_fault_of_the_optimiser_step_alone_stops_the_run(is_gpu, reported):
     """S000-8: what the step computes is compared, not only what the same code computes outside of it."""
     env = TensorWorld(3)
     policy = make_policy(env, "gru")
-    learner = PPO(policy, PPOConfig(rollout=23, chunk=7))
+    learner = make_learner(policy, PPOConfig(rollout=23, chunk=7))
     actor = make_actor(env, policy, rollout=23, chunk=7)
     learner.update(actor.collect())
-    objective = learner._objective
+    loss = ppo.loss
 
     def wrong(*args):
-        total, stats = objective(*args)
+        total, stats = loss(*args)
         return total, stats | {"deviation/log_prob": torch.full_like(stats["deviation/log_prob"], reported)}
 
-    learner._objective = wrong
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ppo, "loss", wrong)
         patch.setattr(devices, "waits", lambda where: is_gpu)
         with pytest.raises(AlignmentError, match=r"outside of the optimiser step|computes something else"):
             learner.update(actor.collect())
@@ -221,7 +222,7 @@ def test_rounding_at_fillers_excuses_nothing():
     t, row = rollout.valid.nonzero()[-1].tolist()
     rollout.record["log_prob"][t, row] += 0.5
     with pytest.raises(AlignmentError, match=rf"log_prob of row {row} at step {t}"):
-        PPO(policy, PPOConfig(rollout=23, chunk=7)).update(rollout)
+        make_learner(policy, PPOConfig(rollout=23, chunk=7)).update(rollout)
 
 
 class OneDtype(nn.Module):
@@ -243,7 +244,7 @@ def test_a_network_that_cannot_be_replayed_is_said_to_be_one():
     policy = PolicyConfig(encoder=lambda space: OneDtype(), core="gru", normalise_observations=False).build(
         env.observation_space, env.action_space
     )
-    learner = PPO(policy, PPOConfig(rollout=23, chunk=7, tolerance=SUSPICIOUS))
+    learner = make_learner(policy, PPOConfig(rollout=23, chunk=7, tolerance=SUSPICIOUS))
     with pytest.raises(AlignmentError, match=r"dtype of its weights, or raise `tolerance`"):
         learner.update(make_actor(env, policy, rollout=23, chunk=7).collect())
 

@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from recollect.algos import ppo
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import make_learner
 from recollect.base import tree
+from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.experience.rollout import Chunks, Rollout, make_chunks
+from recollect.learning.sequences import burn_in
 from recollect.policy.policy import Policy
 from tests.support.helpers import ArenaWorld, TensorWorld, keep, make_actor, make_policy
 
@@ -102,8 +104,8 @@ def test_dead_agents_are_not_learned_from(core):
     rollout = actor.collect()
     dead = ~rollout.valid
     assert rollout.obs[:T][dead].isnan().all()
-    learner = PPO(policy, replace(CONFIG, recurrent_mode="burn_in", burn_in_steps=3))
-    expected = gradient(policy, learner._burn_in(learnable(rollout, 7, 3)))
+    learner = make_learner(policy, replace(CONFIG, recurrent_mode="burn_in", burn_in_steps=3))
+    expected = gradient(policy, burn_in(learner.policy, learnable(rollout, 7, 3)))
     assert all(torch.isfinite(g).all() for g in expected[1])
     other = keep(rollout)
     other.obs[:T][dead] = 7.0
@@ -111,10 +113,10 @@ def test_dead_agents_are_not_learned_from(core):
         value[dead] = -50.0
     for leaf in tree.leaves(other.states):
         leaf.nan_to_num_(nan=3.0)
-    assert_same(gradient(policy, learner._burn_in(learnable(other, 7, 3))), expected, atol=1e-7)
+    assert_same(gradient(policy, burn_in(learner.policy, learnable(other, 7, 3))), expected, atol=1e-7)
     # The living agents alone give that loss as well.
     alive = [n for n in range(24) if (n % 6) % 2 == 0]
-    chunks = learner._burn_in(learnable(rollout, 7, 3))
+    chunks = burn_in(learner.policy, learnable(rollout, 7, 3))
     mates = [n for n in range(24) if n not in alive]
     both = gradient(policy, *(chunks.take(torch.tensor(rows)) for rows in (alive, mates)))
     assert_same(both, expected)
@@ -180,14 +182,14 @@ def test_burn_in_replays_without_gradient():
     env = TensorWorld(3)
     policy = make_policy(env, CORES[3])
     config = PPOConfig(rollout=T, chunk=7, recurrent_mode="burn_in", burn_in_steps=5)
-    learner = PPO(policy, config)
+    learner = make_learner(policy, config)
     rollout = make_actor(env, policy, rollout=T, chunk=7, burn_in=5).collect()
     with torch.no_grad():
         for parameter in policy.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
     chunks = learnable(rollout, 7, 5)
     chunks.prefix.obs.requires_grad_(True)
-    burnt = learner._burn_in(chunks)
+    burnt = burn_in(learner.policy, chunks)
     assert all(not leaf.requires_grad for leaf in tree.leaves(burnt.state))
     assert torch.equal(burnt.valid, chunks.valid)  # nothing is masked besides, also not after a reset
     for c in range(4):
@@ -232,7 +234,7 @@ def test_the_last_step_learns():
     env = TensorWorld(3, lengths=(200,))
     policy = make_policy(env, CORES[0])
     rollout = make_actor(env, policy, rollout=T, chunk=7).collect()
-    data, _ = PPO(policy, replace(CONFIG, normalise_advantages=False))._targets(rollout)
+    _, data, _ = make_learner(policy, replace(CONFIG, normalise_advantages=False)).targets(rollout)
     value, reward = rollout.record["value"], rollout.reward
     torch.testing.assert_close(data["advantage"][-1], reward[-1] + 0.99 * rollout.bootstrap - value[-1])
     assert rollout.bootstrap.abs().min() > 1e-3

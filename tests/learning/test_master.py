@@ -15,8 +15,9 @@ import pytest
 import torch
 from gymnasium import spaces
 
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import make_learner
 from recollect.base import tree
+from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.envs import make_env
 from recollect.policy.policy import Policy
@@ -93,7 +94,7 @@ def check(env: Any, policy: Policy, chunk: int, *, rollouts: int = 3, rollout: i
     config = PPOConfig(
         rollout=rollout, chunk=chunk, epochs=2, minibatches=2, learning_rate=0.01, tolerance=1e-5
     )
-    learner = PPO(policy, config)
+    learner = make_learner(policy, config)
     met = {"terminated": 0, "truncated": 0}
     for _ in range(rollouts):
         weights = [p.detach().clone() for p in policy.parameters()]
@@ -179,7 +180,7 @@ def test_every_recurrent_mode(mode, world):
     env, _ = scripted("discrete", world)
     policy = make_policy(env, CORES["lstm"], normalise_observations=True)
     config = PPOConfig(rollout=T, epochs=1, minibatches=1, learning_rate=0.01, **mode)
-    learner = PPO(policy, config)
+    learner = make_learner(policy, config)
     actor = make_actor(env, policy, rollout=T, chunk=config.chunk_length, burn_in=config.burn_in_steps)
     for _ in range(3):  # with one minibatch, the gauge looks at everything
         metrics = learner.update(actor.collect())

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 from recollect.acting.actor import Actor
-from recollect.algos.impala import Impala
-from recollect.algos.ppo import PPO
+from recollect.algos import impala
 from recollect.errors import AlignmentError, LostError, RecollectError
 from recollect.experience.rollout import Rollout, minibatches
-from recollect.learning import diagnostics, ranks, shards
-from recollect.learning import learner as learner_module
-from recollect.learning.learner import Learner, normalise
+from recollect.learning import actor_critic, diagnostics, ranks, shards
+from recollect.learning.actor_critic import normalise
+from recollect.learning.learner import Learner
 from recollect.learning.ranks import ALONE, Group
-from recollect.learning.shards import SharedSequences
+from recollect.learning.sequences import SharedSequences
 from recollect.policy.normalise import Moments, ObservationNorm
 from tests.mutants.mutant import Mutant
 from tests.support.helpers import ArenaWorld, TensorWorld
@@ -32,13 +31,13 @@ OWN = {"passes", "recomputed", "padding"}
 """Metrics that differ: what a rank did, and the padding where it had nothing to do."""
 
 
-def several(size: int, **given: Any) -> tuple[PPO, Actor, list[PPO]]:
+def several(size: int, **given: Any) -> tuple[Learner, Actor, list[Learner]]:
     """One learner with its actor, and ``size`` more that begin as it does."""
     one, actor = learner(**given)
     return one, actor, [learner(**given)[0] for _ in range(size)]
 
 
-def learn_together(run: Any, many: list[PPO], rollout: Rollout, progress: float, lag: int) -> list[Any]:
+def learn_together(run: Any, many: list[Learner], rollout: Rollout, progress: float, lag: int) -> list[Any]:
     """The metrics of every rank after an update on its rows of the rollout."""
 
     def one(group: Group) -> dict[str, float]:
@@ -137,10 +136,10 @@ def test_a_rank_without_any_experience(batching: str):
 # One minibatch -------------------------------------------------------------------------------------------
 
 
-def backward(ppo: PPO, rollout: Rollout, number: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def backward(ppo: Learner, rollout: Rollout, number: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Gradients and statistics of one of the minibatches of a fresh rollout."""
-    rollout, data, _ = ppo._prepare(rollout, 0)
-    sequences = ppo._sequences(rollout, data)
+    rollout, data, _ = ppo.targets(rollout, 0)
+    sequences = ppo.sequences(rollout, data)
     drawn = list(minibatches(sequences.count, ppo.config.minibatches, ppo.generator, sequences.sizes))
     stats = ppo.backward(sequences, drawn[number], 0.01)
     return gradients(ppo), stats
@@ -185,7 +184,7 @@ MUTANTS = [
         check_gradient,
         (
             (
-                learner_module,
+                actor_critic,
                 "normalise",
                 "valid = ranks.gather(advantage, valid)",
                 "ranks = advantage, ALONE",
@@ -197,7 +196,14 @@ MUTANTS = [
     Mutant(
         "every rank scales by its own returns",
         check_gradient,
-        ((Learner, "_described", "self.ranks.gather(rollout.valid, returns)", "rollout.valid, returns"),),
+        (
+            (
+                actor_critic,
+                "update_value_statistics",
+                "ranks.gather(rollout.valid, returns)",
+                "rollout.valid, returns",
+            ),
+        ),
         by="assert gap <= 1e-6 * size",
     ),
     Mutant(
@@ -253,7 +259,7 @@ MUTANTS = [
     Mutant(
         "the ratios of one rank's rows",
         lambda: check_same_learning(2, 2, updates=2, lag=1, algo="impala"),
-        ((Impala, "_ratios", "log_ratio, valid = self.ranks.gather(", "log_ratio, valid = ("),),
+        ((impala, "_ratios", "log_ratio, valid = ranks.gather(", "log_ratio, valid = ("),),
         by="other than those of rank 0: ['rho/mean'",
     ),
     Mutant(
@@ -393,7 +399,7 @@ def test_a_late_rollout_is_checked_by_one_rank_alone():
 
         def check(group: Group) -> dict[str, float]:
             many[0].ranks = group
-            return many[0].reproduction.check_late(rollout, one.policy)
+            return many[0].deviation_check.check_late(rollout, one.policy, 0)
 
         found = run(lambda group: check(group) if group.rank == 0 else None)[0]
     assert 0 <= found["deviation/log_prob"] < 1e-5

@@ -10,11 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from recollect.algos.ppo import PPO, loss
+from recollect.algos.ppo import loss
 from recollect.base import row_threads, tree
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.experience.rollout import Chunks
 from recollect.learning import recompute
+from recollect.learning.learner import Learner
 from tests.learning.test_accumulation import double
 from tests.support.core_cases import CASES
 from tests.support.helpers import ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
@@ -24,7 +25,9 @@ from tests.support.resumed import SMALL, assert_equal, rows, twice
 from tests.support.resumed import weights as agent_weights
 
 
-def prepared(env: Any, core: Any, dtype: torch.dtype = torch.float64, **settings: Any) -> tuple[PPO, Chunks]:
+def prepared(
+    env: Any, core: Any, dtype: torch.dtype = torch.float64, **settings: Any
+) -> tuple[Learner, Chunks]:
     """A learner whose weights have moved, and the chunks of its second rollout."""
     ppo, actor = learner(env, core, minibatches=1, **settings)
     actor.collect()
@@ -32,11 +35,11 @@ def prepared(env: Any, core: Any, dtype: torch.dtype = torch.float64, **settings
     if dtype == torch.float64:
         double(ppo, rollout)
     nudge(ppo)
-    data, _ = ppo._targets(rollout)
-    return ppo, ppo._cut(rollout, data)
+    _, data, _ = ppo.targets(rollout)
+    return ppo, ppo.sequences(rollout, data).whole()
 
 
-def gradient(ppo: PPO, batch: Chunks, recomputed: bool) -> tuple[Tensor, dict[str, Tensor]]:
+def gradient(ppo: Learner, batch: Chunks, recomputed: bool) -> tuple[Tensor, dict[str, Tensor]]:
     ppo.optimizer.zero_grad(set_to_none=True)
     config = replace(ppo.config, recompute_activations=recomputed)
     total, _ = loss(ppo.policy, batch, config, 0.1, batch.valid.sum())
@@ -55,7 +58,7 @@ def assert_same(one: tuple, other: tuple, tolerance: float) -> None:
 def test_every_core_has_the_same_gradient(core):
     """S001-23: to 1e-12 in float64, with resets inside the pieces and a state before them."""
     ppo, batch = prepared(TensorWorld(3), CASES[core], chunk=12)
-    assert recompute.pieces(12) == 3
+    assert recompute.segments(12) == 3
     plain = gradient(ppo, batch, False)
     assert_same(plain, gradient(ppo, batch, True), 1e-12)
     assert max(float(grad.abs().max()) for grad in plain[1].values()) > 1e-3
@@ -87,7 +90,7 @@ def test_with_rows_side_by_side(core, monkeypatch):
     monkeypatch.setattr(row_threads, "MIN_STEPS", 32)
     with row_threads.threads(2):
         assert_same(plain, gradient(ppo, batch, True), 1e-12)
-        assert len(made) == recompute.pieces(23), "once a piece, in the backward pass"
+        assert len(made) == recompute.segments(23), "once a piece, in the backward pass"
         made.clear()
         config = replace(ppo.config, recompute_activations=True)
         total, _ = loss(ppo.policy, batch, config, 0.1, batch.valid.sum())

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import make_learner
 from recollect.base import devices, tree
+from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.experience.rollout import Rollout, make_chunks
 from recollect.learning import diagnostics
@@ -124,13 +125,13 @@ def test_recomputed_advantages_equal_gae_from_scratch(world):
     env = world(3)
     policy = make_policy(env, CORES[0])
     config = PPOConfig(rollout=T, chunk=7, recompute_advantages=True, normalise_advantages=False)
-    ours = PPO(policy, config)
+    ours = make_learner(policy, config)
     actor = make_actor(env, policy, rollout=T, chunk=7)
     actor.collect()
     rollout = actor.collect()
-    data, _ = ours._targets(rollout)
+    _, data, _ = ours.targets(rollout)
     shake(policy)
-    _, again = ours._refresh(rollout, data)
+    _, again = ours.refresh(rollout, data)
     truth = replay(policy, rollout)
     del truth["states"]
     for name, wanted in estimated(ours, rollout, truth).items():
@@ -142,15 +143,15 @@ def test_refreshed_states_are_used():
     """S004-13: with ``refresh_states`` later epochs start their chunks from the states of the new weights."""
     env = TensorWorld(3)
     policy = make_policy(env, CORES[0])
-    learner = PPO(policy, PPOConfig(rollout=T, chunk=7, refresh_states=True))
+    learner = make_learner(policy, PPOConfig(rollout=T, chunk=7, refresh_states=True))
     rollout = make_actor(env, policy, rollout=T, chunk=7).collect()
     before = keep(rollout)
-    data, _ = learner._targets(rollout)
+    _, data, _ = learner.targets(rollout)
     shake(policy)
-    refreshed, same = learner._refresh(rollout, data)
+    refreshed, same = learner.refresh(rollout, data)
     assert same is data  # advantages only where asked for
     close(
-        learner._cut(refreshed, data).state,
+        learner.sequences(refreshed, data).whole().state,
         tree.map(lambda x: x.flatten(0, 1), replay(policy, rollout)["states"]),
     )
     for a, b in zip(tree.leaves(before.states), tree.leaves(rollout.states)):

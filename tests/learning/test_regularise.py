@@ -122,10 +122,10 @@ def test_l2_is_part_of_the_gradient():
         ppo, actor = learner(minibatches=1, **settings)
         ppo.origin = Origin(ppo.policy)
         rollout = keep(actor.collect())
-        data, _ = ppo._targets(rollout)
+        _, data, _ = ppo.targets(rollout)
         nudge(ppo)
         ppo.optimizer.zero_grad(set_to_none=True)
-        sequences = ppo._sequences(rollout, data)
+        sequences = ppo.sequences(rollout, data)
         stats = ppo.backward(sequences, torch.arange(sequences.count), 0.1)
         found.append((gradients(ppo), stats))
     (plain, _), (pulled, stats), (parts, _) = found

@@ -48,12 +48,12 @@ def test_sequences_of_all_ranks_are_numbered_as_those_of_one():
     one, actor = learner(env=TensorWorld(5))
     many = [learner(env=TensorWorld(5))[0] for _ in range(2)]
     rollout = actor.collect()
-    whole = one._sequences(rollout, {})
+    whole = one.sequences(rollout, {})
     parts = shards.shards(rollout, (3, 2))
 
     def take(group: Group) -> tuple[int, Tensor, list[Tensor]]:
         many[group.rank].ranks = group
-        own = many[group.rank]._sequences(parts[group.rank], {})
+        own = many[group.rank].sequences(parts[group.rank], {})
         steps = torch.stack([own.valid_steps(torch.tensor([n])) for n in range(own.count)])
         taken = [own.take(torch.tensor([n])) for n in range(own.count)]
         return own.count, steps, [chunk.obs.masked_fill(~chunk.valid.any(), 0) for chunk in taken]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from recollect.algos.ppo import PPO
+from recollect.learning import actor_critic
+from recollect.learning.learner import Learner
 from recollect.policy.normalise import PopArt
 from tests.mutants import proofs
 from tests.mutants.config_bugs import IGNORED
@@ -22,8 +23,8 @@ from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
 from tests.mutants.size_bugs import SIZES
 
 NORMALISER = (
-    "entropy_coef = self._schedule(progress)",
-    "entropy_coef = self._schedule(progress)\n"
+    "entropy_coef = self.set_schedules(progress)",
+    "entropy_coef = self.set_schedules(progress)\n"
     "    policy.obs_norm.update(rollout.obs[: rollout.steps], rollout.valid)",
 )
 
@@ -33,10 +34,10 @@ def stopped(name: str, edits: tuple[Edit, ...], proof: Callable[[], None] = proo
 
 
 STOPPED = [
-    stopped("observation statistics move between acting and learning", ((PPO, "_update", *NORMALISER),)),
+    stopped("observation statistics move between acting and learning", ((Learner, "_update", *NORMALISER),)),
     stopped(
         "recorded values are not moved with the first statistics",
-        ((PPO, "_described", "value = value * scale + shift", "pass"),),
+        ((actor_critic, "update_value_statistics", "value = value * scale + shift", "pass"),),
     ),
     stopped("an unpreserving PopArt", ((PopArt, "update", "head.weight.mul_(ratio)", "pass"),)),
     stopped("chunks start from zeros", STARTS[0].edits),

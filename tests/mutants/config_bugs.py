@@ -10,7 +10,7 @@ import pytest
 
 from recollect.config.train import TrainConfig
 from recollect.experience import rollout
-from recollect.learning.captured import UnreadSteps
+from recollect.learning.captured import CapturedUpdate
 from recollect.learning.learner import Learner
 from recollect.runtimes.process.collector import ProcessCrew
 from tests.config import test_honoured
@@ -49,7 +49,7 @@ IGNORED = [
     Mutant(
         "an update on a GPU ends after its first epoch",
         on_a_gpu,
-        ((UnreadSteps, "epoch", "return True", "return False"),),
+        ((CapturedUpdate, "epoch", "return True", "return False"),),
         COUNTED,
     ),
     Mutant(

@@ -1,11 +1,11 @@
-"""Bugs of cores, of networks for tokens, and of the options of PPO."""
+"""Bugs of cores, of networks for tokens, and of the options of Learner."""
 
 from __future__ import annotations
 
-from recollect.algos.ppo import PPO
 from recollect.kernels import linear_scan
 from recollect.kernels.cpu import causal_conv, selective_scan, window
 from recollect.learning.auxiliary import NextObs
+from recollect.learning.learner import Learner
 from recollect.policy.tokens import latent
 from tests.mutants import proofs
 from tests.mutants.mutant import Mutant
@@ -79,7 +79,7 @@ OPTIONS = [
     Mutant(
         "a part of a minibatch is divided by its own count",
         proofs.parts,
-        ((PPO, "backward", "entropy_coef, count, known)", "entropy_coef, batch.valid.sum(), known)"),),
+        ((Learner, "backward", "entropy_coef, count, known)", "entropy_coef, batch.valid.sum(), known)"),),
         by="assert_close(parts[name], grad",
         known="Hugging Face transformers before #34191",
     ),

@@ -6,7 +6,7 @@ from recollect.algos import ppo
 from recollect.base import tree
 from recollect.envs.gym_vector import GymVector
 from recollect.experience import rollout
-from recollect.learning.eager import WatchedSteps
+from recollect.learning.learner import EagerUpdate
 from recollect.policy.distributions import TanhGaussian
 from recollect.policy.normalise import ObservationNorm, PopArt
 from recollect.policy.policy import Policy
@@ -166,7 +166,7 @@ LOSSES = [
     Mutant(
         "gradients accumulate over minibatches",
         proofs.own_gradients,
-        ((WatchedSteps, "epoch", "learner.optimizer.zero_grad(set_to_none=True)", "pass"),),
+        ((EagerUpdate, "epoch", "learner.optimizer.zero_grad(set_to_none=True)", "pass"),),
         by="assert_close(parameter.grad, grad)",
     ),
     Mutant(

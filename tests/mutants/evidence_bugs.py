@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 
-from recollect.learning import evidence
-from recollect.learning.captured import UnreadSteps
-from recollect.learning.reproduction import Reproduction
+from recollect.learning import deviation_check, evidence
+from recollect.learning.captured import CapturedUpdate
+from recollect.learning.deviation_check import DeviationCheck
 from tests.learning import test_evidence
 from tests.mutants.mutant import Mutant
 
@@ -21,7 +21,7 @@ EVIDENCE = [
     Mutant(
         "no replay accuses anybody",
         NAMED,
-        ((Reproduction, "settle", "wrong = evidence.verdict(findings)", "wrong = None"),),
+        ((DeviationCheck, "settle", "wrong = evidence.verdict(findings)", "wrong = None"),),
         by="with pytest.raises(AlignmentError",
     ),
     Mutant(
@@ -45,25 +45,25 @@ EVIDENCE = [
     Mutant(
         "an update with a deviation that rounding explains is not made",
         NOTHING_CHANGES,
-        ((UnreadSteps, "_read", "return None", "pass"),),
+        ((CapturedUpdate, "_read", "return None", "pass"),),
         by=SAME_WEIGHTS,
     ),
     Mutant(
         "an update is made again with other minibatches",
         NOTHING_CHANGES,
-        ((UnreadSteps, "_read", "self._learner.generator.set_state(self._drawn)", "pass"),),
+        ((CapturedUpdate, "_read", "self._learner.generator.set_state(self._drawn)", "pass"),),
         by=SAME_WEIGHTS,
     ),
     Mutant(
         "a deviation is accepted for ever",
         ONCE,
-        ((Reproduction, "settle", "(learner.updates + ACCEPTED_FOR,", "(10**9,"),),
-        by="assert checks.limits == (checks.tolerance, checks.tolerance)",
+        ((DeviationCheck, "settle", "(record.update + ACCEPTED_FOR,", "(10**9,"),),
+        by="assert checks.limits(learner.updates) == (checks.tolerance, checks.tolerance)",
     ),
     Mutant(
         "the advice is given every time",
         ONCE,
-        ((Reproduction, "settle", "self._is_advised = True", "pass"),),
+        ((DeviationCheck, "settle", "self._is_advised = True", "pass"),),
         by="assert checks.notes == [note]",
     ),
     Mutant(
@@ -75,7 +75,14 @@ EVIDENCE = [
     Mutant(
         "only what is recomputed outside of the step is judged",
         functools.partial(test_evidence.test_a_fault_of_the_optimiser_step_alone_stops_the_run, False, 0.7),
-        ((Reproduction, "settle", "if wrong is None and not gap >= max(log_prob, value) / 2:", "if False:"),),
+        (
+            (
+                DeviationCheck,
+                "settle",
+                "if wrong is None and not gap >= max(log_prob, value) / 2:",
+                "if False:",
+            ),
+        ),
         by="with pytest.raises(AlignmentError",
     ),
     Mutant(
@@ -83,9 +90,9 @@ EVIDENCE = [
         AGREE,
         (
             (
-                Reproduction,
+                deviation_check,
                 "_agreed",
-                "anywhere, gap = self._learner.ranks.max(torch.stack([is_wrong, gap]))",
+                "anywhere, gap = ranks.max(torch.stack([is_wrong, gap]))",
                 "anywhere = is_wrong",
             ),
         ),

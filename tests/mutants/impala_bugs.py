@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 
 from recollect.algos import impala
-from recollect.algos.impala import Impala
 from recollect.experience import returns
 from tests.algos import test_impala
 from tests.experience import test_vtrace
@@ -52,25 +51,25 @@ VTRACE = [
     Mutant(
         "V-trace over recorded values",
         gradient,
-        ((Impala, "_estimate", "value=made.value", 'value=rollout.record["value"]'),),
+        ((impala, "advantages", "value=outputs.value", 'value=rollout.record["value"]'),),
         by=GRADIENT,
     ),
     Mutant(
         "V-trace with an old bootstrap",
         gradient,
-        ((Impala, "_estimate", "bootstrap=made.bootstrap", "bootstrap=rollout.bootstrap"),),
+        ((impala, "advantages", "bootstrap=outputs.bootstrap", "bootstrap=rollout.bootstrap"),),
         by=GRADIENT,
     ),
     Mutant(
         "V-trace with old final values",
         gradient,
-        ((Impala, "_estimate", "final_value=made.final_value", "final_value=rollout.final_value"),),
+        ((impala, "advantages", "final_value=outputs.final_value", "final_value=rollout.final_value"),),
         by=GRADIENT,
     ),
     Mutant(
         "chunks of a rollout that lags start from old states",
         gradient,
-        ((Impala, "_prepare", "replace(rollout, states=fresh.states)", "rollout"),),
+        ((impala, "targets", "replace(rollout, states=made.states)", "rollout"),),
         by=GRADIENT,
     ),
     Mutant(
@@ -78,10 +77,10 @@ VTRACE = [
         gradient,
         (
             (
-                Impala,
-                "_estimate",
-                'made.log_prob - rollout.record["log_prob"]',
-                'rollout.record["log_prob"] - made.log_prob',
+                impala,
+                "advantages",
+                'outputs.log_prob - rollout.record["log_prob"]',
+                'rollout.record["log_prob"] - outputs.log_prob',
             ),
         ),
         by=GRADIENT,
@@ -95,7 +94,7 @@ VTRACE = [
     Mutant(
         "advantages are scaled twice",
         test_impala.test_advantages_are_in_units_of_the_returns,
-        ((Impala, "_data", "advantage / self.policy", "advantage / self.policy.value_scale / self.policy"),),
+        ((impala, "targets", "advantage / policy", "advantage / policy.value_scale / policy"),),
         by="assert_close(valid.std(correction=0).double(), spread.double()",
     ),
 ]

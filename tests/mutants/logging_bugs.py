@@ -12,7 +12,7 @@ from tests.training import test_captured_training
 
 reads_once = functools.partial(test_captured_training.test_an_update_reads_once, "plain")
 gauges = functools.partial(test_ppo_update.test_gauges_do_not_change_the_weights, False)
-GAUGED = "stale.append(gauges.staleness(self.policy, rollout, ranks=self.ranks))"
+GAUGED = "stale.append(diagnostics.staleness(self.policy, rollout, ranks=self.ranks))"
 
 
 def gauged(more: str) -> Edit:
@@ -51,7 +51,7 @@ LOGGING = [
         (
             gauged(
                 "rollout = replace(rollout, states=refresh(self.policy, rollout).states); "
-                "sequences = self._sequences(rollout, data)"
+                "sequences = self.sequences(rollout, data)"
             ),
         ),
         SAME,

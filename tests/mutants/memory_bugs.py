@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from recollect.acting.truncation import Listed
-from recollect.algos.ppo import PPO
 from recollect.base import tree
 from recollect.cores.contract import Core
 from recollect.kernels import segments
-from recollect.learning import refresh
+from recollect.learning import refresh, sequences
 from recollect.policy.policy import Policy
 from tests.mutants import proofs
 from tests.mutants.edits import (
@@ -148,7 +147,7 @@ BURN_IN = [
     Mutant(
         "gradient through the burn-in",
         proofs.burn_in,
-        ((PPO, "_burn_in", "with torch.no_grad():", "with torch.enable_grad():"),),
+        ((sequences, "burn_in", "with torch.no_grad():", "with torch.enable_grad():"),),
         by="assert all(not leaf.requires_grad for leaf in tree.leaves(burnt.state))",
     ),
     Mutant(
@@ -160,7 +159,7 @@ BURN_IN = [
     Mutant(
         "burn-in for the chunks that open the rollout",
         proofs.burn_in,
-        ((PPO, "_burn_in", "tree.select(prefix.exists, burnt, batch.state)", "burnt"),),
+        ((sequences, "burn_in", "tree.select(prefix.exists, burnt, batch.state)", "burnt"),),
         by="assert_close(burnt.state[rows], state",
     ),
     Mutant(
@@ -168,8 +167,8 @@ BURN_IN = [
         proofs.burn_in,
         (
             (
-                PPO,
-                "_burn_in",
+                sequences,
+                "burn_in",
                 "policy.unroll(prefix.obs, prefix.state, prefix.first)",
                 "policy.unroll(prefix.obs, prefix.state, prefix.first & False)",
             ),

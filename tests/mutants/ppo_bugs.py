@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import functools
 from types import ModuleType
+from typing import Any
 
 from recollect.algos import impala, ppo
-from recollect.algos.ppo import PPO
-from recollect.learning import learner, refresh
-from recollect.learning.captured import UnreadSteps
-from recollect.learning.eager import WatchedSteps
-from recollect.learning.learner import Learner
+from recollect.learning import actor_critic, refresh
+from recollect.learning.captured import CapturedUpdate
+from recollect.learning.learner import EagerUpdate, Learner
 from tests.algos import test_clipped_loss, test_ppo_update
 from tests.learning import test_refresh
 from tests.mutants.mutant import Mutant
@@ -59,11 +58,11 @@ def clips(algo: str, module: ModuleType) -> list[Mutant]:
 
 
 def value_clip(name: str, old: str, new: str) -> Mutant:
-    return Mutant(name, LOSS["ppo"], ((learner, "squared_error", old, new),), by=ON.format("loss/value"))
+    return Mutant(name, LOSS["ppo"], ((actor_critic, "squared_error", old, new),), by=ON.format("loss/value"))
 
 
 def rewards(name: str, algo: str, old: str, new: str) -> Mutant:
-    return Mutant(name, REWARDS[algo], ((Learner, "_reward", old, new),), by=TARGETS)
+    return Mutant(name, REWARDS[algo], ((actor_critic, "scaled_reward", old, new),), by=TARGETS)
 
 
 BOTH = ".clamp(-value_clip, value_clip)"
@@ -92,7 +91,7 @@ CLIPS = [
     Mutant(
         "the KL ends an epoch only",
         KL,
-        ((WatchedSteps, "epoch", EARLY, EARLY.replace("False", "True")),),
+        ((EagerUpdate, "epoch", EARLY, EARLY.replace("False", "True")),),
         by=LEARNED,
     ),
     Mutant(
@@ -104,19 +103,19 @@ CLIPS = [
     Mutant(
         "the KL ends an update after one more step",
         KL,
-        ((WatchedSteps, "epoch", EARLY, EARLY.replace("return", f"{STEP}; return")),),
+        ((EagerUpdate, "epoch", EARLY, EARLY.replace("return", f"{STEP}; return")),),
         by=LEARNED,
     ),
     Mutant(
         "without reads the KL ends an update after one more step",
         KL_UNREAD,
-        ((UnreadSteps, "_step", "skip=self._halted", "skip=before"),),
+        ((CapturedUpdate, "_step", "skip=self._halted", "skip=before"),),
         by=LEARNED,
     ),
     Mutant(
         "without reads the KL skips one minibatch only",
         KL_UNREAD,
-        ((UnreadSteps, "_step", "ends = before.bool() | ~is_right", "ends = ~is_right"),),
+        ((CapturedUpdate, "_step", "ends = before.bool() | ~is_right", "ends = ~is_right"),),
         by=LEARNED,
     ),
 ]
@@ -134,8 +133,8 @@ UNREAD = every_epoch("ppo", TensorWorld, True, "refresh_states", "recompute_adva
 REFRESHED = "close(chunks.state, replayed.state)"
 RECOMPUTED = "close(targets[name].double(), wanted[rollout.valid])"
 WHEN, ONCE, LAST = "if epoch > 0 and", "if epoch == 1 and", "if epoch == config.epochs - 1 and"
-AGAIN = "data = self._refresh(rollout, data)"
-RETARGET = "data | self._retarget(rollout, fresh)"
+AGAIN = "data = self.refresh(rollout, data)"
+RETARGET = "data | again.data"
 FRESH = "states=fresh.states"
 ROLLED = "states=tree.map(lambda leaf: leaf.roll(1, 1), fresh.states)"
 LOG_PROB = '{"log_prob": fresh.log_prob}'
@@ -145,7 +144,7 @@ def states(name: str, *edit: str, by: str = REFRESHED) -> Mutant:
     return Mutant(name, STATES, ((Learner, *edit),), by)
 
 
-def advantages(name: str, *edit: str, by: str = RECOMPUTED, owner: type = Learner) -> Mutant:
+def advantages(name: str, *edit: str, by: str = RECOMPUTED, owner: Any = Learner) -> Mutant:
     return Mutant(name, ADVANTAGES, ((owner, *edit),), by)
 
 
@@ -167,17 +166,17 @@ EPOCHS = [
     states("states are refreshed before the second epoch only", "_epochs", WHEN, ONCE),
     states("states are refreshed before the last epoch only", "_epochs", WHEN, LAST),
     states("states are refreshed and not used", "_epochs", f"rollout, {AGAIN}", f"_, {AGAIN}"),
-    states("states are refreshed from other rows", "_refresh", FRESH, ROLLED),
+    states("states are refreshed from other rows", "refresh", FRESH, ROLLED),
     states(
         "refreshed states bring new log-probs of acting",
-        "_refresh",
+        "refresh",
         FRESH,
         f"{FRESH}, record=rollout.record | {LOG_PROB}",
         by="log-probs of acting",
     ),
     states(
         "advantages are recomputed where states alone are asked for",
-        "_refresh",
+        "refresh",
         "if self.config.recompute_advantages:",
         "if True:",
         by="assert torch.equal(target, uncut(opening.data[name], rollout)[rollout.valid]), name",
@@ -191,67 +190,75 @@ EPOCHS = [
     advantages("advantages are recomputed before the second epoch only", "_epochs", WHEN, ONCE),
     advantages(
         "recomputed advantages replace the log-probs of acting",
-        "_refresh",
+        "refresh",
         RETARGET,
         f"{RETARGET} | {LOG_PROB}",
         by="log-probs of acting",
     ),
     advantages(
         "recomputed advantages replace the values of acting",
-        "_refresh",
+        "refresh",
         RETARGET,
         f'{RETARGET} | {{"value": fresh.value}}',
         by="values of acting",
     ),
     advantages(
         "states are refreshed where advantages alone are asked for",
-        "_refresh",
+        "refresh",
         "if self.config.refresh_states:",
         "if True:",
         by="assert_equal(chunks.state, recorded.state)",
     ),
     advantages(
         "advantages are recomputed from recorded values",
-        "_estimate",
-        "value=made.value",
+        "advantages",
+        "value=outputs.value",
         'value=rollout.record["value"]',
-        owner=PPO,
+        owner=ppo,
     ),
     advantages(
         "advantages are recomputed with old final values",
-        "_estimate",
-        "made.final_value",
+        "advantages",
+        "outputs.final_value",
         "rollout.final_value",
-        owner=PPO,
+        owner=ppo,
     ),
     advantages(
         "recomputed advantages are not normalised",
-        "_retarget",
-        "self._data(rollout, *self._estimate(rollout, fresh))",
-        'dict(zip(("advantage", "return"), self._estimate(rollout, fresh)))',
+        "targets",
+        "if config.normalise_advantages else advantage",
+        "if config.normalise_advantages and outputs is None else advantage",
+        owner=ppo,
     ),
     Mutant(
         "V-trace takes every epoch for on-policy",
         BOTH_OF_IMPALA,
-        ((impala.Impala, "_estimate", '- rollout.record["log_prob"]', "- made.log_prob"),),
+        ((impala, "advantages", '- rollout.record["log_prob"]', "- outputs.log_prob"),),
         by=RECOMPUTED,
     ),
     Mutant(
         "without reads a cut is valued with the memory of another row",
         UNREAD,
-        ((refresh, "_refresh_unread", "1), finals.row)", "1), (finals.row + 1) % rollout.rows)"),),
+        ((refresh, "_refresh_in_spans", "1), finals.row)", "1), (finals.row + 1) % rollout.rows)"),),
         by=RECOMPUTED,
     ),
     Mutant(
         "without reads states are those of a step later",
         UNREAD,
-        ((refresh, "_refresh_unread", "states[step - begin] for", "states[step - begin + 1] for"),),
+        ((refresh, "_refresh_in_spans", "states[step - begin] for", "states[step - begin + 1] for"),),
         by=REFRESHED,
     ),
     Mutant(
         "the first update checks its first minibatch alone",
         test_ppo_update.test_the_first_update_checks_the_whole_rollout,
-        ((Learner, "_update", "if recorded is not None and not self.reproduction.is_checked:", "if False:"),),
+        (
+            (
+                Learner,
+                "_update",
+                "if record is not None and not self.deviation_check.is_checked:",
+                "if False:",
+            ),
+        ),
         by="with pytest.raises(AlignmentError):",
     ),
     Mutant(
@@ -259,11 +266,11 @@ EPOCHS = [
         test_ppo_update.test_advantages_do_not_depend_on_the_chunks,
         (
             (
-                PPO,
-                "_estimate",
+                ppo,
+                "advantages",
                 "truncated=rollout.truncated,",
                 "truncated=rollout.truncated | (torch.arange(1, rollout.steps + 1)"
-                " % self.config.chunk_length == 0).unsqueeze(1),",
+                " % config.chunk_length == 0).unsqueeze(1),",
             ),
         ),
         by="advantages in chunks of",

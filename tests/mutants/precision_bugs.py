@@ -9,7 +9,6 @@ import pytest
 
 from recollect.algos import impala, ppo
 from recollect.experience import returns
-from recollect.learning.learner import Learner
 from recollect.policy import precision
 from recollect.policy.policy import Policy
 from tests.mutants.mutant import Edit, Mutant
@@ -62,7 +61,7 @@ ROUNDINGS = [
     rounded(
         "advantages are kept in bf16",
         of_ppo,
-        ((Learner, "_data", '{"advantage": advantage,', '{"advantage": advantage.bfloat16(),'),),
+        ((ppo, "targets", "rollout.valid, ranks) if", "rollout.valid, ranks).bfloat16() if"),),
     ),
     rounded(
         "the loss is bf16",

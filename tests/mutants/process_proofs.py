@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect.algos.impala import ImpalaConfig
 from recollect.base import devices
+from recollect.config.impala import ImpalaConfig
 from recollect.cores import LSTMConfig
 from recollect.errors import AlignmentError, EnvError
 from tests.learning import test_ranks

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from recollect.algos import ppo
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import make_learner
+from recollect.config.ppo import PPOConfig
 from recollect.cores import LSTMConfig
 from recollect.errors import RecollectError
 from recollect.experience.returns import gae
@@ -65,7 +66,7 @@ def run(env: Any = None, **config: Any) -> None:
     env = env or TensorWorld(3)
     policy = make_policy(env, LSTM, normalise_observations=True).to(env.device)
     settings = {"rollout": T, "chunk": 7, "minibatches": 1, "learning_rate": 0.01, **config}
-    learner = PPO(policy, PPOConfig(**settings))
+    learner = make_learner(policy, PPOConfig(**settings))
     size = {"rollout": learner.config.rollout, "chunk": learner.config.chunk_length}
     actor = make_actor(env, policy, **size, burn_in=learner.config.burn_in_steps)
     for _ in range(3):
@@ -87,7 +88,7 @@ def own_gradients() -> None:
     env = TensorWorld(3)
     policy = make_policy(env, LSTM)
     rollout = make_actor(env, policy, rollout=T, chunk=7).collect()
-    learner = PPO(policy, PPOConfig(rollout=T, chunk=7, epochs=2, minibatches=3, max_grad_norm=1e9))
+    learner = make_learner(policy, PPOConfig(rollout=T, chunk=7, epochs=2, minibatches=3, max_grad_norm=1e9))
     parameters, loss, expected, steps = list(policy.parameters()), ppo.loss, [], []
 
     def spy(*given):
@@ -170,7 +171,7 @@ def statistics_of_the_living() -> None:
     policy = make_policy(env, LSTM, normalise_observations=True)
     rollout = make_actor(env, policy, rollout=T, chunk=7).collect()
     assert not rollout.valid.all()
-    PPO(policy, PPOConfig(rollout=T, chunk=7)).update(rollout)
+    make_learner(policy, PPOConfig(rollout=T, chunk=7)).update(rollout)
     moments = policy.obs_norm.scalings["obs"]
     assert int(moments.count) == int(rollout.valid.sum())
     torch.testing.assert_close(moments.offset, rollout.obs[:T][rollout.valid].mean(0))

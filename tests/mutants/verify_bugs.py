@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recollect.acting.session import Session
-from recollect.algos.ppo import PPO
+from recollect.learning.learner import Learner
 from recollect.learning.optimiser import Adam
 from recollect.policy.policy import Policy
 from tests.mutants.bugs import MUTANTS
@@ -135,7 +135,7 @@ FOUND_BY = [
     Planted(
         "same seed",
         "minibatches are drawn without a seed",
-        ((PPO, "__init__", ".manual_seed(seed)", ".manual_seed(torch.seed() % 2**40)"),),
+        ((Learner, "__init__", ".manual_seed(seed)", ".manual_seed(torch.seed() % 2**40)"),),
         by="two trainings from seed 0 differ",
     ),
     known("through time", "gradients do not flow through time", by="does not depend on the step before it"),

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import recollect as rc
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import make_learner
 from recollect.base import tree
+from recollect.config.ppo import PPOConfig
 from recollect.cores import CORES, GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
 from recollect.policy import compiled
@@ -145,7 +146,7 @@ def test_acting_and_learning_agree(cheap):
     policy = make_policy(env, LSTM, normalise_observations=True)
     policy.compile_parts()
     actor = make_actor(env, policy, rollout=23, chunk=7)
-    learner = PPO(policy, PPOConfig(rollout=23, chunk=7, minibatches=2, tolerance=1e-5))
+    learner = make_learner(policy, PPOConfig(rollout=23, chunk=7, minibatches=2, tolerance=1e-5))
     for _ in range(3):
         rollout = actor.collect()
         assert_reproduced(policy, rollout, 7)

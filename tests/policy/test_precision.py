@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import make_learner
 from recollect.base import tree
 from recollect.base.tolerances import TOLERANCES, tolerance
+from recollect.config.ppo import PPOConfig
 from recollect.cores import CORES, LSTMConfig
 from recollect.errors import AlignmentError, ConfigError, DivergedError
 from recollect.export.files import export_agent
@@ -60,7 +61,7 @@ def test_acting_and_learning_agree(bf16, world):
     env = WORLDS[world]()
     policy = mixed(env, normalise_observations=True)
     actor = make_actor(env, policy, rollout=T, chunk=7)
-    learner = PPO(policy, PPOConfig(rollout=T, chunk=7, epochs=2, minibatches=2, learning_rate=0.01))
+    learner = make_learner(policy, PPOConfig(rollout=T, chunk=7, epochs=2, minibatches=2, learning_rate=0.01))
     limit = TOLERANCES["bf16"]
     for _ in range(3):
         rollout = actor.collect()
@@ -81,7 +82,7 @@ def test_what_is_bfloat16_and_what_is_not(bf16):
     encoded: list[torch.dtype] = []
     policy.encoder.register_forward_hook(lambda _, __, out: encoded.append(out.dtype))
     actor = make_actor(env, policy, rollout=T, chunk=7)
-    learner = PPO(policy, PPOConfig(rollout=T, chunk=7))
+    learner = make_learner(policy, PPOConfig(rollout=T, chunk=7))
     rollout = actor.collect()
     gap = max(deviation(exact, rollout, 7))
     assert 1e-5 < gap < 0.2, "it rounds, and not by much"
@@ -137,7 +138,7 @@ def test_attention_rounds_more(core):
     """A run with attention stops at 5e-4, alone or in a stack, any other one at 1e-4."""
     env = TensorWorld(3)
     policy = make_policy(env, core, encoder=EncoderConfig(hidden=(16,)))
-    learner = PPO(policy, PPOConfig(rollout=T, chunk=7))
+    learner = make_learner(policy, PPOConfig(rollout=T, chunk=7))
     actor = make_actor(env, policy, rollout=T, chunk=7)
     for error, stops in ((3e-4, core == "lstm"), (8e-4, True)):
         rollout = keep(actor.collect())
@@ -151,7 +152,7 @@ def test_the_run_stops_beyond_it(bf16, name, given):
     """S001-22: a rollout that deviates by half the limit of bf16 stops a run in float32, or by its own."""
     env = TensorWorld(3)
     policy = mixed(env, precision=name)
-    learner = PPO(policy, PPOConfig(rollout=T, chunk=7, tolerance=given))
+    learner = make_learner(policy, PPOConfig(rollout=T, chunk=7, tolerance=given))
     rollout = keep(make_actor(env, policy, rollout=T, chunk=7).collect())
     rollout.record["log_prob"] += TOLERANCES["bf16"] / 2
     if (name, given) == ("bf16", None):
@@ -183,7 +184,7 @@ def test_a_gradient_that_is_not_finite_is_not_applied(bf16):
     """S001-22: the NaN guard holds: the run stops, and the weights are the last finite ones."""
     env = TensorWorld(3)
     policy = mixed(env)
-    learner = PPO(policy, PPOConfig(rollout=T, chunk=7))
+    learner = make_learner(policy, PPOConfig(rollout=T, chunk=7))
     rollout = make_actor(env, policy, rollout=T, chunk=7).collect()
     weight = next(policy.encoder.parameters())
     before = weight.detach().clone()

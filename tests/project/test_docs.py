@@ -27,9 +27,12 @@ from recollect.errors import ConfigError
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 PAGES = [
-    path
-    for path in sorted(DOCS.rglob("*.md"))
-    if not {"_build", "decisions"} & set(path.relative_to(DOCS).parts)
+    ROOT / "README.md",
+    *(
+        path
+        for path in sorted(DOCS.rglob("*.md"))
+        if not {"_build", "decisions"} & set(path.relative_to(DOCS).parts)
+    ),
 ]
 BLOCK = re.compile(r"(<!-- run -->\n)?^```(python|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STEPS = 2048
@@ -55,7 +58,7 @@ def blocks(text: str) -> list[Block]:
 
 def name(path: Path) -> str:
     """Of a page, for the tests' ids."""
-    return path.relative_to(DOCS).as_posix()
+    return path.relative_to(ROOT).as_posix()
 
 
 # The site ------------------------------------------------------------------------------------------------
@@ -209,6 +212,7 @@ def test_code_that_does_not_work_is_found(tiny):
 RUNNABLE = [page for page in PAGES if any(block.is_run for block in blocks(page.read_text()))]
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize("page", RUNNABLE, ids=name)
 def test_the_code_of_a_page_runs(page, tiny):
     """Every marked block, in order, with few steps."""

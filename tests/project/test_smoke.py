@@ -49,7 +49,11 @@ def test_every_core(core):
     assert len(agent.evaluate(episodes=8).returns) == 8
 
 
-@pytest.mark.parametrize("policy", list(POLICIES))
+# The largest differs from the next smaller one only in its sizes, and takes as long as all others together.
+@pytest.mark.parametrize(
+    "policy",
+    [pytest.param(name, marks=[pytest.mark.slow] if name == "latent_attn_med" else []) for name in POLICIES],
+)
 def test_every_token_policy(policy):
     """S002-8, S002-14: 5,000 steps of foraging; in few large batches, as the largest is a slow one."""
     batches = {"num_envs": 64, "rollout": 16, "epochs": 1, "minibatches": 1}

@@ -20,6 +20,8 @@ from recollect.training.run_folder import Run
 from tests.support.doomed import SMALL, UPDATE
 from tests.support.process_runs import Slow, Turns, process_crew
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 ASYNC: dict[str, Any] = {"runtime": "processes", "mode": "async"}
 
 

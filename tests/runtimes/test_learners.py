@@ -19,8 +19,8 @@ from torch import Tensor
 import recollect as rc
 from recollect.acting.actor import Actor
 from recollect.algos.catalog import make_learner
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.cores import LSTMConfig
 from recollect.envs import make_env
@@ -33,6 +33,8 @@ from recollect.training.run_folder import Run
 from tests.support.doomed import ends_soon
 from tests.support.doomed_parts import Doomed
 from tests.support.helpers import TensorWorld, make_policy
+
+pytestmark = pytest.mark.usefixtures("warm_children")
 
 SIZES: dict[str, Any] = {"rollout": 23, "chunk": 7, "minibatches": 3}
 

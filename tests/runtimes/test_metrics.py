@@ -15,6 +15,8 @@ from recollect.runtimes.describe import whereabouts
 from recollect.runtimes.reports import SHOWN, Reports
 from tests.support.doomed import SMALL, UPDATE
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 TIMES = ("time/env", "time/policy", "time/transport", "time/learner")
 
 

@@ -33,6 +33,8 @@ from tests.support.process_runs import (
     wait_until_gone,
 )
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 MAMBA, PMM = rc.MambaConfig(hidden=8), rc.PMMConfig(hidden=8)
 
 

@@ -47,8 +47,9 @@ def slow(*values):
 @pytest.mark.parametrize(
     ("env", "core", "actors"),
     [
-        ("delayed-cue", SMALL["core"], 4),
-        ("CartPole-v1", MAMBA, 1),
+        ("delayed-cue", SMALL["core"], 2),
+        slow("delayed-cue", SMALL["core"], 4),
+        slow("CartPole-v1", MAMBA, 1),
         slow("delayed-cue", MAMBA, 4),
         slow("delayed-cue", SMALL["core"], 1),
         slow("CartPole-v1", SMALL["core"], 1),
@@ -66,7 +67,8 @@ def test_lockstep_is_inline_bit_for_bit(env, core, actors):
 
 
 @pytest.mark.parametrize(
-    ("algo", "mode"), [("impala", "lockstep"), ("impala", "async"), ("ppo", "async"), slow("ppo", "lockstep")]
+    ("algo", "mode"),
+    [("impala", "async"), ("ppo", "lockstep"), slow("impala", "lockstep"), slow("ppo", "async")],
 )
 def test_rollouts_that_are_cut(algo, mode):
     """M, S000-8, S004-1: recorded with the state, resets and weights that the learner replays them with."""

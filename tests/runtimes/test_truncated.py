@@ -6,6 +6,8 @@ import pytest
 
 from tests.support.replayed import train
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 
 @pytest.mark.parametrize("algo", ["ppo", "impala"])
 @pytest.mark.parametrize("mode", ["lockstep", "async"])

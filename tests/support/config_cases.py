@@ -13,11 +13,12 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect.algos.ppo import PPO, PPOConfig
 from recollect.base import row_threads
 from recollect.base.graphs import Graphs
+from recollect.config.ppo import PPOConfig
 from recollect.envs.workers import WorkerEnv
 from recollect.errors import ConfigError, LostError
+from recollect.learning.learner import Learner
 from recollect.policy import compiled, precision
 from recollect.runtimes import inline
 from recollect.runtimes.learners import LearnerGroup
@@ -167,7 +168,7 @@ def case_threads() -> None:
 
 
 def case_parallel() -> None:
-    update = PPO.update
+    update = Learner.update
     for parallel, expected in (("rows", 1), ("operations", 2)):
         seen: list[int] = []
 
@@ -176,7 +177,7 @@ def case_parallel() -> None:
             return update(self, *arguments, **named)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(PPO, "update", noting)
+            patch.setattr(Learner, "update", noting)
             trained(threads=2, parallel=parallel)
         assert set(seen) == {expected}
     assert torch.get_num_threads() == 1, "as it was before"

@@ -10,10 +10,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from recollect.algos.catalog import make_learner
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
 from recollect.base import tree
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.experience.rollout import Rollout
+from recollect.learning.sequences import burn_in
 from recollect.policy.policy import Policy
 from tests.support.captured import BURN_IN, CHUNK, T
 
@@ -72,10 +73,10 @@ def assert_single(policy: Policy, rollout: Rollout, algo: str) -> None:
     """Log-probs, values, ratios, advantages, returns and losses are float32 from the first operation on."""
     learner = make_learner(policy, CONFIGS[algo])
     with Halves(policy) as halves:
-        prepared, data, _ = learner._prepare(rollout, 1)
-        batch = learner._burn_in(learner._cut(prepared, data))
+        prepared, data, _ = learner.targets(rollout, 1)
+        batch = burn_in(policy, learner.sequences(prepared, data).whole())
         evaluated = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
-        total, stats = learner._objective(batch, 0.01, batch.valid.sum())
+        total, stats = learner.algorithm.loss(policy, batch, learner.config, 0.01, batch.valid.sum())
     assert halves.inside, "the encoder computes in half precision"
     assert halves.found == []
     assert {"advantage", "return", "value", "log_prob"} <= batch.data.keys()

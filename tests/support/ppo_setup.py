@@ -11,11 +11,10 @@ from torch import Tensor
 
 from recollect.acting.actor import Actor
 from recollect.algos.catalog import ALGOS, make_learner
-from recollect.algos.ppo import PPO
 from recollect.base import tree
 from recollect.cores import LSTMConfig
 from recollect.experience.rollout import Rollout
-from recollect.learning.eager import WatchedSteps
+from recollect.learning.learner import Learner
 from recollect.policy.policy import Policy
 from tests.support.helpers import TensorWorld, make_policy
 
@@ -41,7 +40,7 @@ def learner(
     return make_learner(network, config, seed=seed), actor
 
 
-def weights(ppo: PPO) -> dict[str, Tensor]:
+def weights(ppo: Learner) -> dict[str, Tensor]:
     """A copy of all weights and statistics."""
     return {name: value.clone() for name, value in ppo.policy.state_dict().items()}
 
@@ -51,11 +50,11 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def gradients(ppo: PPO) -> dict[str, Tensor]:
+def gradients(ppo: Learner) -> dict[str, Tensor]:
     return {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in ppo.policy.named_parameters()}
 
 
-def nudge(ppo: PPO, size: float = 0.1) -> None:
+def nudge(ppo: Learner, size: float = 0.1) -> None:
     """Move all weights, as updates would."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -77,25 +76,25 @@ def doubled(ours: Any, rollout: Rollout) -> Rollout:
 
 def epochs(ours: Any, rollout: Rollout) -> list[tuple[Any, Policy]]:
     """What every epoch of an update learned from, and the policy that it began with."""
-    seen, make_steps = [], ours._steps
+    seen, make_update = [], ours.make_update
 
-    def spied() -> WatchedSteps:
-        steps = make_steps()
-        epoch = steps.epoch
+    def spied() -> Any:
+        update = make_update()
+        epoch = update.epoch
 
         def watched(sequences: Any) -> bool:
             seen.append((sequences, deepcopy(ours.policy)))
             return epoch(sequences)
 
-        steps.epoch = watched
-        return steps
+        update.epoch = watched
+        return update
 
-    ours._steps = spied
+    ours.make_update = spied
     ours.update(rollout)
     return seen
 
 
-def run(updates: int = 2, **kwargs: Any) -> tuple[PPO, list[dict[str, float]]]:
+def run(updates: int = 2, **kwargs: Any) -> tuple[Learner, list[dict[str, float]]]:
     """Collect and learn a few times."""
     ppo, actor = learner(**kwargs)
     return ppo, [ppo.update(actor.collect(), i / updates) for i in range(updates)]

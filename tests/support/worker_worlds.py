@@ -179,6 +179,7 @@ def env_pids(parent: int | None = None) -> list[int]:
             continue
         try:
             stat, words = (entry / "stat").read_text(), (entry / "cmdline").read_text()
+            words += (entry / "comm").read_text()  # of children from tests/support/warm.py
         except OSError:
             continue  # it ended just now
         is_child = int(stat.rpartition(")")[2].split()[1]) == (parent or os.getpid())

@@ -13,12 +13,13 @@ import torch
 
 import recollect as rc
 from recollect.acting.actor import Actor
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
+from recollect.algos import ppo
 from recollect.base import devices, tree
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError, DivergedError, EnvError
-from recollect.learning.captured import UnreadSteps
+from recollect.learning.captured import CapturedUpdate
 from recollect.policy.policy import Policy, PolicyConfig
 from recollect.runtimes.inline import InlineCrew
 from recollect.tasks import make_task
@@ -127,7 +128,7 @@ def test_an_update_reads_once(name):
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(devices, "waits", lambda where: True)
         trainer.iterate()  # the first one checks the whole rollout
-        patched.setattr(UnreadSteps, "read", read)
+        patched.setattr(CapturedUpdate, "finish", read)
         with pytest.raises(_ReadError), unread():
             trainer.iterate()
     assert len(reads) == 1
@@ -207,15 +208,15 @@ def test_a_loss_that_is_not_finite_is_no_silence(lag, waiting, monkeypatch):
     trainer.iterate()
     (rollout,) = trainer.crew.collect(1).rollouts
     learner, calls = trainer.learner, []
-    objective = learner._objective
+    loss = ppo.loss
 
     def wrong(*args):
-        total, stats = objective(*args)
+        total, stats = loss(*args)
         calls.append(1)
         factor = torch.nan if len(calls) > 1 - lag else 1.0
         return total * factor, {name: value * factor for name, value in stats.items()}
 
-    monkeypatch.setattr(learner, "_objective", wrong)
+    monkeypatch.setattr(ppo, "loss", wrong)
     with pytest.raises(DivergedError, match="gradient is not finite"):
         learner.update(rollout, lag=lag)
 

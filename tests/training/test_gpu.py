@@ -10,9 +10,9 @@ import recollect as rc
 from recollect.acting.actor import Actor
 from recollect.acting.session import Session
 from recollect.algos.catalog import make_learner
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPO, PPOConfig
 from recollect.base import tree
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.envs.factory import make_env
 from recollect.errors import StateError
 from recollect.experience.rollout import make_chunks
@@ -70,8 +70,8 @@ def test_gpu_and_cpu_agree(core):
     made = rc.PolicyConfig(core=core, precision="fp32")
     policy = made.build(env.observation_space, env.action_space)
     rollout = Actor(env, policy, rollout=23, state_steps=config.state_steps, seed=0).collect()
-    learner = PPO(policy, config)
-    data, _ = learner._targets(rollout)
+    learner = make_learner(policy, config)
+    _, data, _ = learner.targets(rollout)
     chunks = make_chunks(rollout, 7, data)
     found = {}
     for device in ("cpu", "cuda"):

@@ -13,7 +13,7 @@ from torch import nn
 import recollect as rc
 from recollect.base import tree
 from recollect.errors import EnvError
-from recollect.learning.captured import UnreadSteps
+from recollect.learning.captured import CapturedUpdate
 from tests.support.recorded import silence
 
 pytestmark = [
@@ -38,7 +38,7 @@ def graphs_of(agent: rc.Agent) -> list[bool]:
     """Whether acting and every optimiser step were recorded."""
     trainer = agent._trainer
     acting = [buffer.play_all.is_graph for actor in trainer.crew.actors for buffer in actor._buffers]
-    return acting + [one.step.is_graph for one in trainer.learner._unread._minibatches.values()]
+    return acting + [one.step.is_graph for one in trainer.learner.make_update()._minibatches.values()]
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru", "mingru", "mamba", "window", "none"])
@@ -92,15 +92,15 @@ def test_nothing_is_read_in_a_rollout_or_an_update(core, monkeypatch):
     agent = train(core=core, updates=4, graphs=False, gauge_every=1, epochs=3)
     trainer = agent._trainer
     trainer.begin(10**6)
-    read = UnreadSteps.read
+    finish = CapturedUpdate.finish
 
     def watched(self, metrics, stale):
         torch.cuda.set_sync_debug_mode("default")
         measured.extend(stale)
-        return read(self, metrics, stale)
+        return finish(self, metrics, stale)
 
     measured: list[torch.Tensor] = []
-    monkeypatch.setattr(UnreadSteps, "read", watched)
+    monkeypatch.setattr(CapturedUpdate, "finish", watched)
     with silence():
         metrics = trainer.iterate().metrics
     assert len(measured) == 3, "after each epoch"

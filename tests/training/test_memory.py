@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from recollect import Agent, TrainConfig
-from recollect.algos.ppo import PPO, PPOConfig
+from recollect.algos.catalog import make_learner
+from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.training.episodes import EpisodeTracker
 from recollect.training.metrics import History
@@ -69,7 +70,7 @@ def learned(core: Any, warm_up: int, updates: int) -> tuple[Memory, Memory]:
     env = TensorWorld(3)
     policy = make_policy(env, core, normalise_observations=True)
     actor = make_actor(env, policy, rollout=8, chunk=3)
-    learner = PPO(policy, PPOConfig(rollout=8, chunk=3, minibatches=2, **EVERYTHING))
+    learner = make_learner(policy, PPOConfig(rollout=8, chunk=3, minibatches=2, **EVERYTHING))
     episodes, history = EpisodeTracker(3, window=5), History(limit=1)
     found = []
     for more in (warm_up, updates):
@@ -83,7 +84,7 @@ def learned(core: Any, warm_up: int, updates: int) -> tuple[Memory, Memory]:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 @pytest.mark.parametrize(
-    "core", [pytest.param(core, marks=[pytest.mark.slow] if core == "lstm-2" else []) for core in CORES]
+    "core", [pytest.param(core, marks=[pytest.mark.slow] if core != "lstm" else []) for core in CORES]
 )
 def test_memory_is_flat(core):
     """S002-12, S002-17, S001-2: neither resident size nor live tensors nor objects grow with updates."""

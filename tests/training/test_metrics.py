@@ -207,6 +207,7 @@ RUNS = {
 }
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_every_metric_has_a_line_and_every_line_a_metric(monkeypatch):
     """S001-13: the glossary is complete, and nothing in it is a dead letter."""
     monkeypatch.setattr(compiled, "BACKEND", "eager")  # it compiles nothing, and counts

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import recollect as rc
-from recollect.algos.impala import ImpalaConfig
-from recollect.algos.ppo import PPOConfig
+from recollect.config.impala import ImpalaConfig
+from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.cores.make import core_config, reaching
 from recollect.tasks import TASKS, make_task

@@ -153,6 +153,7 @@ def test_the_glossary_covers_every_metric(full):
     assert missing - on_a_gpu == {name for name in run.glossary if name.startswith(ELSEWHERE)}
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_the_glossary_covers_runs_with_actors_elsewhere(tmp_path):
     """What one process cannot have: correction of a lag, and how the actors do."""
     settings = {"algo": "impala", "runtime": "processes", "mode": "async", "actors": 2}

@@ -5,24 +5,27 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
-from torch import Tensor
-
 from recollect.algos import impala, ppo
-from recollect.algos.impala import Impala, ImpalaConfig
-from recollect.algos.ppo import PPO
+from recollect.config.impala import ImpalaConfig
+from recollect.config.learner import LearnerConfig
 from recollect.config.ppo import PPOConfig
 from recollect.errors import ConfigError, nearest
-from recollect.experience.rollout import Chunks
-from recollect.learning.learner import Learner, Stats
+from recollect.learning.algorithm import Acting, Algorithm
+from recollect.learning.captured import CapturedUpdate
+from recollect.learning.learner import Learner
 from recollect.policy.policy import Policy
 
 AlgoConfig = PPOConfig | ImpalaConfig
-ALGOS: dict[str, type[PPOConfig] | type[ImpalaConfig]] = {"ppo": PPOConfig, "impala": ImpalaConfig}
-"""The config of every algorithm."""
+ALGORITHMS: dict[str, tuple[type[AlgoConfig], Algorithm]] = {
+    "ppo": (PPOConfig, ppo),
+    "impala": (ImpalaConfig, impala),
+}
+"""The config class and the algorithm of every name."""
+ALGOS = {name: kind for name, (kind, _) in ALGORITHMS.items()}
 
 
 def named_algo(algo: Any) -> AlgoConfig:
-    """The config of a name; a config comes back as it is."""
+    """The default config of a name; a config is returned as it is."""
     if isinstance(algo, AlgoConfig):
         return algo
     if not isinstance(algo, str) or algo not in ALGOS:
@@ -32,13 +35,13 @@ def named_algo(algo: Any) -> AlgoConfig:
     return ALGOS[algo]()
 
 
-def algo_name(config: AlgoConfig) -> str:
-    """The name of the algorithm that a config is of."""
+def algo_name(config: LearnerConfig) -> str:
+    """The name of the algorithm of a config."""
     return next(name for name, kind in ALGOS.items() if type(config) is kind)
 
 
 def algo_fields() -> dict[str, list[str]]:
-    """Every setting of an algorithm, and the names of those that have it."""
+    """Every setting of an algorithm, and the names of the algorithms that have it."""
     found: dict[str, list[str]] = {}
     for name, kind in ALGOS.items():
         for field in fields(kind):
@@ -47,7 +50,7 @@ def algo_fields() -> dict[str, list[str]]:
 
 
 def check_has(algo: str, setting: str, where: str, fix: str) -> None:
-    """Refuse a setting that only other algorithms have; ``fix``: how to choose one, with {} for its name."""
+    """Raise if only other algorithms have a setting; ``fix``: how to choose one, with {} for its name."""
     having = algo_fields()[setting]
     if algo not in having:
         raise ConfigError(
@@ -56,17 +59,12 @@ def check_has(algo: str, setting: str, where: str, fix: str) -> None:
         )
 
 
-def loss(
-    policy: Policy, batch: Chunks, config: AlgoConfig, entropy_coef: float, count: Tensor
-) -> tuple[Tensor, Stats]:
-    """The loss of the algorithm that ``config`` is of."""
-    if isinstance(config, ImpalaConfig):
-        return impala.loss(policy, batch, config, entropy_coef, count)
-    return ppo.loss(policy, batch, config, entropy_coef, count)
+def acting(config: LearnerConfig) -> Acting:
+    """What actors must record for the algorithm of ``config``."""
+    return ALGORITHMS[algo_name(config)][1].acting(config)
 
 
-def make_learner(policy: Policy, config: AlgoConfig, *, seed: int = 0) -> Learner[Any]:
-    """The learner that ``config`` is of."""
-    if isinstance(config, ImpalaConfig):
-        return Impala(policy, config, seed=seed)
-    return PPO(policy, config, seed=seed)
+def make_learner(policy: Policy, config: LearnerConfig, *, seed: int = 0, graphs: bool = False) -> Learner:
+    """A learner for the algorithm of ``config``; ``graphs``: whether it captures optimiser steps."""
+    _, algorithm = ALGORITHMS[algo_name(config)]
+    return Learner(policy, algorithm, config, seed=seed, graphs=graphs, captured=CapturedUpdate)

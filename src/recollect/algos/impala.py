@@ -1,89 +1,116 @@
 """IMPALA: an actor-critic that corrects for the age of its experience.
 
 Espeholt et al. 2018, *IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner
-Architectures*. mu is the policy that acted, pi the one that learns; between them lie the updates that
-the actors did not hear of.
+Architectures*. mu is the policy that acted, pi the one that learns; pi is newer by ``lag`` updates.
 
 ::
 
     rho    = min(rho_clip, pi(a | o, h) / mu(a | o, h))
     c      = lambda min(c_clip, pi / mu)
-    delta  = rho (r + gamma V' - V)                 V': 0 after a death, V of what was seen last after a cut
+    delta  = rho (r + gamma V' - V)                 V': 0 if terminated, V(final observation) if truncated
     vs     = V + delta + gamma c (vs' - V')         up to the episode's end, or V(o_T, h_T) at the rollout's
     A      = rho (r + gamma (V' + lambda (vs' - V')) - V)
     L_pi   = -E[A / sigma log pi]                   sigma: the returns' spread (PopArt), else 1
     L_V    = 1/2 E[((V - vs) / sigma)^2]
     L      = L_pi + value_coef L_V - entropy E[H] [+ l2_init |w - w0|^2] [+ next_obs_coef L_next]
 
-pi, V and the memory h that they are taken in come from one replay of the rollout from its first stored
-state, with the weights as they are when the update begins. Where weights have moved on since the rollout
-was made, chunks start from the states of that replay, too. Without a lag pi is mu, and A and vs are what
-GAE gives. Dividing by sigma (Hessel et al. 2019, *Multi-task Deep RL with PopArt*) makes learning rate and
-entropy mean the same whatever the size of the rewards.
+pi, V and the memory h come from one replay of the rollout from its first stored state, with the weights at
+the start of the update. With a lag, chunks start from the states of that replay, too. Without a lag pi is mu,
+and A and vs equal GAE's. Dividing by sigma (Hessel et al. 2019, *Multi-task Deep RL with PopArt*) makes
+learning rate and entropy coefficient independent of the scale of the rewards.
 
-With ``clip`` the policy's loss is PPO's, after Petrenko et al. 2020 (APPO)::
+With ``clip`` the policy loss is PPO's, after Petrenko et al. 2020 (APPO)::
 
-    r      = pi(a | o, h) / pi_0(a | o, h)          pi_0: the policy when the update begins
+    r      = pi(a | o, h) / pi_0(a | o, h)          pi_0: the policy at the start of the update
     L_clip = -E[min(r A, clip(r, 1 - clip, 1 + clip) A)] / sigma
 
-Its gradient is that of L_pi at the first step of an update, and stops where an update has moved far
-enough. The ratio is to pi_0 and not to mu, as in Hilton et al. 2022, *Batch size-invariance for policy
-optimization*; rho, which is part of A, makes up for the difference between those two.
+Its gradient equals that of L_pi at the first step of an update, and is 0 once the ratio has left the clip
+range. The ratio is to pi_0 and not to mu, as in Hilton et al. 2022, *Batch size-invariance for policy
+optimization*; rho, a factor of A, corrects for the difference between the two.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from recollect.base import devices
-from recollect.config.learner import LearnerConfig, require
+from recollect.config.impala import ImpalaConfig
 from recollect.experience.returns import vtrace
 from recollect.experience.rollout import Chunks, Rollout
 from recollect.learning import diagnostics
-from recollect.learning.learner import Data, Learner, Stats, squared_error
+from recollect.learning.actor_critic import normalise, scaled_reward, squared_error, update_value_statistics
+from recollect.learning.algorithm import Acting, Stats, Targets
+from recollect.learning.ranks import ALONE, Ranks
 from recollect.learning.recompute import evaluate
-from recollect.learning.refresh import Refreshed, refresh
+from recollect.learning.refresh import Outputs, refresh
 from recollect.policy.policy import Policy
 
 START = "start_log_prob"
-"""The name of log pi_0 among what is cut into sequences."""
+"""The name of log pi_0 among the targets."""
 ROUNDING = 1e-3
 """A ratio this little above a clip does not count as clipped: 1 is often computed as 1.0000001."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImpalaConfig(LearnerConfig):
-    """The settings of IMPALA. docs/algorithms.md says how the defaults were chosen."""
+def acting(config: ImpalaConfig) -> Acting:
+    """Final observations are kept: every rollout is replayed."""
+    return Acting(config.state_steps, keeps_finals=True)
 
-    rollout: int = 32
-    """T: steps that every row records between two updates."""
-    epochs: int = 1
-    """Passes over each rollout; more than one make sense with ``clip``."""
-    rho_clip: float = 1.0
-    """The most that a step counts for, as the ratio of its probability now and when it was taken."""
-    c_clip: float = 1.0
-    """The most that a step passes on of what came after it; at most ``rho_clip``."""
-    clip: float | None = None
-    """If set, PPO's clip: how far a probability ratio may move in an update before its gradient stops."""
-    normalise_advantages: bool = False
-    """Advantages to mean 0 and spread 1, once over all valid steps of the batch."""
 
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        LearnerConfig.__post_init__(self)  # no super(): slots make the class anew
-        self.require_positive("rho_clip", "c_clip", "clip")
-        require(
-            self.c_clip <= self.rho_clip,
-            f"c_clip = {self.c_clip} is above rho_clip = {self.rho_clip}: V-trace needs it at most that",
-        )
+def advantages(rollout: Rollout, outputs: Outputs, config: ImpalaConfig) -> tuple[Tensor, Tensor]:
+    """A and vs [T, B] by V-trace, given the policy's outputs for the rollout."""
+    return vtrace(
+        log_ratio=outputs.log_prob - rollout.record["log_prob"],
+        reward=scaled_reward(rollout, config),
+        value=outputs.value,
+        terminated=rollout.terminated,
+        truncated=rollout.truncated,
+        final_value=outputs.final_value,
+        bootstrap=outputs.bootstrap,
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        rho_clip=config.rho_clip,
+        c_clip=config.c_clip,
+        valid=rollout.valid,
+    )
 
-    @property
-    def needs_finals(self) -> bool:
-        """Always: the rollout is replayed as a whole."""
-        return True
+
+def targets(
+    policy: Policy,
+    rollout: Rollout,
+    config: ImpalaConfig,
+    ranks: Ranks = ALONE,
+    *,
+    lag: int = 0,
+    outputs: Outputs | None = None,
+) -> Targets:
+    """A / sigma, vs and log pi_0, from a replay of a new rollout, or from ``outputs`` between two epochs."""
+    made = outputs or refresh(policy, rollout)
+    advantage, returns = advantages(rollout, made, config)
+    data, metrics = {"return": returns, START: made.log_prob}, {}
+    if outputs is None:
+        data["value"], metrics = update_value_statistics(policy, rollout, advantage, returns, ranks)
+        metrics |= _ratios(rollout, made, config, ranks)
+    advantage = advantage / policy.value_scale
+    data["advantage"] = (
+        normalise(advantage, rollout.valid, ranks) if config.normalise_advantages else advantage
+    )
+    if lag > 0:  # else the stored states are the same, and the deviation check proves it
+        rollout = replace(rollout, states=made.states)
+    return Targets(rollout, data, metrics)
+
+
+def _ratios(rollout: Rollout, made: Outputs, config: ImpalaConfig, ranks: Ranks) -> Stats:
+    """Metrics of pi / mu over the valid steps of all ranks."""
+    log_ratio, valid = ranks.gather(made.log_prob - rollout.record["log_prob"], rollout.valid)
+    ratio, count = log_ratio.masked_fill(~valid, -torch.inf).exp(), valid.sum().clamp(min=1)
+    found = {
+        "rho/mean": ratio.clamp(max=config.rho_clip),
+        "rho/clipped": (ratio > config.rho_clip + ROUNDING).float(),
+        "c/clipped": (ratio > config.c_clip + ROUNDING).float(),
+    }
+    return {name: x.sum() / count for name, x in found.items()}
 
 
 def loss(
@@ -94,14 +121,14 @@ def loss(
     count: Tensor,
     features: list[Tensor] | None = None,
 ) -> tuple[Tensor, Stats]:
-    """The loss of a minibatch of chunks, and what is worth knowing of it.
+    """L of a minibatch of chunks, and its statistics.
 
-    ``count`` is the number of valid steps that the sums are divided by. What the heads saw, [L, N, D], is
-    added to ``features`` if that is given.
+    Sums are divided by ``count``, the number of valid steps. The inputs of the heads, [L, N, D], are appended
+    to ``features`` if it is given.
     """
     log_prob, entropy, value = evaluate(policy, batch, config.recompute_activations, features)
     data, invalid = batch.data, ~batch.valid
-    # A product, not a selection: what invalid steps hold is finite, because make_chunks cleared it.
+    # A product, not a selection: the numbers at invalid steps are finite, because make_chunks cleared them.
     weight = batch.valid.flatten().to(log_prob.dtype) / count
 
     def mean(x: Tensor) -> Tensor:
@@ -128,59 +155,3 @@ def loss(
             "kl": mean(log_ratio.expm1() - log_ratio),  # k3: unbiased and never negative
         } | diagnostics.deviation(log_prob, value, batch)
     return total, stats
-
-
-class Impala(Learner[ImpalaConfig]):
-    """The learner."""
-
-    def _prepare(self, rollout: Rollout, lag: int) -> tuple[Rollout, Data, Stats]:
-        fresh = refresh(self.policy, rollout)
-        data, metrics = self._described(rollout, *self._estimate(rollout, fresh))
-        metrics |= self._ratios(rollout, fresh)
-        if lag > 0:  # else those that were stored are the same, and proof that they are
-            rollout = replace(rollout, states=fresh.states)
-        return rollout, data | {START: fresh.log_prob}, metrics
-
-    def _retarget(self, rollout: Rollout, fresh: Refreshed) -> Data:
-        return self._data(rollout, *self._estimate(rollout, fresh)) | {START: fresh.log_prob}
-
-    def _data(self, rollout: Rollout, advantage: Tensor, returns: Tensor) -> Data:
-        return Learner._data(self, rollout, advantage / self.policy.value_scale, returns)
-
-    def _estimate(self, rollout: Rollout, made: Refreshed) -> tuple[Tensor, Tensor]:
-        config = self.config
-        return vtrace(
-            log_ratio=made.log_prob - rollout.record["log_prob"],
-            reward=self._reward(rollout),
-            value=made.value,
-            terminated=rollout.terminated,
-            truncated=rollout.truncated,
-            final_value=made.final_value,
-            bootstrap=made.bootstrap,
-            gamma=config.gamma,
-            gae_lambda=config.gae_lambda,
-            rho_clip=config.rho_clip,
-            c_clip=config.c_clip,
-            valid=rollout.valid,
-        )
-
-    def _ratios(self, rollout: Rollout, fresh: Refreshed) -> Stats:
-        """How far pi is from mu over the valid steps of all ranks, as V-trace sees it."""
-        config = self.config
-        log_ratio, valid = self.ranks.gather(fresh.log_prob - rollout.record["log_prob"], rollout.valid)
-        if devices.waits(valid):  # by selection, which reads nothing
-            ratio, count = log_ratio.masked_fill(~valid, -torch.inf).exp(), valid.sum().clamp(min=1)
-        else:
-            ratio = log_ratio[valid].exp()
-            count = ratio.numel()
-        found = {
-            "rho/mean": ratio.clamp(max=config.rho_clip),
-            "rho/clipped": (ratio > config.rho_clip + ROUNDING).float(),
-            "c/clipped": (ratio > config.c_clip + ROUNDING).float(),
-        }
-        return {name: x.sum() / count for name, x in found.items()}
-
-    def _objective(
-        self, batch: Chunks, entropy_coef: float | Tensor, count: Tensor, features: list[Tensor] | None = None
-    ) -> tuple[Tensor, Stats]:
-        return loss(self.policy, batch, self.config, entropy_coef, count, features)

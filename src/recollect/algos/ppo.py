@@ -1,7 +1,7 @@
-"""Recurrent proximal policy optimisation.
+"""Recurrent proximal policy optimisation (PPO).
 
-Schulman et al. 2017, *Proximal Policy Optimization Algorithms*; with memory, minibatches are drawn
-over rows x chunks, and each chunk is unrolled from the state that its first action was chosen in.
+Schulman et al. 2017, *Proximal Policy Optimization Algorithms*. With memory, minibatches are drawn from
+chunks of rows, and each chunk is unrolled from the state in which its first action was chosen.
 
 ::
 
@@ -10,8 +10,9 @@ over rows x chunks, and each chunk is unrolled from the state that its first act
     L_V    = 1/2 E[((V - R) / sigma)^2]            sigma: the returns' spread (PopArt), else 1
     L      = L_clip + value_coef L_V - entropy E[H] [+ l2_init |w - w0|^2] [+ next_obs_coef L_next]
 
-Expectations are over valid steps only. Advantages A and returns R come from GAE over the whole
-rollout, in real units, before any chunking; A is normalised once per batch.
+Expectations are over valid steps only. Advantages A and returns R are GAE's, computed over the whole rollout
+in real units before it is split into chunks; A is normalised once per batch. The learner adds the terms in
+brackets.
 """
 
 from __future__ import annotations
@@ -19,18 +20,59 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.config.learner import RecurrentMode
 from recollect.config.ppo import PPOConfig
 from recollect.experience.returns import gae
 from recollect.experience.rollout import Chunks, Rollout
 from recollect.learning import diagnostics
-from recollect.learning.learner import Data, Learner, Stats, normalise, squared_error
-from recollect.learning.optimiser import parameter_groups
+from recollect.learning.actor_critic import normalise, scaled_reward, squared_error, update_value_statistics
+from recollect.learning.algorithm import Acting, Stats, Targets
+from recollect.learning.ranks import ALONE, Ranks
 from recollect.learning.recompute import evaluate
-from recollect.learning.refresh import Refreshed, recorded
+from recollect.learning.refresh import Outputs, recorded
 from recollect.policy.policy import Policy
 
-__all__ = ["PPO", "PPOConfig", "RecurrentMode", "loss", "normalise", "parameter_groups"]
+
+def acting(config: PPOConfig) -> Acting:
+    """Final observations are evaluated again only if values are recomputed between epochs."""
+    return Acting(config.state_steps, config.refresh_states or config.recompute_advantages)
+
+
+def advantages(rollout: Rollout, outputs: Outputs, config: PPOConfig) -> tuple[Tensor, Tensor]:
+    """A and R [T, B] by GAE, given the policy's outputs for the rollout."""
+    return gae(
+        reward=scaled_reward(rollout, config),
+        value=outputs.value,
+        terminated=rollout.terminated,
+        truncated=rollout.truncated,
+        final_value=outputs.final_value,
+        bootstrap=outputs.bootstrap,
+        gamma=config.gamma,
+        gae_lambda=config.gae_lambda,
+        valid=rollout.valid,
+    )
+
+
+def targets(
+    policy: Policy,
+    rollout: Rollout,
+    config: PPOConfig,
+    ranks: Ranks = ALONE,
+    *,
+    lag: int = 0,
+    outputs: Outputs | None = None,
+) -> Targets:
+    """A and R, from the recorded values of a new rollout, or from ``outputs`` between two epochs.
+
+    A lag changes nothing: the ratio r corrects for it.
+    """
+    advantage, returns = advantages(rollout, outputs or recorded(rollout), config)
+    data, metrics = {"return": returns}, {}
+    if outputs is None:
+        data["value"], metrics = update_value_statistics(policy, rollout, advantage, returns, ranks)
+    data["advantage"] = (
+        normalise(advantage, rollout.valid, ranks) if config.normalise_advantages else advantage
+    )
+    return Targets(rollout, data, metrics)
 
 
 def loss(
@@ -41,14 +83,14 @@ def loss(
     count: Tensor,
     features: list[Tensor] | None = None,
 ) -> tuple[Tensor, Stats]:
-    """The PPO loss of a minibatch of chunks, and what is worth knowing of it.
+    """L of a minibatch of chunks, and its statistics.
 
-    ``count`` is the number of valid steps that the sums are divided by. What the heads saw, [L, N, D], is
-    added to ``features`` if that is given.
+    Sums are divided by ``count``, the number of valid steps. The inputs of the heads, [L, N, D], are appended
+    to ``features`` if it is given.
     """
     log_prob, entropy, value = evaluate(policy, batch, config.recompute_activations, features)
     data = batch.data
-    # A product, not a selection: what invalid steps hold is finite, because make_chunks cleared it.
+    # A product, not a selection: the numbers at invalid steps are finite, because make_chunks cleared them.
     weight = batch.valid.flatten().to(log_prob.dtype) / count
 
     def mean(x: Tensor) -> Tensor:
@@ -71,33 +113,3 @@ def loss(
             "clip_fraction": mean((ratio != clipped).to(ratio.dtype)),
         } | diagnostics.deviation(log_prob, value, batch)
     return total, stats
-
-
-class PPO(Learner[PPOConfig]):
-    """The learner."""
-
-    def _prepare(self, rollout: Rollout, lag: int) -> tuple[Rollout, Data, Stats]:
-        # With a lag too: the ratio corrects for it, and values are those that were recorded.
-        return rollout, *self._targets(rollout)
-
-    def _targets(self, rollout: Rollout) -> tuple[Data, Stats]:
-        """Advantages and returns of a fresh rollout, and their metrics; moves the value statistics."""
-        return self._described(rollout, *self._estimate(rollout, recorded(rollout)))
-
-    def _estimate(self, rollout: Rollout, made: Refreshed) -> tuple[Tensor, Tensor]:
-        return gae(
-            reward=self._reward(rollout),
-            value=made.value,
-            terminated=rollout.terminated,
-            truncated=rollout.truncated,
-            final_value=made.final_value,
-            bootstrap=made.bootstrap,
-            gamma=self.config.gamma,
-            gae_lambda=self.config.gae_lambda,
-            valid=rollout.valid,
-        )
-
-    def _objective(
-        self, batch: Chunks, entropy_coef: float | Tensor, count: Tensor, features: list[Tensor] | None = None
-    ) -> tuple[Tensor, Stats]:
-        return loss(self.policy, batch, self.config, entropy_coef, count, features)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from recollect.audit.results import Problem, small
+from recollect.audit.results import Problem, Skip, small
 from recollect.audit.trial import Scene, positions, where, worst
 from recollect.audit.witness import Log
 from recollect.base import tree
 from recollect.base.types import Tree
-from recollect.experience.rollout import minibatches
-from recollect.learning.refresh import recorded
+from recollect.experience.rollout import Rollout, minibatches
+from recollect.learning.refresh import Outputs, recorded
 
 PART = "buffer"
 POISON = 12345.0
@@ -120,14 +121,14 @@ class RowsApart:
 
     def look(self, scene: Scene) -> None:
         """Compare the learner's GAE with a plain recursion, then disturb row after row."""
-        rollout, learner = scene.rollout, scene.trial.learner
+        rollout, estimate = scene.rollout, self._estimate(scene)
         # What must not be looked at is poisoned: final values where nothing was cut, bootstraps after an end.
         poisoned = replace(
             recorded(rollout),
             final_value=rollout.final_value.masked_fill(~scene.log.cut, POISON),
             bootstrap=rollout.bootstrap.masked_fill(~scene.log.inside, POISON),
         )
-        advantage, _ = learner._estimate(rollout, poisoned)
+        advantage, _ = estimate(rollout, poisoned)
         expected = self._slowly(scene)
         gap, t, row = worst((advantage - expected).abs() / expected.abs().max().clamp(min=1), rollout.valid)
         self.gap = max(self.gap, gap)
@@ -145,7 +146,7 @@ class RowsApart:
 
     def _disturb(self, scene: Scene, row: int) -> None:
         """A sentinel in everything of one row must show there and nowhere else."""
-        rollout, estimate, made = scene.rollout, scene.trial.learner._estimate, recorded(scene.rollout)
+        rollout, estimate, made = scene.rollout, self._estimate(scene), recorded(scene.rollout)
         advantage, _ = estimate(rollout, made)
         sentinel = torch.zeros(rollout.rows, device=advantage.device)
         sentinel[row] = 1000.0
@@ -172,6 +173,14 @@ class RowsApart:
                 "Likely cause: the advantages are those of another row, or are not computed for all rows",
             )
         self.tried += 1
+
+    @staticmethod
+    def _estimate(scene: Scene) -> Callable[[Rollout, Outputs], tuple[Tensor, Tensor]]:
+        """The algorithm's own advantages and returns."""
+        advantages = getattr(scene.trial.learner.algorithm, "advantages", None)
+        if advantages is None:
+            raise Skip("the algorithm has no function `advantages`")
+        return lambda rollout, outputs: advantages(rollout, outputs, scene.trial.algo)
 
     @staticmethod
     def _slowly(scene: Scene) -> Tensor:
@@ -218,7 +227,7 @@ class Partition:
     def look(self, scene: Scene) -> None:
         """Cut a rollout whose every step is numbered, and look where the numbers went."""
         rollout, log, learner = scene.rollout, scene.log, scene.trial.learner
-        chunks = learner._cut(rollout, {"position": positions(rollout)})
+        chunks = learner.sequences(rollout, {"position": positions(rollout)}).whole()
         position, rows = chunks.data["position"], rollout.rows
         used = position[chunks.valid]
         expected = positions(rollout)[log.valid]
@@ -235,7 +244,7 @@ class Partition:
                 "padding counts as experience",
                 "Fix: pad the last chunk and mark the padding invalid",
             )
-        # Pieces of episodes stand one after another, each opened by its ``first``.
+        # Episode segments stand one after another, each opened by its ``first``.
         is_packed = scene.trial.algo.batching == "episodes"
         self._check_order(position, chunks.valid, rows, chunks.first & is_packed)
         at = (position - 1).clamp(min=0)

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect.algos.catalog import AlgoConfig, loss
 from recollect.algos.impala import START
 from recollect.audit.results import Doubt, Problem, Skip, small
 from recollect.audit.trial import Scene, Trial
 from recollect.base import tree
 from recollect.base.types import Tree
 from recollect.experience.rollout import Chunks
+from recollect.learning.sequences import burn_in
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy
 
@@ -100,7 +100,7 @@ def _gradients(trial: Trial, chunks: Chunks) -> dict[str, Tensor | None]:
     named = {name: p for name, p in trial.policy.named_parameters() if p.requires_grad}
     # The coefficient of the entropy may well be 0 in the config; the gradient of the rest is what counts.
     count = chunks.valid.sum().clamp(min=1)
-    total, _ = loss(trial.policy, chunks, trial.algo, trial.algo.entropy, count)
+    total, _ = trial.learner.algorithm.loss(trial.policy, chunks, trial.algo, trial.algo.entropy, count)
     if not total.requires_grad:
         return dict.fromkeys(named)
     return dict(zip(named, torch.autograd.grad(total, list(named.values()), allow_unused=True)))
@@ -119,7 +119,7 @@ def _learnable(trial: Trial, scene: Scene) -> Chunks:
     unit = float(rollout.record["value"][rollout.valid].abs().max().clamp(min=1))
     made["return"] = rollout.record["value"] + unit * made["return"]
     made[START] = rollout.record["log_prob"]  # for the ratio of IMPALA, where it has one
-    return trial.learner._burn_in(trial.learner._cut(rollout, made))
+    return burn_in(trial.policy, trial.learner.sequences(rollout, made).whole())
 
 
 def _disturbed(obs: Tree) -> Tree:
@@ -169,7 +169,7 @@ class ThroughTime:
         chosen[step, parity::2] = chunks.valid[step, parity::2]
         if not chosen.any():
             return
-        influence = _influence(trial.policy, replace(chunks, valid=chosen), trial.algo)  # [L, N]
+        influence = _influence(trial, replace(chunks, valid=chosen))  # [L, N]
         steps = torch.arange(len(influence), device=influence.device).unsqueeze(1)
         episode = chunks.first.long().cumsum(0)
         together = (episode == episode[step]) & (steps <= step) & chosen[step]
@@ -244,11 +244,11 @@ def _few(chunks: Chunks) -> Chunks:
     return chunks.take(resets.argsort(descending=True, stable=True)[:MOST_CHUNKS])
 
 
-def _influence(policy: Policy, chunks: Chunks, config: AlgoConfig) -> Tensor:
+def _influence(trial: Trial, chunks: Chunks) -> Tensor:
     """[L, N]: how much the loss of the valid steps depends on the features of every step."""
-    config = replace(config, recompute_activations=False)  # the features that are kept are the graph's own
-    with _features(policy) as kept:
-        total, _ = loss(policy, chunks, config, 1.0, chunks.valid.sum())
+    config = replace(trial.algo, recompute_activations=False)  # the graph then has the features that are kept
+    with _features(trial.policy) as kept:
+        total, _ = trial.learner.algorithm.loss(trial.policy, chunks, config, 1.0, chunks.valid.sum())
     if not kept:
         raise Skip("the policy does not use its encoder")
     if not total.requires_grad:

@@ -15,6 +15,7 @@ from recollect.audit.witness import Log
 from recollect.base import tree
 from recollect.base.types import State, Tree
 from recollect.experience.rollout import Chunks
+from recollect.learning.sequences import burn_in
 
 PART = "state"
 
@@ -212,7 +213,8 @@ class Learner:
         """Recompute a rollout from its chunks."""
         learner, rollout = scene.trial.learner, scene.rollout
         self.tolerance = scene.trial.subject.tolerance
-        chunks = learner._burn_in(learner._cut(rollout, {"position": positions(rollout)}))
+        chunks = learner.sequences(rollout, {"position": positions(rollout)}).whole()
+        chunks = burn_in(scene.trial.policy, chunks)
         gaps = self._gaps(scene, chunks, chunks.state)
         off = torch.stack([~(gap <= self.tolerance) & chunks.valid for gap in gaps]).any(0)
         log_prob, value = (worst(gap, chunks.valid)[0] for gap in gaps)

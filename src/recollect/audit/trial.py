@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from recollect.acting.actor import Actor
-from recollect.algos.catalog import make_learner
+from recollect.algos.catalog import acting, make_learner
 from recollect.audit.subject import Subject
 from recollect.audit.witness import Log, Witness
 from recollect.base import tree
@@ -121,7 +121,7 @@ class Trial:
             self.policy.obs_norm.update(seen, rollout.valid)
 
     def _actor(self, env: BatchedEnv) -> Actor:
-        steps, seed = self.algo.state_steps, self.subject.config.seed
+        steps, seed = acting(self.algo).state_steps, self.subject.config.seed
         return Actor(env, self.policy, rollout=self.algo.rollout, state_steps=steps, seed=seed)
 
 

@@ -178,11 +178,6 @@ class LearnerConfig:
         """Whether the weights that the training began with matter to it."""
         return self.weight_clip is not None or self.l2_init > 0
 
-    @property
-    def needs_finals(self) -> bool:
-        """Whether what was seen before the resets of truncated episodes is evaluated again."""
-        return self.refresh_states or self.recompute_advantages
-
     def rollout_size(self, policy: Policy, rows: int, places: int = 0) -> RolloutSize:
         """What a rollout of ``rows`` rows takes; ``places``: see ``rollout_bytes``."""
         return rollout_bytes(
@@ -209,7 +204,7 @@ class LearnerConfig:
         chunks = self.sequences(rows)
         if chunks < self.minibatches:
             made = (
-                f"{rows} rows make as few as {chunks} pieces of episodes, too few for {self.minibatches} "
+                f"{rows} rows make as few as {chunks} episode segments, too few for {self.minibatches} "
                 "minibatches: raise num_envs, or lower minibatches"
                 if self.batching == "episodes"
                 else f"{rows} rows x {chunks // rows} chunks a rollout make {chunks} chunks, too few for "

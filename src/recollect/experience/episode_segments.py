@@ -1,13 +1,12 @@
-"""Rollouts cut at episode starts: the other way to make sequences of them, beside chunks.
+"""Episode segments: rollouts split at episode starts, the alternative to chunks.
 
-A piece is what a rollout holds of one episode of one row, from its first step there to the last one that
-is experience. One that goes on from before the rollout starts from the stored state of step 0, every
-other at ``first``, so that no other state need be stored.
+A segment holds the steps of one episode of one row within a rollout, up to the last valid one. A segment
+that continues an episode from before the rollout starts from the stored state of step 0, every other one at
+``first``. So no other state needs to be stored.
 
-Pieces differ in length. Padding each to the longest could cost many times the steps that there are. So a
-batch of pieces is *packed*: as many as fit stand one after another in a column as long as the longest of
-them, each opened by its ``first``, at which the core forgets what stood before it. By the law of cores
-that is the same as each alone.
+Segments differ in length, and padding all of them to the longest could cost many times their steps. So a
+batch of segments is *packed*: several follow each other in a column as long as the longest one. Each starts
+with its ``first``, where the core resets. By the law of cores the result equals that of each segment alone.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from recollect.experience.rollout import Chunks, Rollout
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
-    """N pieces of the episodes of a rollout, and the T x B steps that they are taken from."""
+class EpisodeSegments:
+    """N episode segments, and the T x B steps of the rollout that they are taken from."""
 
     obs: Tree
     """[T * B, ...]: step t of row b stands at t * B + b, here and below."""
@@ -43,13 +42,13 @@ class Pieces:
     rows: int
     """B."""
     begin: Tensor
-    """[N] int64, on the CPU like all that follows: where each piece begins, as t * B + b."""
+    """[N] int64, on the CPU like all fields below: the first step of each segment, as t * B + b."""
     sizes: Tensor
-    """[N] int64: how many steps it has."""
+    """[N] int64: number of steps."""
     counts: Tensor
-    """[N] int64: how many of them are valid: all, unless an env has fillers in the midst of episodes."""
+    """[N] int64: number of valid steps: all, unless an env has fillers inside episodes."""
     is_carried: Tensor
-    """[N] bool: whether it goes on from before the rollout."""
+    """[N] bool: whether it continues an episode from before the rollout."""
 
     @property
     def count(self) -> int:
@@ -57,26 +56,26 @@ class Pieces:
         return len(self.begin)
 
     def whole(self) -> Chunks:
-        """All pieces in one batch."""
+        """All segments in one batch."""
         return self.take(torch.arange(self.count))
 
     def valid_steps(self, which: Tensor) -> Tensor:
-        """How many valid steps the pieces ``which`` [M] have."""
+        """Number of valid steps in the segments ``which`` [M]."""
         return self.counts[which.cpu()].sum().to(self.valid.device)
 
     def total(self, which: Tensor, name: str) -> Tensor:
-        """The sum of ``data[name]`` over the steps of the pieces ``which`` [M]."""
+        """The sum of ``data[name]`` over the steps of the segments ``which`` [M]."""
         _, _, source = self._steps(which.cpu())
         return self.data[name].index_select(0, source.to(self.valid.device)).sum()
 
     def take(self, which: Tensor) -> Chunks:
-        """The pieces ``which`` [M] int64, packed into columns."""
+        """The segments ``which`` [M] int64, packed into columns."""
         which = which.cpu()
         sizes = self.sizes[which]
         column, offset = pack(sizes.tolist(), self.is_carried[which].tolist())
         length, count = int(sizes.max()), int(column.max()) + 1
         owner, step, place = self._steps(which)
-        cell = (offset[owner] + step) * count + column[owner]  # [S]: where it goes in [L, C]
+        cell = (offset[owner] + step) * count + column[owner]  # [S]: its place in [L, C]
         source = torch.zeros(length * count, dtype=torch.int64)
         source[cell] = place
         is_padding = torch.ones(length * count, dtype=torch.bool)
@@ -85,7 +84,7 @@ class Pieces:
         return self._gather(source.to(device), is_padding.to(device), length, self._heads(which, column))
 
     def _steps(self, which: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of all steps [S] of the pieces ``which``: whose of them, the how manieth there, and t * B + b."""
+        """For all steps [S] of the segments ``which``: the segment, the index in it, and t * B + b."""
         sizes = self.sizes[which]
         owner = torch.arange(len(which)).repeat_interleave(sizes)
         step = torch.arange(len(owner)) - (sizes.cumsum(0) - sizes)[owner]
@@ -120,15 +119,15 @@ class Pieces:
         return tree.zero_where(is_fresh, tree.map(lambda leaf: leaf.index_select(0, row), self.state))
 
 
-def make_pieces(rollout: Rollout, data: dict[str, Tensor]) -> Pieces:
-    """Cut a rollout at its episode starts.
+def make_segments(rollout: Rollout, data: dict[str, Tensor]) -> EpisodeSegments:
+    """Split a rollout at its episode starts.
 
-    What invalid steps hold becomes zeros, as in ``make_chunks``. Fillers and the steps of dead agents
-    come after the last step of their episode, so that they are in no piece at all.
+    Invalid steps become zeros, as in ``make_chunks``. Fillers and the steps of dead agents follow the last
+    step of their episode, so they are in no segment.
 
     Args:
         rollout: T steps of B rows.
-        data: [T, B] tensors to cut along beside what acting recorded (and in place of it).
+        data: [T, B] tensors to split along with the record, or to replace parts of it.
     """
     T, B = rollout.steps, rollout.rows
     invalid = ~rollout.valid
@@ -142,7 +141,7 @@ def make_pieces(rollout: Rollout, data: dict[str, Tensor]) -> Pieces:
     state = rollout.state_at(0)
     first = rollout.first[:T].cpu()
     begin, sizes, counts = _spans(first, rollout.valid.cpu())
-    return Pieces(
+    return EpisodeSegments(
         obs=flat(rollout.obs),
         first=rollout.first[:T].flatten(),
         action=flat(rollout.action),
@@ -158,13 +157,13 @@ def make_pieces(rollout: Rollout, data: dict[str, Tensor]) -> Pieces:
 
 
 def _spans(first: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Begin, as t * B + b, steps, and valid steps, [N] each, of the pieces that have any; given [T, B]."""
+    """First step as t * B + b, steps, valid steps, [N] each, of segments with valid steps; given [T, B]."""
     T, B = first.shape
     opens = first.clone()
     opens[0] = True
-    row, time = opens.T.nonzero(as_tuple=True)  # row by row, and in order of time within each
-    number = opens.T.flatten().cumsum(0) - 1  # [B * T]: the piece that a step belongs to
-    after = torch.where(valid, torch.arange(1, T + 1).unsqueeze(1), 0)  # t + 1 where it counts
+    row, time = opens.T.nonzero(as_tuple=True)  # ordered by row, then by time
+    number = opens.T.flatten().cumsum(0) - 1  # [B * T]: the segment of each step
+    after = torch.where(valid, torch.arange(1, T + 1).unsqueeze(1), 0)  # t + 1 where valid
     end = torch.zeros_like(time).scatter_reduce(0, number, after.T.flatten(), "amax")
     counts = torch.zeros_like(time).scatter_add(0, number, valid.T.flatten().long())
     is_real = counts > 0
@@ -172,21 +171,21 @@ def _spans(first: Tensor, valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def pack(sizes: Sequence[int], carried: Sequence[bool]) -> tuple[Tensor, Tensor]:
-    """The column and the first step there of each piece, in columns as long as the longest one.
+    """The column of each segment and its first step there, for columns as long as the longest segment.
 
-    A carried piece heads a column, as its state is that of the column's start. All others, longest
-    first, go where most room is left, or open a new column where there is too little.
+    A carried segment starts a column, because its state is the column's first. All others, longest first,
+    are put into the column with most room, or into a new one if none has enough.
     """
     length = max(sizes)
     column, offset = [0] * len(sizes), [0] * len(sizes)
-    rooms: list[tuple[int, int]] = []  # (minus what is left, column): the roomiest comes first
+    rooms: list[tuple[int, int]] = []  # (minus the room left, column): the roomiest first
     count = 0
-    for piece in sorted(range(len(sizes)), key=lambda i: (not carried[i], -sizes[i])):
-        if carried[piece] or not rooms or -rooms[0][0] < sizes[piece]:
-            left, column[piece] = length, count
+    for segment in sorted(range(len(sizes)), key=lambda i: (not carried[i], -sizes[i])):
+        if carried[segment] or not rooms or -rooms[0][0] < sizes[segment]:
+            left, column[segment] = length, count
             count += 1
         else:
-            left, column[piece] = -rooms[0][0], heappop(rooms)[1]
-        offset[piece] = length - left
-        heappush(rooms, (sizes[piece] - left, column[piece]))
+            left, column[segment] = -rooms[0][0], heappop(rooms)[1]
+        offset[segment] = length - left
+        heappush(rooms, (sizes[segment] - left, column[segment]))
     return torch.tensor(column), torch.tensor(offset)

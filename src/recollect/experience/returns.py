@@ -1,9 +1,8 @@
-"""Returns: pure functions of recorded experience, without autograd.
+"""Advantages and returns: pure functions of rollouts, without autograd.
 
-Alignment (design: *Alignment, exactly*): everything is ``[T, B]``; ``value[t]`` is V of the
-observation that action t was chosen on; ``terminated[t]`` and ``truncated[t]`` are the outcome of
-action t. Two masks, never one: only ``terminated`` stops the bootstrap, while either one cuts the
-lambda-trace, because the env resets either way.
+All tensors are ``[T, B]``. ``value[t]`` is V of the observation that action t was chosen on;
+``terminated[t]`` and ``truncated[t]`` are the outcome of action t. Only ``terminated`` sets the bootstrap
+value to 0; both end the lambda-trace, because the env resets in both cases.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ def gae(
         bootstrap: [B], V(obs[T], state after step T-1); may be None only if every row ends at T-1.
         gamma: discount.
         gae_lambda: decay of the trace.
-        valid: [T, B]; advantages are 0 where it is false. An invalid step follows an end, so the
-            trace is already cut there.
+        valid: [T, B]; advantages are 0 where it is false. An invalid step follows the end of an episode,
+            where the trace has ended.
 
     Returns:
         advantages [T, B] and returns [T, B] = advantages + value, in the units of ``reward``.
@@ -52,7 +51,7 @@ def gae(
     delta = reward + gamma * next_value - value
     decay = torch.full_like(delta, gamma * gae_lambda).masked_fill(ended, 0)
     if valid is not None:
-        # Selected, not multiplied: whatever an invalid step holds must not leak out as NaN.
+        # Selected, not multiplied: a NaN at an invalid step must not spread.
         delta = delta.masked_fill(~valid, 0)
         decay = decay.masked_fill(~valid, 0)
     advantage = _scan_backward(delta, decay)
@@ -86,17 +85,17 @@ def vtrace(
         A[t]     = delta[t] + rho[t] * gamma * lambda * (not ended[t]) * d[t + 1]
 
     with ``next_value`` as in ``gae``. With lambda = 1, A is the paper's rho[t] * (r + gamma * vs[t + 1] -
-    V). Where pi is mu and no clip is below 1, A and vs are what ``gae`` gives for every lambda; with
+    V). If pi equals mu and no clip is below 1, A and vs equal the results of ``gae`` for every lambda; with
     lambda = 1, vs is the n-step return up to the rollout's end.
 
     Args:
         log_ratio: [T, B], log pi(a) - log mu(a): of the policy that learns, and of the one that acted.
-        reward, value, terminated, truncated, final_value: [T, B]; values under the weights that learn.
+        reward, value, terminated, truncated, final_value: [T, B]; values of the policy that learns.
         bootstrap: [B], V(obs[T], state after step T-1); may be None only if every row ends at T-1.
         gamma: discount.
         gae_lambda: decay of the trace.
-        rho_clip: the most that a step's own error counts; it decides whose values are learned.
-        c_clip: the most that a step passes on of later errors; it decides how fast.
+        rho_clip: the largest weight of a step's own error; it determines the policy whose values are learned.
+        c_clip: the largest weight of later errors; it determines how fast values are learned.
         valid: [T, B]; as in ``gae``.
 
     Returns:

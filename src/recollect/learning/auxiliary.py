@@ -1,34 +1,33 @@
-"""Predicting the next observation: an auxiliary loss for the memory.
+"""Prediction of the next observation: an auxiliary loss for the memory.
 
 ::
 
-    p_t = predictor(y_t, a_t)        y_t: what the core gives the heads, a_t: the action as it is stored
+    p_t = predictor(y_t, a_t)        y_t: the input of the heads, a_t: the stored action
     L   = E[error(p_t, o_(t+1))]     added to the loss with the weight ``next_obs_coef``
 
-Its gradient reaches core and encoder through y_t, and teaches them to keep what the future observations
-depend on, where rewards say little. The predictor (one hidden layer) belongs to the learner: it is
-trained, clipped and checkpointed with the policy, and no acting needs it.
+Its gradient reaches core and encoder through y_t, and trains them to remember what future observations
+depend on, also where rewards are sparse. The predictor (one hidden layer) belongs to the learner: it is
+trained, clipped and checkpointed with the policy, and acting does not need it.
 
-What is predicted is o_(t+1) as the policy sees it, leaf by leaf:
+The target is o_(t+1) after the observation normaliser, leaf by leaf:
 
 ============================  =====================================================================
-leaf                          error, averaged over what stands in brackets
+leaf                          error, averaged over the items in brackets
 ============================  =====================================================================
 Box                           squared, of the normalised numbers within +-10 [its numbers]
 Box that is an image          squared, of the image averaged down to 8 x 8 at most [its numbers]
 Discrete, MultiDiscrete       cross-entropy in nats [its choices]
 MultiBinary                   binary cross-entropy [its bits]
-set of tokens                 binary cross-entropy of the 11 x 11 cells being occupied [cells], and of the
-                              features being there [features]; squared, of the mean value of those that
-                              are there [features]; the mean of the three
+set of tokens                 binary cross-entropy of occupied cells of the 11 x 11 [cells], and of
+                              present features [features]; squared, of the mean value of present features
+                              [features]; the mean of the three
 ============================  =====================================================================
 
-and over all leaves but an action mask. An id out of range costs nothing.
+and over all leaves except an action mask. The error of an id out of range is 0.
 
-The expectation is over steps t that are valid and do not end their episode: after an end, o_(t+1) is
-the first observation of another one, which nothing could predict. o_T of a rollout is a target like any
-other. Targets are made once for each rollout, as numbers [T, B, K], and cut into sequences along with
-everything else.
+The expectation is over valid steps t that do not end their episode: after an end, o_(t+1) is the first
+observation of the next episode, which cannot be predicted. o_T of a rollout is a target, too. Targets are
+computed once per rollout, as numbers [T, B, K], and split into sequences along with the rollout.
 """
 
 from __future__ import annotations
@@ -52,11 +51,11 @@ from recollect.policy.policy import Policy
 from recollect.policy.tokens import SIDE, TokenSpace
 
 TARGET = "next_obs"
-"""The name of the targets among what is cut into sequences."""
+"""The name of the targets in ``batch.data``."""
 KNOWN = "next_obs_known"
-"""The name of the mask of steps that have one."""
+"""The name of the mask of steps with a target."""
 LIMIT = 10.0
-"""Numbers beyond it are clipped, as the observation normaliser does."""
+"""Numbers are clipped to +- this, as in the observation normaliser."""
 POOLED = 8
 """The largest side of an image's target."""
 HIDDEN = 128
@@ -78,7 +77,7 @@ class NextObs(nn.Module):
         inputs = policy.core.output_size + sum(leaf.size for leaf in self.actions.values())
         self.sizes = [leaf.size for leaf in self.leaves.values()]
         weight = policy.critic.weight
-        with torch.random.fork_rng(devices=[]):  # nobody else's random numbers change because of this
+        with torch.random.fork_rng(devices=[]):  # leaves the global random stream unchanged
             torch.default_generator.manual_seed(seed)
             self.hidden = mlp(inputs, (HIDDEN,), "silu")
             self.last = nn.Linear(HIDDEN, sum(self.sizes))
@@ -87,7 +86,7 @@ class NextObs(nn.Module):
 
     @torch.no_grad()
     def targets(self, policy: Policy, rollout: Rollout) -> dict[str, Tensor]:
-        """What step t is to predict, [T, B, K], and which steps do, [T, B]. 0 elsewhere, NaN or not."""
+        """Targets [T, B, K], 0 at steps without one, and the mask [T, B] of steps with one."""
         T, B = rollout.steps, rollout.rows
         known = rollout.valid & ~(rollout.terminated | rollout.truncated) & ~rollout.first[1:]
         known[:-1] &= rollout.valid[1:]
@@ -98,13 +97,13 @@ class NextObs(nn.Module):
         return {TARGET: target.masked_fill(~known.unsqueeze(2), 0), KNOWN: known}
 
     def forward(self, y: Tensor, action: Tree) -> Tensor:
-        """y [N, D] and stored actions [N, ...] -> the predictions [N, K]."""
+        """y [N, D] and stored actions [N, ...] -> predictions [N, K]."""
         chosen = dict(tree.named_leaves(action))
         columns = [leaf.columns(chosen[name]).to(y.dtype) for name, leaf in self.actions.items()]
         return self.last(self.hidden(torch.cat([y, *columns], 1)))
 
     def loss(self, y: Tensor, batch: Chunks, count: Tensor) -> Tensor:
-        """The error of a batch, y [L, N, D]; ``count``: the number of steps that the sum is divided by."""
+        """The error of a batch, y [L, N, D], as a sum over steps divided by ``count``."""
 
         def rows(leaf: Tensor) -> Tensor:
             return leaf.flatten(0, 1)  # [L, N, ...] -> [L * N, ...]
@@ -121,7 +120,7 @@ class NextObs(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """How one leaf of a space becomes numbers, and how wrong a prediction of them is."""
+    """How one leaf of a space becomes numbers, and the error of their prediction."""
 
     size: int
     columns: Callable[[Tensor], Tensor]
@@ -178,7 +177,7 @@ def _choices(space: gym_spaces.Discrete | gym_spaces.MultiDiscrete, counts: bool
 
 def _image(space: gym_spaces.Box) -> _Leaf:
     shape = space.shape
-    channel = 2 if shape[2] == min(shape) else int(np.argmin(shape))  # as Gymnasium has it, where it can be
+    channel = 2 if shape[2] == min(shape) else int(np.argmin(shape))  # last, as in Gymnasium, if possible
     sides = [side for axis, side in enumerate(shape) if axis != channel]
     height, width = (min(POOLED, side) for side in sides)
     scale = 1 / 255 if space.dtype == np.uint8 else 1.0
@@ -209,7 +208,7 @@ def _tokens(space: gym_spaces.Box) -> _Leaf:
     def error(predicted: Tensor, target: Tensor) -> Tensor:
         sizes = [cells, features, features]
         cell, seen, value = zip(predicted.split(sizes, 1), target.split(sizes, 1))
-        wrong = ((value[0] - value[1]) * seen[1]).square().mean(1)  # of absent ones there is no value
+        wrong = ((value[0] - value[1]) * seen[1]).square().mean(1)  # absent features have no value
         return (_bits_error(*cell) + _bits_error(*seen) + wrong) / 3
 
     return _Leaf(cells + 2 * features, columns, error)

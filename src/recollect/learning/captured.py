@@ -1,20 +1,19 @@
-"""The optimiser steps of an update that nobody watches until it is over: for a GPU.
+"""An update without host reads, for a GPU.
 
-To look at a number there means to wait until everything before it is done, and then to leave the GPU idle
-until the next work arrives. So nothing is looked at. What would end an update early (a gradient that is not
-finite, a KL above ``target_kl``, a rollout that is not reproduced) is noted on the device instead, and from
-then on every optimiser step is skipped there, inside of Adam's own kernel. The weights end up the same; the
-host finds out when it reads the metrics, once an update.
+On a GPU a host read synchronises: the host waits for all earlier work, and the GPU then idles until the
+next work arrives. So no number is read before the end of an update. Conditions that end an update early (a
+gradient that is not finite, a KL above ``target_kl``, a minibatch that deviates from the record) set a flag
+on the device, and Adam's kernel skips every optimiser step from then on. The weights are those of an eager
+update; the host learns of the end when it reads the metrics, once per update.
 
-Each step, from the loss to Adam, is one CUDA graph (``graphs``) over a minibatch that is copied to the same
-place every time.
+Each optimiser step, from the loss to Adam, is one CUDA graph (``recollect.base.graphs``) on a minibatch
+that is copied into the same tensors every time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -23,23 +22,22 @@ from recollect.base import tree
 from recollect.base.graphs import Captured
 from recollect.experience.rollout import Chunks, Rollout, minibatches
 from recollect.learning import diagnostics
-from recollect.learning.eager import WatchedSteps
-from recollect.learning.reproduction import Recorded
-
-if TYPE_CHECKING:
-    from recollect.learning.learner import Learner, Sequences, Stats
+from recollect.learning.algorithm import Stats
+from recollect.learning.deviation_check import Record
+from recollect.learning.learner import Learner
+from recollect.learning.sequences import Sequences
 
 BEFORE, ENDED, DEVIATED = "halted/before", "halted/here", "halted/deviated"
-"""Whether the update had ended before a minibatch, whether it ended in it before the gradient counted, and
-whether because the minibatch deviates from what was recorded."""
+"""Whether the update had ended before a minibatch, whether it ended at it before its gradient was judged, and
+whether because the minibatch deviates from the record."""
 
 _FINITE, _STALE = "finite", "stale/"
-"""Names of what is read together with the metrics and is none."""
+"""Names of numbers that are read together with the metrics."""
 
 
 @dataclass(slots=True)
 class _Minibatch:
-    """Where minibatches of one size are put, and what learns from them."""
+    """The tensors that minibatches of one size are copied into, and the optimiser step on them."""
 
     batch: Chunks
     step: Captured[Tensor]
@@ -47,106 +45,99 @@ class _Minibatch:
     """Of the numbers that a step returns."""
 
 
-class UnreadSteps(WatchedSteps):
-    """Looks at nothing before the update is over."""
+class CapturedUpdate:
+    """Makes all optimiser steps without a host read. Kept for all updates of a learner, with its graphs."""
 
-    def __init__(self, learner: Learner[Any]):
-        super().__init__(learner)
-        device = learner.device
+    def __init__(self, learner: Learner):
+        self._learner, device = learner, learner.device
         self._halted = torch.zeros((), device=device)
-        """1 once nothing more is to be learned from the rollout, else 0."""
-        self._coefficient = torch.zeros((), device=device)
-        """Of the entropy."""
+        """1 once the update has ended, else 0."""
+        self._entropy_coef = torch.zeros((), device=device)
         self._limits = torch.zeros(2, device=device)
-        """How far log-probs and values of the next minibatch may be from the recorded ones."""
+        """Largest deviations of log-probs and values that the next minibatch may have."""
         self._scale = torch.ones((), device=device)
-        """The size of the values, in which their deviation is measured."""
+        """The scale of the values, which is the unit of their deviation."""
         self._minibatches: dict[int, _Minibatch] = {}
         self._rows: list[Tensor] = []
         self._given: Rollout | None = None
+        self._record: Record | None = None
         self._taken: list[tuple[Chunks | None, Tensor]] = []
-        """The chunks of every minibatch, while its epoch's are kept, and which of them it has."""
+        """The chunks of every minibatch of this epoch (None in earlier epochs), and their numbers."""
         self._drawn = learner.generator.get_state()
-        """The state of the learner's generator when the update began."""
+        """The state of the learner's generator at the start of the update."""
         self._is_finite = torch.ones((), dtype=torch.bool, device=device)
 
-    def admit(self, rollout: Rollout) -> Rollout:
-        """The rollout; one that is not finite as if no step of it were valid, so that no statistic moves."""
+    def validate(self, rollout: Rollout) -> Rollout:
+        """The rollout, without a valid step if a number in it is not finite, so that no statistics change."""
         self._given, self._is_finite = rollout, diagnostics.rollout_is_finite(rollout)
         return replace(rollout, valid=rollout.valid & self._is_finite)
 
-    def check(self, deviation: Stats, metrics: Stats, recorded: Recorded) -> None:
-        """Refuse a rollout that is not finite, or that the learner does not reproduce. Synchronises."""
-        self._refuse(bool(self._is_finite))
-        super().check(deviation, metrics, recorded)
-
-    def begin(self, metrics: Stats, entropy_coef: float, recorded: Recorded | None) -> None:
-        """A new update; see ``WatchedSteps``."""
-        super().begin(metrics, entropy_coef, recorded)
-        self._rows, self._taken = [], []
+    def begin(self, metrics: Stats, entropy_coef: float, record: Record | None) -> None:
+        """See ``Update``."""
+        self._rows, self._taken, self._record = [], [], record
         self._drawn = self._learner.generator.get_state()
         self._halted.copy_(~self._is_finite | (metrics["valid"] == 0))
-        self._coefficient.fill_(entropy_coef)
+        self._entropy_coef.fill_(entropy_coef)
         self._limits.fill_(torch.inf)
-        if recorded is not None:
-            for i, limit in enumerate(self._learner.reproduction.limits):
+        if record is not None:
+            for i, limit in enumerate(self._learner.deviation_check.limits(record.update)):
                 self._limits[i].fill_(limit)
         sizes = [metrics[name].abs().double() for name in diagnostics.SIZES if name in metrics]
         self._scale.copy_(torch.stack(sizes).max().clamp(min=1))
 
     def epoch(self, sequences: Sequences) -> bool:
-        """One pass over all sequences. Always true: nobody knows yet how it ended."""
+        """One pass over all sequences. Always true: only the device knows whether the update has ended."""
         assert isinstance(sequences, Chunks), "only chunks have one shape"
         learner = self._learner
         for which in minibatches(sequences.count, learner.config.minibatches, learner.generator):
-            if self._taken and self._taken[-1][0] is not sequences:  # those of an epoch before: let them go
+            if self._taken and self._taken[-1][0] is not sequences:  # free the chunks of the epoch before
                 self._taken = [(None, taken) for _, taken in self._taken]
             self._taken.append((sequences, which))
             row = self._put(sequences.take(which)).step()
-            self._rows.append(row.clone())  # the next step writes to the same place
+            self._rows.append(row.clone())  # the next step overwrites it
             self._limits.fill_(torch.inf)
         return True
 
-    def read(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
-        """All metrics as numbers, until the update ended. Synchronises once; raises what is wrong by then.
+    def finish(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
+        """All metrics as numbers. Synchronises once, and raises whatever ended the update by an error.
 
         None after a deviation that rounding explains, with the learner's generator as it was before.
         """
         try:
             return self._read(metrics, stale)
         finally:
-            self._given, self._recorded, self._taken = None, None, []
+            self._given, self._record, self._taken = None, None, []
 
     def _read(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
         known = metrics | {f"{_STALE}{i}": value for i, value in enumerate(stale)}
         numbers, steps = self._fetched(known | {_FINITE: self._is_finite})
         stale = [torch.tensor(numbers.pop(name)) for name in known if name.startswith(_STALE)]
-        self._refuse(bool(numbers.pop(_FINITE)))
+        if not numbers.pop(_FINITE) and self._given is not None:
+            diagnostics.check_finite_rollout(self._given)
         diagnostics.check_valid(numbers)
         deviated = [bool(stats.pop(DEVIATED)) for stats in steps]
-        if self._recorded is not None and any(deviated[:1]):
+        if self._record is not None and any(deviated[:1]):
             which = self._taken[0][1]
-            self._learner.reproduction.settle(numbers | diagnostics.read(steps[0]), self._recorded, which)
+            self._learner.deviation_check.settle(numbers | diagnostics.read(steps[0]), self._record, which)
             self._learner.generator.set_state(self._drawn)
             return None
         if not steps[-1].get("grad_norm", torch.zeros(())) < torch.inf:
             self._repeat(len(steps) - 1)
-        return numbers | diagnostics.read(self._summary(steps, stale))
+        made = diagnostics.summarise(
+            steps, stale, self._learner.config.max_grad_norm, is_recorded=self._record is not None
+        )
+        return numbers | diagnostics.read(made)
 
     def _repeat(self, minibatch: int) -> None:
-        """Compute once more the gradient that ended the update, by the weights that it left, to be named."""
+        """Recompute the gradient that ended the update, so that an error can name its parameter."""
         sequences, which = self._taken[minibatch]
         self._learner.optimizer.zero_grad(set_to_none=True)
         if sequences is not None:
-            self._learner.backward(sequences.take(which), None, self._coefficient)
-        self.forget()  # what was recorded has gradients of its own
-
-    def _refuse(self, is_finite: bool) -> None:
-        if not is_finite and self._given is not None:
-            diagnostics.check_finite_rollout(self._given)
+            self._learner.backward(sequences.take(which), None, self._entropy_coef)
+        self._minibatches = {}  # graphs hold gradient tensors of their own
 
     def _fetched(self, metrics: Stats) -> tuple[dict[str, float], list[Stats]]:
-        """The metrics as numbers, and what is known of each minibatch until the update ended, on the host."""
+        """The metrics as numbers, and the statistics of each minibatch until the end, on the host."""
         names = next(iter(self._minibatches.values())).names
         numbers = diagnostics.stacked(metrics)
         everything = torch.cat([numbers, *(row.double() for row in self._rows)]).cpu()
@@ -156,21 +147,17 @@ class UnreadSteps(WatchedSteps):
             stats = dict(zip(names, row))
             if stats.pop(BEFORE):
                 break
-            if stats.pop(ENDED):  # it ended before the gradient was looked at
+            if stats.pop(ENDED):  # before its gradient was judged
                 del stats["grad_norm"]
             steps.append(stats)
         return dict(zip(metrics, own)), steps
 
-    def forget(self) -> None:
-        """Whatever was recorded is void: the optimiser's tensors are others now."""
-        self._minibatches = {}
-
     def _put(self, batch: Chunks) -> _Minibatch:
-        """Copy a minibatch to where its step finds it."""
+        """Copy a minibatch into the tensors of its optimiser step."""
         size = batch.count
         made = self._minibatches.get(size)
         if made is not None and not _is_alike(made.batch, batch):
-            self.forget()  # all: other shapes come with other settings
+            self._minibatches = {}  # all: other shapes come with other settings
             made = None
         if made is not None:
             tree.copy_(_tensors(made.batch), _tensors(batch))
@@ -180,7 +167,7 @@ class UnreadSteps(WatchedSteps):
         return self._minibatches[size]
 
     def _stepper(self, size: int) -> Callable[[], Tensor]:
-        """A step on the minibatch of that size."""
+        """The function of an optimiser step on the minibatch of that size."""
 
         def step() -> Tensor:
             made = self._minibatches[size]
@@ -191,16 +178,14 @@ class UnreadSteps(WatchedSteps):
         return step
 
     def _step(self, batch: Chunks) -> Stats:
-        """One optimiser step, unless the update has ended or ends here; what is known of the minibatch."""
+        """One optimiser step, which changes nothing once the update has ended; the minibatch's statistics."""
         learner, config = self._learner, self._learner.config
         learner.optimizer.zero_grad(set_to_none=True)
-        stats = learner.backward(batch, None, self._coefficient)
+        stats = learner.backward(batch, None, self._entropy_coef)
         before = self._halted.clone()
         log_prob, value = (stats[f"{diagnostics.DEVIATION}{name}"] for name in ("log_prob", "value"))
         found = torch.stack([log_prob, value / self._scale])
-        is_right = (
-            (found <= self._limits) | self._limits.isinf()
-        ).all()  # NaN is not, where there are limits
+        is_right = ((found <= self._limits) | self._limits.isinf()).all()  # false for NaN with finite limits
         ends = before.bool() | ~is_right
         if config.target_kl is not None:
             ends = ends | (stats["kl"] > config.target_kl)
@@ -208,18 +193,16 @@ class UnreadSteps(WatchedSteps):
         stats |= {"grad_norm": norm}
         self._halted.copy_(ends | ~torch.isfinite(norm))
         learner.optimizer.clipped_step(norm, config.max_grad_norm, skip=self._halted)
-        if config.weight_clip is not None and learner.origin is not None:
-            stats["weights/clipped"] = learner.origin.clip_(config.weight_clip)
-        return stats | {BEFORE: before, ENDED: ends, DEVIATED: ~is_right}
+        return stats | learner.clip_weights() | {BEFORE: before, ENDED: ends, DEVIATED: ~is_right}
 
 
 def _tensors(batch: Chunks) -> tree.Tree:
-    """All of a minibatch as one tree."""
+    """All tensors of a minibatch as one tree."""
     prefix = batch.prefix
     parts = (batch.obs, batch.first, batch.action, batch.valid, batch.data, batch.state)
     return parts if prefix is None else (*parts, (prefix.obs, prefix.first, prefix.state, prefix.exists))
 
 
 def _is_alike(a: Chunks, b: Chunks) -> bool:
-    """Whether one fits into the place of the other."""
+    """Whether two minibatches have tensors of the same shapes and dtypes."""
     return (a.prefix is None) == (b.prefix is None) and tree.spec(_tensors(a), 0) == tree.spec(_tensors(b), 0)

@@ -1,6 +1,6 @@
-"""The gauges: what an update measures about itself, and the checks that stop a run.
+"""Metrics of an update, and the checks that stop a run.
 
-Everything is computed as tensors on the device and read in one go, once an iteration.
+All metrics are computed as tensors on the device and read together, once per update.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from recollect.learning.ranks import ALONE, Ranks
 from recollect.policy.policy import Policy
 
 DEVIATION = "deviation/"
-"""What the names of deviations begin with."""
+"""The prefix of the names of deviations."""
 SIZES = ("value/max", "value/min", "value_scale")
-"""The metrics that say how large values are."""
+"""The metrics that give the scale of the values."""
 
 
 def read(metrics: dict[str, Tensor]) -> dict[str, float]:
@@ -30,16 +30,16 @@ def read(metrics: dict[str, Tensor]) -> dict[str, float]:
 
 
 def stacked(metrics: dict[str, Tensor]) -> Tensor:
-    """All metrics as one tensor [N] float64, where they are."""
+    """All metrics as one tensor [N] float64, on their device."""
     return torch.stack([value.detach().double().reshape(()) for value in metrics.values()])
 
 
 def describe(rollout: Rollout, advantage: Tensor, returns: Tensor, ranks: Ranks = ALONE) -> dict[str, Tensor]:
     """Mean, spread and range of reward, value, advantage and return over the valid steps of all ranks.
 
-    ``advantage`` and ``returns`` are [T, B]. Explained variance is 1 - Var[R - V] / Var[R]. Where the device
-    would have to be waited for, the number of valid steps comes along as ``valid``, to be checked when the
-    metrics are read (``check_valid``).
+    ``advantage`` and ``returns`` are [T, B]. Explained variance is 1 - Var[R - V] / Var[R]. Where a host
+    read synchronises, the number of valid steps is returned as ``valid``, for ``check_valid`` after the
+    metrics are read.
     """
     value = rollout.record["value"]
     named = {"reward": rollout.reward, "value": value, "advantage": advantage, "return": returns}
@@ -59,7 +59,7 @@ def describe(rollout: Rollout, advantage: Tensor, returns: Tensor, ranks: Ranks 
 
 
 def _describe_where(valid: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same of all steps ``valid`` [T, B] of ``named`` [T, B] each, by selection; sums in float64."""
+    """``describe`` of tensors ``named`` [T, B] each, by masks, without a host read; sums in float64."""
     residual = named["return"] - named["value"]
     samples = torch.stack([*named.values(), residual]).flatten(1)  # [5, T * B]
     invalid, count = ~valid.flatten(), valid.sum()
@@ -70,7 +70,7 @@ def _describe_where(valid: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor
     low = samples.masked_fill(invalid, torch.inf).amin(1)
     high = samples.masked_fill(invalid, -torch.inf).amax(1)
     metrics = _named_rows({"mean": mean, "std": variance.sqrt(), "min": low, "max": high}, list(named))
-    # Equal returns have no variance, whatever the rounding of their mean says.
+    # Equal returns have no variance; rounding of their mean would show one.
     explained = 1 - variance[4] / variance[3]
     metrics["explained_variance"] = torch.where(high[3] > low[3], explained, torch.nan)
     return metrics | {"valid": count}
@@ -82,15 +82,15 @@ def _named_rows(kinds: dict[str, Tensor], names: list[str]) -> dict[str, Tensor]
 
 
 def check_valid(metrics: dict[str, float]) -> None:
-    """Raise if ``valid``, the number of valid steps, is there and is 0."""
+    """Raise if the metric ``valid``, the number of valid steps, is 0."""
     if metrics.get("valid", 1.0) == 0:
         raise EnvError("a whole rollout without one valid step: every row was a filler or a dead agent")
 
 
 def state_norms(rollout: Rollout, ranks: Ranks = ALONE) -> dict[str, Tensor]:
-    """The norm of the stored states, and how fast it drifts within episodes, per step.
+    """The norm of the stored states, and its drift per step within episodes.
 
-    Only of states that experience left: that of a dead agent's row may be anything, NaN included.
+    Only states that a valid step left count: the state of a dead agent's row may hold anything, NaN included.
     Drift compares neighbouring stored states of the same episode; NaN if there are none.
     """
     leaves = [leaf for leaf in tree.leaves(rollout.states) if leaf.is_floating_point()]  # no counts
@@ -115,11 +115,10 @@ def state_norms(rollout: Rollout, ranks: Ranks = ALONE) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def staleness(policy: Policy, rollout: Rollout, rows: int = 8, ranks: Ranks = ALONE) -> Tensor:
-    """How far the stored states are from those that the current weights would have: a ratio.
+    """The relative difference between the stored states and those of the present weights.
 
-    The norm of the difference over the norm of the stored states, over all stored states of the
-    first ``rows`` rows of all ranks but the rollout's first, which is where the replay starts; 0 if there
-    is no other.
+    The norm of the difference divided by the norm of the stored states, for the first ``rows`` rows of all
+    ranks. The states at step 0 do not count, because the replay starts from them; 0 if there are no others.
     """
     if len(rollout.state_steps) < 2:
         return torch.zeros((), device=rollout.reward.device)
@@ -129,7 +128,7 @@ def staleness(policy: Policy, rollout: Rollout, rows: int = 8, ranks: Ranks = AL
 
 
 def _staleness(policy: Policy, rollout: Rollout, rows: int) -> Tensor:
-    """[2]: the squared norms of that difference and of the stored states, over the first ``rows`` rows."""
+    """[2]: the squared norms of the difference and of the stored states, for the first ``rows`` rows."""
     times = rollout.state_steps
     if rows == 0:
         return torch.zeros(2, device=rollout.reward.device)
@@ -148,17 +147,27 @@ def _staleness(policy: Policy, rollout: Rollout, rows: int) -> Tensor:
     return torch.stack([gap, size])
 
 
-def summarise(steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm: float) -> dict[str, Tensor]:
-    """The minibatches of an update in one row: means, the first one's deviations, the last KL."""
+def summarise(
+    steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm: float, *, is_recorded: bool
+) -> dict[str, Tensor]:
+    """The metrics of an update from the statistics of its minibatches: means, first deviations, last KL.
+
+    Without ``is_recorded`` there are no deviations: other weights acted, so they would measure the lag.
+    """
+    if not is_recorded:
+        steps = [{n: x for n, x in stats.items() if not n.startswith(DEVIATION)} for stats in steps]
     metrics = {}
     for name in dict.fromkeys(name for stats in steps for name in stats):
         if name.startswith(DEVIATION):
             metrics[name] = steps[0][name]
         elif name != "grad_norm":
             metrics[name] = torch.stack([stats[name] for stats in steps if name in stats]).mean()
-    metrics["kl_last"] = steps[-1]["kl"]
+    if "kl" in steps[-1]:
+        metrics["kl_last"] = steps[-1]["kl"]
     norms = [stats["grad_norm"] for stats in steps if "grad_norm" in stats]
-    metrics["minibatches"] = torch.full_like(metrics["kl"], len(norms))  # none where the KL ended it
+    metrics["minibatches"] = torch.full_like(
+        next(iter(metrics.values())), len(norms)
+    )  # without one that the KL ended
     if norms:
         norm = torch.stack(norms)
         metrics["grad_norm"] = norm.mean()
@@ -171,12 +180,12 @@ def summarise(steps: list[dict[str, Tensor]], stale: list[Tensor], max_grad_norm
 
 
 def largest(found: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """The largest of each over all ranks."""
+    """The maximum of each over all ranks."""
     return dict(zip(found, ranks.max(torch.stack(list(found.values())))))
 
 
 def join(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The parts of one minibatch in one row: sums, as each is divided by the whole; the largest deviation."""
+    """The statistics of a minibatch from those of its parts: sums, and the largest deviations."""
     if len(parts) == 1:
         return parts[0]
     return {
@@ -188,7 +197,7 @@ def join(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def deviation(log_prob: Tensor, value: Tensor, batch: Chunks) -> dict[str, Tensor]:
-    """How far recomputed log-probs and values [L, N] are from those that the batch holds."""
+    """The largest deviations of recomputed log-probs and values [L, N] from those of the batch."""
     made = {"log_prob": log_prob, "value": value}
     return {
         f"{DEVIATION}{name}": (now - batch.data[name]).masked_fill(~batch.valid, 0).abs().max()
@@ -196,28 +205,23 @@ def deviation(log_prob: Tensor, value: Tensor, batch: Chunks) -> dict[str, Tenso
     }
 
 
-def without_deviation(stats: dict[str, Tensor]) -> dict[str, Tensor]:
-    """All but what ``deviation`` said."""
-    return {name: value for name, value in stats.items() if not name.startswith(DEVIATION)}
-
-
 Masked = tuple[str, Tensor, Tensor]
-"""The name of a leaf [T, B, ...], the leaf, and where [T, B] it is learned from."""
+"""The name of a leaf [T, B, ...], the leaf, and the mask [T, B] of the steps that learning uses."""
 
 
 @torch.no_grad()
 def rollout_is_finite(rollout: Rollout) -> Tensor:
-    """Bool, on the rollout's device: whether ``check_finite_rollout`` would find nothing. Reads nothing."""
+    """Bool on the rollout's device: whether ``check_finite_rollout`` passes. Without a host read."""
     leaves = [*_from_env(rollout), *_final_obs(rollout), *_from_policy(rollout)]
     fine = [(_sizes(leaf) < torch.inf) | ~where for _, leaf, where in leaves if leaf.is_floating_point()]
     return torch.stack([one.all() for one in fine]).all()
 
 
 def check_finite_rollout(rollout: Rollout) -> None:
-    """Raise if something of a rollout that is learned from is NaN or Inf, and say which and where.
+    """Raise if a number of a rollout that learning uses is NaN or Inf; the error says which and where.
 
-    What an env made is an EnvError. What the policy made of finite observations is a DivergedError;
-    it must not reach the statistics of the returns, which the critic's weights are rescaled by.
+    EnvError for numbers of the env, DivergedError for numbers that the policy made from finite
+    observations: they must not reach the statistics of the returns, which rescale the critic's weights.
     """
     for name, leaf, mask in _from_env(rollout):
         if found := _first_bad(leaf, mask):
@@ -263,18 +267,18 @@ def _from_policy(rollout: Rollout) -> list[Masked]:
 
 
 def _inside(rollout: Rollout) -> Tensor:
-    """[B] bool: the rows that are in the midst of an episode after the last step."""
+    """[B] bool: the rows whose episode continues after the last step."""
     return rollout.valid[-1] & ~(rollout.terminated[-1] | rollout.truncated[-1])
 
 
 def _sizes(leaf: Tensor) -> Tensor:
-    """The largest size of the numbers of leaf [T, B, ...], as [T, B]; NaN where one is."""
+    """The largest magnitude in leaf [T, B, ...], as [T, B]; NaN if there is a NaN."""
     return leaf.abs() if leaf.dim() == 2 else leaf.abs().flatten(2).amax(2)
 
 
 def _first_bad(leaf: Tensor, where: Tensor) -> tuple[int, int, float] | None:
     """(t, row, value) of the first NaN or Inf of leaf [T, B, ...] where ``where`` [T, B]."""
-    # The sum is finite unless something in it is not, or it overflows: then look closely.
+    # A finite sum proves that all are finite; else it may have overflowed, and all are examined.
     if not leaf.is_floating_point() or torch.isfinite(leaf.sum()):
         return None
     wrong = ~torch.isfinite(leaf)
@@ -294,10 +298,10 @@ def _blame_env(name: str, t: int, row: int, value: float, rollout: Rollout) -> s
 
 
 class Learned(Protocol):
-    """A policy, or a learner with parameters of its own besides."""
+    """A policy, or a learner with further parameters."""
 
     def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
-        """All that is learned."""
+        """All parameters."""
         ...
 
 
@@ -308,12 +312,12 @@ def check_gradient(metrics: dict[str, float], learned: Learned, update: int) -> 
 
 
 def value_size(metrics: dict[str, float]) -> float:
-    """The unit of deviations of values: the size of the values, which is what float32 rounds by."""
+    """The unit of deviations of values: the scale of the values, to which float32 rounding is relative."""
     return max(1.0, *(abs(metrics[name]) for name in SIZES if name in metrics))
 
 
 def deviations(metrics: dict[str, float]) -> tuple[float, float]:
-    """How far recomputed log-probs, and values in units of their size, are from the recorded ones."""
+    """Deviations of log-probs, and of values in units of their scale."""
     log_prob, value = (metrics[f"{DEVIATION}{name}"] for name in ("log_prob", "value"))
     return log_prob, value / value_size(metrics)
 
@@ -324,7 +328,7 @@ def _explain_divergence(learned: Learned, metrics: dict[str, float], update: int
         for name, parameter in learned.named_parameters()
         if parameter.grad is not None and not torch.isfinite(parameter.grad).all()
     ]
-    losses = ", ".join(f"{k} {metrics[k]:.3g}" for k in ("loss/policy", "loss/value", "entropy"))
+    losses = ", ".join(f"{k} {v:.3g}" for k, v in metrics.items() if k.startswith("loss/") or k == "entropy")
     return (
         f"update {update}, minibatch {int(metrics['minibatches'])}: the gradient is not finite, first in "
         f"{names[0] if names else 'an earlier minibatch'} ({losses}). That step was not applied: the weights "
@@ -333,7 +337,7 @@ def _explain_divergence(learned: Learned, metrics: dict[str, float], update: int
 
 
 def _lived(rollout: Rollout) -> Tensor:
-    """[S, B] bool: the stored states that a step of experience left, as far as this rollout can tell."""
+    """[S, B] bool: the stored states that a valid step left, as far as this rollout shows."""
     before = [
         rollout.valid[step - 1] if step else rollout.valid[0] & ~rollout.first[0]
         for step in rollout.state_steps
@@ -349,5 +353,5 @@ def _squares(leaf: Tensor) -> Tensor:
 @lru_cache(maxsize=64)
 @torch.inference_mode(False)
 def _gaps(steps: tuple[int, ...], device: torch.device) -> Tensor:
-    """[S - 1] int64: how far the steps are apart. Made once: a copy from the host is waited for."""
+    """[S - 1] int64: the differences of the steps. Cached: a copy from the host synchronises."""
     return torch.tensor(steps, device=device).diff()

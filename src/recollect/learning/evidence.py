@@ -1,10 +1,10 @@
 """Evidence: is a deviation between learner and record rounding, or a bug?
 
-The learner compares the log-probs and values that it recomputes with those recorded while acting. How far
-rounding alone takes the two apart depends on the precision, the weights and the length of the sequence, so
-no fixed tolerance separates rounding from a wrong state. A deviation above the tolerance is only a
-suspicion. It is settled by replaying the rows that deviate most, step by step, in float64, on the CPU, from
-the states that the rollout stored::
+The learner compares recomputed log-probs and values with those recorded while acting. The part of rounding
+in their difference depends on the precision, the weights and the length of the sequence, so no fixed
+tolerance separates rounding from a wrong state. A deviation above the tolerance is only a suspicion. To
+settle it, the rows that deviate most are replayed step by step in float64 on the CPU, from the stored
+states of the rollout::
 
     acting   = |recorded   - replayed|   too far: wrong state, reset, observation or weights while acting
     learning = |recomputed - replayed|   too far: wrong chunk, reset or kernel while learning
@@ -12,7 +12,7 @@ the states that the rollout stored::
 
 Each of the first two must be within ``MARGIN`` times the rounding. In TF32 and bf16, where both round the
 same factors, each must also be within ``LIKENESS`` times the other. Both limits grow with how much the policy
-uses its memory, as the effect of a wrong state does. Decision 004 has the measurements.
+uses its memory, as does the effect of a wrong state. Decision 004 has the measurements.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from recollect.experience.rollout import Rollout
 from recollect.policy.policy import Policy
 
 ROWS, DRAWS = 4, 2
-"""Rows that are replayed, and how often with random roundings."""
+"""The number of replayed rows, and of replays with random roundings."""
 MARGIN = 10.0
-"""How many times further than the random roundings a healthy run may be."""
+"""The largest distance of a healthy run, in units of the random roundings."""
 LIKENESS = 30.0
-"""How many times further than the other a healthy actor or learner may be, where both round the factors of
-products alike. One may be exact by luck: the other is not held to less than 3 roundings for that."""
+"""The largest distance of a healthy actor or learner, in units of the other's, where both round the factors
+of products alike. The other may be exact by chance, so this limit is at least 3 roundings."""
 ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
 """The relative error of one rounding, by precision."""
 PLACE = "place"
-"""The name under which sequences carry the place of each step in the rollout, t * B + b."""
+"""The name in ``batch.data`` of the place of each step in the rollout, t * B + b."""
 NAMES = ("log_prob", "value")
 
 
@@ -52,7 +52,7 @@ def places(rollout: Rollout) -> Tensor:
 
 
 class Compared(NamedTuple):
-    """What the learner recomputed for some steps of a rollout, [N] each, and what was recorded for them."""
+    """Recomputed and recorded numbers of some steps of a rollout, [N] each."""
 
     place: Tensor
     recomputed: dict[str, Tensor]
@@ -60,7 +60,7 @@ class Compared(NamedTuple):
     """By ``NAMES``, in real units."""
 
     def largest_gap(self, scale: float) -> Tensor:
-        """How far the two are apart at most, values in units of ``scale``; 0 if there is no step."""
+        """Their largest difference, values in units of ``scale``; 0 without steps."""
         gaps = [
             (self.recomputed[name] - self.recorded[name]).abs() / unit
             for name, unit in zip(NAMES, (1, scale))
@@ -70,7 +70,7 @@ class Compared(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What the replay says of one tensor: the step of the replayed rows that is hardest to explain."""
+    """The result of the replay for one tensor, at the step that is hardest to explain."""
 
     name: str
     row: int
@@ -79,15 +79,15 @@ class Finding:
     recomputed: float
     replayed: float
     acting: float
-    """How far the record is from the replay; here and below, values in units of their scale."""
+    """Distance of the record from the replay; here and below, values in units of their scale."""
     learning: float
-    """How far the learner is from the replay."""
+    """Distance of the learner from the replay."""
     rounding: float
-    """How far roundings of this size moved the replay up to this step."""
+    """Distance of the replays with random roundings, up to this step."""
     acting_limit: float
-    """How far the record may be."""
+    """Limit of ``acting``."""
     learning_limit: float
-    """How far the learner may be."""
+    """Limit of ``learning``."""
 
     @property
     def is_acting_wrong(self) -> bool:
@@ -101,7 +101,7 @@ class Finding:
 
     @property
     def excess(self) -> float:
-        """How many times its limit the further one is off."""
+        """The larger distance in units of its limit."""
         return max(self.acting / self.acting_limit, self.learning / self.learning_limit)
 
     def __str__(self) -> str:
@@ -140,14 +140,14 @@ def verdict(findings: Sequence[Finding]) -> str | None:
 def examine(
     policy: Policy, rollout: Rollout, seen: Sequence[Compared], *, scale: float, tolerance: float
 ) -> list[Finding]:
-    """Replay the rows of ``rollout`` that deviate most, and say what that shows of each tensor.
+    """Replay the rows of ``rollout`` that deviate most; one finding for each tensor.
 
     Args:
         policy: with the weights that acted.
         rollout: as recorded.
-        seen: what the learner recomputed, in parts.
-        scale: the size of values.
-        tolerance: what is never suspicious.
+        seen: recomputed and recorded numbers, in parts.
+        scale: of the values.
+        tolerance: the smallest limit.
     """
     T, B = rollout.steps, rollout.rows
     # In float32 errors of single operations dominate, which differ between a step and a scan. Actors on a CPU
@@ -191,14 +191,14 @@ def _so_far(distance: Tensor) -> Tensor:
 
 
 def _spread(seen: Sequence[Compared], kind: str, name: str, place: Tensor, T: int, B: int) -> Tensor:
-    """What the parts hold of one tensor as [T, B] float64 on the CPU, 0 elsewhere."""
+    """One tensor of all parts as [T, B] float64 on the CPU, 0 elsewhere."""
     found = torch.cat([getattr(part, kind)[name].detach() for part in seen]).cpu().double()
     return torch.zeros(T * B, dtype=torch.float64).index_copy_(0, place, found).view(T, B)
 
 
 @torch.no_grad()
 def _replays(policy: Policy, rollout: Rollout, rows: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """The tensors of ``rows`` in float64, [T, R], and how far rounding moved any of them by then, [T, 1]."""
+    """The tensors of ``rows`` in float64, [T, R], and the largest effect of rounding so far, [T, 1]."""
     exact = in_float64(policy)
     truth = replay(exact, rollout, rows)
     noise = {name: torch.zeros_like(value) for name, value in truth.items()}
@@ -225,8 +225,8 @@ def replay(
 ) -> dict[str, Tensor]:
     """Log-probs and values [T, R] of ``rows`` [R], step by step, from each stored state to the next.
 
-    ``rounding``: draws for every number of the state whether float32 rounds it up or down after each step,
-    always the same way: where the input does not change, errors add up.
+    ``rounding``: draws once for every number of the state whether it is rounded up or down after each step.
+    Errors then add up as they do where the input does not change.
     """
     here = rows.to(rollout.reward.device)
 

@@ -1,11 +1,11 @@
-"""What a learner needs to go on, as tensors by name: from it, and back into it.
+"""The state of a learner as tensors by name, for checkpoints and for other ranks.
 
 =====================  =========================================================================
-name                   what
+name                   content
 =====================  =========================================================================
-``PARAMETER:step``     Adam's count, and its moments as ``:exp_avg`` and ``:exp_avg_sq``
-``PARAMETER:start``    the weight that the training began with, where that matters
-``PARAMETER:weight``   a weight that the learner has besides the policy's
+``PARAMETER:step``     Adam's step count, and its moments as ``:exp_avg`` and ``:exp_avg_sq``
+``PARAMETER:start``    the weight at the start of the training, if a setting needs it
+``PARAMETER:weight``   a weight of the learner that is not the policy's
 ``minibatches:rng``    the random stream of minibatches
 =====================  =========================================================================
 """
@@ -16,11 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from recollect.errors import ConfigError
+from recollect.learning.deviation_check import NOTHING
 from recollect.learning.learner import Learner
 from recollect.learning.regularise import Origin
-from recollect.learning.reproduction import NOTHING
 
 RNG = "minibatches:rng"
 OWN = "weight"
@@ -28,40 +29,41 @@ OWN = "weight"
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """What a trainer needs beside weights and optimiser to go on exactly where it was."""
+    """What a trainer needs beside weights and optimiser to resume bit for bit."""
 
     numbers: dict[str, Any]
     """As JSON."""
-    tensors: dict[str, torch.Tensor]
+    tensors: dict[str, Tensor]
     """By name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """How far an agent has been trained, and what its training needs to go on."""
+    """How far an agent has been trained, and what it needs to continue."""
 
     steps: int = 0
     """Env steps."""
     updates: int = 0
     """Rollouts learned from."""
-    optimizer: dict[str, torch.Tensor] = field(default_factory=dict)
+    optimizer: dict[str, Tensor] = field(default_factory=dict)
     """By the names above; empty for an agent that was never trained."""
     trainer: TrainerState | None = None
     """Only in the checkpoints of a run."""
 
 
-def load_learner(learner: Learner[Any], learned: Learned) -> None:
+def load_learner(learner: Learner, learned: Learned) -> None:
     """Continue with the saved optimiser and random stream, if there are any."""
-    learner.updates, learner.reproduction.accepted = learned.updates, NOTHING
+    learner.updates, learner.deviation_check.accepted = learned.updates, NOTHING
+    tensors = learned.optimizer
     learner.forget_graphs()
     for name, parameter in learner.named_parameters():
         state = {
-            key: learned.optimizer[f"{name}:{key}"].to(parameter.device, copy=True)
+            key: tensors[f"{name}:{key}"].to(parameter.device, copy=True)
             for key in ("step", "exp_avg", "exp_avg_sq")
-            if f"{name}:{key}" in learned.optimizer
+            if f"{name}:{key}" in tensors
         }
         for key, value in state.items():
-            # Adam's kernel trusts their sizes: it would write into memory that is not theirs.
+            # Adam's kernel does not check sizes: it would write out of bounds.
             if value.dtype != parameter.dtype or value.shape != (() if key == "step" else parameter.shape):
                 raise ConfigError(
                     f"the saved optimiser does not fit this policy: {key} of {name} is {value.dtype} "
@@ -69,20 +71,20 @@ def load_learner(learner: Learner[Any], learned: Learned) -> None:
                 )
         if state:
             learner.optimizer.state[parameter] = state
-        own = learned.optimizer.get(f"{name}:{OWN}")
+        own = tensors.get(f"{name}:{OWN}")
         if own is not None:
             with torch.no_grad():
                 parameter.copy_(own)
     if learner.config.is_anchored:
-        learner.origin = Origin.from_tensors(learner.policy, learned.optimizer)
-    rng = learned.optimizer.get(RNG)
-    # A generator of another kind of device cannot go on with it: then the seed begins anew.
+        learner.origin = Origin.from_tensors(learner.policy, tensors)
+    rng = tensors.get(RNG)
+    # A generator of another kind of device cannot continue the stream: it restarts from its seed.
     if rng is not None and rng.shape == learner.generator.get_state().shape:
         learner.generator.set_state(rng)
 
 
-def learner_tensors(learner: Learner[Any]) -> dict[str, torch.Tensor]:
-    """What ``load_learner`` needs: Adam's moments by parameter, the random stream, initial weights."""
+def learner_tensors(learner: Learner) -> dict[str, Tensor]:
+    """The state for ``load_learner``: Adam's moments by parameter, the random stream, initial weights."""
     names = {id(p): name for name, p in learner.named_parameters()}
     moments = {
         f"{names[id(parameter)]}:{key}": value

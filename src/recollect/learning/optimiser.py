@@ -1,4 +1,4 @@
-"""Adam for learners: groups with rates of their own, clipping, and steps that a device can skip by itself."""
+"""Adam with learning rates by group, gradient clipping, and steps that a flag on the device can skip."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from recollect.policy.policy import Policy
 
 
 class Adam(torch.optim.Adam):
-    """torch's fused Adam. Where to look at numbers would mean to wait, its rates are tensors, because a CUDA
-    graph knows no others."""
+    """torch's fused Adam. Where a host read synchronises, learning rates are tensors, for CUDA graphs."""
 
     def __init__(self, groups: list[dict], parameters: Sequence[nn.Parameter]):
-        """``parameters``: all of those in ``groups``. A list: to walk the modules costs more than to clip."""
+        """``parameters``: all in ``groups``, as a list: walking the modules takes longer than clipping."""
         self._parameters, device = parameters, parameters[0].device
         if devices.waits(device):
             groups = [group | {"lr": torch.tensor(group["lr"], device=device)} for group in groups]
@@ -29,7 +28,7 @@ class Adam(torch.optim.Adam):
         return self.param_groups[0]["rate"]
 
     def set_rates(self, share: float) -> None:
-        """Every group learns with this share of its own rate from now on."""
+        """Set the learning rate of every group to this share of its base rate."""
         for group in self.param_groups:
             group["rate"] = group["base_lr"] * share
             if isinstance(group["lr"], Tensor):
@@ -43,10 +42,10 @@ class Adam(torch.optim.Adam):
         return torch.linalg.vector_norm(torch.cat([grad.flatten() for grad in grads]))
 
     def clipped_step(self, norm: Tensor, limit: float, skip: Tensor | None = None) -> None:
-        """One step, with the gradient, which has that norm, scaled down to ``limit``.
+        """One step with the gradient, of norm ``norm``, scaled down to the norm ``limit``.
 
-        ``skip``: 1 on the device if the step is to change nothing. Then Adam's kernel clips as well: it
-        divides by ``grad_scale``.
+        ``skip``: a tensor on the device; if it is 1, the step changes nothing. With it Adam's kernel clips,
+        too: it divides the gradient by ``grad_scale``.
         """
         if skip is None:
             scale = (limit / (norm + 1e-6)).clamp(max=1)
@@ -59,7 +58,7 @@ class Adam(torch.optim.Adam):
 
 
 def parameter_groups(policy: Policy, config: LearnerConfig, predictor: nn.Module | None = None) -> list[dict]:
-    """Every parameter in exactly one group: the heads that have a rate of their own, and the rest."""
+    """Every parameter in exactly one group: heads with a learning rate of their own, and the rest."""
     own = {
         "actor": (list(policy.head.parameters()), config.actor_learning_rate),
         "critic": (list(policy.critic.parameters()), config.critic_learning_rate),

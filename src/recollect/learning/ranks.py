@@ -1,15 +1,15 @@
-"""Data-parallel learners: what each of them needs of the others.
+"""Communication between data-parallel learners.
 
-Every learner, a *rank*, holds its own rows of the batch, with their states, and a copy of the policy, the
-optimiser and the random stream of minibatches. All that the rows have in common goes through here:
+Every learner, a *rank*, holds its own rows of the batch with their states, and a copy of the policy, the
+optimiser and the random stream of minibatches. Ranks exchange two things:
 
-* numbers of steps, [T, B], are *gathered*, and every rank computes the same formula on all of them. So
-  advantages are normalised, and values scaled, by the statistics of the whole batch, bit for bit those
-  that one learner has;
-* gradients, each divided by the valid steps of all ranks, are *added up* in one message with the
-  numbers that an update reports. The ranks then take the same optimiser step, and stay equal.
+* tensors [T, B] of steps are *gathered*, and every rank computes the same formula on all of them. So
+advantages
+  and values are normalised by statistics of the whole batch, bit for bit those of a single learner;
+* gradients, each divided by the valid steps of all ranks, are *summed* in one message, together with the
+  statistics of the minibatch. All ranks then make the same optimiser step, and stay equal.
 
-``Alone`` is the one learner of most runs: it costs nothing and changes nothing.
+``Alone`` is the single learner of most runs, without any communication.
 """
 
 from __future__ import annotations
@@ -31,41 +31,41 @@ from recollect.errors import AlignmentError, LostError, RecollectError
 Backend = Literal["gloo", "nccl"]
 
 TIMEOUT = 120.0
-"""Seconds that a rank waits for the others. One that crashes is noticed at once, by its closed sockets."""
+"""Seconds until a rank gives up on the others. A crash is noticed at once, by closed sockets."""
 
 
 class GroupError(LostError):
-    """The other learners cannot be reached. Why is theirs to say: one was killed, or raised."""
+    """The other learners cannot be reached: one was killed, or raised an error of its own."""
 
 
 class Ranks(Protocol):
-    """What a learner asks of all learners, itself among them; each asks the same in the same order."""
+    """Collective operations over all learners; every rank must make the same calls in the same order."""
 
     @property
     def rank(self) -> int:
-        """Which one this is: 0 is the learner that publishes weights and writes checkpoints."""
+        """The index of this learner; learner 0 publishes weights and writes checkpoints."""
         ...
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of learners."""
         ...
 
     @property
     def begin(self) -> int:
-        """The first of its rows, among those of all ranks."""
+        """The index of its first row among those of all ranks."""
         ...
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks, number by number."""
+        """The element-wise sum over all ranks."""
         ...
 
     def max(self, tensor: Tensor) -> Tensor:
-        """The largest over all ranks, number by number."""
+        """The element-wise maximum over all ranks."""
         ...
 
     def each(self, tensor: Tensor) -> list[Tensor]:
-        """That of every rank, equally shaped, in order."""
+        """The tensors of all ranks, equally shaped, in order of rank."""
         ...
 
     def gather(self, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -78,7 +78,7 @@ class Ranks(Protocol):
 
 
 class Alone:
-    """The only learner there is: everything is its own already."""
+    """A single learner, which holds all rows."""
 
     rank = 0
     size = 1
@@ -111,7 +111,7 @@ ALONE = Alone()
 class Group:
     """One of several learners, connected by a process group of their own.
 
-    Not torch's default group: that is left to whoever uses ``torch.distributed`` beside a run.
+    It is not torch's default group, which stays free for other uses of ``torch.distributed``.
     """
 
     def __init__(
@@ -124,15 +124,15 @@ class Group:
         backend: Backend = "gloo",
         timeout: float = TIMEOUT,
     ):
-        """Join; it waits until all ranks have.
+        """Join the group; returns when all ranks have joined.
 
         Args:
-            store: where the ranks find each other: ``host_store`` for rank 0, ``join_store`` for the others.
-            rank: of this one.
-            rows: how many rows each rank holds.
+            store: by which ranks find each other: ``host_store`` for rank 0, ``join_store`` for the others.
+            rank: the index of this learner.
+            rows: the number of rows of each rank.
             host: the address of this machine under which the other ranks reach it.
             backend: "nccl" where each rank has a GPU of its own, else "gloo".
-            timeout: seconds that any wait for the others may take.
+            timeout: in seconds, for every operation.
         """
         self.rank, self.size, self.rows = rank, len(rows), tuple(rows)
         self.begin = sum(self.rows[:rank])
@@ -143,12 +143,12 @@ class Group:
             group = connect(store, rank, self.size, host, timedelta(seconds=timeout))
         except RuntimeError as error:
             raise GroupError(self._lost(error)) from error
-        # The group's threads must end before the interpreter does, or they take the process down.
+        # The group's threads must end before the interpreter does, or the process crashes.
         self._held: list[Any] = [group, store]
         self._release = weakref.finalize(self, self._held.clear)
 
     def close(self) -> None:
-        """Leave: whoever waits for this rank gets an error at once."""
+        """Leave the group: ranks that wait for this one get an error at once."""
         self._release()
 
     def sum(self, tensor: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ class Group:
         return torch.stack(self.each(tensor)).amax(0)
 
     def each(self, tensor: Tensor) -> list[Tensor]:
-        """That of every rank, equally shaped, in order."""
+        """The tensors of all ranks, equally shaped, in order of rank."""
         sent = self._sent(tensor)
         found = [torch.empty_like(sent) for _ in self.rows]
         self._do(lambda group: group.allgather([found], [sent]))
@@ -175,7 +175,7 @@ class Group:
         return tuple(whole.to(tensor.dtype) for whole, tensor in zip(found, tensors))
 
     def gather_any(self, tensor: Tensor) -> tuple[Tensor, int]:
-        """[..., n], any n -> those of all ranks one after another, and where the own ones begin there."""
+        """[..., n], any n -> those of all ranks concatenated, and the index of the first own one."""
         counts = [int(count) for count in self.each(torch.tensor(tensor.shape[-1]))]
         return self._joined(tensor, counts), sum(counts[: self.rank])
 
@@ -184,7 +184,7 @@ class Group:
         return tensor.narrow(-1, self.begin, self.rows[self.rank])
 
     def _joined(self, tensor: Tensor, counts: Sequence[int]) -> Tensor:
-        """[..., n of this rank] -> [..., sum of ``counts``]. What is sent is padded to one length."""
+        """[..., n of this rank] -> [..., sum of ``counts``]. Messages are padded to one length."""
         if tensor.shape[-1] != counts[self.rank]:
             raise RecollectError(
                 f"learner {self.rank} holds {counts[self.rank]} rows and was given {tensor.shape[-1]}: every "
@@ -196,7 +196,7 @@ class Group:
         return torch.cat(parts, -1)
 
     def _sent(self, tensor: Tensor) -> Tensor:
-        """As it travels: whole, where the backend wants it, and booleans as bytes."""
+        """As it is sent: contiguous, on the backend's device, booleans as bytes."""
         tensor = tensor.detach().to(torch.uint8) if tensor.dtype == torch.bool else tensor.detach()
         return tensor.to(self._device).contiguous()
 
@@ -217,7 +217,7 @@ class Group:
 
 
 def host_store(host: str = "127.0.0.1", timeout: float = TIMEOUT) -> tuple[TCPStore, int]:
-    """The store of rank 0, and the port at ``host`` where the others find it. It listens there only."""
+    """The store of rank 0, and the port at ``host`` on which it listens."""
     listening = socket.create_server((host, 0))
     port = listening.getsockname()[1]
     store = TCPStore(
@@ -232,7 +232,7 @@ def host_store(host: str = "127.0.0.1", timeout: float = TIMEOUT) -> tuple[TCPSt
 
 
 def join_store(host: str, port: int, timeout: float = TIMEOUT) -> TCPStore:
-    """What ``host_store`` opened, seen from another rank."""
+    """The store of rank 0, for another rank."""
     return TCPStore(host, port, timeout=timedelta(seconds=timeout), wait_for_workers=False)
 
 
@@ -253,10 +253,10 @@ def check_equal(ranks: Ranks, tensors: Iterable[Tensor], update: int) -> None:
 def add_up(
     ranks: Ranks, parameters: Sequence[nn.Parameter], numbers: dict[str, Tensor], largest: str
 ) -> dict[str, Tensor]:
-    """Add up the gradients of all ranks, in place, and the ``numbers`` of their minibatch, in one message.
+    """Sum the gradients of all ranks in place, and the ``numbers`` of their minibatch, in one message.
 
-    Of numbers whose names begin with ``largest``, the result is the largest. A parameter that has no gradient
-    on any rank has none after it.
+    Numbers whose names begin with ``largest`` are reduced by their maximum. A parameter without a gradient
+    on any rank stays without one.
     """
     if ranks.size == 1:
         return numbers
@@ -264,7 +264,7 @@ def add_up(
     others = {name: value for name, value in numbers.items() if name.startswith(largest)}
     has_grad = [p.grad is not None for p in parameters]
     dtype = parameters[0].dtype
-    # Each rank has a column of its own for what is not to be added; in those of the others it has zeros.
+    # For maxima each rank has a column of its own, and zeros in those of the others.
     columns = torch.zeros(len(others), ranks.size, dtype=dtype, device=parameters[0].device)
     for row, value in zip(columns, others.values()):
         row[ranks.rank] = value
@@ -283,7 +283,7 @@ def add_up(
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """The sum of its bits as integers: exact, in whatever order it is added up."""
+    """The sum of its bits as integers: exact in any order of summation."""
     whole = torch.uint8 if tensor.element_size() == 1 else torch.int16
     return tensor.flatten().view(whole).sum(dtype=torch.int64)
 

@@ -1,13 +1,13 @@
-"""Evaluating actions without keeping the activations: they are computed again in the backward pass.
+"""Activation recomputation: actions are evaluated a second time in the backward pass.
 
-A batch of L steps is unrolled in about sqrt(L) pieces of time. Of each piece only what goes in is
-kept, that is, views of the observations and the state at its start; its encoder, core and heads run a
-second time when its gradient is due. So at any time the activations of one piece are alive, at the
-price of a second forward pass. By the law of cores, pieces give what the whole gives.
+A batch of L steps is unrolled in about sqrt(L) segments of time. The forward pass keeps only the inputs of
+each segment, views of the observations and the state at its start. The backward pass runs encoder, core and
+heads of a segment again. So the activations of one segment are in memory at a time, at the price of a
+second forward pass. By the law of cores, segments give the same numbers as the whole.
 
-``torch.utils.checkpoint`` without reentry swaps out what autograd saves in the calling thread. The groups of
-rows that ``workers`` unrolls in other threads would keep their graphs. Here the first pass runs without
-any graph, whoever computes it.
+``torch.utils.checkpoint`` without reentry intercepts what autograd saves in the calling thread only. Rows
+that ``row_threads`` unrolls in other threads would keep their graphs. Here the first pass builds no graph
+in any thread.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from recollect.policy.policy import Policy
 Tensors = tuple[Tensor, ...]
 
 
-def pieces(steps: int) -> int:
-    """Into how many pieces of time an unroll of ``steps`` is cut."""
+def segments(steps: int) -> int:
+    """The number of segments of an unroll of ``steps``."""
     return max(1, round(math.sqrt(steps)))
 
 
 def evaluate(
     policy: Policy, batch: Chunks, again: bool, features: list[Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log_prob, entropy, value [L, N] of a batch; ``again``: its activations are computed a second time."""
+    """log_prob, entropy, value [L, N] of a batch; ``again``: with activation recomputation."""
     given = (batch.obs, batch.action, batch.state, batch.first, features)
     return evaluate_actions(policy, *given) if again else policy.evaluate_actions(*given)
 
@@ -52,15 +52,15 @@ def evaluate_actions(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """``policy.evaluate_actions``: obs, action [L, N, ...], state [N, ...], first [L, N] -> [L, N] each.
 
-    What the heads see, [L, N, D], is added to ``features`` if that is given.
+    The inputs of the heads, [L, N, D], are appended to ``features`` if it is given.
     """
     steps = first.shape[0]
-    count = pieces(steps)
-    cuts = [steps * k // count for k in range(count + 1)]
+    count = segments(steps)
+    ends = [steps * k // count for k in range(count + 1)]
     found = []
-    for begin, end in pairwise(cuts):
+    for begin, end in pairwise(ends):
         span = slice(begin, end)
-        part = _piece(policy, tree.index(obs, span), tree.index(action, span), state, first[span])
+        part = _segment(policy, tree.index(obs, span), tree.index(action, span), state, first[span])
         found.append(part[:4])
         state = tree.from_leaves(state, part[4:])
     *outputs, y = zip(*found)
@@ -70,8 +70,8 @@ def evaluate_actions(
     return log_prob, entropy, value
 
 
-def _piece(policy: Policy, obs: Tree, action: Tree, state: State, first: Tensor) -> Tensors:
-    """log_prob, entropy, value [K, N] and features [K, N, D] of a piece, and the leaves of its last state."""
+def _segment(policy: Policy, obs: Tree, action: Tree, state: State, first: Tensor) -> Tensors:
+    """log_prob, entropy, value [K, N], features [K, N, D] of a segment, and the leaves of its last state."""
     seen, carried = tree.leaves(obs), tree.leaves(state)
 
     def fn(*leaves: Tensor) -> Tensors:
@@ -87,7 +87,7 @@ def _piece(policy: Policy, obs: Tree, action: Tree, state: State, first: Tensor)
 
 
 class _Recomputed(torch.autograd.Function):
-    """``fn(*inputs)``, of which nothing but the inputs is kept. The weights that ``fn`` uses follow them."""
+    """``fn(*inputs)``, which keeps its inputs only. The weights of ``fn`` follow the inputs."""
 
     @staticmethod
     def forward(ctx: Any, fn: Callable[..., Tensors], inputs: int, *tensors: Tensor) -> Tensors:

@@ -1,7 +1,7 @@
-"""What a rollout would hold under the current weights: log-probs, values and states, replayed.
+"""The log-probs, values and states that the present weights give for a rollout.
 
-The replay starts from the stored state at the rollout's start, which is itself not refreshed; the
-actor's live state is never touched.
+They come from a replay of the rollout from its first stored state, which is not refreshed itself. The actor's
+live state is never changed.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from recollect.experience.rollout import Finals, Rollout
 from recollect.policy.policy import Policy
 
 SPAN = 8
-"""Steps whose states are held at a time, where it would wait to look at which steps were cut."""
+"""Steps whose states are in memory at a time, where a host read of the truncated steps synchronises."""
 
 
 @dataclass(frozen=True, slots=True)
-class Refreshed:
-    """The parts of a rollout that follow from the weights."""
+class Outputs:
+    """The parts of a rollout that depend on the weights."""
 
     log_prob: Tensor
     """[T, B] of the recorded actions."""
@@ -36,33 +36,33 @@ class Refreshed:
     """[S, B, ...] at the rollout's ``state_steps``."""
 
 
-def recorded(rollout: Rollout) -> Refreshed:
-    """The same parts as they were recorded."""
+def recorded(rollout: Rollout) -> Outputs:
+    """The outputs of the weights that acted."""
     record = rollout.record
-    return Refreshed(
+    return Outputs(
         record["log_prob"], record["value"], rollout.final_value, rollout.bootstrap, rollout.states
     )
 
 
 @torch.no_grad()
-def refresh(policy: Policy, rollout: Rollout) -> Refreshed:
-    """Replay a rollout from its first stored state, as the policy is now."""
+def refresh(policy: Policy, rollout: Rollout) -> Outputs:
+    """The outputs of the present weights."""
     T = rollout.steps
     finals = rollout.finals
     if finals is not None and devices.waits(finals.time):
-        return _refresh_unread(policy, rollout, finals)
-    after_cuts = [] if finals is None else (finals.time + 1).unique().tolist()
-    times = sorted({*rollout.state_steps, *after_cuts, T})
+        return _refresh_in_spans(policy, rollout, finals)
+    after_truncations = [] if finals is None else (finals.time + 1).unique().tolist()
+    times = sorted({*rollout.state_steps, *after_truncations, T})
     obs = tree.map(lambda leaf: leaf[:T], rollout.obs)
     dist, value, states = policy.unroll_with_states(obs, rollout.state_at(0), rollout.first[:T], times)
     at = dict(zip(times, states))
     last = tree.map(lambda leaf: leaf[T], rollout.obs)
     final_value = torch.zeros_like(rollout.final_value)
     if finals is not None:
-        cuts = zip(finals.time.tolist(), finals.row.tolist())
-        state = tree.stack([tree.index(at[t + 1], row) for t, row in cuts])
+        places = zip(finals.time.tolist(), finals.row.tolist())
+        state = tree.stack([tree.index(at[t + 1], row) for t, row in places])
         _write_final_values(final_value, policy, finals, state)
-    return Refreshed(
+    return Outputs(
         log_prob=dist.log_prob(rollout.action),
         value=value,
         final_value=final_value,
@@ -71,11 +71,13 @@ def refresh(policy: Policy, rollout: Rollout) -> Refreshed:
     )
 
 
-def _refresh_unread(policy: Policy, rollout: Rollout, finals: Finals) -> Refreshed:
-    """The same where looking at the times of the cuts would wait: every step's state, a span at a time."""
+def _refresh_in_spans(policy: Policy, rollout: Rollout, finals: Finals) -> Outputs:
+    """``refresh`` without a host read of the truncated steps: it computes every state, a span at a time."""
     T, state = rollout.steps, rollout.state_at(0)
     log_probs, values, stored = [], [], []
-    after_cuts = tree.map(lambda leaf: leaf.index_select(0, finals.row), state)  # [N, ...], to be filled
+    after_truncations = tree.map(
+        lambda leaf: leaf.index_select(0, finals.row), state
+    )  # [N, ...], to be filled
     for begin in range(0, T, SPAN):
         span = slice(begin, min(begin + SPAN, T))
         steps = span.stop - begin
@@ -86,11 +88,11 @@ def _refresh_unread(policy: Policy, rollout: Rollout, finals: Finals) -> Refresh
         stored += [states[step - begin] for step in rollout.state_steps if begin <= step < span.stop]
         place, after = finals.time - begin, tree.stack(states[1:])  # [K, B, ...]
         found = tree.index(after, (place.clamp(0, steps - 1), finals.row))
-        after_cuts = tree.select((place >= 0) & (place < steps), found, after_cuts)
+        after_truncations = tree.select((place >= 0) & (place < steps), found, after_truncations)
         state = states[-1]
     final_value = torch.zeros_like(rollout.final_value)
-    _write_final_values(final_value, policy, finals, after_cuts)
-    return Refreshed(
+    _write_final_values(final_value, policy, finals, after_truncations)
+    return Outputs(
         log_prob=torch.cat(log_probs),
         value=torch.cat(values),
         final_value=final_value,
@@ -100,6 +102,6 @@ def _refresh_unread(policy: Policy, rollout: Rollout, finals: Finals) -> Refresh
 
 
 def _write_final_values(final_value: Tensor, policy: Policy, finals: Finals, state: State) -> None:
-    """V(the observation before the reset, the state [N, ...] after step t) for every truncation."""
+    """Write V(final observation, state [N, ...] after step t) for every truncation."""
     inside = torch.zeros(len(finals.row), dtype=torch.bool, device=finals.row.device)
     final_value[finals.time, finals.row] = policy.value(finals.obs, state, inside)

@@ -1,24 +1,24 @@
-"""Weights that stay near where they began: clipping, and a pull towards the start.
+"""Regularisers that keep weights near their initial values: weight clipping, and L2 towards the start.
 
-Two remedies for networks that stop learning late in a run, when weights have grown or have drifted
-to where little gradient flows:
+Both help networks that stop learning late in a run, when weights have grown or have drifted to where
+gradients are small:
 
 * **Weight clipping** (Elsayed et al. 2024, *Weight Clipping for Deep Continual and Reinforcement
-  Learning*): after every optimiser step each weight is clipped to +- kappa s, where s is the bound
-  that its layer was initialised within.
+  Learning*): after every optimiser step each weight is clipped to +- kappa s, where s is the bound of its
+  layer's initialisation.
 * **L2 towards the start** (Kumar et al. 2023, *Maintaining Plasticity in Continual Learning via
   Regenerative Regularization*): ``loss + l2_init * sum (w - w0)^2``.
 
-The paper's s is 1 / sqrt(fan-in), because its layers are drawn uniformly from +- that. Ours are not
-all: action heads begin a hundred times smaller, gates' biases larger. So s is
+The paper's s is 1 / sqrt(fan-in), because it draws layers uniformly from +- that. Not all of our layers are
+drawn so: action heads start a hundred times smaller, biases of gates larger. So s is
 
-* for matrices, kernels and learned initial states: 1 / sqrt(fan-in), or the largest weight that they began
-  with if that is more;
-* for vectors (biases, gains): the largest s of the matrices of the same module, or the largest entry that
-  they began with if that is more; 1 for a vector of zeros that is alone.
+* for matrices, kernels and learned initial states: the maximum of 1 / sqrt(fan-in) and the largest initial
+  weight;
+* for vectors (biases, gains): the maximum of the largest s of the matrices in the same module and the largest
+  initial entry; 1 for a vector of zeros in a module without matrices.
 
-With kappa >= 1 nothing is clipped at the start. The critic's last layer is left alone if its values are
-normalised (PopArt): its weights are then in units of the returns' spread, and those move.
+With kappa >= 1 no initial weight is clipped. The critic's last layer is excluded if values are normalised
+(PopArt): its weights are then in units of the returns' spread, which changes.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from torch import Tensor, nn
 from recollect.errors import ConfigError
 
 START = "start"
-"""What ``Origin.tensors`` names its tensors: ``PARAMETER:start``."""
+"""The suffix of the names in ``Origin.tensors``: ``PARAMETER:start``."""
 
 
 class Origin:
-    """The policy's weights when a training began. Part of the learner's state: a resumed run keeps it."""
+    """The policy's weights at the start of a training. Part of the learner's state, kept on resume."""
 
     def __init__(self, network: nn.Module, start: dict[str, Tensor] | None = None):
-        """``start``: the weights by name; those of ``network`` now if None."""
+        """``start``: the weights by name; None: the present ones of ``network``."""
         self._now = anchored(network)
         self.start = {name: p.detach().clone() for name, p in self._now.items()} if start is None else start
         self._bounds = bounds(network, self.start)
@@ -44,7 +44,7 @@ class Origin:
 
     @classmethod
     def from_tensors(cls, network: nn.Module, tensors: dict[str, Tensor]) -> Origin | None:
-        """What ``tensors`` returned, found among others; None if it is not there."""
+        """From the result of ``Origin.tensors``, possibly among other tensors; None if it is not there."""
         named = anchored(network)
         start = {n: tensors[f"{n}:{START}"] for n in named if f"{n}:{START}" in tensors}
         if not start:
@@ -60,7 +60,7 @@ class Origin:
         return cls(network, start)
 
     def tensors(self) -> dict[str, Tensor]:
-        """To be saved."""
+        """The weights by name, for ``from_tensors``."""
         return {f"{name}:{START}": value for name, value in self.start.items()}
 
     def squared_distance(self) -> Tensor:
@@ -69,7 +69,7 @@ class Origin:
 
     @torch.no_grad()
     def clip_(self, kappa: float) -> Tensor:
-        """Clip every weight to +- kappa times its bound; the share that had to be."""
+        """Clip every weight to +- kappa times its bound; returns the share of clipped weights."""
         outside = []
         for name, parameter in self._now.items():
             limit = kappa * self._bounds[name]
@@ -79,7 +79,7 @@ class Origin:
 
 
 def anchored(network: nn.Module) -> dict[str, nn.Parameter]:
-    """The weights that are held near their start; see the module's docstring."""
+    """The regularised weights by name; see the module's docstring."""
     in_moving_units = "critic." if getattr(network, "value_norm", None) is not None else None
     return {
         name: parameter

@@ -1,4 +1,4 @@
-"""Schedules: how a coefficient moves over the course of a run."""
+"""Schedules of coefficients over the course of a run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Shape = Literal["constant", "linear", "cosine"]
 
 
 def scheduled(end: float, shape: Shape, progress: float, warmup: float = 0.0) -> float:
-    """The share of a coefficient at ``progress`` (0 at the start of the run, 1 at its end).
+    """The factor of a coefficient at ``progress`` (0 at the start of the run, 1 at its end).
 
-    During the first ``warmup`` of the run it rises linearly from 0 to 1; then it stays ("constant")
-    or goes to ``end`` in a straight line ("linear") or half a cosine ("cosine").
+    It rises linearly from 0 to 1 during the first ``warmup`` of the run. Then it stays 1 ("constant"), or
+    moves to ``end`` along a line ("linear") or half a cosine ("cosine").
     """
     progress = min(max(progress, 0.0), 1.0)
     if progress < warmup:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor
 
 from recollect.acting.actor import Actor, together
+from recollect.algos.catalog import acting
 from recollect.base import tree
 from recollect.base.devices import Total
 from recollect.base.graphs import Graphs
@@ -104,16 +105,17 @@ class InlineCrew:
     def _begun(self, version: int, again: int = 0) -> list[Actor]:
         if not self.actors:
             algo, seed = self._config.algo, self._config.seed
+            state_steps, keeps_finals = acting(algo)
             self.actors = [
                 Actor(
                     env,
                     self._policy,
                     rollout=algo.rollout,
-                    state_steps=algo.state_steps,
+                    state_steps=state_steps,
                     seed=actor_stream(seed, version, index, again=again),
                     index=index,
                     graphs=self._graphs,
-                    keeps_finals=algo.needs_finals,
+                    keeps_finals=keeps_finals,
                 )
                 for index, env in enumerate(self.envs)
             ]

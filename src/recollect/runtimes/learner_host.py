@@ -7,7 +7,6 @@ the same steps, so that no weights need to travel.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,26 +64,26 @@ class LearnerState:
     updates: int
     is_checked: bool
     accepted: tuple[int, float, float]
-    """See ``recollect.learning.reproduction``."""
+    """See ``recollect.learning.deviation_check``."""
 
     @classmethod
-    def of(cls, learner: Learner[Any], device: str | None = None) -> LearnerState:
+    def of(cls, learner: Learner, device: str | None = None) -> LearnerState:
         """That of a learner now; on the device where each tensor is, if None."""
 
         def copy(named: dict[str, Tensor]) -> dict[str, Tensor]:
             return {name: t.detach().to(device or t.device, copy=True) for name, t in named.items()}
 
         weights = copy(learner.policy.state_dict())
-        checks = learner.reproduction
+        checks = learner.deviation_check
         tensors = copy(learner_tensors(learner))
         return cls(weights, tensors, learner.updates, checks.is_checked, checks.accepted)
 
-    def put(self, learner: Learner[Any]) -> None:
+    def put(self, learner: Learner) -> None:
         """Give it to a learner, which goes on from there."""
         learner.policy.load_state_dict(self.weights)
         learner.optimizer.state.clear()
         load_learner(learner, Learned(updates=self.updates, optimizer=self.tensors))
-        checks = learner.reproduction
+        checks = learner.deviation_check
         checks.is_checked, checks.accepted = self.is_checked, self.accepted
 
 

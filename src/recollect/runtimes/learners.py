@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -75,7 +75,7 @@ class LearnerGroup:
 
     def __init__(
         self,
-        learner: Learner[Any],
+        learner: Learner,
         config: TrainConfig,
         rows: int,
         *,

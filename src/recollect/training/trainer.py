@@ -11,13 +11,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
 from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
-from recollect.base.graphs import Graphs
 from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError
 from recollect.experience.join import join
@@ -56,9 +54,9 @@ class Trainer:
         policy.act_elsewhere(config.runtime != "inline")
         if config.compile:
             policy.compile_parts()
-        self.learner = make_learner(policy, config.algo, seed=stream(config.seed, 2))
-        self.learner.graphs = Graphs(self.learner.device, config.graphs and not config.compile)
-        self._updater: Learner[Any] | LearnerGroup = self.learner
+        graphs = config.graphs and not config.compile
+        self.learner = make_learner(policy, config.algo, seed=stream(config.seed, 2), graphs=graphs)
+        self._updater: Learner | LearnerGroup = self.learner
         if config.learners > 1:
             self._updater = LearnerGroup(self.learner, config, crew.rows, make=crew.make_peer, host=crew.host)
         self.threads = learner_threads(config)
@@ -128,10 +126,10 @@ class Trainer:
             *self._notes,
             *batch.notes,
             *self.learner.graphs.taken_notes(),
-            *self.learner.reproduction.notes,
+            *self.learner.deviation_check.notes,
         ]
         self._notes.clear()
-        self.learner.reproduction.notes.clear()
+        self.learner.deviation_check.notes.clear()
         return Iteration(metrics, episodes, notes)
 
     def _lags(self, rollouts: Sequence[Rollout]) -> list[int]:
@@ -154,7 +152,7 @@ class Trainer:
             return {}
         acted = copy.deepcopy(self.policy)
         acted.load_state_dict(self._past[oldest.version])
-        return self.learner.reproduction.check_late(oldest, acted)
+        return self.learner.deviation_check.check_late(oldest, acted, updates)
 
     def _remember(self) -> None:
         """Store the weights of every version that rollouts may still come from (async mode)."""

@@ -1,0 +1,88 @@
+"""The interface between the learner and an algorithm: ``acting``, ``targets``, ``loss``."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from torch import Tensor
+
+from recollect.experience.rollout import Chunks, Rollout
+from recollect.learning.ranks import Ranks
+from recollect.learning.refresh import Outputs
+from recollect.policy.policy import Policy
+
+Stats = dict[str, Tensor]
+"""Scalars on the device by the names of metrics."""
+Data = dict[str, Tensor]
+"""Tensors [T, B] by name."""
+
+
+class Acting(NamedTuple):
+    """What actors must record for an algorithm."""
+
+    state_steps: tuple[int, ...]
+    """Steps of a rollout whose input states are stored."""
+    keeps_finals: bool
+    """Whether the observations before the resets of truncated episodes are kept, to be evaluated again."""
+
+
+class Targets(NamedTuple):
+    """What the epochs of an update learn from."""
+
+    rollout: Rollout
+    """The given rollout, or a copy with refreshed states."""
+    data: Data
+    """Tensors for the loss, which gets them as ``batch.data`` beside what actors recorded."""
+    metrics: Stats
+    """Numbers to report; for a new rollout those of ``diagnostics.describe`` among them."""
+
+
+class Algorithm(Protocol):
+    """A module such as ``recollect.algos.ppo``, or any object with these three functions.
+
+    ``config`` is the algorithm's own config, a subclass of ``LearnerConfig``.
+    """
+
+    def acting(self, config: Any) -> Acting:
+        """What actors must record."""
+        ...
+
+    def targets(
+        self,
+        policy: Policy,
+        rollout: Rollout,
+        config: Any,
+        ranks: Ranks,
+        *,
+        lag: int = 0,
+        outputs: Outputs | None = None,
+    ) -> Targets:
+        """Targets of a rollout.
+
+        Args:
+            policy: with the weights at the start of the update.
+            rollout: T steps of the rows of this rank.
+            config: the settings.
+            ranks: all learners of the batch, for statistics over all of its rows.
+            lag: updates between the weights that acted and those of ``policy``.
+            outputs: those of ``policy`` for the rollout, if targets are recomputed between two epochs. Then
+                no statistics change. None: the rollout is new.
+        """
+        ...
+
+    def loss(
+        self,
+        policy: Policy,
+        batch: Chunks,
+        config: Any,
+        entropy_coef: float | Tensor,
+        count: Tensor,
+        features: list[Tensor] | None = None,
+    ) -> tuple[Tensor, Stats]:
+        """The loss of a batch and its statistics; sums over steps are divided by ``count``.
+
+        Statistics add up over the parts of a minibatch. Those of ``diagnostics.deviation`` must be among
+        them, and ``kl`` for the setting ``target_kl``. If ``features`` is given, the inputs of the heads,
+        [L, N, D], are appended to it.
+        """
+        ...

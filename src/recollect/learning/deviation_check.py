@@ -1,0 +1,189 @@
+"""The deviation check: does the learner reproduce the log-probs and values that were recorded while acting?
+
+Before the first optimiser step of an update the weights are those that acted, so recomputed log-probs and
+values must equal the recorded ones. A replay (``recollect.learning.evidence``) settles every deviation
+above the
+tolerance: it stops the run, or shows that rounding explains the deviation, which the user is told once.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from recollect.base.tolerances import tolerance
+from recollect.config.learner import LearnerConfig
+from recollect.errors import AlignmentError, RecollectError
+from recollect.experience.rollout import Chunks, Rollout, shares
+from recollect.learning import diagnostics, evidence, recompute
+from recollect.learning.algorithm import Data, Stats
+from recollect.learning.ranks import ALONE, Ranks
+from recollect.learning.sequences import burn_in, make_sequences
+from recollect.policy.policy import Policy
+
+NOTHING = (0, 0.0, 0.0)
+ACCEPTED_FOR = 20
+"""Updates for which a deviation that a replay has explained needs no new replay."""
+
+
+class Record(NamedTuple):
+    """A rollout that the learner must reproduce."""
+
+    rollout: Rollout
+    data: Data
+    """Its targets; with ``value`` where PopArt has rescaled the recorded one."""
+    update: int
+    """The number of the update."""
+    ranks: Ranks = ALONE
+    """The learners that check their parts of the rollout together."""
+    acted: Policy | None = None
+    """A copy with the weights that acted, if those are not the learner's."""
+
+
+class DeviationCheck:
+    """Measures how far recomputed log-probs and values deviate from the record, and raises if too far."""
+
+    def __init__(self, policy: Policy, config: LearnerConfig):
+        self._policy, self._config = policy, config
+        self.is_checked = False
+        """Whether a whole rollout was reproduced since the learner was made."""
+        self.accepted = NOTHING
+        """(update, log-probs, values): before that update deviations up to these need no replay."""
+        self.notes: list[str] = []
+        """Messages for the user; the trainer empties it."""
+        self._is_advised = False
+
+    @property
+    def tolerance(self) -> float:
+        """Deviations up to this need no replay."""
+        return tolerance(self._config.tolerance, self._policy.precision, self._policy.core.rounding)
+
+    def limits(self, update: int) -> tuple[float, float]:
+        """Deviations of log-probs and values above which a replay decides in that update."""
+        until, *accepted = self.accepted
+        if update >= until:
+            return self.tolerance, self.tolerance
+        log_prob, value = (max(self.tolerance, limit) for limit in accepted)
+        return log_prob, value
+
+    @torch.no_grad()
+    def deviation(self, record: Record) -> Stats:
+        """The largest deviations of a whole rollout, over all ranks of the record."""
+        policy = record.acted or self._policy
+        (batch,) = self._batches(record, None)
+        batch = burn_in(policy, batch)
+        log_prob, _, value = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
+        return diagnostics.largest(diagnostics.deviation(log_prob, value, batch), record.ranks)
+
+    def check_all(self, record: Record, metrics: Stats) -> None:
+        """``check`` of a whole rollout with these metrics. Synchronises."""
+        numbers = diagnostics.read(metrics | self.deviation(record))
+        self.check(numbers, record)
+        self.is_checked = numbers.get("valid", 1.0) > 0  # a rollout without a valid step proves nothing
+
+    def check_late(self, rollout: Rollout, acted: Policy, update: int) -> dict[str, float]:
+        """``check`` of a rollout against a copy of the policy that acted; its deviations. Asks no other rank.
+
+        Raises:
+            AlignmentError: if rounding does not explain a deviation.
+        """
+        record = Record(rollout, {}, update, acted=acted)
+        value = rollout.record["value"].masked_fill(~rollout.valid, 0)
+        found = self.deviation(record)
+        numbers = diagnostics.read(found | {"value/max": value.max(), "value/min": value.min()})
+        self.check(numbers, record)
+        return {name: numbers[name] for name in found}
+
+    def check(self, numbers: dict[str, float], record: Record, which: Tensor | None = None) -> None:
+        """Raise if rounding does not explain a deviation.
+
+        Args:
+            numbers: the deviations, and the scale of the values.
+            record: the rollout.
+            which: the sequences of the minibatch that was recomputed; None: all.
+        """
+        # One rank alone makes a late check. It accepts nothing, so that the limits of all ranks stay equal.
+        limits = self.limits(record.update) if record.acted is None else (self.tolerance, self.tolerance)
+        if not all(found <= limit for found, limit in zip(diagnostics.deviations(numbers), limits)):
+            self.settle(numbers, record, which)
+
+    def settle(self, numbers: dict[str, float], record: Record, which: Tensor | None = None) -> None:
+        """Replay the rollout to explain a deviation above the limit; arguments as in ``check``.
+
+        Raises if rounding does not explain it. Else deviations up to twice as large are accepted for the next
+        ``ACCEPTED_FOR`` updates.
+        """
+        size = diagnostics.value_size(numbers)
+        log_prob, value = diagnostics.deviations(numbers)
+        said = (
+            f"update {record.update}: the learner recomputed log-probs and values that deviate from the "
+            f"recorded ones by up to {max(log_prob, value):.1e} (values in units of their scale; tolerance "
+            f"{self.tolerance:.0e})"
+        )
+        if not math.isfinite(log_prob + value):
+            raise AlignmentError(
+                f"{said}. Recorded numbers are finite, so the learner computes something else"
+            )
+        policy = record.acted or self._policy
+        seen = [self._compared(batch, policy, which is not None) for batch in self._batches(record, which)]
+        try:
+            findings = evidence.examine(policy, record.rollout, seen, scale=size, tolerance=self.tolerance)
+            wrong = evidence.verdict(findings)
+        except (RecollectError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # such as a custom network that knows one dtype only
+            wrong = (
+                f"A replay in float64 on the CPU, which could tell rounding from a bug, failed ({error}): "
+                "let the network compute in the dtype of its weights, or raise `tolerance`"
+            )
+        gap = torch.stack([part.largest_gap(size) for part in seen]).max()
+        wrong, gap = _agreed(record.ranks, wrong, gap)
+        if wrong is None and not gap >= max(log_prob, value) / 2:
+            wrong = (
+                f"The same evaluation outside of the optimiser step deviates by {float(gap):.1e} only: the "
+                "step computes something else, or something random. Try graphs=False"
+            )
+        if wrong is not None:
+            raise AlignmentError(f"{said}. {wrong}")
+        if record.acted is None:
+            self.accepted = (record.update + ACCEPTED_FOR, 2 * log_prob, 2 * value)
+        if not self._is_advised:
+            self._is_advised = True
+            share = 100 * math.expm1(min(log_prob, 10.0))
+            self.notes.append(
+                f"{said}. A replay of the worst rows in float64 shows that rounding explains it, so the run "
+                f"goes on. Probability ratios are off by up to {share:.2g}%: if that is a large part of "
+                "`clip`, use precision='fp32' or shorter chunks"
+            )
+
+    def _batches(self, record: Record, which: Tensor | None) -> list[Chunks]:
+        """The sequences ``which`` in the parts that the loss takes them in, with the place of every step."""
+        data = record.data | {evidence.PLACE: evidence.places(record.rollout)}
+        sequences = make_sequences(record.rollout, data, self._config, record.ranks)
+        if which is None:
+            return [sequences.whole()]
+        return [sequences.take(part) for part in shares(which, self._config.accumulate, sequences.sizes)]
+
+    def _compared(self, batch: Chunks, policy: Policy, with_grad: bool) -> evidence.Compared:
+        """Recomputed and recorded numbers of a batch; ``with_grad``: by the kernels of the loss."""
+        with torch.set_grad_enabled(with_grad):
+            batch = burn_in(policy, batch)
+            log_prob, _, value = recompute.evaluate(policy, batch, self._config.recompute_activations)
+        made, valid = {"log_prob": log_prob.detach(), "value": value.detach()}, batch.valid
+        return evidence.Compared(
+            batch.data[evidence.PLACE][valid],
+            {name: found[valid] for name, found in made.items()},
+            {name: batch.data[name][valid] for name in made},
+        )
+
+
+def _agreed(ranks: Ranks, wrong: str | None, gap: Tensor) -> tuple[str | None, Tensor]:
+    """The verdict of all ranks, each of which has replayed its own rows, and their largest gap."""
+    is_wrong = torch.full_like(gap, float(wrong is not None))
+    anywhere, gap = ranks.max(torch.stack([is_wrong, gap]))
+    if not anywhere:
+        return None, gap
+    return wrong or "Another learner found that rounding does not explain it", gap
