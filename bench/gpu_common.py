@@ -26,10 +26,10 @@ import torch
 
 import recollect as rc
 from recollect.agent import Agent
-from recollect.algos.catalog import algo_fields
+from recollect.config.algo import algo_fields
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
-from recollect.policy.policy import PolicyConfig
 from recollect.training.trainer import Trainer
 
 SMALL = {"num_envs": 8, "rollout": 8, "chunk": 8, "minibatches": 2, "epochs": 2}
@@ -189,7 +189,7 @@ def bordered(trainer: Trainer, around: Callable[[str], AbstractContextManager[An
     """For a while every rollout is collected within ``around("acting")``, and learned from in "update"."""
     updater: Any = getattr(trainer, "_updater", trainer.learner)
     places: tuple[tuple[Any, str, str], ...] = (
-        (trainer.crew, "collect", "acting"),
+        (trainer.collector, "collect", "acting"),
         (updater, "update", "update"),
     )
 

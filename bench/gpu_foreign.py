@@ -104,7 +104,7 @@ class Way:
     def acting(self, seconds: float) -> float:
         """Without learning."""
         version = self.trainer.learner.updates
-        return self._timed(lambda: self.trainer.crew.collect(version), seconds, "_acting")
+        return self._timed(lambda: self.trainer.collector.collect(version), seconds, "_acting")
 
     def _timed(self, once: Callable[[], Any], seconds: float, kind: str) -> float:
         count = max(2, round(seconds / getattr(self, kind)))

@@ -31,8 +31,8 @@ import torch
 
 from recollect.acting.actor import Actor
 from recollect.algos.catalog import make_learner
+from recollect.config.cores.specs import known, reaching
 from recollect.config.ppo import PPOConfig
-from recollect.cores.make import known, reaching
 from recollect.errors import RecollectError
 from recollect.learning import diagnostics, evidence
 from recollect.learning.deviation_check import Record

@@ -71,7 +71,7 @@ def profiled(args: Any) -> dict[str, Any]:
                     trainer.iterate()
                 profiler.step()
         events = json.loads(path.read_text())["traceEvents"]
-        steps, rows = trainer.steps / trainer.learner.updates, trainer.crew.rows
+        steps, rows = trainer.steps / trainer.learner.updates, trainer.collector.rows
     agent.close()
     kinds = ("kernel", "gpu_memcpy", "gpu_memset") if device == "cuda" else ("cpu_op",)
     return {

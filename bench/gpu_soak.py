@@ -24,8 +24,8 @@ from typing import Any
 import gpu_common as gpu
 import torch
 
-from recollect.cores.make import known
-from recollect.policy.zoo import POLICIES
+from recollect.config.cores.specs import known
+from recollect.config.policy import POLICIES
 
 LARGE_POLICIES = ("latent_attn_med", "latent_attn_small")
 STEPS, ROWS, ROLLOUT = 10_000_000, 4096, 32

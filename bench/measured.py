@@ -27,7 +27,7 @@ class Meter(rc.Callback):
         """After an update."""
         now = time.perf_counter()
         self._first = self._first or now - self._began
-        pids = getattr(training._trainer.crew, "pids", [])
+        pids = getattr(training._trainer.collector, "pids", [])
         self._rows.append((now, time.process_time(), [cpu_seconds(pid) for pid in pids], metrics))
 
     @property

@@ -26,7 +26,7 @@ from typing import Any
 
 import common
 
-from recollect.cores.make import known
+from recollect.config.cores.specs import known
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ import torch
 from recollect.acting.actor import allocate
 from recollect.base import tree
 from recollect.config.train import TrainConfig
-from recollect.experience.join import join
-from recollect.runtimes.actor_server import tensors_of
+from recollect.experience.rollout import Rollout
 from recollect.runtimes.process.weights import WeightBoard
 
 STEPS = 128
@@ -82,7 +81,7 @@ def moving() -> dict[str, Any]:
     env, config = gym.make("CartPole-v1"), TrainConfig()
     policy = config.policy.build(env.observation_space, env.action_space)
     rollouts = [allocate(policy, 8, STEPS, config.algo.state_steps, actor) for actor in range(8)]
-    size = tree.size_bytes(tensors_of(rollouts[0]))
+    size = tree.size_bytes(rollouts[0].tensors())
     weights = dict(policy.state_dict())
     into, board = tree.clone(weights), WeightBoard.create(weights)
     published = timed(lambda: board.publish(0, weights))
@@ -92,7 +91,7 @@ def moving() -> dict[str, Any]:
     return {
         "bytes_per_step": round(size / (8 * STEPS), 1),
         "weights_bytes": count,
-        "join_ns_per_byte": round(timed(lambda: join(rollouts)) / (8 * size) * 1e9, 4),
+        "join_ns_per_byte": round(timed(lambda: Rollout.join(rollouts)) / (8 * size) * 1e9, 4),
         "publish_ns_per_byte": round(published / count * 1e9, 4),
         "read_ns_per_byte": round(read / count * 1e9, 4),
     }

@@ -30,8 +30,9 @@ import common
 import torch
 
 import recollect as rc
+from recollect.runtimes import remote
 from recollect.runtimes.collector import Batch
-from recollect.runtimes.process import collector
+from recollect.runtimes.remote import RemoteCollector
 from recollect.runtimes.tickets import Tickets
 
 GROWTH_MB = 16.0
@@ -78,13 +79,13 @@ class Counted(Tickets):
 
 
 class Gate:
-    """Stands between the crew and the trainer, and looks at every rollout."""
+    """Stands between the collector and the trainer, and looks at every rollout."""
 
-    def __init__(self, crew: collector.ProcessCrew, max_lag: int):
-        self._collect, self._max_lag, self._next = crew.collect, max_lag, Counter[int]()
+    def __init__(self, collector: RemoteCollector, max_lag: int):
+        self._collect, self._max_lag, self._next = collector.collect, max_lag, Counter[int]()
         self.count, self.max_lag, self.restarts = Counter[str](), 0, 0.0
         self.by_actor: Counter[int] = Counter()
-        crew.collect = self.collect
+        collector.collect = self.collect
 
     def collect(self, version: int) -> Batch:
         batch = self._collect(version)
@@ -104,8 +105,8 @@ class Gate:
 class Trouble(rc.Callback):
     """Kills, samples, and stops when the time is up."""
 
-    def __init__(self, crew: collector.ProcessCrew, seconds: float, every: float):
-        self._crew, self._draw, self._every = crew, random.Random(0), every
+    def __init__(self, collector: RemoteCollector, seconds: float, every: float):
+        self._collector, self._draw, self._every = collector, random.Random(0), every
         self._began = time.monotonic()
         self._ends = self._began + seconds
         self.kills, self.samples = 0, list[tuple[float, float, int]]()
@@ -116,7 +117,7 @@ class Trouble(rc.Callback):
 
     def _kill(self) -> None:
         while not self._over.wait(self._every):
-            if pids := self._crew.pids:
+            if pids := self._collector.pids:
                 try:
                     os.kill(self._draw.choice(pids), signal.SIGKILL)
                 except ProcessLookupError:
@@ -149,17 +150,17 @@ def resident_mb() -> float:
 
 
 def soak(mode: str, minutes: float, every: float, actors: int) -> dict[str, Any]:
-    collector.Tickets = Counted
+    remote.Tickets = Counted
     Counted.count, Counted.under_way, Counted.ready, Counted.learned = Counter(), set(), set(), 0
     max_lag = 0 if mode == "lockstep" else 1
     settings: dict[str, Any] = {"num_envs": 4 * actors, "rollout": 64, "chunk": 16, "threads": 1}
     settings |= {"core": rc.LSTMConfig(hidden=32), "runtime": "processes", "actors": actors, "mode": mode}
     agent = rc.Agent.create("CartPole-v1", rc.TrainConfig().override(**settings))
     assert agent._trainer is not None
-    crew = agent._trainer.crew
-    assert isinstance(crew, collector.ProcessCrew)
-    gate = Gate(crew, max_lag)
-    trouble = Trouble(crew, 60 * minutes, every)
+    collector = agent._trainer.collector
+    assert isinstance(collector, RemoteCollector)
+    gate = Gate(collector, max_lag)
+    trouble = Trouble(collector, 60 * minutes, every)
     with agent:
         agent.train(10**12, progress=False, callbacks=[trouble])
         updates = agent._trainer.learner.updates

@@ -39,10 +39,11 @@ from recollect.acting.actor import Actor
 from recollect.algos.catalog import make_learner
 from recollect.base import row_threads, tree
 from recollect.base.types import State
+from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.learning.learner import Learner
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from recollect.tasks import make_task
 
 ROWS, LIMITS = 16, {"rollout": 0.10, "update": 0.20, "update later": 0.20}

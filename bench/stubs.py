@@ -1,7 +1,7 @@
 """Actors that do not act: in place of env and policy they write as many bytes. All else is real.
 
-An env maker of this module changes ``Host.collect`` in the process where it is unpickled, that is, in that of
-an actor, under whatever runtime.
+An env maker of this module replaces ``ActorServer.collect`` in the process where it is unpickled: that of an
+actor, in any runtime.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 
 from recollect.base import tree
 from recollect.base.types import Tree
+from recollect.config.encoder import EncoderConfig
 from recollect.config.train import TrainConfig
 from recollect.cores.lstm import LSTMConfig
 from recollect.experience.rollout import Rollout
-from recollect.policy.encoders import EncoderConfig
-from recollect.runtimes.actor_server import Host, Report, tensors_of
+from recollect.runtimes.actor_server import ActorServer, Report
 
 STEPS, ROWS = 128, 8
 """Of a rollout of one actor."""
@@ -51,29 +51,29 @@ class WritesOnly:
 
 
 def _arrived(size: int) -> WritesOnly:
-    Host.collect = write
+    ActorServer.collect = write
     return WritesOnly(size)
 
 
-def write(self: Host, ticket: int, load: Callable[[], int], buffer: int = 0) -> tuple[Rollout, Report]:
-    """``Host.collect`` without env and policy: real weights are loaded, a whole rollout is written."""
+def write(self: ActorServer, ticket: int, load: Callable[[], int], buffer: int = 0) -> tuple[Rollout, Report]:
+    """``ActorServer.collect`` without env and policy: real weights are loaded, a whole rollout is written."""
     idle = time.monotonic() - self._idle_since
     began = time.monotonic()
     version = load()
     loaded = time.monotonic()
     is_new = self.actor is None
-    actor = self._begun(version)
-    rollout = actor._buffers[buffer][0]
+    actor = self._ready_actor(version)
+    rollout = actor._buffers[buffer].rollout
     source = _source(rollout)
     writing = time.monotonic()
-    tree.copy_(tensors_of(rollout), source)
+    tree.copy_(rollout.tensors(), source)
     ended = time.monotonic()
     rollout.version, rollout.sequence, rollout.finals = version, actor.sequence, None
     actor.sequence += 1
     seconds = {"env": 0.0, "act": ended - writing, "weights": loaded - began, "idle": idle}
     self._idle_since = time.monotonic()
     steps = int(rollout.valid.sum())
-    return rollout, Report(ticket, version, rollout.sequence, steps, {}, seconds, is_new)
+    return rollout, Report(ticket, steps, {}, seconds, is_new)
 
 
 _SOURCES: dict[int, Tree] = {}
@@ -89,7 +89,7 @@ def _source(rollout: Rollout) -> Tree:
 
 def filled(rollout: Rollout) -> Tree:
     """Tensors like those of the rollout: all steps valid, no episode ends."""
-    source = tree.clone(tensors_of(rollout))
+    source = tree.clone(rollout.tensors())
     source["valid"].fill_(True)
     for name in ("first", "terminated", "truncated"):
         source[name].fill_(False)

@@ -5,7 +5,7 @@
 
 Two actors in processes or on a local Ray cluster, with rollouts of 0.1 to 50 MB (8 rows, 128 steps, ever
 larger observations). An actor only loads its (tiny) weights and writes a whole rollout, as acting would
-record it; crew, tickets, lines, shared memory or object store, and the join into one batch are real.
+record it; collector, tickets, lines, shared memory or object store, and the join into one batch are real.
 
 What is timed is ``collect`` and the join of what it returns. Parts of it, in seconds for one batch of two:
 ``write`` (in the actor, the slower of the two: in a real run this is the recording of steps, spread over the
@@ -30,9 +30,8 @@ import torch
 
 from recollect.acting.actor import allocate
 from recollect.base import tree
-from recollect.experience.join import join
-from recollect.runtimes.actor_server import tensors_of
-from recollect.runtimes.probe import staged
+from recollect.experience.rollout import Rollout
+from recollect.runtimes.probe import env_probe
 
 MEGABYTES = (0.1, 1.0, 10.0, 50.0)
 ACTORS = 2
@@ -59,7 +58,7 @@ def copies(floats: int, repeats: int) -> dict[str, float]:
     config = stubs.settings(1)
     policy = config.policy.build(*_spaces(floats))
     rollout = allocate(policy, stubs.ROWS, stubs.STEPS, config.algo.state_steps)
-    source, target = stubs.filled(rollout), tensors_of(rollout)
+    source, target = stubs.filled(rollout), rollout.tensors()
     return {
         "bytes": tree.size_bytes(source),
         "memcpy": seconds(lambda: tree.copy_(target, source), repeats),
@@ -76,24 +75,24 @@ def move(floats: int, batches: int, **given: Any) -> dict[str, float]:
     """The median seconds of a batch, and of its parts."""
     config = stubs.settings(ACTORS, **given)
     env = stubs.WritesOnly(floats)
-    with staged(env, config) as stage:
-        policy = config.policy.build(stage.observation_space, stage.action_space)
-        crew = stage.crew(policy)
+    with env_probe(env, config) as probe:
+        policy = config.policy.build(probe.observation_space, probe.action_space)
+        collector = probe.collector(policy)
     found: list[dict[str, float]] = []
     is_mixed = config.mode == "async"
     try:
         for version in range(batches + 3):
             began = time.perf_counter()
-            batch = crew.collect(version)
+            batch = collector.collect(version)
             collected = time.perf_counter()
-            whole = join(batch.rollouts, is_mixed=is_mixed)
+            whole = Rollout.join(batch.rollouts, is_mixed=is_mixed)
             ended = time.perf_counter()
             assert bool(whole.valid.all()), "a rollout did not arrive"
-            crew.publish(version + 1)
+            collector.publish(version + 1)
             parts = {"total": ended - began, "join": ended - collected, "write": batch.seconds["act"]}
             found.append(parts | {"publish": time.perf_counter() - ended})
     finally:
-        crew.close()
+        collector.close()
     warm = found[3:]
     return {name: statistics.median(row[name] for row in warm) for name in warm[0]}
 

@@ -15,9 +15,10 @@ from torch import nn
 import recollect as rc
 from recollect.acting.actor import Actor
 from recollect.base import tree
+from recollect.config.policy import PolicyConfig
 from recollect.cores import LSTMConfig
 from recollect.errors import ConfigError, PickleError, SpaceError, StateError
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from recollect.tasks import make_task
 from tests.support.agents import ACTIONS, OBSERVATIONS, SMALL, AnySpace, small_agent
 from tests.support.helpers import LastSeen, TensorWorld
@@ -138,7 +139,7 @@ def test_any_kind_of_env():
     small = {key: value for key, value in SMALL.items() if key != "num_envs"} | {"minibatches": 1}
     for env, rows in ((vector, 3), (AnySpace(), 1), (make_task("t-maze", 5), 5)):
         agent = rc.train(env, steps=rows * 8, progress=False, **small)
-        assert agent._trainer.crew.envs[0].num_envs == rows
+        assert agent._trainer.collector.envs[0].num_envs == rows
         assert agent.config.num_envs == rows
     assert small_agent(AnySpace).steps == 16
     assert small_agent("CartPole-v1").steps == 16

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable
 from contextlib import redirect_stdout
-from importlib import import_module
+from inspect import formatannotation
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -20,10 +20,14 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from recollect.cli import COMMANDS, main
-from recollect.cli.entries import Entry
-from recollect.config import field_docs
+from recollect.cli.help import Entry
+from recollect.config.algo import ALGOS
+from recollect.config.cores import CORES
+from recollect.config.fields import field_names, fields_of, first_paragraph
+from recollect.config.settings import CLASSES
+from recollect.config.tasks import TASKS
+from recollect.config.train import ALIASES
 from recollect.reports.healthy import GAUGES
-from recollect.tasks import TASKS
 from recollect.training.metrics import GLOSSARY
 
 
@@ -31,11 +35,11 @@ def config_fields(section: str) -> str:
     """``{config-fields} ppo``: every field of a section, of a core (``core lstm``) or of the run (none)."""
     kind, _, name = section.partition(" ")
     if kind == "core":
-        fields = field_docs.cores()[name].fields
+        fields = fields_of(CORES[name])
         return "\n\n".join(_setting(f"core.{f.name}", f, f"{name}.{f.name}") for f in fields)
-    fields = [field for field in field_docs.config_fields(kind) if field.name not in ("policy", "head")]
+    fields = [field for field in fields_of((CLASSES | ALGOS)[kind]) if field.name not in ("policy", "head")]
     if kind == "impala":  # only fields that PPO does not have, or has with another default
-        ppo = {field.name: field for field in field_docs.config_fields("ppo")}
+        ppo = {field.name: field for field in fields_of(ALGOS["ppo"])}
         own = [field for field in fields if ppo.get(field.name) != field]
         return "\n\n".join(_setting(f.name, f, f"impala.{f.name}" if f.name in ppo else f.name) for f in own)
     prefix = f"{kind}." if kind in ("encoder", "head") else ""
@@ -45,9 +49,10 @@ def config_fields(section: str) -> str:
 def _setting(path: str, field: Any, anchor: str) -> str:
     """One field: name, type, default, flag, names in other libraries, text."""
     entry = Entry(path, field)
-    facts = [f"`{field.type}`", f"default `{field.default}`" if field.default else "made if not given"]
-    facts.append(f"flag `{entry.flag}`")
-    if others := [f"`{name}`" for name, ours in field_docs.aliases().items() if ours == path]:
+    is_made = type(field.default).__name__.endswith("Config")
+    default = "made if not given" if is_made else f"default `{field.default!r}`"
+    facts = [f"`{formatannotation(field.hint)}`", default, f"flag `{entry.flag}`"]
+    if others := [f"`{name}`" for name, ours in ALIASES.items() if ours == path]:
         facts.append("elsewhere " + ", ".join(others))
     place = "setting-" + re.sub("[._]", "-", anchor)
     return f"[`{path}`]{{#{place}}}\n: {'; '.join(facts)}\n\n  {_escape(entry.words)}"
@@ -55,7 +60,7 @@ def _setting(path: str, field: Any, anchor: str) -> str:
 
 def aliases(_: str) -> str:
     """``{aliases}``: names from other libraries that are accepted, and ours."""
-    rows = ([f"`{theirs}`", f"`{ours}`"] for theirs, ours in field_docs.aliases().items())
+    rows = ([f"`{theirs}`", f"`{ours}`"] for theirs, ours in ALIASES.items())
     return table(["written", "means"], rows)
 
 
@@ -107,9 +112,10 @@ def _healthy(name: str) -> str:
 def tasks(_: str) -> str:
     """``{tasks}``: the built-in tasks."""
     rows = []
-    for name, part in field_docs.tasks().items():
-        options = ", ".join(f"`{field.name}`" for field in part.fields) or "none"
-        rows.append([f"`{name}`", f"`{TASKS[name].id}`", _escape(part.doc), options, _escape(part.sizes)])
+    for name, task in TASKS.items():
+        options = ", ".join(f"`{field}`" for field in field_names(task)) or "none"
+        words, sizes = _escape(first_paragraph(task)), _escape(task.sizes_text())
+        rows.append([f"`{name}`", f"`{task.id}`", words, options, sizes])
     listed = table(["name", "id", "what it is", "options", "sizes"], rows)
     return f"```{{table}}\n:class: dense\n\n{listed}\n```"
 
@@ -129,8 +135,7 @@ def command(line: str) -> str:
 
 def commands(_: str) -> str:
     """``{commands}``: all commands in a line each."""
-    helps = {name: import_module(f"recollect.cli.{name}").HELP for name in COMMANDS}
-    rows = ([f"[`{name}`](#recollect-{name})", _escape(text)] for name, text in helps.items())
+    rows = ([f"[`{name}`](#recollect-{name})", _escape(text)] for name, text in COMMANDS.items())
     return table(["command", "what it does"], rows)
 
 

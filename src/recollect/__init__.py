@@ -1,6 +1,7 @@
 """Recollect trains reinforcement-learning agents with memory, and proves that the memory is right.
 
-The names below are imported when they are first used: ``recollect --help`` should not wait for torch.
+The names below are imported when they are first used, so that ``recollect --help`` imports neither torch nor
+Gymnasium.
 """
 
 from importlib import import_module
@@ -10,7 +11,7 @@ from recollect.base import interrupts
 
 interrupts.end_at_once()
 
-from recollect.base.registry import register_tasks  # noqa: E402 (imports Gymnasium, which takes its time)
+from recollect.base.registry import register_tasks, when_imported  # noqa: E402
 
 if TYPE_CHECKING:
     from recollect.acting.evaluate import Evaluation
@@ -19,9 +20,7 @@ if TYPE_CHECKING:
     from recollect.api import load, resume, train
     from recollect.audit.run import verify
     from recollect.base.types import Step
-    from recollect.config.train import TrainConfig
-    from recollect.cores import (
-        Core,
+    from recollect.config.cores import (
         FFMConfig,
         GRUConfig,
         LRUConfig,
@@ -37,9 +36,12 @@ if TYPE_CHECKING:
         StackConfig,
         WindowConfig,
     )
-    from recollect.policy.encoders import EncoderConfig
-    from recollect.policy.heads import HeadConfig
-    from recollect.policy.policy import Policy, PolicyConfig
+    from recollect.config.encoder import EncoderConfig
+    from recollect.config.head import HeadConfig
+    from recollect.config.policy import PolicyConfig
+    from recollect.config.train import TrainConfig
+    from recollect.cores.contract import Core
+    from recollect.policy.policy import Policy
     from recollect.training.callbacks import Callback, EarlyStopping
     from recollect.training.run_folder import Run
 
@@ -50,29 +52,29 @@ _HOMES = {
     "Callback": "training.callbacks",
     "Core": "cores",
     "EarlyStopping": "training.callbacks",
-    "EncoderConfig": "policy.encoders",
+    "EncoderConfig": "config.encoder",
     "Evaluation": "acting.evaluate",
-    "FFMConfig": "cores",
-    "GRUConfig": "cores",
-    "HeadConfig": "policy.heads",
-    "LRUConfig": "cores",
-    "LSTMConfig": "cores",
-    "MLSTMConfig": "cores",
-    "MambaConfig": "cores",
-    "MinGRUConfig": "cores",
-    "MinLSTMConfig": "cores",
-    "NoneConfig": "cores",
-    "PMMConfig": "cores",
+    "FFMConfig": "config.cores",
+    "GRUConfig": "config.cores",
+    "HeadConfig": "config.head",
+    "LRUConfig": "config.cores",
+    "LSTMConfig": "config.cores",
+    "MLSTMConfig": "config.cores",
+    "MambaConfig": "config.cores",
+    "MinGRUConfig": "config.cores",
+    "MinLSTMConfig": "config.cores",
+    "NoneConfig": "config.cores",
+    "PMMConfig": "config.cores",
     "Policy": "policy.policy",
-    "PolicyConfig": "policy.policy",
-    "RTUConfig": "cores",
+    "PolicyConfig": "config.policy",
+    "RTUConfig": "config.cores",
     "Run": "training.run_folder",
-    "SLSTMConfig": "cores",
+    "SLSTMConfig": "config.cores",
     "Session": "acting.session",
-    "StackConfig": "cores",
+    "StackConfig": "config.cores",
     "Step": "base.types",
     "TrainConfig": "config.train",
-    "WindowConfig": "cores",
+    "WindowConfig": "config.cores",
     "load": "api",
     "resume": "api",
     "train": "api",
@@ -113,7 +115,14 @@ __all__ = [
     "verify",
 ]
 
-register_tasks()
+
+def _register_tasks() -> None:
+    from recollect.config.tasks import TASKS
+
+    register_tasks({name: options.id for name, options in TASKS.items()})
+
+
+when_imported("gymnasium", _register_tasks)
 
 
 def __getattr__(name: str) -> Any:

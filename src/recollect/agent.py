@@ -18,6 +18,7 @@ from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
 from recollect.base import tree
 from recollect.base.types import State
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.display import make_display
 from recollect.envs.contract import BatchedEnv
@@ -25,11 +26,11 @@ from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
 from recollect.policy import compiled, precision
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
-from recollect.runtimes.describe import sizes, whereabouts
-from recollect.runtimes.inline import InlineCrew
-from recollect.runtimes.probe import staged
+from recollect.runtimes.inline import InlineCollector
+from recollect.runtimes.probe import env_probe
+from recollect.runtimes.summary import placement_summary, size_summary
 from recollect.training import checkpoints
 from recollect.training.advice import Advisor
 from recollect.training.callbacks import Callback
@@ -86,13 +87,13 @@ class Agent:
     ) -> Agent:
         """A new, untrained agent for ``env``; ``preset``: the settings of ``config`` that a preset chose."""
         check_config(config, policy)
-        with staged(env, config, is_new=True) as stage:
-            with torch.random.fork_rng(devices=[]):  # leaves the caller's random stream unchanged
+        with env_probe(env, config, is_new=True) as probe:
+            with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
                 torch.manual_seed(config.seed)
                 make = policy or config.policy.build
-                network = made_policy(make, stage.observation_space, stage.action_space)
+                network = made_policy(make, probe.observation_space, probe.action_space)
             agent = cls(network.to(config.device), config, env, preset=preset)
-            agent._trainer = Trainer(stage.crew(network), network, config)
+            agent._trainer = Trainer(probe.collector(network), network, config)
         return agent
 
     @property
@@ -160,7 +161,7 @@ class Agent:
             if resumed is not None and self.run is not None:
                 self.run.rewind(resumed.steps)
                 self.history = self.run.history()
-                trainer.crew.recall(self.history.last)
+                trainer.collector.recall(self.history.last)
                 self._seconds = 0.0 if resumed.trainer is None else resumed.trainer.numbers["seconds"]
                 opening = f"resumes at step {resumed.steps:,}, {trainer.how_restored}\n{opening}"
             training = Training(
@@ -235,8 +236,8 @@ class Agent:
                 raise ConfigError(f"env_kwargs {sorted(env_kwargs)} cannot be applied to an env instance")
             if source is self.env and self._trainer is not None:
                 self._trainer.restart_episodes()
-                assert isinstance(self._trainer.crew, InlineCrew)  # no other takes an env object
-                (batched,) = self._trainer.crew.envs
+                assert isinstance(self._trainer.collector, InlineCollector)  # no other takes an env object
+                (batched,) = self._trainer.collector.envs
             else:
                 batched = open_env(source, self.config)
             self.policy.check_spaces(batched.observation_space, batched.action_space)
@@ -321,8 +322,9 @@ class Agent:
     def _opening(self, trainer: Trainer) -> str:
         """The text printed before training: sizes and the preset's choices."""
         chosen = "".join(f"; preset {name}={value!r}" for name, value in self.preset.items())
-        rows = trainer.crew.rows
-        return f"{sizes(self.policy, self.config, trainer.crew)}{chosen}{whereabouts(self.config, rows)}"
+        collector = trainer.collector
+        sizes = size_summary(self.policy, self.config, collector)
+        return f"{sizes}{chosen}{placement_summary(self.config, collector.rows)}"
 
     def _need_trainer(self) -> Trainer:
         if self._trainer is None:
@@ -330,12 +332,12 @@ class Agent:
                 raise ConfigError(self._unnamed.env)
             self._unnamed.check(self.config)
             check_memory(self.config, self.policy)
-            with staged(self.env, self.config) as stage:
-                trainer = Trainer(stage.crew(self.policy), self.policy, self.config)
+            with env_probe(self.env, self.config) as probe:
+                trainer = Trainer(probe.collector(self.policy), self.policy, self.config)
                 try:
                     trainer.restore(self._learned)
                 except BaseException as error:
-                    if self.config.runtime != "inline":  # else the stage closes what it has opened
+                    if self.config.runtime != "inline":  # else the probe closes the envs that it has opened
                         trainer.close()
                     if isinstance(error, RecollectError) or not isinstance(error, Exception):
                         raise

@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from recollect.agent import Agent, Callbacks, PolicyFactory, check_device, made_policy
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.envs.factory import EnvSpec, is_made, slots
 from recollect.errors import ConfigError, RecollectError
-from recollect.policy.policy import PolicyConfig
 from recollect.training import checkpoints, trust
 from recollect.training.presets import preset as preset_of
 from recollect.training.run_folder import Run
@@ -54,7 +54,7 @@ def train(
             (or, given ``num_envs``, a batch of them: ``recollect.envs.make_env``), a Gymnasium VectorEnv, or
             a BatchedEnv.
         policy: a factory ``(observation_space, action_space) -> Policy`` in place of the settings
-            ``encoder``, ``core`` and ``head``; or a config, or the name of one (``recollect.policy.zoo``).
+            ``encoder``, ``core`` and ``head``; or a config, or a name in ``config.policy.POLICIES``.
         progress: show progress: True, False, or "live", "plain", "json", "notebook".
         callbacks: see ``recollect.Callback``.
         config: settings to start from; ``settings`` override it.

@@ -101,7 +101,7 @@ def test_training_is_not_touched():
     """S001-5: weights, statistics, live state, RNG streams and the global RNG are bitwise as before."""
     agent = small_agent(normalise_observations=True)
     trainer = agent._trainer
-    (actor,), learner = trainer.crew.actors, trainer.learner
+    (actor,), learner = trainer.collector.actors, trainer.learner
     policy = agent.policy.train()
 
     def everything():
@@ -112,7 +112,7 @@ def test_training_is_not_touched():
     agent.evaluate(5)
     agent.evaluate(5, deterministic=False)
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(before), tree.leaves(everything())))
-    assert trainer.crew.actors == [actor]
+    assert trainer.collector.actors == [actor]
     assert policy.training
     assert trainer.steps == stepped
 
@@ -171,12 +171,12 @@ def test_an_env_object_plays_and_training_begins_anew():
     env = make_task("delayed-cue", 2)
     agent = small_agent(env)
     assert len(agent.evaluate(4).returns) == 4
-    assert agent._trainer.crew.actors == [], "the env was used: new episodes"
+    assert agent._trainer.collector.actors == [], "the env was used: new episodes"
     agent.train(16, progress=False)
     other = make_task("delayed-cue", 3, horizon=10)
-    (actor,) = agent._trainer.crew.actors
+    (actor,) = agent._trainer.collector.actors
     agent.evaluate(4, env=other)
-    assert agent._trainer.crew.actors == [actor], "another env was used: training goes on"
+    assert agent._trainer.collector.actors == [actor], "another env was used: training goes on"
 
 
 def test_an_env_first_used_by_an_evaluation_can_be_trained_on():

@@ -113,7 +113,7 @@ def test_graphs_learn_the_same_from_cut_episodes(algo):
         return rc.train(env, algo=algo, graphs=is_graphed, device="cuda", progress=False, **settings)
 
     graphed, plain = train(True), train(False)
-    actors = graphed._trainer.crew.actors
+    actors = graphed._trainer.collector.actors
     assert all(buffer.play_all.is_graph for actor in actors for buffer in actor._buffers)
     for agent in (graphed, plain):
         assert agent.history.rows[-1]["length"] <= LIMITS["position-cartpole"]

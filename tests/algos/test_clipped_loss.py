@@ -12,7 +12,7 @@ import torch
 
 from recollect.algos import impala, ppo
 from recollect.base import devices
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from tests.reference import ppo as reference
 from tests.reference import returns
 from tests.support.helpers import keep

@@ -14,7 +14,8 @@ from torch import Tensor
 from recollect.algos.ppo import loss
 from recollect.base import spaces, tree
 from recollect.config.ppo import PPOConfig
-from recollect.experience.rollout import Chunks, Rollout, make_chunks
+from recollect.experience.chunks import Chunks, make_chunks
+from recollect.experience.rollout import Rollout
 from recollect.learning.actor_critic import normalise
 from recollect.learning.learner import Learner
 from recollect.learning.sequences import burn_in

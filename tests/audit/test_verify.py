@@ -19,10 +19,11 @@ from recollect.audit import loop, world
 from recollect.audit.results import Check, Verification
 from recollect.audit.subject import prepare
 from recollect.cli import main
+from recollect.config.encoder import EncoderConfig
+from recollect.config.policy import PolicyConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from tests.mutants.memory_bugs import RESETS
 from tests.mutants.mutant import Mutant
 from tests.mutants.verify_bugs import FOUND_BY, Planted

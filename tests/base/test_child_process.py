@@ -173,7 +173,7 @@ def test_what_it_raises_arrives():
         assert text in str(raised.value)
         assert isinstance(raised.value.__cause__, ValueError) == (kind == "plain")
     for kind, one in made.items():
-        assert one._process.wait(PATIENCE) == 1
+        assert one._group.end(PATIENCE) == 1
         with pytest.raises(LostError, match=rf"helper {kind} \(process \d+\) ended with exit code 1"):
             one.send(("echo", "late"))
     stop_all(list(made.values()))
@@ -182,7 +182,7 @@ def test_what_it_raises_arrives():
 def test_what_it_raised_before_it_went_is_told_to_who_sends():
     one = Child(serve, name="helper")
     one.send(("raise", "own"))
-    one._process.wait(PATIENCE)
+    one._group.end(PATIENCE)
     with pytest.raises(EnvError, match="the world is flat"):
         one.send(("echo", 1))
     one.stop()
@@ -192,7 +192,7 @@ def test_what_it_raised_before_it_went_is_told_to_who_sends():
     ("order", "words"),
     [
         (("exit", 7), "ended with exit code 7"),
-        (("die", signal.SIGKILL), r"was killed by SIGKILL \(by somebody, or by the system because memory"),
+        (("die", signal.SIGKILL), r"was killed by SIGKILL \(.*memory"),
         (("die", signal.SIGSEGV), "was killed by SIGSEGV"),
         (("die", signal.SIGRTMIN + 1), r"was killed by signal \d+"),
     ],
@@ -233,7 +233,7 @@ def test_stopping_leaves_nothing():
     made[0].send(("start",))
     stop_all(made[1:], grace=PATIENCE)
     stubborn.stop(grace=0.1)
-    assert stubborn._process.returncode == -signal.SIGKILL
+    assert stubborn._group.end() == -signal.SIGKILL
     started = made[0].receive(PATIENCE)
     os.kill(made[0].pid, signal.SIGSTOP)
     made[0].stop(grace=0.1)

@@ -16,6 +16,7 @@ from recollect.acting.captured import Chooser
 from recollect.base import devices, tree
 from recollect.base.graphs import Graphs
 from recollect.config.impala import ImpalaConfig
+from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.cores import CORES
@@ -23,7 +24,6 @@ from recollect.cores.pmm import PMMConfig
 from recollect.cores.stack import StackConfig
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import DivergedError
-from recollect.policy.policy import PolicyConfig
 from recollect.runtimes import inline
 from recollect.tasks import TASKS, make_task
 from recollect.training import trainer
@@ -52,7 +52,7 @@ def make_trainer(task="position-cartpole", algo=None, graphs=True, wrap=False, r
     torch.manual_seed(0)
     core = policy.pop("core", rc.MinGRUConfig(hidden=8))
     made = PolicyConfig(core=core, **policy).build(env.observation_space, env.action_space)
-    found = Trainer(inline.InlineCrew([env], made, config), made, config)
+    found = Trainer(inline.InlineCollector([env], made, config), made, config)
     found.begin(10_000)
     return found
 
@@ -63,9 +63,9 @@ def compare(**settings) -> Trainer:
     for _ in range(UPDATES):
         found, wanted = graphed.iterate(), plain.iterate()
         assert not found.notes
-    crew = graphed.crew
-    assert isinstance(crew, inline.InlineCrew)
-    assert all(buffer.play_all.is_graph for actor in crew.actors for buffer in actor._buffers)
+    collector = graphed.collector
+    assert isinstance(collector, inline.InlineCollector)
+    assert all(buffer.play_all.is_graph for actor in collector.actors for buffer in actor._buffers)
     steps = [one.step.is_graph for one in graphed.learner.make_update()._minibatches.values()]
     assert steps
     assert all(steps)
@@ -78,13 +78,13 @@ def compare(**settings) -> Trainer:
     )
     for (name, a), (_, b) in zip(_live(graphed).items(), _live(plain).items(), strict=True):
         torch.testing.assert_close(a, b, msg=lambda m, name=name: f"{name}: {m}")
-    tapes = [*crew._graphs.tapes, *graphed.learner.graphs.tapes]  # pyright: ignore[reportAttributeAccessIssue]
+    tapes = [*collector._graphs.tapes, *graphed.learner.graphs.tapes]  # pyright: ignore[reportAttributeAccessIssue]
     assert not [dead for tape in tapes for dead in tape.dead()]
     return graphed
 
 
 def _live(found: Trainer) -> dict[str, torch.Tensor]:
-    return found.crew.snapshot() or {}
+    return found.collector.snapshot() or {}
 
 
 @pytest.mark.parametrize("task", list(TASKS))
@@ -210,7 +210,7 @@ def test_an_env_that_cuts_more_often_than_it_said_is_found_out(taped):
     """There is no place for the second cut of a row: the run ends."""
     found = make_trainer()
     found.iterate()
-    env = found.crew.envs[0]  # pyright: ignore[reportAttributeAccessIssue]
+    env = found.collector.envs[0]  # pyright: ignore[reportAttributeAccessIssue]
     env._limit = torch.tensor(2)
     with pytest.raises(DivergedError, match="final_value"):
         _ = [found.iterate() for _ in range(3)]

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from recollect.cli import main
+from recollect.config.cores.specs import core_config, known
 from recollect.cores import make_core
-from recollect.cores.make import core_config, known
 
 
 def output(capsys, *args: str) -> str:
@@ -57,7 +57,7 @@ def test_a_core_tells_its_story(name, capsys):
         (["mambo"], "did you mean 'mamba'"),
         (["--hidden", "0"], "--hidden 0: it must be at least 1"),
         (["--input-size", "-3"], "--input-size -3"),
-        (["slstm", "--hidden", "30"], "multiple of heads"),
+        (["slstm", "--hidden", "30"], "core.hidden = 30 is no multiple of core.heads = 4"),
     ],
 )
 def test_a_wrong_call(args, words, capsys):

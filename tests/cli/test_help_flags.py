@@ -11,12 +11,17 @@ import pytest
 
 from recollect.api import CHANGEABLE
 from recollect.cli import COMMANDS, main
-from recollect.cli.entries import entries
-from recollect.cli.fields_help import topics
-from recollect.config import field_docs
-from recollect.config.flags import parse_config, parse_settings, parse_task_options
+from recollect.cli.help import entries, written
+from recollect.cli.help_texts import TOPICS
+from recollect.config.algo import ALGOS
+from recollect.config.cores.specs import known
+from recollect.config.fields import fields_of
+from recollect.config.flags import parse_settings, parse_task_options
+from recollect.config.tasks import TASKS
+from recollect.config.train import ALIASES
 from recollect.errors import ConfigError
 from recollect.sweep.plan import make_plan
+from recollect.training.parsed import parse_config
 
 ENV = "delayed-cue"
 VALUES = {
@@ -58,21 +63,21 @@ def refusal(command: str, flag: str, env: str = ENV) -> str | None:
     if command not in TAKES:
         return "argparse does not know it"
     try:
-        TAKES[command](written(flag, env), env)
+        TAKES[command](typed(flag, env), env)
     except ConfigError as error:
         return str(error)
     return None
 
 
-def written(flag: str, env: str) -> list[str]:
+def typed(flag: str, env: str) -> list[str]:
     """The flag with a value, and with the core or algorithm that has it."""
     if flag in PLACEHOLDERS:
         return []
     name = flag.removeprefix("--").replace("-", "_")
-    path = field_docs.aliases().get(name, name)
+    path = ALIASES.get(name, name)
     if path.startswith("task."):
-        default = {f"task.{field.name}": field.default for field in field_docs.tasks()[env].fields}
-        return [f"{flag}={default.get(path, '5').strip(chr(34))}"]  # an example's env may be a foreign one
+        default = {f"task.{field.name}": written(field.default) for field in fields_of(TASKS[env])}
+        return [f"{flag}={default.get(path, '5')}"]  # an example's env may be a foreign one
     if path in VALUES:
         return [VALUES[path][0].replace(path.replace("_", "-"), flag.removeprefix("--")), *VALUES[path][1:]]
     entry = next((entry for entry in entries() if path in (entry.path, f"no_{entry.path}")), None)
@@ -106,10 +111,10 @@ def test_every_flag_in_a_help_text_is_taken(command, capsys, monkeypatch):
     first = printed(capsys, command, "--help")
     pages = [(ENV, first)]
     if getattr(import_module(f"recollect.cli.{command}"), "SETTINGS_IN_HELP", False):
-        about = [topic for topic in topics() if topic != "all"]  # which is all of these
-        about += [*field_docs.cores(), *field_docs.ALGOS]
+        about = [topic for topic in TOPICS if topic != "all"]  # which is all of these
+        about += [*known, *ALGOS]
         pages += [(ENV, printed(capsys, command, "--help", topic)) for topic in about]
-        pages += [(task, printed(capsys, command, "--help", task)) for task in field_docs.tasks()]
+        pages += [(task, printed(capsys, command, "--help", task)) for task in TASKS]
     named = {
         (owner, flag, task_of(flag, text, env))
         for env, text in pages
@@ -124,7 +129,7 @@ def task_of(flag: str, text: str, env: str) -> str:
     """The env to try a flag with: the one that an example names beside an option of its own."""
     if not flag.startswith("--task."):
         return ENV
-    return next((task for task in field_docs.tasks() if re.search(rf"{task}\b.* {flag} ", text)), env)
+    return next((task for task in TASKS if re.search(rf"{task}\b.* {flag} ", text)), env)
 
 
 def test_a_flag_that_is_refused_is_found():

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from recollect.base.numbers import short_count
 from recollect.cli import main
 from recollect.cli import tasks as command
 from recollect.tasks import TASKS, make_task, task_options
@@ -46,7 +47,7 @@ def test_the_preset_is_told_in_words(name, size):
     assert ("open gates" in words) == ("core" in chosen)
     for key, value in chosen.items():
         if key == "steps":
-            assert f"{command._count(value)} steps" in words
+            assert f"{short_count(value)} steps" in words
         elif key not in ("recurrent_mode", "core"):
             assert str(value) in words
     assert (words == "defaults") == (not chosen)
@@ -56,7 +57,7 @@ def test_the_preset_is_told_in_words(name, size):
     ("number", "words"), [(100_000, "100k"), (1_000_000, "1m"), (1500, "1,500"), (7, "7")]
 )
 def test_counts_are_short(number, words):
-    assert command._count(number) == words
+    assert short_count(number) == words
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -13,11 +13,11 @@ from gymnasium.utils.env_checker import check_env
 from recollect.api import new_agent
 from recollect.base import spaces, tree
 from recollect.cli import main
-from recollect.config.flags import parse_config
 from recollect.config.train import TrainConfig
 from recollect.cores import GRUConfig
 from recollect.experience.rollout import rollout_bytes
 from recollect.tasks import TASKS
+from recollect.training.parsed import parse_config
 from recollect.training.presets import preset
 from recollect.training.run_folder import Run
 from tests.support.helpers import keep, make_actor

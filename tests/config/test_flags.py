@@ -11,20 +11,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
 import recollect as rc
-from recollect.algos.catalog import algo_name
-from recollect.config.flags import (
-    parse_config,
-    parse_settings,
-    parse_task_options,
-    split_argv,
-    sweep_variants,
-)
+from recollect.config.algo import algo_name
+from recollect.config.encoder import EncoderConfig
+from recollect.config.flags import parse_settings, parse_task_options, split_argv, sweep_variants
+from recollect.config.head import HeadConfig
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
-from recollect.policy.policy import PolicyConfig
+from recollect.training.parsed import parse_config
 from recollect.training.presets import preset
 from tests.support.configs import configs
 
@@ -61,7 +56,7 @@ def flags_of(config: TrainConfig) -> list[str]:
     add("", config)
     name = algo_name(config.algo)
     found.append(f"--algo={name}")
-    add(f"{name}.", config.algo)
+    add("algo.", config.algo)
     add("policy.", policy)
     add("head.", policy.head)
     if isinstance(policy.core, str):
@@ -89,12 +84,11 @@ def test_any_config_can_be_given_by_flags(config):
     [
         ("--learning-rate 3e-4", {"learning_rate": 3e-4}),
         ("--learning_rate=3e-4", {"learning_rate": 3e-4}),
-        ("--ppo.learning-rate 3e-4", {"learning_rate": 3e-4}),
+        ("--algo.learning-rate 3e-4", {"learning_rate": 3e-4}),
         ("--steps 300k --num-envs 1_024", {"steps": 300_000, "num_envs": 1024}),
         ("--core lstm", {"core": "lstm"}),
-        ("--policy.core gru", {"core": "gru"}),
         ("--core.hidden 256 --core lstm", {"core": LSTMConfig(hidden=256)}),
-        ("--policy.core.chrono none --core gru", {"core": GRUConfig()}),
+        ("--core.chrono none --core gru", {"core": GRUConfig()}),
         ("--core.hidden 8", {"core": LSTMConfig(hidden=8)}),
         ("--core none", {"core": "none"}),
         ("--encoder.hidden 128,64", {"encoder": EncoderConfig(hidden=(128, 64))}),
@@ -106,7 +100,6 @@ def test_any_config_can_be_given_by_flags(config):
         ("--head.squash true", {"head": HeadConfig(squash=True)}),
         ("--head.squash", {"head": HeadConfig(squash=True)}),
         ("--no-head.squash", {"head": HeadConfig(squash=False)}),
-        ("--head.no-squash", {"head": HeadConfig(squash=False)}),
         ("--normalise-value", {"normalise_value": True}),
         ("--no-normalise-value", {"normalise_value": False}),
         ("--normalise-value off --seed 1", {"normalise_value": False, "seed": 1}),
@@ -114,7 +107,7 @@ def test_any_config_can_be_given_by_flags(config):
         ("--target-kl none", {"target_kl": None}),
         ("--sinks tensorboard,wandb", {"sinks": ("tensorboard", "wandb")}),
         ("--run 2026", {"run": "2026"}),
-        ("--env-kwargs.x -3 --task.y 1e-3", {"env_kwargs": {"x": -3, "y": 1e-3}}),
+        ("--task.x -3 --task.y 1e-3", {"env_kwargs": {"x": -3, "y": 1e-3}}),
         ("--task.some-thing [1,2] --task.flag", {"env_kwargs": {"some_thing": [1, 2], "flag": True}}),
         ("--task.text on", {"env_kwargs": {"text": "on"}}),
     ],
@@ -168,24 +161,29 @@ def test_american_spelling():
             r"--lerning-rate: .* \(did you mean --learning-rate\?\). recollect train --help",
         ),
         ("--zzz", "--zzz: there is no such flag. recollect train --help"),
-        ("--ppo.clp 1", r"\(did you mean --ppo.clip\?\)"),
+        ("--algo.clp 1", r"\(did you mean --algo.clip\?\)"),
         ("--hidden 5", r"\(did you mean --core.hidden or --encoder.hidden\?\)"),
         ("--horizon 5", r"\(did you mean --task.horizon\?\)"),
-        ("--core gru --core.forget-bias 1", "the core gru has no setting 'forget_bias'; it has hidden"),
-        ("--core.hiden 1", r"the core lstm has no setting 'hiden' \(did you mean 'hidden'\?\); it has"),
-        ("--core none --core.hidden 1", "the core none has no setting 'hidden'; it has none"),
+        (
+            "--core gru --core.forget-bias 1",
+            "the core gru has no setting 'forget_bias'; its settings are hidden",
+        ),
+        (
+            "--core.hiden 1",
+            r"the core lstm has no setting 'hiden' \(did you mean 'hidden'\?\); its settings are hidden",
+        ),
+        ("--core none --core.hidden 1", "the core none has no setting 'hidden'; its settings are none"),
         ("--core lsmt", r"no such core \(did you mean 'lstm'\?\); choose ffm, gru, .*, mamba_gru$"),
         ("--core custom", "made by Python code"),
         ("--steps 1 --steps 2", "--steps is given twice"),
         ("--steps 1 --steps 1", "--steps is given twice"),
         ("--lr 1 --learning-rate 1", "--learning-rate and --lr are the same setting"),
-        ("--clip 1 --ppo.clip 1", "--ppo.clip and --clip are the same setting"),
-        ("--core lstm --policy.core gru", "--policy.core and --core are the same setting"),
-        ("--task.x 1 --env-kwargs.x 2", "are the same setting"),
+        ("--clip 1 --algo.clip 1", "--algo.clip and --clip are the same setting"),
+        ("--core lstm --core.name gru", "--core.name and --core are the same setting"),
         ("--normalise-value --no-normalise-value", "are the same setting"),
         ("--steps", "--steps needs a value"),
         ("--steps --seed 1", "--steps needs a value"),
-        ("--no-steps", "--steps is no switch, so that it needs a value"),
+        ("--no-steps", "--steps is no switch and needs a value"),
         ("--no-normalise-value=true", "takes no value: write --normalise-value true"),
         ("--normalise-value perhaps", "'perhaps' after --normalise-value is neither a flag nor the value"),
         ("-steps 4", r"did you mean --steps\?"),
@@ -197,8 +195,12 @@ def test_american_spelling():
         ("--steps 1.5", "--steps 1.5: it needs a whole number, such as"),
         ("--steps 0", "steps = 0: it must be at least 1"),
         ("--batch-size 64", "--batch-size: batch_size is counted in other units here: use `minibatches`"),
-        ("--ppo 5", "--ppo holds settings and is none itself: give one of them, such as --ppo.learning-rate"),
-        ("--env-kwargs 5", "such as --env-kwargs.horizon"),
+        ("--ppo 5", "--ppo is a section: .* such as --algo.learning-rate"),
+        ("--head 5", "--head is a section: .* such as --head.squash"),
+        ("--env-kwargs 5", "such as --task.horizon"),
+        ("--ppo.clip 1", r"no section 'ppo' \(did you mean 'algo'\?\)"),
+        ("--env-kwargs.x 1", r"no section 'env_kwargs' \(did you mean 'task'\?\)"),
+        ("--policy.core gru", "--policy.core: there is no such flag"),
         ("--foo.bar 1", "there is no section 'foo'; the sections are"),
         ("--config", "--config needs a value"),
         ("--config nope.toml", "nope.toml: there is no such file"),
@@ -296,8 +298,8 @@ def test_on_top_of_another_config():
     assert parsed.config.policy.encoder == EncoderConfig(hidden=(5,), images="never", tokens="never")
     assert (parsed.config.env_kwargs, parsed.config.steps, parsed.config.seed) == ({"a": 1, "b": 2}, 9, 3)
     made = TrainConfig().override(core=lambda size: None, encoder=lambda space: None)
-    refused("--core.hidden 4", "the core is made by code, which this cannot reach", base=made)
-    refused("--encoder.hidden 4", "the encoder is made by code", base=made)
+    refused("--core.hidden 4", "the core is made by a factory", base=made)
+    refused("--encoder.hidden 4", "the encoder is made by a factory", base=made)
 
 
 def test_settings_alone():

@@ -11,12 +11,12 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
 from recollect.config.toml_yaml import config_text, read_config, write_config
 from recollect.config.train import TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig, NoneConfig
 from recollect.errors import ConfigError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
 from tests.support.configs import configs
 
 
@@ -83,7 +83,7 @@ def test_a_core_stays_what_it_was(tmp_path, core):
     [
         (TrainConfig().override(core=lambda size: None), "core: custom stands for one made by Python"),
         (TrainConfig().override(encoder=lambda space: None), "encoder: custom stands for one made"),
-        (TrainConfig(env_kwargs={"x": object()}), "task: custom stands for what Python code made"),
+        (TrainConfig(env_kwargs={"x": object()}), "task: custom stands for options made by Python code"),
     ],
 )
 def test_code_is_not_written(tmp_path, config, what):
@@ -107,22 +107,22 @@ env: delayed-cue
 steps: 300k
 task:
   horizon: 40
-ppo:
+algo:
   learning-rate: 1e-4
   target_kl: null
   recurrent_mode: full
 policy:
   normalise_value: off
-  core: {name: gru, hidden: 64}
+core: {name: gru, hidden: 64}
 encoder:
   hidden: [32, 16]
   activation: relu
 head: {squash: yes}
 """
 FLAT = """
-env.name: delayed-cue
+env: delayed-cue
 steps: 300_000
-env_kwargs: {horizon: "40"}
+task: {horizon: "40"}
 learning_rate: "1e-4"
 target_kl: none
 recurrent_mode: full
@@ -131,7 +131,7 @@ core.name: gru
 core.hidden: 6.4e1
 encoder.hidden: 32,16
 encoder.activation: relu
-policy.head.squash: true
+head.squash: true
 """
 TOML = """
 env = "delayed-cue"
@@ -139,7 +139,7 @@ steps = 300_000
 learning_rate = 1e-4
 [task]
 horizon = 40
-[ppo]
+[algo]
 target_kl = "none"
 recurrent_mode = "full"
 [policy]
@@ -181,18 +181,18 @@ def test_options_of_other_envs_are_passed_on(tmp_path):
 
 def test_empty_files_and_sections(tmp_path):
     assert read(tmp_path, "") == {}
-    assert read(tmp_path, "# nothing\nppo:\ntask:\nencoder: null\n") == {"encoder": None}
+    assert read(tmp_path, "# nothing\nalgo:\ntask:\nencoder: null\n") == {"encoder": None}
     assert read(tmp_path, "\ufeffsteps: 5") == {"steps": 5}
 
 
 def test_names_of_other_libraries(tmp_path):
     path = tmp_path / "run.yaml"
-    path.write_text("total_timesteps: 1m\nppo: {lr: 1e-3}")
+    path.write_text("total_timesteps: 1m\nalgo: {lr: 1e-3}")
     with pytest.warns(UserWarning) as caught:  # noqa: PT030
         assert read_config(path) == {"steps": 1_000_000, "learning_rate": 1e-3}
     assert [str(warning.message) for warning in caught] == [
         f"{path}: total_timesteps is called steps here",
-        f"{path}: ppo.lr is called learning_rate here",
+        f"{path}: algo.lr is called learning_rate here",
     ]
 
 
@@ -206,13 +206,13 @@ def test_a_name_alone_leaves_the_gates_to_the_preset(tmp_path):
     ("text", "message"),
     [
         ("lerning_rate: 1", r"lerning_rate: there is no such setting \(did you mean 'learning_rate'\?\)"),
-        ("ppo: {lerning_rate: 1}", r"ppo.lerning_rate: .* \(did you mean 'learning_rate'\?\)"),
-        ("ppo: {steps: 1}", "ppo.steps: ppo has no setting 'steps': it belongs at the top"),
+        ("algo: {lerning_rate: 1}", r"algo.lerning_rate: .* \(did you mean 'learning_rate'\?\)"),
+        ("algo: {steps: 1}", "algo.steps: algo has no setting 'steps': it belongs at the top"),
         ("policy: {gamma: 1}", "policy.gamma: policy has no setting 'gamma': it belongs in algo"),
         ("hidden: 5", r"hidden: .* \(did you mean core.hidden or encoder.hidden\?\)"),
         (
             "core: {name: gru, forget_bias: 1}",
-            "the core gru has no setting 'forget_bias'; it has hidden, layers",
+            "the core gru has no setting 'forget_bias'; its settings are hidden, layers",
         ),
         ("core: {hiden: 4}", r"core.hiden: the core lstm has no setting 'hiden' \(did you mean 'hidden'\?\)"),
         (
@@ -231,14 +231,15 @@ def test_a_name_alone_leaves_the_gates_to_the_preset(tmp_path):
             "task.horizon: t-maze has no option 'horizon'; its options are size",
         ),
         ("task: t-maze", "task is a section: give it names and values; the name of the env goes into env"),
-        ("ppo: 5", "ppo is a section"),
+        ("head: 5", "head is a section"),
+        ("ppo: {clip: 1}", "ppo is a section: .* such as algo.learning_rate"),
         ("batch_size: 5", "batch_size: batch_size is counted in other units here: use `minibatches`"),
         ("foo: {a: 1}", "foo: there is no such setting"),
         ("foo.bar: 1", "there is no section 'foo'"),
         ("steps: 1\nsteps: 2", "line 2: steps is given twice"),
         (
-            "learning_rate: 1\nppo: {learning_rate: 2}",
-            "ppo.learning_rate and learning_rate are the same setting",
+            "learning_rate: 1\nalgo: {learning_rate: 2}",
+            "algo.learning_rate and learning_rate are the same setting",
         ),
         ("lr: 1\nlearning_rate: 2", "learning_rate and lr are the same"),
         ("- steps", "it needs names and values"),

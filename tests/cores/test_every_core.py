@@ -14,11 +14,11 @@ import torch
 
 import recollect as rc
 from recollect.base import row_threads, tree
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
+from recollect.config.policy import PolicyConfig
 from recollect.cores import CORES, PRESETS, Core, make_core
 from recollect.export.files import export_agent
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
-from recollect.policy.policy import PolicyConfig
 from tests.support.core_cases import CASES, SINGLE, SINGLE_TOLERANCE
 
 torch.set_num_threads(1)

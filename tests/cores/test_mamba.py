@@ -167,7 +167,7 @@ def test_outputs_are_of_order_one():
     ("wrong", "word"),
     [
         ({"d_state": 0}, "d_state"),
-        ({"conv": 1}, "at least 2 steps"),
+        ({"conv": 1}, "core.conv = 1: it must be at least 2"),
         ({"dt_rank": -1}, "dt_rank"),
         ({"dt_min": 0.2, "dt_max": 0.1}, "dt_min <= dt_max"),
         ({"dt_min": 0.0}, "dt_min"),

@@ -169,11 +169,11 @@ def test_outputs_are_of_order_one():
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
-        ({"heads": 3}, "multiple of heads"),
+        ({"heads": 3}, "no multiple of core.heads"),
         ({"heads": 0}, "heads"),
         ({"conv": 0}, "conv"),
         ({"forget_min": 7.0}, "forget_min <= forget_max"),
-        ({"forget_max": float("inf")}, "finite"),
+        ({"forget_max": float("inf")}, "forget_max = inf: it needs a number"),
     ],
 )
 def test_config_is_checked(wrong, word):

@@ -10,10 +10,11 @@ import torch
 import recollect as rc
 from recollect.acting.actor import Actor
 from recollect.base import row_threads, tree
+from recollect.config.encoder import EncoderConfig
+from recollect.config.policy import PolicyConfig
 from recollect.cores import LSTM, GRUConfig, NoMemory, PMMConfig
 from recollect.errors import ConfigError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from recollect.tasks import make_task
 
 torch.set_num_threads(1)
@@ -174,7 +175,11 @@ def test_reaching_reaches_the_controller_and_the_memory():
 
 @pytest.mark.parametrize(
     ("settings", "words"),
-    [({"slots": 0}, "slots is 0"), ({"erase_bias": float("nan")}, "finite"), ({"controller": {}}, "name")],
+    [
+        ({"slots": 0}, "slots = 0"),
+        ({"erase_bias": float("nan")}, "erase_bias = nan: it needs a number"),
+        ({"controller": {}}, "name"),
+    ],
 )
 def test_bad_settings_are_refused_with_the_fix(settings, words):
     with pytest.raises(ConfigError, match=words):

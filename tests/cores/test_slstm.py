@@ -133,9 +133,9 @@ def test_a_state_that_nobody_reads_costs_nothing():
     ("wrong", "words"),
     [
         ({"hidden": 10, "heads": 4}, "such as 12"),
-        ({"heads": 0}, "heads is 0"),
-        ({"chrono": 1}, "chrono is 1"),
-        ({"forget_bias": float("inf")}, "finite"),
+        ({"heads": 0}, "heads = 0"),
+        ({"chrono": 1}, "chrono = 1"),
+        ({"forget_bias": float("inf")}, "forget_bias = inf: it needs a number"),
     ],
 )
 def test_settings_that_cannot_be_meant(wrong, words):

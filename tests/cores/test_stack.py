@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from recollect.base import tree
-from recollect.config.flags import parse_config
-from recollect.config.plain import config_from_json, config_to_json, policy_config_from_json
+from recollect.config.cores.specs import as_config, known
+from recollect.config.plain import as_mapping, config_from_json, config_to_json, policy_config_from_json
+from recollect.config.policy import PolicyConfig
 from recollect.config.toml_yaml import config_text, read_config
 from recollect.config.train import TrainConfig
 from recollect.cores import CORES, PRESETS, GRUConfig, LSTMConfig, PMMConfig, StackConfig, make_core
-from recollect.cores.make import as_config, as_mapping, known
 from recollect.errors import ConfigError
-from recollect.policy.policy import PolicyConfig
 from recollect.tasks import make_task
+from recollect.training.parsed import parse_config
 from recollect.training.presets import preset
 from tests.support.helpers import make_policy
 
@@ -124,7 +124,7 @@ def test_saved_and_read_again(core, tmp_path):
     path = tmp_path / "config.yaml"
     path.write_text(config_text(config, "t-maze"))
     assert read_config(path)["core"] == core
-    data = config_to_json(config, make_policy(make_task("t-maze", 1), core))
+    data = config_to_json(config, make_policy(make_task("t-maze", 1), core).config)
     again = policy_config_from_json(data, "here")
     assert config_from_json(data, again).policy.core == core
 
@@ -135,7 +135,9 @@ def test_code_inside_a_config_is_code():
     assert as_mapping(core) is None
     config = TrainConfig(policy=PolicyConfig(core=core))
     assert "core: custom" in config_text(config, "t-maze")
-    assert config_to_json(config, make_policy(make_task("t-maze", 1), core))["policy"]["core"] == "custom"
+    assert (
+        config_to_json(config, make_policy(make_task("t-maze", 1), core).config)["policy"]["core"] == "custom"
+    )
 
 
 def test_flags_reach_the_cores_inside():

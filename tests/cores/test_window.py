@@ -7,10 +7,10 @@ import torch
 
 import recollect as rc
 from recollect.base import row_threads, tree
+from recollect.config.encoder import EncoderConfig
 from recollect.cores import Window, WindowConfig
 from recollect.errors import ConfigError
 from recollect.kernels.cpu import window as kernel
-from recollect.policy.encoders import EncoderConfig
 from tests.reference.window import window as reference
 
 torch.set_num_threads(1)
@@ -207,9 +207,9 @@ def test_reaching_makes_the_window_long_enough():
     ("settings", "words"),
     [
         ({"window": 1}, "at least 2"),
-        ({"heads": 3}, "heads may be 1, 2, 4"),
-        ({"gating": "gru"}, "residual, gtrxl"),
-        ({"layers": 0}, "layers is 0"),
+        ({"heads": 3}, "one of 1, 2, 4"),
+        ({"gating": "gru"}, "residual or gtrxl"),
+        ({"layers": 0}, "layers = 0"),
     ],
 )
 def test_bad_settings_are_refused_with_the_fix(settings, words):

@@ -31,7 +31,7 @@ CREW = {
 }
 
 
-def crew_state(**more: float) -> State:
+def actors_state(**more: float) -> State:
     training = make_training(runtime="processes", actors=2, mode="async")
     state = State(training, Clock())
     state.iterated(metrics_at(training, 2_000, **CREW | more))
@@ -40,7 +40,7 @@ def crew_state(**more: float) -> State:
 
 
 def test_the_panel_says_how_the_actors_do():
-    text = "\n".join(drawn(crew_state(), height=40))
+    text = "\n".join(drawn(actors_state(), height=40))
     for fact in (
         "learn 25% · wait 25%",
         "actors      2 in processes, async",
@@ -52,12 +52,12 @@ def test_the_panel_says_how_the_actors_do():
         assert fact in text, fact
     assert "restart" not in text
     assert "act 50%" not in text, "they act while the learner does something else"
-    assert "2 restarts" in "\n".join(drawn(crew_state(restarts=2.0), height=40))
+    assert "2 restarts" in "\n".join(drawn(actors_state(restarts=2.0), height=40))
 
 
 def test_in_one_process_nothing_is_said_of_actors():
     state, _ = make_state()
-    assert state.crew() is None
+    assert state.remote_actors() is None
     assert "actors" not in "\n".join(drawn(state))
     assert "actors" not in line(state)
     assert "actors" not in page(state)
@@ -67,7 +67,7 @@ def test_in_one_process_nothing_is_said_of_actors():
 @pytest.mark.parametrize("height", [8, 22, 40])
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
 def test_the_panel_fits_every_terminal(width, height, encoding):
-    lines = drawn(crew_state(restarts=3.0), width, height, encoding)
+    lines = drawn(actors_state(restarts=3.0), width, height, encoding)
     assert all(len(row) <= width for row in lines)
     assert len(lines) <= max(height, 12) or width == 60, "narrow rows are laid one below the other"
 
@@ -92,7 +92,7 @@ def test_bars_have_the_shares_of_the_time():
 
 
 def test_lines_and_notebooks_say_it_too():
-    state = crew_state(restarts=1.0)
+    state = actors_state(restarts=1.0)
     assert line(state).endswith("actors 1,883 to 2,135/s  lag 0.500  wait 25%  1 restart")
     text = page(state)
     assert "actors: 2 in processes, async · 1,883 to 2,135 steps/s each · time: env 50%, policy 25%" in text
@@ -137,7 +137,7 @@ def test_deviations_are_judged_by_the_run_s_tolerance():
 
 def test_deviations_stay_between_two_measurements():
     """With a lag they are measured now and then only."""
-    state = crew_state()
+    state = actors_state()
     rest = {name: value for name, value in state.metrics.items() if not name.startswith("deviation/")}
     state.iterated(rest | {"value/max": 1e9})
     assert [gauge.text for gauge in state.gauges()[:2]] == ["2e-07", "3e-06"]

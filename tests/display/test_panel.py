@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
+from recollect.base import numbers
 from recollect.display import words
 from recollect.display.lines import Lines
 from recollect.display.live import LivePanel
@@ -50,11 +51,11 @@ from tests.support.display_fakes import (
     ],
 )
 def test_numbers_are_short(value, text):
-    assert words.number(value) == text
+    assert numbers.number(value) == text
 
 
 def test_times_and_paths_are_short(tmp_path, monkeypatch):
-    assert [words.duration(s) for s in (None, 7, 754, 3723, 90_000)] == [
+    assert [numbers.duration(s) for s in (None, 7, 754, 3723, 90_000)] == [
         "-",
         "0:07",
         "12:34",

@@ -17,11 +17,11 @@ import pytest
 from recollect.base.limits import read_limits
 from recollect.cli import doctor as command
 from recollect.cli import main
-from recollect.config.flags import parse_config
 from recollect.doctor import Diagnosis, Places, examine, gather
 from recollect.doctor.choice import actors_for, choose, choose_by, measure_speed
 from recollect.doctor.records import Extra, Folder, Gpu, Speed
 from recollect.doctor.traps import find_faults, find_traps
+from recollect.training.parsed import parse_config
 
 GIB = 2**30
 

@@ -151,7 +151,7 @@ def test_each_actor_has_rows_of_its_own():
     config = rc.TrainConfig().override(**without(SMALL, "progress"), actors=2)
     with rc.Agent.create(Recall, config) as agent:
         agent.train(UPDATE, progress=False)
-        one, two = agent._trainer.crew.envs
+        one, two = agent._trainer.collector.envs
         assert one is not two
         assert one.num_envs == two.num_envs == SMALL["num_envs"] // 2
         assert not torch.equal(one._random.get_state(), two._random.get_state())

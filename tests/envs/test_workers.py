@@ -21,6 +21,7 @@ import torch
 import recollect as rc
 from recollect.acting.actor import Actor, together
 from recollect.base import spaces, tree
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.envs import BatchedEnv, GymLoop, Resumable, make_env
 from recollect.envs.checks import check_batched_env
@@ -29,7 +30,7 @@ from recollect.envs.named import portable, restored
 from recollect.envs.workers import WorkerEnv, shares
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, EnvError, LostError, RecollectError, SpaceError
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_actor_env
 from recollect.tasks import TASKS
 from tests.support.agents import SMALL

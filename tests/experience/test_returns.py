@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect.errors import RecollectError
+from recollect.experience.chunks import make_chunks
 from recollect.experience.returns import gae
-from recollect.experience.rollout import make_chunks
 from tests.reference import returns as reference
 from tests.support.helpers import TensorWorld, few, make_actor, make_policy, uncut
 from tests.support.traces import column, no_surprise, trace, two_lives, with_invalid_steps

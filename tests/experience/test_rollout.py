@@ -1,208 +1,152 @@
-"""Chunks and minibatches: a lossless cut of the rollout, each piece with the state it started from."""
+"""Rollouts joined, moved and passed to another process: the same rows, the same learning."""
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
+
+import gymnasium as gym
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
+import recollect as rc
+from recollect.acting.actor import Actor, allocate
 from recollect.base import tree
+from recollect.envs import make_env
 from recollect.errors import ConfigError, RecollectError
-from recollect.experience.rollout import Finals, Rollout, make_chunks, minibatches, state_steps
-from tests.support.helpers import ArenaWorld, TensorWorld, few, make_actor, make_policy, uncut
+from recollect.experience.rollout import Finals, Rollout
+from tests.support.helpers import assert_reproduced, deviation, keep, make_policy
+
+STATE_STEPS = (0, 7, 14)
 
 
-def sentinels(T: int, B: int, steps: tuple[int, ...], first: torch.Tensor | None = None) -> Rollout:
-    """A rollout in which everything at (t, n) says t * B + n."""
-    ids = torch.arange((T + 1) * B).view(T + 1, B)
-    flags = torch.zeros(T, B, dtype=torch.bool)
-    here = ids[:T].float()
-    return Rollout(
-        obs={"number": ids.float().unsqueeze(-1), "picture": ids.view(T + 1, B, 1, 1).expand(-1, -1, 2, 3)},
-        first=ids % 5 == 0 if first is None else first,
-        action=(ids[:T], here.unsqueeze(-1)),
-        record={"log_prob": here.clone(), "value": here.clone()},
-        reward=here,
-        terminated=flags,
-        truncated=flags.clone(),
-        valid=~flags,
-        final_value=here.clone(),
-        bootstrap=ids[T].float(),
-        state_steps=steps,
-        states={"h": ids[list(steps)].view(-1, B, 1, 1).float().expand(-1, -1, 2, 2), "n": ids[list(steps)]},
-    )
+def make_actors(policy=None, seeds=(1, 2), env="position-pendulum", rows=3):
+    envs = [make_env(env, rows) for _ in seeds]
+    policy = policy or make_policy(envs[0])
+    return [
+        Actor(env, policy, rollout=20, state_steps=STATE_STEPS, seed=seed, index=i)
+        for i, (env, seed) in enumerate(zip(envs, seeds))
+    ]
 
 
-sizes = st.tuples(st.integers(1, 25), st.integers(1, 4)).flatmap(
-    lambda tb: st.tuples(st.just(tb[0]), st.just(tb[1]), st.integers(1, tb[0]))
-)
+def test_a_joined_rollout_has_every_row_in_its_place():
+    """S000-15, S000-22: rows of actor 0, then of actor 1; nothing of one reaches the other."""
+    policy = make_policy(make_env("position-pendulum", 1))
+    alone = make_actors(policy)
+    together = make_actors(policy)
+    for _ in range(12):  # Pendulum is cut after 200 steps, so that some of these have final values
+        whole = Rollout.join([actor.collect(version=3) for actor in together])
+        for i, actor in enumerate(alone):
+            part, rows = actor.collect(version=3), slice(3 * i, 3 * i + 3)
+            for name in ("first", "reward", "truncated", "valid", "final_value", "action"):
+                assert torch.equal(getattr(whole, name)[:, rows], getattr(part, name))
+            assert torch.equal(whole.obs[:, rows], part.obs)
+            assert torch.equal(whole.bootstrap[rows], part.bootstrap)
+            for ours, theirs in zip(tree.leaves(whole.states), tree.leaves(part.states), strict=True):
+                assert torch.equal(ours[:, rows], theirs)
+            if part.finals is not None:
+                assert whole.finals is not None
+                mine = (whole.finals.row >= rows.start) & (whole.finals.row < rows.stop)
+                assert torch.equal(whole.finals.row[mine] - rows.start, part.finals.row)
+                assert torch.equal(whole.finals.obs[mine], part.finals.obs)
+    assert whole.version == 3
+    assert torch.equal(tree.leaves(together[1].state)[0], tree.leaves(alone[1].state)[0])
 
 
-@few
-@given(sizes)
-def test_chunks_partition_the_rollout(size):
-    """S000-10, S000-15, S000-22: put together again, every tensor is as it was, and rows never mix."""
-    T, B, L = size
-    rollout = sentinels(T, B, state_steps(T, L))
-    chunks = make_chunks(rollout, L, {"advantage": rollout.reward * 10})
-    count = -(-T // L)
-    assert chunks.count == count * B
-    assert chunks.valid.shape == (L, count * B)  # the configured length is honoured
-    assert int(chunks.valid.sum()) == T * B
-    for name in ("obs", "first", "action", "valid"):
-        whole = tree.index(getattr(rollout, name), slice(0, T))
-        for cut, once in zip(tree.leaves(getattr(chunks, name)), tree.leaves(whole)):
-            assert torch.equal(uncut(cut, rollout), once), name
-            assert cut.dtype == once.dtype
-    for name, once in {**rollout.record, "advantage": rollout.reward * 10}.items():
-        assert torch.equal(uncut(chunks.data[name], rollout), once)
-    # Column n is chunk n // B of row n % B: consecutive steps of that row, from its start on.
-    step, column = torch.arange(L).unsqueeze(1), torch.arange(count * B).unsqueeze(0)
-    expected = ((column // B) * L + step) * B + column % B
-    number = chunks.obs["number"].squeeze(-1).long()
-    assert torch.equal(number[chunks.valid], expected[chunks.valid])
-    assert torch.equal(chunks.valid, expected < T * B)
+def test_finals_stay_in_order_of_time():
+    together = make_actors(seeds=(1, 2, 3))
+    found = [Rollout.join([actor.collect() for actor in together]).finals for _ in range(11)]
+    (finals,) = [f for f in found if f is not None]
+    assert len(finals.time) == 9
+    assert (finals.time.diff() >= 0).all()
 
 
-@few
-@given(sizes)
-def test_chunks_start_from_the_stored_state_of_their_first_step(size):
-    """S000-11, S000-15: the state's sentinel is that of the first observation of its chunk."""
-    T, B, L = size
-    chunks = make_chunks(sentinels(T, B, state_steps(T, L)), L, {})
-    opening = chunks.obs["number"][0].squeeze(-1)
-    assert torch.equal(chunks.state["n"].float(), opening)
-    assert torch.equal(chunks.state["h"], opening.view(-1, 1, 1).expand(-1, 2, 2))
-    assert not chunks.state["h"].requires_grad
+def test_actors_draw_from_streams_of_their_own():
+    """S003-24: another seed, other episodes and other actions; the same seed, the same."""
+    first, second, again = (keep(actor.collect()) for actor in make_actors(seeds=(1, 2, 1)))
+    assert not torch.equal(first.obs[0], second.obs[0])
+    assert not torch.equal(first.action, second.action)
+    assert torch.equal(first.action, again.action)
 
 
-@few
-@given(sizes, st.integers(1, 25))
-def test_prefixes_are_the_steps_before(size, K):
-    """S004-12: K earlier steps of the same row, from the state stored there; the opening chunks have none."""
-    T, B, L = size
-    K = min(K, L)
-    chunks = make_chunks(sentinels(T, B, state_steps(T, L, K)), L, {}, burn_in=K)
-    prefix, opening = chunks.prefix, chunks.obs["number"][0].squeeze(-1)
-    assert torch.equal(prefix.exists, torch.arange(chunks.count) >= B)
-    if not prefix.exists.any():
-        return
-    before = opening[prefix.exists] - B * torch.arange(K, 0, -1).unsqueeze(1)  # [K, N]
-    assert torch.equal(prefix.obs["number"].squeeze(-1)[:, prefix.exists], before)
-    assert torch.equal(prefix.state["n"][prefix.exists].float(), before[0])
-    assert torch.equal(prefix.first[:, prefix.exists], before % 5 == 0)
+def test_other_weights_are_not_joined():
+    """S000-24: a rollout has one version, unless actors may run ahead; then the oldest counts."""
+    parts = [keep(actor.collect(version=i)) for i, actor in enumerate(make_actors())]
+    with pytest.raises(RecollectError, match="versions \\[0, 1\\]"):
+        Rollout.join(parts)
+    assert Rollout.join(parts[::-1], is_mixed=True).version == 0
 
 
-@few
-@given(sizes, st.data())
-def test_take_picks_whole_chunks(size, data):
-    """S004-6, S000-22: any choice of chunks, in any order, keeps each with its own state and prefix."""
-    T, B, L = size
-    chunks = make_chunks(sentinels(T, B, state_steps(T, L, 1)), L, {}, burn_in=1)
-    picks = data.draw(st.lists(st.integers(0, chunks.count - 1), min_size=1))
-    some = chunks.take(torch.tensor(picks))
-    assert some.count == len(picks)
-    for i, n in enumerate(picks):
-        for name in ("obs", "first", "action", "valid", "data"):
-            for ours, whole in zip(tree.leaves(getattr(some, name)), tree.leaves(getattr(chunks, name))):
-                assert torch.equal(ours[:, i], whole[:, n])
-        for ours, whole in zip(tree.leaves(some.state), tree.leaves(chunks.state)):
-            assert torch.equal(ours[i], whole[n])
-        assert torch.equal(some.prefix.state["n"][i], chunks.prefix.state["n"][n])
-        assert torch.equal(some.prefix.obs["number"][:, i], chunks.prefix.obs["number"][:, n])
-        assert some.prefix.exists[i] == chunks.prefix.exists[n]
-    back = chunks.take(torch.randperm(chunks.count, generator=torch.Generator().manual_seed(0)))
-    inverse = back.obs["number"][0].squeeze(-1).argsort()
-    assert torch.equal(back.take(inverse).action[0], chunks.action[0])
+def test_master_through_actors():
+    """M, S000-8: what the learner recomputes of a joined rollout is what its actors recorded."""
+    actors = make_actors(env="position-cartpole")
+    for _ in range(3):
+        seen = Rollout.join([actor.collect() for actor in actors])
+        policy = actors[0].policy
+        assert_reproduced(policy, seen, 7)
+        assert max(deviation(policy, seen, 7, forget=True)) > 1e-3
 
 
-@few
-@given(count=st.integers(1, 60), parts=st.integers(1, 60), seed=st.integers(0, 1000))
-def test_minibatches_cover_everything_once(count, parts, seed):
-    """S001-10: every chunk once per epoch, none dropped, sizes within one; epochs differ."""
-    parts = min(parts, count)
-    generator = torch.Generator().manual_seed(seed)
-    epochs = [list(minibatches(count, parts, generator)) for _ in range(2)]
-    for pieces in epochs:
-        assert len(pieces) == parts
-        assert sorted(torch.cat(pieces).tolist()) == list(range(count))
-        assert max(map(len, pieces)) - min(map(len, pieces)) <= 1
-    if count > 20:
-        assert torch.cat(epochs[0]).tolist() != torch.cat(epochs[1]).tolist()
+def full_rollout(truncations: int) -> Rollout:
+    """Six steps of two rows with so many finals, every number distinct."""
+    policy = make_policy(make_env("position-cartpole", 1))
+    empty = allocate(policy, 2, 6, (0, 3), actor=4)
+    tensors = tree.map(lambda leaf: torch.randn(leaf.shape).to(leaf.dtype), empty.tensors())
+    time = torch.arange(truncations)
+    finals = Finals(time // 2, time % 2, torch.randn(truncations, *empty.obs.shape[2:]))
+    return replace(empty, **tensors, finals=finals if truncations else None, sequence=5, version=6)
 
 
-def test_rollout_holds_every_step_of_every_row():
-    """S004-7: T x B entries, T + 1 observations, S states."""
-    env = TensorWorld(3)
-    rollout = make_actor(env, make_policy(env), rollout=23, chunk=7, burn_in=3).collect()
-    assert rollout.state_steps == (0, 4, 7, 11, 14, 18, 21)
-    assert rollout.obs.shape == (24, 3, 3)
-    assert rollout.first.shape == (24, 3)
-    for x in (rollout.action, rollout.reward, rollout.valid, *rollout.record.values(), rollout.final_value):
-        assert x.shape == (23, 3)
-    assert all(leaf.shape[:2] == (7, 3) for leaf in tree.leaves(rollout.states))
+def all_tensors(rollout: Rollout) -> list[torch.Tensor]:
+    finals = rollout.finals
+    return tree.leaves((rollout.tensors(), () if finals is None else (finals.time, finals.row, finals.obs)))
 
 
-@few
-@given(sizes, st.integers(0, 25))
-def test_state_steps(size, K):
-    """S000-10: chunk starts and prefix starts, ascending, from 0, inside the rollout."""
-    T, _, L = size
-    K = min(K, L)
-    steps = state_steps(T, L, K)
-    assert list(steps) == sorted(set(steps))
-    assert steps[0] == 0
-    assert steps[-1] < T
-    assert set(steps) == set(range(0, T, L)) | {s - K for s in range(L, T, L)}
+def test_a_rollout_moves_as_a_whole():
+    rollout = full_rollout(3)
+    moved = rollout.to("meta")
+    assert {leaf.device.type for leaf in all_tensors(moved)} == {"meta"}
+    assert [leaf.shape for leaf in all_tensors(moved)] == [leaf.shape for leaf in all_tensors(rollout)]
+    assert (moved.actor, moved.sequence, moved.version, moved.state_steps) == (4, 5, 6, (0, 3))
 
 
-def test_what_was_not_stored_raises():
-    rollout = sentinels(10, 2, (0, 5))
-    with pytest.raises(RecollectError, match="state at step 3 was not stored"):
-        make_chunks(rollout, 3, {})
-    for length in (0, 11):
-        with pytest.raises(ConfigError, match="choose 1 <= chunk <= rollout"):
-            make_chunks(rollout, length, {})
+@pytest.mark.parametrize("truncations", [0, 3, 4, 5])
+def test_a_rollout_in_another_process_is_the_same(truncations):
+    """S003-9: through a slot and a header, of which the slot has room for four finals."""
+    rollout, before = full_rollout(truncations), full_rollout(4)
+    memory = tree.clone(rollout.slot())
+    before.write(memory)
+    header = pickle.loads(pickle.dumps(rollout.write(memory)))
+    assert isinstance(header.finals, Finals) == (truncations > 4)
+    found = Rollout.read(memory, header)
+    assert (found.finals is None) == (truncations == 0)
+    for ours, theirs in zip(all_tensors(found), all_tensors(rollout), strict=True):
+        assert torch.equal(ours, theirs)
+    assert (found.actor, found.sequence, found.version, found.state_steps) == (4, 5, 6, (0, 3))
 
 
-def test_invalid_steps_become_zeros():
-    """S000-13, S001-29: NaN of dead agents is gone from every part of the chunks, and nothing else is."""
-    env = ArenaWorld(3)
-    actor = make_actor(env, make_policy(env), rollout=23, chunk=7, burn_in=3)
-    for _ in range(2):
-        rollout = actor.collect()
-        dead = ~rollout.valid
-        assert rollout.obs[:23][dead].isnan().all()
-        assert rollout.record["value"][dead].isnan().all()
-        chunks = make_chunks(rollout, 7, {"return": rollout.record["value"] * 2}, burn_in=3)
-        for leaf in tree.leaves((chunks.obs, chunks.action, chunks.data, chunks.prefix.obs)):
-            assert torch.isfinite(leaf).all()
-        kept = uncut(chunks.obs, rollout)
-        assert torch.equal(kept[rollout.valid], rollout.obs[:23][rollout.valid])
-        assert (kept[dead] == 0).all()
-        # A state may be NaN only where its chunk's first step throws it away.
-        for leaf in tree.leaves(chunks.state):
-            assert torch.isfinite(leaf.flatten(1)).all(1)[~chunks.first[0]].all()
+def settings(**more):
+    return {"num_envs": 4, "actors": 2, "rollout": 16, "chunk": 8, "progress": False, "threads": 1} | more
 
 
-def test_finals_are_kept_in_order():
-    """S000-4: the observations before the resets of truncated episodes, and only theirs."""
-    env = TensorWorld(3)
-    rollout = make_actor(env, make_policy(env), rollout=23, chunk=7).collect()
-    finals, cut = rollout.finals, rollout.truncated & ~rollout.terminated
-    assert isinstance(finals, Finals)
-    assert torch.equal(torch.stack([finals.time, finals.row], 1), cut.nonzero())
-    assert (rollout.final_value[~cut] == 0).all()
-    follow = rollout.obs[finals.time + 1, finals.row]
-    assert (finals.obs != follow).any(1).all()  # never the reset observation
+def test_a_run_of_two_actors_resumes_bit_for_bit(tmp_path):
+    """S002-7: every actor's envs, memories and random streams are in the checkpoint."""
+    whole = rc.train("t-maze", steps=640, **settings())
+    rc.train("t-maze", steps=640, run=str(tmp_path / "run"), checkpoint_every=320, **settings())
+    half = rc.resume(tmp_path / "run", checkpoint=320, progress=False)
+    for a, b in zip(whole.policy.parameters(), half.policy.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert half._trainer.is_exact
 
 
-def test_finals_move_as_a_whole():
-    obs = {"eye": torch.ones(2, 3), "ear": (torch.ones(2),)}
-    finals = Finals(torch.tensor([1, 4]), torch.tensor([0, 1]), obs)
-    moved = finals.to("meta")
-    leaves = [moved.time, moved.row, moved.obs["eye"], moved.obs["ear"][0]]
-    assert {leaf.device.type for leaf in leaves} == {"meta"}
-    assert [leaf.shape for leaf in leaves] == [(2,), (2,), (2, 3), (2,)]
-    assert torch.equal(finals.to("cpu").time, finals.time)
+def test_an_env_object_has_one_actor():
+    env = gym.make_vec("CartPole-v1", 4, vectorization_mode="sync")
+    with pytest.raises(ConfigError, match="its name or a function"):
+        rc.train(env, steps=64, **settings())
+    env.close()
+
+
+def test_foreign_envs_are_split_as_well():
+    agent = rc.train("CartPole-v1", steps=128, **settings())
+    assert [env.num_envs for env in agent._trainer.collector.envs] == [2, 2]
+    agent.close()

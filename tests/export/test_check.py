@@ -13,12 +13,12 @@ import torch
 from torch import nn
 
 import recollect as rc
+from recollect.config.head import HeadConfig
 from recollect.cores.contract import Core
 from recollect.errors import RecollectError
 from recollect.export.check import check
 from recollect.export.files import export_agent
 from recollect.export.step import StepModule, Tensors
-from recollect.policy.heads import HeadConfig
 from tests.export.test_files import BOX, THREE, assert_acts_alike, make_agent
 from tests.support.agents import ACTIONS
 

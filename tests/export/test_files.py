@@ -19,14 +19,14 @@ from torch import nn
 import recollect as rc
 from recollect.base import spaces, tree
 from recollect.cli import export as command
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
+from recollect.config.policy import PolicyConfig
 from recollect.cores import CORES as REGISTERED
 from recollect.cores import GRUConfig, LSTMConfig, NoneConfig
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.export.files import export_agent
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
 from recollect.policy.masks import mask_space
-from recollect.policy.policy import PolicyConfig
 from tests.support.agents import ACTIONS, OBSERVATIONS, small_agent
 from tests.support.core_cases import CASES
 from tests.support.token_worlds import token_space

@@ -23,10 +23,17 @@ import recollect as rc
 from recollect.base import shared_memory
 from recollect.errors import EnvError, LostError, ResourceError
 from recollect.runtimes import limits
-from recollect.runtimes.process import collector
+from recollect.runtimes.process import transport
 from recollect.training.run_folder import Run
 from tests.support.doomed import SMALL, UPDATE, differing, ends_soon, wait_for, weights
-from tests.support.process_runs import Turns, claimed, common_rows, descendants, process_crew, wait_until_gone
+from tests.support.process_runs import (
+    Turns,
+    claimed,
+    common_rows,
+    descendants,
+    process_collector,
+    wait_until_gone,
+)
 
 PROCESSES: dict[str, Any] = SMALL | {"runtime": "processes", "actors": 2}
 
@@ -83,7 +90,7 @@ class Advice(rc.Callback):
 
     def on_iteration(self, training, metrics):
         if training.updates in self.at:
-            self.at[training.updates](training.agent._trainer.crew)
+            self.at[training.updates](training.agent._trainer.collector)
 
     def on_advice(self, training, text):
         self.told.append(text)
@@ -96,11 +103,11 @@ def test_killed_and_stopped_in_lockstep(tmp_path, monkeypatch):
     """S000-25: in mid-rollout, between two, before a checkpoint, stopped: each is begun anew and told."""
     monkeypatch.setattr(limits, "SILENCE", 2.0)
 
-    def kill(crew):
-        os.kill(crew.pids[1], signal.SIGKILL)
-        wait_until_gone({crew.pids[1]})
+    def kill(collector):
+        os.kill(collector.pids[1], signal.SIGKILL)
+        wait_until_gone({collector.pids[1]})
 
-    advice = Advice(u2=kill, u4=lambda crew: os.kill(crew.pids[0], signal.SIGSTOP))
+    advice = Advice(u2=kill, u4=lambda collector: os.kill(collector.pids[0], signal.SIGSTOP))
     settings = PROCESSES | {"steps": 8 * UPDATE, "checkpoint_every": 1, "env_timeout": 3.0}
     path = tmp_path / "run"
     with rc.train(lambda: Failing("die", tmp_path), run=str(path), callbacks=[advice], **settings) as agent:
@@ -109,7 +116,7 @@ def test_killed_and_stopped_in_lockstep(tmp_path, monkeypatch):
     told = "\n".join(advice.told)
     assert told.count("was killed by SIGKILL") == 2
     assert "gave no sign of life" in told
-    assert told.count("a new one goes on in new episodes") >= 3
+    assert told.count("it was restarted in new episodes") >= 3
     assert [row["updates"] for row in Run(path).metrics()] == list(range(1, 9))
     assert max(row["length"] for row in Run(path).metrics() if "length" in row) <= 20, (
         "no two episodes joined"
@@ -119,11 +126,11 @@ def test_killed_and_stopped_in_lockstep(tmp_path, monkeypatch):
 def test_killed_in_async_mode(tmp_path):
     """S000-22, S000-25: what the dead had is collected anew: no rollout is lost, doubled or out of order."""
     make = lambda: Failing("die", tmp_path, steps=25)  # noqa: E731
-    with process_crew(make, actors=2, mode="async", max_lag=1) as (crew, policy):
-        turns, life = Turns(crew, policy), [0, 0]
+    with process_collector(make, actors=2, mode="async", max_lag=1) as (collector, policy):
+        turns, life = Turns(collector, policy), [0, 0]
         for number in range(16):
             if number == 8:
-                os.kill(crew.pids[1], signal.SIGKILL)
+                os.kill(collector.pids[1], signal.SIGKILL)
             batch = turns.turn()
             life = [life[0] + (0 in batch.restarted), life[1] + (1 in batch.restarted)]
         turns.check(1)
@@ -153,14 +160,15 @@ def test_three_deaths_in_a_row_end_the_run(tmp_path):
 )
 def test_an_env_that_hangs_is_named_with_its_stack(how, steps, tmp_path):
     """S000-25: noticed by env_timeout, begun anew, and told with the line that it hangs in."""
-    with process_crew(lambda: Failing(how, tmp_path, steps=steps), env_timeout=2.0) as (crew, policy):
-        turns = Turns(crew, policy)
+    make = lambda: Failing(how, tmp_path, steps=steps)  # noqa: E731
+    with process_collector(make, env_timeout=2.0) as (collector, policy):
+        turns = Turns(collector, policy)
         for _ in range(5):
             turns.turn()
         turns.check(0)
     (note,) = turns.notes
     kind = how.split()[-1]
-    assert f"actor 0 hangs: a {kind} of the env of actor 0 has not come back for" in note
+    assert f"actor 0 hangs: a {kind} of the env of actor 0 has not returned for" in note
     assert f"in {kind}" in note
     assert "wait_for(lambda: False)" in note
 
@@ -176,20 +184,20 @@ def test_an_env_that_hangs_while_it_is_made(tmp_path, monkeypatch):
             wait_for(lambda: False)
         return gym.make("CartPole-v1")
 
-    with process_crew(make, env_timeout=1.0) as (crew, policy):
-        turns = Turns(crew, policy)
+    with process_collector(make, env_timeout=1.0) as (collector, policy):
+        turns = Turns(collector, policy)
         turns.turn()
     assert "gave no sign of life" in turns.notes[0]
-    assert "it hangs where its env is made" in turns.notes[0]
+    assert "it hangs while its env is made" in turns.notes[0]
 
 
 def test_an_env_worker_of_an_actor_is_killed():
     """S000-25: the actor mends it by itself; its rollouts are still numbered without a gap."""
-    with process_crew("CartPole-v1", env_workers=1) as (crew, policy):
-        turns = Turns(crew, policy)
+    with process_collector("CartPole-v1", env_workers=1) as (collector, policy):
+        turns = Turns(collector, policy)
         for number in range(6):
             if number == 3:
-                (worker,) = descendants(crew.pids[0])
+                (worker,) = descendants(collector.pids[0])
                 os.kill(worker, signal.SIGKILL)
             batch = turns.turn()
             assert batch.restarted == ({0} if number in (0, 3) else set())
@@ -198,7 +206,7 @@ def test_an_env_worker_of_an_actor_is_killed():
     (note,) = turns.notes
     assert "env worker 0" in note
     assert "SIGKILL" in note
-    assert "new episodes were begun" in note
+    assert "new episodes were started" in note
 
 
 # Failing -------------------------------------------------------------------------------------------------
@@ -227,17 +235,17 @@ def test_an_env_that_raises_ends_the_run_with_its_traceback(tmp_path):
 
 def test_a_shortage_of_memory_is_told_before_anything_starts(monkeypatch):
     """S003-18: no SIGBUS in the middle of a rollout; and nothing is started for nothing."""
-    monkeypatch.setattr(collector, "Child", lambda *_, **__: pytest.fail("a process was started"))
+    monkeypatch.setattr(transport, "Child", lambda *_, **__: pytest.fail("a process was started"))
     with monkeypatch.context() as patch:
         patch.setattr(shared_memory.os, "posix_fallocate", _no_space)
         with pytest.raises(ResourceError, match=r"no shared memory for .*lower"):
             rc.train("delayed-cue", **PROCESSES)
-    monkeypatch.setattr(collector.ProcessCrew, "_slot_example", lambda _: _huge())
+    monkeypatch.setattr(transport.ProcessTransport, "_slot_example", lambda _: _huge())
     with (
-        process_crew("delayed-cue") as (crew, _),
+        process_collector("delayed-cue") as (collector, _),
         pytest.raises(ResourceError, match=r"no shared memory for the rollouts of actor 0.*num_envs"),
     ):
-        crew.collect(0)
+        collector.collect(0)
 
 
 def _no_space(fd: int, offset: int, size: int) -> None:

@@ -31,7 +31,7 @@ from recollect.runtimes.ray import cluster as ray_cluster  # noqa: E402
 from recollect.training.run_folder import Run  # noqa: E402
 from tests.support.doomed import SMALL, UPDATE, ends_soon, wait_for  # noqa: E402
 from tests.support.process_runs import descendants, parents  # noqa: E402
-from tests.support.ray_runs import Crew, failing, listening, trained, wait_until_gone  # noqa: E402
+from tests.support.ray_runs import RayTurns, failing, listening, trained, wait_until_gone  # noqa: E402
 
 HEALTH = {
     "health_check_initial_delay_ms": 0,
@@ -52,7 +52,7 @@ def cluster() -> Iterator[Cluster]:
     usual = Path(get_ray_address_file(None)).parent  # where the cluster's address is also written to
     is_new = not usual.exists()
     usual.mkdir(exist_ok=True)
-    with ray_cluster._on_loopback(), ray_cluster._signals_kept():
+    with ray_cluster.on_loopback(), ray_cluster.signals_kept():
         made = Cluster(initialize_head=True, head_node_args=head)
         ray.init(address=made.address, logging_level="ERROR", log_to_driver=False)
     yield made
@@ -65,21 +65,21 @@ def cluster() -> Iterator[Cluster]:
 @pytest.mark.parametrize("mode", ["lockstep", "async"])
 def test_a_killed_actor_is_replaced(cluster, mode):
     """S000-24, S000-25: kill -9 of a Ray worker; no ticket is lost, no rollout doubled, the other acts on."""
-    with Crew("delayed-cue", mode=mode, actors=2) as crew:
+    with RayTurns("delayed-cue", mode=mode, actors=2) as turns:
         for _ in range(3):
-            crew.turn()
-        before = crew.pids
+            turns.turn()
+        before = turns.pids
         os.kill(before[1], signal.SIGKILL)
-        metrics = [crew.turn() for _ in range(6)][-1]
+        metrics = [turns.turn() for _ in range(6)][-1]
         assert metrics["restarts"] == 1
-        assert any("actor 1 (process" in note and "was killed or crashed" in note for note in crew.notes)
-        assert crew.pids[0] == before[0]
-        assert crew.pids[1] != before[1]
+        assert any("actor 1 (process" in note and "was killed or crashed" in note for note in turns.notes)
+        assert turns.pids[0] == before[0]
+        assert turns.pids[1] != before[1]
         for actor in (0, 1):
-            mine = [r for batch in crew.rollouts for r in batch if r.actor == actor]
+            mine = [r for batch in turns.rollouts for r in batch if r.actor == actor]
             assert len({r.sequence for r in mine}) == len(mine)
-            assert all(k - r.version <= 1 for k, batch in enumerate(crew.rollouts) for r in batch)
-        assert [len(batch) for batch in crew.rollouts] == [2] * 9
+            assert all(k - r.version <= 1 for k, batch in enumerate(turns.rollouts) for r in batch)
+        assert [len(batch) for batch in turns.rollouts] == [2] * 9
 
 
 def test_a_node_that_leaves_costs_only_its_actors(cluster):
@@ -87,18 +87,18 @@ def test_a_node_that_leaves_costs_only_its_actors(cluster):
     node = cluster.add_node(num_cpus=1)
     raylet = node.all_processes["raylet"][0].process.pid
     wait_for(lambda: ray.available_resources().get("CPU") == 2)
-    with Crew("delayed-cue", actors=2) as crew:
-        crew.turn()
-        (lost,) = [index for index, pid in enumerate(crew.pids) if parents()[pid] == raylet]
-        before = crew.pids
+    with RayTurns("delayed-cue", actors=2) as turns:
+        turns.turn()
+        (lost,) = [index for index, pid in enumerate(turns.pids) if parents()[pid] == raylet]
+        before = turns.pids
         cluster.remove_node(node, allow_graceful=False)  # kill -9 of all that it consists of
-        metrics = [crew.turn() for _ in range(3)][-1]
+        metrics = [turns.turn() for _ in range(3)][-1]
         assert metrics["restarts"] == 1
         # Ray hears of the process first or of the node first.
-        (note,) = [note for note in crew.notes if f"actor {lost} " in note]
+        (note,) = [note for note in turns.notes if f"actor {lost} " in note]
         assert "died with its node" in note or "was killed or crashed" in note
-        assert crew.pids[1 - lost] == before[1 - lost]
-        assert [[r.version for r in batch] for batch in crew.rollouts] == [[k, k] for k in range(4)]
+        assert turns.pids[1 - lost] == before[1 - lost]
+        assert [[r.version for r in batch] for batch in turns.rollouts] == [[k, k] for k in range(4)]
         wait_until_gone({before[lost]})
 
 
@@ -160,7 +160,7 @@ def test_what_is_raised_elsewhere_keeps_its_cause_and_traceback(cluster):
     """S000-25."""
     remote = ray_cluster.Remote("thing 3", Thing, (), cpus=0)
     with pytest.raises(ChildError, match=r"thing 3 failed:\nTraceback(.|\n)*in facts(.|\n)*inside") as raised:
-        remote.receive(remote.begun)
+        remote.receive(remote.started)
     assert isinstance(raised.value.__cause__, KeyError)
     remote.kill()
     with pytest.raises(LostError, match="thing 3 was killed or crashed"):
@@ -172,11 +172,11 @@ def test_what_is_raised_elsewhere_keeps_its_cause_and_traceback(cluster):
 def test_an_env_that_hangs_is_named_and_begun_anew(cluster, tmp_path):
     """S000-25: with the line where it hangs."""
     marker = tmp_path / "hung"
-    with Crew(failing("hang", marker), actors=2, env_timeout=1.0) as crew:
-        metrics = [crew.turn() for _ in range(4)][-1]
+    with RayTurns(failing("hang", marker), actors=2, env_timeout=1.0) as turns:
+        metrics = [turns.turn() for _ in range(4)][-1]
         assert marker.exists()
         assert metrics["restarts"] == 1
-        (note,) = [note for note in crew.notes if "hangs" in note]
+        (note,) = [note for note in turns.notes if "hangs" in note]
         assert "a step of the env of actor" in note
         assert "ray_runs.py" in note
 
@@ -184,22 +184,22 @@ def test_an_env_that_hangs_is_named_and_begun_anew(cluster, tmp_path):
 def test_an_actor_that_always_dies_ends_the_run(cluster):
     """S000-25: it is not tried forever."""
     with (
-        Crew(failing("die", steps=0), actors=1) as crew,
+        RayTurns(failing("die", steps=0), actors=1) as turns,
         pytest.raises(LostError, match="died 3 times in a row without finishing a rollout"),
     ):
-        crew.turn()
-    assert crew.pids == []
+        turns.turn()
+    assert turns.pids == []
 
 
 @pytest.mark.slow
 def test_an_actor_that_gives_no_sign_of_life_is_replaced(cluster, monkeypatch):
     """S000-25: stopped, so that not even its watchdog runs."""
     monkeypatch.setattr(limits, "SILENCE", 7.0)
-    with Crew("delayed-cue", actors=2, env_timeout=1.0) as crew:
-        crew.turn()
-        os.kill(crew.pids[0], signal.SIGSTOP)
-        assert [crew.turn() for _ in range(3)][-1]["restarts"] == 1
-        assert any("gave no sign of life" in note for note in crew.notes)
+    with RayTurns("delayed-cue", actors=2, env_timeout=1.0) as turns:
+        turns.turn()
+        os.kill(turns.pids[0], signal.SIGSTOP)
+        assert [turns.turn() for _ in range(3)][-1]["restarts"] == 1
+        assert any("gave no sign of life" in note for note in turns.notes)
 
 
 # A cluster of its own --------------------------------------------------------------------------------------

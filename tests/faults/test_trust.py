@@ -161,12 +161,12 @@ def reached(monkeypatch) -> list[Any]:
         seen.extend(names)
         return []
 
-    def crew(self: Any, policy: Any) -> Any:
+    def collector(self: Any, policy: Any) -> Any:
         seen.append(self._config.ray_address)
         raise ReachedError
 
     monkeypatch.setattr("recollect.agent.make_sinks", sinks)
-    monkeypatch.setattr("recollect.runtimes.probe.Stage.crew", crew)
+    monkeypatch.setattr("recollect.runtimes.probe.EnvProbe.collector", collector)
     return seen
 
 
@@ -262,7 +262,7 @@ def test_the_folder_of_a_sweep_chooses_none_of_it(tmp_path, monkeypatch, capsys,
 
 
 def cli_parsed(variant: Any, flags: Any) -> Any:
-    from recollect.config.flags import parse_config
+    from recollect.training.parsed import parse_config
 
     return parse_config(list(flags), env=variant.env)
 
@@ -298,7 +298,7 @@ def test_a_saved_agent_has_no_checkpoints_to_choose_from(stopped, tmp_path, caps
 
 def test_a_rollout_that_no_machine_has_memory_for_is_refused(stopped, monkeypatch):
     """Before a single env is opened."""
-    monkeypatch.setattr("recollect.training.trust.provenance.memory", lambda: 1000)
-    monkeypatch.setattr("recollect.agent.staged", lambda *_, **__: pytest.fail("envs were opened"))
+    monkeypatch.setattr("recollect.training.trust.about.memory", lambda: 1000)
+    monkeypatch.setattr("recollect.agent.env_probe", lambda *_, **__: pytest.fail("envs were opened"))
     with pytest.raises(ConfigError, match=r"a rollout of 12 steps x 4 env slots takes .* smaller num_envs"):
         rc.resume(stopped, progress=False)

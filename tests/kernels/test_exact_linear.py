@@ -12,13 +12,14 @@ from torch.nn import functional as F
 
 from recollect.algos.catalog import make_learner
 from recollect.base import devices
+from recollect.config.encoder import EncoderConfig
+from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.cores import LSTMConfig
 from recollect.kernels import exact_linear
 from recollect.kernels.triton import available
-from recollect.policy.encoders import EncoderConfig
 from recollect.policy.layers import Dense, mlp
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from tests.support.helpers import TensorWorld, assert_reproduced, make_actor, make_policy
 from tests.support.recorded import recorded
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
-from recollect.experience.rollout import Rollout, shares
+from recollect.experience.chunks import shares
+from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner
 from tests.support.helpers import ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
 from tests.support.peak import Peak

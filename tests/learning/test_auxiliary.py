@@ -16,12 +16,12 @@ import recollect as rc
 from recollect.algos.catalog import make_learner
 from recollect.base import tree
 from recollect.base.spaces import sample
+from recollect.config.policy import PolicyConfig
 from recollect.errors import ConfigError
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.learning.auxiliary import KNOWN, TARGET, NextObs
 from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, learner_tensors, load_learner
-from recollect.policy.policy import PolicyConfig
 from tests.support.helpers import GYM_WORLDS, ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
 from tests.support.ppo_setup import SMALL, learner, same, weights
 

@@ -16,8 +16,8 @@ from gymnasium import spaces as gym_spaces
 
 from recollect.base import tree
 from recollect.errors import DivergedError, EnvError
+from recollect.experience.chunks import make_chunks, minibatches
 from recollect.experience.returns import gae, vtrace
-from recollect.experience.rollout import make_chunks, minibatches
 from recollect.learning import diagnostics
 from recollect.learning.refresh import refresh
 from recollect.policy.normalise import Moments, ObservationNorm, PopArt

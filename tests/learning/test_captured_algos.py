@@ -10,7 +10,7 @@ from gymnasium import spaces as gym_spaces
 from torch import Tensor
 
 from recollect.base import tree
-from recollect.experience.rollout import make_chunks
+from recollect.experience.chunks import make_chunks
 from recollect.learning import auxiliary, recompute
 from recollect.learning.regularise import Origin
 from tests.support.captured import (

@@ -14,12 +14,13 @@ import torch
 from gymnasium import spaces as gym_spaces
 
 from recollect.base import tree
+from recollect.config.encoder import EncoderConfig
+from recollect.experience.chunks import make_chunks
 from recollect.experience.returns import gae, vtrace
-from recollect.experience.rollout import Rollout, make_chunks
+from recollect.experience.rollout import Rollout
 from recollect.learning import auxiliary, diagnostics
 from recollect.learning.refresh import refresh
 from recollect.learning.regularise import Origin
-from recollect.policy.encoders import EncoderConfig
 from recollect.policy.policy import Policy
 from recollect.training.episodes import EpisodeTracker
 from tests.learning.test_captured_algos import NEXT_OBS

@@ -16,10 +16,11 @@ from recollect.algos.ppo import loss
 from recollect.base import tree
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
+from recollect.experience.chunks import Chunks, make_chunks, minibatches, shares
 from recollect.experience.episode_segments import EpisodeSegments, make_segments, pack
-from recollect.experience.rollout import Chunks, Rollout, make_chunks, minibatches, shares
+from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner
-from tests.experience.test_rollout import sentinels
+from tests.experience.test_chunks import sentinels
 from tests.learning.test_accumulation import double
 from tests.support.helpers import GYM_WORLDS, ArenaWorld, ScriptedEnv, TensorWorld, as_rows, few, keep
 from tests.support.ppo_setup import gradients, learner, nudge, same, weights

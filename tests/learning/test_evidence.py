@@ -11,17 +11,18 @@ import torch
 from torch import nn
 
 from recollect.algos import ppo
-from recollect.algos.catalog import ALGOS, make_learner
+from recollect.algos.catalog import make_learner
 from recollect.base import devices, tree
+from recollect.config.algo import ALGOS
+from recollect.config.cores.specs import known, reaching
+from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
-from recollect.cores.make import known, reaching
 from recollect.errors import AlignmentError, RecollectError
 from recollect.learning import deviation_check, diagnostics, evidence
 from recollect.learning.deviation_check import Record
 from recollect.learning.learner import Learner
 from recollect.learning.ranks import Group
 from recollect.learning.shards import shards
-from recollect.policy.policy import PolicyConfig
 from recollect.tasks import make_task
 from tests.learning.test_master import scripted
 from tests.support.helpers import ScriptedEnv, TensorWorld, as_rows, make_actor, make_policy

@@ -13,7 +13,8 @@ from recollect.algos.catalog import make_learner
 from recollect.base import tree
 from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.experience.rollout import Chunks, Rollout, make_chunks
+from recollect.experience.chunks import Chunks, make_chunks
+from recollect.experience.rollout import Rollout
 from recollect.learning.sequences import burn_in
 from recollect.policy.policy import Policy
 from tests.support.helpers import ArenaWorld, TensorWorld, keep, make_actor, make_policy

@@ -15,7 +15,8 @@ from torch import Tensor
 from recollect.acting.actor import Actor
 from recollect.algos import impala
 from recollect.errors import AlignmentError, LostError, RecollectError
-from recollect.experience.rollout import Rollout, minibatches
+from recollect.experience.chunks import minibatches
+from recollect.experience.rollout import Rollout
 from recollect.learning import actor_critic, diagnostics, ranks, shards
 from recollect.learning.actor_critic import normalise
 from recollect.learning.learner import Learner

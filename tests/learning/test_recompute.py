@@ -13,7 +13,7 @@ from torch import Tensor
 from recollect.algos.ppo import loss
 from recollect.base import row_threads, tree
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.learning import recompute
 from recollect.learning.learner import Learner
 from tests.learning.test_accumulation import double

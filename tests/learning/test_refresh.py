@@ -11,7 +11,8 @@ from recollect.algos.catalog import make_learner
 from recollect.base import devices, tree
 from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.experience.rollout import Rollout, make_chunks
+from recollect.experience.chunks import make_chunks
+from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.learner import Learner
 from recollect.learning.refresh import refresh

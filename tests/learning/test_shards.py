@@ -12,7 +12,7 @@ from recollect.base import tree
 from recollect.errors import ConfigError
 from recollect.learning import shards
 from recollect.learning.ranks import Group
-from recollect.learning.shards import even_rows, rows_of
+from recollect.learning.shards import even_rows
 from tests.support.helpers import TensorWorld
 from tests.support.ppo_setup import learner
 from tests.support.ranked import groups
@@ -40,7 +40,7 @@ def test_shards_partition_a_rollout():
     assert there == {(int(t), int(r)) for t, r in zip(rollout.finals.time, rollout.finals.row)}
     assert sum(len(f.row) for f, _ in finals) == len(rollout.finals.row)
     quiet = replace(rollout, finals=None)
-    assert rows_of(quiet, 1, 3).finals is None
+    assert quiet.select_rows(1, 3).finals is None
 
 
 def test_sequences_of_all_ranks_are_numbered_as_those_of_one():

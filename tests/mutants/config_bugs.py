@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from recollect.config.train import TrainConfig
-from recollect.experience import rollout
+from recollect.experience import chunks
 from recollect.learning.captured import CapturedUpdate
 from recollect.learning.learner import Learner
-from recollect.runtimes.process.collector import ProcessCrew
+from recollect.runtimes.remote import RemoteCollector
 from tests.config import test_honoured
 from tests.mutants.mutant import Mutant
 from tests.support import config_cases
@@ -55,7 +55,7 @@ IGNORED = [
     Mutant(
         "a minibatch of every epoch is left out",
         epochs,
-        ((rollout, "minibatches", "shares(order, parts, sizes)", "shares(order, parts, sizes)[1:]"),),
+        ((chunks, "minibatches", "shares(order, parts, sizes)", "shares(order, parts, sizes)[1:]"),),
         COUNTED,
     ),
     Mutant(
@@ -63,7 +63,7 @@ IGNORED = [
         everything,
         (
             (
-                rollout,
+                chunks,
                 "minibatches",
                 "yield from shares(order, parts, sizes)",
                 "yield from [shares(order, parts, sizes)[0]] * parts",
@@ -87,7 +87,7 @@ IGNORED = [
     Mutant(
         "mode is ignored",
         runs_ahead,
-        ((ProcessCrew, "__init__", "self._lag = config.lag_limit", "self._lag = 0"),),
+        ((RemoteCollector, "__init__", "self._lag = config.lag_limit", "self._lag = 0"),),
         'assert config_cases.largest_lag(mode="async") == 1',
     ),
 ]

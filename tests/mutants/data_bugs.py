@@ -5,7 +5,7 @@ from __future__ import annotations
 from recollect.algos import ppo
 from recollect.base import tree
 from recollect.envs.gym_vector import GymVector
-from recollect.experience import rollout
+from recollect.experience import chunks as splits
 from recollect.learning.learner import EagerUpdate
 from recollect.policy.distributions import TanhGaussian
 from recollect.policy.normalise import ObservationNorm, PopArt
@@ -18,7 +18,7 @@ LAYOUT = [
     Mutant(
         "chunks by reshape without transpose",
         proofs.partition,
-        ((rollout, "_cut", "split.transpose(0, 1).reshape(", "split.reshape("),),
+        ((splits, "_cut", "split.transpose(0, 1).reshape(", "split.reshape("),),
         by="assert torch.equal(uncut(cut, rollout), once), name",
     ),
     Mutant(
@@ -50,8 +50,13 @@ LAYOUT = [
         proofs.rollout_is_used_up,
         (
             chunks("list(range(0, T, length))", "list(range(0, T - length + 1, length))"),
-            (rollout, "_cut", "count = -(-T // length)", "count = T // length"),
-            (rollout, "_cut", "if count * length != T:", "leaf = leaf[: count * length]\n    if False:"),
+            (splits, "_cut", "count = -(-T // length)", "count = T // length"),
+            (
+                splits,
+                "_cut",
+                "if count * length != T:",
+                "leaf = leaf[: count * length]\n    if False:",
+            ),
         ),
         by="valid.sum()) == int(rollout.valid.sum())",
     ),
@@ -60,7 +65,7 @@ LAYOUT = [
         proofs.coverage,
         (
             (
-                rollout,
+                splits,
                 "shares",
                 "order.tensor_split(parts)",
                 "order[: len(order) // parts * parts].view(parts, -1)",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from recollect.acting.actor import Actor
-from recollect.experience import returns, rollout
+from recollect.experience import chunks as splits
+from recollect.experience import returns
 from recollect.policy.policy import Policy
 from tests.mutants.mutant import Edit
 
@@ -27,7 +28,7 @@ def collect(old: str, new: str) -> Edit:
 
 
 def chunks(old: str, new: str) -> Edit:
-    return (rollout, "make_chunks", old, new)
+    return (splits, "make_chunks", old, new)
 
 
 def gae(old: str, new: str) -> Edit:

@@ -5,43 +5,44 @@ from __future__ import annotations
 from recollect.base import child_process
 from recollect.envs import worker
 from recollect.envs.worker import _Slots
-from recollect.experience import join
-from recollect.learning import ranks, shards
+from recollect.experience import rollout
+from recollect.experience.rollout import Rollout
+from recollect.learning import ranks
 from recollect.policy.normalise import ObservationNorm
-from recollect.runtimes import actor_server, learners
-from recollect.runtimes.actor_server import Host
+from recollect.runtimes.actor_server import ActorServer
 from recollect.runtimes.learner_host import LearnerHost
 from recollect.runtimes.learners import LearnerGroup
-from recollect.runtimes.process import server
-from recollect.runtimes.process.collector import ProcessCrew
+from recollect.runtimes.process.server import ProcessActorServer
+from recollect.runtimes.process.transport import ProcessChannel
 from recollect.runtimes.process.weights import WeightBoard
+from recollect.runtimes.remote import RemoteCollector
 from recollect.runtimes.tickets import Tickets
 from recollect.training.trainer import Trainer
 from tests.mutants import process_proofs as proofs
 from tests.mutants.mutant import Mutant
 from tests.mutants.planted import ChildMutant
 
-LOAD = "self.policy.load_state_dict(self.weights)  # with"
+LOAD = "self.policy.load_state_dict(self.weights)  # not"
 ROWS = "slice(slots.start * env.agents, slots.stop * env.agents)"
 OTHER_ROWS = "slice(2 - slots.start, 4 - slots.start)"
 """Of two workers with two slots each: those of the other."""
 
 OLD_WEIGHTS = (
-    (Host, "collect", "version = load()", "self.policy.load_state_dict(self.weights); version = load()"),
-    (Host, "collect", LOAD, "pass  # with"),
+    (ActorServer, "collect", "version = load()", f"{LOAD.removesuffix('  # not')}; version = load()"),
+    (ActorServer, "collect", LOAD, "pass  # not"),
 )
 
 ACTORS = [
     ChildMutant(
         "final observations are written to slot 0",
         proofs.in_async,
-        ((server, "act", 'memory[slot]["finals"]', 'memory[0]["finals"]'),),
+        ((ProcessActorServer, "collect", "write_finals(self._slots[slot])", "write_finals(self._slots[0])"),),
         "final_value of actor",
     ),
     ChildMutant(
         "rollouts are recorded into another slot",
         proofs.in_async,
-        ((server, "act", "version=version), slot\n", "version=version), slot - 1\n"),),
+        ((ProcessActorServer, "collect", "load, slot)", "load, slot - 1)"),),
         "assert_replayed",
     ),
     ChildMutant(
@@ -52,19 +53,18 @@ ACTORS = [
         proofs.in_async,
         (
             (
-                server,
-                "act",
-                "board.read(host.weights, version",
-                "max(0, -1 + board.read(host.weights, version",
+                ProcessActorServer,
+                "collect",
+                "return self._board.read(self.server.weights, version=version)",
+                "return max(0, -1 + self._board.read(self.server.weights, version=version))",
             ),
-            (server, "act", "=version), slot", "=version)), slot"),
         ),
         "log_prob of actor",
     ),
     ChildMutant(
         "weights are loaded once",
         proofs.in_async,
-        ((Host, "collect", LOAD, "self.actor or " + LOAD),),
+        ((ActorServer, "collect", LOAD, "self.actor or " + LOAD),),
         "log_prob of actor",
     ),
     ChildMutant(
@@ -76,13 +76,13 @@ ACTORS = [
     ChildMutant(
         "a final observation that is cut short",
         proofs.in_lockstep,
-        ((actor_server, "put_finals", "    return count", "    return max(count - 1, 0)"),),
+        ((Rollout, "write_finals", "else len(found.time)", "else len(found.time) - 1"),),
         "a final observation for every cut",
     ),
     ChildMutant(
         "rollouts are numbered anew",
         proofs.in_lockstep,
-        ((Host, "_begun", "if self.actor is None:", "if True:"),),
+        ((ActorServer, "_ready_actor", "if self.actor is None:", "if True:"),),
         "the next of its actor",
     ),
     Mutant(
@@ -90,10 +90,10 @@ ACTORS = [
         proofs.in_async,
         (
             (
-                ProcessCrew,
+                RemoteCollector,
                 "_collect",
-                "self._learning.extend(batch)",
-                "[brought.seat.free.append(brought.slot) for brought in batch]",
+                "self._in_use.extend(batch)",
+                "[delivery.release() for delivery in batch]",
             ),
         ),
         "it was overwritten",
@@ -103,10 +103,10 @@ ACTORS = [
         proofs.in_async,
         (
             (
-                ProcessCrew,
-                "_note",
-                "slot = seat.taken.pop(report.ticket)",
-                "slot = seat.taken.pop(report.ticket); seat.free.append(slot)",
+                ProcessChannel,
+                "receive",
+                "slot = self._taken.pop(report.ticket)",
+                "slot = self._taken.pop(report.ticket); self._free.append(slot)",
             ),
         ),
         "replays.check",
@@ -114,19 +114,19 @@ ACTORS = [
     Mutant(
         "the rollout of another slot",
         proofs.in_async,
-        ((ProcessCrew, "_rollout", "brought.seat.memory[brought.slot]", "brought.seat.memory[0]"),),
+        ((ProcessChannel, "receive", "self._slots[slot]", "self._slots[0]"),),
         "it goes on where the last ended",
     ),
-    Mutant(
+    ChildMutant(
         "the rollout of another actor",
         proofs.in_lockstep,
-        ((ProcessCrew, "_note", "Brought(seat,", "Brought(self._seats[0],"),),
+        ((ProcessActorServer, "__init__", "state_steps, blueprint.index)", "state_steps, 0)"),),
         "the next of its actor",
     ),
     Mutant(
         "final observations of the second actor stand in the rows of the first",
         proofs.run_in_async,
-        ((join, "_join_finals", "rollout.finals.row + offset", "rollout.finals.row"),),
+        ((rollout, "_join_finals", "rollout.finals.row + offset", "rollout.finals.row"),),
         "final_value of the rows as one",
     ),
     ChildMutant(
@@ -187,7 +187,7 @@ LEARNERS = [
     ChildMutant(
         "a learner does not get the final observations of its rows",
         proofs.learners,
-        ((learners, "live", "finals=found", "finals=None"),),
+        ((Rollout, "read", "if finals else None", "if False else None"),),
         "assert found[name] == pytest.approx",
     ),
     ChildMutant(
@@ -211,7 +211,7 @@ LEARNERS = [
     Mutant(
         "the final observations of a shard are those of other rows",
         proofs.learners,
-        ((shards, "_finals_of", "finals.row[own] - begin", "end - 1 - finals.row[own]"),),
+        ((Rollout, "select_rows", "finals.row -= begin", "finals.row = end - 1 - finals.row"),),
         "assert found[name] == pytest.approx",
     ),
 ]

@@ -21,23 +21,23 @@ from tests.runtimes import test_learners, test_tickets
 from tests.support.doomed import differing, ends_soon
 from tests.support.helpers import ScriptedEnv
 from tests.support.ppo_setup import nudge
-from tests.support.process_runs import TINY, process_crew, trained
+from tests.support.process_runs import TINY, process_collector, trained
 from tests.support.replayed import play, train
 from tests.support.worker_worlds import MIXED, assert_same, in_workers, plain, stream
 
 
 def in_lockstep() -> None:
     """Actors in processes: what they record is what the weights of the version that they name do."""
-    with process_crew(ScriptedEnv, actors=2) as (crew, policy):
-        play(crew, policy, 4)
+    with process_collector(ScriptedEnv, actors=2) as (collector, policy):
+        play(collector, policy, 4)
 
 
 def in_async() -> None:
     """The same where actors run ahead. One does the work of both, so that it needs all of its slots."""
-    with process_crew(ScriptedEnv, actors=2, mode="async") as (crew, policy):
-        hand_out = crew._hand_out
-        crew._hand_out = lambda depth, seats=None: hand_out(depth, crew._seats[:1])
-        play(crew, policy, 4)
+    with process_collector(ScriptedEnv, actors=2, mode="async") as (collector, policy):
+        assign = collector._assign
+        collector._assign = lambda depth, handles=None: assign(depth, collector._handles[:1])
+        play(collector, policy, 4)
 
 
 def workers_of_actors() -> None:
@@ -66,11 +66,11 @@ def raised_at_once() -> None:
     with tempfile.TemporaryDirectory() as folder:
         marker = Path(folder) / "raised"
         with (
-            process_crew(functools.partial(Broken, marker)) as (crew, _),
+            process_collector(functools.partial(Broken, marker)) as (collector, _),
             ends_soon(marker.exists, 10.0),
             pytest.raises(EnvError, match="the lights went out"),
         ):
-            crew.collect(0)
+            collector.collect(0)
 
 
 run_in_async = functools.partial(train, "impala", 2, runtime="processes", mode="async")

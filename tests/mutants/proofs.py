@@ -19,7 +19,7 @@ from recollect.experience.returns import gae
 from recollect.policy.distributions import TanhGaussian
 from tests.acting import test_actor
 from tests.cores import test_conformance, test_mamba
-from tests.experience import test_returns, test_rollout
+from tests.experience import test_chunks, test_returns
 from tests.kernels import test_linear_scan
 from tests.learning import test_accumulation, test_auxiliary, test_gradients, test_master, test_refresh
 from tests.policy import test_zoo
@@ -200,17 +200,15 @@ unchanged_rows = test_actor.test_first_resets_only_its_row
 fresh_episodes = functools.partial(test_actor.test_a_new_episode_remembers_nothing, LSTM)
 copies = functools.partial(test_actor.test_stored_states_are_copies, T)
 lent_env = test_actor.test_the_env_may_be_used_in_between
-partition = functools.partial(
-    test_rollout.test_chunks_partition_the_rollout.hypothesis.inner_test, (23, 3, 7)
-)
+partition = functools.partial(test_chunks.test_chunks_partition_the_rollout.hypothesis.inner_test, (23, 3, 7))
 starts = functools.partial(
-    test_rollout.test_chunks_start_from_the_stored_state_of_their_first_step.hypothesis.inner_test, (23, 3, 7)
+    test_chunks.test_chunks_start_from_the_stored_state_of_their_first_step.hypothesis.inner_test, (23, 3, 7)
 )
 prefixes = functools.partial(
-    test_rollout.test_prefixes_are_the_steps_before.hypothesis.inner_test, (23, 3, 7), 3
+    test_chunks.test_prefixes_are_the_steps_before.hypothesis.inner_test, (23, 3, 7), 3
 )
 coverage = functools.partial(
-    test_rollout.test_minibatches_cover_everything_once.hypothesis.inner_test, 11, 4, 0
+    test_chunks.test_minibatches_cover_everything_once.hypothesis.inner_test, 11, 4, 0
 )
 dead_agents = functools.partial(test_gradients.test_dead_agents_are_not_learned_from, LSTM)
 padding = functools.partial(test_gradients.test_padding_is_not_seen, LSTM)

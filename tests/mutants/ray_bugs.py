@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from recollect.runtimes.ray import server
-from recollect.runtimes.ray.collector import RayCrew
+from recollect.experience.rollout import Rollout
+from recollect.runtimes.remote import RemoteCollector
 from tests.mutants.mutant import Mutant
 from tests.mutants.planted import ChildMutant
 from tests.mutants.process_bugs import OLD_WEIGHTS
 from tests.support.helpers import ScriptedEnv
-from tests.support.ray_runs import Crew
+from tests.support.ray_runs import RayTurns
 from tests.support.replayed import play
 
 
 def on_ray() -> None:
     """What Ray actors bring is what the weights of the version that they name do."""
-    with Crew(ScriptedEnv, actors=2, mode="async") as crew:
-        play(crew.crew, crew.policy, 3)
+    with RayTurns(ScriptedEnv, actors=2, mode="async") as turns:
+        play(turns.collector, turns.policy, 3)
 
 
 MUTANTS = [
@@ -25,7 +25,7 @@ MUTANTS = [
     ChildMutant(
         "a Ray actor sends no final observations",
         on_ray,
-        ((server, "pack_finals", "None if found is None else", "None and"),),
+        ((Rollout, "write_finals", "self.finals, slot", "None, slot"),),
         "a final observation for every cut",
     ),
     Mutant(
@@ -33,10 +33,10 @@ MUTANTS = [
         on_ray,
         (
             (
-                RayCrew,
+                RemoteCollector,
                 "_collect",
                 "for ticket in self._tickets.wanted(version)]",
-                "for ticket in sorted(self._brought)[-2:]]",
+                "for ticket in sorted(self._delivered)[-2:]]",
             ),
         ),
         "the next of its actor",

@@ -206,7 +206,7 @@ EVALUATIONS = [
     Mutant(
         "evaluations are played in the env of the training",
         run,
-        ((Training, "_evaluating", OWN, "env = self._trainer.crew.envs[0]"),),
+        ((Training, "_evaluating", OWN, "env = self._trainer.collector.envs[0]"),),
         BIT_FOR_BIT,
     ),
     Mutant(

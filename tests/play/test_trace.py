@@ -165,7 +165,7 @@ def test_an_env_object_plays_and_training_starts_anew():
     trace = record(agent)[0]
     assert trace.env == "TensorWorld"
     assert agent._trainer is not None
-    assert agent._trainer.crew.actors == [], "the next rollout begins new episodes"
+    assert agent._trainer.collector.actors == [], "the next rollout begins new episodes"
     agent.train(16, progress=False)
     with pytest.raises(ConfigError, match="env_kwargs"):
         record(agent, env_kwargs={"length": 3})

@@ -11,11 +11,11 @@ import torch
 from gymnasium import spaces as gym_spaces
 
 from recollect.base import tree
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
+from recollect.config.policy import POLICIES
 from recollect.policy.masks import mask_space
 from recollect.policy.policy import Policy
-from recollect.policy.zoo import POLICIES
 from tests.policy.test_heads import SPACES
 from tests.support.captured import CORE, FLOATS, Settled, assert_same, draw, make_policy
 from tests.support.token_worlds import token_space
@@ -101,7 +101,7 @@ def test_any_observation_space(name, has_seen, unread):
 def test_every_policy_of_the_zoo(name, unread):
     """S002-14."""
     torch.manual_seed(0)
-    config = replace(POLICIES[name](), core=CORE, head=HeadConfig(gain=1.0))
+    config = replace(POLICIES[name], core=CORE, head=HeadConfig(gain=1.0))
     check(config.build(token_space(), gym_spaces.Discrete(4)), unread)
 
 

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 import recollect as rc
 from recollect.algos.catalog import make_learner
 from recollect.base import tree
+from recollect.config.encoder import EncoderConfig
+from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.cores import CORES, GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
 from recollect.policy import compiled
 from recollect.policy.compiled import GRAPHS
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from tests.support.helpers import TensorWorld, assert_reproduced, make_actor, make_policy
 
 LSTM = LSTMConfig(hidden=16)

@@ -14,8 +14,10 @@ from torch import Tensor, nn
 
 from recollect.base import spaces as rspaces
 from recollect.base import tree
+from recollect.config.encoder import EncoderConfig
 from recollect.errors import ConfigError, SpaceError
-from recollect.policy.encoders import ACTIVATIONS, Encoder, EncoderConfig, make_encoder
+from recollect.policy.encoders import Encoder, make_encoder
+from recollect.policy.layers import ACTIVATIONS
 
 RAW = EncoderConfig(hidden=())
 """No layers: shows what the network would see."""

@@ -11,8 +11,8 @@ from torch import Tensor
 
 import recollect as rc
 from recollect.base import tree
+from recollect.config.policy import POLICIES
 from recollect.policy.policy import Policy
-from recollect.policy.zoo import POLICIES
 from tests.support.captured import assert_near, make_policy
 from tests.support.token_worlds import TOKENS, batch, token_space
 
@@ -53,7 +53,7 @@ def told(policy: Policy, device: str) -> Any:
 def test_the_encoder_is_that_of_the_cpu(name, dtype, close):
     """S002-14: its features, what follows from them, and the gradients of all weights."""
     core = {"name": "gru", "hidden": 16}
-    config = {"encoder": POLICIES[name]().encoder, "core": core}
+    config = {"encoder": POLICIES[name].encoder, "core": core}
     made = [make_policy(token_space(), spaces.Discrete(4), **config).to(dtype) for _ in range(2)]
     assert_near(told(made[1], "cuda"), told(made[0], "cpu"), close)
 

@@ -14,9 +14,10 @@ from torch import distributions as torch_dist
 
 from recollect.base import spaces as rspaces
 from recollect.base import tree
+from recollect.config.head import HeadConfig
 from recollect.errors import ConfigError, SpaceError
 from recollect.policy.distributions import Distribution, Gaussian, Shaped, TanhGaussian
-from recollect.policy.heads import ActionHead, HeadConfig, clamp_inward
+from recollect.policy.heads import ActionHead, clamp_inward
 from recollect.policy.masks import check_mask_space, mask_space
 
 INF = float("inf")

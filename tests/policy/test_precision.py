@@ -13,12 +13,12 @@ import recollect as rc
 from recollect.algos.catalog import make_learner
 from recollect.base import tree
 from recollect.base.tolerances import TOLERANCES, tolerance
+from recollect.config.encoder import EncoderConfig
 from recollect.config.ppo import PPOConfig
 from recollect.cores import CORES, LSTMConfig
 from recollect.errors import AlignmentError, ConfigError, DivergedError
 from recollect.export.files import export_agent
 from recollect.policy import precision
-from recollect.policy.encoders import EncoderConfig
 from tests.support import captured, dtypes
 from tests.support.helpers import (
     GYM_WORLDS,
@@ -235,7 +235,7 @@ def test_the_probe_survives_what_it_finds(monkeypatch, script, words):
 
 
 def test_an_unknown_precision_is_refused():
-    with pytest.raises(ConfigError, match="precision = 'fp16': choose auto, fp32, tf32 or bf16"):
+    with pytest.raises(ConfigError, match=r"precision = 'fp16'.*: it needs auto or fp32 or tf32 or bf16"):
         rc.PolicyConfig(precision="fp16")  # pyright: ignore[reportArgumentType]
 
 

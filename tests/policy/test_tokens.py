@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from recollect.base import spaces as rspaces
+from recollect.config.encoder import EncoderConfig
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, SpaceError
-from recollect.policy.encoders import EncoderConfig, make_encoder
+from recollect.policy.encoders import make_encoder
 from recollect.policy.normalise import ObservationNorm
 from recollect.policy.tokens import NETWORKS, TokenSpace
 from recollect.policy.tokens.fast import Fast
@@ -237,7 +238,7 @@ def test_tokens_are_not_normalised():
 
 
 def test_names_that_are_none():
-    with pytest.raises(ConfigError, match=r"encoder\.tokens is 'fasst' \(did you mean 'fast'\?\)"):
+    with pytest.raises(ConfigError, match=r"encoder\.tokens = 'fasst' \(did you mean 'fast'\?\)"):
         EncoderConfig(tokens="fasst")  # pyright: ignore[reportArgumentType]
     for name in NETWORKS:
         with pytest.raises(SpaceError, match=rf"'{name}' is a network for tokens.* has none"):

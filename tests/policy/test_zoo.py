@@ -18,14 +18,14 @@ from torch import Tensor
 
 import recollect as rc
 from recollect.base import tree
-from recollect.config.flags import parse_config
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
+from recollect.config.policy import POLICIES, PolicyConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError, SpaceError, StateError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
-from recollect.policy.policy import GUARDED, Policy, PolicyConfig
+from recollect.policy.policy import GUARDED, Policy
 from recollect.policy.tokens import NETWORKS
-from recollect.policy.zoo import POLICIES
+from recollect.training.parsed import parse_config
 from tests.learning.test_master import T, check
 from tests.support.agents import SMALL
 from tests.support.helpers import as_rows, few, keep, make_actor
@@ -41,7 +41,7 @@ PAD = torch.tensor([255, 0, 0], dtype=torch.uint8)
 def make(name: str, core: Any = "none", space: Any = None, actions: Any = None) -> Policy:
     """The policy of a name, with actions that depend strongly on what it sees."""
     torch.manual_seed(0)
-    config = replace(POLICIES[name](), core=core, head=HeadConfig(gain=1.0))
+    config = replace(POLICIES[name], core=core, head=HeadConfig(gain=1.0))
     return config.build(space or token_space(), actions or TokenEnv().action_space)
 
 
@@ -291,10 +291,10 @@ def test_names_on_the_command_line(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("policy: {name: latent_attn_tiny, value_decay: 0.5}\ncore: gru\n")
     config = parse_config(["--config", str(path)]).config.policy
-    assert config == replace(POLICIES["latent_attn_tiny"](), core="gru", value_decay=0.5)
+    assert config == replace(POLICIES["latent_attn_tiny"], core="gru", value_decay=0.5)
     path.write_text("policy: latent_attn_tiny\nencoder: {activation: relu}\n")
     config = parse_config(["--config", str(path), "--policy", "fast"]).config.policy
-    assert config == POLICIES["fast"]()
+    assert config == POLICIES["fast"]
     with pytest.raises(
         ConfigError, match=r"--policy fasst: there is no such policy \(did you mean 'fast'\?\)"
     ):
@@ -305,9 +305,9 @@ def test_names_on_the_command_line(tmp_path):
 
 def test_names_in_python():
     """S002-8: in train, in a config, in override; unknown names and other spaces are answered."""
-    assert rc.TrainConfig(policy="fast").policy == POLICIES["fast"]()  # pyright: ignore[reportArgumentType]
+    assert rc.TrainConfig(policy="fast").policy == POLICIES["fast"]  # pyright: ignore[reportArgumentType]
     config = rc.TrainConfig().override(policy="example", core="gru", value_decay=0.5).policy
-    assert config == replace(POLICIES["example"](), core="gru", value_decay=0.5)
+    assert config == replace(POLICIES["example"], core="gru", value_decay=0.5)
     with pytest.raises(ConfigError, match=r"no policy 'latent_tiny' \(did you mean 'latent_attn_tiny'\?\)"):
         rc.train(TokenEnv, policy="latent_tiny", **small())
     with pytest.raises(
@@ -325,7 +325,7 @@ def test_a_name_leaves_the_core_to_the_preset():
     task = {"env_kwargs": {"horizon": 400}}
     plain, _, _ = resolve("delayed-cue", task)
     named, _, _ = resolve("delayed-cue", task, policy="fast")
-    assert named.policy == replace(plain.policy, encoder=POLICIES["fast"]().encoder)
+    assert named.policy == replace(plain.policy, encoder=POLICIES["fast"].encoder)
     assert named.policy.core != "lstm"
     flags = ["--policy", "fast", "--task.horizon", "400"]
     assert parse_config(flags, env="delayed-cue").config.policy == named.policy
@@ -373,7 +373,7 @@ def test_a_subclass_may_change_what_is_around_the_core(name):
             return super()._distribution(-y, obs)
 
     def factory(observation_space: Any, action_space: Any) -> Policy:
-        return Squashed(observation_space, action_space, replace(POLICIES[name](), core="gru"))
+        return Squashed(observation_space, action_space, replace(POLICIES[name], core="gru"))
 
     agent = rc.train(TokenEnv, policy=factory, steps=32, **small())
     assert agent.history.rows[-1]["deviation/value"] < 1e-4

@@ -115,30 +115,33 @@ def test_every_public_name_has_its_place(site):
 
 def test_every_setting_and_its_flag_are_listed(site):
     """S000-26: a field of a config is on the page, with its flag."""
-    from recollect.config import field_docs
-    from recollect.cores import CORES
+    from recollect.config.algo import ALGOS
+    from recollect.config.cores import CORES
+    from recollect.config.fields import field_names
+    from recollect.config.settings import CLASSES
+    from recollect.config.train import ALIASES
 
     page = (site / "config.html").read_text()
     paths = [
-        (f"{section}." if section in ("encoder", "head") else "") + field.name
-        for section in field_docs.CONFIGS
-        for field in field_docs.config_fields(section)
-        if field.name not in ("policy", "algo", "head")
+        (f"{section}." if section in ("encoder", "head") else "") + name
+        for section, kind in (CLASSES | ALGOS).items()
+        for name in field_names(kind)
+        if name not in ("policy", "algo", "head")
     ]
     # The fields of a preset are those of the core that it is made from.
-    paths += [f"{name}.{field.name}" for name in CORES for field in field_docs.cores()[name].fields]
+    paths += [f"{core}.{name}" for core, kind in CORES.items() for name in field_names(kind)]
     assert len(paths) > 50
     ids = {path: f'id="setting-{re.sub("[._]", "-", path)}"' for path in paths}
     assert [path for path, anchor in ids.items() if anchor not in page] == []
     text = re.sub("<[^>]+>", "", page)
     assert "flag --learning-rate" in text
     assert "elsewhere lr" in text
-    assert [theirs for theirs in field_docs.aliases() if theirs not in text] == []
+    assert [theirs for theirs in ALIASES if theirs not in text] == []
 
 
 def test_every_default_on_the_page_is_the_real_one(site):
     """Of every algorithm and core; a field that IMPALA shares with PPO stands under PPO."""
-    from recollect.algos.catalog import ALGOS
+    from recollect.config.algo import ALGOS
     from recollect.cores import CORES
 
     page = (site / "config.html").read_text()

@@ -9,8 +9,8 @@ import torch
 
 import recollect as rc
 from recollect.base import tree
-from recollect.cores.make import known
-from recollect.policy.zoo import POLICIES
+from recollect.config.cores.specs import known
+from recollect.config.policy import POLICIES
 from tests.support.core_cases import CASES
 
 STEPS = 5_000
@@ -83,5 +83,5 @@ def test_every_core_resumes_bit_for_bit(name, tmp_path):
     assert half.config.policy == whole.config.policy
     for a, b in zip(whole.policy.parameters(), half.policy.parameters(), strict=True):
         assert torch.equal(a, b)
-    live = [tree.leaves(agent._trainer.crew.state) for agent in (whole, half)]
+    live = [tree.leaves(agent._trainer.collector.state) for agent in (whole, half)]
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(*live, strict=True))

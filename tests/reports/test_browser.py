@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from recollect.reports import write_report
-from tests.support.report_runs import make_config, make_metrics, make_run, make_trace, with_crew, write
+from tests.support.report_runs import make_config, make_metrics, make_run, make_trace, with_actors, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chrome")
 DRIVER = shutil.which("chromedriver")
@@ -194,7 +194,7 @@ def test_all_sections_are_drawn_at_any_width_in_both_themes(
 def test_actors_elsewhere_have_a_section(browser: Browser, tmp_path: Path, mode: str, charts: int):
     """Where their time went, how fast each is, and how far their weights lag if they may."""
     config = make_config(runtime="processes", mode=mode, actors=2)
-    run = make_run(tmp_path / "run", metrics=with_crew(make_metrics()), config=config)
+    run = make_run(tmp_path / "run", metrics=with_actors(make_metrics()), config=config)
     browser.open(write_report(run, play=False), width=900)
     assert browser.count("#runtime .plot svg") == charts
     (lead,) = browser.texts("#runtime .lead")

@@ -21,7 +21,14 @@ from recollect.reports.statistics import Curve, common_band
 from recollect.reports.thinning import in_order, json_numbers, thin
 from recollect.reports.worlds import known_task
 from recollect.training.metrics import GLOSSARY
-from tests.support.report_runs import data_of, default_config, make_config, make_metrics, make_run, with_crew
+from tests.support.report_runs import (
+    data_of,
+    default_config,
+    make_config,
+    make_metrics,
+    make_run,
+    with_actors,
+)
 
 # Statistics ------------------------------------------------------------------------------------------
 
@@ -160,7 +167,7 @@ def test_changed_settings_are_marked_with_their_default_and_their_sentence():
     assert (rows["steps"]["default"], rows["steps"]["preset"]) == ("300,000", False)
     assert rows["core.hidden"]["changed"]
     assert rows["core"]["value"] == "lstm"
-    assert "gradients flow" in rows["chunk"]["line"]
+    assert "backpropagation through time" in rows["chunk"]["line"]
     assert "run" not in rows  # the folder's place
 
 
@@ -239,7 +246,7 @@ def test_the_time_of_actors_elsewhere_is_told_apart(tmp_path: Path):
     """Of the learner's time, waiting; of theirs, what they did. A run that moved has both kinds of rows."""
     rows = make_metrics()
     config = make_config(runtime="processes", mode="async", actors=2)
-    for name, metrics in (("whole", with_crew(rows)), ("moved", rows[:20] + with_crew(rows)[20:])):
+    for name, metrics in (("whole", with_actors(rows)), ("moved", rows[:20] + with_actors(rows)[20:])):
         data = gather_run(read_folder(make_run(tmp_path / name, metrics=metrics, config=config)), [])
         stages = dict(zip(data["speed"]["stages"], data["speed"]["overall"]))
         assert sum(stages.values()) == pytest.approx(1, abs=1e-3)

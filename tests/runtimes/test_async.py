@@ -14,11 +14,11 @@ import torch
 import recollect as rc
 from recollect.errors import AlignmentError
 from recollect.experience.rollout import Rollout
-from recollect.runtimes.process.collector import ProcessCrew
-from recollect.training.episodes import EpisodeTracker
+from recollect.runtimes.remote import RemoteCollector
+from recollect.training.metrics import EpisodeTracker
 from recollect.training.run_folder import Run
 from tests.support.doomed import SMALL, UPDATE
-from tests.support.process_runs import Slow, Turns, process_crew
+from tests.support.process_runs import Slow, Turns, process_collector
 
 pytestmark = pytest.mark.usefixtures("warm_children")
 
@@ -28,8 +28,8 @@ ASYNC: dict[str, Any] = {"runtime": "processes", "mode": "async"}
 @pytest.mark.parametrize("max_lag", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_the_lag_is_bounded_and_every_ticket_comes_once(max_lag):
     """S000-24, S000-22: every rollout says the version that really acted; none is lost, doubled, too old."""
-    with process_crew("delayed-cue", mode="async", max_lag=max_lag, actors=2) as (crew, policy):
-        turns = Turns(crew, policy)
+    with process_collector("delayed-cue", mode="async", max_lag=max_lag, actors=2) as (collector, policy):
+        turns = Turns(collector, policy)
         for _ in range(30):
             metrics = turns.turn().metrics
             assert 0 <= metrics["queue/ready"] <= 2 * (max_lag + 1)
@@ -42,8 +42,8 @@ def test_a_slow_actor_does_not_starve(tmp_path):
     """S003-19: the others go on meanwhile, and what it brings is learned from."""
     folder = str(tmp_path)
     make = lambda: Slow(gym.make("CartPole-v1"), folder, 0.02)  # noqa: E731
-    with process_crew(make, mode="async", max_lag=1, actors=2, num_envs=2) as (crew, policy):
-        turns = Turns(crew, policy)
+    with process_collector(make, mode="async", max_lag=1, actors=2, num_envs=2) as (collector, policy):
+        turns = Turns(collector, policy)
         for _ in range(20):
             batch = turns.turn()
         turns.check(1)
@@ -92,8 +92,8 @@ def test_it_learns_and_resumes_in_new_episodes(tmp_path, capsys):
     with rc.resume(path, steps=256, progress="plain") as agent:
         assert agent.steps == steps + 256
     told = capsys.readouterr().err
-    assert "in new episodes: an async run" in told
-    assert "cannot save its state" not in told
+    assert "in new episodes: an async run cannot resume mid-episode" in told
+    assert "cannot tell its state" not in told
 
 
 def newest(rollout: Rollout, updates: int) -> Rollout:
@@ -117,9 +117,9 @@ def test_a_lie_about_the_version_is_found(lie: Callable[[Rollout, int], Rollout]
     settings = {name: value for name, value in SMALL.items() if name not in ("progress", "checkpoint_every")}
     settings |= {"max_lag": 2, "gauge_every": 1, "learning_rate": 0.01, "num_envs": 4}
     agent = rc.Agent.create("delayed-cue", rc.TrainConfig().override(**settings, **ASYNC))
-    crew, lies = agent._trainer.crew, []
-    assert isinstance(crew, ProcessCrew)
-    honest = crew.collect
+    collector, lies = agent._trainer.collector, []
+    assert isinstance(collector, RemoteCollector)
+    honest = collector.collect
 
     def collect(version: int) -> Any:
         batch = honest(version)
@@ -127,7 +127,7 @@ def test_a_lie_about_the_version_is_found(lie: Callable[[Rollout, int], Rollout]
         lies.extend(new for new, old in zip(told, batch.rollouts) if new.version != old.version)
         return replace(batch, rollouts=told)
 
-    crew.collect = collect
+    collector.collect = collect
     with agent, pytest.raises(AlignmentError):
         agent.train(200 * UPDATE, progress=False)
     assert len(lies) == 1, "the first one is found"

@@ -10,15 +10,16 @@ import torch
 
 from recollect.errors import LostError
 from recollect.runtimes import limits
-from recollect.runtimes.process.collector import Seat
+from recollect.runtimes.process.transport import ProcessChannel
+from recollect.runtimes.remote import ActorHandle
 
 
 def test_the_start_is_bounded_whatever_the_env_may_take():
     """S000-25: without ``env_timeout`` a step may take for ever, the start may not."""
-    assert limits.patience(None, is_begun=False) == limits.START
-    assert limits.patience(7.0, is_begun=False) == limits.START + 7
-    assert limits.patience(None, is_begun=True) is None
-    assert limits.patience(7.0, is_begun=True) == limits.SILENCE + 7
+    assert limits.patience(None, is_started=False) == limits.START
+    assert limits.patience(7.0, is_started=False) == limits.START + 7
+    assert limits.patience(None, is_started=True) is None
+    assert limits.patience(7.0, is_started=True) == limits.SILENCE + 7
 
 
 def test_the_third_death_in_a_row_ends_the_run():
@@ -30,30 +31,29 @@ def test_the_third_death_in_a_row_ends_the_run():
     assert raised.value.__cause__ is error
 
 
-def _process_seat(waited: float, is_begun: bool) -> Any:
-    seat: Any = Seat(0, SimpleNamespace(), [{"pulse": torch.zeros((), dtype=torch.float64)}])  # pyright: ignore
-    seat.child, seat.started = "actor 0", 1000.0 - waited - is_begun
-    seat.memory[0]["pulse"].fill_(1000.0 - waited if is_begun else 0.0)
-    return seat.silence
+def _process_channel(waited: float, is_started: bool) -> Any:
+    channel: Any = object.__new__(ProcessChannel)
+    channel.child, channel._started = "actor 0", 1000.0 - waited - is_started
+    heartbeat = 1000.0 - waited if is_started else 0.0
+    channel._slots = [{"heartbeat": torch.tensor(heartbeat, dtype=torch.float64)}]
+    return channel
 
 
-def _ray_seat(waited: float, is_begun: bool) -> Any:
+def _ray_channel(waited: float, is_started: bool) -> Any:
     pytest.importorskip("ray")
-    from recollect.runtimes.ray.handles import Call
-    from recollect.runtimes.ray.handles import Seat as RaySeat
+    from recollect.runtimes.ray.transport import RayChannel
 
-    seat: Any = RaySeat(0, since=1000.0 - waited)
-    seat.remote = "actor 0"
-    seat.calls.append(Call("collect" if is_begun else "begin", None))
-    lookout = SimpleNamespace(look=lambda key: (waited, None))
-    return lambda limit: seat.silence(limit, lookout)
+    heartbeats = SimpleNamespace(look=lambda key: (waited, None))
+    channel: Any = RayChannel(0, SimpleNamespace(heartbeats=heartbeats))  # pyright: ignore
+    channel.remote = SimpleNamespace(facts="there" if is_started else None)
+    return channel
 
 
-@pytest.mark.parametrize("seat", [_process_seat, _ray_seat])
-def test_one_that_never_starts_is_given_up(seat, monkeypatch):
+@pytest.mark.parametrize("channel", [_process_channel, _ray_channel])
+def test_one_that_never_starts_is_given_up(channel, monkeypatch):
     """S000-25: in both runtimes alike."""
     monkeypatch.setattr("time.monotonic", lambda: 1000.0)
-    for waited, is_begun, limit, is_lost in [
+    for waited, is_started, limit, is_lost in [
         (limits.START - 1, False, None, False),
         (limits.START + 1, False, None, True),
         (limits.START + 1, False, 60.0, False),
@@ -62,7 +62,15 @@ def test_one_that_never_starts_is_given_up(seat, monkeypatch):
         (limits.SILENCE + 59, True, 60.0, False),
         (limits.SILENCE + 61, True, 60.0, True),
     ]:
-        found = seat(waited, is_begun)(limit)
-        assert (found is not None) == is_lost, (waited, is_begun, limit)
+        handle = ActorHandle(0, channel(waited, is_started), since=1000.0 - waited)
+        found = handle.silence(limit)
+        assert (found is not None) == is_lost, (waited, is_started, limit)
         if found is not None:
-            assert ("where its env is made" in str(found)) == (not is_begun)
+            assert ("while its env is made" in str(found)) == (not is_started)
+
+
+def test_one_whose_heart_beats_is_not_given_up(monkeypatch):
+    """S000-25: however long its rollout takes."""
+    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+    handle = ActorHandle(0, _process_channel(1.0, True), since=0.0)
+    assert handle.silence(60.0) is None

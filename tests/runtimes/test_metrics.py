@@ -11,8 +11,8 @@ import pytest
 
 import recollect as rc
 from recollect.runtimes.actor_server import Report
-from recollect.runtimes.describe import whereabouts
 from recollect.runtimes.reports import SHOWN, Reports
+from recollect.runtimes.summary import placement_summary
 from tests.support.doomed import SMALL, UPDATE
 
 pytestmark = pytest.mark.usefixtures("warm_children")
@@ -56,7 +56,7 @@ def test_one_process_says_nothing_of_a_runtime():
 
 def report(steps: int, seconds: float) -> Report:
     parts = {"env": 0.5 * seconds, "act": 0.2 * seconds, "weights": 0.1 * seconds, "idle": 0.2 * seconds}
-    return Report(0, 0, 0, steps, {}, parts, False, ())
+    return Report(0, steps, {}, parts, False, ())
 
 
 def test_many_actors_are_summed_up():
@@ -99,7 +99,7 @@ def test_a_resumed_run_goes_on_counting(tmp_path):
 
     def kill(training, metrics):
         if metrics["updates"] == 1:
-            os.kill(training.agent._trainer.crew.pids[0], signal.SIGKILL)
+            os.kill(training.agent._trainer.collector.pids[0], signal.SIGKILL)
 
     with rc.train("delayed-cue", callbacks=[kill], **settings | {"steps": 3 * UPDATE}) as agent:
         assert agent.history.last["restarts"] == 1
@@ -129,4 +129,4 @@ def test_a_resumed_run_goes_on_counting(tmp_path):
 )
 def test_the_opening_says_who_lives_where(settings, text):
     config = rc.TrainConfig().override(**settings)
-    assert whereabouts(config, 16) == (f"\n{text}" if text else "")
+    assert placement_summary(config, 16) == (f"\n{text}" if text else "")

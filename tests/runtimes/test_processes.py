@@ -19,7 +19,7 @@ from recollect.base import tree
 from recollect.envs import make_env
 from recollect.errors import ConfigError
 from recollect.runtimes.collector import actor_stream
-from recollect.runtimes.process.collector import ProcessCrew
+from recollect.runtimes.remote import RemoteCollector
 from recollect.training.run_folder import Run
 from tests.support.doomed import SMALL, UPDATE, differing, weights
 from tests.support.helpers import assert_reproduced, deviation
@@ -28,7 +28,7 @@ from tests.support.process_runs import (
     common_rows,
     descendants,
     kept,
-    process_crew,
+    process_collector,
     trained,
     wait_until_gone,
 )
@@ -121,10 +121,10 @@ def test_an_agent_trains_twice(tmp_path):
         assert held == {id(p) for p, _, _ in parameters.values()}
         assert differing(start, weights(agent)) != []
     assert differing(weights(agents["inline"]), weights(agents["processes"])) == []
-    crew = agents["processes"]._trainer.crew
-    assert len(crew.pids) == 1
+    collector = agents["processes"]._trainer.collector
+    assert len(collector.pids) == 1
     agents["processes"].close()
-    assert crew.pids == []
+    assert collector.pids == []
     assert descendants(os.getpid()) <= before
     assert agents["processes"].steps == 5 * UPDATE
 
@@ -150,11 +150,11 @@ def _interrupted(*_: object, **__: object) -> None:
 
 def test_an_actor_that_is_dead_when_it_is_asked():
     """S000-25: killed between two rollouts, and nobody has looked since: a new one gets its ticket."""
-    with process_crew("delayed-cue", actors=2) as (crew, policy):
-        turns = Turns(crew, policy)
+    with process_collector("delayed-cue", actors=2) as (collector, policy):
+        turns = Turns(collector, policy)
         turns.turn()
-        os.kill(crew.pids[0], signal.SIGKILL)
-        wait_until_gone({crew.pids[0]})
+        os.kill(collector.pids[0], signal.SIGKILL)
+        wait_until_gone({collector.pids[0]})
         assert turns.turn().restarted == {0}
         turns.turn()
         turns.check(0)
@@ -167,16 +167,16 @@ def config(**settings) -> rc.TrainConfig:
 
 def test_episodes_longer_than_a_rollout():
     """M, S004-18, S000-23, S001-2, S003-9: what processes record is what one long unroll gives; no graph."""
-    with process_crew("position-pendulum", actors=2, num_envs=4) as (crew, policy):
+    with process_collector("position-pendulum", actors=2, num_envs=4) as (collector, policy):
         batches = []
         for version in range(18):  # 216 steps: past the end of an episode, with the same weights
-            batch = crew.collect(version)
+            batch = collector.collect(version)
             for rollout in batch.rollouts:
                 assert_reproduced(policy, rollout, 4)
                 assert rollout.version == version
                 assert not any(leaf.requires_grad for leaf in tree.leaves((rollout.states, rollout.record)))
             batches.append([kept(rollout) for rollout in batch.rollouts])
-            crew.publish(version + 1)
+            collector.publish(version + 1)
         assert max(deviation(policy, batches[1][0], 4, forget=True)) > 1e-4
         assert not torch.equal(batches[0][0].action, batches[0][1].action), "streams of their own"
         for actor in range(2):
@@ -196,9 +196,9 @@ def test_episodes_longer_than_a_rollout():
 def test_more_truncations_than_there_is_room_for():
     """S000-4: four in twelve steps, and room for two: what does not fit travels beside the shared memory."""
     make = lambda: TimeLimit(gym.make("CartPole-v1").unwrapped, 3)  # noqa: E731
-    with process_crew(make, num_envs=2) as (crew, policy):
-        assert isinstance(crew, ProcessCrew)
-        (there,) = crew.collect(0).rollouts
+    with process_collector(make, num_envs=2) as (collector, policy):
+        assert isinstance(collector, RemoteCollector)
+        (there,) = collector.collect(0).rollouts
         env = make_env(make, 2)
         here = Actor(env, policy, rollout=12, state_steps=(0, 4, 8), seed=actor_stream(0, 0, 0)).collect()
         assert there.finals is not None

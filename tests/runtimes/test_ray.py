@@ -23,7 +23,7 @@ from tests.mutants.mutant import Mutant  # noqa: E402
 from tests.support import replayed  # noqa: E402
 from tests.support.batch_worlds import Recall  # noqa: E402
 from tests.support.doomed import SMALL, UPDATE, differing, rows, weights  # noqa: E402
-from tests.support.ray_runs import Crew, trained  # noqa: E402
+from tests.support.ray_runs import RayTurns, trained  # noqa: E402
 
 MAMBA = rc.MambaConfig(hidden=8)
 
@@ -32,7 +32,7 @@ MAMBA = rc.MambaConfig(hidden=8)
 def cluster() -> Iterator[str]:
     """One for all tests here: a run uses what its program is connected to."""
     folder = tempfile.mkdtemp(prefix="ray-test-", dir="/tmp")
-    with ray_cluster._on_loopback(), ray_cluster._signals_kept():
+    with ray_cluster.on_loopback(), ray_cluster.signals_kept():
         ray.init("local", num_cpus=2, include_dashboard=False, logging_level="ERROR", _temp_dir=folder)
     yield ray.get_runtime_context().gcs_address
     assert ray.is_initialized(), "a run has ended a cluster that it did not start"
@@ -121,11 +121,11 @@ def test_learners_on_the_cluster_are_those_of_this_machine():
 @pytest.mark.parametrize("max_lag", [slow(0), 2])
 def test_async_keeps_the_lag_and_every_ticket(max_lag):
     """S000-24: every rollout was acted by the version it names; none is lost, doubled or too old."""
-    with Crew("delayed-cue", mode="async", max_lag=max_lag, actors=4) as crew:
+    with RayTurns("delayed-cue", mode="async", max_lag=max_lag, actors=4) as turns:
         for _ in range(12):
-            crew.turn()
-        found = [rollout for batch in crew.rollouts for rollout in batch]
-        lags = {k - rollout.version for k, batch in enumerate(crew.rollouts) for rollout in batch}
+            turns.turn()
+        found = [rollout for batch in turns.rollouts for rollout in batch]
+        lags = {k - rollout.version for k, batch in enumerate(turns.rollouts) for rollout in batch}
         assert min(lags) >= 0
         assert max(lags) <= max_lag
         assert max_lag == 0 or max(lags) > 0, "nobody ran ahead"
@@ -133,21 +133,21 @@ def test_async_keeps_the_lag_and_every_ticket(max_lag):
             mine = sorted(rollout.sequence for rollout in found if rollout.actor == actor)
             assert len(mine) == len(set(mine))
             assert len(set(range(max(mine) + 1)) - set(mine)) <= max_lag + 1
-        assert any("fewer than 4 free CPUs" in note for note in crew.notes)
+        assert any("fewer than 4 free CPUs" in note for note in turns.notes)
 
 
 def test_lockstep_acts_with_exactly_the_version_asked_for():
     """S000-24: rollout k of every actor with version k; new episodes when they are asked for."""
-    with Crew("delayed-cue", actors=2) as crew:
+    with RayTurns("delayed-cue", actors=2) as turns:
         for _ in range(3):
-            crew.turn()
-        assert [[r.version for r in batch] for batch in crew.rollouts] == [[0, 0], [1, 1], [2, 2]]
-        assert [[r.actor for r in batch] for batch in crew.rollouts] == [[0, 1]] * 3
-        before = crew.pids
-        crew.crew.restart_episodes()
-        crew.turn()
-        assert all(bool(rollout.first[0].all()) for rollout in crew.rollouts[-1])
-        assert crew.pids == before, "the same actors begin new episodes"
+            turns.turn()
+        assert [[r.version for r in batch] for batch in turns.rollouts] == [[0, 0], [1, 1], [2, 2]]
+        assert [[r.actor for r in batch] for batch in turns.rollouts] == [[0, 1]] * 3
+        before = turns.pids
+        turns.collector.restart_episodes()
+        turns.turn()
+        assert all(bool(rollout.first[0].all()) for rollout in turns.rollouts[-1])
+        assert turns.pids == before, "the same actors begin new episodes"
 
 
 def test_addresses_that_cannot_be_meant(cluster):
@@ -162,33 +162,33 @@ def test_addresses_that_cannot_be_meant(cluster):
         Cluster(f"ray://{cluster}", cpus=1, store=0)
     for nobody in ("127.0.0.1:1", "[::1]:1", "127.0.0.1:99999"):
         with pytest.raises(ConfigError, match=r"there is no Ray cluster at .*: start one with `ray start"):
-            ray_cluster._check_there(nobody)
+            ray_cluster.check_reachable(nobody)
 
 
 def test_without_ray_it_says_what_to_install(monkeypatch):
-    for name in [name for name in sys.modules if name.startswith("recollect.runtimes.ray.collector")]:
+    for name in [name for name in sys.modules if name.startswith("recollect.runtimes.ray.transport")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ConfigError, match=r"pip install 'recollect\[ray\]'"):
-        importlib.import_module("recollect.runtimes.ray.collector")
+        importlib.import_module("recollect.runtimes.ray.transport")
 
 
 SHARED = """
 import ray
 from recollect.runtimes.ray.cluster import Cluster
-from tests.support.ray_runs import Crew
-with Crew("delayed-cue") as first:
+from tests.support.ray_runs import RayTurns
+with RayTurns("delayed-cue") as first:
     first.turn()
     assert first.notes == [], first.notes
-    second = Crew("delayed-cue", actors=2)
+    second = RayTurns("delayed-cue", actors=2)
     second.turn()
 second.turn()  # the cluster of the first serves until the last has left
 assert ray.is_initialized()
-second.crew.close()
+second.collector.close()
 assert not ray.is_initialized()
-with Crew("delayed-cue") as third:
+with RayTurns("delayed-cue") as third:
     third.turn()
-    third.crew.close()
+    third.collector.close()
     assert not ray.is_initialized()
     third.rollouts.clear()
     third._say(0)
@@ -198,5 +198,5 @@ with Crew("delayed-cue") as third:
 
 @pytest.mark.slow
 def test_runs_of_one_program_share_a_cluster():
-    """S003-18: who leaves last ends it; a crew that was closed can begin again."""
+    """S003-18: who leaves last ends it; a turns that was closed can begin again."""
     subprocess.run([sys.executable, "-c", SHARED], check=True, timeout=240)

@@ -148,12 +148,12 @@ def test_a_ticket_of_somebody_else_is_refused():
     """S000-22: it would be lost or doubled."""
     tickets = Tickets(2, 1, False)
     assert tickets.take(0) == 0
-    with pytest.raises(RecollectError, match="actor 1 brought ticket 0, which is not its own"):
+    with pytest.raises(RecollectError, match=r"actor 1 .* ticket 0, which was not assigned"):
         tickets.done(0, 1)
     tickets = Tickets(2, 1, False)
     tickets.take(0)
     tickets.done(0, 0)
-    with pytest.raises(RecollectError, match="lost or doubled"):
+    with pytest.raises(RecollectError, match="lost or used twice"):
         tickets.done(0, 0)
-    with pytest.raises(RecollectError, match=r"update 0 lacks the tickets \[1\]"):
+    with pytest.raises(RecollectError, match=r"update 0 lacks .*\[1\]"):
         tickets.learn(0)

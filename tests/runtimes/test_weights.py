@@ -66,7 +66,7 @@ def test_the_same_version_again_replaces_it():
 def test_another_version_is_an_error(wanted):
     """S000-24: a failed load is an error, and loads nothing."""
     into = encoded(-1)
-    with pytest.raises(WeightsError, match=rf"version {wanted} are wanted, and the newest are version 2"):
+    with pytest.raises(WeightsError, match=rf"version {wanted} .* newest is 2"):
         board_at(2).read(into, version=wanted)
     assert not is_mixed({name: into[name] for name in ("weight", "bias", "scale")}, -1)
 
@@ -235,7 +235,7 @@ def test_exactly_one_version_during_publishes(monkeypatch, publishes):
         assert board.read(into, version=0) == 0
         assert not is_mixed(into, 0)
     else:
-        with pytest.raises(WeightsError, match="version 0 are wanted, and the newest are version 3"):
+        with pytest.raises(WeightsError, match=r"version 0 .* newest is 3"):
             board.read(into, version=0)
         assert (into["weight"] == -1).all()
 

@@ -56,17 +56,20 @@ def test_slots_are_whole_and_in_order():
     slots(250)
 
 
+IMPORT = "from recollect.base import tree"
 LATE = """
+            if method == "collect":
+                from recollect.base import tree
+                recorded = process.server.actor._buffers[arguments[1]].rollout.tensors()
                 time.sleep(0.01)
-                for name, target in memory[slot]["rollout"].items():
-                    tree.copy_(target, getattr(rollout, name))"""
+                tree.copy_(process._slots[arguments[1]]["rollout"], recorded)"""
 EARLY = ChildMutant(
     "an index is sent before its data",
     partial(slots, 10),
     (
-        (server, "act", 'rollout_of(slot["rollout"]', 'rollout_of(tree.clone(slot["rollout"])'),
-        (server, "act", "    segment =", "    from recollect import tree\n    segment ="),
-        (server, "act", "rollout.finals)))", f"rollout.finals))){LATE}"),
+        (server.ProcessActorServer, "__init__", "    self._board =", f"    {IMPORT}\n        self._board ="),
+        (server.ProcessActorServer, "__init__", "Rollout.read(slot,", "Rollout.read(tree.clone(slot),"),
+        (server, "serve", "(*arguments))", f"(*arguments)){LATE}"),
     ),
     "assert not any(found.values())",
 )

@@ -9,9 +9,9 @@ import gymnasium as gym
 import numpy as np
 
 import recollect as rc
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
 from recollect.cores import LSTMConfig
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
 
 SMALL: dict[str, Any] = {
     "rollout": 8,

@@ -14,10 +14,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from recollect.base import spaces, tree
-from recollect.experience.rollout import Finals, Rollout, state_steps
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
+from recollect.config.learner import state_steps
+from recollect.config.policy import PolicyConfig
+from recollect.experience.rollout import Finals, Rollout
+from recollect.policy.policy import Policy
 
 T, B, CHUNK, BURN_IN = 23, 5, 7, 3
 FLOATS = gym_spaces.Box(-np.inf, np.inf, (3,), np.float32)

@@ -38,7 +38,7 @@ def case_num_envs() -> None:
 
 def case_actors() -> None:
     one, two = (trained("delayed-cue", **(TASK | {"num_envs": 4, "actors": n})) for n in (1, 2))
-    assert [len(agent._trainer.crew.envs) for agent in (one, two)] == [1, 2]
+    assert [len(agent._trainer.collector.envs) for agent in (one, two)] == [1, 2]
     assert one.history.rows[-1]["loss/policy"] != two.history.rows[-1]["loss/policy"]
     with pytest.raises(ConfigError, match="evenly"):
         trained("delayed-cue", **TASK, actors=2)
@@ -77,7 +77,7 @@ def case_env_workers() -> None:
     settings = TASK | {"num_envs": 2}
     for count in (0, 2):
         with trained("delayed-cue", **settings, env_workers=count) as agent:
-            (env,) = agent._trainer.crew.envs
+            (env,) = agent._trainer.collector.envs
             assert isinstance(env, WorkerEnv) == (count > 0)
             if count:
                 assert len(env.pids) == count
@@ -104,7 +104,7 @@ def case_env_timeout() -> None:
     settings = without_env(TASK) | {"num_envs": 2, "runtime": "processes", "env_timeout": 0.5}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("recollect.runtimes.limits.DEATHS", 1)
-        with pytest.raises(LostError, match="has not come back"):
+        with pytest.raises(LostError, match="has not returned"):
             trained(Stalled, **settings)
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 
 import recollect as rc
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
 from recollect.cores import LSTMConfig
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import ActionHead, HeadConfig
+from recollect.policy.heads import ActionHead
 from tests.support.helpers import TensorWorld
 
 BASE: dict[str, Any] = {

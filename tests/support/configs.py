@@ -6,10 +6,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
 from recollect.config.train import TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig, NoneConfig
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
 
 positive = st.floats(1e-8, 1e3)
 fraction = st.floats(0, 1, exclude_max=True)

@@ -17,13 +17,16 @@ from torch import Tensor
 from recollect.acting.actor import Actor
 from recollect.base import tree
 from recollect.base.types import Step
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
+from recollect.config.learner import state_steps
+from recollect.config.policy import PolicyConfig
 from recollect.cores.contract import Core
 from recollect.envs import GymLoop, GymVector
-from recollect.experience.rollout import Rollout, make_chunks, state_steps
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
+from recollect.experience.chunks import make_chunks
+from recollect.experience.rollout import Rollout
 from recollect.policy.masks import mask_space
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 
 LENGTHS = (5, 1, 1, 8, 3, 2)
 """Episode lengths in turn: one-step episodes in a row, and some across every boundary of 7 and 23."""

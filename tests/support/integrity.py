@@ -24,9 +24,8 @@ from torch import Tensor
 from recollect.base import tree
 from recollect.base.child_process import Child, Line, stop_all
 from recollect.base.shared_memory import Layout
-from recollect.runtimes.actor_server import tensors_of
 from recollect.runtimes.process.weights import WeightBoard
-from tests.support.process_runs import process_crew, say
+from tests.support.process_runs import process_collector, say
 
 SMALL = 1_500
 """Elements of the largest tensor of a small policy."""
@@ -236,7 +235,7 @@ def spoiled_rows(obs: Tensor, sequence: int, envs: Tensor) -> Counter[str]:
 
 
 def stress_slots(rollouts: int, *, actors: int = 2) -> Counter[str]:
-    """Rollouts of actors that run ahead, through the slots of a crew, which are used again and again.
+    """Rollouts of actors that run ahead, through the slots of a collector, which are used again and again.
 
     Returns:
         How many rollouts and rows were read, how many rows were torn or stale, how many rollouts were out of
@@ -251,11 +250,11 @@ def stress_slots(rollouts: int, *, actors: int = 2) -> Counter[str]:
         "actors": actors,
         "mode": "async",
     }
-    with process_crew(Checksummed, **settings) as (crew, policy):
+    with process_collector(Checksummed, **settings) as (collector, policy):
         for version in range(rollouts):
             say(policy, version)
-            crew.publish(version)
-            for rollout in crew.collect(version).rollouts:
+            collector.publish(version)
+            for rollout in collector.collect(version).rollouts:
                 actor = rollout.actor
                 seen.update(
                     spoiled_rows(
@@ -265,6 +264,6 @@ def stress_slots(rollouts: int, *, actors: int = 2) -> Counter[str]:
                 seen.update(rollouts=1, rows=STEPS * ROWS, disordered=rollout.sequence != expected[actor])
                 seen.update(misnamed=rollout.record["value"].unique().tolist() != [rollout.version])
                 expected[actor] += 1
-                for leaf in tree.leaves(tensors_of(rollout)):
+                for leaf in tree.leaves(rollout.tensors()):
                     leaf.fill_(1)  # so that what was there before cannot pass for new
     return seen

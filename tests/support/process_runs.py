@@ -1,4 +1,4 @@
-"""What tests of actors in processes share: crews whose weights tell their version, and a look at /proc."""
+"""Support for tests of actors in processes: collectors whose weights tell their version, and /proc."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from recollect.experience.rollout import Rollout
 from recollect.learning.learner_state import learner_tensors
 from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Batch
-from recollect.runtimes.probe import staged
-from recollect.runtimes.process.collector import ProcessCrew
+from recollect.runtimes.probe import env_probe
+from recollect.runtimes.remote import RemoteCollector
 from tests.support.doomed import SMALL, UPDATE, rows, wait_for, weights, without
 
 TINY = without(SMALL, "progress", "checkpoint_every")
@@ -42,41 +42,41 @@ def common_rows(path: Path) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def process_crew(env: Any, **settings: Any) -> Iterator[tuple[ProcessCrew, Policy]]:
-    """A crew without a learner."""
+def process_collector(env: Any, **settings: Any) -> Iterator[tuple[RemoteCollector, Policy]]:
+    """A collector without a learner."""
     torch.manual_seed(0)
     settings = TINY | {"runtime": "processes", "normalise_value": False} | settings
     config = rc.TrainConfig().override(**settings)
-    with staged(env, config) as stage:
-        policy = config.policy.build(stage.observation_space, stage.action_space)
-        crew = stage.crew(policy)
-    assert isinstance(crew, ProcessCrew)
+    with env_probe(env, config) as probe:
+        policy = config.policy.build(probe.observation_space, probe.action_space)
+        collector = probe.collector(policy)
+    assert isinstance(collector, RemoteCollector)
     try:
-        yield crew, policy
+        yield collector, policy
     finally:
-        crew.close()
+        collector.close()
 
 
 class Turns:
     """Collects and publishes with weights that say which version they are."""
 
-    def __init__(self, crew: ProcessCrew, policy: Policy):
-        self.crew, self.policy, self.batches = crew, policy, list[list[Rollout]]()
+    def __init__(self, collector: RemoteCollector, policy: Policy):
+        self.collector, self.policy, self.batches = collector, policy, list[list[Rollout]]()
         self.notes: list[str] = []
         self._say(0)
 
     def turn(self) -> Batch:
         """One update's worth. In the first one, learning takes so long that actors run ahead in any case."""
         version = len(self.batches)
-        batch = self.crew.collect(version)
+        batch = self.collector.collect(version)
         if version == 0:
-            run_ahead(self.crew)
+            run_ahead(self.collector)
         for rollout in batch.rollouts:  # the critic says its own version, whatever it sees
             assert rollout.record["value"].unique().tolist() == [rollout.version]
         self.batches.append([kept(rollout) for rollout in batch.rollouts])
         self.notes += batch.notes
         self._say(version + 1)
-        self.crew.publish(version + 1)
+        self.collector.publish(version + 1)
         return batch
 
     def _say(self, version: int) -> None:
@@ -94,9 +94,9 @@ class Turns:
         return lags
 
 
-def run_ahead(crew: Any) -> None:
+def run_ahead(collector: Any) -> None:
     """Wait until the actors, of whatever runtime, have done all that they may do now."""
-    wait_for(lambda: not crew._tickets.running or (crew._pump(1.0) and False))
+    wait_for(lambda: not collector._tickets.running or (collector._receive(1.0) and False))
 
 
 @torch.no_grad()
@@ -108,12 +108,8 @@ def say(policy: Policy, version: int) -> None:
 
 def kept(rollout: Rollout) -> Rollout:
     """A copy that the next ``collect`` does not overwrite."""
-    tensors = ("obs", "action", "record", "states", "first", "reward", "terminated", "truncated", "valid")
-    copies = {name: tree.clone(getattr(rollout, name)) for name in (*tensors, "final_value", "bootstrap")}
-    finals = rollout.finals
-    if finals is not None:
-        finals = replace(finals, time=finals.time.clone(), row=finals.row.clone(), obs=tree.clone(finals.obs))
-    return replace(rollout, **copies, finals=finals)
+    finals = None if rollout.finals is None else rollout.finals.map(torch.clone)
+    return replace(rollout, **tree.clone(rollout.tensors()), finals=finals)
 
 
 class Slow(gym.Wrapper):

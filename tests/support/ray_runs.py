@@ -15,10 +15,9 @@ from gymnasium.wrappers import TimeLimit
 
 import recollect as rc
 from recollect.base import tree
-from recollect.experience.join import join
 from recollect.experience.rollout import Rollout
-from recollect.runtimes.probe import staged
-from recollect.runtimes.ray.collector import RayCrew
+from recollect.runtimes.probe import env_probe
+from recollect.runtimes.remote import RemoteCollector
 from tests.support.doomed import SMALL, UPDATE, wait_for, weights, without
 from tests.support.process_runs import parents, run_ahead, say
 
@@ -32,30 +31,30 @@ def trained(env: Any, updates: int, **settings: Any) -> dict[str, torch.Tensor]:
         return weights(agent)
 
 
-class Crew:
-    """A crew of Ray actors without a learner: the weights say which version they are."""
+class RayTurns:
+    """Collects with Ray actors and publishes, without a learner; the weights say their version."""
 
     def __init__(self, env: Any, **settings: Any):
         self.config = rc.TrainConfig().override(
             **TINY | {"runtime": "ray", "normalise_value": False} | settings
         )
-        with staged(env, self.config) as stage:
-            policy = self.config.policy.build(stage.observation_space, stage.action_space)
-            crew = stage.crew(policy)
-        assert isinstance(crew, RayCrew)
-        self.crew, self.policy, self.notes = crew, policy, []
+        with env_probe(env, self.config) as probe:
+            policy = self.config.policy.build(probe.observation_space, probe.action_space)
+            collector = probe.collector(policy)
+        assert isinstance(collector, RemoteCollector)
+        self.collector, self.policy, self.notes = collector, policy, []
         self.rollouts: list[list[Rollout]] = []
         self._say(0)
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> RayTurns:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.crew.close()
+        self.collector.close()
 
     @property
     def pids(self) -> list[int]:
-        return [place.pid for place in self.crew.homes if place is not None]
+        return self.collector.pids
 
     def turn(self) -> dict[str, float]:
         """Collect, check that nobody writes to what was brought, and publish the next version.
@@ -63,11 +62,11 @@ class Crew:
         In the first turn, learning takes so long that actors run ahead in any case.
         """
         version = len(self.rollouts)
-        batch = self.crew.collect(version)
+        batch = self.collector.collect(version)
         if version == 0:
-            run_ahead(self.crew)
+            run_ahead(self.collector)
         kept = [tree.clone(tensors(rollout)) for rollout in batch.rollouts]
-        join(batch.rollouts, is_mixed=True)
+        Rollout.join(batch.rollouts, is_mixed=True)
         for rollout, before in zip(batch.rollouts, kept):
             tree.map(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=0), tensors(rollout), before)
             # The critic says its own version, whatever it sees.
@@ -75,7 +74,7 @@ class Crew:
         self.rollouts.append(batch.rollouts)
         self.notes.extend(batch.notes)
         self._say(version + 1)
-        self.crew.publish(version + 1)
+        self.collector.publish(version + 1)
         return batch.metrics
 
     def _say(self, version: int) -> None:

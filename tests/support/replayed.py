@@ -70,8 +70,8 @@ class Replays:
             assert torch.equal(rollout.obs, copied.obs), "it was overwritten"
 
 
-def play(crew: Any, policy: Policy, updates: int) -> None:
-    """So many updates of a crew without a learner; the weights move between them as by a learner.
+def play(collector: Any, policy: Policy, updates: int) -> None:
+    """So many updates of a collector without a learner; the weights move between them as by a learner.
 
     In async mode actors run as far ahead as they may before a batch is looked at again: a slot that is given
     out too early is overwritten by then.
@@ -79,15 +79,15 @@ def play(crew: Any, policy: Policy, updates: int) -> None:
     replays = Replays(policy)
     for version in range(updates):
         replays.keep(policy, version)
-        batch: Batch = crew.collect(version)
+        batch: Batch = collector.collect(version)
         replays.check(batch.rollouts, version)
-        run_ahead(crew)
+        run_ahead(collector)
         replays.check_again(batch.rollouts)
         move(policy, version)
-        crew.publish(version + 1)
-        run_ahead(crew)
+        collector.publish(version + 1)
+        run_ahead(collector)
         replays.check_again(batch.rollouts)
-    _assert_telling(replays, updates, crew.is_exact)
+    _assert_telling(replays, updates, collector.is_exact)
 
 
 def train(algo: str, updates: int = 5, **settings: Any) -> None:
@@ -97,15 +97,15 @@ def train(algo: str, updates: int = 5, **settings: Any) -> None:
     with rc.Agent.create(ScriptedEnv, rc.TrainConfig().override(**settings)) as agent:
         trainer = agent._trainer
         assert trainer is not None
-        crew, policy, learner = trainer.crew, agent.policy, trainer.learner
-        collect, update, replays = crew.collect, learner.update, Replays(policy)
+        collector, policy, learner = trainer.collector, agent.policy, trainer.learner
+        collect, update, replays = collector.collect, learner.update, Replays(policy)
         batches: list[list[Rollout]] = []
 
         def collected(version: int) -> Batch:
             replays.keep(policy, version)
             batch = collect(version)
             replays.check(batch.rollouts, version)
-            run_ahead(crew)
+            run_ahead(collector)
             replays.check_again(batch.rollouts)
             batches.append(batch.rollouts)
             return batch
@@ -118,10 +118,10 @@ def train(algo: str, updates: int = 5, **settings: Any) -> None:
                 assert torch.allclose(found, expected, rtol=0, atol=1e-5), f"{name} of the rows as one"
             return update(whole, progress, lag=lag)
 
-        crew.collect, learner.update = collected, learned
+        collector.collect, learner.update = collected, learned
         agent.train(updates * UPDATE, progress=False, callbacks=[lambda _, metrics: rows.append(metrics)])
     assert len(rows) == len(batches) == updates
-    _assert_telling(replays, updates, crew.is_exact)
+    _assert_telling(replays, updates, collector.is_exact)
     for number, row in enumerate(rows):
         lags = replays.lags[2 * number :][:2]
         assert (row["lag"], row["lag/max"]) == (sum(lags) / 2, max(lags)), "the lag that is told"

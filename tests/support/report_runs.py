@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
-from recollect.policy.policy import PolicyConfig
 from recollect.reports.configs import default_values
 from recollect.training.metrics import GLOSSARY
 
@@ -65,13 +65,13 @@ def make_metrics(updates: int = 40, speed: float = 1000.0) -> list[dict[str, Any
     return rows
 
 
-def with_crew(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def with_actors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The metrics as actors in other processes add to them: an eighth is waited for, half is the env."""
-    crew = {"time/env": 0.5, "time/policy": 0.25, "time/transport": 0.05, "time/learner": 0.2}
-    crew |= {"queue/ready": 1.0, "queue/running": 2.0, "actors/slowest": 400.0, "actors/fastest": 600.0}
+    collector = {"time/env": 0.5, "time/policy": 0.25, "time/transport": 0.05, "time/learner": 0.2}
+    collector |= {"queue/ready": 1.0, "queue/running": 2.0, "actors/slowest": 400.0, "actors/fastest": 600.0}
     return [
         row
-        | crew
+        | collector
         | {"lag": 0.5, "lag/max": 1.0, "restarts": float(i // 20), "speed/wait": row["speed/total"] * 8}
         for i, row in enumerate(rows)
     ]

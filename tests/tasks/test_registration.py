@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import subprocess
+import sys
 import warnings
 
 import gymnasium as gym
@@ -10,7 +13,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from recollect.base.registry import IDS, register_tasks
+from recollect.base.registry import register_tasks, when_imported
+from recollect.config import tasks as options
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import TASKS
 from recollect.tasks.registration import TaskEnv, TaskVectorEnv
@@ -33,14 +37,42 @@ def test_gymnasium_finds_nothing_to_say(name: str) -> None:
         assert vector.observation_space.contains(obs)
 
 
-def test_the_ids_are_those_of_the_tasks() -> None:
-    """The registry knows them without importing a task."""
-    assert {name: task.id for name, task in TASKS.items()} == IDS
+def test_every_task_has_its_options() -> None:
+    """The registry reads the ids from the options, without importing a task."""
+    assert {name: task.Options for name, task in TASKS.items()} == options.TASKS
+
+
+IMPORTS = {
+    "recollect first": "import recollect, sys; assert 'gymnasium' not in sys.modules; import gymnasium",
+    "gymnasium first": "import gymnasium, recollect",
+    "recollect alone": "import recollect; from gymnasium.envs import registration; import gymnasium",
+}
+
+
+@pytest.mark.parametrize("order", IMPORTS)
+def test_importing_recollect_registers_the_tasks(order: str) -> None:
+    """In any order; Gymnasium itself is not imported before somebody needs it."""
+    code = f"{IMPORTS[order]}; assert gymnasium.spec('recollect/TMaze-v0').kwargs == {{'task': 't-maze'}}"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_module_is_imported_as_usual(tmp_path, monkeypatch) -> None:
+    """The call comes right after the import, once; a module that is there already gets it at once."""
+    (tmp_path / "watched_module.py").write_text("value = 3")
+    monkeypatch.syspath_prepend(tmp_path)
+    calls: list[int] = []
+    when_imported("watched_module", lambda: calls.append(sys.modules["watched_module"].value))
+    assert calls == []
+    assert importlib.import_module("watched_module").value == 3
+    importlib.reload(sys.modules["watched_module"])
+    when_imported("watched_module", lambda: calls.append(4))
+    monkeypatch.delitem(sys.modules, "watched_module")
+    assert calls == [3, 4]
 
 
 def test_registering_twice_changes_nothing() -> None:
     before = {name: gym.spec(task.id) for name, task in TASKS.items()}
-    register_tasks()
+    register_tasks({name: task.id for name, task in TASKS.items()})
     assert all(gym.spec(TASKS[name].id) is spec for name, spec in before.items())
 
 

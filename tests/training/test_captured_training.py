@@ -16,12 +16,13 @@ from recollect.acting.actor import Actor
 from recollect.algos import ppo
 from recollect.base import devices, tree
 from recollect.config.impala import ImpalaConfig
+from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError, DivergedError, EnvError
 from recollect.learning.captured import CapturedUpdate
-from recollect.policy.policy import Policy, PolicyConfig
-from recollect.runtimes.inline import InlineCrew
+from recollect.policy.policy import Policy
+from recollect.runtimes.inline import InlineCollector
 from recollect.tasks import make_task
 from recollect.training.trainer import Trainer
 from tests.support.reads import unread
@@ -44,7 +45,7 @@ def make_policy(env, **config) -> Policy:
 def make_trainer(task="position-cartpole", env=None, algo=None, rows=6, **policy) -> Trainer:
     config = TrainConfig(num_envs=rows, algo=algo or PPOConfig(**SMALL), steps=10_000)
     env = env or make_task(task, rows)
-    trainer = Trainer(InlineCrew([env], made := make_policy(env, **policy), config), made, config)
+    trainer = Trainer(InlineCollector([env], made := make_policy(env, **policy), config), made, config)
     trainer.begin(10_000)
     return trainer
 
@@ -143,7 +144,7 @@ def test_a_nan_of_the_env_is_never_learned_from(waiting):
     trainer = make_trainer()
     trainer.iterate()
     before = tree.clone(dict(trainer.policy.state_dict()))
-    env = trainer.crew.envs[0]  # pyright: ignore[reportAttributeAccessIssue]
+    env = trainer.collector.envs[0]  # pyright: ignore[reportAttributeAccessIssue]
     env._advance_plain = env._advance
 
     def poisoned(action):
@@ -163,7 +164,7 @@ def test_a_wrong_state_stops_the_run_before_a_step(waiting):
     """The weights are those of before, although nobody looked."""
     trainer = make_trainer()
     trainer.iterate()
-    batch = trainer.crew.collect(1)
+    batch = trainer.collector.collect(1)
     (rollout,) = batch.rollouts
     rollout.states.add_(1.0)  # pyright: ignore[reportAttributeAccessIssue]
     before = [p.detach().clone() for p in trainer.policy.core.parameters()]
@@ -179,7 +180,7 @@ def test_a_gradient_that_is_not_finite_is_named(is_gpu, minibatch, monkeypatch):
     monkeypatch.setattr(devices, "waits", lambda where: is_gpu)
     trainer = make_trainer()
     trainer.iterate()
-    (rollout,) = trainer.crew.collect(1).rollouts
+    (rollout,) = trainer.collector.collect(1).rollouts
     learner, wrong = trainer.learner, []
     backward = learner.backward
 
@@ -206,7 +207,7 @@ def test_a_loss_that_is_not_finite_is_no_silence(lag, waiting, monkeypatch):
     """S002-13: NaN in a later minibatch, or in any of a rollout that lags, is a divergence, as on the CPU."""
     trainer = make_trainer()
     trainer.iterate()
-    (rollout,) = trainer.crew.collect(1).rollouts
+    (rollout,) = trainer.collector.collect(1).rollouts
     learner, calls = trainer.learner, []
     loss = ppo.loss
 

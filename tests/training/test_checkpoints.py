@@ -15,12 +15,13 @@ import torch
 
 import recollect as rc
 from recollect.base import tree
-from recollect.config import plain
+from recollect.base.space_json import space_from_json, space_to_json
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
+from recollect.config.policy import PolicyConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError, RecollectError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 from recollect.tasks import make_task
 from recollect.training import checkpoints
 from tests.support.agents import ACTIONS, OBSERVATIONS, SMALL, AnySpace, small_agent
@@ -177,16 +178,6 @@ def test_damaged_tensors_are_told(saved, name, how):
         rc.load(saved)
 
 
-def test_what_was_saved_before_there_were_algorithms_is_read(saved):
-    """S000-30: the settings of PPO then stood under its name."""
-    config = json.loads((saved / "agent.json").read_text())["config"]
-    algo = config.pop("algo")
-    assert algo.pop("name") == "ppo"
-    expected = rc.load(saved).config
-    damage(saved, config=config | {"ppo": algo})
-    assert rc.load(saved).config == expected
-
-
 def test_damaged_descriptions_are_told(saved):
     """S000-30: no JSON, another format, parts missing or unknown: the file is named."""
     text = (saved / "agent.json").read_text()
@@ -322,7 +313,7 @@ def test_options_that_are_no_json(tmp_path):
 def test_order_of_parts_decides_the_weights():
     """S000-21: a Dict that is not in alphabetical order stays so, or weights would meet other inputs."""
     space = gym.spaces.Dict(OrderedDict(b=gym.spaces.Discrete(2), a=gym.spaces.Discrete(3)))
-    again = plain.space_from_json(json.loads(json.dumps(plain.space_to_json(space))))
+    again = space_from_json(json.loads(json.dumps(space_to_json(space))))
     assert list(again.spaces) == ["b", "a"]
     with pytest.raises(RecollectError, match="Text space cannot be saved"):
-        plain.space_to_json(gym.spaces.Text(5))
+        space_to_json(gym.spaces.Text(5))

@@ -37,7 +37,7 @@ def train(task="position-cartpole", updates=7, said=None, callbacks=(), **settin
 def graphs_of(agent: rc.Agent) -> list[bool]:
     """Whether acting and every optimiser step were recorded."""
     trainer = agent._trainer
-    acting = [buffer.play_all.is_graph for actor in trainer.crew.actors for buffer in actor._buffers]
+    acting = [buffer.play_all.is_graph for actor in trainer.collector.actors for buffer in actor._buffers]
     return acting + [one.step.is_graph for one in trainer.learner.make_update()._minibatches.values()]
 
 
@@ -167,7 +167,7 @@ def test_a_nan_reward_stops_the_run_and_names_the_row():
     trainer = agent._trainer
     trainer.begin(10**6)
     before = tree.clone(dict(agent.policy.state_dict()))
-    rollout = trainer.crew.collect(trainer.learner.updates).rollouts[0]
+    rollout = trainer.collector.collect(trainer.learner.updates).rollouts[0]
     rollout.reward[3, 7] = torch.nan
     with pytest.raises(EnvError, match="reward of row 7 is nan at step 3"):
         trainer.learner.update(rollout)

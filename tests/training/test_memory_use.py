@@ -91,9 +91,9 @@ def test_what_is_said_is_what_is_taken(actors, capsys):
     settings: dict[str, Any] = {"rollout": 64, "chunk": 16, "num_envs": 8, "core": LSTMConfig(hidden=16)}
     with rc.Agent.create("delayed-cue", rc.TrainConfig().override(actors=actors, **settings)) as agent:
         assert agent._trainer is not None
-        crew: Any = agent._trainer.crew
-        [env.reset(0) for env in crew.envs]
-        _, measured = allocated(lambda: crew._begun(0))
+        collector: Any = agent._trainer.collector
+        [env.reset(0) for env in collector.envs]
+        _, measured = allocated(lambda: collector._ready_actors(0))
         agent.train(8 * 64, progress="plain")
     said = " ".join(capsys.readouterr().err.split())
     total, share = re.findall(r"takes ([\d.]+) MB, (\d+)% of it stored states", said)[0]
@@ -105,7 +105,7 @@ def test_only_chunk_starts_are_stored():
     """S004-10: a state for each chunk, not for each step."""
     agent = small_agent(rollout=32, chunk=8)
     assert agent.config.algo.state_steps == (0, 8, 16, 24)
-    assert agent._trainer.crew.actors[0].collect().states[0].shape[:2] == (4, 2)
+    assert agent._trainer.collector.actors[0].collect().states[0].shape[:2] == (4, 2)
 
 
 def test_the_opening_says_sizes_and_horizon(capsys):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import recollect as rc
+from recollect.config.cores.specs import core_config, reaching
 from recollect.config.impala import ImpalaConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
-from recollect.cores.make import core_config, reaching
 from recollect.tasks import TASKS, make_task
 from recollect.training.presets import FAR, LONG_STEPS, OWN, preset
 

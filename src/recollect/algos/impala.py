@@ -37,8 +37,9 @@ import torch
 from torch import Tensor
 
 from recollect.config.impala import ImpalaConfig
+from recollect.experience.chunks import Chunks
 from recollect.experience.returns import vtrace
-from recollect.experience.rollout import Chunks, Rollout
+from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.actor_critic import normalise, scaled_reward, squared_error, update_value_statistics
 from recollect.learning.algorithm import Acting, Stats, Targets

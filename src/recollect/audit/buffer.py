@@ -13,7 +13,8 @@ from recollect.audit.trial import Scene, positions, where, worst
 from recollect.audit.witness import Log
 from recollect.base import tree
 from recollect.base.types import Tree
-from recollect.experience.rollout import Rollout, minibatches
+from recollect.experience.chunks import minibatches
+from recollect.experience.rollout import Rollout
 from recollect.learning.refresh import Outputs, recorded
 
 PART = "buffer"

@@ -15,7 +15,7 @@ from recollect.audit.results import Doubt, Problem, Skip, small
 from recollect.audit.trial import Scene, Trial
 from recollect.base import tree
 from recollect.base.types import Tree
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.learning.sequences import burn_in
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy

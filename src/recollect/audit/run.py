@@ -19,10 +19,11 @@ from recollect.audit.results import Check, Verification, checked
 from recollect.audit.subject import LEAST_STEPS, MOST_STEPS, Subject, prepare
 from recollect.audit.trial import Scene, Trial, network_seconds
 from recollect.base.row_threads import intra_op_threads
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.factory import EnvSpec, is_made
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.policy import Policy
 
 __all__ = ["Check", "Verification", "verify"]
 

@@ -14,7 +14,7 @@ from recollect.audit.trial import Scene, positions, where, worst
 from recollect.audit.witness import Log
 from recollect.base import tree
 from recollect.base.types import State, Tree
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.learning.sequences import burn_in
 
 PART = "state"

@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 from recollect.agent import PolicyFactory, check_config, made_policy
-from recollect.algos.catalog import AlgoConfig
 from recollect.api import resolve
 from recollect.base.tolerances import on_device, tolerance
+from recollect.config.algo import AlgoConfig
+from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.factory import is_made, makes_batches, slots
 from recollect.envs.named import resolve_env
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
-from recollect.tasks import TASKS
 
 MOST_ENVS = 4
 """Env slots that are tried."""
@@ -58,8 +58,7 @@ class Subject:
         """One env for Gymnasium's own checker; None if the world is not made of ``gymnasium.Env``s."""
         options = self.config.env_kwargs
         if isinstance(self.env, str):
-            is_task = self.env in TASKS or self.env in {task.id for task in TASKS.values()}
-            return None if is_task else gym.make(self.env, disable_env_checker=True, **options)
+            return None if task_name(self.env) else gym.make(self.env, disable_env_checker=True, **options)
         if isinstance(self.env, gym.Env):
             return self.env
         if is_made(self.env) or makes_batches(self.env):

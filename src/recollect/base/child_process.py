@@ -1,12 +1,12 @@
-"""Child processes: a fresh interpreter that runs one function and talks to its parent over a socket.
+"""Child processes: a fresh interpreter that runs one function and exchanges messages with its parent.
 
-Not ``multiprocessing``: a script needs no ``if __name__ == "__main__"``, because nothing of it is imported
-again, and functions of a notebook can be sent, because they travel by value (cloudpickle).
+Unlike ``multiprocessing``, a script needs no ``if __name__ == "__main__"``, because it is not imported again,
+and functions of a notebook can be sent, because they are pickled by value (cloudpickle).
 
-A child ends when its parent does, however that ends: it holds one end of a pipe, the lifeline, whose other
-end only the parent has. It has a session of its own, so that a Ctrl-C in the terminal is the parent's to
-handle, and it takes no notice of the signals that a job system sends to all processes at once. What it raises
-arrives at the parent with its traceback.
+A child ends when its parent ends, for any reason: it holds one end of a pipe, the lifeline, whose other end
+only the parent has. It has a session of its own, so that only the parent gets a Ctrl-C in the terminal, and
+it ignores the signals that a job system sends to all processes. Its exceptions reach the parent with their
+traceback.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import pickle
 import resource
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -32,33 +31,34 @@ from typing import Any
 
 import cloudpickle
 
+from recollect.base.process_group import ProcessGroup
 from recollect.errors import ChildError, LostError, RecollectError, ResourceError
 
 _START = (
     "import sys; sys.path[:] = {path!r}; "
-    "from recollect.base import child_process; child_process._main({fds!r})"
+    "from recollect.base import child_process; child_process.main({fds!r})"
 )
 
 
 _PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _SPARE_FILES = 256
-"""For all else that a process has open."""
+"""Open files besides those that are counted."""
 
 
 class HungUpError(EOFError):
-    """The other side of a line is gone."""
+    """The process at the other end of a line has closed it."""
 
 
 class Line:
-    """One end of a conversation in whole messages. Tensors travel as bytes, never as shared memory."""
+    """One end of a socket for whole messages. Tensors are sent as bytes, never as shared memory."""
 
     def __init__(self, connection: Connection):
         self._connection = connection
         self._sending = threading.Lock()
 
     def send(self, message: Any) -> None:
-        """Send; raises HungUpError if nobody is there."""
+        """Send; raises HungUpError if the other end is closed."""
         data = pickle.dumps(message, protocol=5)
         try:
             with self._sending:
@@ -67,7 +67,7 @@ class Line:
             raise HungUpError from None
 
     def recv(self) -> Any:
-        """The next message; raises HungUpError once the other side is gone."""
+        """The next message; raises HungUpError if the other end is closed."""
         try:
             data = self._connection.recv_bytes()
         except (EOFError, OSError):
@@ -75,7 +75,7 @@ class Line:
         return pickle.loads(data)
 
     def poll(self, timeout: float | None = 0.0) -> bool:
-        """Whether a message, or the end, is there within ``timeout`` seconds; None: wait for it."""
+        """Whether a message or the end arrives within ``timeout`` seconds; None: no limit."""
         return self._connection.poll(timeout)
 
     def fileno(self) -> int:
@@ -83,13 +83,13 @@ class Line:
         return self._connection.fileno()
 
     def close(self) -> None:
-        """Hang up."""
+        """Close this end."""
         self._connection.close()
 
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What a child sends in place of an answer when it fails."""
+    """The last message of a child that fails."""
 
     text: str
     """The traceback."""
@@ -99,13 +99,13 @@ class Raised:
 
 @dataclass(frozen=True, slots=True)
 class Hung:
-    """What a child sends when something in it does not come back."""
+    """The last message of a child in which something hangs."""
 
     text: str
 
 
 class Child:
-    """A process of this run. ``target(line, *arguments)`` runs in it until ``HungUpError``."""
+    """A process that runs ``target(line, *arguments)``, which may end with ``HungUpError``."""
 
     def __init__(
         self,
@@ -118,18 +118,18 @@ class Child:
         """Start it.
 
         Args:
-            target: gets the child's end of the line and the arguments; all go by cloudpickle.
-            arguments: for it.
-            name: what it is, for errors.
+            target: the function, called with the child's end of the line and the arguments.
+            arguments: sent by cloudpickle.
+            name: for errors.
             fds: file descriptors that the child inherits, under the same numbers.
-            log: where its output goes; None: where that of this process goes.
+            log: the file for its output; None: the output of this process.
         """
         self.name, self.log = name, log
         try:
             work = cloudpickle.dumps((target, arguments))
         except Exception as error:
             raise RecollectError(
-                f"{name} cannot be started: what it needs cannot be sent to another process ({error}). "
+                f"{name} cannot be started: its arguments cannot be sent to another process ({error}). "
                 "Give the env by its name, or by a function that makes it"
             ) from error
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
@@ -137,26 +137,23 @@ class Child:
             lifeline, kept = os.pipe()
             theirs.callback(os.close, lifeline)
             ours.callback(os.close, kept)
-            # Not over the line: the child begins to read only once it has imported everything.
+            # Not over the line: the child reads from it only after all imports.
             given = _unnamed_file(work)
             theirs.callback(os.close, given)
             output = None if log is None else theirs.enter_context(_appended(log))
             inherited = (far.fileno(), lifeline, given)
-            self._process = subprocess.Popen(
+            self._group = ProcessGroup(
                 [sys.executable, "-c", _START.format(path=sys.path, fds=inherited), f"recollect {name}"],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(*inherited, *fds),
-                start_new_session=True,
+                output=output,
+                fds=(*inherited, *fds),
             )
             ours.pop_all()
             self._lifeline, self.line = kept, Line(Connection(near.detach()))
-        self.pid = self._process.pid
+        self.pid = self._group.pid
         self._is_stopped = False
 
     def send(self, message: Any) -> None:
-        """Send; raises LostError, or what the child raised before it went, if it is gone."""
+        """Send; if the child has ended, raise its exception or LostError."""
         try:
             self.line.send(message)
         except HungUpError:
@@ -167,8 +164,8 @@ class Child:
 
         Raises:
             LostError: it was killed, or crashed, or hangs.
-            ChildError: it raised; a RecollectError comes as it is, with the traceback as a note.
-            TimeoutError: nothing came.
+            ChildError: it raised; a RecollectError is raised as it is, with the traceback as a note.
+            TimeoutError: there was no message.
         """
         if not self.line.poll(timeout):
             raise TimeoutError(f"{self.name} has not answered for {timeout:g} seconds")
@@ -188,60 +185,39 @@ class Child:
     @property
     def is_alive(self) -> bool:
         """Whether it still runs."""
-        return not self._has_ended()
+        return not self._group.has_ended()
 
     def stop(self, grace: float = 2.0) -> None:
-        """End it: by hanging up, and after ``grace`` seconds by force."""
+        """End it: close the line, and kill it after ``grace`` seconds."""
         if self._is_stopped:
             return
         self._is_stopped = True
         self.line.close()
         try:
-            self._end(grace)
+            self._group.end(grace)
         finally:
             os.close(self._lifeline)
 
-    def _has_ended(self, seconds: float = 0.0) -> bool:
-        """Whether it has ended, or does within so many seconds. Its number stays its own until ``_end``."""
-        if self._process.returncode is not None:
-            return True
-        until, pause = time.monotonic() + seconds, 0.0005
-        while os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is None:
-            left = until - time.monotonic()
-            if left <= 0:
-                return False
-            time.sleep(min(left, pause))
-            pause = min(2 * pause, 0.05)
-        return True
-
-    def _end(self, grace: float) -> int:
-        """Its exit code, by force if it does not end by itself; what it has started itself ends with it."""
-        self._has_ended(grace)
-        if self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
-        return self._process.wait()
-
     def _raise_last(self) -> None:
-        """Raise what the child said last, or how it ended."""
+        """Raise the child's last exception, or how it ended."""
         while True:
             self.receive(1.0)
 
     def _how_it_ended(self) -> str:
-        if not self._has_ended(2.0):
-            return f"{self} has hung up"
-        code = self._end(0.0)
+        if not self._group.has_ended(2.0):
+            return f"{self} has closed its line"
+        code = self._group.end()
         how = f"ended with exit code {code}"
         if code < 0:
             how = f"was killed by {_signal_name(-code)}"
             if -code == signal.SIGKILL:
-                how += " (by somebody, or by the system because memory ran out)"
+                how += " (the system does so when memory runs out)"
         tail = "" if self.log is None else f"; its output is in {self.log}"
         return f"{self} {how}{tail}"
 
 
 def stop_all(children: Sequence[Child], grace: float = 2.0) -> None:
-    """Stop them together: all are told before the first is waited for."""
+    """Stop them together: all lines are closed before the first child is waited for."""
     for child in children:
         child.line.close()
     ends = time.monotonic() + grace
@@ -250,10 +226,10 @@ def stop_all(children: Sequence[Child], grace: float = 2.0) -> None:
 
 
 def allow_open_files(count: int) -> None:
-    """See to it that this process can open so many files more than it has; the usual limit is 1,024.
+    """Raise this process's limit of open files by ``count``; the usual limit is 1,024.
 
     Raises:
-        ResourceError: the system does not allow it.
+        ResourceError: the system does not allow so many.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = count + _SPARE_FILES
@@ -278,7 +254,7 @@ def describe_raised(error: BaseException) -> Raised:
 
 
 def raised_error(raised: Raised, who: str) -> Exception:
-    """What it stands for: as it is if it is one of ours, else as the cause of a ``ChildError``."""
+    """The exception to raise: a RecollectError as it is, any other as the cause of a ``ChildError``."""
     origin = None
     if raised.error is not None:
         with contextlib.suppress(Exception):
@@ -294,7 +270,7 @@ def raised_error(raised: Raised, who: str) -> Exception:
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
-    except ValueError:  # those for real time have none
+    except ValueError:  # real-time signals have no name
         return f"signal {number}"
 
 
@@ -320,11 +296,11 @@ def _appended(log: Path) -> Any:
     return log.open("ab")
 
 
-def _main(fds: tuple[int, int, int]) -> None:
-    """The life of a child."""
+def main(fds: tuple[int, int, int]) -> None:
+    """The main function of a child."""
     connection_fd, lifeline, given = fds
     for fd in fds:
-        os.set_inheritable(fd, False)  # its own children get lines of their own
+        os.set_inheritable(fd, False)  # its own children must not inherit them
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True, name="lifeline").start()
     _leave_signals_to_the_parent()
     faulthandler.enable()
@@ -334,7 +310,7 @@ def _main(fds: tuple[int, int, int]) -> None:
             target, arguments = pickle.load(file)
         target(line, *arguments)
     except HungUpError:
-        pass  # the parent wants no more
+        pass  # the parent has closed the line
     except BaseException as error:
         with contextlib.suppress(HungUpError):
             line.send(describe_raised(error))
@@ -342,7 +318,7 @@ def _main(fds: tuple[int, int, int]) -> None:
 
 
 def _leave_signals_to_the_parent() -> None:
-    """A job system sends them to every process of a run; only the parent knows what to save first."""
+    """Ignore the signals that a job system sends to every process of a run; the parent handles them."""
     before = {number: signal.getsignal(number) for number in _PARENTS_SIGNALS}
 
     def restore() -> None:
@@ -350,11 +326,11 @@ def _leave_signals_to_the_parent() -> None:
             signal.signal(number, handler)
 
     for number in before:
-        signal.signal(number, lambda *_: None)  # not SIG_IGN, which programs that an env starts would inherit
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which subprocesses of an env would inherit
     os.register_at_fork(after_in_child=restore)
 
 
 def _end_with_parent(lifeline: int) -> None:
-    """Wait for the parent's end, then end too, whatever the other threads are doing."""
+    """Wait for the end of the parent, then end this process, whatever its other threads do."""
     os.read(lifeline, 1)
     os._exit(1)

@@ -1,24 +1,16 @@
-"""Makes the built-in tasks known to Gymnasium, by name only: no task is imported before one is made."""
+"""Register the built-in tasks with Gymnasium as soon as it is imported: help needs no Gymnasium."""
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
-import gymnasium as gym
-
-IDS = {
-    "delayed-cue": "recollect/DelayedCue-v0",
-    "copy": "recollect/Copy-v0",
-    "associative-recall": "recollect/AssociativeRecall-v0",
-    "repeat-previous": "recollect/RepeatPrevious-v0",
-    "repeat-first": "recollect/RepeatFirst-v0",
-    "t-maze": "recollect/TMaze-v0",
-    "position-cartpole": "recollect/PositionCartPole-v0",
-    "position-pendulum": "recollect/PositionPendulum-v0",
-    "forage": "recollect/Forage-v0",
-}
-"""The Gymnasium id of every task, by its short name."""
 MAKE_TASK = "recollect.tasks.catalog:make_task"
 """The function that makes a task by its name or id."""
 
@@ -29,9 +21,11 @@ def load(entry_point: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def register_tasks() -> None:
-    """Register every task; those already known stay as they are."""
-    for name, task_id in IDS.items():
+def register_tasks(ids: dict[str, str]) -> None:
+    """Register every task, given as its Gymnasium id by short name; existing entries stay."""
+    import gymnasium as gym
+
+    for name, task_id in ids.items():
         if task_id not in gym.registry:
             gym.register(
                 task_id,
@@ -39,3 +33,32 @@ def register_tasks() -> None:
                 vector_entry_point="recollect.tasks.registration:TaskVectorEnv",
                 kwargs={"task": name},
             )
+
+
+def when_imported(module: str, call: Callable[[], None]) -> None:
+    """Call ``call`` now if ``module`` is imported already, else right after its import."""
+    if module in sys.modules:
+        call()
+    else:
+        sys.meta_path.insert(0, _AfterImport(module, call))
+
+
+class _AfterImport(importlib.abc.MetaPathFinder):
+    def __init__(self, module: str, call: Callable[[], None]):
+        self._module, self._call = module, call
+
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> Any:
+        """The usual spec, with a loader that makes the call at its end."""
+        if fullname != self._module:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            execute, call = spec.loader.exec_module, self._call
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                call()
+
+            spec.loader.exec_module = exec_module  # pyright: ignore[reportAttributeAccessIssue]
+        return spec

@@ -1,9 +1,8 @@
 """The command line: ``recollect COMMAND ...``, one module a command.
 
-A command's module has ``HELP`` (one line), ``configure(parser)`` and ``run(args, flags)``; with
-``TAKES_CONFIG`` the flags that the parser does not know are settings of the run, and ``run`` gets them;
-with ``SETTINGS_IN_HELP`` its help explains them all, but for those in ``REFUSED``.
-Modules here import nothing heavy before ``run``: ``--help`` should not wait for torch.
+The module of a command has ``configure(parser)`` and ``run(args, flags)``. With ``TAKES_CONFIG``, flags that
+the parser does not have are settings of the run, and ``run`` gets them; with ``SETTINGS_IN_HELP``, its help
+lists them all, except those in ``REFUSED``. Modules here import torch only in ``run``: ``--help`` is quick.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from typing import Any, TextIO
 
 from recollect.base import interrupts, output
 
-COMMANDS = (
-    "train",
-    "resume",
-    "eval",
-    "play",
-    "report",
-    "sweep",
-    "export",
-    "verify",
-    "tasks",
-    "cores",
-    "doctor",
-)
-"""In the order in which people meet them."""
+COMMANDS = {
+    "train": "train an agent",
+    "resume": "resume a run that was stopped or killed",
+    "eval": "evaluate a run or a saved agent",
+    "play": "watch an agent play, with its memory beside it",
+    "report": "write a run, or a comparison of several, as one HTML file",
+    "sweep": "train every combination of some settings, with several seeds",
+    "export": "export an agent as ONNX or as a torch program",
+    "verify": "check env, buffer, memory, training loop and gradients, in seconds",
+    "tasks": "the built-in memory tasks, and the rules of each",
+    "cores": "the kinds of memory, their weights and the size of their state",
+    "doctor": "versions, hardware, known problems and a quick speed figure of this machine",
+}
+"""The commands and what they do, the most used first."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -90,7 +89,7 @@ def _call(command: Any, parser: argparse.ArgumentParser, rest: list[str]) -> int
         from recollect.config.flags import split_argv
 
         if getattr(command, "SETTINGS_IN_HELP", False):
-            from recollect.cli.fields_help import wants_help
+            from recollect.cli.help import wants_help
 
             if (asked := wants_help(rest)) is not None:
                 return _print_settings(command, parser, *asked)
@@ -114,7 +113,7 @@ def _print_settings(
     """The help of a command whose flags are all the settings of a run."""
     from rich.console import Console
 
-    from recollect.cli.fields_help import own_options, render_help
+    from recollect.cli.help import own_options, render_help
 
     render_help(
         Console(),
@@ -162,7 +161,7 @@ def _print_help() -> None:
     console.print("  recollect train CartPole-v1 --core gru       any Gymnasium env")
     console.print("  recollect train my_module:MyEnv --steps 1m   your own\n")
     table = Table(box=None, show_header=False, padding=(0, 2))
-    for name in COMMANDS:
-        table.add_row(f"[bold]{name}[/]", import_module(f"recollect.cli.{name}").HELP)
+    for name, words in COMMANDS.items():
+        table.add_row(f"[bold]{name}[/]", words)
     console.print(table)
     console.print("\nrecollect COMMAND --help says more.")

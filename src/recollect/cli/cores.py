@@ -1,29 +1,29 @@
-"""``recollect cores [NAME]``: the kinds of memory, and what each one weighs."""
+"""``recollect cores [NAME]``: the kinds of memory, and the size of each."""
 
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import re
-import textwrap
-from collections.abc import Iterator
+from importlib import import_module
 from typing import Any
 
 from recollect.base import output
-
-HELP = "the kinds of memory, their weights and the size of their state"
-
-WIDTH = 80
-"""Longer lines are not worth more than they cost to read."""
+from recollect.base.numbers import byte_count
+from recollect.cli import catalogue
+from recollect.cli.catalogue import Lines
+from recollect.config.cores import PRESETS, CoreConfig
+from recollect.config.cores.specs import core_config, known, name_of, widened
+from recollect.config.fields import fields_of
+from recollect.errors import ConfigError
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments."""
     parser.description = (
-        "List the cores: what carries an agent's memory from step to step, how many weights each\n"
-        "has and how many bytes it remembers for a row (one agent in one env).\n"
-        "With NAME: what it computes, its settings, and the parts of its state."
+        "List the cores, which carry an agent's memory from step to step, with the number of their\n"
+        "weights and the bytes of state per row (one agent in one env).\n"
+        "With NAME: its equations, its settings, and the parts of its state."
     )
     parser.epilog = (
         "examples:\n  recollect cores\n  recollect cores mamba\n  recollect cores --hidden 256 --json"
@@ -33,18 +33,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--hidden", type=int, metavar="N", help="width of every core that has one (default: 128)"
     )
     parser.add_argument(
-        "--input-size", type=int, default=64, metavar="N", help="features that come in (default: 64)"
+        "--input-size", type=int, default=64, metavar="N", help="input features (default: 64)"
     )
     parser.add_argument("--json", action="store_true", help="the figures for programs")
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Print the table, or one core."""
-    from rich.console import Console
-
-    from recollect.cores.make import core_config, known, widened
-    from recollect.errors import ConfigError
-
     for name in ("hidden", "input_size"):
         value = getattr(args, name)
         if value is not None and value < 1:
@@ -54,20 +49,15 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     sizes = {name: measure(config, args.input_size) for name, config in configs.items()}
     if args.json:
         print(json.dumps(sizes, indent=2), file=output.results())
-        return 0
-    console = Console(highlight=False, soft_wrap=True)
-    width = min(console.width, WIDTH)
-    if args.name is None:
-        lines = _table(sizes, args.input_size, width)
+    elif args.name is None:
+        catalogue.show(_table(sizes, args.input_size))
     else:
-        lines = _story(args.name, configs[args.name], sizes[args.name], args.input_size, width)
-    for line, style in lines:
-        console.print(line, style=style, markup=False)
+        catalogue.show(_story(args.name, configs[args.name], sizes[args.name], args.input_size))
     return 0
 
 
 def measure(config: Any, input_size: int) -> dict[str, Any]:
-    """Weights, bytes of state for a row, output size, and the leaves of the state, of a core."""
+    """Weights, bytes of state per row, output size, and the leaves of the state, of a core."""
     from recollect.base import tree
     from recollect.cores import make_core
 
@@ -84,83 +74,41 @@ def measure(config: Any, input_size: int) -> dict[str, Any]:
     }
 
 
-def headline(config: Any) -> str:
-    """What the core's module says that it is: the first sentence."""
-    text = " ".join((inspect.getmodule(config).__doc__ or "").split("\n\n")[0].split())  # pyright: ignore
-    return re.split(r"(?<!al)\. ", text)[0].rstrip(".")  # not at "et al. "
-
-
-def _table(sizes: dict[str, Any], input_size: int, width: int) -> Iterator[tuple[str, str | None]]:
-    from recollect.cores.make import core_config
-
+def _table(sizes: dict[str, Any], input_size: int) -> Lines:
     yield f"{'core':<12}{'weights':>10}{'state':>11}   what it is", "dim"
     for name, size in sizes.items():
-        head = f"{name:<12}{size['weights']:>10,}{_bytes(size['state_bytes']):>11}   "
-        words = textwrap.wrap(_what(name, core_config(name)), max(width - len(head), 24))
-        yield head + words[0], None
-        for word in words[1:]:
-            yield " " * len(head) + word, None
+        head = f"{name:<12}{size['weights']:>10,}{byte_count(size['state_bytes']):>11}   "
+        yield from catalogue.row(head, _what(name))
     yield "", None
-    yield f"state: what one row carries from step to step. Sizes are for {input_size} features.", None
+    yield f"state: bytes that one row carries from step to step. Sizes are for {input_size} features.", None
     yield "recollect cores NAME tells more; train with --core NAME, settings as --core.hidden 256.", None
 
 
-def _what(name: str, config: Any) -> str:
-    from recollect.cores import PRESETS
-
-    if name in PRESETS:
-        return f"A preset: {_short(config)}"
-    return headline(config)
-
-
-def _short(config: Any) -> str:
-    """The config without the fields that are as by default."""
-    import dataclasses
-
-    plain = type(config)()
-    own = [f.name for f in dataclasses.fields(config) if getattr(config, f.name) != getattr(plain, f.name)]
-    kind = type(config).__name__.removesuffix("Config").lower()
-    return f"{kind} with " + ", ".join(
-        f"{name} {' and '.join(map(str, getattr(config, name)))}" for name in own
-    )
+def _what(name: str) -> str:
+    """The first sentence about the core; for a preset, its settings."""
+    if name not in PRESETS:
+        text = " ".join(_docstring(core_config(name)).split("\n\n")[0].split())
+        return re.split(r"(?<!al)\. ", text)[0].rstrip(".")  # not at "et al. "
+    config = PRESETS[name]
+    own = {f.name: f.default for f in fields_of(config) if f.default != getattr(type(config)(), f.name)}
+    words = ", ".join(f"{field} {' and '.join(map(str, value))}" for field, value in own.items())
+    return f"A preset: {name_of(config)} with {words}"
 
 
-def _story(
-    name: str, config: Any, size: dict[str, Any], input_size: int, width: int
-) -> Iterator[tuple[str, str | None]]:
-    from recollect.config import field_docs
+def _docstring(config: CoreConfig) -> str:
+    return catalogue.docstring(import_module(config.code.partition(":")[0]))
 
+
+def _story(name: str, config: Any, size: dict[str, Any], input_size: int) -> Lines:
     yield name, "bold"
-    story = inspect.cleandoc(inspect.getmodule(config).__doc__ or "")  # pyright: ignore
-    yield from ((line, None) for line in story.replace("``", "'").split("\n"))
-    yield "", None
-    yield "Settings", "bold"
-    fields = field_docs.cores()[name].fields
-    for field in fields:
-        flag = f"--core.{field.name.replace('_', '-')}"
-        yield f"  {flag} {_written(getattr(config, field.name))}", None
-        for line in textwrap.wrap(field.doc, width - 6):
-            yield f"      {line}", "dim"
-    if not fields:
-        yield "  none", None
-    yield "", None
-    yield f"Size, for {input_size} features", "bold"
-    yield f"  {size['weights']:,} weights; {size['output_size']} features come out", None
-    yield f"  {_bytes(size['state_bytes'])} of state for a row" + (":" if size["state"] else ""), None
+    yield from ((line, None) for line in _docstring(config).split("\n"))
+    yield from catalogue.title("Settings")
+    yield from catalogue.settings("core", fields_of(config))
+    yield from catalogue.title(f"Size, for {input_size} features")
+    yield f"  {size['weights']:,} weights; {size['output_size']} output features", None
+    yield f"  {byte_count(size['state_bytes'])} of state per row" + (":" if size["state"] else ""), None
     for leaf, (shape, dtype) in size["state"].items():
         yield f"    {leaf:<16}{dtype} {shape}", None
-    yield "", None
-    yield "Train with it", "bold"
+    yield from catalogue.title("Train with it")
     yield f"  recollect train delayed-cue --core {name}", None
     yield f'  python: rc.train("delayed-cue", core="{name}")', None
-
-
-def _written(value: Any) -> str:
-    """A value as a flag takes it."""
-    if isinstance(value, tuple):
-        return ",".join(map(str, value))
-    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
-
-
-def _bytes(count: int) -> str:
-    return f"{count:,} B" if count < 10_000 else f"{count / 1024:,.1f} KiB"

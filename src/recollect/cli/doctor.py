@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from recollect.doctor import Diagnosis
     from recollect.doctor.records import Cpu, Memory, Speed
 
-HELP = "what this machine offers, known traps, and a quick speed figure"
 
 LABEL = 11
 """Width of the first column."""

@@ -9,7 +9,6 @@ import sys
 from recollect.base import output
 from recollect.cli import tell
 
-HELP = "evaluate a run, or an agent that was saved"
 TAKES_CONFIG = True
 
 

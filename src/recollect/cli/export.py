@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-HELP = "write an agent as ONNX or as a torch program"
 TAKES_CONFIG = False
 
 

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
     from recollect.play import Film
 
-HELP = "watch an agent play, with its memory beside it"
 TAKES_CONFIG = True
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 
-HELP = "write a run, or a comparison of several, as one HTML file"
 TAKES_CONFIG = True
 
 

@@ -6,7 +6,6 @@ import argparse
 
 from recollect.cli.train import Say, add_display, finish
 
-HELP = "go on with a run that was stopped or killed"
 TAKES_CONFIG = True
 
 

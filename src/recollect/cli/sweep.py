@@ -9,12 +9,12 @@ import sys
 from typing import TYPE_CHECKING
 
 from recollect.base import output
+from recollect.base.numbers import plural
 from recollect.cli.train import add_display
 
 if TYPE_CHECKING:
     from recollect.sweep import Sweep
 
-HELP = "train every combination of some settings, with several seeds"
 TAKES_CONFIG = SETTINGS_IN_HELP = True
 REFUSED = ("run",)
 """Every run of a sweep has a folder of its own, under --out."""
@@ -124,13 +124,9 @@ def _show_commands(sweep: Sweep, jobs: int | None) -> None:
 
 def _opening(sweep: Sweep, jobs: int | None) -> str:
     members, jobs = sweep.to_do(jobs)
-    sizes = f"{_number(len(sweep.variants), 'variant')} x {_number(len(sweep.seeds), 'seed')}"
+    sizes = f"{plural(len(sweep.variants), 'variant')} x {plural(len(sweep.seeds), 'seed')}"
     left = f"{len(members)} to do, {jobs} at a time" if members else "all finished"
-    return f"{sizes} = {_number(len(sweep.members), 'run')} ({left}) in {sweep.path}"
-
-
-def _number(count: int, word: str) -> str:
-    return f"{count} {word}{'s' * (count != 1)}"
+    return f"{sizes} = {plural(len(sweep.members), 'run')} ({left}) in {sweep.path}"
 
 
 def _show_results(sweep: Sweep, display: str) -> None:
@@ -145,7 +141,7 @@ def _show_results(sweep: Sweep, display: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from recollect.display.words import number
+    from recollect.base.numbers import number
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("variant", overflow="fold")

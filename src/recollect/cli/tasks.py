@@ -1,21 +1,19 @@
-"""``recollect tasks [NAME]``: the worlds that are built in."""
+"""``recollect tasks [NAME]``: the built-in tasks."""
 
 from __future__ import annotations
 
 import argparse
-import inspect
-import sys
-import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+
+from recollect.base.numbers import short_count
+from recollect.cli import catalogue
+from recollect.cli.catalogue import Lines, title, wrapped
+from recollect.config.fields import fields_of, first_paragraph
 
 if TYPE_CHECKING:
     from recollect.tasks import Task
 
-HELP = "the built-in memory tasks, and the rules of each"
-
-WIDTH = 80
-"""Longer lines are not worth more than they cost to read."""
 SHOWN_STEPS = 14
 """Steps of the example episode that are shown; the rest is folded."""
 
@@ -23,8 +21,8 @@ SHOWN_STEPS = 14
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments."""
     parser.description = (
-        "List the built-in tasks: what must be remembered, over how many steps, what the\n"
-        "best return is and what can be had without memory, and which settings suit it.\n"
+        "List the built-in tasks: over how many steps an agent must remember, the best return\n"
+        "with and without memory, and the settings of the preset.\n"
         "With NAME: the rules, the spaces, the options, and an episode in words."
     )
     parser.epilog = "examples:\n  recollect tasks\n  recollect tasks t-maze"
@@ -33,35 +31,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Print the table, or one task."""
-    from rich.console import Console
-
     from recollect.tasks import TASKS, task_class
 
-    console = Console(highlight=False, soft_wrap=True)
-    width = min(console.width, WIDTH)
-
-    def show(lines: Iterator[tuple[str, str | None]]) -> None:
-        for line, style in lines:
-            # Where the suits of cards cannot be shown, their names can.
-            known = line.encode(console.encoding, "namereplace").decode(console.encoding)
-            console.print(known, style=style, markup=False)
-
     if args.name is not None:
-        show(_story(task_class(args.name), width))
+        catalogue.show(_story(task_class(args.name)))
         return 0
     for task in TASKS.values():
-        show(_entry(task, width))
-    console.print(_LEGEND, markup=False)
+        catalogue.show(_entry(task))
+    catalogue.show((line, None) for line in _LEGEND.split("\n"))
     return 0
 
 
 _PRESETS = """\
-32 whole rollouts: 32 envs, and gradients through whole rollouts
-open gates: gates that start out remembering for so long"""
+32 whole rollouts: 32 envs, and backpropagation through whole rollouts
+open gates: gates that are initialised to remember for that long"""
 _LEGEND = f"""\
 *       the default size: recollect train NAME --task.size hard takes another
-steps   over how many of them something must be remembered
-best    the best return; alone: the best without memory; ?: not known
+steps   number of steps over which an agent must remember
+best    the best return; alone: the best without memory; ?: unknown
 preset  {_PRESETS.replace(chr(10), chr(10) + " " * 8)}
 recollect tasks NAME has the rules of a task."""
 
@@ -69,46 +56,34 @@ recollect tasks NAME has the rules of a task."""
 # The table -------------------------------------------------------------------------------------------
 
 
-def _entry(task: type[Task], width: int) -> Iterator[tuple[str, str | None]]:
-    """A task in a few lines, with the style of each."""
+def _entry(task: type[Task]) -> Lines:
+    """A task in a few lines."""
     yield f"{task.name}  ({task.id})", "bold"
-    yield from _wrapped(_headline(task), width, "  ")
-    yield from _sizes(task, width)
+    yield from wrapped(_headline(task), "  ", first="  ")
+    yield from _sizes(task)
     yield "", None
 
 
 def _headline(task: type[Task]) -> str:
-    """What the module says that the task is, without its name."""
-    text = " ".join((inspect.getmodule(task).__doc__ or "").split("\n\n")[0].split())  # pyright: ignore
-    _, _, what = text.partition(": ")
+    """The description of the task, without its name."""
+    what = first_paragraph(task.Options).partition(": ")[2]
     return what[:1].upper() + what[1:]
 
 
-def _sizes(task: type[Task], width: int) -> Iterator[tuple[str, str | None]]:
-    """One line for each size: its options and what they lead to."""
-    sizes = {size: _made(task, size) for size in _size_names(task) or [""]}
-    wide = max(20, *(len(_options(task, made)) + 2 for made in sizes.values()))
+def _sizes(task: type[Task]) -> Lines:
+    """One line for each size, with its options."""
+    sizes = {size: _made(task, size) for size in task.Options.sizes or [""]}
+    options = {
+        size: " ".join(f"{name} {value}" for name, value in task.Options.sizes.get(size, {}).items())
+        for size in sizes
+    }
+    wide = max(20, *(len(text) + 2 for text in options.values()))
     yield f"  {'size':<8}{'options':<{wide}}{'steps':>5}{'best':>6}{'alone':>8}  preset", "dim"
     for size, made in sizes.items():
-        mark = "*" if size and size == _defaults(task)["size"] else ""
-        options = _options(task, made)
-        head = (
-            f"  {size + mark or '-':<8}{options or 'none':<{wide}}{made.horizon:>5}"
-            f"{_number(made.max_return):>6}{_number(made.memoryless_return):>8}  "
-        )
-        words = textwrap.wrap(_preset(task, size), max(width - len(head), 12))
-        yield head + words[0], None
-        for word in words[1:]:
-            yield " " * len(head) + word, None
-
-
-def _options(task: type[Task], made: Task) -> str:
-    """Such as ``length 3 delay 10``."""
-    return " ".join(f"{name} {getattr(made, name)}" for name in _defaults(task) if name != "size")
-
-
-def _size_names(task: type[Task]) -> list[str]:
-    return list(getattr(sys.modules[task.__module__], "SIZES", {}))
+        mark = "*" if size == "easy" else ""
+        best, alone = ("?" if x is None else f"{x:.3g}" for x in (made.max_return, made.memoryless_return))
+        head = f"  {size + mark or '-':<8}{options[size] or 'none':<{wide}}"
+        yield from catalogue.row(f"{head}{made.horizon:>5}{best:>6}{alone:>8}  ", _preset(task, size))
 
 
 def _made(task: type[Task], size: str, **options: Any) -> Task:
@@ -117,22 +92,12 @@ def _made(task: type[Task], size: str, **options: Any) -> Task:
     return make_task(task.name, 1, **({"size": size} if size else {}), **options)
 
 
-def _defaults(task: type[Task]) -> dict[str, Any]:
-    """The options and their defaults; None: as the size has it."""
-    parameters = inspect.signature(task).parameters.values()
-    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
-
-
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.3g}"
-
-
 def _preset(task: type[Task], size: str) -> str:
-    """The settings that suit it, in words."""
+    """The settings of the preset, in words."""
     chosen = _chosen(task, size)
     words = []
     if "steps" in chosen:
-        words.append(f"{_count(chosen.pop('steps'))} steps")
+        words.append(f"{short_count(chosen.pop('steps'))} steps")
     rows = chosen.pop("num_envs", None)
     if chosen.pop("recurrent_mode", None) == "full":
         words.append("whole rollouts" if rows is None else f"{rows} whole rollouts")
@@ -151,49 +116,36 @@ def _chosen(task: type[Task], size: str) -> dict[str, Any]:
     return dict(preset(task.name, {"env_kwargs": {"size": size}} if size else {}))
 
 
-def _count(number: int) -> str:
-    for unit, letter in ((1_000_000, "m"), (1000, "k")):
-        if number >= unit and number % unit == 0:
-            return f"{number // unit}{letter}"
-    return f"{number:,}"
-
-
 # One task --------------------------------------------------------------------------------------------
 
 
-def _story(task: type[Task], width: int) -> Iterator[tuple[str, str | None]]:
-    """The whole story of a task."""
+def _story(task: type[Task]) -> Lines:
+    """All about a task."""
     made = _made(task, "")
     yield f"{task.name}  ({task.id})", "bold"
-    yield from _wrapped(_headline(task), width)
-    yield from _title("Rules")
-    for paragraph in list(_paragraphs(inspect.cleandoc(task.__doc__ or "").replace("``", "'")))[:-1]:
-        yield from _wrapped(paragraph, width, "  " if paragraph.startswith("* ") else "", keep=True)
-    yield from _title("Spaces")
+    yield from wrapped(_headline(task))
+    yield from title("Rules")
+    for paragraph in list(_paragraphs(catalogue.docstring(task)))[:-1]:
+        yield from wrapped(paragraph, "  " if paragraph.startswith("* ") else "")
+    yield from title("Spaces")
     for name, space in (("observation", made.observation_space), ("action", made.action_space)):
-        yield from _wrapped(f"{name:<12}{' '.join(str(space).split())}", width, " " * 12, keep=True)
+        yield from wrapped(f"{name:<12}{' '.join(str(space).split())}", " " * 12)
     yield f"{'episode':<12}at most {made.max_episode_steps} steps", None
-    yield from _title("Sizes and options")
-    yield from _sizes(task, width)
-    yield from (("  " + line, None) for line in _PRESETS.splitlines() if _size_names(task))
-    for name, default in _defaults(task).items():
-        said = f"{default!r} is the default" if name == "size" else "as the size has it, if not given"
-        yield f"  --task.{name:<10} {said}", None
-    yield from _title("An episode in words, with random actions")
+    yield from title("Sizes and options")
+    yield from _sizes(task)
+    if task.Options.sizes:
+        yield from (("  " + line, None) for line in _PRESETS.splitlines())
+        yield from catalogue.settings("task", fields_of(task.Options), "(by the size)")
+    yield from title("An episode in words, with random actions")
     for line in _episode(made):
-        yield from _wrapped(line, width, " " * 10, keep=True)
-    yield from _title("Train it")
+        yield from wrapped(line, " " * 10)
+    yield from title("Train it")
     yield from _commands(task)
 
 
-def _title(text: str) -> Iterator[tuple[str, str | None]]:
-    yield "", None
-    yield text, "bold"
-
-
-def _commands(task: type[Task]) -> Iterator[tuple[str, str | None]]:
+def _commands(task: type[Task]) -> Lines:
     yield f"  recollect train {task.name}", None
-    sizes = _size_names(task)
+    sizes = list(task.Options.sizes)
     if sizes:
         yield f"  recollect train {task.name} --task.size {sizes[-1]}", None
         python = f'rc.train("{task.name}", env_kwargs={{"size": "{sizes[-1]}"}})'
@@ -204,7 +156,7 @@ def _commands(task: type[Task]) -> Iterator[tuple[str, str | None]]:
 
 
 def _episode(task: Task, seed: int = 4) -> Iterator[str]:
-    """What is seen, done and earned, step by step; equal steps in a row are folded."""
+    """Observation, action and reward of each step in words; equal steps in a row are folded."""
     *steps, ending = _steps(task, seed)
     shown: list[tuple[int, int, str]] = []  # first step, last step, words
     for t, words in enumerate(steps):
@@ -235,7 +187,7 @@ def _steps(task: Task, seed: int) -> Iterator[str]:
         total += float(step.reward[0])
         yield f"sees {seen}; does {_plain(action[0])}; reward {float(step.reward[0]):.3g}"
         if step.terminated[0] or step.truncated[0]:
-            how = "terminates" if step.terminated[0] else "is cut by the time limit"
+            how = "terminates" if step.terminated[0] else "is truncated by the time limit"
             yield f"The episode {how}; its return is {total:.3g}."
             return
         obs = step.obs
@@ -244,15 +196,6 @@ def _steps(task: Task, seed: int) -> Iterator[str]:
 def _plain(action: Any) -> str:
     values = action.reshape(-1).tolist()
     return ", ".join(f"{value:.3g}" for value in values)
-
-
-def _wrapped(
-    text: str, width: int, indent: str = "", *, keep: bool = False
-) -> Iterator[tuple[str, str | None]]:
-    """Lines of at most ``width``, indented; ``keep``: but for the first one."""
-    first = "" if keep else indent
-    for line in textwrap.wrap(text, width, initial_indent=first, subsequent_indent=indent) or [""]:
-        yield line, None
 
 
 def _paragraphs(text: str) -> Iterator[str]:

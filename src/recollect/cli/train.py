@@ -15,10 +15,9 @@ from recollect.cli import tell
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
-    from recollect.config.flags import Parsed
+    from recollect.training.parsed import Parsed
     from recollect.training.run_folder import Run
 
-HELP = "train an agent"
 TAKES_CONFIG = SETTINGS_IN_HELP = True
 
 
@@ -47,8 +46,8 @@ def add_display(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Resolve the settings, train, evaluate, report."""
     from recollect.api import new_agent
-    from recollect.config.flags import parse_config
     from recollect.errors import ConfigError
+    from recollect.training.parsed import parse_config
 
     parsed = parse_config(flags, env=args.env, presets=not args.no_preset)
     if parsed.env is None:

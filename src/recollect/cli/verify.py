@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from recollect.audit.results import Check, Verification
 
-HELP = "check env, buffer, memory, training loop and gradients, in seconds"
 TAKES_CONFIG = True
 
 STYLES = {"ok": "green", "warning": "yellow", "FAILED": "bold red", "skipped": "dim"}
@@ -45,8 +44,8 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     from rich.console import Console
 
     import recollect
-    from recollect.config.flags import parse_config
     from recollect.errors import ConfigError
+    from recollect.training.parsed import parse_config
 
     parsed = parse_config(flags, env=args.env, presets=not args.no_preset)
     if parsed.env is None:

@@ -1,7 +1,7 @@
-"""From text and plain values, as flags and files have them, to what the type of a field asks for.
+"""Convert text and plain values, from flags and files, to the type of a field.
 
 YAML is read by the rules of YAML 1.2: ``1e-4`` is a number, ``010`` is ten, and ``on``, ``no`` and
-``2026-11-15`` are text. A field that needs a truth value understands ``on`` and ``no`` all the same.
+``2026-11-15`` are text. A bool field accepts ``on`` and ``no`` nevertheless.
 """
 
 from __future__ import annotations
@@ -22,27 +22,26 @@ NOTHING = ("none", "null", "~", "")
 UNITS = {"k": 10**3, "m": 10**6, "b": 10**9}
 """300k, 1m, 2b."""
 _MOST_DIGITS = 30
-"""1e999999999 is no number of steps, and no number that Python should write out."""
+"""Longer numbers stay floats: Python should not write out 1e999999999."""
 
 
 class _MismatchError(Exception):
-    """A value that one alternative of a type does not take."""
+    """The value does not fit this alternative of a union."""
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
-    """``value`` as ``hint`` asks for it; ``where`` is the flag, or the file and key, for the error."""
-    for option in sorted(options(hint), key=_is_text):
-        try:
-            return _convert_one(value, option)
-        except _MismatchError:
-            continue
+    """``value`` converted to ``hint``; ``where`` is the flag, or the file and key, for the error."""
+    try:
+        return _any_of(value, hint)
+    except _MismatchError:
+        pass
     if (choices := _choices(hint)) and isinstance(value, str):
         raise ConfigError(f"{where} {value}: choose one of {', '.join(choices)}{nearest(value, choices)}")
-    raise ConfigError(f"{where} {_shown(value)}: it needs {_words(hint)}{_example(value, hint)}")
+    raise ConfigError(f"{where} {_shown(value)}: it needs {type_words(hint)}{_example(value, hint)}")
 
 
 def number(text: str) -> int | float:
-    """The number that ``text`` spells: 300_000, 3e5, 300k, -0.5, inf. ValueError if it spells none."""
+    """The number in ``text``: 300_000, 3e5, 300k, -0.5, inf. Raises ValueError for anything else."""
     plain = text.strip().lower().lstrip("+")
     if plain in ("inf", "-inf", ".inf", "-.inf", "nan", ".nan"):
         return float(plain.replace(".", ""))
@@ -62,7 +61,7 @@ def number(text: str) -> int | float:
 
 
 def plain_value(text: str) -> Any:
-    """What ``text`` is where no type is known: a YAML scalar, list or mapping on one line, else text."""
+    """The value of ``text`` where no type is known: a YAML scalar, list or mapping on one line, else text."""
     try:
         node = yaml.compose(text, Loader=Loader)
         is_block = isinstance(node, yaml.CollectionNode) and not node.flow_style
@@ -152,7 +151,7 @@ def _several(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _any_of(value: Any, hint: Any) -> Any:
-    for option in sorted(options(hint), key=_is_text):
+    for option in sorted(options(hint), key=lambda option: option is str):  # str accepts anything: last
         try:
             return _convert_one(value, option)
         except _MismatchError:
@@ -166,13 +165,8 @@ def options(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if is_union else (hint,)
 
 
-def _is_text(hint: Any) -> bool:
-    """Text takes anything, so that it is tried last."""
-    return hint is str
-
-
 def _choices(hint: Any) -> list[str]:
-    """The words to choose from, where a type is a list of words, perhaps with true and false."""
+    """The words to choose from, if the type is made of words, true, false and none only."""
     found: list[str] = []
     for option in options(hint):
         if get_origin(option) is Literal:
@@ -186,18 +180,23 @@ def _choices(hint: Any) -> list[str]:
     return found
 
 
-def _words(hint: Any) -> str:
-    return " or ".join(_words_of_one(option) for option in options(hint))
+def type_words(hint: Any, *, python: bool = False) -> str:
+    """A type in words, as flags and files write values, or as Python does."""
+    return " or ".join(_type_words(option, python) for option in options(hint))
 
 
-def _words_of_one(hint: Any) -> str:
+def _type_words(hint: Any, python: bool) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))
     kind = get_origin(hint) or hint
     if kind is tuple and get_args(hint):
-        return f"a list, each {_words(get_args(hint)[0])}"
-    names = {int: "a whole number", float: "a number", bool: "true or false", str: "text", tuple: "a list"}
-    return "none" if kind is type(None) else names.get(kind, f"a {getattr(kind, '__name__', kind)}")
+        return f"a list, each {type_words(get_args(hint)[0], python=python)}"
+    names = {int: "a whole number", float: "a number", tuple: "a list", Any: "anything"}
+    if python:
+        names |= {bool: "True or False", str: "a string", type(None): "None"}
+    else:
+        names |= {bool: "true or false", str: "text", type(None): "none"}
+    return names.get(kind, f"a {getattr(kind, '__name__', kind)}")
 
 
 def _shown(value: Any) -> str:
@@ -221,12 +220,12 @@ def _example(value: Any, hint: Any) -> str:
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's safe loader with the scalars of YAML 1.2, that refuses a key given twice."""
+    """PyYAML's safe loader with the scalars of YAML 1.2; a duplicate key is an error."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As PyYAML's, but a key that stands twice is an error."""
+        """As in PyYAML, but a duplicate key is an error."""
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
@@ -254,7 +253,7 @@ Loader.add_constructor("tag:yaml.org,2002:number", Loader.construct_number)
 
 
 class Dumper(yaml.SafeDumper):
-    """PyYAML's safe dumper; quotes whatever YAML 1.1 or 1.2 would not read as text."""
+    """PyYAML's safe dumper; quotes text that YAML 1.1 or 1.2 would read as something else."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
         key: yaml.SafeDumper.yaml_implicit_resolvers.get(key, [])
@@ -263,7 +262,7 @@ class Dumper(yaml.SafeDumper):
     }
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Every value is written out where it stands."""
+        """Write every value in full, without anchors."""
         return True
 
     def represent_text(self, text: str) -> yaml.ScalarNode:
@@ -276,7 +275,7 @@ Dumper.add_representer(str, Dumper.represent_text)
 
 
 def to_yaml(value: Any) -> str:
-    """``value`` on one line. Raises yaml.YAMLError for what is not plain data."""
+    """``value`` on one line. Raises yaml.YAMLError unless it is plain data."""
     text = yaml.dump(
         value, Dumper=Dumper, default_flow_style=True, allow_unicode=True, sort_keys=False, width=math.inf
     )

@@ -1,38 +1,24 @@
-"""Config flags: ``--learning-rate 3e-4 --core gru --core.hidden 256 --task.horizon 100 --config FILE``.
-
-Reading the words needs no torch; ``parse_config``, which makes the config of them, does.
-"""
+"""Config flags: ``--learning-rate 3e-4 --core gru --core.hidden 256 --task.horizon 100 --config FILE``."""
 
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, get_origin
 
-from recollect.config import field_docs
-from recollect.config.convert import FALSE, TRUE, number
+from recollect.config import settings
+from recollect.config.algo import ALGOS
+from recollect.config.convert import FALSE, TRUE, number, options
+from recollect.config.cores import CORES
+from recollect.config.encoder import EncoderConfig
+from recollect.config.fields import hints
+from recollect.config.head import HeadConfig
+from recollect.config.policy import PolicyConfig
+from recollect.config.tasks import TASKS
+from recollect.config.toml_yaml import read_layer
+from recollect.config.train import TrainConfig, our_name
 from recollect.errors import ConfigError
-
-if TYPE_CHECKING:
-    from recollect.config.settings import Built, Layer
-    from recollect.config.train import TrainConfig
-
-
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """What a command line says."""
-
-    env: str | None
-    """The env's name, from the command line or a file."""
-    config: TrainConfig
-    given: dict[str, Any]
-    """What the user set, by the names that ``recollect.train`` takes."""
-    preset: dict[str, Any]
-    """What was chosen for the task beside that."""
-    notes: list[str]
-    """What the user should know, in lines to print."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,47 +30,44 @@ class Flag:
 
     @property
     def name(self) -> str:
-        """The name as a setting's: no dashes in front, underscores inside."""
+        """The name of the setting: no dashes in front, underscores inside."""
         return self.written.lstrip("-").replace("-", "_")
 
     @property
     def words(self) -> list[str]:
-        """As it may stand on a command line."""
+        """The flag as one word of a command line."""
         return [self.written] if self.value is None else [f"{self.written}={self.value}"]
 
 
-def parse_config(
-    flags: list[str], *, env: str | None = None, base: TrainConfig | None = None, presets: bool = True
-) -> Parsed:
-    """The config that ``flags`` describe.
+def build_flags(
+    flags: list[str], *, env: str | None = None, base: TrainConfig | None = None
+) -> settings.Built:
+    """The settings of ``flags``: the files among them in their order, and the flags on top.
 
     Args:
         flags: the words of the command line that are config flags (see ``split_argv``).
-        env: the env as named outside of the flags; it wins over a file's.
-        base: settings to start from, such as those of a run to go on with; then no preset is applied.
-        presets: whether to start from what suits a built-in task, as ``recollect.train`` does.
+        env: the env as named outside of the flags; it wins over that of a file.
+        base: settings to start from, such as those of a run to resume.
     """
-    from recollect.config import settings
-    from recollect.config.train import TrainConfig
-
-    built = _build(flags, env, base)
-    preset = settings.preset(built) if presets and base is None else {}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
-        config = (base or TrainConfig()).override(**built.given | preset)
-    notes = built.notes + [str(warning.message) for warning in caught]
-    return Parsed(built.env, config, built.given, preset, notes)
+    found = list(_read(flags))
+    layers = [read_layer(_value(flag)) for flag in found if flag.name == "config"]
+    top = settings.Layer()
+    for flag in found:
+        if flag.name != "config":
+            name, value = _setting(flag)
+            top.add(name, settings.Setting(value, flag.written))
+    return settings.build([*layers, top], env=_agreed_env(env, top), base=base)
 
 
 def parse_settings(flags: list[str], *, env: str | None = None) -> dict[str, Any]:
-    """Only what ``flags`` set, by the names that ``TrainConfig.override`` takes."""
-    return _build(flags, env, None).given
+    """The settings of ``flags`` as keywords of ``TrainConfig.override``."""
+    return build_flags(flags, env=env).given
 
 
 def parse_task_options(flags: list[str], *, env: str | None = None) -> dict[str, Any]:
     """The options of the env, for a command that takes ``--task.OPTION`` and no other setting."""
     for flag in _read(flags):
-        if not flag.name.startswith(("task.", "env_kwargs.")):
+        if not flag.name.startswith("task."):
             raise ConfigError(
                 f"{flag.written}: there is no such flag here; options of the env are --task.NAME"
             )
@@ -92,9 +75,9 @@ def parse_task_options(flags: list[str], *, env: str | None = None) -> dict[str,
 
 
 def split_argv(argv: list[str], own: Collection[str]) -> tuple[list[str], list[str]]:
-    """Cut a command line into the words for its argparse parser and the config flags.
+    """Split a command line into the words for its argparse parser and the config flags.
 
-    argparse alone would take the value of a flag that it does not know for a positional argument.
+    argparse alone would read the value of an unknown flag as a positional argument.
 
     Args:
         argv: the words after the command.
@@ -118,14 +101,14 @@ def split_argv(argv: list[str], own: Collection[str]) -> tuple[list[str], list[s
 
 
 def whole_words(flags: list[str]) -> list[str]:
-    """Each flag in one word, with its value behind ``=``."""
+    """Each flag as one word, with its value after ``=``."""
     return [word for flag in _read(flags) for word in flag.words]
 
 
 def sweep_variants(flags: list[str]) -> list[tuple[str, list[str]]]:
-    """Every combination of the values that are listed, with a label of what differs.
+    """Every combination of the listed values, with a label of the differences.
 
-    Commas separate the values of a setting that takes one, semicolons those of one that takes a list.
+    Commas separate the values of a setting; semicolons those of a setting that is a list itself.
 
     Example:
         >>> [label for label, _ in sweep_variants(["--core", "lstm,gru", "--seed=0,1", "--gamma=0.9"])]
@@ -133,10 +116,10 @@ def sweep_variants(flags: list[str]) -> list[tuple[str, list[str]]]:
     """
     choices: list[list[tuple[str, Flag]]] = []
     for flag in _read(flags):
-        field = _field(flag.name)
-        values = [flag.value] if flag.value is None or flag.name == "config" else _alternatives(flag, field)
+        hint = _hint(flag.name)
+        values = [flag.value] if flag.value is None or flag.name == "config" else _alternatives(flag, hint)
         is_listed = len(values) > 1
-        labels = [f"{_short(flag.name)}={_shown(value, field)}" if is_listed else "" for value in values]
+        labels = [f"{_short(flag.name)}={_shown(value, hint)}" if is_listed else "" for value in values]
         if len(set(labels)) < len(labels):
             raise ConfigError(f"{flag.written} {flag.value}: a value is listed twice")
         choices.append([(label, Flag(flag.written, value)) for label, value in zip(labels, values)])
@@ -147,21 +130,6 @@ def sweep_variants(flags: list[str]) -> list[tuple[str, list[str]]]:
         )
         for variant in itertools.product(*choices)
     ]
-
-
-def _build(flags: list[str], env: str | None, base: TrainConfig | None) -> Built:
-    """Files first, in their order, and the flags on top."""
-    from recollect.config import settings
-    from recollect.config.toml_yaml import read_layer
-
-    found = list(_read(flags))
-    layers = [read_layer(_value(flag)) for flag in found if flag.name == "config"]
-    top = settings.Layer()
-    for flag in found:
-        if flag.name != "config":
-            name, value = _setting(flag)
-            top.add(name, settings.Setting(value, flag.written))
-    return settings.build([*layers, top], env=_agreed_env(env, top), base=base)
 
 
 # Words ---------------------------------------------------------------------------------------------------
@@ -189,26 +157,21 @@ def _takes_next(word: str, following: list[str]) -> int:
     if "=" in word or not following or following[0].startswith("--"):
         return 0
     name = Flag(word, None).name
-    if name.startswith("no_") and _field(name) is None:
+    hint = _hint(name)
+    if name.startswith("no_") and hint is None:
         return 0
-    field = _field(name)
-    is_switch = name == "preset" if field is None else field.is_switch
+    is_switch = hint is bool or name == "preset"
     return int(not is_switch or all(part in TRUE + FALSE for part in following[0].lower().split(",")))
 
 
 def _setting(flag: Flag) -> tuple[str, str | bool]:
-    """Name and value; a switch alone is true, and false with ``no``."""
+    """Name and value; a switch without a value is true, and with ``no-`` in front false."""
     name, value = flag.name, flag.value
-    section, dot, last = name.rpartition(".")
-    negated = None
-    if name.startswith("no_"):
-        negated = name.removeprefix("no_")
-    elif last.startswith("no_"):
-        negated = f"{section}{dot}{last.removeprefix('no_')}"
-    if negated is not None and _field(name) is None and (_is_truth(negated) or _field(negated)):
+    negated = name.removeprefix("no_")
+    if negated != name and _hint(name) is None and (_is_truth(negated) or _hint(negated)):
         plain = f"--{negated.replace('_', '-')}"
         if not _is_truth(negated):
-            raise ConfigError(f"{flag.written}: {plain} is no switch, so that it needs a value")
+            raise ConfigError(f"{flag.written}: {plain} is no switch and needs a value")
         if value is not None:
             raise ConfigError(f"{flag.written} takes no value: write {plain} {value}")
         return negated, False
@@ -216,15 +179,15 @@ def _setting(flag: Flag) -> tuple[str, str | bool]:
         return name, value
     if _is_truth(name):
         return name, True
-    return name, _value(flag) if _field(name) else ""
+    return name, _value(flag) if _hint(name) else ""
 
 
 def _is_truth(name: str) -> bool:
     """Whether true and false are values of this setting."""
-    field = _field(name)
-    if field is None:
-        return name == "preset" or name.startswith(("task.", "env_kwargs."))
-    return "bool" in field.kinds
+    hint = _hint(name)
+    if hint is None:
+        return name == "preset" or name.startswith("task.")
+    return bool in options(hint)
 
 
 def _value(flag: Flag) -> str:
@@ -233,7 +196,7 @@ def _value(flag: Flag) -> str:
     return flag.value
 
 
-def _agreed_env(env: str | None, top: Layer) -> str | None:
+def _agreed_env(env: str | None, top: settings.Layer) -> str | None:
     """The env by position or by ``--env``, not by both."""
     named = top.settings.get("env")
     if named is None:
@@ -243,29 +206,22 @@ def _agreed_env(env: str | None, top: Layer) -> str | None:
     return str(named.value)
 
 
-def _field(name: str) -> field_docs.Field | None:
-    """The field that a name leads to, as far as that is known without a core or task being chosen."""
+def _hint(name: str) -> Any:
+    """The type of a setting, as far as it is known before a core or task is chosen; None if it is unknown."""
     section, _, last = name.rpartition(".")
-    section = section.removeprefix("policy.")
-    if section in ("", "algo", "policy", *field_docs.ALGOS):
-        last = field_docs.aliases().get(last, last)
-    last = last.replace("normalize", "normalise")
-    if section == "core":
-        tables = [core.fields for core in field_docs.cores().values()]
-    elif section in ("task", "env_kwargs", "env"):
-        tables = [task.fields for task in field_docs.tasks().values()]
-    elif section in ("", "algo", "policy", *field_docs.ALGOS):
-        tables = [field_docs.config_fields(part) for part in ("", *field_docs.ALGOS, "policy")]
-    else:
-        tables = [field_docs.config_fields(section)] if section in field_docs.CONFIGS else []
-    return next((field for table in tables for field in table if field.name == last), None)
+    run = (TrainConfig, *ALGOS.values(), PolicyConfig)
+    kinds: dict[str, Collection[type]] = {"": run, "algo": run, "policy": run, "core": CORES.values()}
+    kinds |= {"encoder": [EncoderConfig], "head": [HeadConfig], "task": TASKS.values()}
+    if kinds.get(section) is run and last != "batch_size":
+        last = our_name(last)
+    return next((hints(kind)[last] for kind in kinds.get(section, ()) if last in hints(kind)), None)
 
 
 # Sweeps --------------------------------------------------------------------------------------------------
 
 
-def _alternatives(flag: Flag, field: field_docs.Field | None) -> list[str]:
-    separator = ";" if field is not None and field.is_list else ","
+def _alternatives(flag: Flag, hint: Any) -> list[str]:
+    separator = ";" if get_origin(hint) is tuple else ","
     parts = [part.strip() for part in _split(flag.value or "", separator)]
     if len(parts) > 1 and "" in parts:
         raise ConfigError(f"{flag.written} {flag.value}: there is nothing between two {separator!r}")
@@ -273,7 +229,7 @@ def _alternatives(flag: Flag, field: field_docs.Field | None) -> list[str]:
 
 
 def _split(text: str, separator: str) -> list[str]:
-    """Cut at the separator, but not inside of brackets or quotes."""
+    """Split at the separator, but not inside of brackets or quotes."""
     parts, depth, quote = [""], 0, ""
     for letter in text:
         if quote:
@@ -294,18 +250,16 @@ def _split(text: str, separator: str) -> list[str]:
 def _short(name: str) -> str:
     """Without the section where the name alone is clear."""
     section, _, last = name.rpartition(".")
-    if section not in ("", "algo", "policy", *field_docs.ALGOS):
-        return name
-    field = _field(last)
-    return last if field is None else field.name
+    return our_name(last) if section in ("", "algo", "policy") and last != "batch_size" else name
 
 
-def _shown(value: str | None, field: field_docs.Field | None) -> str:
-    """Numbers in one way, however they were written."""
-    if field is None or not field.kinds & {"int", "float"} or field.is_list:
+def _shown(value: str | None, hint: Any) -> str:
+    """The value, numbers in one notation."""
+    kinds = options(hint)
+    if int not in kinds and float not in kinds:
         return str(value)
     try:
         given = number(str(value))
     except ValueError:
         return str(value)
-    return str(int(given)) if "int" in field.kinds and float(given).is_integer() else repr(given)
+    return str(int(given)) if int in kinds and float(given).is_integer() else repr(given)

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from recollect.config.learner import LearnerConfig, require
+from recollect.config.fields import above_zero, require
+from recollect.config.learner import LearnerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImpalaConfig(LearnerConfig):
-    """The settings of IMPALA. docs/algorithms.md says how the defaults were chosen."""
+    """Settings of IMPALA. docs/algorithms.md explains the defaults."""
 
     rollout: int = 32
     """T: steps that every row records between two updates."""
     epochs: int = 1
-    """Passes over each rollout; more than one make sense with ``clip``."""
+    """Passes over each rollout; use more than one only with ``clip``."""
     rho_clip: float = 1.0
-    """The most that a step counts for, as the ratio of its probability now and when it was taken."""
+    """Upper bound of the importance weight of a step, the ratio of its probability now and when acting."""
     c_clip: float = 1.0
-    """The most that a step passes on of what came after it; at most ``rho_clip``."""
+    """Upper bound of the importance weight that V-trace passes back in time; at most ``rho_clip``."""
     clip: float | None = None
-    """If set, PPO's clip: how far a probability ratio may move in an update before its gradient stops."""
+    """If set, PPO's clip range: how far a probability ratio may move in an update before its gradient
+    stops."""
     normalise_advantages: bool = False
-    """Advantages to mean 0 and spread 1, once over all valid steps of the batch."""
+    """Normalise advantages to mean 0 and standard deviation 1, over all valid steps of the batch."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
-        LearnerConfig.__post_init__(self)  # no super(): slots make the class anew
-        self.require_positive("rho_clip", "c_clip", "clip")
+        """Validate."""
+        LearnerConfig.__post_init__(self)  # no super(): slots=True replaces the class
+        above_zero(self, "rho_clip", "c_clip", "clip")
         require(
             self.c_clip <= self.rho_clip,
-            f"c_clip = {self.c_clip} is above rho_clip = {self.rho_clip}: V-trace needs it at most that",
+            f"c_clip = {self.c_clip} is above rho_clip = {self.rho_clip}: V-trace needs c_clip <= rho_clip",
         )

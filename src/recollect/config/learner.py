@@ -1,93 +1,92 @@
-"""The settings that all algorithms share: what they are, what they refuse, and what follows from them."""
+"""The settings that all algorithms share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
-from recollect.config.fields import check_fields
+from recollect.config.fields import above_zero, at_least, check_fields, require
 from recollect.errors import ConfigError
-from recollect.experience.rollout import RolloutSize, rollout_bytes, state_steps
-from recollect.learning.schedules import Shape
-from recollect.policy.policy import Policy
 
+Shape = Literal["constant", "linear", "cosine"]
+"""The schedules of a coefficient."""
 RecurrentMode = Literal["none", "stored_state", "burn_in", "full"]
 Batching = Literal["chunks", "episodes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerConfig:
-    """What every algorithm has: how rollouts are cut and learned from. Algorithms add their own settings."""
+    """Settings of every algorithm: how it learns from rollouts. Algorithms add their own."""
 
     rollout: int = 128
     """T: steps that every row records between two updates."""
     chunk: int = 32
-    """L: steps through which gradients flow; at most the rollout."""
+    """L: steps of truncated backpropagation through time; at most the rollout."""
     epochs: int = 4
     """Passes over each rollout."""
     minibatches: int = 4
     """Optimiser steps in each pass."""
     accumulate: int = 1
-    """Parts that each minibatch is learned from one after another, their gradients added up before the one
-    optimiser step: the same update in less memory."""
+    """Parts that each minibatch is split into; their gradients are added up before the one optimiser step:
+    the same update in less memory."""
     batching: Batching = "chunks"
-    """What minibatches are drawn over: chunks of rows, or whole "episodes", as far as the rollout holds
-    them; then gradients flow through all of an episode's steps, and ``chunk`` has no effect."""
+    """What minibatches are drawn from: chunks of rows, or whole "episodes", as far as the rollout holds
+    them; then gradients flow through all steps of an episode, and ``chunk`` has no effect."""
     recurrent_mode: RecurrentMode = "stored_state"
-    """Where a chunk's memory starts: at the state stored while acting; at one replayed over the
-    ``burn_in_steps`` before it ("burn_in"); at the rollout's start, chunks being whole rollouts
-    ("full"). "none" is for cores without memory only."""
+    """Initial memory of a chunk: the state stored while acting; a state replayed over the ``burn_in_steps``
+    before it ("burn_in"); or the state at the rollout's start, with whole rollouts as chunks ("full"). "none"
+    is only for cores without memory."""
     burn_in_steps: int = 0
     """K: with "burn_in", steps replayed without gradient before each chunk; at most the chunk."""
     learning_rate: float = 1e-3
-    """Of the encoder and the core, and of the heads unless they have their own."""
+    """Learning rate (step size of the optimiser) of the encoder and the core, and of heads without one of
+    their own."""
     actor_learning_rate: float | None = None
-    """Of the action head; None: ``learning_rate``."""
+    """Learning rate of the action head; None: ``learning_rate``."""
     critic_learning_rate: float | None = None
-    """Of the value head; None: ``learning_rate``."""
+    """Learning rate of the value head; None: ``learning_rate``."""
     learning_rate_schedule: Shape = "linear"
-    """How all learning rates move over the run: constant, linear or cosine."""
+    """Schedule of all learning rates over the run: constant, linear or cosine."""
     learning_rate_end: float = 0.1
-    """What is left of them at the end, as a fraction."""
+    """Final learning rates, as a fraction of the initial ones."""
     learning_rate_warmup: float = 0.0
-    """The fraction of the run over which they rise from 0."""
+    """Fraction of the run over which learning rates rise from 0."""
     gamma: float = 0.99
-    """Discount; 1 / (1 - gamma) is the effective horizon."""
+    """Discount factor; 1 / (1 - gamma) is the effective horizon in steps."""
     gae_lambda: float = 0.95
-    """Decay of the advantage trace."""
+    """Lambda of generalised advantage estimation: 0 for one-step, 1 for Monte Carlo advantages."""
     value_coef: float = 0.5
-    """Weight of the value loss."""
+    """Coefficient of the value loss."""
     entropy: float = 0.01
-    """Weight of the entropy bonus."""
+    """Coefficient of the entropy bonus."""
     entropy_schedule: Shape = "linear"
-    """How the entropy bonus moves over the run: constant, linear or cosine."""
+    """Schedule of the entropy coefficient over the run: constant, linear or cosine."""
     entropy_warmup: float = 0.0
-    """The fraction of the run over which the entropy bonus rises from 0."""
+    """Fraction of the run over which the entropy coefficient rises from 0."""
     entropy_end: float = 0.1
-    """What is left of the entropy bonus at the end, as a fraction."""
+    """Final entropy coefficient, as a fraction of the initial one."""
     max_grad_norm: float = 0.5
-    """The gradient is scaled down to this norm."""
+    """Gradients are clipped to this norm."""
     weight_clip: float | None = None
-    """If set, every weight is kept within +- this times the bound that its layer was initialised in."""
+    """If set, every weight is clipped to +- this times the initialisation bound of its layer."""
     l2_init: float = 0.0
-    """Weight of the squared distance from the weights that this training began with, in the loss."""
+    """Coefficient of the squared distance from the initial weights of this training, in the loss."""
     next_obs_coef: float = 0.0
-    """Weight of an auxiliary loss: from the memory and the action, predict the next observation."""
+    """Coefficient of an auxiliary loss: predict the next observation from the memory and the action."""
     target_kl: float | None = None
-    """If set, an update ends at the first minibatch whose KL from the acting policy is above it."""
+    """If set, an update ends at the first minibatch whose KL divergence from the acting policy exceeds it."""
     normalise_advantages: bool = True
-    """Advantages to mean 0 and spread 1, once over all valid steps of the batch."""
+    """Normalise advantages to mean 0 and standard deviation 1, over all valid steps of the batch."""
     reward_scale: float = 1.0
-    """Rewards are multiplied by this before learning; PopArt makes it unnecessary."""
+    """Factor of the rewards before learning; unnecessary with PopArt."""
     reward_clip: float | None = None
     """If set, scaled rewards are clipped to +- this."""
     refresh_states: bool = False
-    """Recompute the chunk-start states under the new weights before every epoch but the first."""
+    """Recompute the stored states under the new weights before every epoch but the first."""
     recompute_advantages: bool = False
     """Recompute values and advantages under the new weights before every epoch but the first."""
     recompute_activations: bool = False
-    """Compute the activations a second time for the gradient in place of keeping them: slower, but in
-    less memory."""
+    """Recompute activations in the backward pass (gradient checkpointing): slower, in less memory."""
     tolerance: float | None = None
     """If recomputed log-probs or values deviate by more from the recorded ones, the rows that deviate most
     are replayed in float64, and the run stops unless rounding explains it. None: 1e-4 in float32, 5e-3 in
@@ -96,14 +95,9 @@ class LearnerConfig:
     """Updates between two measurements of the staleness of stored states; 0: never."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Validate."""
         check_fields(self)
-        for name in ("rollout", "chunk", "epochs", "minibatches", "accumulate"):
-            require(getattr(self, name) >= 1, f"{name} = {getattr(self, name)}: it must be at least 1")
-        require(
-            self.recurrent_mode in ("none", "stored_state", "burn_in", "full"),
-            f"recurrent_mode = {self.recurrent_mode!r}: choose none, stored_state, burn_in or full",
-        )
+        at_least(self, 1, "rollout", "chunk", "epochs", "minibatches", "accumulate")
         require(
             self.chunk_length <= self.rollout,
             f"chunk = {self.chunk} is longer than rollout = {self.rollout}: "
@@ -132,40 +126,29 @@ class LearnerConfig:
                 "refresh_states does nothing with batching = 'episodes', which starts from no stored state "
                 "but the rollout's first: leave it off",
             )
-        self.require_shares("gamma", "gae_lambda")
-        self.require_positive("learning_rate", "actor_learning_rate", "critic_learning_rate")
-        self.require_positive("max_grad_norm", "target_kl", "reward_clip", "reward_scale", "tolerance")
-        not_negative = ("value_coef", "entropy", "next_obs_coef", "learning_rate_end", "entropy_end")
-        for name in (*not_negative, "gauge_every", "l2_init"):
-            require(getattr(self, name) >= 0, f"{name} = {getattr(self, name)}: it must not be negative")
+        for name in ("gamma", "gae_lambda"):
+            require(0 <= getattr(self, name) <= 1, f"{name} = {getattr(self, name)}: it is in [0, 1]")
+        above_zero(self, "learning_rate", "actor_learning_rate", "critic_learning_rate", "max_grad_norm")
+        above_zero(self, "target_kl", "reward_clip", "reward_scale", "tolerance")
+        at_least(self, 0, "value_coef", "entropy", "next_obs_coef", "learning_rate_end", "entropy_end")
+        at_least(self, 0, "gauge_every", "l2_init")
         require(
             self.weight_clip is None or self.weight_clip >= 1,
-            f"weight_clip = {self.weight_clip}: below 1 it would cut the initial weights; use 1 or more",
+            f"weight_clip = {self.weight_clip}: below 1 it would clip the initial weights; use 1 or more",
         )
         for name in ("learning_rate_warmup", "entropy_warmup"):
             value = getattr(self, name)
             require(0 <= value < 1, f"{name} = {value}: a fraction in [0, 1)")
 
-    def require_positive(self, *names: str) -> None:
-        """Refuse these fields if they are 0 or below; None may be."""
-        for name in names:
-            value = getattr(self, name)
-            require(value is None or value > 0, f"{name} = {value}: it must be above 0")
-
-    def require_shares(self, *names: str) -> None:
-        """Refuse these fields if they are outside of [0, 1]."""
-        for name in names:
-            require(0 <= getattr(self, name) <= 1, f"{name} = {getattr(self, name)}: it is in [0, 1]")
-
     @property
     def chunk_length(self) -> int:
-        """L as it is used: the whole rollout with "full", and with whole episodes."""
+        """The effective L: the whole rollout with "full", and with whole episodes."""
         is_whole = self.recurrent_mode == "full" or self.batching == "episodes"
         return self.rollout if is_whole else self.chunk
 
     @property
     def state_steps(self) -> tuple[int, ...]:
-        """The steps whose states the actor must store."""
+        """The steps at which the actor stores its state."""
         return state_steps(self.rollout, self.chunk_length, self.burn_in_steps)
 
     @property
@@ -175,27 +158,15 @@ class LearnerConfig:
 
     @property
     def is_anchored(self) -> bool:
-        """Whether the weights that the training began with matter to it."""
+        """Whether training needs its initial weights."""
         return self.weight_clip is not None or self.l2_init > 0
 
-    def rollout_size(self, policy: Policy, rows: int, places: int = 0) -> RolloutSize:
-        """What a rollout of ``rows`` rows takes; ``places``: see ``rollout_bytes``."""
-        return rollout_bytes(
-            policy.observation_space,
-            policy.action_space,
-            policy.initial_state(1),
-            rows=rows,
-            steps=self.rollout,
-            stored=len(self.state_steps),
-            places=places,
-        )
-
     def sequences(self, rows: int) -> int:
-        """How many chunks a rollout of ``rows`` rows has; of episodes, how many at least."""
+        """The number of chunks in a rollout of ``rows`` rows; with whole episodes, the smallest number."""
         return rows * -(-self.rollout // self.chunk_length)
 
-    def check(self, policy: Policy, rows: int) -> None:
-        """Refuse a policy or a number of rows that these settings do not fit."""
+    def check(self, policy: Any, rows: int) -> None:
+        """Raise unless these settings fit the policy and the number of rows."""
         if self.recurrent_mode == "none" and policy.has_memory:
             raise ConfigError(
                 f"recurrent_mode = 'none', but {type(policy.core).__name__} carries memory, which would be "
@@ -220,7 +191,7 @@ class LearnerConfig:
             )
 
 
-def require(condition: bool, message: str) -> None:
-    """Refuse a config unless the condition holds."""
-    if not condition:
-        raise ConfigError(message)
+def state_steps(rollout: int, chunk: int, burn_in: int = 0) -> tuple[int, ...]:
+    """The steps at which states must be stored: chunk starts, and burn-in prefix starts before them."""
+    starts = range(0, rollout, chunk)
+    return tuple(sorted({*starts, *(start - burn_in for start in starts if start > 0)}))

@@ -1,17 +1,18 @@
-"""The fields of a part, also of a part inside a part, put into its config.
+"""Put settings into the config of a part, also of a part inside a part.
 
-``core.hidden`` is a field of the core; ``core.controller.hidden`` one of the core inside it, and
-``core.cores.0.hidden`` one of the first core of a stack.
+``core.hidden`` is a field of the core, ``core.controller.hidden`` a field of the core inside it, and
+``core.cores.0.hidden`` a field of the first core of a stack.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Any
 
 from recollect.config.convert import convert
-from recollect.cores.make import core_config
+from recollect.config.cores.specs import core_config
+from recollect.config.fields import hints
 from recollect.errors import ConfigError, nearest
 
 
@@ -22,25 +23,25 @@ class Setting:
     value: Any
     """Text from a flag, a plain value from a file."""
     written: str
-    """The name as the user wrote it: ``--lr`` or ``ppo.lr``."""
+    """The name as the user wrote it: ``--lr`` or ``algo.lr``."""
     source: str = ""
-    """The file, or nothing for a flag."""
+    """The file; empty for a flag."""
 
     @property
     def where(self) -> str:
-        """For errors: the flag, or the file and the key."""
+        """The flag, or the file and the key, for errors."""
         return f"{self.source}: {self.written}" if self.source else self.written
 
 
 def with_fields(part: str, config: Any, fields: dict[str, Setting]) -> Any:
-    """``config`` with its own fields and, as in ``controller.hidden`` or ``cores.0.hidden``, its parts'."""
+    """``config`` with its own fields and those of its parts, such as ``controller.hidden``."""
     own = {name: setting for name, setting in fields.items() if "." not in name}
     config = dataclasses.replace(config, **part_values(part, type(config), own))
     inner: dict[str, dict[str, Setting]] = {}
     for name, setting in fields.items():
         if "." in name:
             head, _, rest = name.partition(".")
-            if head not in field_names(type(config)):
+            if head not in hints(type(config)):
                 part_values(part, type(config), {head: setting})  # raises
             inner.setdefault(head, {})[rest] = setting
     for head, settings in inner.items():
@@ -75,27 +76,22 @@ def _inner_with_fields(part: str, spec: Any, settings: dict[str, Setting]) -> An
     config = core_config(spec) if isinstance(spec, str) else spec
     if not dataclasses.is_dataclass(config):
         first = next(iter(settings.values()))
-        raise ConfigError(f"{first.where}: {part} is made by code or is no core, which this cannot reach")
+        raise ConfigError(f"{first.where}: {part} is a factory or no core, and has no settings")
     return with_fields(part, config, settings)
 
 
-def part_values(part: str, kind: type, fields: dict[str, Setting]) -> dict[str, Any]:
-    """The values of ``fields``, each converted to the type that ``kind`` wants; ``part`` is for errors."""
-    hints, known = get_type_hints(kind), field_names(kind)
+def part_values(part: str, kind: type, fields: dict[str, Setting], what: str = "setting") -> dict[str, Any]:
+    """The values of ``fields``, converted to the types of ``kind``; ``part`` and ``what`` are for errors."""
+    known = hints(kind)
     for name, setting in fields.items():
         if name not in known:
             raise ConfigError(
-                f"{setting.where}: {part} has no setting {name!r}{nearest(name, known)}; "
-                f"it has {', '.join(known) or 'none'}"
+                f"{setting.where}: {part} has no {what} {name!r}{nearest(name, known)}; "
+                f"its {what}s are {', '.join(known) or 'none'}"
             )
-    return {name: convert(s.value, hints[name], s.where) for name, s in fields.items()}
-
-
-def field_names(kind: type) -> list[str]:
-    """The names of the fields of a dataclass."""
-    return [f.name for f in dataclasses.fields(kind)]
+    return {name: convert(s.value, known[name], s.where) for name, s in fields.items()}
 
 
 def as_written(path: str, setting: Setting) -> str:
-    """``path`` in the style of the source: a flag has dashes."""
+    """``path`` as its source would write it: a flag has dashes."""
     return path if setting.source else f"--{path.replace('_', '-')}"

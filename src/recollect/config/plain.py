@@ -1,91 +1,45 @@
-"""Spaces and configs as plain JSON, and back. Factories are code, and code is never saved."""
+"""A config as plain data, for JSON, YAML and reports, and back. Factories are never saved."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
 from typing import Any
 
-import gymnasium as gym
-import numpy as np
-from gymnasium import spaces as gym_spaces
-
-from recollect.algos.catalog import ALGOS, algo_name
 from recollect.config import bounds
+from recollect.config.algo import ALGOS, algo_name
+from recollect.config.cores.specs import as_config, name_of
+from recollect.config.encoder import EncoderConfig
+from recollect.config.head import HeadConfig
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
-from recollect.cores.make import as_config, as_mapping
-from recollect.errors import ConfigError, SpaceError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.errors import ConfigError
 
 CUSTOM = "custom"
 """Stands for a factory."""
 
 
-def space_to_json(space: gym.Space) -> dict[str, Any]:
-    """A space as plain JSON."""
-    if isinstance(space, gym_spaces.Dict):
-        return {"dict": {key: space_to_json(sub) for key, sub in space.spaces.items()}}
-    if isinstance(space, gym_spaces.Tuple):
-        return {"tuple": [space_to_json(sub) for sub in space.spaces]}
-    if isinstance(space, gym_spaces.Discrete):
-        return {"discrete": int(space.n), "start": int(space.start), "dtype": space.dtype.name}
-    if isinstance(space, gym_spaces.MultiDiscrete):
-        nvec, start = space.nvec.tolist(), space.start.tolist()
-        return {"multidiscrete": nvec, "start": start, "dtype": space.dtype.name}
-    if isinstance(space, gym_spaces.MultiBinary):
-        # MultiBinary(5) and MultiBinary([5]) are not equal.
-        return {"multibinary": space.n if isinstance(space.n, int) else list(space.shape)}
-    if isinstance(space, gym_spaces.Box):
-        low, high = space.low, space.high
-        is_uniform = low.size > 0 and (low == low.flat[0]).all() and (high == high.flat[0]).all()
-        bounds = (low.flat[0].item(), high.flat[0].item()) if is_uniform else (low.tolist(), high.tolist())
-        return {
-            "box": list(space.shape),
-            "low": bounds[0],
-            "high": bounds[1],
-            "dtype": space.dtype.name,
-        }
-    raise SpaceError(f"a {type(space).__name__} space cannot be saved")
+def config_to_json(
+    config: TrainConfig, policy: PolicyConfig, *, custom_policy: bool = False
+) -> dict[str, Any]:
+    """The run's config, with that of the network as it was built.
 
-
-def space_from_json(data: dict[str, Any]) -> gym.Space:
-    """The space that ``space_to_json`` described."""
-    bounds.check_shape(data.get("box", data.get("multibinary", ())))
-    if "dict" in data:
-        # Ordered: a plain dict would be sorted, and the order of the parts is that of the weights.
-        return gym_spaces.Dict(OrderedDict((key, space_from_json(sub)) for key, sub in data["dict"].items()))
-    if "tuple" in data:
-        return gym_spaces.Tuple([space_from_json(sub) for sub in data["tuple"]])
-    if "discrete" in data:
-        more = {} if data["dtype"] == "int64" else {"dtype": data["dtype"]}  # not in every Gymnasium
-        return gym_spaces.Discrete(data["discrete"], start=data["start"], **more)
-    if "multidiscrete" in data:
-        dtype = np.dtype(data["dtype"])
-        nvec, start = np.array(data["multidiscrete"]), np.array(data["start"])
-        return gym_spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
-    if "multibinary" in data:
-        return gym_spaces.MultiBinary(data["multibinary"])
-    dtype, shape = np.dtype(data["dtype"]), tuple(data["box"])
-    low, high = (np.broadcast_to(np.array(data[k], dtype), shape).copy() for k in ("low", "high"))
-    return gym_spaces.Box(low, high, dtype=dtype.type)
-
-
-def config_to_json(config: TrainConfig, policy: Policy) -> dict[str, Any]:
-    """The run's config, with that of ``policy`` as it was built."""
-    own = {
-        f.name: getattr(config, f.name)
-        for f in dataclasses.fields(config)
-        if f.name not in ("policy", "algo")
-    }
-    parts = policy.config
+    Args:
+        config: the run's config.
+        policy: the network's config.
+        custom_policy: whether the network was made by a factory.
+    """
+    own = {name: value for name, value in _values(config).items() if name not in ("policy", "algo")}
+    encoder = policy.encoder
+    if isinstance(encoder, EncoderConfig):
+        encoder = {"name": "encoder", **dataclasses.asdict(encoder)}
+    elif encoder is not None and not isinstance(encoder, str):
+        encoder = CUSTOM
     network = {
-        "policy": None if type(policy) is Policy else CUSTOM,
-        **{f.name: getattr(parts, f.name) for f in dataclasses.fields(parts)},
-        "encoder": _spec_to_json(parts.encoder, {"encoder": EncoderConfig}),
-        "core": as_mapping(parts.core) or CUSTOM,
-        "head": dataclasses.asdict(parts.head),
+        "policy": CUSTOM if custom_policy else None,
+        **_values(policy),
+        "encoder": encoder,
+        "core": as_mapping(policy.core) or CUSTOM,
+        "head": dataclasses.asdict(policy.head),
     }
     algo = {"name": algo_name(config.algo), **dataclasses.asdict(config.algo)}
     return own | {"policy": network, "algo": algo}
@@ -103,39 +57,58 @@ def policy_config_from_json(data: dict[str, Any], where: Any) -> PolicyConfig:
             "load it with policy=factory, a function (observation_space, action_space) -> Policy "
             "that makes the same network"
         )
-    fields["core"] = as_config(given["core"])
-    fields["encoder"] = _spec_from_json(given["encoder"], {"encoder": EncoderConfig})
-    fields["head"] = HeadConfig(**_tuples(given["head"]))
-    return PolicyConfig(**fields)
+    encoder = given["encoder"]
+    if isinstance(encoder, dict):
+        encoder = EncoderConfig(**{key: value for key, value in encoder.items() if key != "name"})
+    core, head = as_config(given["core"]), HeadConfig(**given["head"])
+    return PolicyConfig(**fields | {"core": core, "encoder": encoder, "head": head})
 
 
 def config_from_json(data: dict[str, Any], policy: PolicyConfig) -> TrainConfig:
-    """The run's config, with ``policy`` in the place of the saved one."""
-    settings = _tuples(data)
-    before = settings.pop("ppo", None)  # what was saved before there was another algorithm
-    fields = dict(settings["algo"]) if before is None else {"name": "ppo", **before}
-    settings["algo"] = ALGOS[fields.pop("name")](**_tuples(fields))
-    settings["policy"] = policy
-    return TrainConfig(**settings)
+    """The run's config, with ``policy`` in place of the saved one."""
+    algo = dict(data["algo"])
+    return TrainConfig(**data | {"algo": ALGOS[algo.pop("name")](**algo), "policy": policy})
 
 
-def _spec_to_json(spec: Any, known: dict[str, Any]) -> Any:
-    """None and names as they are, configs with their name, factories as ``CUSTOM``."""
-    if spec is None or isinstance(spec, str):
+def flatten(config: dict[str, Any]) -> dict[str, Any]:
+    """The config of a run.json under the names of flags: ``rollout``, ``core``, ``core.hidden``."""
+    flat: dict[str, Any] = {}
+    parts = [config.get(part) for part in ("policy", "algo")]
+    own = {name: value for name, value in config.items() if name not in ("policy", "algo")}
+    for fields in (own, *(part for part in parts if isinstance(part, dict))):
+        for name, value in fields.items():
+            if name == "policy" and value is None:
+                continue
+            if isinstance(value, dict):
+                flat |= {name: value["name"]} if "name" in value else {}
+                flat |= {f"{name}.{key}": sub for key, sub in value.items() if key != "name"}
+            else:
+                flat["algo" if name == "name" else name] = value
+    return flat
+
+
+def as_mapping(spec: Any) -> Any:
+    """A core's config as a mapping of name and fields; None if a part of it is code."""
+    if isinstance(spec, str):
         return spec
-    for name, config in known.items():
-        if isinstance(config, type) and type(spec) is config:
-            return {"name": name, **dataclasses.asdict(spec)}
-    return CUSTOM
+    name = name_of(spec)
+    if name is None:
+        return None
+    found: dict[str, Any] = {"name": name}
+    for field, value in _values(spec).items():
+        found[field] = plain(value)
+        if found[field] is None and value is not None:
+            return None
+    return found
 
 
-def _spec_from_json(data: Any, known: dict[str, Any]) -> Any:
-    if not isinstance(data, dict):
-        return data
-    fields = dict(data)
-    return known[fields.pop("name")](**_tuples(fields))
+def plain(value: Any) -> Any:
+    """A field of a core's config, with configs of other cores as mappings; None if one is code."""
+    if isinstance(value, tuple):
+        parts = [plain(part) for part in value]
+        return None if None in parts else parts
+    return as_mapping(value) if hasattr(value, "build") or callable(value) else value
 
 
-def _tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON knows no tuples."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}
+def _values(config: Any) -> dict[str, Any]:
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}

@@ -1,63 +1,57 @@
-"""Settings by their written names, from flags and files, put together to a TrainConfig.
+"""Settings of flags and files by their names, combined to the keywords of ``TrainConfig.override``.
 
 A setting has one path: ``steps``, ``algo.learning_rate``, ``policy.value_decay``, ``core`` (its name),
 ``core.hidden``, ``core.controller.hidden`` (of a core inside a core), ``encoder``, ``encoder.hidden``,
-``head.squash``, ``task.horizon``, ``env``, ``preset``, ``policy`` and ``algo`` (their names).
-What people write leads there: ``learning_rate``, ``ppo.lr``, ``policy.core.hidden``, ``env_kwargs.horizon``.
-A layer is one source (a file, or all flags) by path; later layers go on top of earlier ones.
+``head.squash``, ``task.horizon``, ``env``, ``preset``, ``policy`` and ``algo`` (their names). Flat names such
+as ``learning_rate`` lead there too. A layer holds the settings of one source (a file, or all flags) by path;
+later layers override earlier ones.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import Any
 
-from recollect.algos.catalog import ALGOS, algo_fields, algo_name, check_has
+from recollect.config.algo import ALGOS, algo_name, check_has
 from recollect.config.convert import convert, plain_value
-from recollect.config.parts import Setting, as_written, field_names, part_values, with_fields
+from recollect.config.cores import CORES
+from recollect.config.cores.specs import core_config, known, name_of
+from recollect.config.encoder import ENCODERS, EncoderConfig
+from recollect.config.fields import field_names, hints
+from recollect.config.head import HeadConfig
+from recollect.config.parts import Setting, as_written, part_values, with_fields
 from recollect.config.plain import CUSTOM
-from recollect.config.train import ALIASES, TrainConfig
-from recollect.cores import CORES
-from recollect.cores.make import core_config, known, name_of
+from recollect.config.policy import POLICIES, PolicyConfig, named_policy
+from recollect.config.tasks import TASKS, task_name
+from recollect.config.train import ALIASES, TrainConfig, homes, our_name
 from recollect.errors import ConfigError, nearest
-from recollect.policy.encoders import NAMES as ENCODERS
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
-from recollect.policy.policy import PolicyConfig
-from recollect.policy.zoo import POLICIES, named_policy
-from recollect.tasks import TASKS, is_task, task_class, task_options
-from recollect.training.presets import preset as preset_of
 
-SECTIONS = ("algo", "policy", "core", "encoder", "head", "task")
-NAMED = ("algo", "core", "encoder")
+SECTIONS = {"algo": "learning_rate", "policy": "normalise_value", "core": "hidden", "encoder": "hidden"}
+SECTIONS |= {"head": "squash", "task": "horizon"}
+"""The sections, each with a setting of it as an example."""
+CLASSES = {"": TrainConfig, "policy": PolicyConfig, "encoder": EncoderConfig, "head": HeadConfig}
+"""The config class of each section but the algorithm, the core and the task."""
+MEANT = {"env_kwargs": "task", **dict.fromkeys(ALGOS, "algo")}
+"""Names that someone may write for a section."""
+NAMED = ("algo", "policy", "core", "encoder")
 """Sections that are also a setting: the name of the part."""
-SYNONYMS = {
-    "env_kwargs": "task",
-    "env": "task",
-    "policy.core": "core",
-    "policy.encoder": "encoder",
-    "policy.head": "head",
-    **dict.fromkeys(ALGOS, "algo"),
-}
-"""Other spellings of a section."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """The settings of one source by path, and what there is to say about them."""
+    """The settings of one source by path, and notes about them for the user."""
 
     settings: dict[str, Setting] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
     def add(self, name: str, setting: Setting) -> None:
-        """Take in what was written as ``name`` (with underscores)."""
+        """Add the setting that was written as ``name`` (with underscores)."""
         path, alias_of = _path(name, setting)
         if alias_of is not None:
-            ours = as_written(alias_of, setting)
             source = f"{setting.source}: " if setting.source else ""
-            self.notes.append(f"{source}{setting.written} is called {ours} here")
+            self.notes.append(f"{source}{setting.written} is called {as_written(alias_of, setting)} here")
         if path in self.settings:
             before = self.settings[path].written
             if before == setting.written:
@@ -68,24 +62,24 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What the layers amount to."""
+    """The result of all layers."""
 
     env: str | None
     given: dict[str, Any]
-    """What was set, by the names that ``TrainConfig.override`` takes."""
+    """The settings, by the keywords of ``TrainConfig.override``."""
     paths: frozenset[str]
-    """The same as paths."""
+    """The settings by path."""
     use_preset: bool
     notes: list[str]
 
 
 def own_fields() -> list[str]:
-    """The fields of TrainConfig that are settings of their own and no section."""
+    """The fields of TrainConfig that are no section."""
     return [name for name in field_names(TrainConfig) if name not in ("policy", "algo", "env_kwargs")]
 
 
 def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig | None = None) -> Built:
-    """Put ``layers`` on top of each other and convert every value to its field's type."""
+    """Merge ``layers`` and convert every value to the type of its field."""
     notes = [note for layer in layers for note in layer.notes]
     settings = _merged(layers, notes, env)
     base = base or TrainConfig()
@@ -123,134 +117,79 @@ def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig 
     return Built(env, given, frozenset(settings), use_preset, notes)
 
 
-def preset(built: Built) -> dict[str, Any]:
-    """What the preset chooses beside what was given, as in ``recollect.train``.
-
-    A core of which only the size was given hides its gates from the preset; a note says so.
-    """
-    if built.env is None or not built.use_preset:
-        return {}
-    # The name of a policy leaves the core open.
-    asked = {name: value for name, value in built.given.items() if name != "policy"}
-    core = asked.get("core")
-    if dataclasses.is_dataclass(core) and not isinstance(core, type):
-        suits = preset_of(built.env, asked | {"core": name_of(core)}).get("core")
-        fields = [] if suits is None else dataclasses.fields(suits)
-        other = [
-            f"--core.{field.name.replace('_', '-')} {value}"
-            for field in fields
-            if f"core.{field.name}" not in built.paths
-            and isinstance(value := getattr(suits, field.name), int | float)
-            and value != getattr(core, field.name)
-        ]
-        if other:
-            built.notes.append(
-                f"this task would suit {' '.join(other)}: the preset leaves a core alone of which "
-                "fields are given"
-            )
-    return preset_of(built.env, asked)
-
-
 # Names ---------------------------------------------------------------------------------------------------
 
 
 def _path(name: str, setting: Setting) -> tuple[str, str | None]:
     """The path that ``name`` leads to, and our name for it where it is another library's."""
-    if name in ("env", "preset", "policy", *NAMED):
+    section, dot, last = name.partition(".")
+    if name in (*NAMED, "env", "preset"):
         return name, None
-    if name == "policy.name":
-        return "policy", None
-    inside = name.removeprefix("policy.")
-    if inside.startswith("core.") and inside.count(".") > 1:
-        return inside.removesuffix(".name"), None  # a core inside a core
-    spelled, _, last = name.rpartition(".")
-    section = SYNONYMS.get(spelled, spelled)
-    if section == "task":
-        return ("env" if name == "env.name" else f"task.{last}"), None
-    if section in ("core", "encoder"):
-        return (section if last == "name" else f"{section}.{last}"), None
-    if name == "algo.name":
-        return "algo", None
-    if section not in ("", "algo", "policy", "head"):
+    if not dot:
+        section, last = "", name
+    elif section in NAMED and last == "name":
+        return section, None
+    elif section in ("task", "core", "encoder"):
+        return (name if section == "task" else name.removesuffix(".name")), None
+    elif section not in SECTIONS:
+        hint = nearest(MEANT.get(section, section), SECTIONS)
         raise ConfigError(
-            f"{setting.where}: there is no section {section!r}{nearest(section, SECTIONS)}; "
-            f"the sections are {', '.join(SECTIONS)}"
+            f"{setting.where}: there is no section {section!r}{hint}; the sections are {', '.join(SECTIONS)}"
         )
-    ours = _ours(last, setting)
-    path = _known().get(ours)
+    if section == "head" and last in hints(HeadConfig):
+        return name, None
+    try:
+        ours = our_name(last)
+    except ConfigError as error:
+        raise ConfigError(f"{setting.where}: {error}") from None
+    home = None if section == "head" or ours in (*SECTIONS, "env_kwargs") else homes().get(ours)
+    if home is None:
+        raise ConfigError(_unknown(section, last, setting))
+    if section not in ("", home):
+        at = f"in {home}" if home else "at the top, without a section"
+        raise ConfigError(f"{setting.where}: {section} has no setting {last!r}: it belongs {at}")
+    return (f"{home}.{ours}" if home else ours), (ours if ours != last else None)
+
+
+def _unknown(section: str, name: str, setting: Setting) -> str:
+    meant = MEANT.get(name, name)
+    if meant in SECTIONS and not section:
+        example = as_written(f"{meant}.{SECTIONS[meant]}", setting)
+        return f"{setting.where} is a section: give one of its settings, such as {example}"
     if section == "head":
-        path = f"head.{last}" if last in field_names(HeadConfig) else None
-    elif path is not None and section and path not in NAMED and not path.startswith(f"{section}."):
-        at = f"in {path.split('.')[0]}" if "." in path else "at the top, without a section"
-        raise ConfigError(f"{setting.where}: {spelled} has no setting {last!r}: it belongs {at}")
-    if path is None:
-        raise ConfigError(_unknown(section, spelled, last, setting))
-    return path, (ours if ours != last else None)
-
-
-def _known() -> dict[str, str]:
-    """The path of every setting that has a flat name."""
-    found = {name: name for name in own_fields()}
-    found |= {name: f"algo.{name}" for name in algo_fields()}
-    found |= {name: f"policy.{name}" for name in field_names(PolicyConfig) if name != "head"}
-    return found | {name: name for name in NAMED}
-
-
-def _ours(name: str, setting: Setting) -> str:
-    """Our name for a setting that may have another library's."""
-    if name == "batch_size":
-        try:
-            TrainConfig().override(batch_size=0)
-        except ConfigError as error:  # it says what to use instead
-            raise ConfigError(f"{setting.where}: {error}") from None
-    spelled = name.replace("normalize", "normalise")
-    if spelled in _known():
-        return spelled
-    return ALIASES.get(name, name)
-
-
-def _unknown(section: str, spelled: str, name: str, setting: Setting) -> str:
-    known: Iterable[str]
-    if section == "head":
-        known = field_names(HeadConfig)
+        names = field_names(HeadConfig)
     elif section:
-        known = [n for n, path in _known().items() if path.startswith(f"{section}.") or section == "policy"]
+        names = [known for known, home in homes().items() if home == section]
     else:
-        known = [*_known(), *ALIASES, "env", "preset", "config"]
-    places = [f"core.{name}" for kind in CORES.values() if name in field_names(type(kind()))][:1]
-    places += [f"encoder.{name}"] * (name in field_names(EncoderConfig))
-    places += [f"head.{name}"] * (name in field_names(HeadConfig) and section != "head")
-    places += [f"task.{name}"] * any(name in task_options(task) for task in TASKS.values())
-    if name in (*SECTIONS, *SYNONYMS):
-        inside = as_written(_inside(name), setting)
-        return f"{setting.where} holds settings and is none itself: give one of them, such as {inside}"
-    hint = nearest(name, known)
-    if places:
-        hint = f" (did you mean {' or '.join(as_written(place, setting) for place in places)}?)"
+        names = [*homes(), *ALIASES, "env", "preset", "config"]
+    places = {
+        "core": any(name in hints(kind) for kind in CORES.values()),
+        "encoder": name in hints(EncoderConfig),
+        "head": name in hints(HeadConfig) and section != "head",
+        "task": any(name in hints(task) for task in TASKS.values()),
+    }
+    near = [f"{place}.{name}" for place, has in places.items() if has]
+    hint = nearest(name, names)
+    if near:
+        hint = f" (did you mean {' or '.join(as_written(place, setting) for place in near)}?)"
     elif hint and not setting.source:
         close = hint.split("'")[1]
-        hint = f" (did you mean {as_written(f'{spelled}.{close}' if spelled else close, setting)}?)"
-    what = "flag" if not setting.source else "setting"
-    more = "" if setting.source else ". recollect train --help lists them"
-    return f"{setting.where}: there is no such {what}{hint}{more}"
-
-
-def _inside(section: str) -> str:
-    examples = {"policy": "normalise_value", "head": "squash"}
-    examples |= dict.fromkeys(("algo", *ALGOS), "learning_rate")
-    return f"{section}.{examples.get(section, 'horizon')}"
+        hint = f" (did you mean {as_written(f'{section}.{close}' if section else close, setting)}?)"
+    if setting.source:
+        return f"{setting.where}: there is no such setting{hint}"
+    return f"{setting.where}: there is no such flag{hint}. recollect train --help lists them"
 
 
 # Layers --------------------------------------------------------------------------------------------------
 
 
 def _merged(layers: Sequence[Layer], notes: list[str], env: str | None) -> dict[str, Setting]:
-    """Later layers win. Another core, encoder, algorithm or env takes the old one's settings along."""
+    """Later layers win. Another core, encoder, algorithm or env drops the settings of the old one."""
     merged: dict[str, Setting] = {}
     for layer in layers:
-        for name, section in (*((part, part) for part in NAMED), ("env", "task")):
+        for name, section in (("algo", "algo"), ("core", "core"), ("encoder", "encoder"), ("env", "task")):
             _drop_if_changed(merged, notes, name, section, layer.settings.get(name))
-        if "policy" in layer.settings:  # its name is a choice of the encoder
+        if "policy" in layer.settings:  # its name chooses the encoder
             merged = {path: s for path, s in merged.items() if path.partition(".")[0] != "encoder"}
         merged |= layer.settings
     if env is not None:
@@ -267,7 +206,9 @@ def _drop_if_changed(
     only_files: bool = False,
 ) -> None:
     old = merged.get(name)
-    if old is None or new is None or _same_part(old.value, new.value):
+    if old is None or new is None:
+        return
+    if (task_name(old.value) or old.value) == (task_name(new.value) or new.value):
         return
     gone = [
         path for path, s in merged.items() if path.startswith(f"{section}.") and (s.source or not only_files)
@@ -278,38 +219,27 @@ def _drop_if_changed(
         notes.append(f"{name} is {new.value}: {', '.join(gone)} of {old.value} ({old.source}) are left out")
 
 
-def _same_part(one: Any, other: Any) -> bool:
-    def short(name: Any) -> Any:
-        return task_class(name).name if is_task(name) else name
-
-    return short(one) == short(other)
-
-
 # Values --------------------------------------------------------------------------------------------------
 
 
 def _converted(kind: type, name: str, setting: Setting) -> Any:
-    return convert(setting.value, get_type_hints(kind)[name], setting.where)
+    return convert(setting.value, hints(kind)[name], setting.where)
 
 
 def _algo_values(algo: str, fields: dict[str, Setting]) -> dict[str, Any]:
-    """By the types of the algorithm's own fields; those of another one are refused."""
+    """By the types of the algorithm's own fields; those of another one are an error."""
     for name, setting in fields.items():
-        choose = "algo: {}" if setting.source else "--algo {}"
-        check_has(algo, name, setting.where, choose)
-        section = setting.written.lstrip("-").partition(".")[0]
-        if section in ALGOS and section != algo:
-            raise ConfigError(f"{setting.where}: the algorithm is {algo}: leave {section} out, or choose it")
+        check_has(algo, name, setting.where, "algo: {}" if setting.source else "--algo {}")
     return {name: _converted(ALGOS[algo], name, s) for name, s in fields.items()}
 
 
 def _core(named: Setting | None, fields: dict[str, Setting], base: Any) -> Any:
-    """A name alone stays a name, so that a preset may choose its gates; with fields, a config."""
+    """A name alone stays a name, so that a preset can choose its gates; with fields, a config."""
     if named is not None:
         name = _part_name(named, list(known), "core")
         start: Any = core_config(name)
         if not fields:
-            # A config without fields can only be told from its name by how it was written.
+            # A config without fields differs from its name only in the way that it was written.
             is_config = named.written.endswith(".name") and not field_names(type(start))
             return start if is_config else name
         start = base if type(base) is type(start) else start
@@ -320,7 +250,7 @@ def _core(named: Setting | None, fields: dict[str, Setting], base: Any) -> Any:
         name = name_of(base)
         if name is None:
             first = next(iter(fields.values()))
-            raise ConfigError(f"{first.where}: the core is made by code, which this cannot reach")
+            raise ConfigError(f"{first.where}: the core is made by a factory and has no settings")
     return with_fields(f"the core {name}", start, fields)
 
 
@@ -338,13 +268,13 @@ def _encoder(named: Setting | None, fields: dict[str, Setting], base: Any) -> An
         start = base
     else:
         first = next(iter(fields.values()))
-        raise ConfigError(f"{first.where}: the encoder is made by code, which this cannot reach")
+        raise ConfigError(f"{first.where}: the encoder is made by a factory and has no settings")
     return dataclasses.replace(start, **part_values("the encoder", EncoderConfig, fields))
 
 
 def _part_name(named: Setting, known: list[str], part: str) -> str:
     name = "none" if named.value is None and part == "core" else named.value
-    if name == CUSTOM and CUSTOM not in known:
+    if name == CUSTOM:
         raise ConfigError(
             f"{named.where}: custom stands for one made by Python code, which a file cannot hold: "
             f"choose {', '.join(known)}, or train from Python with {part}=..."
@@ -358,18 +288,11 @@ def _part_name(named: Setting, known: list[str], part: str) -> str:
 
 
 def _task_values(env: str | None, fields: dict[str, Setting]) -> dict[str, Any]:
-    """Typed by the built-in task's signature; for any other env, as YAML would read them."""
-    if not is_task(env):
-        return {
-            name: plain_value(s.value) if isinstance(s.value, str) and not s.source else s.value
-            for name, s in fields.items()
-        }
-    task = task_class(str(env))
-    known, hints = task_options(task), get_type_hints(task.__init__)
-    for name, setting in fields.items():
-        if name not in known:
-            raise ConfigError(
-                f"{setting.where}: {task.name} has no option {name!r}{nearest(name, known)}; "
-                f"its options are {', '.join(known) or 'none'}"
-            )
-    return {name: convert(s.value, hints[name], s.where) for name, s in fields.items()}
+    """By the types of the built-in task's options; for any other env, as YAML reads them."""
+    task = task_name(env)
+    if task is not None:
+        return part_values(task, TASKS[task], fields, "option")
+    return {
+        name: plain_value(s.value) if isinstance(s.value, str) and not s.source else s.value
+        for name, s in fields.items()
+    }

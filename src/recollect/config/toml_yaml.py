@@ -1,4 +1,4 @@
-"""Config files: a run's settings as TOML or YAML, with the names that flags and keywords have too.
+"""Config files: the settings of a run as TOML or YAML, under the names of flags and keywords.
 
 env: delayed-cue
 steps: 300k
@@ -10,7 +10,6 @@ task: {horizon: 100}
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 import tomllib
 import warnings
@@ -20,16 +19,12 @@ from typing import Any
 
 import yaml
 
-from recollect.algos.catalog import ALGOS, algo_name
-from recollect.config import field_docs
 from recollect.config.convert import Loader, to_yaml
-from recollect.config.plain import CUSTOM
-from recollect.config.settings import NAMED, SECTIONS, SYNONYMS, Layer, Setting, build, own_fields
+from recollect.config.fields import fields_of
+from recollect.config.plain import CUSTOM, config_to_json
+from recollect.config.settings import NAMED, SECTIONS, Layer, Setting, build, own_fields
 from recollect.config.train import TrainConfig
-from recollect.cores.make import as_mapping, name_of, plain
 from recollect.errors import ConfigError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.policy import PolicyConfig
 
 SUFFIXES = (".toml", ".yaml", ".yml")
 _COMMENTS_FROM = 34
@@ -38,7 +33,7 @@ _COMMENT_WIDTH = 80
 
 
 def read_config(path: str | Path) -> dict[str, Any]:
-    """The settings of a file by the names that ``recollect.train`` takes, ``env`` among them if it is there.
+    """The settings of a file as keywords of ``recollect.train``, ``env`` among them if the file has it.
 
     Example:
         >>> rc.train(**read_config("runs/cue/config.yaml"))  # doctest: +SKIP
@@ -53,24 +48,25 @@ def read_config(path: str | Path) -> dict[str, Any]:
 def read_layer(path: str | Path) -> Layer:
     """The settings of a file as they are written, for ``settings.build``."""
     layer = Layer()
-    for name, value in _flat(_parse(Path(path)), "", str(path)):
-        # Options of an env are somebody's keyword arguments: they stay as they are.
-        is_option = name.rpartition(".")[0] in ("task", "env_kwargs", "env")
-        layer.add(name if is_option else name.replace("-", "_"), Setting(value, name, str(path)))
+    for name, value in _flat(_parse(Path(path)), str(path)):
+        # Options of an env are its keyword arguments and keep their spelling.
+        layer.add(
+            name if name.startswith("task.") else name.replace("-", "_"), Setting(value, name, str(path))
+        )
     return layer
 
 
 def write_config(
     path: str | Path, config: TrainConfig, env: Any = None, *, custom_policy: bool = False
 ) -> Path:
-    """Write every setting of ``config`` to a YAML file, each with what it means.
+    """Write every setting of ``config`` to a YAML file, each with its docstring.
 
-    Reading it back gives an equal config, but for ``run``: a run that is made from the file has a folder
-    of its own. Whatever was made by Python code is written as ``custom``, which reading refuses.
+    Reading it back gives an equal config, except for ``run``: a run from the file gets its own folder.
+    Anything made by Python code is written as ``custom``, which cannot be read back.
 
     Args:
         path: the file.
-        config: what to write.
+        config: the settings.
         env: the env's name; anything else is code.
         custom_policy: whether the network was made by a factory and not from ``config.policy``.
     """
@@ -80,7 +76,7 @@ def write_config(
 
 
 def config_text(config: TrainConfig, env: Any = None, *, custom_policy: bool = False) -> str:
-    """What ``write_config`` writes."""
+    """The text that ``write_config`` writes."""
     return "\n".join(_lines(config, env, custom_policy)) + "\n"
 
 
@@ -119,107 +115,83 @@ def _parse(path: Path) -> dict[Any, Any]:
     return data
 
 
-def _flat(data: dict[Any, Any], section: str, source: str) -> Iterator[tuple[str, Any]]:
-    """Dotted names and values; a section is looked into, the value of a setting is not."""
+def _flat(data: dict[Any, Any], source: str, section: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted names and values; the settings of a section one by one."""
     for key, value in data.items():
         if not isinstance(key, str):
             raise ConfigError(f"{source}: {key!r} is no name of a setting: put it in quotes if it is one")
-        name = f"{section}.{key}" if section else key
-        home = SYNONYMS.get(name, name)
-        is_section = home in SECTIONS and section != "task"
-        is_value = not isinstance(value, dict)
-        is_name = name in ("env", "policy") or (home in NAMED and name not in ALGOS)
-        if name == "algo" and value is None:
-            continue  # a section that is still empty
-        if not is_section or (is_value and is_name):
-            yield name, value
-        elif not is_value:
-            yield from _flat(value, name, source)
+        if section or key not in SECTIONS:
+            yield (f"{section}.{key}" if section else key), value
+        elif isinstance(value, dict):
+            yield from _flat(value, source, key)
+        elif key in NAMED and (value is not None or key in ("core", "encoder")):
+            yield key, value
         elif value == CUSTOM:
             raise ConfigError(
-                f"{source}: {name}: custom stands for what Python code made, which a file cannot hold: take "
-                "the line out and set what you need, or train from Python"
+                f"{source}: {key}: custom stands for options made by Python code, which a file cannot hold: "
+                "remove the line and set what you need, or train from Python"
             )
         elif value is not None:
-            more = "; the name of the env goes into env" if home == "task" else ""
-            raise ConfigError(f"{source}: {name} is a section: give it names and values{more}")
+            more = "; the name of the env goes into env" if key == "task" else ""
+            raise ConfigError(f"{source}: {key} is a section: give it names and values{more}")
 
 
 # Writing -------------------------------------------------------------------------------------------------
 
 
 def _lines(config: TrainConfig, env: Any, custom_policy: bool) -> Iterator[str]:
+    data = config_to_json(config, config.policy, custom_policy=custom_policy)
+    network = data.pop("policy")
     yield "# Every setting of a run, for `recollect train --config FILE`; flags go on top."
     if isinstance(env, str):
-        yield _line("env", env, "The world.")
+        yield _line("env", env, "The env.")
     else:
         yield _line("env", None, "It was made by Python code: name one here or on the command line.")
-    # The presets' choices stand here already; one more would change the run.
-    yield _line("preset", False, "What a preset chose is written below.")
-    docs = {field.name: field.short_doc for field in field_docs.config_fields("")}
+    yield _line("preset", False, "The choices of a preset are written below.")
+    docs = _docs(config)
     for name in own_fields():
         if name == "run":
-            yield "# run: left out, so that every run gets a folder of its own"
+            yield "# run: left out, so that every run gets its own folder"
         else:
-            yield _line(name, getattr(config, name), docs.get(name, ""))
-    yield from _task_lines(config.env_kwargs)
-    yield "algo:"
-    algo = algo_name(config.algo)
-    yield _line("name", algo, "The algorithm.", indent=2)
-    yield from _fields(config.algo, field_docs.config_fields(algo))
-    if custom_policy:
+            yield _line(name, data[name], docs[name])
+    try:
+        yield from list(_section("task", data["env_kwargs"], {}, "Options of the env."))
+    except yaml.YAMLError:
+        yield _line("task", CUSTOM, "Options made by Python code.")
+    yield from _section("algo", data["algo"], _docs(config.algo), "The algorithm.")
+    if network.pop("policy") == CUSTOM:
         yield _line("policy", CUSTOM, "A factory in Python made the network.")
         return
-    yield from _policy_lines(config.policy)
+    parts = {part: network.pop(part) for part in ("core", "encoder", "head")}
+    yield from _section("policy", network, _docs(config.policy), "")
+    yield from _section("core", parts["core"], _docs(config.policy.core), "The memory.")
+    if isinstance(parts["encoder"], dict):
+        del parts["encoder"]["name"]
+    yield from _section(
+        "encoder", parts["encoder"], _docs(config.policy.encoder), "How observations become features."
+    )
+    yield from _section("head", parts["head"], _docs(config.policy.head), "")
 
 
-def _policy_lines(policy: PolicyConfig) -> Iterator[str]:
-    yield from _section("policy", policy, skip=("encoder", "core", "head"))
-    core = policy.core
-    name = name_of(core)
-    if isinstance(core, str):
-        yield _line("core", core, "What carries over time.")
-    elif name is None or as_mapping(core) is None:
-        yield _line("core", CUSTOM, "A factory in Python made it.")
-    else:
-        yield "core:"
-        yield _line("name", name, "What carries over time.", indent=2)
-        yield from _fields(core, field_docs.cores()[name].fields)
-    if isinstance(policy.encoder, EncoderConfig):
-        yield from _section("encoder", policy.encoder)
-    elif policy.encoder is None or isinstance(policy.encoder, str):
-        yield _line("encoder", policy.encoder, "auto, mlp or conv; null: auto.")
-    else:
-        yield _line("encoder", CUSTOM, "A factory in Python made it.")
-    yield from _section("head", policy.head)
+def _docs(config: Any) -> dict[str, str]:
+    """The comments of a config's fields; none for a name or a factory."""
+    if not hasattr(config, "__dataclass_fields__"):
+        return {}
+    return {field.name: field.short_doc for field in fields_of(config)}
 
 
-def _task_lines(options: dict[str, Any]) -> Iterator[str]:
-    if not options:
-        yield _line("task", {}, "Options of the env.")
+def _section(section: str, values: Any, docs: dict[str, str], doc: str) -> Iterator[str]:
+    """A section with a line for each setting; one line for a name alone, and for no settings."""
+    if not isinstance(values, dict) or not values:
+        yield _line(section, values, doc)
         return
-    try:
-        lines = [_line(name, value, "", indent=2) for name, value in options.items()]
-    except yaml.YAMLError:
-        yield _line("task", CUSTOM, "Options that only Python code can make.")
-        return
-    yield "task:  # Options of the env."
-    yield from lines
-
-
-def _section(section: str, config: Any, skip: tuple[str, ...] = ()) -> Iterator[str]:
     yield f"{section}:"
-    yield from _fields(config, [f for f in field_docs.config_fields(section) if f.name not in skip])
-
-
-def _fields(config: Any, docs: list[field_docs.Field]) -> Iterator[str]:
-    known = {doc.name: doc.short_doc for doc in docs}
-    for field in dataclasses.fields(config):
-        if field.name in known:
-            yield _line(field.name, getattr(config, field.name), known[field.name], indent=2)
+    for name, value in values.items():
+        yield _line(name, value, doc if name == "name" and docs else docs.get(name, ""), indent=2)
 
 
 def _line(name: str, value: Any, doc: str, indent: int = 0) -> str:
-    text = f"{' ' * indent}{to_yaml(name)}: {to_yaml(plain(value))}"
+    value = list(value) if isinstance(value, tuple) else value
+    text = f"{' ' * indent}{to_yaml(name)}: {to_yaml(value)}"
     short = textwrap.shorten(doc, _COMMENT_WIDTH, placeholder=" ...")
     return f"{text:<{_COMMENTS_FROM}}  # {short}" if doc else text

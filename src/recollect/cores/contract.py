@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from recollect.base import devices, row_threads, tree
 from recollect.base.types import State
-from recollect.errors import StateError
+from recollect.errors import ConfigError, StateError
 
 
 class Core(nn.Module, ABC):
@@ -37,6 +37,8 @@ class Core(nn.Module, ABC):
 
     def __init__(self, input_size: int, output_size: int):
         super().__init__()
+        if not isinstance(input_size, int) or input_size < 1:
+            raise ConfigError(f"input_size is {input_size!r}: a core needs at least 1 feature")
         self.input_size = input_size
         self.output_size = output_size
         self._template: State | None = None  # one row of state, to compare shapes with

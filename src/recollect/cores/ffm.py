@@ -23,41 +23,14 @@ long traces do not drown short ones in the layer norm.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from recollect.cores.checks import check_chrono, check_size
+from recollect.config.cores.ffm import FFMConfig
 from recollect.cores.contract import Core
 from recollect.cores.readout import Readout
 from recollect.cores.rotation import log_gain, modulus, turn, turns
-
-
-@dataclass(frozen=True, slots=True)
-class FFMConfig:
-    """Settings of Fast and Forgetful Memory."""
-
-    hidden: int = 128
-    """Size of the output."""
-    trace: int = 32
-    """Traces: what is remembered of an input."""
-    context: int = 4
-    """Contexts of every trace, which turn at different speeds; the state has 2 * trace * context numbers."""
-    chrono: int = 128
-    """The longest time to remember, in steps: the traces start spread from one step to this."""
-
-    def __post_init__(self) -> None:
-        check_size(self, hidden=self.hidden, trace=self.trace, context=self.context)
-        check_chrono(self, self.chrono, optional=False)
-
-    def reaching(self, steps: int) -> FFMConfig:
-        """With traces that last for up to twice ``steps`` steps."""
-        return replace(self, chrono=2 * max(1, steps))
-
-    def build(self, input_size: int) -> FFM:
-        """The core for inputs of ``input_size`` features."""
-        return FFM(input_size, self)
 
 
 class FFM(Core):
@@ -67,7 +40,6 @@ class FFM(Core):
 
     def __init__(self, input_size: int, config: FFMConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         self.starts_at_zero = True
         m, c, longest = config.trace, config.context, math.log(config.chrono)

@@ -8,47 +8,19 @@ weights of an ``nn.GRU`` mean, and which no fused kernel computes; ``recollect.c
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from recollect.cores.checks import check_chrono, check_size, chrono_bias, init_gates
+from recollect.config.cores.gru import GRUConfig
 from recollect.cores.contract import Core
+from recollect.cores.initial_weights import chrono_bias, init_gates
 from recollect.kernels import cudnn
 from recollect.kernels.cpu.gru import gru
 from recollect.kernels.segments import Segments, cut, start
 from recollect.kernels.triton import available
-
-
-@dataclass(frozen=True, slots=True)
-class GRUConfig:
-    """Settings of the GRU core."""
-
-    hidden: int = 128
-    """Size of h in every layer, and of the output."""
-    layers: int = 1
-    """Layers on top of each other; each feeds its h to the next."""
-    learned_initial_state: bool = False
-    """Whether the state at the start of an episode is learned; otherwise it is zero."""
-    chrono: int | None = None
-    """The longest time to remember, in steps, for chrono initialisation of the update gates."""
-    layer_norm: bool = False
-    """Whether the input of every layer and the output are normalised; the recurrence stays as it is."""
-
-    def __post_init__(self) -> None:
-        check_size(self, hidden=self.hidden, layers=self.layers)
-        check_chrono(self, self.chrono)
-
-    def reaching(self, steps: int) -> GRUConfig:
-        """With gates that start open for ``steps`` steps."""
-        return replace(self, chrono=max(2, steps))
-
-    def build(self, input_size: int) -> GRU:
-        """The core for inputs of ``input_size`` features."""
-        return GRU(input_size, self)
 
 
 class GRU(Core):
@@ -59,7 +31,6 @@ class GRU(Core):
 
     def __init__(self, input_size: int, config: GRUConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         self.starts_at_zero = not config.learned_initial_state
         self.rnn = nn.GRU(input_size, config.hidden, config.layers)

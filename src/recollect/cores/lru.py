@@ -17,45 +17,15 @@ are C and D (Re(C h) is F (Re h, Im h)).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from recollect.cores.checks import check_size
+from recollect.config.cores.lru import LRUConfig
 from recollect.cores.contract import Core
 from recollect.cores.readout import Readout
-from recollect.cores.rotation import check_ring, log_gain, modulus, reaching_ring, ring, turn, turns
-
-
-@dataclass(frozen=True, slots=True)
-class LRUConfig:
-    """Settings of the LRU core."""
-
-    hidden: int = 128
-    """Size of the output."""
-    units: int = 128
-    """Complex numbers in the state."""
-    r_min: float = 0.5
-    """The smallest share of a unit that is left after a step, to begin with."""
-    r_max: float = 0.99
-    """The largest one: a unit keeps for about 1 / (1 - r) steps."""
-    max_phase: float = 3.1416
-    """The largest angle by which a unit turns in a step, to begin with; half a turn by default."""
-
-    def __post_init__(self) -> None:
-        check_size(self, hidden=self.hidden, units=self.units)
-        check_ring(self, self.r_min, self.r_max, self.max_phase)
-
-    def reaching(self, steps: int) -> LRUConfig:
-        """With units that keep for a tenth of ``steps`` to twice as long."""
-        r_min, r_max = reaching_ring(steps)
-        return replace(self, r_min=r_min, r_max=r_max)
-
-    def build(self, input_size: int) -> LRU:
-        """The core for inputs of ``input_size`` features."""
-        return LRU(input_size, self)
+from recollect.cores.rotation import log_gain, modulus, ring, turn, turns
 
 
 class LRU(Core):
@@ -65,7 +35,6 @@ class LRU(Core):
 
     def __init__(self, input_size: int, config: LRUConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         self.starts_at_zero = True
         N = config.units

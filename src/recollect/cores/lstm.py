@@ -10,7 +10,6 @@ recurrence itself has sigmoids and tanh to keep it in bounds.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from recollect.base import row_threads
-from recollect.cores.checks import check_chrono, check_finite, check_size, chrono_bias, init_gates
+from recollect.config.cores.lstm import LSTMConfig
 from recollect.cores.contract import Core
+from recollect.cores.initial_weights import chrono_bias, init_gates
 from recollect.kernels import cudnn
 from recollect.kernels.cpu import lstm_onednn
 from recollect.kernels.cpu.lstm import lstm
@@ -28,37 +28,6 @@ from recollect.kernels.triton import available
 
 LSTMState = tuple[Tensor, Tensor]
 """(h, c), each [B, layers, hidden]."""
-
-
-@dataclass(frozen=True, slots=True)
-class LSTMConfig:
-    """Settings of the LSTM core."""
-
-    hidden: int = 128
-    """Size of h and of c in every layer, and of the output."""
-    layers: int = 1
-    """Layers on top of each other; each feeds its h to the next."""
-    learned_initial_state: bool = False
-    """Whether the state at the start of an episode is learned; otherwise it is zero."""
-    forget_bias: float = 1.0
-    """Initial bias of the forget gates: 1 remembers over a few steps from the start of training."""
-    chrono: int | None = None
-    """The longest time to remember, in steps, for chrono initialisation, which replaces forget_bias."""
-    layer_norm: bool = False
-    """Whether the input of every layer and the output are normalised; the recurrence stays as it is."""
-
-    def __post_init__(self) -> None:
-        check_size(self, hidden=self.hidden, layers=self.layers)
-        check_chrono(self, self.chrono)
-        check_finite(self, forget_bias=self.forget_bias)
-
-    def reaching(self, steps: int) -> LSTMConfig:
-        """With gates that start open for ``steps`` steps."""
-        return replace(self, chrono=max(2, steps))
-
-    def build(self, input_size: int) -> LSTM:
-        """The core for inputs of ``input_size`` features."""
-        return LSTM(input_size, self)
 
 
 class LSTM(Core):
@@ -71,7 +40,6 @@ class LSTM(Core):
 
     def __init__(self, input_size: int, config: LSTMConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         self.starts_at_zero = not config.learned_initial_state
         self.rnn = nn.LSTM(input_size, config.hidden, config.layers)

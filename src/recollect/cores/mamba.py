@@ -24,72 +24,18 @@ is the faster layout.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.cores.checks import check_size
+from recollect.config.cores.mamba import MambaConfig
 from recollect.cores.contract import Core
-from recollect.errors import ConfigError
 from recollect.kernels.cpu.causal_conv import causal_conv
 from recollect.kernels.cpu.selective_scan import LOG2_E, selective_scan
 
 MambaState = dict[str, Tensor]
 """``conv`` [B, conv - 1, I], the oldest input first, and ``ssm`` [B, N, I]."""
-
-
-@dataclass(frozen=True, slots=True)
-class MambaConfig:
-    """Settings of the Mamba core."""
-
-    hidden: int = 128
-    """Size of the output."""
-    d_state: int = 16
-    """Numbers of memory in every channel."""
-    expand: int = 1
-    """Channels, as a multiple of hidden."""
-    conv: int = 4
-    """Steps that the convolution sees, the present one among them; at least 2."""
-    dt_rank: int | None = None
-    """Size of the bottleneck that the step sizes come from; None: a sixteenth of hidden."""
-    dt_min: float = 0.01
-    """The smallest initial step size. A memory with decay a fades over about 1 / (dt a) steps."""
-    dt_max: float = 1.0
-    """The largest initial step size."""
-    a_min: float = 0.1
-    """The smallest initial decay a = -A in every channel; the others are spread up to d_state."""
-
-    def __post_init__(self) -> None:
-        check_size(self, hidden=self.hidden, d_state=self.d_state, expand=self.expand, conv=self.conv)
-        if self.dt_rank is not None:
-            check_size(self, dt_rank=self.dt_rank)
-        if self.conv < 2:
-            raise ConfigError(
-                f"MambaConfig: conv is {self.conv}; a convolution needs to see at least 2 steps"
-            )
-        if not 0 < self.a_min <= self.d_state:
-            raise ConfigError(
-                f"MambaConfig: a_min is {self.a_min!r}; it needs to be above 0, and at most d_state, the "
-                f"largest decay ({self.d_state})"
-            )
-        if not 0 < self.dt_min <= self.dt_max < math.inf:
-            raise ConfigError(
-                f"MambaConfig: dt_min is {self.dt_min!r} and dt_max {self.dt_max!r}; step sizes need "
-                "0 < dt_min <= dt_max, such as 0.01 and 1.0"
-            )
-
-    def reaching(self, steps: int) -> MambaConfig:
-        """With a memory in every channel that fades over no fewer than ``steps`` steps.
-
-        By slower decays rather than smaller steps, which would also write less.
-        """
-        return replace(self, a_min=min(self.a_min, 1 / (max(1, steps) * self.dt_max)))
-
-    def build(self, input_size: int) -> Mamba:
-        """The core for inputs of ``input_size`` features."""
-        return Mamba(input_size, self)
 
 
 class Mamba(Core):
@@ -100,7 +46,6 @@ class Mamba(Core):
 
     def __init__(self, input_size: int, config: MambaConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         self.starts_at_zero = True
         inner, N = config.expand * config.hidden, config.d_state

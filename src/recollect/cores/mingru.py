@@ -16,40 +16,12 @@ Chosen here:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 from torch import Tensor, nn
 
+from recollect.config.cores.mingru import MinGRUConfig
 from recollect.cores.averaging import GATE_GAIN, Average, AverageState, spread_bias
-from recollect.cores.checks import check_chrono, check_size
 from recollect.cores.contract import Core
-
-
-@dataclass(frozen=True, slots=True)
-class MinGRUConfig:
-    """Settings of the minGRU core."""
-
-    hidden: int = 128
-    """Size of h and of the output."""
-    learned_initial_state: bool = False
-    """Whether the state at the start of an episode is learned; otherwise it is zero."""
-    chrono: int = 32
-    """The longest time to remember, in steps: gates start spread between forgetting at once and this."""
-    convolution: int = 4
-    """Steps that a convolution in front spans, by which gates see the latest inputs too; 1 for none."""
-
-    def __post_init__(self) -> None:
-        check_size(self, hidden=self.hidden, convolution=self.convolution)
-        check_chrono(self, self.chrono, optional=False)
-
-    def reaching(self, steps: int) -> MinGRUConfig:
-        """With gates that start open for up to twice ``steps`` steps."""
-        return replace(self, chrono=2 * max(1, steps))
-
-    def build(self, input_size: int) -> MinGRU:
-        """The core for inputs of ``input_size`` features."""
-        return MinGRU(input_size, self)
 
 
 class MinGRU(Core):
@@ -57,7 +29,6 @@ class MinGRU(Core):
 
     def __init__(self, input_size: int, config: MinGRUConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         self.starts_at_zero = not config.learned_initial_state
         self.gate = nn.Linear(input_size, config.hidden)

@@ -9,41 +9,13 @@ All else is as in ``recollect.cores.mingru``, for the same reasons.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
+from recollect.config.cores.minlstm import MinLSTMConfig
 from recollect.cores.averaging import GATE_GAIN, Average, AverageState, spread_bias
-from recollect.cores.checks import check_chrono, check_size
 from recollect.cores.contract import Core
-
-
-@dataclass(frozen=True, slots=True)
-class MinLSTMConfig:
-    """Settings of the minLSTM core."""
-
-    hidden: int = 128
-    """Size of h and of the output."""
-    learned_initial_state: bool = False
-    """Whether the state at the start of an episode is learned; otherwise it is zero."""
-    chrono: int = 32
-    """The longest time to remember, in steps: gates start spread between forgetting at once and this."""
-    convolution: int = 4
-    """Steps that a convolution in front spans, by which gates see the latest inputs too; 1 for none."""
-
-    def __post_init__(self) -> None:
-        check_size(self, hidden=self.hidden, convolution=self.convolution)
-        check_chrono(self, self.chrono, optional=False)
-
-    def reaching(self, steps: int) -> MinLSTMConfig:
-        """With gates that start open for up to twice ``steps`` steps."""
-        return replace(self, chrono=2 * max(1, steps))
-
-    def build(self, input_size: int) -> MinLSTM:
-        """The core for inputs of ``input_size`` features."""
-        return MinLSTM(input_size, self)
 
 
 class MinLSTM(Core):
@@ -51,7 +23,6 @@ class MinLSTM(Core):
 
     def __init__(self, input_size: int, config: MinLSTMConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         self.starts_at_zero = not config.learned_initial_state
         self.keep = nn.Linear(input_size, config.hidden)  # f

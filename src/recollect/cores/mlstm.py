@@ -28,16 +28,14 @@ up to full size however small it is, rounding included.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.base import devices, tree
-from recollect.cores.checks import check_size
+from recollect.config.cores.mlstm import MLSTMConfig
 from recollect.cores.contract import Core
-from recollect.errors import ConfigError
 from recollect.kernels.cpu.causal_conv import causal_conv
 from recollect.kernels.cpu.matrix_memory import matrix_memory
 
@@ -51,44 +49,6 @@ EPS = 1e-2
 """Added to the mean square that the norm of a head divides by: what is faint stays faint."""
 
 
-@dataclass(frozen=True, slots=True)
-class MLSTMConfig:
-    """Settings of the mLSTM core."""
-
-    hidden: int = 128
-    """Size of the queries, keys and values of all heads together, and of the output."""
-    heads: int = 4
-    """Heads; each has a memory of (hidden / heads) squared numbers, and gates of its own."""
-    conv: int = 4
-    """Steps that the convolution before queries, keys and output gates sees, the present one among them;
-    1: no convolution."""
-    forget_min: float = 1.0
-    """Initial bias of the first head's forget gate: it forgets over about e^forget_min steps."""
-    forget_max: float = 6.0
-    """The same of the last head; those between are evenly spread."""
-
-    def __post_init__(self) -> None:
-        check_size(self, hidden=self.hidden, heads=self.heads, conv=self.conv)
-        if self.hidden % self.heads:
-            raise ConfigError(
-                f"MLSTMConfig: hidden is {self.hidden} and heads {self.heads}; hidden needs to be a "
-                "multiple of heads, each of which gets an equal share"
-            )
-        if not -math.inf < self.forget_min <= self.forget_max < math.inf:
-            raise ConfigError(
-                f"MLSTMConfig: forget_min is {self.forget_min!r} and forget_max {self.forget_max!r}; "
-                "they need finite numbers with forget_min <= forget_max, such as 1.0 and 6.0"
-            )
-
-    def reaching(self, steps: int) -> MLSTMConfig:
-        """With a last head that starts to forget over no fewer than ``steps`` steps."""
-        return replace(self, forget_max=max(self.forget_max, math.log(max(2, steps))))
-
-    def build(self, input_size: int) -> MLSTM:
-        """The core for inputs of ``input_size`` features."""
-        return MLSTM(input_size, self)
-
-
 class MLSTM(Core):
     """State {"C": [B, heads, d, d], "n": [B, heads, d], "m": [B, heads], "conv": [B, conv - 1, D]}.
 
@@ -97,7 +57,6 @@ class MLSTM(Core):
 
     def __init__(self, input_size: int, config: MLSTMConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         self.starts_at_zero = True
         heads, size = config.heads, config.hidden // config.heads

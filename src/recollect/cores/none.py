@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from torch import Tensor
 
+from recollect.config.cores.none import NoneConfig
 from recollect.cores.contract import Core
-
-
-@dataclass(frozen=True, slots=True)
-class NoneConfig:
-    """Settings of the core without memory: none."""
-
-    def build(self, input_size: int) -> NoMemory:
-        """The core for inputs of ``input_size`` features."""
-        return NoMemory(input_size, input_size)
 
 
 class NoMemory(Core):
     """y = x, and the state is ``()``."""
+
+    def __init__(self, input_size: int, config: NoneConfig):
+        super().__init__(input_size, input_size)
+        self.config = config
 
     def initial_state(self, batch: int) -> tuple[()]:
         """Nothing."""

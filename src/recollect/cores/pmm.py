@@ -19,9 +19,6 @@ Addressing by content, erase and add are those of Graves, Wayne and Danihelka, "
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,53 +26,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.base import devices
-from recollect.cores.checks import check_finite, check_size
+from recollect.config.cores.pmm import PMMConfig
 from recollect.cores.contract import Core
-from recollect.cores.make import as_config, check_part, make_core, part_config, reaching
+from recollect.cores.make import check_part, make_core
 from recollect.kernels.cpu.pmm import EPSILON, access, recall, recall_by_steps
 from recollect.kernels.segments import cut, start
 
 PMMState = dict[str, Any]
 """``controller``: the controller's state; ``memory``: [B, slots, width]."""
-
-
-@dataclass(frozen=True, slots=True)
-class PMMConfig:
-    """Settings of the core with an external memory."""
-
-    hidden: int = 128
-    """Size of the output, and of a controller that is given by name."""
-    slots: int = 16
-    """Places of the memory."""
-    width: int = 32
-    """Numbers in a slot."""
-    read_heads: int = 1
-    """Lookups at every step."""
-    controller: Any = "lstm"
-    """The core that reads and writes: a name, a config, a mapping such as {name: gru, hidden: 64}, or a
-    factory. With none, the external memory is the only one."""
-    erase_bias: float = 0.0
-    """Initial bias of what a write erases; negative keeps for longer."""
-
-    def __post_init__(self) -> None:
-        sizes = {name: getattr(self, name) for name in ("hidden", "slots", "width", "read_heads")}
-        check_size(self, **sizes)
-        check_finite(self, erase_bias=self.erase_bias)
-        object.__setattr__(self, "controller", as_config(self.controller, self.hidden))
-
-    def reaching(self, steps: int) -> PMMConfig:
-        """With a controller that reaches that far, and writes that at first leave 1/e after so many steps."""
-        share = min(0.5, self.slots / max(steps, 1))  # an undecided write reaches every slot by 1 / slots
-        bias = min(self.erase_bias, math.log(share / (1 - share)))
-        return dataclasses.replace(self, controller=reaching(self.part(), steps), erase_bias=bias)
-
-    def build(self, input_size: int) -> PMM:
-        """The core for inputs of ``input_size`` features."""
-        return PMM(input_size, self)
-
-    def part(self) -> Any:
-        """What the controller is made from: a name stands for a config of this width."""
-        return part_config(self.controller, self.hidden)
 
 
 class PMM(Core):
@@ -85,9 +43,8 @@ class PMM(Core):
 
     def __init__(self, input_size: int, config: PMMConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
-        check_part(config, "controller", config.controller)
+        check_part("controller", config.controller)
         self.controller = make_core(config.part(), input_size)
         self.rounding = self.controller.rounding
         self.starts_at_zero = self.controller.starts_at_zero or not self.controller.has_memory

@@ -9,12 +9,9 @@ change by a share, so that an optimiser's steps do not throw long memories away.
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from recollect.errors import ConfigError
 from recollect.kernels.linear_scan import scan
 
 
@@ -49,24 +46,3 @@ def modulus(nu: Tensor) -> Tensor:
 def log_gain(nu: Tensor) -> Tensor:
     """log sqrt(1 - r^2), the input's share for which a unit has the scale of its input."""
     return 0.5 * (-torch.expm1(-2 * nu.exp())).log()
-
-
-def check_ring(owner: object, r_min: float, r_max: float, max_phase: float) -> None:
-    """Raise unless 0 <= r_min < r_max < 1 and 0 < max_phase."""
-    name = type(owner).__name__
-    if not 0 <= r_min < r_max < 1:
-        raise ConfigError(
-            f"{name}: r_min is {r_min!r} and r_max {r_max!r}; they are shares that a step leaves, so "
-            "0 <= r_min < r_max < 1: a unit keeps for about 1 / (1 - r) steps"
-        )
-    if not 0 < max_phase <= 2 * math.pi:
-        raise ConfigError(
-            f"{name}: max_phase is {max_phase!r}; "
-            "it is an angle in radians, above 0 and up to a full turn, 6.28"
-        )
-
-
-def reaching_ring(steps: int) -> tuple[float, float]:
-    """r_min and r_max of units that keep for ``steps / 10`` to ``2 * steps`` steps."""
-    steps = max(2, steps)
-    return math.exp(-10 / steps), math.exp(-0.5 / steps)

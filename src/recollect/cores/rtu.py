@@ -18,45 +18,15 @@ traces, which would make it run in real time, are left out.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from recollect.cores.checks import check_size
+from recollect.config.cores.rtu import RTUConfig
 from recollect.cores.contract import Core
 from recollect.cores.readout import Readout
-from recollect.cores.rotation import check_ring, log_gain, modulus, reaching_ring, ring, turn, turns
-
-
-@dataclass(frozen=True, slots=True)
-class RTUConfig:
-    """Settings of the RTU core."""
-
-    hidden: int = 128
-    """Size of the output."""
-    units: int = 128
-    """Trace units, two numbers each."""
-    r_min: float = 0.5
-    """The smallest share of a unit that is left after a step, to begin with."""
-    r_max: float = 0.99
-    """The largest one: a unit keeps for about 1 / (1 - r) steps."""
-    max_phase: float = 3.1416
-    """The largest angle by which a unit turns in a step, to begin with; half a turn by default."""
-
-    def __post_init__(self) -> None:
-        check_size(self, hidden=self.hidden, units=self.units)
-        check_ring(self, self.r_min, self.r_max, self.max_phase)
-
-    def reaching(self, steps: int) -> RTUConfig:
-        """With units that keep for a tenth of ``steps`` to twice as long."""
-        r_min, r_max = reaching_ring(steps)
-        return replace(self, r_min=r_min, r_max=r_max)
-
-    def build(self, input_size: int) -> RTU:
-        """The core for inputs of ``input_size`` features."""
-        return RTU(input_size, self)
+from recollect.cores.rotation import log_gain, modulus, ring, turn, turns
 
 
 class RTU(Core):
@@ -66,7 +36,6 @@ class RTU(Core):
 
     def __init__(self, input_size: int, config: RTUConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         self.starts_at_zero = True
         N = config.units

@@ -27,16 +27,14 @@ the gates and its projections around the cell are left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from recollect.base import devices
-from recollect.cores.checks import check_chrono, check_finite, check_size, chrono_bias
+from recollect.config.cores.slstm import SLSTMConfig
 from recollect.cores.contract import Core
-from recollect.errors import ConfigError
+from recollect.cores.initial_weights import chrono_bias
 from recollect.kernels.cpu.slstm import slstm, slstm_by_steps, step
 from recollect.kernels.segments import cut, start
 
@@ -47,41 +45,6 @@ EPSILON = 1e-3
 """Added to the variance in the norm of the output: what is next to nothing is not blown up."""
 
 
-@dataclass(frozen=True, slots=True)
-class SLSTMConfig:
-    """Settings of the sLSTM core."""
-
-    hidden: int = 128
-    """Size of h, c and m, and of the output."""
-    heads: int = 4
-    """Groups of units; the recurrent weights mix h only inside a group."""
-    norm: bool = True
-    """Whether the output is normalised over each head, with a learned scale and shift."""
-    forget_bias: float = 2.0
-    """Initial bias of the forget gates: 2 forgets over about eight steps."""
-    chrono: int | None = None
-    """The longest time to remember, in steps, for chrono initialisation, which replaces forget_bias."""
-
-    def __post_init__(self) -> None:
-        check_size(self, hidden=self.hidden, heads=self.heads)
-        check_chrono(self, self.chrono)
-        if self.hidden % self.heads:
-            fitting = -(-self.hidden // self.heads) * self.heads
-            raise ConfigError(
-                f"SLSTMConfig: hidden is {self.hidden}, heads {self.heads}: every head has equally many "
-                f"units, so make hidden a multiple of heads, such as {fitting}"
-            )
-        check_finite(self, forget_bias=self.forget_bias)
-
-    def reaching(self, steps: int) -> SLSTMConfig:
-        """With gates that start open for ``steps`` steps."""
-        return replace(self, chrono=max(2, steps))
-
-    def build(self, input_size: int) -> SLSTM:
-        """The core for inputs of ``input_size`` features."""
-        return SLSTM(input_size, self)
-
-
 class SLSTM(Core):
     """State (h, c, m), each [B, H]; the output is h, normalised over each head."""
 
@@ -90,7 +53,6 @@ class SLSTM(Core):
 
     def __init__(self, input_size: int, config: SLSTMConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         H, heads = config.hidden, config.heads
         unit = H // heads

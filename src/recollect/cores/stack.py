@@ -10,51 +10,12 @@ that the gradient can follow past it. ``mamba_gru`` in ``recollect.cores.PRESETS
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Any
-
 from torch import Tensor, nn
 
 from recollect.base.types import State
-from recollect.cores.checks import check_size
+from recollect.config.cores.stack import StackConfig
 from recollect.cores.contract import Core
-from recollect.cores.make import as_config, check_part, make_core, part_config, reaching
-from recollect.errors import ConfigError
-
-
-@dataclass(frozen=True, slots=True)
-class StackConfig:
-    """Settings of a stack of cores."""
-
-    cores: tuple[Any, ...] = ("gru", "gru")
-    """The cores, first to last: names, configs, mappings such as {name: gru, hidden: 64}, or factories."""
-    hidden: int = 128
-    """Width of the stream between the cores, of the cores that are given by name, and of the output."""
-    residual: bool = True
-    """Whether every core adds to the stream; otherwise each one replaces it."""
-    layer_norm: bool = True
-    """Whether what goes into every core, and the output, is normalised."""
-
-    def __post_init__(self) -> None:
-        check_size(self, hidden=self.hidden)
-        if not isinstance(self.cores, list | tuple) or not self.cores:
-            raise ConfigError(
-                f"StackConfig: cores is {self.cores!r}; it needs a list such as ('mamba', 'gru')"
-            )
-        object.__setattr__(self, "cores", tuple(as_config(core, self.hidden) for core in self.cores))
-
-    def reaching(self, steps: int) -> StackConfig:
-        """With every core that knows how made to reach that far."""
-        return dataclasses.replace(self, cores=tuple(reaching(part, steps) for part in self.parts()))
-
-    def build(self, input_size: int) -> Stack:
-        """The core for inputs of ``input_size`` features."""
-        return Stack(input_size, self)
-
-    def parts(self) -> list[Any]:
-        """What each core is made from: a name stands for a config of this width."""
-        return [part_config(core, self.hidden) for core in self.cores]
+from recollect.cores.make import check_part, make_core
 
 
 class Stack(Core):
@@ -62,11 +23,10 @@ class Stack(Core):
 
     def __init__(self, input_size: int, config: StackConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         H = config.hidden
         for i, part in enumerate(config.cores):
-            check_part(config, f"cores[{i}]", part)
+            check_part(f"cores[{i}]", part)
         made = [make_core(part, H) for part in config.parts()]
         self.project = _projection(input_size, H)
         self.cores = nn.ModuleList(made)

@@ -30,68 +30,20 @@ state is a view of it.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.base import devices
-from recollect.cores.checks import check_size
+from recollect.config.cores.window import WindowConfig
 from recollect.cores.contract import Core
-from recollect.errors import ConfigError
 from recollect.kernels.cpu.window import attend
 
-Gating = Literal["residual", "gtrxl"]
 WindowState = dict[str, Any]
 """``layers``: for each layer the keys and values [B, heads, W - 1, 2d], oldest first; ``count``: int64 [B],
 how many of them, from the end, are of this episode."""
-
-
-@dataclass(frozen=True, slots=True)
-class WindowConfig:
-    """Settings of the attention core."""
-
-    hidden: int = 128
-    """Width of the stream through all layers, and of the output."""
-    window: int = 64
-    """Steps that a layer sees, the present one among them."""
-    layers: int = 1
-    """Attention layers on top of each other; each one lets the core see window - 1 steps further back."""
-    heads: int = 4
-    """Lookups that every layer does side by side; hidden must be a multiple of it."""
-    expansion: int = 2
-    """Width of the hidden layer of every MLP, in multiples of hidden."""
-    gating: Gating = "residual"
-    """How a part joins the stream: added (residual), or by GTrXL's gate, which starts near identity."""
-
-    def __post_init__(self) -> None:
-        sizes = {name: getattr(self, name) for name in ("hidden", "window", "layers", "heads", "expansion")}
-        check_size(self, **sizes)
-        if self.window < 2:
-            raise ConfigError(
-                "WindowConfig: window is 1, the present step only, which is no memory: give at least 2, "
-                "or take the core 'none'"
-            )
-        if self.hidden % self.heads:
-            fit = [n for n in range(1, self.hidden + 1) if self.hidden % n == 0]
-            raise ConfigError(
-                f"WindowConfig: hidden is {self.hidden}, which {self.heads} heads cannot share: heads may "
-                f"be {', '.join(map(str, fit))}"
-            )
-        if self.gating not in get_args(Gating):
-            raise ConfigError(
-                f"WindowConfig: gating is {self.gating!r}; it is one of {', '.join(get_args(Gating))}"
-            )
-
-    def reaching(self, steps: int) -> WindowConfig:
-        """With a window that holds a step, what came ``steps`` steps before it, and one more."""
-        return replace(self, window=max(self.window, steps + 2))
-
-    def build(self, input_size: int) -> Window:
-        """The core for inputs of ``input_size`` features."""
-        return Window(input_size, self)
 
 
 class Window(Core):
@@ -104,7 +56,6 @@ class Window(Core):
 
     def __init__(self, input_size: int, config: WindowConfig):
         super().__init__(input_size, config.hidden)
-        check_size(self, input_size=input_size)
         self.config = config
         self.starts_at_zero = True
         self.project = nn.Linear(input_size, config.hidden)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from recollect.display import words
+from recollect.base import numbers
 
 PARTS = ("env", "policy", "transport", "learner")
 """Parts of an actor's time; the last is waiting for the learner."""
@@ -16,8 +16,8 @@ PLACES = {"processes": "in processes", "ray": "on Ray"}
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """The actors of a run in other processes."""
+class RemoteActors:
+    """The actors of a run that do not live in its own process; None where nothing is known yet."""
 
     count: int
     runtime: str
@@ -36,7 +36,7 @@ class Crew:
     def range(self) -> str:
         """The speeds of the slowest and the fastest actor, in env steps per second."""
         slowest, fastest = (
-            words.count(self.metrics.get(f"actors/{name}")) for name in ("slowest", "fastest")
+            numbers.count(self.metrics.get(f"actors/{name}")) for name in ("slowest", "fastest")
         )
         return slowest if slowest == fastest else f"{slowest} to {fastest}"
 
@@ -51,8 +51,8 @@ class Crew:
         return {part: self.metrics.get(f"time/{part}", math.nan) for part in PARTS}
 
     def queue(self) -> list[str]:
-        """Rollouts ready and running and, in async mode, the largest lag."""
-        ready, running = (words.count(self.metrics.get(f"queue/{name}")) for name in ("ready", "running"))
+        """What waits for whom, and the weights that lag most."""
+        ready, running = (numbers.count(self.metrics.get(f"queue/{name}")) for name in ("ready", "running"))
         lag = (
             [f"lag at most {self.metrics['lag/max']:g}"]
             if self.mode == "async" and "lag/max" in self.metrics
@@ -61,8 +61,8 @@ class Crew:
         return [f"{ready} rollouts ready", f"{running} running", *lag]
 
     def trouble(self) -> list[str]:
-        """The number of restarts in words; empty if there were none."""
-        return [f"{self.restarts:,} restart{'s' if self.restarts > 1 else ''}"] if self.restarts else []
+        """Restarts, if there were any."""
+        return [numbers.plural(self.restarts, "restart")] if self.restarts else []
 
 
 def bar(shares: Mapping[str, float], width: int, shades: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from recollect.display import words
+from recollect.base import numbers
 from recollect.display.state import State
 from recollect.envs.named import is_importing
 
@@ -31,16 +31,16 @@ def summary(state: State, reason: str) -> list[tuple[str, str]]:
     training, metrics = state.training, state.metrics
     seconds = float(training.seconds)
     made = state.steps - state.first_step
-    pace = f", {words.count(made / state.spent)} a second" if made and state.spent > 0 else ""
-    lines = [outcome(reason), ("steps", f"{words.count(state.steps)} in {words.duration(seconds)}{pace}")]
+    pace = f", {numbers.count(made / state.spent)} a second" if made and state.spent > 0 else ""
+    lines = [outcome(reason), ("steps", f"{numbers.count(state.steps)} in {numbers.duration(seconds)}{pace}")]
     if "return" in metrics:
         window = training.config.target_episodes
         over = f"mean of the last {min(window, int(metrics.get('episodes', window))):,} episodes"
-        lines.append(("return", f"{words.number(metrics['return'])}, {over}"))
+        lines.append(("return", f"{numbers.number(metrics['return'])}, {over}"))
     if state.evaluation is not None:
         lines.append(("evaluation", str(state.evaluation)))
     if state.best is not None and (state.evaluation is None or state.best[1] != state.evaluation.steps):
-        lines.append(("best", f"{words.number(state.best[0])} at {words.count(state.best[1])} steps"))
+        lines.append(("best", f"{numbers.number(state.best[0])} at {numbers.count(state.best[1])} steps"))
     if state.run is not None:
         lines.append(("run", state.run))
     return lines

@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from recollect.base import files, output
+from recollect.base import numbers, output
 from recollect.display import closing, words
 from recollect.display.base import Display, standard_error
 from recollect.display.state import Clock, State
@@ -80,24 +80,24 @@ def line(state: State) -> str:
     compared = state.compared
     deviations = [compared[name] for name in ("deviation/log_prob", "deviation/value") if name in compared]
     columns = [
-        f"{_at(state)} {words.share(int(state.fraction * 100) / 100):>4}",
-        f"return {words.number(metrics.get('return')):>7}",
-        f"{words.count(metrics.get('speed/total')):>8}/s",
-        f"left {words.duration(state.left()):>8}",
-        f"deviation {words.tiny(max(deviations, default=None))}",
+        f"{_at(state)} {numbers.share(int(state.fraction * 100) / 100):>4}",
+        f"return {numbers.number(metrics.get('return')):>7}",
+        f"{numbers.count(metrics.get('speed/total')):>8}/s",
+        f"left {numbers.duration(state.left()):>8}",
+        f"deviation {numbers.tiny(max(deviations, default=None))}",
     ]
-    if (crew := state.crew()) is not None:
+    if (actors := state.remote_actors()) is not None:
         columns += [
-            f"actors {crew.range}/s",
-            f"lag {words.number(metrics.get('lag'))}",
-            f"wait {words.share(crew.waits)}",
-            *crew.trouble(),
+            f"actors {actors.range}/s",
+            f"lag {numbers.number(metrics.get('lag'))}",
+            f"wait {numbers.share(actors.waits)}",
+            *actors.trouble(),
         ]
     return "  ".join(columns)
 
 
 def _at(state: State) -> str:
-    return f"{words.count(state.steps):>11}"
+    return f"{numbers.count(state.steps):>11}"
 
 
 class JsonLines(Display):

@@ -8,8 +8,9 @@ import sys
 import time
 from typing import Any
 
+from recollect.base import numbers
 from recollect.display import closing, words
-from recollect.display.actors import Crew
+from recollect.display.actors import RemoteActors
 from recollect.display.base import Display
 from recollect.display.lines import line
 from recollect.display.state import Clock, State
@@ -65,19 +66,18 @@ class Notebook(Display):
 def page(state: State, reason: str | None = None) -> str:
     """The state, and after the end the summary, as HTML that fits light and dark backgrounds."""
     metrics, dot = state.metrics, " · "
-    place = f"{words.count(state.steps)} of {words.count(state.training.end)} steps"
-    clock = f"{words.duration(state.elapsed)} elapsed"
+    place = f"{numbers.count(state.steps)} of {numbers.count(state.training.end)} steps"
+    clock = f"{numbers.duration(state.elapsed)} elapsed"
     if reason is None:
-        clock += f"{dot}{words.duration(state.left())} left"
-    facts = [f"return <b>{words.number(metrics.get('return'))}</b>"]
+        clock += f"{dot}{numbers.duration(state.left())} left"
+    facts = [f"return <b>{numbers.number(metrics.get('return'))}</b>"]
     if curve := words.sparkline(state.returns(), 16):
         facts.append(curve)
     if (score := state.evaluation) is not None:
-        facts.append(
-            f"evaluation {words.number(score.mean)} ({words.number(score.low)} to {words.number(score.high)})"
-        )
-    facts.append(f"{words.count(state.speed('total'))} steps/s")
-    crew = state.crew()
+        mean, low, high = (numbers.number(value) for value in (score.mean, score.low, score.high))
+        facts.append(f"evaluation {mean} ({low} to {high})")
+    facts.append(f"{numbers.count(state.speed('total'))} steps/s")
+    actors = state.remote_actors()
     marks = {True: "✓", False: "⚠", None: ""}
     gauges = [f"{marks[gauge.is_good]} {gauge.name} {gauge.text}" for gauge in state.gauges()]
     rows = [
@@ -86,7 +86,7 @@ def page(state: State, reason: str | None = None) -> str:
         f"{place}{dot}{clock}",
         dot.join(facts),
         f"honesty: {dot.join(gauges)}",
-        *([] if crew is None else [f"actors: {dot.join(_facts(crew))}"]),
+        *([] if actors is None else [f"actors: {dot.join(_facts(actors))}"]),
         *(f"⚠ {html.escape(text)}" for text in state.advice),
     ]
     if reason is not None:
@@ -100,9 +100,9 @@ def page(state: State, reason: str | None = None) -> str:
     return f'<div style="max-width: 46em; line-height: 1.6">{body}</div>'
 
 
-def _facts(crew: Crew) -> list[str]:
-    """Facts about actors in other processes."""
-    shares = ", ".join(f"{name} {words.share(share)}" for name, share in crew.shares.items())
-    waits = [] if crew.waits is None else [f"the learner waits {words.share(crew.waits)}"]
-    queue = ", ".join(crew.queue())
-    return [crew.who, f"{crew.range} steps/s each", f"time: {shares}", queue, *waits, *crew.trouble()]
+def _facts(actors: RemoteActors) -> list[str]:
+    """What there is to say of actors in other processes."""
+    shares = ", ".join(f"{name} {numbers.share(share)}" for name, share in actors.shares.items())
+    waits = [] if actors.waits is None else [f"the learner waits {numbers.share(actors.waits)}"]
+    queue = ", ".join(actors.queue())
+    return [actors.who, f"{actors.range} steps/s each", f"time: {shares}", queue, *waits, *actors.trouble()]

@@ -11,6 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from recollect.base import numbers
 from recollect.display import words
 from recollect.display.actors import bar
 from recollect.display.state import State
@@ -22,9 +23,9 @@ LABEL = 12
 NARROW = 60
 """Columns below which the panel has no border."""
 TALL = 20
-"""Terminal lines that the whole panel with its advice needs."""
-CREW = 4
-"""Additional lines with actors in other processes."""
+"""Lines of a terminal that the whole panel with its advice fits into."""
+ACTORS = 4
+"""Lines more with actors in other processes."""
 
 SHADES = ("cyan", "blue", "magenta", "bright_black")
 """Colours of the parts of the actors' time; waiting is grey."""
@@ -39,7 +40,7 @@ class View:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         width = min(options.max_width, WIDEST)
         glyphs = words.ASCII if options.ascii_only else words.UNICODE
-        tall = TALL if self.state.crew() is None else TALL + CREW
+        tall = TALL if self.state.remote_actors() is None else TALL + ACTORS
         is_short = console.height < tall and not self.is_final
         if width < NARROW or is_short:
             yield Group(*Rows(self.state, width, glyphs, is_short=True).few())
@@ -70,7 +71,7 @@ class Rows:
         yield Text()
         yield from self.score()
         yield from self.speed()
-        yield from self.crew()
+        yield from self.actors()
         yield Text()
         yield from self.losses()
         yield from self.honesty()
@@ -93,28 +94,28 @@ class Rows:
         grid.add_column(width=self.width - 6)
         grid.add_column(width=6, justify="right")
         bar = ProgressBar(total=1.0, completed=state.fraction, complete_style="cyan", finished_style="green")
-        grid.add_row(bar, Text(words.share(int(state.fraction * 100) / 100), "bold"))
+        grid.add_row(bar, Text(numbers.share(int(state.fraction * 100) / 100), "bold"))
         yield grid
-        done = f"{words.count(state.steps)} of {words.count(state.training.end)}"
+        done = f"{numbers.count(state.steps)} of {numbers.count(state.training.end)}"
         times = (
-            [f"{words.duration(state.elapsed)} elapsed"] if self._has_labels or state.fraction >= 1 else []
+            [f"{numbers.duration(state.elapsed)} elapsed"] if self._has_labels or state.fraction >= 1 else []
         )
-        times += [] if state.fraction >= 1 else [f"{words.duration(state.left())} left"]
+        times += [] if state.fraction >= 1 else [f"{numbers.duration(state.left())} left"]
         unit = " steps" if self._has_labels else ""
         yield from self._spread(Text(done + unit), Text(f" {dot} ".join(times)))
 
     def score(self) -> Iterator[RenderableType]:
         """Return with its curve and trend, and the last evaluation."""
         state, metrics, dot = self.state, self.state.metrics, self.glyphs.dot
-        body = Text.assemble((f"{words.number(metrics.get('return')):<8}", "bold"))
-        side = Text(f"{words.count(metrics.get('episodes', 0))} episodes", "dim")
+        body = Text.assemble((f"{numbers.number(metrics.get('return')):<8}", "bold"))
+        side = Text(f"{numbers.count(metrics.get('episodes', 0))} episodes", "dim")
         if "length" in metrics:
-            side.append(f" {dot} length {words.number(metrics['length'])}")
+            side.append(f" {dot} length {numbers.number(metrics['length'])}")
         curve = state.returns()
         if (moved := words.trend(curve)) is not None:
             delta, way = moved
             arrow = (self.glyphs.flat, self.glyphs.up, self.glyphs.down)[way]
-            body.append(f"{arrow} {words.change(delta):<8}", ("dim", "green", "yellow")[way])
+            body.append(f"{arrow} {numbers.change(delta):<8}", ("dim", "green", "yellow")[way])
         alone = self.width - self._indent - body.cell_len
         beside = alone - side.cell_len - 3
         room = min(40, beside if beside >= 8 else alone)  # too narrow: the side text goes below
@@ -123,55 +124,55 @@ class Rows:
         name = "evaluation" if self._has_labels else "eval"
         if state.evaluation is not None:
             last = state.evaluation
-            body = Text.assemble((f"{words.number(last.mean):<8}", "bold"))
-            interval = f"{words.number(last.low)} to {words.number(last.high)}"
+            body = Text.assemble((f"{numbers.number(last.mean):<8}", "bold"))
+            interval = f"{numbers.number(last.low)} to {numbers.number(last.high)}"
             body.append(f"95% interval {interval}" if self._has_labels else interval, "dim")
             yield from self._row(name, body, self._best())
         elif every := state.training.config.eval_every:
-            yield from self._row(name, Text(f"every {words.count(every)} steps", "dim"), self._best())
+            yield from self._row(name, Text(f"every {numbers.count(every)} steps", "dim"), self._best())
 
     def speed(self) -> Iterator[RenderableType]:
         """Steps per second, and the shares of env, acting and learning."""
         state = self.state
-        parts = [f"{name} {words.share(value)}" for name, value in state.shares().items()]
+        parts = [f"{name} {numbers.share(value)}" for name, value in state.shares().items()]
         side = Text(f" {self.glyphs.dot} ".join(parts), "dim")
-        yield from self._row("speed", Text(f"{words.count(state.speed('total'))} steps/s"), side)
+        yield from self._row("speed", Text(f"{numbers.count(state.speed('total'))} steps/s"), side)
 
-    def crew(self) -> Iterator[RenderableType]:
-        """Speed, time shares and queue of actors in other processes."""
-        crew = self.state.crew()
-        if crew is None:
+    def actors(self) -> Iterator[RenderableType]:
+        """Of actors in other processes: how fast they are, where their time goes, who waits for whom."""
+        actors = self.state.remote_actors()
+        if actors is None:
             return
         dot, shades = f" {self.glyphs.dot} ", self.glyphs.shades
         yield Text()
-        yield from self._row("actors", Text(crew.who), Text(f"{crew.range} steps/s each", "dim"))
-        parts = zip(shades, SHADES, crew.shares.items())
+        yield from self._row("actors", Text(actors.who), Text(f"{actors.range} steps/s each", "dim"))
+        parts = zip(shades, SHADES, actors.shares.items())
         legend = Text("  ").join(
-            Text.assemble((shade, style), f" {name} ", words.share(share), style="dim")
+            Text.assemble((shade, style), f" {name} ", numbers.share(share), style="dim")
             for shade, style, (name, share) in parts
         )
         room = min(30, self.width - self._indent - legend.cell_len - 3)
-        drawn = Text(bar(crew.shares, room, shades) if room >= 6 else "")
+        drawn = Text(bar(actors.shares, room, shades) if room >= 6 else "")
         for shade, style in zip(shades, SHADES):
             drawn.highlight_words([shade], style)
-        yield from self._row("actor time", drawn, legend)
-        side = Text(dot.join(crew.trouble()), "yellow")
-        yield from self._row("queue", Text(dot.join(crew.queue())), side)
+        yield from self._row("their time", drawn, legend)
+        side = Text(dot.join(actors.trouble()), "yellow")
+        yield from self._row("queue", Text(dot.join(actors.queue())), side)
 
     def losses(self) -> Iterator[RenderableType]:
         """Losses and statistics of the update."""
         get = self.state.metrics.get
         yield from self._cells(
             "losses",
-            ("policy", words.number(get("loss/policy"))),
-            ("value", words.number(get("loss/value"))),
-            ("explained", words.share(get("explained_variance"))),
+            ("policy", numbers.number(get("loss/policy"))),
+            ("value", numbers.number(get("loss/value"))),
+            ("explained", numbers.share(get("explained_variance"))),
         )
         yield from self._cells(
             "update",
-            ("entropy", words.number(get("entropy"))),
-            ("kl", words.number(get("kl"))),
-            ("clipped", words.share(get("clip_fraction"))),
+            ("entropy", numbers.number(get("entropy"))),
+            ("kl", numbers.number(get("kl"))),
+            ("clipped", numbers.share(get("clip_fraction"))),
         )
 
     def honesty(self) -> Iterator[RenderableType]:
@@ -197,14 +198,14 @@ class Rows:
         hint = Text("Ctrl-C saves and stops" if state.run else "Ctrl-C stops", "dim")
         if state.is_stopping:
             hint = Text("stopping after this update; Ctrl-C again ends at once", "yellow")
-        saved = "" if state.checkpoint is None else f"checkpoint at {words.count(state.checkpoint)}"
+        saved = "" if state.checkpoint is None else f"checkpoint at {numbers.count(state.checkpoint)}"
         yield from self._spread(hint, Text(saved, "dim"))
 
     def _best(self) -> Text:
         if self.state.best is None:
             return Text()
         mean, steps = self.state.best
-        return Text(f"best {words.number(mean)} at {words.count(steps)}", "dim")
+        return Text(f"best {numbers.number(mean)} at {numbers.count(steps)}", "dim")
 
     def _cells(self, label: str, *cells: tuple[str, str]) -> Iterator[RenderableType]:
         """Named numbers, aligned with those of neighbouring rows."""

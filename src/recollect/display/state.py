@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from recollect.base import numbers
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
-from recollect.display.actors import SMOOTHED, Crew
+from recollect.display.actors import SMOOTHED, RemoteActors
 from recollect.envs.named import display_name
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ class Score:
         return cls(int(steps), evaluation.mean, low, high, length, len(evaluation.returns))
 
     def __str__(self) -> str:
-        interval = f"95% interval {words.number(self.low)} to {words.number(self.high)}"
-        return f"{words.number(self.mean)} ({interval}, {self.episodes:,} episodes)"
+        interval = f"95% interval {numbers.number(self.low)} to {numbers.number(self.high)}"
+        return f"{numbers.number(self.mean)} ({interval}, {self.episodes:,} episodes)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +156,14 @@ class State:
             return {}
         return {name: min(1.0, total / speed) for name in names if (speed := self.speed(name))}
 
-    def crew(self) -> Crew | None:
-        """The actors, if they run in other processes."""
+    def remote_actors(self) -> RemoteActors | None:
+        """The actors, if they live in other processes."""
         config = self.training.config
         if config.runtime == "inline":
             return None
         smooth = {name: self._smooth[name] for name in SMOOTHED if name in self._smooth}
         metrics = self.metrics | smooth
-        return Crew(config.actors, config.runtime, config.mode, metrics, self.shares().get("wait"))
+        return RemoteActors(config.actors, config.runtime, config.mode, metrics, self.shares().get("wait"))
 
     def returns(self) -> list[float]:
         """The mean returns over the run, from the bounded history."""
@@ -179,12 +180,12 @@ class State:
         sizes = [abs(self.compared.get(name, 0.0)) for name in ("value/max", "value/min", "value_scale")]
         scaled = None if value is None else value / max(1.0, *sizes)
         gauges = [
-            Gauge("log-prob", words.tiny(log_prob), _below(log_prob, limit)),
-            Gauge("value", words.tiny(value), _below(scaled, limit)),
+            Gauge("log-prob", numbers.tiny(log_prob), _below(log_prob, limit)),
+            Gauge("value", numbers.tiny(value), _below(scaled, limit)),
         ]
         if self.training.config.algo.gauge_every:
             stale = self.staleness
-            text = words.ABSENT if stale is None else f"{stale:.2f}"
+            text = numbers.ABSENT if stale is None else f"{stale:.2f}"
             gauges.append(Gauge("staleness", text, _below(stale, STALE)))
         if (lag := metrics.get("lag")) is not None:
             allowed = config.lag_limit

@@ -1,4 +1,4 @@
-"""Numbers, times and curves as short texts of steady width."""
+"""Characters, shortened texts and curves of a display."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-
-ABSENT = "-"
-"""Shown for a missing number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,58 +36,6 @@ ASCII = Glyphs(
     blocks="_.:-=+*#", up="^", down="v", flat=">", good="+", bad="!", dot="-", cut="..", shades="#=:."
 )
 """For terminals without Unicode."""
-
-
-def number(value: float | None) -> str:
-    """About three digits: 0.931, 12.3, 1,234, 2e-07; a dash for None and NaN."""
-    if value is None or math.isnan(value):
-        return ABSENT
-    if math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    size = abs(value)
-    if size == 0:
-        return "0"
-    if size < 1e-3 or size >= 1e6:
-        return f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e").replace("e+", "e")
-    decimals = (
-        0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3 if size >= 0.01 else 4
-    )
-    return f"{value:,.{decimals}f}"
-
-
-def change(value: float) -> str:
-    """The same with its sign: +0.12."""
-    return f"{'+' if value >= 0 else ''}{number(value)}"
-
-
-def tiny(value: float | None) -> str:
-    """The order of a number that should be 0 but for rounding: 2e-07."""
-    if value is None or math.isnan(value):
-        return ABSENT
-    return "0" if value == 0 else f"{value:.0e}"
-
-
-def count(value: float | None) -> str:
-    """A whole number with its thousands apart."""
-    return ABSENT if value is None or not math.isfinite(value) else f"{value:,.0f}"
-
-
-def share(value: float | None) -> str:
-    """A fraction in percent; how far an explained variance is below 0 tells nothing."""
-    if value is None or not math.isfinite(value):
-        return ABSENT
-    return "below 0" if value < -1 else f"{100 * value:.0f}%"
-
-
-def duration(seconds: float | None) -> str:
-    """0:07, 12:34, 1:02:03, 2d 03:04."""
-    if seconds is None or not math.isfinite(seconds):
-        return ABSENT
-    minutes, second = divmod(int(max(0.0, seconds)), 60)
-    hours, minute = divmod(minutes, 60)
-    if hours >= 24:
-        return f"{hours // 24}d {hours % 24:02d}:{minute:02d}"
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 def shortened(text: str, width: int, cut: str = UNICODE.cut) -> str:

@@ -13,6 +13,7 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from recollect.base import registry
+from recollect.config.tasks import TASKS, task_name
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.gym_loop import GymLoop
 from recollect.envs.gym_vector import GymVector
@@ -141,8 +142,7 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
 def _from_name(
     name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any], first_slot: int
 ) -> BatchedEnv:
-    tasks = [*registry.IDS, *registry.IDS.values()]
-    if name in tasks:
+    if task_name(name):
         task = registry.load(registry.MAKE_TASK)(name, num_envs, device=device, **kwargs)
         task.first_slot = first_slot
         return task
@@ -152,7 +152,7 @@ def _from_name(
     except (gym.error.Error, ModuleNotFoundError) as error:
         if isinstance(error, ModuleNotFoundError) and ":" not in name:
             raise  # a dependency of a known env, not the env
-        raise ConfigError(_unknown(name, [*tasks, *gym.registry], error)) from None
+        raise ConfigError(_unknown(name, [*TASKS, *gym.registry], error)) from None
 
 
 def _looped(

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from recollect.base import devices, tree
 from recollect.base.types import State, Tree
-from recollect.experience.rollout import Chunks, Rollout
+from recollect.experience.chunks import Chunks
+from recollect.experience.rollout import Rollout
 
 
 @dataclass(frozen=True, slots=True)

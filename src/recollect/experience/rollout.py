@@ -1,22 +1,29 @@
-"""Rollouts, and the chunks and minibatches that the learner cuts from them.
+"""Rollouts: T steps of B rows, time-major, as an actor recorded them.
 
-A rollout is T steps of B rows, time-major. A chunk is L consecutive steps of one row together with
-the *input* state of its first step, stored raw, before ``first`` applies. Chunks partition the
-rollout without loss: a shorter last one is padded, and the padding is invalid.
+Each field of a rollout is listed here and nowhere else: moving it to a device, selecting rows, joining the
+rollouts of several actors, and passing it to another process are methods. Another process gets the tensors
+through memory of a fixed layout (``slot``) and the rest as a small message (``Header``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import gymnasium as gym
 import torch
 from torch import Tensor
 
-from recollect.base import devices, spaces, tree
+from recollect.base import spaces, tree
 from recollect.base.types import State, Tree
-from recollect.errors import ConfigError, RecollectError
+from recollect.config.learner import LearnerConfig
+from recollect.errors import RecollectError
+from recollect.policy.policy import Policy
+
+ROW_DIMENSION = dict.fromkeys(
+    ("obs", "first", "action", "record", "reward", "terminated", "truncated", "valid", "final_value"), 1
+) | {"bootstrap": 0, "states": 1}
+"""The tensors of a rollout except its finals, and the dimension of each that counts rows."""
 
 
 @dataclass(slots=True)
@@ -24,20 +31,32 @@ class Finals:
     """The observations before the resets of truncated episodes, N of them, in order of time."""
 
     time: Tensor
-    """[N] int64: the step t that was cut."""
+    """[N] int64: the truncated step t."""
     row: Tensor
     """[N] int64."""
     obs: Tree
-    """[N, ...] what was seen after step t."""
+    """[N, ...] the observation after step t."""
 
-    def to(self, device: torch.device | str) -> Finals:
-        """The same on a device."""
-        return Finals(self.time.to(device), self.row.to(device), tree.to(self.obs, device))
+    def map(self, fn: Callable[[Tensor], Tensor]) -> Finals:
+        """Apply ``fn`` to every tensor."""
+        return Finals(fn(self.time), fn(self.row), tree.map(fn, self.obs))
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """All of a rollout except the tensors in its slot."""
+
+    state_steps: tuple[int, ...]
+    actor: int
+    sequence: int = 0
+    version: int = 0
+    finals: int | Finals = 0
+    """The number of finals in the slot; the finals themselves if the slot has no room for them."""
 
 
 @dataclass(slots=True)
 class Rollout:
-    """T steps of B rows, as one actor recorded them under one version of the weights."""
+    """T steps of B rows, recorded by one actor under one version of the weights."""
 
     obs: Tree
     """[T + 1, B, ...]"""
@@ -46,7 +65,7 @@ class Rollout:
     action: Tree
     """[T, B, ...] as stored: see ``Policy.to_env``."""
     record: dict[str, Tensor]
-    """What acting recorded beside the action, [T, B] each; the algorithm's choice."""
+    """The outputs of the policy beside the action, [T, B] each; the algorithm chooses them."""
     reward: Tensor
     """[T, B]"""
     terminated: Tensor
@@ -64,13 +83,13 @@ class Rollout:
     states: State
     """[S, B, ...]: the states at ``state_steps``."""
     finals: Finals | None = None
-    """What was seen before the resets of truncated episodes."""
+    """The observations before the resets of truncated episodes."""
     actor: int = 0
-    """Who recorded it."""
+    """Index of the actor."""
     sequence: int = 0
-    """The how-manieth of that actor."""
+    """Index of this rollout within its actor."""
     version: int = 0
-    """The weights that acted."""
+    """Version of the weights that acted."""
 
     @property
     def steps(self) -> int:
@@ -92,21 +111,128 @@ class Rollout:
         slot = self.state_steps.index(step)
         return tree.index(self.states, slot)
 
+    def tensors(self) -> dict[str, Tree]:
+        """All tensors except the finals, by name."""
+        return {name: getattr(self, name) for name in ROW_DIMENSION}
 
-def state_steps(rollout: int, chunk: int, burn_in: int = 0) -> tuple[int, ...]:
-    """The steps at which states must be stored: chunk starts, and burn-in prefix starts before them."""
-    starts = range(0, rollout, chunk)
-    return tuple(sorted({*starts, *(start - burn_in for start in starts if start > 0)}))
+    def to(self, device: torch.device | str) -> Rollout:
+        """The same rollout on a device."""
+        if self.reward.device == torch.device(device):
+            return self
+        moved = {name: tree.to(value, device) for name, value in self.tensors().items()}
+        finals = None if self.finals is None else self.finals.map(lambda leaf: leaf.to(device))
+        return replace(self, **moved, finals=finals)
+
+    def select_rows(self, begin: int, end: int) -> Rollout:
+        """The rows from ``begin`` up to ``end``, exclusive. The tensors are views; the finals are copies."""
+        parts = {
+            name: tree.index(getattr(self, name), (slice(None),) * dim + (slice(begin, end),))
+            for name, dim in ROW_DIMENSION.items()
+        }
+        finals = None
+        if self.finals is not None:
+            own = (self.finals.row >= begin) & (self.finals.row < end)
+            if own.any():
+                finals = self.finals.map(lambda leaf: leaf[own])
+                finals.row -= begin
+        return replace(self, **parts, finals=finals)
+
+    @staticmethod
+    def join(rollouts: Sequence[Rollout], *, is_mixed: bool = False, into: Rollout | None = None) -> Rollout:
+        """Concatenate the rows of rollouts of equally many steps. A single rollout is returned as it is.
+
+        Args:
+            rollouts: in the order of their rows.
+            is_mixed: whether their versions may differ; the oldest is then the version of the result.
+            into: the result of an earlier call for the same shapes, whose memory is reused: allocating many
+                megabytes costs more than the copy.
+        """
+        one = rollouts[0]
+        if len(rollouts) == 1:
+            return one
+        versions = sorted({r.version for r in rollouts})
+        if any(r.state_steps != one.state_steps for r in rollouts) or (len(versions) > 1 and not is_mixed):
+            raise RecollectError(
+                f"rollouts of versions {versions} cannot be joined: in lockstep the actors must act with the "
+                "same weights and store the same states"
+            )
+
+        def joined(name: str, dim: int) -> Tree:
+            parts = [getattr(r, name) for r in rollouts]
+            if into is None:
+                return tree.cat(parts, dim)
+            return tree.map(lambda out, *xs: torch.cat(xs, dim, out=out), getattr(into, name), *parts)
+
+        tensors = {name: joined(name, dim) for name, dim in ROW_DIMENSION.items()}
+        return replace(one, **tensors, finals=_join_finals(rollouts), version=versions[0])
+
+    # -- to another process -----------------------------------------------------------------------
+
+    def slot(self) -> dict[str, Tree]:
+        """Tensors shaped like the memory that holds such a rollout with its finals.
+
+        The capacity for finals is fixed and seldom too small. Finals that do not fit travel in the header.
+        """
+        capacity = self.rows * max(2, self.steps // 16)
+        index = torch.zeros(capacity, dtype=torch.int64)
+        obs = tree.empty(tree.map(lambda leaf: leaf[0, :1], self.obs), (capacity,))
+        return {"rollout": self.tensors(), "finals": {"time": index, "row": index.clone(), "obs": obs}}
+
+    def write(self, slot: Tree) -> Header:
+        """Copy the rollout to a slot. Returns the part that has to be sent."""
+        tree.copy_(slot["rollout"], self.tensors())
+        return self.write_finals(slot)
+
+    def write_finals(self, slot: Tree) -> Header:
+        """``write`` for a rollout whose tensors were recorded in the slot itself."""
+        found, target = self.finals, slot["finals"]
+        finals = 0 if found is None else len(found.time)
+        if found is not None and finals > len(target["time"]):
+            finals = found
+        elif found is not None:
+            source = {"time": found.time, "row": found.row, "obs": found.obs}
+            tree.map(lambda to, leaf: to[: len(leaf)].copy_(leaf), target, source)
+        return Header(self.state_steps, self.actor, self.sequence, self.version, finals)
+
+    @classmethod
+    def read(cls, slot: Tree, header: Header) -> Rollout:
+        """The rollout in a slot. Its tensors are the memory of the slot."""
+        finals = header.finals
+        if isinstance(finals, int):
+            finals = Finals(**tree.index(slot["finals"], slice(finals))) if finals else None
+        return cls(
+            **slot["rollout"],
+            state_steps=header.state_steps,
+            finals=finals,
+            actor=header.actor,
+            sequence=header.sequence,
+            version=header.version,
+        )
+
+
+def _join_finals(rollouts: Sequence[Rollout]) -> Finals | None:
+    offset, times, rows, obs = 0, [], [], []
+    for rollout in rollouts:
+        if rollout.finals is not None:
+            times.append(rollout.finals.time)
+            rows.append(rollout.finals.row + offset)
+            obs.append(rollout.finals.obs)
+        offset += rollout.rows
+    if not times:
+        return None
+    time = torch.cat(times)
+    order = time.argsort(stable=True)  # in order of time, as one actor records them
+    return Finals(time[order], torch.cat(rows)[order], tree.index(tree.cat(obs), order))
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutSize:
-    """What acting takes in memory: the rollout, and what rows carry from one to the next."""
+    """The memory that acting takes: the rollout, and the live state of the rows."""
 
     total: int
-    """Bytes; final observations at truncations come on top where they are listed, and are few."""
+    """Bytes, without the final observations of envs that list them, which are few."""
     states: int
-    """Bytes of it that are stored states."""
+    """Bytes of ``total`` that are stored states."""
 
 
 def rollout_bytes(
@@ -121,8 +247,8 @@ def rollout_bytes(
 ) -> RolloutSize:
     """The size of a rollout of ``steps`` x ``rows`` with ``stored`` states, before it is allocated.
 
-    ``state`` is that of one row, such as ``policy.initial_state(1)``; ``places``: how many truncations of a
-    row are kept with their observation and state (``cuts.places``).
+    ``state`` is that of one row, such as ``policy.initial_state(1)``; ``places`` is the number of truncations
+    per row whose observation and state are kept (``acting.truncation.places``).
     """
     obs = tree.size_bytes(spaces.zeros(observation_space, 1))
     action = tree.size_bytes(spaces.zeros(action_space, 1))
@@ -130,187 +256,18 @@ def rollout_bytes(
     floats, flags = 4 * 4, 4  # log_prob, value, reward, final_value; first, terminated, truncated, valid
     per_row = steps * (obs + action + floats + flags) + obs + 1 + 4  # and obs[T], first[T], bootstrap
     live = obs + 1 + memory
-    kept = places * (obs + memory + 8 + 2)  # and time, whether there was one, and that it is no start
+    kept = places * (obs + memory + 8 + 2)  # and its time, whether it is used, and its ``first``
     return RolloutSize((per_row + live + kept + stored * memory) * rows, stored * memory * rows)
 
 
-@dataclass(frozen=True, slots=True)
-class Prefix:
-    """The burn-in steps before chunks: K steps each. Chunks that open the rollout have none."""
-
-    obs: Tree
-    """[K, N, ...]"""
-    first: Tensor
-    """[K, N] bool"""
-    state: State
-    """[N, ...] the raw input state of the prefix's first step."""
-    exists: Tensor
-    """[N] bool: false for the chunks that open the rollout."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunks:
-    """N chunks of L steps: chunk n is the c-th of row b, with n = c * B + b."""
-
-    obs: Tree
-    """[L, N, ...]"""
-    first: Tensor
-    """[L, N] bool"""
-    action: Tree
-    """[L, N, ...]"""
-    valid: Tensor
-    """[L, N] bool; false in padding."""
-    data: dict[str, Tensor]
-    """[L, N] each: what acting recorded, advantages, returns."""
-    state: State
-    """[N, ...] the raw input state of each chunk's first step."""
-    prefix: Prefix | None = None
-    """The burn-in steps, if any."""
-
-    @property
-    def count(self) -> int:
-        """N."""
-        return self.valid.shape[1]
-
-    @property
-    def sizes(self) -> None:
-        """What minibatches are to be balanced by: nothing, as all chunks are alike."""
-        return None
-
-    def whole(self) -> Chunks:
-        """All chunks in one batch."""
-        return self
-
-    def valid_steps(self, which: Tensor) -> Tensor:
-        """How many valid steps the chunks ``which`` [M] have."""
-        return self.valid.index_select(1, which).sum()
-
-    def total(self, which: Tensor, name: str) -> Tensor:
-        """The sum of ``data[name]`` over the steps of the chunks ``which`` [M]."""
-        return self.data[name].index_select(1, which).sum()
-
-    def take(self, which: Tensor) -> Chunks:
-        """The chunks ``which`` [M] int64."""
-
-        def columns(value: Tree) -> Tree:
-            return tree.map(lambda leaf: leaf.index_select(1, which), value)
-
-        def rows(value: Tree) -> Tree:
-            return tree.map(lambda leaf: leaf.index_select(0, which), value)
-
-        prefix = (
-            None
-            if self.prefix is None
-            else Prefix(
-                columns(self.prefix.obs),
-                columns(self.prefix.first),
-                rows(self.prefix.state),
-                rows(self.prefix.exists),
-            )
-        )
-        return Chunks(
-            columns(self.obs),
-            columns(self.first),
-            columns(self.action),
-            columns(self.valid),
-            {name: columns(value) for name, value in self.data.items()},
-            rows(self.state),
-            prefix,
-        )
-
-
-def make_chunks(rollout: Rollout, length: int, data: dict[str, Tensor], burn_in: int = 0) -> Chunks:
-    """Cut a rollout into chunks of ``length`` steps.
-
-    What invalid steps hold, be it NaN, is no experience: it becomes zeros here, once, because a loss
-    that masks it later would still multiply it into the weight gradients. The same goes for the
-    state of a chunk whose first step is invalid; such a row stays invalid until its next ``first``.
-
-    Args:
-        rollout: T steps of B rows.
-        length: L. The last chunk is padded if L does not divide T.
-        data: [T, B] tensors to cut along beside what acting recorded (and in place of it).
-        burn_in: K, the steps of the prefix before each chunk but those that open the rollout.
-    """
-    T = rollout.steps
-    if not 1 <= length <= T:
-        raise ConfigError(f"chunk = {length}, but a rollout has {T} steps: choose 1 <= chunk <= rollout")
-    starts = list(range(0, T, length))
-    invalid = ~rollout.valid
-    is_clean = not devices.waits(invalid) and not invalid.any()
-
-    def clean(value: Tree) -> Tree:
-        value = tree.map(lambda leaf: leaf[:T], value)
-        return value if is_clean else tree.zero_where(invalid, value)
-
-    def cut(value: Tree) -> Tree:
-        return tree.map(lambda leaf: _cut(leaf, length), value)
-
-    def states_at(steps: list[int]) -> State:
-        stacked = tree.stack([rollout.state_at(step) for step in steps])
-        if not is_clean:
-            stacked = tree.zero_where(torch.stack([invalid[step] for step in steps]), stacked)
-        return tree.map(lambda leaf: leaf.flatten(0, 1), stacked)  # [C, B, ...] -> [C * B, ...]
-
-    obs = clean(rollout.obs)
-    prefix = None
-    if burn_in:
-        begins = [max(start - burn_in, 0) for start in starts]
-        chunk = torch.arange(len(starts) * rollout.rows, device=invalid.device)  # c * B + b
-        prefix = Prefix(
-            obs=_windows(obs, begins, burn_in),
-            first=_windows(rollout.first, begins, burn_in),
-            state=states_at(begins),
-            exists=chunk >= rollout.rows,
-        )
-    return Chunks(
-        obs=cut(obs),
-        first=cut(rollout.first[:T]),
-        action=cut(clean(rollout.action)),
-        valid=cut(rollout.valid),
-        data={name: cut(clean(value)) for name, value in (rollout.record | data).items()},
-        state=states_at(starts),
-        prefix=prefix,
+def rollout_size(algo: LearnerConfig, policy: Policy, rows: int, places: int = 0) -> RolloutSize:
+    """The size of a rollout of ``rows`` rows with these settings; ``places``: see ``rollout_bytes``."""
+    return rollout_bytes(
+        policy.observation_space,
+        policy.action_space,
+        policy.initial_state(1),
+        rows=rows,
+        steps=algo.rollout,
+        stored=len(algo.state_steps),
+        places=places,
     )
-
-
-def minibatches(
-    count: int, parts: int, generator: torch.Generator, sizes: Tensor | None = None
-) -> Iterator[Tensor]:
-    """A random partition of ``count`` sequences into ``parts``, none dropped; see ``shares``."""
-    order = torch.randperm(count, generator=generator, device=generator.device)
-    yield from shares(order, parts, sizes)
-
-
-def shares(order: Tensor, parts: int, sizes: Tensor | None = None) -> tuple[Tensor, ...]:
-    """``order`` [M], numbers of sequences, cut into ``parts``.
-
-    Their counts are within one, or, given the ``sizes`` [N] of all sequences in steps (on the CPU), their
-    steps are about alike; then none is empty, and there are fewer parts if there are fewer sequences.
-    """
-    if sizes is None:
-        return order.tensor_split(parts)
-    order = order.cpu()
-    parts = min(parts, len(order))
-    until = sizes[order].cumsum(0)
-    cuts = [0]
-    for part in range(1, parts):
-        fair = int((until <= until[-1] * part / parts).sum())
-        cuts.append(min(max(fair, cuts[-1] + 1), len(order) - (parts - part)))
-    return order.tensor_split(cuts[1:])
-
-
-def _cut(leaf: Tensor, length: int) -> Tensor:
-    """[T, B, ...] -> [L, C * B, ...], zero-padded in time to C * L steps."""
-    T, B = leaf.shape[:2]
-    count = -(-T // length)
-    if count * length != T:
-        pad = leaf.new_zeros((count * length - T, *leaf.shape[1:]))
-        leaf = torch.cat([leaf, pad])
-    split = leaf.view(count, length, B, *leaf.shape[2:])  # [C * L, B, ...] -> [C, L, B, ...]
-    return split.transpose(0, 1).reshape(length, count * B, *leaf.shape[2:])
-
-
-def _windows(value: Tree, begins: list[int], width: int) -> Tree:
-    """[T, B, ...] -> [width, C * B, ...]: the steps from each of C beginnings on, side by side."""
-    return tree.cat([tree.index(value, slice(begin, begin + width)) for begin in begins], dim=1)

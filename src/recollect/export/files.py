@@ -45,7 +45,7 @@ from torch.export import ExportedProgram
 
 from recollect.base import provenance, tree
 from recollect.base.files import check_replaceable, finite, read_json
-from recollect.config import plain
+from recollect.base.space_json import space_to_json
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.export.check import check as check_step
 from recollect.export.check import short
@@ -180,9 +180,9 @@ def _describe(agent: Agent, module: StepModule, inputs: Tensors, outputs: Tensor
             }
             for part in parts(dist)
         ],
-        # null for infinite bounds of a Box.
-        "observation_space": finite(plain.space_to_json(policy.observation_space)),
-        "action_space": finite(plain.space_to_json(policy.action_space)),
+        # Where a Box has no bound, null stands.
+        "observation_space": finite(space_to_json(policy.observation_space)),
+        "action_space": finite(space_to_json(policy.action_space)),
         "last_action_reward": agent.config.last_action_reward,
         "env": agent.env if isinstance(agent.env, str) else None,
         "steps": agent.steps,

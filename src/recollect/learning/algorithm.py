@@ -6,7 +6,8 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
-from recollect.experience.rollout import Chunks, Rollout
+from recollect.experience.chunks import Chunks
+from recollect.experience.rollout import Rollout
 from recollect.learning.ranks import Ranks
 from recollect.learning.refresh import Outputs
 from recollect.policy.policy import Policy

@@ -44,7 +44,8 @@ from torch.nn import functional as F
 
 from recollect.base import spaces, tree
 from recollect.base.types import Tree
-from recollect.experience.rollout import Chunks, Rollout
+from recollect.experience.chunks import Chunks
+from recollect.experience.rollout import Rollout
 from recollect.policy.layers import mlp, orthogonal
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from recollect.base import tree
 from recollect.base.graphs import Captured
-from recollect.experience.rollout import Chunks, Rollout, minibatches
+from recollect.experience.chunks import Chunks, minibatches
+from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.algorithm import Stats
 from recollect.learning.deviation_check import Record

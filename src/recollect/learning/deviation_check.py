@@ -17,7 +17,8 @@ from torch import Tensor
 from recollect.base.tolerances import tolerance
 from recollect.config.learner import LearnerConfig
 from recollect.errors import AlignmentError, RecollectError
-from recollect.experience.rollout import Chunks, Rollout, shares
+from recollect.experience.chunks import Chunks, shares
+from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics, evidence, recompute
 from recollect.learning.algorithm import Data, Stats
 from recollect.learning.ranks import ALONE, Ranks

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from recollect.base import devices, tree
 from recollect.errors import DivergedError, EnvError
-from recollect.experience.rollout import Chunks, Rollout
+from recollect.experience.chunks import Chunks
+from recollect.experience.rollout import Rollout
 from recollect.learning.ranks import ALONE, Ranks
 from recollect.policy.policy import Policy
 

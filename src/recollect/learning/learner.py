@@ -27,7 +27,8 @@ from torch import Tensor, nn
 from recollect.base import devices, tree
 from recollect.base.graphs import Graphs
 from recollect.config.learner import LearnerConfig
-from recollect.experience.rollout import Chunks, Rollout, minibatches, shares
+from recollect.experience.chunks import Chunks, minibatches, shares
+from recollect.experience.rollout import Rollout
 from recollect.learning import auxiliary, diagnostics, recompute
 from recollect.learning.algorithm import Algorithm, Data, Stats, Targets
 from recollect.learning.deviation_check import DeviationCheck, Record

@@ -23,7 +23,7 @@ from torch.autograd.function import once_differentiable
 
 from recollect.base import tree
 from recollect.base.types import State, Tree
-from recollect.experience.rollout import Chunks
+from recollect.experience.chunks import Chunks
 from recollect.policy.policy import Policy
 
 Tensors = tuple[Tensor, ...]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
 
+from recollect.config.learner import Shape
 from recollect.errors import ConfigError
-
-Shape = Literal["constant", "linear", "cosine"]
 
 
 def scheduled(end: float, shape: Shape, progress: float, warmup: float = 0.0) -> float:

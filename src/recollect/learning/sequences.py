@@ -14,8 +14,9 @@ from torch import Tensor
 
 from recollect.base import tree
 from recollect.config.learner import LearnerConfig
+from recollect.experience.chunks import Chunks, make_chunks
 from recollect.experience.episode_segments import EpisodeSegments, make_segments
-from recollect.experience.rollout import Chunks, Rollout, make_chunks
+from recollect.experience.rollout import Rollout
 from recollect.learning.algorithm import Data
 from recollect.learning.ranks import ALONE, Group, Ranks
 from recollect.policy.policy import Policy

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from recollect.base.numbers import percent, short, signed
 from recollect.play.frames import Film
 from recollect.play.text import Line, folded, lines_of
 from recollect.play.trace import Trace
-from recollect.play.words import SUITS, Choice, choices, ending, most_active, percent, seen, short, signed
+from recollect.play.words import SUITS, Choice, choices, ending, liveliest, seen
 
 WIDTH, HEIGHT = 800, 460
 MARGIN, GAP = 16, 22

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
+from recollect.config.tasks import task_name
 from recollect.envs.factory import makes_batches
 from recollect.envs.named import display_name, resolve_env
 from recollect.errors import EnvError
 from recollect.play.trace import Trace, record_env
-from recollect.tasks.catalog import TASKS
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
@@ -142,7 +142,7 @@ def _maker(env: Any, kwargs: dict[str, Any]) -> Callable[[], gym.Env] | None:
     make: Callable[..., Any]
     env = resolve_env(env) if isinstance(env, str) else env
     if isinstance(env, str):
-        if env in TASKS or env in {task.id for task in TASKS.values()}:
+        if task_name(env):
             return None
         make = functools.partial(gym.make, env, disable_env_checker=True)
     elif callable(env) and not isinstance(env, gym.Env | gym.vector.VectorEnv):

@@ -10,8 +10,9 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
+from recollect.base.numbers import signed
 from recollect.play.trace import Trace
-from recollect.play.words import choices, chosen, ending, heading, most_active, seen, signed
+from recollect.play.words import choices, chosen, ending, heading, liveliest, seen
 
 UNITS = 16
 """Units of memory shown per line."""

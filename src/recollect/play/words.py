@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from recollect.base.numbers import percent, plural, short, short_list
+from recollect.config.tasks import task_name
 from recollect.envs.wrappers import ACTION, REWARD
 from recollect.play.trace import Trace
 from recollect.policy.masks import ACTION_MASK
-from recollect.tasks.catalog import TASKS
 
 SUITS = {"♠": "spades", "♦": "diamonds", "♣": "clubs", "♥": "hearts"}
 
@@ -99,8 +100,8 @@ def heading(trace: Trace) -> str:
 
 
 def ending(trace: Trace) -> str:
-    """Return, length and end of the episode."""
-    steps = f"{len(trace)} step{'s' if len(trace) != 1 else ''}"
+    """How the episode came out."""
+    steps = plural(len(trace), "step")
     how = "terminated" if trace.terminated else "truncated" if trace.truncated else "cut by --max-steps"
     return f"return {short(trace.return_)} after {steps}, {how}"
 
@@ -109,32 +110,6 @@ def most_active(traces: list[Trace], count: int) -> np.ndarray:
     """Indices of the units with the largest standard deviation over all steps, at most ``count``."""
     spread = np.nan_to_num(np.concatenate([trace.memory for trace in traces]).std(0))
     return np.argsort(-spread, kind="stable")[:count]
-
-
-def percent(probability: float) -> str:
-    """Such as ``97%``; what is rare but possible is not 0%."""
-    if 0 < probability < 0.005:
-        return "<1%"
-    return f"{probability:.0%}" if probability == probability else "NaN"
-
-
-def short(x: float) -> str:
-    """A number in few letters: 3 digits, no exponent where none is needed."""
-    if abs(x) >= 100:
-        return f"{x:.0f}" if abs(x) < 1e6 else f"{x:.2e}"
-    text = f"{x:.2f}" if abs(x) >= 0.1 or x == 0 else f"{x:.2g}"
-    return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
-
-
-def signed(x: float) -> str:
-    """Such as ``+1`` or ``-0.1``."""
-    return f"+{short(x)}" if x > 0 else short(x)
-
-
-def short_list(values: list[float], most: int = 6) -> str:
-    """Numbers beside each other; of many the first."""
-    shown = [f"{v:.2f}" if abs(v) < 100 else f"{v:.0f}" for v in values[:most]]
-    return " ".join(shown + (["…"] if len(values) > most else []))
 
 
 def _part(part: dict[str, Any], alone: bool) -> str:
@@ -150,8 +125,8 @@ def _part(part: dict[str, Any], alone: bool) -> str:
 
 
 def _labels(env: str | None, count: int, start: int) -> list[str]:
-    """Names of the categories of an action, or their numbers."""
-    words = next((ACTION_WORDS.get(name) for name, task in TASKS.items() if env in (name, task.id)), None)
+    """Words for the categories of an action, else their numbers."""
+    words = ACTION_WORDS.get(task_name(env) or "")
     if words is not None and len(words) == count:
         return list(words)
     return [str(start + i) for i in range(count)]

@@ -26,8 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import gymnasium as gym
 import numpy as np
@@ -37,48 +36,11 @@ from torch import Tensor, nn
 
 from recollect.base.spaces import is_image, is_tokens, walk
 from recollect.base.types import Tree
+from recollect.config.encoder import ENCODERS, EncoderConfig
 from recollect.errors import ConfigError, SpaceError, nearest
-from recollect.policy.layers import ACTIVATIONS, mlp, nature_conv, small_conv
+from recollect.policy.layers import mlp, nature_conv, small_conv
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.tokens import NETWORKS
-
-TokenNetwork = Literal[
-    "auto", "fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med", "example", "never"
-]
-"""What ``EncoderConfig.tokens`` takes."""
-
-
-@dataclass(frozen=True, slots=True)
-class EncoderConfig:
-    """The encoder that is built from an observation space."""
-
-    hidden: tuple[int, ...] = (64,)
-    """Widths of the MLP's layers, also after a conv stack; () passes the numbers on as they are. Token
-    networks have layers of their own."""
-    activation: Literal["tanh", "relu", "silu"] = "tanh"
-    """After every layer."""
-    layer_norm: bool = False
-    """Normalise every layer of the MLP before its activation."""
-    conv: Literal["small", "nature"] = "small"
-    """Images: 3 x 3 layers that halve the sides down to 8, for any size; or DQN's, from 36 x 36 on."""
-    images: Literal["auto", "always", "never"] = "auto"
-    """Which three-dimensional Boxes go through conv: those that look like images, all, or none."""
-    tokens: TokenNetwork = "auto"
-    """The network for token sets, 8-bit Boxes of shape (M, 3). auto: fast, where there are any; a name: there
-    have to be some; never: they are plain numbers."""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "hidden", tuple(self.hidden))
-        if any(not isinstance(width, int) or width < 1 for width in self.hidden):
-            raise ConfigError(f"encoder.hidden is {self.hidden}: give widths of at least 1, such as (128,)")
-        _check_choice("encoder.activation", self.activation, tuple(ACTIVATIONS))
-        _check_choice("encoder.conv", self.conv, ("small", "nature"))
-        _check_choice("encoder.images", self.images, ("auto", "always", "never"))
-        _check_choice("encoder.tokens", self.tokens, ("auto", *NETWORKS, "never"))
-
-    def build(self, observation_space: gym.Space) -> Encoder:
-        """The encoder for this space."""
-        return Encoder(observation_space, self)
 
 
 class Encoder(nn.Module):
@@ -317,19 +279,7 @@ def _check_shape(x: Tensor, shape: tuple[int, ...], name: str) -> None:
         )
 
 
-def _check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        hint = nearest(str(value), choices)
-        raise ConfigError(f"{name} is {value!r}{hint}: choose from {', '.join(choices)}")
-
-
 # By name, config or factory -----------------------------------------------------------------------
-
-NAMES: dict[str, EncoderConfig] = {
-    "auto": EncoderConfig(),
-    "mlp": EncoderConfig(images="never", tokens="never"),
-    "conv": EncoderConfig(images="always"),
-}
 
 
 def make_encoder(
@@ -344,8 +294,11 @@ def make_encoder(
     """
     if spec is None or isinstance(spec, str):
         spec = "auto" if spec is None else spec
-        _check_choice("encoder", spec, tuple(NAMES))
-        config = NAMES[spec]
+        if spec not in ENCODERS:
+            raise ConfigError(
+                f"encoder is {spec!r}{nearest(spec, ENCODERS)}: choose from {', '.join(ENCODERS)}"
+            )
+        config = ENCODERS[spec]
         if spec == "conv" and not any(
             _goes_through_conv(leaf, config) for _, leaf in _leaves(observation_space)
         ):
@@ -358,7 +311,7 @@ def make_encoder(
         return spec.build(observation_space)
     if isinstance(spec, nn.Module) or not callable(spec):
         raise ConfigError(
-            f"encoder is a {type(spec).__name__}: give a name ({', '.join(NAMES)}), an EncoderConfig, "
+            f"encoder is a {type(spec).__name__}: give a name ({', '.join(ENCODERS)}), an EncoderConfig, "
             "or a function that makes the module, such as lambda space: MyEncoder(space)"
         )
     encoder = spec(observation_space)

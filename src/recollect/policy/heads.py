@@ -20,8 +20,7 @@ Masks are described in ``policy/masks.py``.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal, Protocol, cast
+from typing import Protocol, cast
 
 import gymnasium as gym
 import numpy as np
@@ -30,6 +29,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from recollect.base.types import Tree
+from recollect.config.head import HeadConfig
 from recollect.errors import ConfigError, SpaceError
 from recollect.kernels import exact_linear
 from recollect.policy.distributions import (
@@ -46,40 +46,6 @@ from recollect.policy.masks import check_mask, refuse_mask
 
 MAX_SQUASHED_LOG_STD = 1.0
 """Up to here the quadrature of a squashed entropy is right to 1e-4."""
-
-
-@dataclass(frozen=True, slots=True)
-class HeadConfig:
-    """How actions are chosen from features."""
-
-    squash: Literal["auto"] | bool = "auto"
-    """Whether a Box action is tanh(u), scaled to its bounds; auto: where all bounds are finite."""
-    state_dependent_std: bool = False
-    """Whether the standard deviation is a function of the features; else a parameter per dimension."""
-    log_std_init: float = -0.5
-    """The log standard deviation to begin with, in units of the (pre-tanh) action."""
-    log_std_min: float = -5.0
-    """The log standard deviation never falls below this (see ``clamp_inward``)."""
-    log_std_max: float = 1.0
-    """The log standard deviation never rises above this; at most 1 for a squashed Box."""
-    gain: float = 0.01
-    """Of the orthogonal initial weights of the last layer; small, so that all actions start likely."""
-
-    def __post_init__(self) -> None:
-        if self.squash not in ("auto", True, False):
-            raise ConfigError(f"head.squash is {self.squash!r}: choose auto, true or false")
-        if not self.log_std_min < self.log_std_max:
-            raise ConfigError(
-                f"head.log_std_min is {self.log_std_min}, head.log_std_max {self.log_std_max}: "
-                "the first must be the smaller"
-            )
-        if not self.log_std_min <= self.log_std_init <= self.log_std_max:
-            raise ConfigError(
-                f"head.log_std_init is {self.log_std_init}, outside of "
-                f"[{self.log_std_min}, {self.log_std_max}] (log_std_min, log_std_max): move one of them"
-            )
-        if not (math.isfinite(self.gain) and self.gain >= 0):
-            raise ConfigError(f"head.gain is {self.gain}: it scales weights; give a number >= 0")
 
 
 class ActionHead(nn.Module):

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
 from recollect.base import tree
-from recollect.base.tolerances import Precision, on_device
+from recollect.base.tolerances import on_device
 from recollect.base.types import State, Tree
+from recollect.config.policy import PolicyConfig
 from recollect.cores import make_core
 from recollect.errors import ConfigError, StateError
 from recollect.kernels import exact_linear
@@ -26,7 +26,7 @@ from recollect.policy import precision
 from recollect.policy.compiled import Compiled
 from recollect.policy.distributions import Distribution
 from recollect.policy.encoders import make_encoder
-from recollect.policy.heads import ActionHead, HeadConfig
+from recollect.policy.heads import ActionHead
 from recollect.policy.masks import ACTION_MASK, check_mask_space
 from recollect.policy.normalise import ObservationNorm, PopArt
 
@@ -40,39 +40,6 @@ class Acted(NamedTuple):
     """[B]"""
     value: Tensor
     """[B] in real units."""
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyConfig:
-    """What a policy is made of. ``encoder`` and ``core`` take a name, a config or a factory."""
-
-    encoder: Any = None
-    """How observations become features: by the observation space if None."""
-    core: Any = "lstm"
-    """What carries over time: "lstm", "gru", "none", a core config, or a factory."""
-    head: HeadConfig = field(default_factory=HeadConfig)
-    """The action distribution."""
-    normalise_observations: bool = True
-    """Scale Box observations, but for images and tokens, by running statistics."""
-    normalise_value: bool = True
-    """PopArt: the critic predicts in units of the returns' own spread."""
-    value_decay: float = 0.99
-    """How slowly the statistics of the returns forget, per update."""
-    precision: Precision = "auto"
-    """Of acting and learning alike: "fp32", "tf32" (products on a GPU are rounded to TF32) or "bf16" (the
-    encoder, and on a GPU the products of LSTM and GRU, in bfloat16). "auto" is tf32 on a GPU, else fp32. On a
-    GPU the action head, the critic and the first layer over numbers (in bf16 up to 16 of them) are float32 in
-    all."""
-
-    def __post_init__(self) -> None:
-        """Refuse a precision that there is not."""
-        if self.precision not in get_args(Precision):
-            *known, last = get_args(Precision)
-            raise ConfigError(f"precision = {self.precision!r}: choose {', '.join(known)} or {last}")
-
-    def build(self, observation_space: gym.Space, action_space: gym.Space) -> Policy:
-        """The policy for these spaces."""
-        return Policy(observation_space, action_space, self)
 
 
 GUARDED = (
@@ -131,6 +98,11 @@ class Policy(nn.Module):
     def has_memory(self) -> bool:
         """Whether the core carries anything."""
         return self.core.has_memory
+
+    @property
+    def is_custom(self) -> bool:
+        """Whether it is a subclass, which no file describes."""
+        return type(self) is not Policy
 
     @property
     def is_compiled(self) -> bool:

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from recollect.reports.configs import asked, default_values, differences, experiment, flatten, label, words
+from recollect.base.numbers import setting
+from recollect.config.plain import flatten
+from recollect.reports.configs import asked, default_values, differences, experiment, label
 from recollect.reports.data import header
 from recollect.reports.folder import Folder
 from recollect.reports.statistics import Band, Curve, bootstrap_interval, common_band, iqm
@@ -80,7 +82,7 @@ def _settings(folder: Folder) -> Row:
 
 
 def _world(folder: Folder) -> str:
-    options = ", ".join(f"{name}={words(value)}" for name, value in sorted(folder.env_kwargs.items()))
+    options = ", ".join(f"{name}={setting(value)}" for name, value in sorted(folder.env_kwargs.items()))
     return f"{folder.env or 'env'}{f' ({options})' if options else ''}"
 
 
@@ -228,5 +230,5 @@ def _normalised(group: Group) -> list[float]:
 def _difference_table(groups: Sequence[Group], names: Sequence[str]) -> Row:
     """One row per setting in which groups differ, with its value in every group."""
     settings = [_settings(group.folders[0]) for group in groups]
-    shown = [[words(s[name]) if name in s else "–" for s in settings] for name in names]
+    shown = [[setting(s[name]) if name in s else "–" for s in settings] for name in names]
     return {"rows": [{"name": name, "values": values} for name, values in zip(names, shown)]}

@@ -7,13 +7,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from recollect.algos.catalog import ALGOS, algo_name
-from recollect.config import field_docs
+from recollect.base.numbers import setting
+from recollect.config.algo import ALGOS, algo_name
+from recollect.config.cores.specs import known
+from recollect.config.encoder import EncoderConfig
+from recollect.config.fields import fields_of
+from recollect.config.plain import as_mapping, config_to_json, flatten
 from recollect.config.ppo import PPOConfig
+from recollect.config.settings import CLASSES
 from recollect.config.train import TrainConfig
-from recollect.cores.make import known
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
 
 Row = dict[str, Any]
 PARTS = {"": "run", "policy": "network", "algo": "algorithm"}
@@ -30,45 +32,16 @@ INCIDENTAL = frozenset(
 """Settings that do not make another experiment: runs that differ in these only are repetitions."""
 
 
-def flatten(config: Row) -> Row:
-    """run.json's config under the flat names that people type: ``rollout``, ``core``, ``core.hidden``."""
-    flat: Row = {}
-    config = _modern(config)
-    for part in PARTS:
-        fields = {k: v for k, v in config.items() if k not in PARTS} if part == "" else config.get(part)
-        if not isinstance(fields, dict):
-            continue
-        for name, value in fields.items():
-            if (part, name) == ("policy", "policy"):
-                if value is not None:
-                    flat["policy"] = value
-            elif (part, name) == ("algo", "name"):
-                flat["algo"] = value
-            elif isinstance(value, dict):
-                if "name" in value:
-                    flat[name] = value["name"]
-                flat |= {f"{name}.{key}": sub for key, sub in value.items() if key != "name"}
-            else:
-                flat[name] = value
-    return flat
-
-
 def default_values(config: Row) -> Row:
-    """What ``flatten(config)`` would be without any choice of the user, with the same parts by name."""
-    default = TrainConfig()
-    algo = _modern(config).get("algo")
-    chosen = ALGOS.get(str(algo.get("name")) if isinstance(algo, dict) else "", PPOConfig)
-    own = _as_json(default)
-    own["policy"] = _as_json(default.policy)
-    own["algo"] = {"name": algo_name(default.algo), **_as_json(chosen())}
-    flat = flatten(own)
-    given = config.get("policy")
-    network = given if isinstance(given, dict) else {}
-    for part, makers in (("core", known), ("encoder", {"encoder": EncoderConfig})):
-        spec = network.get(part)
-        make = makers.get(str(spec.get("name"))) if isinstance(spec, dict) else None
-        if make is not None:
-            flat |= {f"{part}.{key}": value for key, value in _as_json(make()).items()}
+    """``flatten(config)`` with the default of every setting, for the same core, encoder and algorithm."""
+    network, algo = _dict(config.get("policy")), _dict(config.get("algo"))
+    default = TrainConfig(algo=ALGOS.get(str(algo.get("name")), PPOConfig)())
+    flat = flatten(config_to_json(default, default.policy)) | {"algo": algo_name(TrainConfig().algo)}
+    core, encoder = _dict(network.get("core")), _dict(network.get("encoder"))
+    if (name := str(core.get("name"))) in known:
+        flat |= {f"core.{key}": value for key, value in as_mapping(known[name]()).items()}
+    if encoder:
+        flat |= {f"encoder.{key}": value for key, value in dataclasses.asdict(EncoderConfig()).items()}
     return flat
 
 
@@ -88,8 +61,8 @@ def config_rows(config: Row, preset: Row) -> list[Row]:
             {
                 "part": groups.get(root, "run"),
                 "name": name,
-                "value": words(value),
-                "default": words(default) if is_known else None,
+                "value": setting(value),
+                "default": setting(default) if is_known else None,
                 "changed": changed,
                 "preset": changed and root in preset,
                 "line": docs.get(name, ""),
@@ -120,20 +93,7 @@ def differences(configs: Sequence[Row], ignoring: frozenset[str] = INCIDENTAL) -
 
 def label(config: Row, names: Sequence[str]) -> str:
     """What makes a config special, such as ``core=gru, chunk=64``; names with one value each."""
-    return ", ".join(f"{name}={words(config[name])}" for name in names if name in config)
-
-
-def words(value: Any) -> str:
-    """A value of a config as people write it."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, bool) or value is None:
-        return str(value)
-    if isinstance(value, int) and abs(value) >= 10_000:
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:g}"
-    return json.dumps(value, ensure_ascii=False, default=str)
+    return ", ".join(f"{name}={setting(config[name])}" for name in names if name in config)
 
 
 def experiment(config: Row) -> tuple[tuple[str, str], ...]:
@@ -142,42 +102,26 @@ def experiment(config: Row) -> tuple[tuple[str, str], ...]:
 
 
 def _groups(config: Row) -> dict[str, str]:
-    """The people's name of the part that each setting belongs to."""
+    """The display name of the part that each setting belongs to."""
     groups = {}
     for part in ("policy", "algo"):
-        fields = _modern(config).get(part)
-        groups |= dict.fromkeys(fields if isinstance(fields, dict) else (), PARTS[part])
+        groups |= dict.fromkeys(_dict(config.get(part)), PARTS[part])
     return groups | {"algo": PARTS["algo"]}
-
-
-def _modern(config: Row) -> Row:
-    """Of runs from before there was another algorithm than PPO, what it would be now."""
-    if "ppo" not in config:
-        return config
-    before = config["ppo"]
-    rest = {key: value for key, value in config.items() if key != "ppo"}
-    return rest | {"algo": {"name": "ppo", **(before if isinstance(before, dict) else {})}}
 
 
 def _docs(config: Row) -> dict[str, str]:
     """The docstring of each setting, by its flat name."""
     flat = flatten(config)
-    algo = flat.get("algo")
-    fields = [*field_docs.config_fields(""), *field_docs.config_fields("policy"), *field_docs.algo_fields()]
-    fields += field_docs.config_fields(algo) if algo in field_docs.ALGOS else []  # in its own words
-    docs = {field.name: field.doc for field in fields}
-    for part in ("encoder", "head"):
-        docs |= {f"{part}.{field.name}": field.doc for field in field_docs.config_fields(part)}
-    core = flat.get("core")
-    if isinstance(core, str) and core in field_docs.cores():
-        docs |= {f"core.{f.name}": f.doc for f in field_docs.cores()[core].fields}
-    return docs
+    algo, core = (str(flat.get(part)) for part in ("algo", "core"))
+    kinds = [("", kind) for kind in (*ALGOS.values(), ALGOS.get(algo, PPOConfig))]
+    kinds += [(f"{part}." if part in ("encoder", "head") else "", kind) for part, kind in CLASSES.items()]
+    kinds += [("core.", known[core]())] if core in known else []
+    return {f"{prefix}{field.name}": field.doc for prefix, kind in kinds for field in fields_of(kind)}
 
 
-def _as_json(config: Any) -> Row:
-    """The fields of a dataclass, nested dataclasses as dicts; what JSON does not know stays."""
-    fields = {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-    return {k: dataclasses.asdict(v) if isinstance(v, HeadConfig) else v for k, v in fields.items()}
+def _dict(value: Any) -> Row:
+    """A part of a run.json, which may be missing or damaged."""
+    return value if isinstance(value, dict) else {}
 
 
 def _key(value: Any) -> str:

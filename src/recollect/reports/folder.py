@@ -11,10 +11,11 @@ from typing import Any
 import torch
 
 from recollect.base.files import LARGEST, opened, read_whole
+from recollect.base.numbers import plural
 from recollect.base.tolerances import TOLERANCES, on_device, tolerance
-from recollect.config import bounds
 from recollect.cores.make import make_core
 from recollect.errors import RecollectError
+from recollect.policy.meta import without_memory
 from recollect.reports.thinning import in_order, number
 from recollect.training.run_folder import Run
 
@@ -124,7 +125,7 @@ def rounding_of(core: str) -> float:
     The core is built for it, because a stack's factor depends on its parts.
     """
     try:
-        with torch.random.fork_rng(devices=[]), bounds.without_memory(10**8):
+        with torch.random.fork_rng(devices=[]), without_memory(10**8):
             return make_core(json.loads(core), 1).rounding
     except Exception:  # a user's core, or a damaged file
         return 1.0
@@ -173,7 +174,7 @@ def _lines(path: Path, problems: list[str]) -> list[Row]:
     except RecollectError as error:
         problems.append(f"{error}.")
     if bad:
-        problems.append(f"Left out of {path.name}: {bad} line{'s' * (bad > 1)} that cannot be read.")
+        problems.append(f"Left out of {path.name}: {plural(bad, 'line')} that cannot be read.")
     return rows
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from recollect.play.words import ACTION_WORDS
-from recollect.tasks import Task, is_task, make_task
+from recollect.config.tasks import task_name
+from recollect.tasks import Task, make_task
+from recollect.tasks.deck import SYMBOLS
 
 LENGTH_OPTIONS = {
     "delayed-cue": "horizon",
@@ -34,8 +35,8 @@ class Levels:
 
 
 def known_task(env: str | None, env_kwargs: dict[str, Any]) -> Task | None:
-    """The built-in task with one row; None for any other env, and for invalid options."""
-    if env is None or not is_task(env):
+    """The built-in task with one row; None for any other env, and for options that it does not take."""
+    if env is None or not task_name(env):
         return None
     try:
         return make_task(env, 1, **env_kwargs)

@@ -1,4 +1,4 @@
-"""The envs of a run's actors: the share of the slots that each gets, with the wrappers of the config."""
+"""The envs of a run's actors: the slots of each, with the wrappers of the config."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from recollect.errors import ConfigError
 def open_env(
     env: EnvSpec, config: TrainConfig, num_envs: int | None = None, env_kwargs: dict[str, Any] | None = None
 ) -> BatchedEnv:
-    """The env as rows, with the wrappers that the config asks for.
+    """The env as rows, with the wrappers of the config.
 
-    Without ``num_envs`` and ``env_kwargs`` an env object comes as it is, any other as in the config.
+    Without ``num_envs`` and ``env_kwargs``, an env object is used as it is, and any other as in the config.
     """
     if num_envs is None:
         num_envs = slots(env) if is_made(env) else config.num_envs
@@ -33,7 +33,7 @@ def open_env(
 
 
 def open_actor_env(env: EnvSpec, config: TrainConfig, index: int = 0) -> BatchedEnv:
-    """The env of actor ``index``: its share of the slots, in worker processes if the config says so."""
+    """The env of actor ``index`` with its share of the slots, in env workers if the config has any."""
     count = config.num_envs // config.actors
     if config.env_workers == 0:
         return open_env(env, config, count, config.env_kwargs)
@@ -49,14 +49,14 @@ def open_actor_env(env: EnvSpec, config: TrainConfig, index: int = 0) -> Batched
 
 
 def make_slots(env: Portable, env_kwargs: dict[str, Any], first_slot: int, count: int) -> BatchedEnv:
-    """In a worker: the slots from ``first_slot`` on."""
+    """Make ``count`` slots starting at ``first_slot``, in an env worker."""
     return make_env(resolved(restored(env)), count, env_kwargs=env_kwargs, first_slot=first_slot)
 
 
 def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> list[BatchedEnv]:
     """The env of every actor, all in this process.
 
-    To a new agent an env object must fit its config; a loaded one takes it as it is.
+    An env object must fit the config of a new agent; a loaded agent uses it as it is.
     """
     check_remakable(env, config)
     if is_made(env):
@@ -75,14 +75,15 @@ def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> lis
 
 
 def check_remakable(env: EnvSpec, config: TrainConfig) -> None:
-    """Refuse an env object where envs are made again, for every actor or in other processes.
+    """Validate that the env can be made again for every actor or in other processes.
 
-    And workers for a batch of rows that are made together: each would have its rows seeded alike.
+    An env object cannot. An env that steps all its rows together cannot be split over env workers: each would
+    seed its rows alike.
     """
     if config.env_workers and makes_batches(resolved(env)):
         raise ConfigError(
-            f"env_workers = {config.env_workers}, but this env steps all of its rows together, so that they "
-            "cannot be spread over workers: use actors (--runtime processes --actors N)"
+            f"env_workers = {config.env_workers}, but this env steps all of its rows together, which "
+            "cannot be split over workers: use actors (--runtime processes --actors N)"
         )
     if not is_made(env):
         return
@@ -90,6 +91,6 @@ def check_remakable(env: EnvSpec, config: TrainConfig) -> None:
         value = getattr(config, name)
         if value != usual:
             raise ConfigError(
-                f"{name} = {value!r}, but the env is an object, which cannot be made again elsewhere: "
+                f"{name} = {value!r}, but the env is an object, which cannot be recreated: "
                 "give its name or a function that makes it"
             )

@@ -1,4 +1,4 @@
-"""The contract between the trainer and those who collect for it, wherever they live."""
+"""The contract between the trainer and the collector of its experience, in every runtime."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Batch:
-    """What one update learns from. The rollouts hold until the next ``collect``."""
+    """The experience for one update. The next ``collect`` may overwrite its rollouts."""
 
     rollouts: list[Rollout]
-    """In order: of the actors in lockstep, of the tickets else."""
+    """In the order of actors in lockstep, of tickets in async mode."""
     seconds: Mapping[str, SupportsFloat]
-    """What collecting it took of the wall clock, by what it was spent on. To read them may mean to wait."""
+    """Wall-clock time of collecting, by activity. Reading a value may synchronise the device."""
     info: dict[str, float] = field(default_factory=dict)
-    """Means over it of what the env reports, as ``info/NAME``."""
+    """Means of the numbers in ``Step.info``, as ``info/NAME``."""
     metrics: dict[str, float] = field(default_factory=dict)
-    """About the crew itself, by the names of the glossary."""
+    """Metrics of the collector, by the names of the glossary."""
     restarted: set[int] = field(default_factory=set)
-    """Actors that died and began new episodes before their (first) rollout in it."""
+    """Actors whose (first) rollout in the batch starts new episodes."""
     notes: list[str] = field(default_factory=list)
-    """What the user should hear, such as who died."""
+    """Messages to the user, such as restarts of actors."""
 
 
-class Crew(Protocol):
+class Collector(Protocol):
     """Actors with their envs, in this process or in others.
 
-    The trainer calls ``collect(k)`` for the experience that update k learns from, updates the weights,
-    and calls ``publish(k + 1)``. In lockstep all of a batch was acted by version k; in async mode by
-    versions from k - max_lag on, and every rollout says by which.
+    The trainer calls ``collect(k)`` for the experience of update k, updates the weights, and calls
+    ``publish(k + 1)``. In lockstep, version k acted in the whole batch; in async mode, versions from
+    k - max_lag on. Each rollout names its version.
     """
 
     rows: int
-    """Of a batch of one rollout per actor."""
+    """The rows of a batch with one rollout per actor."""
     is_exact: bool
-    """Whether ``snapshot`` can be gone on from bit for bit, envs permitting: not if actors run ahead."""
+    """Whether a run resumes bit for bit from ``snapshot``, if its envs can: false in async mode."""
 
     @property
     def host(self) -> str:
@@ -53,7 +53,7 @@ class Crew(Protocol):
 
     @property
     def make_peer(self) -> MakePeer | None:
-        """Starts another learner where this crew lives; None: in a process on this machine."""
+        """Starts another learner on the machines of this collector; None: in a process on this machine."""
         ...
 
     def collect(self, version: int) -> Batch:
@@ -61,46 +61,49 @@ class Crew(Protocol):
         ...
 
     def recall(self, metrics: Mapping[str, float]) -> None:
-        """Go on counting from the last metrics of a run that is resumed."""
+        """Continue the counters from the last metrics of a resumed run."""
         ...
 
     def publish(self, version: int) -> None:
-        """The policy's weights are now ``version``."""
+        """Give the actors the policy's present weights as ``version``."""
         ...
 
     def restart_episodes(self) -> None:
-        """Begin new episodes at the next ``collect``."""
+        """Start new episodes at the next ``collect``."""
         ...
 
     def snapshot(self) -> dict[str, Tensor] | None:
-        """All that decides the next rollouts, by the same names in every runtime; None: it cannot be told."""
+        """The state that determines the next rollouts, under the same names in every runtime.
+
+        None if an env has no snapshots.
+        """
         ...
 
     def restore(self, snapshot: dict[str, Tensor], version: int) -> bool:
-        """Go on from what ``snapshot`` returned; False, and nothing is changed, if it does not fit."""
+        """Resume from a snapshot. If it does not fit, return False and start new episodes."""
         ...
 
     def close(self) -> None:
-        """End all envs and processes."""
+        """Close all envs and end all processes."""
         ...
 
 
 def stream(*key: int) -> int:
-    """A seed for one of the random streams of a run: distinct for every (seed, role, index)."""
+    """The seed of one random stream of a run, distinct for every (seed, role, index)."""
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(2))
 
 
-def actor_stream(seed: int, updates: int, index: int, life: int = 0, again: int = 0) -> int:
-    """The seed of an actor that begins new episodes after ``updates``.
+def actor_stream(seed: int, updates: int, index: int, life: int = 0, resets: int = 0) -> int:
+    """The seed of an actor that starts new episodes after ``updates``.
 
-    ``life``: how often it died before; ``again``: how often it lost its episodes in this life.
+    ``life``: the number of its restarts; ``resets``: how often it lost its episodes since the last one.
     """
-    key = [index, life, again] if again else [index, life] if life else [index] if index else []
+    key = [index, life, resets] if resets else [index, life] if life else [index] if index else []
     return stream(seed, 1, updates, *key)
 
 
-def merged(parts: Sequence[dict[str, Tensor] | None]) -> dict[str, Tensor] | None:
-    """The snapshots of all actors as one, ``INDEX/NAME`` if there are several."""
+def merge_snapshots(parts: Sequence[dict[str, Tensor] | None]) -> dict[str, Tensor] | None:
+    """The snapshots of all actors as one, with names ``INDEX/NAME`` if there are several."""
     if len(parts) == 1:
         return parts[0]
     found: dict[str, Tensor] = {}
@@ -111,8 +114,8 @@ def merged(parts: Sequence[dict[str, Tensor] | None]) -> dict[str, Tensor] | Non
     return found
 
 
-def parted(snapshot: dict[str, Tensor], actors: int) -> list[dict[str, Tensor]]:
-    """What ``merged`` was given; empty parts where there is nothing for an actor."""
+def split_snapshot(snapshot: dict[str, Tensor], actors: int) -> list[dict[str, Tensor]]:
+    """The inverse of ``merge_snapshots``; the part of an actor without a snapshot is empty."""
     if actors == 1:
         return [snapshot]
     parts: list[dict[str, Tensor]] = [{} for _ in range(actors)]
@@ -124,7 +127,7 @@ def parted(snapshot: dict[str, Tensor], actors: int) -> list[dict[str, Tensor]]:
 
 
 def mean_info(infos: Sequence[tuple[dict[str, float], int]]) -> dict[str, float]:
-    """The means over several rollouts, each weighed by its rows."""
+    """The means over several rollouts, weighted by their rows."""
     found: dict[str, tuple[float, int]] = {}
     for info, rows in infos:
         for name, value in info.items():

@@ -1,4 +1,4 @@
-"""The inline runtime: the actors live in this process and act one after the other."""
+"""The inline runtime: all actors are in this process and act in turn."""
 
 from __future__ import annotations
 
@@ -17,44 +17,44 @@ from recollect.envs.contract import BatchedEnv
 from recollect.errors import LostError
 from recollect.policy.policy import Policy
 from recollect.runtimes import limits
-from recollect.runtimes.collector import Batch, actor_stream, mean_info, merged, parted
+from recollect.runtimes.collector import Batch, actor_stream, mean_info, merge_snapshots, split_snapshot
 
 
-class InlineCrew:
-    """The actors as objects of this process, with the learner's own policy."""
+class InlineCollector:
+    """Actors in this process that act with the learner's own policy."""
 
     is_exact = True
     host, make_peer = "127.0.0.1", None
 
     def __init__(self, envs: Sequence[BatchedEnv], policy: Policy, config: TrainConfig):
-        """``envs``: one for each actor."""
+        """``envs``: one per actor."""
         self.envs, self._policy, self._config = tuple(envs), policy, config
         self.rows = sum(env.num_envs * env.agents for env in envs)
         self._graphs = Graphs(envs[0].device, config.graphs and not config.compile)
         self.actors: list[Actor] = []
-        """Empty until the next rollout begins new episodes."""
+        """Empty until the next rollout starts new episodes."""
 
     @property
     def state(self) -> State:
-        """The live memories of all rows, in the order of the actors."""
+        """The live states of all rows, in the order of the actors."""
         return tree.cat([actor.state for actor in self.actors])
 
     def collect(self, version: int) -> Batch:
-        """One rollout of each actor; while the env of one steps elsewhere, another acts."""
+        """One rollout per actor. While the env workers of one actor step, another actor acts."""
         notes: list[str] = []
         for attempt in range(limits.ATTEMPTS):
             is_new = not self.actors
             try:
-                actors = self._begun(version, attempt)
+                actors = self._ready_actors(version, attempt)
                 rollouts = together([actor.collecting(version) for actor in actors])
                 break
-            except LostError as error:  # a worker of an env: nothing half known is learned from
+            except LostError as error:  # an env worker died: the unfinished rollouts are discarded
                 self.restart_episodes()
-                notes.append(f"{error}; new episodes were begun")
+                notes.append(f"{error}; new episodes were started")
                 if attempt == limits.ATTEMPTS - 1:
                     raise
             except BaseException:
-                self.restart_episodes()  # the env has gone on, and the actor does not know how far
+                self.restart_episodes()  # the env is ahead of its actor by an unknown number of steps
                 raise
         else:
             raise AssertionError("unreachable")
@@ -69,26 +69,26 @@ class InlineCrew:
         )
 
     def recall(self, metrics: Mapping[str, float]) -> None:
-        """Nothing to do: nothing is counted here."""
+        """Do nothing: there are no counters."""
 
     def publish(self, version: int) -> None:
-        """Nothing to do: they act with the very weights that are learned."""
+        """Do nothing: the actors share the learner's weights."""
 
     def restart_episodes(self) -> None:
-        """Begin new episodes at the next ``collect``."""
+        """Start new episodes at the next ``collect``."""
         for actor in self.actors:
             actor.close()
         self.actors = []
 
     def snapshot(self) -> dict[str, Tensor] | None:
-        """All that decides the next rollouts; None if an env cannot tell its part."""
-        return merged([actor.snapshot() for actor in self.actors]) if self.actors else None
+        """The state that determines the next rollouts; None if an env has no snapshots."""
+        return merge_snapshots([actor.snapshot() for actor in self.actors]) if self.actors else None
 
     def restore(self, snapshot: dict[str, Tensor], version: int) -> bool:
-        """Go on from what ``snapshot`` returned, if it is one of so many actors on this kind of device."""
+        """Resume from a snapshot of as many actors on the same kind of device; else return False."""
         self.restart_episodes()
-        actors = self._begun(version)
-        parts = parted(snapshot, len(actors))
+        actors = self._ready_actors(version)
+        parts = split_snapshot(snapshot, len(actors))
         if not all(actor.fits(part) for actor, part in zip(actors, parts)):
             self.restart_episodes()
             return False
@@ -102,7 +102,7 @@ class InlineCrew:
         for env in self.envs:
             env.close()
 
-    def _begun(self, version: int, again: int = 0) -> list[Actor]:
+    def _ready_actors(self, version: int, resets: int = 0) -> list[Actor]:
         if not self.actors:
             algo, seed = self._config.algo, self._config.seed
             state_steps, keeps_finals = acting(algo)
@@ -112,7 +112,7 @@ class InlineCrew:
                     self._policy,
                     rollout=algo.rollout,
                     state_steps=state_steps,
-                    seed=actor_stream(seed, version, index, again=again),
+                    seed=actor_stream(seed, version, index, resets=resets),
                     index=index,
                     graphs=self._graphs,
                     keeps_finals=keeps_finals,

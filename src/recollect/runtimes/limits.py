@@ -1,4 +1,4 @@
-"""How long and how often actors are waited for, wherever they live."""
+"""Limits on waiting for actors and on restarting them, in every runtime."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from recollect.errors import LostError
 DEATHS = 3
 """Deaths of an actor in a row, without a finished rollout in between, that end the run."""
 ATTEMPTS = 3
-"""How often a rollout is begun anew after a worker of its env died."""
+"""Attempts at a rollout whose env workers die."""
 SILENCE = 15.0
-"""Seconds beyond ``env_timeout`` after which an actor that gives no sign of life is taken for dead."""
+"""Seconds without a heartbeat, beyond ``env_timeout``, after which an actor counts as dead."""
 START = 120.0
-"""The same for one that is just starting: many at once on few cores take their time."""
+"""The same for an actor that is starting: many at once on few cores take long."""
 
 
-def patience(env_timeout: float | None, *, is_begun: bool) -> float | None:
-    """Seconds of silence after which an actor is taken for dead; None: never.
+def patience(env_timeout: float | None, *, is_started: bool) -> float | None:
+    """Seconds without a heartbeat after which an actor counts as dead; None: unlimited.
 
     Args:
-        env_timeout: seconds that a step of its env may take; None: any time, but it has to start.
-        is_begun: whether it has given a sign of life; else it is still starting.
+        env_timeout: seconds that a step of its env may take; None: unlimited. Starting is always limited.
+        is_started: whether it has opened its env.
     """
-    if not is_begun:
+    if not is_started:
         return START + (env_timeout or 0.0)
     return None if env_timeout is None else SILENCE + env_timeout
 
 
 def check_deaths(deaths: int, error: LostError) -> None:
-    """Raise if an actor that just died of ``error`` has died too often in a row: ``deaths`` times."""
+    """Raise if an actor that died of ``error`` has died too often in a row: ``deaths`` times."""
     if deaths >= DEATHS:
         raise LostError(f"{error}. It died {DEATHS} times in a row without finishing a rollout") from error

@@ -1,4 +1,4 @@
-"""What has to be there before there is a policy: the spaces, and then the crew for it."""
+"""The env probe: the spaces of a run's env, from which its policy is built, and then the collector."""
 
 from __future__ import annotations
 
@@ -12,47 +12,50 @@ from recollect.envs.contract import BatchedEnv
 from recollect.envs.factory import EnvSpec, is_made
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import check_remakable, open_env, open_envs
-from recollect.runtimes.collector import Crew
-from recollect.runtimes.inline import InlineCrew
+from recollect.runtimes.collector import Collector
+from recollect.runtimes.inline import InlineCollector
+from recollect.runtimes.process.transport import ProcessTransport
+from recollect.runtimes.remote import RemoteCollector
 
 
-class Stage:
-    """The envs of a run, or, where they live in other processes, one slot of them that was looked at."""
+class EnvProbe:
+    """The envs of an inline run; the env of one slot if actors are in other processes."""
 
     def __init__(self, env: EnvSpec, config: TrainConfig, envs: list[BatchedEnv], probe: BatchedEnv):
         self._env, self._config, self._envs, self._probe = env, config, envs, probe
         self.observation_space: gym.Space = probe.observation_space
         self.action_space: gym.Space = probe.action_space
 
-    def crew(self, policy: Policy) -> Crew:
-        """Who collects for this policy."""
+    def collector(self, policy: Policy) -> Collector:
+        """The collector of the run, for this policy."""
         policy.check_spaces(self._probe.observation_space, self._probe.action_space)
         config = self._config
         if config.runtime == "inline":
-            return InlineCrew(self._envs, policy, config)
+            return InlineCollector(self._envs, policy, config)
+        rows = config.num_envs * self._probe.agents
         if config.runtime == "processes":
-            from recollect.runtimes.process.collector import ProcessCrew
+            transport = ProcessTransport(policy, config, rows)
+        else:
+            from recollect.runtimes.ray.transport import RayTransport  # an extra
 
-            return ProcessCrew(self._env, policy, config, agents=self._probe.agents)
-        from recollect.runtimes.ray.collector import RayCrew  # an extra: it says what to install
-
-        return RayCrew(self._env, policy, config, agents=self._probe.agents)
+            transport = RayTransport(policy, config, rows)
+        return RemoteCollector(transport, self._env, policy, config, rows=rows)
 
 
 @contextmanager
-def staged(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> Iterator[Stage]:
-    """The stage of a run. What was opened for it is closed again if something fails in here."""
+def env_probe(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> Iterator[EnvProbe]:
+    """The probe of a run. Envs that were opened for it are closed if the body raises."""
     if config.runtime != "inline":
         check_remakable(env, config)
         probe = open_env(env, config, 1, config.env_kwargs)
         try:
-            yield Stage(env, config, [], probe)
+            yield EnvProbe(env, config, [], probe)
         finally:
             probe.close()
         return
     envs = open_envs(env, config, is_new=is_new)
     try:
-        yield Stage(env, config, envs, envs[0])
+        yield EnvProbe(env, config, envs, envs[0])
     except BaseException:
         if not is_made(env):
             for batched in envs:

@@ -1,4 +1,4 @@
-"""What is known of actors elsewhere: where their time goes, how fast each is, what waits for whom."""
+"""Metrics of remote actors: how they spend their time, the speed of each, and the queues."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from recollect.runtimes.actor_server import Report
 from recollect.runtimes.collector import mean_info
 
 SHOWN = 16
-"""Actors whose own figures are logged; of more, only the slowest and the fastest."""
+"""The number of actors up to which each has metrics of its own; of more, the slowest and the fastest."""
 
 
 class Reports:
-    """Sums over a run, and the metrics of every batch."""
+    """Counters of a run, and the metrics of each batch."""
 
     def __init__(self, actors: int):
         self.restarts = 0
-        """Actors that were started anew so far."""
+        """Restarts of actors so far."""
         self._steps = [0] * actors
-        """Valid env steps of each so far."""
+        """Valid env steps of each actor so far."""
         self._last: list[tuple[float, int, float]] = [(time.monotonic(), 0, 0.0)] * actors
-        """Of each: when it was last in a batch, how many valid steps it had there, and its speed."""
+        """Of each actor: when it was last in a batch, its valid steps in that batch, and its speed."""
 
     def recall(self, metrics: Mapping[str, float]) -> None:
-        """Go on counting from the last metrics of a run that is resumed."""
+        """Continue the counters from the last metrics of a resumed run."""
         self.restarts = int(metrics.get("restarts", 0))
         self._steps = [int(metrics.get(f"actor/{index}/steps", 0)) for index in range(len(self._steps))]
 
-    def seconds(self, reports: Sequence[Report]) -> dict[str, float]:
-        """What the batch took by the wall clock: actors work side by side, so the longest counts."""
-        return {name: max(report.seconds[name] for report in reports) for name in ("env", "act")}
+    def seconds(self, batch: Sequence[tuple[int, Report]]) -> dict[str, float]:
+        """The wall-clock time of a batch: that of the slowest actor, as actors run in parallel."""
+        return {name: max(report.seconds[name] for _, report in batch) for name in ("env", "act")}
 
-    def info(self, reports: Sequence[Report]) -> dict[str, float]:
-        """The means over the batch of what the env reports."""
-        return mean_info([(report.info, 1) for report in reports])
+    def info(self, batch: Sequence[tuple[int, Report]]) -> dict[str, float]:
+        """The means over a batch of the numbers in ``Step.info``."""
+        return mean_info([(report.info, 1) for _, report in batch])
 
     def metrics(self, batch: Sequence[tuple[int, Report]], *, ready: int, running: int) -> dict[str, float]:
-        """By the names of the glossary. ``batch``: who brought what."""
+        """The metrics by the names of the glossary. ``batch``: (actor, report) of each rollout."""
         reports = [report for _, report in batch]
         total = max(sum(_busy(report) for report in reports), 1e-9)
         names = {"env": "env", "act": "policy", "weights": "transport", "idle": "learner"}
@@ -57,7 +57,7 @@ class Reports:
         return found
 
     def _speeds(self, batch: Sequence[tuple[int, Report]]) -> list[float]:
-        """Of every actor. One that brought nothing is no faster than if it brought as much as last now."""
+        """The speed of each actor. Without a rollout in the batch, the speed falls as time passes."""
         now, found = time.monotonic(), list[float]()
         brought: dict[int, list[Report]] = {}
         for index, report in batch:

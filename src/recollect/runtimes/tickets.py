@@ -1,10 +1,10 @@
-"""Tickets: who collects what, so that nothing is lost or learned from twice and the lag stays bounded.
+"""Tickets assign rollouts to actors, so that none is lost or used twice and the lag is bounded.
 
-N actors. Update k learns from the tickets k N to k N + N - 1. In async mode a free actor gets the next
-ticket n as soon as ``n < (version + 1 + max_lag) * N`` and acts with the newest weights v that it finds: then
-``n // N - v <= max_lag``, always. A ticket whose actor died is given to that actor's next life, before any
-other: so an actor's rollouts are learned from in the order in which it made them, and the sums over episodes
-that run through several of them are right. In lockstep ticket k N + a is actor a's, and opens when version k
+There are N actors. Update k learns from the tickets k N to k N + N - 1. In async mode a free actor gets the
+next ticket n once ``n < (version + 1 + max_lag) * N`` and acts with the newest weights v, so that
+``n // N - v <= max_lag`` always holds. If an actor dies, it gets its own tickets again after the restart,
+before any other: its rollouts are learned from in the order in which it recorded them, and sums over episodes
+that span several rollouts are right. In lockstep, ticket k N + a belongs to actor a and opens when version k
 is published.
 """
 
@@ -17,32 +17,32 @@ from recollect.errors import RecollectError
 
 @dataclass(slots=True)
 class Tickets:
-    """The tickets of a run with ``actors`` actors, from update ``version`` on."""
+    """The tickets of a run with ``actors`` actors, starting at update ``version``."""
 
     actors: int
     max_lag: int
-    """0 with every ticket bound to its actor: lockstep. Else how far actors may run ahead."""
+    """The number of updates that actors may run ahead."""
     is_bound: bool
-    """Lockstep: ticket k N + a is actor a's."""
+    """Lockstep: ticket k N + a belongs to actor a."""
     version: int = 0
     _next: int = -1
     _returned: dict[int, int] = field(default_factory=dict)
-    """Tickets to be given out again, and to whom."""
+    """The actor of each ticket that has to be assigned again."""
     _held: dict[int, int] = field(default_factory=dict)
-    """Who has which ticket, by ticket."""
+    """The actor of each assigned ticket."""
     _done: set[int] = field(default_factory=set)
     _learned: int = 0
-    """All tickets below it were learned from."""
+    """All tickets below this one were learned from."""
 
     def __post_init__(self) -> None:
         self._next = self._learned = self.version * self.actors
 
     def publish(self, version: int) -> None:
-        """New weights: more tickets may be given out."""
+        """Note new weights: more tickets may be assigned."""
         self.version = max(self.version, version)
 
     def take(self, actor: int) -> int | None:
-        """The next ticket for this actor, if there is one that may be begun now."""
+        """Assign the next ticket to this actor; None: there is none for it now."""
         if self.is_bound:
             ticket = self.version * self.actors + actor
             if ticket < self._learned or ticket in self._done or ticket in self._held:
@@ -59,16 +59,16 @@ class Tickets:
         return ticket
 
     def done(self, ticket: int, actor: int) -> None:
-        """The rollout of this ticket is there."""
+        """Note that the rollout of a ticket has arrived."""
         if self._held.pop(ticket, None) != actor:
             raise RecollectError(
-                f"actor {actor} brought ticket {ticket}, which is not its own: "
-                "a rollout would be lost or doubled"
+                f"actor {actor} delivered ticket {ticket}, which was not assigned to it: "
+                "a rollout would be lost or used twice"
             )
         self._done.add(ticket)
 
     def give_back(self, actor: int) -> list[int]:
-        """The actor died: its next life will have its tickets, lowest first. Returns them."""
+        """Take back the tickets of an actor that died, for its restart. Returns them in order."""
         mine = sorted(ticket for ticket, holder in self._held.items() if holder == actor)
         for ticket in mine:
             del self._held[ticket]
@@ -77,30 +77,30 @@ class Tickets:
         return mine
 
     def is_next(self, update: int) -> bool:
-        """Whether all before this update were learned from, and its weights are published."""
+        """Whether this update is the next one, and its weights are published."""
         return self.version == update and self._learned == update * self.actors
 
     def wanted(self, update: int) -> range:
-        """The tickets that an update learns from."""
+        """The tickets of an update."""
         return range(update * self.actors, (update + 1) * self.actors)
 
     def missing(self, update: int) -> list[int]:
-        """Those of them that are not done."""
+        """The tickets of an update whose rollouts have not arrived."""
         return [ticket for ticket in self.wanted(update) if ticket not in self._done]
 
     def learn(self, update: int) -> None:
-        """The update takes its tickets: each once."""
+        """Use up the tickets of an update."""
         if self.missing(update):
-            raise RecollectError(f"update {update} lacks the tickets {self.missing(update)}")
+            raise RecollectError(f"update {update} lacks the rollouts of the tickets {self.missing(update)}")
         self._done.difference_update(self.wanted(update))
         self._learned = self.wanted(update).stop
 
     @property
     def waiting(self) -> int:
-        """Rollouts that are done and not learned from."""
+        """The number of rollouts that wait for their update."""
         return len(self._done)
 
     @property
     def running(self) -> int:
-        """Tickets given out whose rollouts are not there yet."""
+        """The number of assigned tickets whose rollouts have not arrived."""
         return len(self._held)

@@ -13,9 +13,10 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from recollect.display.base import can_redraw, standard_error
-from recollect.display.words import count, duration, number, share, shortened
+from recollect.base.numbers import count, duration, number, share
+from recollect.display.base import standard_error
 from recollect.display.words import path as typed
+from recollect.display.words import shortened
 from recollect.errors import ConfigError
 from recollect.sweep.member import Member
 from recollect.sweep.work import State

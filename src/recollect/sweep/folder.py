@@ -12,7 +12,6 @@ from typing import Any
 
 from recollect.base import atomic, files
 from recollect.base.provenance import usable_cores
-from recollect.config.flags import Parsed
 from recollect.display.words import path as typed
 from recollect.envs.named import is_importing
 from recollect.errors import ConfigError, Interrupted, RecollectError, StorageError
@@ -21,6 +20,8 @@ from recollect.sweep.member import Member
 from recollect.sweep.plan import CONFIG, Plan, Settings, Variant, check, make_plan
 from recollect.sweep.results import Result, summarise
 from recollect.sweep.work import State, work
+from recollect.training import checkpoints
+from recollect.training.parsed import Parsed
 from recollect.training.run_folder import Run
 
 FORMAT = 1

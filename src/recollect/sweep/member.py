@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recollect.base import files
-from recollect.config.flags import parse_config
+from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.named import is_importing
 from recollect.errors import RecollectError
 from recollect.sweep.plan import Variant
-from recollect.tasks import is_task
 from recollect.training import trust
+from recollect.training.parsed import parse_config
 from recollect.training.run_folder import Run
 
 Left = Literal["train", "resume", "evaluate", "nothing"]
@@ -150,8 +150,8 @@ class Member:
         return parse_config(list(self.flags), env=self.variant.env).config
 
     def _options(self, config: TrainConfig) -> dict[str, Any]:
-        """The options of an env that is not built in."""
-        return {} if is_task(self.variant.env) else config.env_kwargs
+        """Of an env that is not Recollect's own."""
+        return {} if task_name(self.variant.env) else config.env_kwargs
 
     def _run(self) -> Run | None:
         """The run in its folder, if there is one."""

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from recollect.config import bounds
-from recollect.config.flags import Flag, Parsed, parse_config, parse_settings, sweep_variants
+from recollect.config.flags import Flag, parse_settings, sweep_variants
 from recollect.errors import ConfigError, RecollectError
+from recollect.training.parsed import Parsed, parse_config
 
 Settings = Mapping[str, Any] | Sequence[str]
 """By name, with a list of the values to compare; or command-line flags."""
 ENV, CONFIG = "--env=", "--config="
-ENVS = (ENV, "--env.name=")
-"""Spellings of the env's flag."""
-SCALAR = str | int | float | bool | None
+"""The ways to write it."""
+PLAIN = str | int | float | bool | None
 MOST = 100_000
 """Maximum runs of one sweep."""
 LONGEST = 120
@@ -168,8 +168,8 @@ def _validate(variant: Variant) -> None:
         raise ValueError(f"{variant.env!r} is not the name of an env")
     for word in variant.flags:
         name = Flag(word.partition("=")[0], None).name
-        if not word.startswith("--") or name in ("", "env", "env.name"):
-            raise ValueError(f"{word!r} is not a setting of a variant")
+        if not word.startswith("--") or name in ("", "env"):
+            raise ValueError(f"{word!r} is no setting of a variant")
 
 
 # Flags -----------------------------------------------------------------------------------------------------
@@ -214,10 +214,10 @@ def take(flags: list[str], name: str) -> tuple[str | None, list[str]]:
 
 
 def _env(words: list[str]) -> tuple[str | None, list[str]]:
-    named = list(dict.fromkeys(word.partition("=")[2] for word in words if word.startswith(ENVS)))
+    named = list(dict.fromkeys(word.partition("=")[2] for word in words if word.startswith(ENV)))
     if len(named) > 1:
         raise ConfigError(f"the env is {named[0]}, and --env says {named[1]}: keep one of them")
-    return (named[0] if named else None), [word for word in words if not word.startswith(ENVS)]
+    return (named[0] if named else None), [word for word in words if not word.startswith(ENV)]
 
 
 def _seeds(listed: str | None, given: int | Sequence[int] | None, first: int) -> tuple[int, ...]:

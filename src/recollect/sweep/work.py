@@ -1,4 +1,4 @@
-"""Works through tasks, each a process of its own, a few at a time; nothing outlives it."""
+"""Runs tasks, each in a process of its own, a few at a time; no process outlives it."""
 
 from __future__ import annotations
 
@@ -6,45 +6,45 @@ import ctypes
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Literal, Protocol
 
+from recollect.base.process_group import ProcessGroup
 from recollect.errors import RecollectError
 
 State = Literal["waiting", "running", "finished", "stopped", "failed"]
 TICK = 0.1
-"""Seconds between two looks at the processes."""
+"""Seconds between two polls of the processes."""
 GRACE = 300.0
-"""Seconds that a process has to save after it was interrupted, before it is killed."""
+"""Seconds for a process to save after an interrupt, before it is killed."""
 BUSY = 60.0
-"""Seconds to wait for a run that another process still saves, such as one of a sweep that was killed."""
+"""Seconds to wait for a run that another process still saves, such as that of a killed sweep."""
 STOPPED = (130, 143, -signal.SIGINT, -signal.SIGTERM)
-"""Exit codes of a process that was asked to end."""
+"""Exit codes of a process that ended on request."""
 PROMPT = "$ "
-"""Opens the line of a log that tells what was started."""
+"""Starts the line of a log that shows the command."""
 
 
 class Task(Protocol):
-    """Something that a process does."""
+    """Work for one process."""
 
     @property
     def log(self) -> Path:
-        """The file for what the process prints."""
+        """The file for the output of the process."""
         ...
 
     def is_busy(self) -> bool:
-        """Whether it has to wait for somebody else."""
+        """Whether it has to wait for another process."""
         ...
 
     def command(self) -> list[str] | None:
-        """What to start for it; None: nothing is left to do."""
+        """The command to run; None: nothing is left to do."""
         ...
 
 
@@ -55,16 +55,16 @@ def work(
     told: Callable[[Task, State, str], None],
     tick: Callable[[int], None],
 ) -> int:
-    """Start every task, at most ``jobs`` at a time, and wait for them all. One that fails stops no other.
+    """Run every task, at most ``jobs`` at a time. A task that fails stops no other.
 
     Args:
-        tasks: in the order in which they begin.
+        tasks: in the order in which they start.
         jobs: processes at a time.
-        told: gets every change of a task's state, with words for a failure.
-        tick: called again and again, with 0, 1 once somebody asked for an end, 2 if at once.
+        told: called with every change of a task's state, and a text for a failure.
+        tick: called repeatedly, with 0, or 1 after a request to end, or 2 after one to end at once.
 
     Returns:
-        The signal that ended the work early, or 0.
+        The signal that ended the tasks early, or 0.
     """
     waiting, children = list(tasks), dict[Task, Child]()
     began = time.monotonic()
@@ -100,7 +100,7 @@ def _fill(
     is_patient: bool,
     told: Callable[[Task, State, str], None],
 ) -> None:
-    """Start what may begin now. Who has to wait for somebody lets the others go first."""
+    """Start the tasks that may start now. Tasks that have to wait are started later."""
     for task in list(waiting):
         if len(children) >= jobs:
             return
@@ -127,7 +127,7 @@ def _end(children: Iterable[Child], *, at_once: bool) -> None:
 
 
 class Child:
-    """A process in a session of its own, so that a Ctrl-C in the terminal does not reach it by itself."""
+    """The process of a task."""
 
     def __init__(self, command: Sequence[str], log: Path):
         self._log, self._is_asked = log, False
@@ -137,42 +137,28 @@ class Child:
             file.write(f"{PROMPT}{shlex.join(command)}\n".encode())
             file.flush()
             self._from = file.tell()
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,
-                preexec_fn=_end_with_parent(),
-            )
+            self._group = ProcessGroup(command, output=file, before=_end_with_parent())
 
     def poll(self) -> int | None:
-        """The exit code, once it has ended; nothing that it started is left then."""
-        if self._code is None:
-            self._code = self._process.poll()
-            if self._code is not None:
-                self._kill_group()
+        """The exit code, once it has ended; no process that it started is left then."""
+        if self._code is None and self._group.has_ended():
+            self._code = self._group.end()
         return self._code
 
     def interrupt(self) -> None:
-        """Ask it to save and end; once, because the second time means at once."""
+        """Ask it to save and end; only once, because a second interrupt ends it at once."""
         if not self._is_asked and self.poll() is None:
             self._is_asked = True
-            self._process.send_signal(signal.SIGINT)
+            self._group.interrupt()
 
     def kill(self) -> None:
-        """End it and all that it started."""
+        """End it and all processes that it started."""
         if self.poll() is None:
             self._is_asked = True
-            self._kill_group()
-            self._process.kill()
-            try:
-                self._code = self._process.wait(timeout=10)
-            except subprocess.TimeoutExpired:  # the system will not let go of it, and we cannot wait
-                self._code = -signal.SIGKILL
+            self._code = self._group.end()
 
     def outcome(self) -> tuple[State, str]:
-        """How it ended, with the last lines that it printed if it failed."""
+        """How it ended, with its last lines of output if it failed."""
         code = self._code or 0
         if code == 0:
             return "finished", ""
@@ -187,11 +173,6 @@ class Child:
             text = file.read().decode("utf-8", "replace")
         return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
 
-    def _kill_group(self) -> None:
-        if hasattr(os, "killpg"):
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-
 
 def _signal_words(number: int) -> str:
     hint = ": was the memory full?" if number == signal.SIGKILL else ""
@@ -199,7 +180,7 @@ def _signal_words(number: int) -> str:
 
 
 def _end_with_parent() -> Callable[[], None] | None:
-    """What a new process calls before all else, so that it saves and ends when this one is killed."""
+    """A function for the new process, so that it saves and ends when this process is killed."""
     if not sys.platform.startswith("linux"):
         return None
     prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
@@ -207,20 +188,20 @@ def _end_with_parent() -> Callable[[], None] | None:
 
     def ask() -> None:
         prctl(set_parent_death_signal, signal.SIGTERM)
-        if os.getppid() != parent:  # it was killed before we could ask
+        if os.getppid() != parent:  # it was killed before the call
             os._exit(143)
 
     return ask
 
 
 def _urgency(asked: Sequence[int]) -> int:
-    """0: go on; 1: end; 2: at once, which only a second Ctrl-C means, no second word of the system."""
+    """0: continue; 1: end; 2: end at once, which needs a second Ctrl-C, not a second SIGTERM."""
     return min(len(asked), 1) + (asked.count(signal.SIGINT) > 1)
 
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """The signals that ask for an end, as they come in. Only the main thread of a program gets any."""
+    """The requests to end, as their signals arrive. Only the main thread of a program gets signals."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield asked
@@ -232,7 +213,7 @@ def _signals() -> Iterator[list[int]]:
     before = {}
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         number = getattr(signal, name, None)
-        # nohup has the hangup ignored, and so do we then.
+        # nohup ignores the hangup: keep that.
         if number is not None and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):
             before[number] = signal.signal(number, handle)
     try:

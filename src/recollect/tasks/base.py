@@ -23,6 +23,7 @@ from torch import Tensor
 
 from recollect.base import devices, spaces, tree
 from recollect.base.types import Step, Tree
+from recollect.config.tasks import TaskOptions
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import random
 
@@ -35,10 +36,12 @@ class Task:
     Every random number is a function of (seed, row, episode, step); see ``tasks/random.py``.
     """
 
+    Options: ClassVar[type[TaskOptions]]
+    """The class of its options."""
     name: ClassVar[str]
     """The short name, as in ``recollect train NAME``."""
     id: ClassVar[str]
-    """The id under which Gymnasium knows the task."""
+    """The id in Gymnasium."""
 
     agents = 1
 
@@ -55,6 +58,10 @@ class Task:
     """[B] int64: steps made in the episode, the one in progress included."""
     key: Tensor
     """[B] int64: the key of the episode's randomness; draw with ``random.bits(self.key, counter)``."""
+
+    def __init_subclass__(cls) -> None:
+        """Take name and id from the options."""
+        cls.name, cls.id = cls.Options.name, cls.Options.id
 
     def __init__(
         self,
@@ -237,19 +244,3 @@ class Task:
                 "was the batch made for another num_envs, or is it still on another device?"
             )
         return action.detach() if action.requires_grad else action
-
-
-def pick_size(task: str, sizes: dict[str, Any], size: str) -> Any:
-    """The entry of ``sizes`` under the name ``size``."""
-    if size not in sizes:
-        raise ConfigError(f"{task} has no size {size!r}: choose one of {', '.join(sizes)}")
-    return sizes[size]
-
-
-def at_least(task: str, least: int, most: int = 10**6, **options: int) -> None:
-    """Raise unless every option is an integer from ``least`` to ``most``, of which tables are made."""
-    for option, value in options.items():
-        if not isinstance(value, int) or value < least:
-            raise ConfigError(f"{task}: {option} is {value!r}; it must be an integer of at least {least}")
-        if value > most:
-            raise ConfigError(f"{task}: {option} is {value!r}; it must be at most {most}")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
 
+from recollect.config.fields import field_names
+from recollect.config.tasks import task_name
 from recollect.errors import ConfigError, nearest
 from recollect.tasks.base import Task
 from recollect.tasks.copy_task import Copy
@@ -33,27 +34,22 @@ TASKS: dict[str, type[Task]] = {
         Forage,
     )
 }
-"""The task classes by short name; each also knows its Gymnasium ``id``."""
+"""The task classes by short name."""
 
 
 def task_class(name_or_id: str) -> type[Task]:
     """The task with this short name (``t-maze``) or Gymnasium id (``recollect/TMaze-v0``)."""
-    known = TASKS | {task.id: task for task in TASKS.values()}
-    if name_or_id not in known:
+    name = task_name(name_or_id)
+    if name is None:
+        known = [*TASKS, *(task.id for task in TASKS.values())]
         raise ConfigError(
-            f"there is no task {name_or_id!r}{nearest(name_or_id, list(known))}: "
-            f"the tasks are {', '.join(TASKS)}"
+            f"there is no task {name_or_id!r}{nearest(name_or_id, known)}: the tasks are {', '.join(TASKS)}"
         )
-    return known[name_or_id]
-
-
-def is_task(env: Any) -> bool:
-    """Whether this is the name or id of a built-in task."""
-    return isinstance(env, str) and (env in TASKS or env in {task.id for task in TASKS.values()})
+    return TASKS[name]
 
 
 def make_task(name_or_id: str, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> Task:
-    """A built-in task with ``num_envs`` rows on ``device``; ``options`` as its class takes them."""
+    """A built-in task with ``num_envs`` rows on ``device``; ``options``: see ``recollect.config.tasks``."""
     task: Any = task_class(name_or_id)
     known = task_options(task)
     for option in options:
@@ -66,6 +62,5 @@ def make_task(name_or_id: str, num_envs: int, device: torch.device | str = "cpu"
 
 
 def task_options(task: type[Task]) -> list[str]:
-    """The names of the options that this task takes."""
-    parameters = inspect.signature(task).parameters.values()
-    return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    """The names of the options of this task."""
+    return field_names(task.Options)

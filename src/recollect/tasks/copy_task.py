@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.config.tasks import CopyOptions
 from recollect.tasks import random
-from recollect.tasks.base import Task, at_least, pick_size
-
-SIZES = {"easy": (3, 10), "medium": (5, 50), "hard": (10, 100)}
-"""Symbols to copy, blanks between reading and writing."""
+from recollect.tasks.base import Task
 
 SYMBOLS = 8
 BLANK, FLAG = SYMBOLS, SYMBOLS + 1
@@ -34,8 +34,7 @@ class Copy(Task):
     With memory 1 is reached; without, every answer is a guess: 1/8.
     """
 
-    name = "copy"
-    id = "recollect/Copy-v0"
+    Options = CopyOptions
 
     max_return = 1.0
     memoryless_return = 1.0 / SYMBOLS
@@ -43,20 +42,8 @@ class Copy(Task):
     sheet: Tensor
     """[B, length + 2]: the symbols, then the constants BLANK and FLAG."""
 
-    def __init__(
-        self,
-        num_envs: int,
-        device: torch.device | str = "cpu",
-        *,
-        size: str = "easy",
-        length: int | None = None,
-        delay: int | None = None,
-    ) -> None:
-        default_length, default_delay = pick_size(self.name, SIZES, size)
-        self.length = default_length if length is None else length
-        self.delay = default_delay if delay is None else delay
-        at_least(self.name, 1, length=self.length)
-        at_least(self.name, 0, delay=self.delay)
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
+        self.length, self.delay = CopyOptions(**options).numbers()
         super().__init__(
             num_envs,
             device,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.config.tasks import DelayedCueOptions
 from recollect.tasks import random
-from recollect.tasks.base import Task, at_least, pick_size
-
-SIZES = {"easy": (2, 10), "medium": (4, 100), "hard": (8, 1000)}
-"""Kinds of cue, blanks between cue and query."""
+from recollect.tasks.base import Task
 
 
 class DelayedCue(Task):
@@ -28,25 +28,12 @@ class DelayedCue(Task):
     With memory 1 is reached; without, the answer is a guess: 1 / cues.
     """
 
-    name = "delayed-cue"
-    id = "recollect/DelayedCue-v0"
+    Options = DelayedCueOptions
 
     cue: Tensor
 
-    def __init__(
-        self,
-        num_envs: int,
-        device: torch.device | str = "cpu",
-        *,
-        size: str = "easy",
-        cues: int | None = None,
-        horizon: int | None = None,
-    ) -> None:
-        default_cues, default_horizon = pick_size(self.name, SIZES, size)
-        self.cues = default_cues if cues is None else cues
-        self.horizon = default_horizon if horizon is None else horizon
-        at_least(self.name, 2, 4096, cues=self.cues)
-        at_least(self.name, 0, horizon=self.horizon)
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
+        self.cues, self.horizon = DelayedCueOptions(**options).numbers()
         super().__init__(
             num_envs,
             device,

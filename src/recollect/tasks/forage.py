@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.config.tasks import ForageOptions
 from recollect.errors import ConfigError
 from recollect.tasks import random
-from recollect.tasks.base import Task, at_least, pick_size
-
-SIZES = {"easy": (9, 1, 1, 100), "medium": (11, 2, 1, 100), "hard": (11, 4, 1, 200)}
-"""The side of the world, kinds of bushes, how far they are seen, steps of an episode."""
+from recollect.tasks.base import Task
 
 UP, DOWN, LEFT, RIGHT = 0, 1, 2, 3
 """The actions."""
@@ -66,8 +66,7 @@ class Forage(Task):
     0.9, 0.6 and 1.
     """
 
-    name = "forage"
-    id = "recollect/Forage-v0"
+    Options = ForageOptions
 
     cell: Tensor
     """[B]: where the agent is, as row * stride + column."""
@@ -76,23 +75,8 @@ class Forage(Task):
     errand: Tensor
     """[B]: which of the goals to go to: the kind that is wanted, or the nest."""
 
-    def __init__(
-        self,
-        num_envs: int,
-        device: torch.device | str = "cpu",
-        *,
-        size: str = "easy",
-        side: int | None = None,
-        kinds: int | None = None,
-        view: int | None = None,
-        limit: int | None = None,
-    ) -> None:
-        default_side, default_kinds, default_view, default_limit = pick_size(self.name, SIZES, size)
-        self.side = default_side if side is None else side
-        self.kinds = default_kinds if kinds is None else kinds
-        self.view = default_view if view is None else view
-        self.limit = default_limit if limit is None else limit
-        at_least(self.name, 1, side=self.side, kinds=self.kinds, view=self.view, limit=self.limit)
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
+        self.side, self.kinds, self.view, self.limit = ForageOptions(**options).numbers()
         self._check()
         walls = _most_walls(self.view)
         high = np.array([0xFF, BUSH + 2 * self.kinds - 1, 1], np.uint8)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.config.tasks import PositionCartPoleOptions
 from recollect.tasks import random
 from recollect.tasks.base import Task
 
@@ -31,8 +32,7 @@ class PositionCartPole(Task):
     Observation, Box [2]: x, theta. The velocities have to be felt from the last positions.
     """
 
-    name = "position-cartpole"
-    id = "recollect/PositionCartPole-v0"
+    Options = PositionCartPoleOptions
 
     max_return = 500.0
     horizon = 1

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.config.tasks import PositionPendulumOptions
 from recollect.tasks import random
 from recollect.tasks.base import Task
 
@@ -30,8 +31,7 @@ class PositionPendulum(Task):
     Observation, Box [2]: cos(theta), sin(theta). The speed has to be felt from the last positions.
     """
 
-    name = "position-pendulum"
-    id = "recollect/PositionPendulum-v0"
+    Options = PositionPendulumOptions
 
     horizon = 1
 

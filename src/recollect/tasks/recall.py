@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.config.tasks import AssociativeRecallOptions
 from recollect.tasks import random
-from recollect.tasks.base import Task, at_least, pick_size
-
-SIZES = {"easy": 3, "medium": 5, "hard": 10}
-"""Pairs."""
+from recollect.tasks.base import Task
 
 VALUES = 8
 
@@ -34,8 +34,7 @@ class AssociativeRecall(Task):
     With memory 1 is reached; without, every answer is a guess: 1/8.
     """
 
-    name = "associative-recall"
-    id = "recollect/AssociativeRecall-v0"
+    Options = AssociativeRecallOptions
 
     max_return = 1.0
     memoryless_return = 1.0 / VALUES
@@ -45,16 +44,8 @@ class AssociativeRecall(Task):
     answer: Tensor
     """[B, 2 * pairs]: the value that is asked for in each step; before the queries VALUES, which is none."""
 
-    def __init__(
-        self,
-        num_envs: int,
-        device: torch.device | str = "cpu",
-        *,
-        size: str = "easy",
-        pairs: int | None = None,
-    ) -> None:
-        self.pairs = pick_size(self.name, SIZES, size) if pairs is None else pairs
-        at_least(self.name, 1, 2048, pairs=self.pairs)
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
+        (self.pairs,) = AssociativeRecallOptions(**options).numbers()
         self.keys = 2 * self.pairs
         super().__init__(
             num_envs,

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import torch
 from torch import Tensor
 
+from recollect.config.tasks import RepeatFirstOptions
 from recollect.tasks import deck, random
-from recollect.tasks.base import Task, at_least, pick_size
-
-SIZES = {"easy": 1, "medium": 8, "hard": 16}
-"""Decks."""
+from recollect.tasks.base import Task
 
 
 class RepeatFirst(Task):
@@ -25,24 +25,15 @@ class RepeatFirst(Task):
     right once and then a little less often than one time in four.
     """
 
-    name = "repeat-first"
-    id = "recollect/RepeatFirst-v0"
+    Options = RepeatFirstOptions
     describe = staticmethod(deck.describe)
 
     borders: Tensor
     card: Tensor
     opening: Tensor
 
-    def __init__(
-        self,
-        num_envs: int,
-        device: torch.device | str = "cpu",
-        *,
-        size: str = "easy",
-        decks: int | None = None,
-    ) -> None:
-        self.decks = pick_size(self.name, SIZES, size) if decks is None else decks
-        at_least(self.name, 1, decks=self.decks)
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
+        (self.decks,) = RepeatFirstOptions(**options).numbers()
         cards = deck.CARDS * self.decks
         super().__init__(
             num_envs,

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import torch
 from torch import Tensor
 
+from recollect.config.tasks import RepeatPreviousOptions
 from recollect.errors import ConfigError
 from recollect.tasks import deck, random
-from recollect.tasks.base import Task, at_least, pick_size
-
-SIZES = {"easy": (1, 4), "medium": (2, 32), "hard": (3, 64)}
-"""Decks, k."""
+from recollect.tasks.base import Task
 
 
 class RepeatPrevious(Task):
@@ -27,8 +27,7 @@ class RepeatPrevious(Task):
     of which more cards are left.
     """
 
-    name = "repeat-previous"
-    id = "recollect/RepeatPrevious-v0"
+    Options = RepeatPreviousOptions
     describe = staticmethod(deck.describe)
 
     borders: Tensor
@@ -36,19 +35,8 @@ class RepeatPrevious(Task):
     history: Tensor
     """[B, k]: the last k cards; card number i lies at i modulo k."""
 
-    def __init__(
-        self,
-        num_envs: int,
-        device: torch.device | str = "cpu",
-        *,
-        size: str = "easy",
-        decks: int | None = None,
-        k: int | None = None,
-    ) -> None:
-        default_decks, default_k = pick_size(self.name, SIZES, size)
-        self.decks = default_decks if decks is None else decks
-        self.k = default_k if k is None else k
-        at_least(self.name, 1, decks=self.decks, k=self.k)
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
+        self.decks, self.k = RepeatPreviousOptions(**options).numbers()
         cards = deck.CARDS * self.decks
         if self.k >= cards:
             raise ConfigError(f"{self.name}: k is {self.k}, but {self.decks} decks have {cards} cards")

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import gymnasium as gym
 import numpy as np
 import torch
 from torch import Tensor
 
+from recollect.config.tasks import TMazeOptions
 from recollect.tasks import random
-from recollect.tasks.base import Task, at_least, pick_size
-
-SIZES = {"easy": 10, "medium": 50, "hard": 250}
-"""The length of the corridor."""
+from recollect.tasks.base import Task
 
 FORWARD, LEFT, BACK, RIGHT = 0, 1, 2, 3
 """The actions, in the order of Ni et al."""
@@ -39,8 +39,7 @@ class TMaze(Task):
     With memory 1 is reached, without 0.5.
     """
 
-    name = "t-maze"
-    id = "recollect/TMaze-v0"
+    Options = TMazeOptions
 
     max_return = 1.0
     memoryless_return = 0.5
@@ -49,16 +48,8 @@ class TMaze(Task):
     """[B]: 0 left, 1 right."""
     cell: Tensor
 
-    def __init__(
-        self,
-        num_envs: int,
-        device: torch.device | str = "cpu",
-        *,
-        size: str = "easy",
-        length: int | None = None,
-    ) -> None:
-        self.length = pick_size(self.name, SIZES, size) if length is None else length
-        at_least(self.name, 1, length=self.length)
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
+        (self.length,) = TMazeOptions(**options).numbers()
         super().__init__(
             num_envs,
             device,

@@ -39,11 +39,14 @@ from safetensors.torch import load_file, save_file
 from recollect.base import files
 from recollect.base.atomic import sync, writing
 from recollect.base.own_files import TENSORS, foreign_files, is_ours, remove
+from recollect.base.space_json import space_from_json, space_to_json
 from recollect.config import bounds, plain
+from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError, RecollectError
 from recollect.learning.learner_state import Learned, TrainerState
-from recollect.policy.policy import Policy, PolicyConfig
+from recollect.policy.meta import without_memory
+from recollect.policy.policy import Policy
 
 FORMAT = 1
 
@@ -61,13 +64,13 @@ class Saved:
     def observation_space(self) -> gym.Space:
         """The observation space of one row."""
         with self._reading():
-            return plain.space_from_json(self.description["observation_space"])
+            return space_from_json(self.description["observation_space"])
 
     @property
     def action_space(self) -> gym.Space:
         """The action space of one row."""
         with self._reading():
-            return plain.space_from_json(self.description["action_space"])
+            return space_from_json(self.description["action_space"])
 
     @property
     def env(self) -> str | None:
@@ -83,7 +86,7 @@ class Saved:
         """The network, without its weights. If the weights do not fit, it fails before allocating memory."""
         config, spaces = self.policy_config(), (self.observation_space, self.action_space)
         numbers = sum(tensor.numel() for tensor in self.weights.values())
-        with self._reading(), torch.random.fork_rng(devices=[]), bounds.without_memory(numbers):
+        with self._reading(), torch.random.fork_rng(devices=[]), without_memory(numbers):
             shapes = config.build(*spaces).state_dict()
         _check_fit(shapes, self)
         with self._reading():
@@ -136,9 +139,9 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
         "env": env if isinstance(env, str) else None,
         "steps": learned.steps,
         "updates": learned.updates,
-        "config": plain.config_to_json(config, policy),
-        "observation_space": plain.space_to_json(policy.observation_space),
-        "action_space": plain.space_to_json(policy.action_space),
+        "config": plain.config_to_json(config, policy.config, custom_policy=policy.is_custom),
+        "observation_space": space_to_json(policy.observation_space),
+        "action_space": space_to_json(policy.action_space),
         "trainer": None if trainer is None else trainer.numbers,
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
         "sha256": {f.name: _sha256_of(f) for f in sorted(folder.glob("*.safetensors"))},

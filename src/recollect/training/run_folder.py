@@ -40,7 +40,8 @@ from recollect.base.own_files import (
     checked_status,
     is_leftover,
 )
-from recollect.config import plain, toml_yaml
+from recollect.config import toml_yaml
+from recollect.config.plain import config_to_json
 from recollect.errors import RecollectError, StorageError
 from recollect.learning.learner_state import Learned
 from recollect.policy.policy import Policy
@@ -95,7 +96,7 @@ class Run:
             "format": FORMAT,
             "name": path.name,
             "env": agent.env_name,
-            "config": plain.config_to_json(agent.config, agent.policy),
+            "config": config_to_json(agent.config, agent.policy.config, custom_policy=agent.policy.is_custom),
             "preset": {name: _words(value) for name, value in agent.preset.items()},
             "versions": provenance.versions(),
             "git": provenance.git_commit(),

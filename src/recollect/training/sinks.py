@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.config import plain
+from recollect.config.plain import config_to_json
 from recollect.envs.named import display_name
 from recollect.errors import ConfigError, nearest
 from recollect.training.callbacks import Callback
@@ -264,8 +264,9 @@ def exit_code(reason: str) -> int:
 
 
 def describe(training: Training) -> dict[str, Any]:
-    """The hyperparameters and the env's name as JSON."""
-    config = plain.config_to_json(training.config, training.agent.policy)
+    """The hyperparameters as plain JSON, with the name of the env."""
+    policy = training.agent.policy
+    config = config_to_json(training.config, policy.config, custom_policy=policy.is_custom)
     return json.loads(json.dumps({"env": display_name(training.agent.env) or "env"} | config, default=str))
 
 

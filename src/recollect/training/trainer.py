@@ -1,7 +1,7 @@
-"""The trainer: a crew collects, the learner learns, and their weights go back to the crew.
+"""The trainer: the collector brings experience, the learner updates the weights and publishes them.
 
-One loop for every runtime. What differs between them, where actors live and how experience and weights
-travel, is the crew's.
+There is one loop for all runtimes. They differ in the collector: where its actors are, and how experience and
+weights travel.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
 from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError
-from recollect.experience.join import join
 from recollect.experience.rollout import Rollout
 from recollect.kernels.triton import available
 from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, TrainerState, learner_tensors, load_learner
 from recollect.policy.policy import Policy
-from recollect.runtimes.collector import Crew, stream
+from recollect.runtimes.collector import Collector, stream
 from recollect.runtimes.learner_host import learner_threads
 from recollect.runtimes.learners import LearnerGroup
 from recollect.training.episodes import Episodes, EpisodeTracker
@@ -48,9 +47,9 @@ class Trainer:
     Schedules run over this interval, a *leg*: ``begin`` starts a new one, a resumed run continues its own.
     """
 
-    def __init__(self, crew: Crew, policy: Policy, config: TrainConfig):
-        config.algo.check(policy, crew.rows)
-        self.crew, self.policy, self.config = crew, policy, config
+    def __init__(self, collector: Collector, policy: Policy, config: TrainConfig):
+        config.algo.check(policy, collector.rows)
+        self.collector, self.policy, self.config = collector, policy, config
         policy.act_elsewhere(config.runtime != "inline")
         if config.compile:
             policy.compile_parts()
@@ -58,9 +57,11 @@ class Trainer:
         self.learner = make_learner(policy, config.algo, seed=stream(config.seed, 2), graphs=graphs)
         self._updater: Learner | LearnerGroup = self.learner
         if config.learners > 1:
-            self._updater = LearnerGroup(self.learner, config, crew.rows, make=crew.make_peer, host=crew.host)
+            self._updater = LearnerGroup(
+                self.learner, config, collector.rows, make=collector.make_peer, host=collector.host
+            )
         self.threads = learner_threads(config)
-        self.episodes = EpisodeTracker(crew.rows, config.target_episodes)
+        self.episodes = EpisodeTracker(collector.rows, config.target_episodes)
         self.steps = self.start = self.end = 0
         lacks = available.why_not(self.learner.device)
         self._notes = [] if lacks is None else [lacks]
@@ -97,9 +98,9 @@ class Trainer:
         """Collect one batch and learn from it."""
         started, updates = time.perf_counter(), self.learner.updates
         self._remember()
-        batch = self.crew.collect(updates)
+        batch = self.collector.collect(updates)
         rollouts = batch.rollouts
-        whole = join(rollouts, is_mixed=self.config.mode == "async", into=self._joined)
+        whole = Rollout.join(rollouts, is_mixed=self.config.mode == "async", into=self._joined)
         self._joined = whole if len(rollouts) > 1 else None
         learning = devices.Stopwatch(self.learner.device)
         progress = (self.steps - self.start) / max(1, self.end - self.start)
@@ -107,7 +108,7 @@ class Trainer:
         with row_threads.intra_op_threads(self.threads if self.config.parallel == "operations" else 1):
             checked = self._check_late(rollouts)
             metrics = self._updater.update(whole, progress, lag=max(lags)) | checked
-        self.crew.publish(self.learner.updates)
+        self.collector.publish(self.learner.updates)
         learning.stopped()
         episodes = self.episodes.add(*rollouts, restarted=batch.restarted)
         count = episodes.steps
@@ -164,8 +165,8 @@ class Trainer:
             del self._past[version]
 
     def restart_episodes(self) -> None:
-        """Start new episodes at the next iteration, after the env was used elsewhere."""
-        self.crew.restart_episodes()
+        """Begin new episodes at the next iteration: for when the env was used by somebody else."""
+        self.collector.restart_episodes()
 
     def learned(self, *, live: bool) -> Learned:
         """The state of training; ``live``: with core states and env state, for an exact resume."""
@@ -190,18 +191,18 @@ class Trainer:
         self.start, self.end = saved.numbers["start"], saved.numbers["end"]
         parts = _grouped(saved.tensors)
         self.episodes.restore({name: tensor.numpy() for name, tensor in parts["episodes"].items()})
-        # The state does not fit a foreign env, or a generator of another kind of device.
-        is_known = "actor" in parts and self.crew.is_exact
-        self.is_exact = is_known and self.crew.restore(parts["actor"], learned.updates)
+        # It does not fit if the env is a foreign one, or a generator of another kind of device.
+        is_known = "actor" in parts and self.collector.is_exact
+        self.is_exact = is_known and self.collector.restore(parts["actor"], learned.updates)
 
     @property
     def how_restored(self) -> str:
         """How training continues after ``restore``, in words."""
         if self.is_exact:
             return "bit for bit"
-        if not self.crew.is_exact:
+        if not self.collector.is_exact:
             return "in new episodes: an async run cannot resume mid-episode"
-        return "in new episodes: the env cannot save its state, or the checkpoint is from mid-update"
+        return "in new episodes: this env cannot tell its state, or it was saved in the middle of an update"
 
     def dismiss(self) -> None:
         """Stop the other learners, if any; the next iteration would start new ones."""
@@ -212,10 +213,10 @@ class Trainer:
         """Close envs and stop actors and other learners."""
         self.dismiss()
         self.learner.forget_graphs()
-        self.crew.close()
+        self.collector.close()
 
     def _state(self) -> TrainerState:
-        live = self.crew.snapshot() if self.crew.is_exact else None
+        live = self.collector.snapshot() if self.collector.is_exact else None
         episodes = {name: torch.from_numpy(value) for name, value in self.episodes.snapshot().items()}
         tensors = {f"episodes/{name}": tensor for name, tensor in episodes.items()}
         tensors |= {f"actor/{name}": tensor for name, tensor in (live or {}).items()}

@@ -29,12 +29,13 @@ import torch
 from recollect.base import provenance
 from recollect.base.files import short
 from recollect.config.convert import plain_value
+from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.factory import EnvSpec, is_made
 from recollect.envs.named import is_importing
 from recollect.errors import ConfigError
+from recollect.experience.rollout import rollout_size
 from recollect.policy.policy import Policy
-from recollect.tasks import is_task
 
 REMOTE_SINKS = ("wandb",)
 """Sinks that send metrics to another machine."""
@@ -86,7 +87,7 @@ def named_env(
     if is_made(env):
         return env, options, ""
     named = given or {}
-    missing = {} if is_task(env) else {name: options[name] for name in options if name not in named}
+    missing = {} if task_name(env) else {name: options[name] for name in options if name not in named}
     if missing:
         return None, options, _option_words(where, env, missing)
     return env, options | named, ""
@@ -107,7 +108,7 @@ def check_memory(config: TrainConfig, policy: Policy) -> None:
     algo, have = config.algo, provenance.memory()
     if config.device.startswith("cuda"):  # several learners share the rows
         have = sum(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
-    need = algo.rollout_size(policy, config.num_envs).total
+    need = rollout_size(algo, policy, config.num_envs).total
     if have is not None and need > have:
         raise ConfigError(
             f"a rollout of {algo.rollout} steps x {config.num_envs} env slots takes {need / 1e9:,.1f} GB, "

@@ -1,67 +1,72 @@
-"""The process of an actor: what runs in it, and what it is told at the start."""
+"""The process of an actor server."""
 
 from __future__ import annotations
 
 import os
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from recollect.base.child_process import Hung, Line
 from recollect.base.shared_memory import Layout, Segment
-from recollect.runtimes.actor_server import Blueprint, Host, Watchdog, put_finals, rollout_of
+from recollect.base.types import Tree
+from recollect.experience.rollout import Header, Rollout
+from recollect.runtimes.actor_server import ActorServer, Blueprint, Report, Watchdog
 from recollect.runtimes.process.weights import WeightBoard
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where an actor's rollouts and weights are, as its process is told."""
+class SharedMemory:
+    """The shared memory of an actor: its slots for rollouts, and the weights."""
 
-    slots: int
+    count: int
+    """The number of slots."""
     layout: Layout
     """Of one slot."""
-    slots_fd: int
-    slots_bytes: int
+    fd: int
+    size: int
+    """Bytes of all slots."""
     board_fd: int
     board: Layout
-    state_steps: tuple[int, ...]
+
+    def slots(self, segment: Segment) -> list[Tree]:
+        """The tensors of every slot."""
+        return [self.layout.view(segment, i * self.layout.size) for i in range(self.count)]
 
 
-def act(line: Line, blueprint: Blueprint, place: Place, life: int, sequence: int) -> None:
-    """The life of an actor's process.
+class ProcessActorServer:
+    """An actor server whose rollouts and weights are in shared memory."""
 
-    Args:
-        line: to the learner's process, which asks for rollouts, snapshots and the like.
-        blueprint: what to make.
-        place: where to write to.
-        life: how often this actor died before.
-        sequence: the number of its next rollout.
-    """
-    segment = Segment.attach(place.slots_fd, place.slots_bytes)
-    board = WeightBoard.attach(place.board_fd, place.board)
-    memory = [place.layout.view(segment, i * place.layout.size) for i in range(place.slots)]
-    buffers = [rollout_of(slot["rollout"], place.state_steps, blueprint.index) for slot in memory]
-    host = Host(blueprint, life=life, sequence=sequence, buffers=buffers)
+    def __init__(self, line: Line, blueprint: Blueprint, memory: SharedMemory):
+        self._board = WeightBoard.attach(memory.board_fd, memory.board)
+        self._slots = memory.slots(Segment.attach(memory.fd, memory.size))
+        header = Header(blueprint.config.algo.state_steps, blueprint.index)
+        self.server = ActorServer(blueprint, [Rollout.read(slot, header) for slot in self._slots])
+        heartbeat = self._slots[0]["heartbeat"]
 
-    def give_up(text: str) -> None:
-        line.send(Hung(text))
-        os._exit(1)
+        def give_up(text: str) -> None:
+            line.send(Hung(text))
+            os._exit(1)
 
-    pulse = memory[0]["pulse"]
-    Watchdog(host, give_up, lambda: pulse.fill_(time.monotonic()))
+        Watchdog(self.server, give_up, lambda: heartbeat.fill_(time.monotonic()))
+
+    def collect(self, ticket: int, slot: int, version: int | None) -> tuple[Report, Header]:
+        """Record a rollout in a slot, with the weights of this version, or the newest if None."""
+
+        def load() -> int:
+            return self._board.read(self.server.weights, version=version)
+
+        rollout, report = self.server.collect(ticket, load, slot)
+        return report, rollout.write_finals(self._slots[slot])
+
+
+def serve(line: Line, blueprint: Blueprint, memory: SharedMemory) -> None:
+    """Answer requests until the parent closes the socket: a method and its arguments, each with one reply."""
+    process = ProcessActorServer(line, blueprint, memory)
     try:
         while True:
-            kind, *rest = line.recv()
-            if kind == "collect":
-                ticket, slot, version = rest
-                rollout, report = host.collect(
-                    ticket, lambda version=version: board.read(host.weights, version=version), slot
-                )
-                line.send((report, put_finals(memory[slot]["finals"], rollout.finals)))
-            elif kind == "snapshot":
-                line.send(host.snapshot())
-            elif kind == "restore":
-                line.send(host.restore(*rest))
-            elif kind == "restart":
-                host.restart_episodes()
+            method, *arguments = line.recv()
+            owner: Any = process if method == "collect" else process.server
+            line.send(getattr(owner, method)(*arguments))
     finally:
-        host.close()
+        process.server.close()

@@ -1,16 +1,14 @@
-"""The board on which a learner publishes its weights for actors in other processes.
+"""The weight board: shared memory in which the learner publishes weights for actors in other processes.
 
-One process writes, any number read, whenever they like; nobody waits for anybody, and there is no lock that a
-killed process could keep. Each version is written into the buffer that was left longest, marked as begun
-before and as ended after, and only then named as the newest. A reader copies the newest to memory of its own
-and takes it only if it was whole before and after: the marks of a buffer have not moved, and a 64-bit check
-over the bytes and the version fits the copy. Else it begins again with what is the newest then. So a reader
-loses its buffer only to a writer that publishes three times during one copy.
+One process writes and any number read, at any time, without locks: a killed process can block no other. Each
+version is written to the buffer that was unused longest, with a mark before and one after the data, and only
+then becomes the newest. A reader copies the newest buffer to private memory. It accepts the copy only if the
+marks before and after it agree and a 64-bit checksum over the bytes and the version matches; else it retries
+with the newest buffer. So a copy fails only if the writer publishes three times during it.
 
-What this relies on: the marks settle it where stores become visible in order (x86). On processors that
-reorder them (ARM) the marks can deceive, and Python has no fence between processes; there the check settles
-it, up to a chance of 2^-64 for a torn copy. It covers the version as well, so that no version is believed of
-weights that are not its own.
+The marks are sufficient where stores become visible in order (x86). On processors that reorder stores (ARM)
+the marks can be wrong, and Python has no memory fence between processes; there the checksum decides, with a
+chance of 2^-64 that a torn copy passes. It covers the version, so that weights never get another version.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from recollect.errors import WeightsError
 
 BUFFERS = 3
 _LINE = 8
-"""Words of 8 bytes in a cache line. The first line names the newest; then each buffer has a line of marks."""
+"""8-byte words in a cache line. The first line holds the newest buffer; each buffer has a line of marks."""
 _BEGUN, _ENDED, _VERSION, _CHECK = range(4)
 _COLUMNS = 512
 _HEAD = aligned((1 + BUFFERS) * _LINE * 8, _COLUMNS * 8)
@@ -35,7 +33,7 @@ _KEYS = np.random.PCG64(20240229).random_raw(_COLUMNS + 1) | np.uint64(1)
 
 
 class WeightBoard:
-    """Versions of named tensors in shared memory: written whole, read whole."""
+    """Versions of named tensors in shared memory, written and read as a whole."""
 
     def __init__(self, segment: Segment, handle: Layout):
         self._segment, self.handle = segment, handle
@@ -67,18 +65,18 @@ class WeightBoard:
 
     @property
     def version(self) -> int:
-        """Of the newest weights; -1: none yet."""
+        """The version of the newest weights; -1: there are none."""
         return (int(self._head[0]) >> 8) - 1
 
     def publish(self, version: int, named: Mapping[str, Tensor]) -> None:
-        """Copy the tensors, and name them the newest once they are whole. They are only read.
+        """Copy the tensors to the board, then make them the newest.
 
         Args:
-            version: 0 or more, never less than the last; the same once more replaces it.
-            named: the tensors, of the names, shapes and dtypes that the board was made for.
+            version: 0 or more, never less than the last; an equal one replaces it.
+            named: tensors of the names, shapes and dtypes of the board.
 
         Raises:
-            WeightsError: other tensors, or an older version.
+            WeightsError: the tensors differ, or the version is older.
         """
         self._require_fit(named, "publish")
         if version < max(self.version, 0):
@@ -97,17 +95,17 @@ class WeightBoard:
         self._head[0] = (version + 1) << 8 | buffer
 
     def read(self, into: Mapping[str, Tensor], *, version: int | None = None, patience: float = 30.0) -> int:
-        """Copy the newest weights into the given tensors, which keep their place; returns their version.
+        """Copy the newest weights to the given tensors and return their version.
 
-        Nothing is written to ``into`` before the weights are known to be whole and wanted.
+        ``into`` is written only after the weights are known to be whole and of the right version.
 
         Args:
-            into: tensors of the names, shapes and dtypes that the board was made for, on any device.
-            version: only exactly this one will do; None: the newest, whatever it is.
-            patience: seconds after which weights that are never whole are an error.
+            into: tensors of the names, shapes and dtypes of the board, on any device.
+            version: the only one to accept; None: any.
+            patience: seconds of retrying.
 
         Raises:
-            WeightsError: nothing is published, or not this version, or the tensors are others.
+            WeightsError: nothing is published, or another version, or the tensors differ.
         """
         self._require_fit(into, "read")
         deadline = time.monotonic() + patience
@@ -124,19 +122,19 @@ class WeightBoard:
         return found
 
     def close(self) -> None:
-        """Let go of the memory; it goes with the last process that has it. ``version`` stays known."""
+        """Release the memory, which is freed with its last user. ``version`` stays valid."""
         self._head = self._head.copy()
         self._words, self._views, self._copy, self._copied = [], [], None, {}
         self._segment.close()
 
     def _take(self, wanted: int | None) -> int | None:
-        """Copy the newest to memory of our own; its version, or None if it was not whole."""
+        """Copy the newest weights to private memory. Returns their version, or None if the copy failed."""
         if self.version < 0:
-            raise WeightsError("no weights are published yet: publish before the actors begin")
+            raise WeightsError("no weights are published yet: publish before the actors start")
         if wanted is not None and self.version != wanted:
             raise WeightsError(
-                f"weights of version {wanted} are wanted, and the newest are version {self.version}: "
-                "in lockstep an actor begins after its version is published and before the next is"
+                f"version {wanted} of the weights is requested, the newest is {self.version}: in lockstep "
+                "an actor starts after its version is published and before the next is"
             )
         if self._copy is None:
             self._copy = np.empty(self._stride // 8, np.uint64)
@@ -153,11 +151,11 @@ class WeightBoard:
         return version if is_whole and wanted in (None, version) else None
 
     def _newest(self) -> int:
-        """The number of its buffer."""
+        """The newest buffer."""
         return (int(self._head[0]) & 0xFF) % BUFFERS
 
     def _marks(self, buffer: int) -> np.ndarray:
-        """The marks of a buffer, as they are in memory: begun, ended, version, check."""
+        """The marks of a buffer: begun, ended, version, checksum."""
         return self._head[(1 + buffer) * _LINE :][:4]
 
     def _require_fit(self, named: Mapping[str, Tensor], verb: str) -> None:
@@ -180,14 +178,14 @@ class WeightBoard:
 
 
 def _stride(handle: Layout) -> int:
-    """Bytes of one buffer: whole rows of the check."""
+    """Bytes of one buffer: whole rows of the checksum."""
     return max(aligned(handle.size, _COLUMNS * 8), _COLUMNS * 8)
 
 
 def _check(words: np.ndarray, version: int) -> int:
-    """64 bits over all words and the version: sums of columns, each times its own odd number, modulo 2^64.
+    """A 64-bit checksum of all words and the version: sums of columns times odd numbers, modulo 2^64.
 
-    At the speed of memory, and different for any mixture of two versions but by chance.
+    It runs at the speed of memory, and mixtures of two versions have another one except by chance.
     """
     columns = words.reshape(-1, _COLUMNS).sum(axis=0)
     return int((columns * _KEYS[:-1]).sum()) + (version + 1) * int(_KEYS[-1]) & 2**64 - 1

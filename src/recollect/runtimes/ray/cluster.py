@@ -1,4 +1,4 @@
-"""The Ray cluster of a run: one of this machine for this run alone, or one that is there already."""
+"""The Ray cluster of a run: started on this machine for this run, or an existing one."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ except ImportError as error:  # an extra
         f"runtime = 'ray' needs the extra 'ray' ({error}): pip install 'recollect[ray]'"
     ) from error
 
-from recollect.runtimes.ray.server import Facts, answer, lookout, stand
+from recollect.runtimes.ray.server import Facts, bootstrap_class, call_safely, heartbeats_class
 
 STORE = 256 * 2**20
-"""Bytes of the object store of a cluster of our own, at least."""
+"""The least size, in bytes, of the object store of a cluster that Recollect starts."""
 
 
 @dataclass(slots=True)
 class _Connection:
-    """Of this program to Ray, if it was made here. The last who uses it ends it."""
+    """A connection of this program to Ray that Recollect has made. Its last user closes it."""
 
     folder: Path | None
-    """Where a cluster of our own keeps its sockets and logs."""
+    """The sockets and logs of a cluster that Recollect has started; None: the cluster existed before."""
     users: int = 1
 
 
@@ -49,21 +49,21 @@ _ours: _Connection | None = None
 
 
 class Cluster:
-    """The cluster of a run. What was started or connected for it is taken down again by ``close``."""
+    """The cluster of a run. ``close`` ends whatever was started or connected for it."""
 
     def __init__(self, address: str | None, *, cpus: int, store: int):
         """Connect, or start a cluster.
 
         Args:
-            address: of the cluster: "auto", or host:port. None: what this program is connected to already, or
-                else a cluster of our own.
-            cpus: that our own has: as many as there are actors, whatever the machine has.
-            store: bytes of its object store.
+            address: of the cluster: "auto", or host:port. None: the cluster that this program is connected
+                to, or else a new one.
+            cpus: of a new cluster: as many as there are actors, whatever the machine has.
+            store: bytes of the object store of a new cluster.
         """
         global _ours
         if address is not None and "://" in address:
             raise ConfigError(
-                f"ray_address = {address!r}: Ray Client is not supported, because rollouts would have to go "
+                f"ray_address = {address!r}: Ray Client is not supported, because rollouts would pass "
                 "through a proxy; run this program on a node of the cluster, with ray_address='auto'"
             )
         if not ray.is_initialized():
@@ -76,11 +76,11 @@ class Cluster:
 
     @property
     def is_own(self) -> bool:
-        """Whether it was started by Recollect."""
+        """Whether Recollect has started it."""
         return self._connection is not None and self._connection.folder is not None
 
     def has_cpus(self, count: int) -> bool:
-        """Whether so many are free at present."""
+        """Whether so many CPUs are free now."""
         return ray.available_resources().get("CPU", 0.0) >= count
 
     @property
@@ -89,22 +89,18 @@ class Cluster:
         return ray.util.get_node_ip_address()
 
     def put(self, value: Any) -> Any:
-        """Ray's reference to the value, which every node fetches once, however many there ask for it."""
+        """Ray's reference to the value, which every node fetches at most once."""
         return ray.put(value)
 
     def wait(self, references: Sequence[Any], timeout: float) -> list[Any]:
-        """Those of the references that are answered, once there is one or the time is over."""
+        """The references that are ready; waits up to ``timeout`` seconds for the first."""
         every = list(references)
         if not every or not ray.wait(every, num_returns=1, timeout=timeout)[0]:
             return []
         return ray.wait(every, num_returns=len(every), timeout=0)[0]
 
-    def lookout(self) -> Lookout:
-        """Somebody to be told of the players."""
-        return Lookout()
-
     def close(self) -> None:
-        """Leave the cluster, and end it if it is our own and nobody else uses it."""
+        """Disconnect, and end the cluster if Recollect has started it and no other run uses it."""
         global _ours
         left, self._connection = self._connection, None
         if left is None:
@@ -113,7 +109,7 @@ class Cluster:
         if left.users:
             return
         if ray.is_initialized() and left is _ours:
-            with _signals_kept():
+            with signals_kept():
                 ray.shutdown(wait_for_processes=True)
         if left is _ours:
             _ours = None
@@ -122,10 +118,10 @@ class Cluster:
 
 
 def _connect(address: str) -> _Connection:
-    """To a cluster that is there."""
-    _check_there(address)
+    """Connect to an existing cluster."""
+    check_reachable(address)
     try:
-        with _signals_kept():
+        with signals_kept():
             ray.init(address=address, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, OSError) as error:
         raise _absent(address, error) from error
@@ -133,10 +129,10 @@ def _connect(address: str) -> _Connection:
 
 
 def _started(cpus: int, store: int) -> _Connection:
-    """A cluster of our own."""
+    """Start a cluster on this machine."""
     folder = Path(tempfile.mkdtemp(prefix="recollect-ray-", dir=_short_folder()))
     try:
-        with _signals_kept(), _on_loopback():
+        with signals_kept(), on_loopback():
             ray.init(
                 address="local",
                 num_cpus=cpus,
@@ -149,22 +145,22 @@ def _started(cpus: int, store: int) -> _Connection:
         ray.shutdown()
         shutil.rmtree(folder, ignore_errors=True)
         if isinstance(error, Exception):
-            raise ResourceError(f"no Ray cluster can be started on this machine: {error}") from error
+            raise ResourceError(f"a Ray cluster cannot be started on this machine: {error}") from error
         raise
     return _Connection(folder)
 
 
-class Lookout:
-    """Whom the players tell that they live, or what hangs: a Ray actor on the learner's node."""
+class Heartbeats:
+    """The heartbeats of all actor servers: a Ray actor on the learner's node."""
 
     def __init__(self) -> None:
         here = ray.get_runtime_context().get_node_id()
         near = NodeAffinitySchedulingStrategy(node_id=here, soft=True)
         options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": near}
-        self.handle: Any = ray.remote(**options)(lookout()).remote()
+        self.handle: Any = ray.remote(**options)(heartbeats_class()).remote()
 
     def look(self, key: str) -> tuple[float | None, str | None]:
-        """For how many seconds a player was silent (None: it never was heard), and what hung."""
+        """Seconds since a server's last heartbeat (None: it had none), and its report if it hangs."""
         try:
             return ray.get(self.handle.look.remote(key), timeout=5.0)
         except RayError:
@@ -176,7 +172,7 @@ class Lookout:
 
 
 class Remote:
-    """Something of ours in a Ray actor: calls are sent at once and answered in their order."""
+    """An object in a Ray actor: calls are sent at once and answered in order."""
 
     def __init__(
         self,
@@ -191,21 +187,21 @@ class Remote:
         """Start it.
 
         Args:
-            name: what it is, for errors.
-            make: called in the Ray actor with the handles and the arguments.
-            arguments: for it; all go by cloudpickle.
-            handles: other Ray actors.
-            cpus: that it occupies, in Ray's books.
-            gpus: likewise.
+            name: for errors.
+            make: its class, called in the Ray actor with the handles and the arguments.
+            arguments: sent by cloudpickle.
+            handles: of other Ray actors.
+            cpus: CPUs that Ray reserves for it.
+            gpus: GPUs that Ray reserves for it.
         """
         self.name = name
         self.facts: Facts | None = None
-        """Where it lives, once that is known."""
+        """Its place, once that is known."""
         try:
-            work = cloudpickle.dumps((answer, make, tuple(arguments)))
+            work = cloudpickle.dumps((call_safely, make, tuple(arguments)))
         except Exception as error:
             raise RecollectError(
-                f"{name} cannot be started: what it needs cannot be sent to another process ({error}). "
+                f"{name} cannot be started: its arguments cannot be sent to another process ({error}). "
                 "Give the env by its name, or by a function that makes it"
             ) from error
         options: dict[str, Any] = {
@@ -214,28 +210,28 @@ class Remote:
             "max_restarts": 0,
             "scheduling_strategy": "SPREAD",
         }
-        self._handle: Any = ray.remote(**options)(stand()).remote()
+        self._handle: Any = ray.remote(**options)(bootstrap_class()).remote()
         path = [entry or os.getcwd() for entry in sys.path]
-        self.begun = self._handle.begin.remote(path, work, *handles)
-        """Answered with its ``Facts`` once it is there."""
+        self.started = self._handle.start.remote(path, work, *handles)
+        """Ray's reference to its ``Facts``, which are ready once the object is made."""
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """Call a method; returns Ray's reference to the answer."""
+        """Call a method. Returns Ray's reference to the reply."""
         return self._handle.call.remote(name, *arguments)
 
     def receive(self, reference: Any, timeout: float | None = None) -> Any:
-        """The answer to a call.
+        """The reply to a call.
 
         Raises:
-            LostError: it died, with its node or alone.
-            ChildError: it raised; a RecollectError comes as it is, with the traceback as a note.
-            TimeoutError: no answer came.
+            LostError: it died, alone or with its node.
+            ChildError: it raised; a RecollectError is raised as it is, with the traceback as a note.
+            TimeoutError: there was no reply.
         """
         try:
             found = ray.get(reference, timeout=timeout)
         except GetTimeoutError:
             raise TimeoutError(f"{self.name} has not answered for {timeout:g} seconds") from None
-        except RayTaskError as error:  # where not even our own code could be found
+        except RayTaskError as error:  # Recollect could not be imported there
             raise ChildError(f"{self.name} failed:\n{error}") from None
         except RayError as error:
             raise LostError(f"{self} {_how(error)}") from error
@@ -252,7 +248,7 @@ class Remote:
 
 
 def close_all(remotes: Sequence[Remote], grace: float = 2.0) -> None:
-    """End them: first as they would like it, and after ``grace`` seconds by force."""
+    """End them: let them close first, and kill them after ``grace`` seconds."""
     if not ray.is_initialized():
         return
     with contextlib.suppress(Exception):
@@ -262,7 +258,7 @@ def close_all(remotes: Sequence[Remote], grace: float = 2.0) -> None:
 
 
 def _kill(handle: Any) -> None:
-    if ray.is_initialized():  # or Ray would start a cluster, to have where to kill it
+    if ray.is_initialized():  # else Ray would start a cluster
         with contextlib.suppress(Exception):
             ray.kill(handle, no_restart=True)
 
@@ -272,22 +268,22 @@ def _how(error: RayError) -> str:
     if "node has died" in text or "node was terminated" in text:
         return "died with its node, which left the cluster"
     if isinstance(error, RayActorError):
-        return "was killed or crashed (by somebody, or by the system because memory ran out)"
-    return f"lost what it brought ({type(error).__name__}): a node may have left the cluster"
+        return "was killed or crashed (the system kills processes when memory runs out)"
+    return f"lost its reply ({type(error).__name__}): a node may have left the cluster"
 
 
 def _check_same(address: str | None) -> None:
-    """The program is connected to a cluster: refuse if the setting names another."""
+    """Validate ``ray_address`` against the cluster that the program is connected to."""
     present = ray.get_runtime_context().gcs_address
     if address not in (None, "auto", present):
         raise ConfigError(
-            f"ray_address = {address!r}, but this program is connected to the Ray cluster at {present} "
-            "already: leave ray_address out, or call ray.shutdown() before"
+            f"ray_address = {address!r}, but this program is already connected to the Ray cluster at "
+            f"{present}: leave ray_address out, or call ray.shutdown() before"
         )
 
 
-def _check_there(address: str) -> None:
-    """Ray itself would try for minutes."""
+def check_reachable(address: str) -> None:
+    """Validate the address quickly: Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
         return
@@ -300,21 +296,21 @@ def _check_there(address: str) -> None:
 def _absent(address: str, error: Exception) -> ConfigError:
     return ConfigError(
         f"there is no Ray cluster at ray_address = {address!r} ({error}): start one with `ray start --head`, "
-        "or leave ray_address out for one of this machine"
+        "or leave ray_address out to start one on this machine"
     )
 
 
 def _short_folder() -> str | None:
-    """Ray's sockets lie in its folder, and their paths may have only 107 characters."""
+    """A folder with a short name: paths of Ray's sockets may have only 107 characters."""
     return "/tmp" if os.access("/tmp", os.W_OK) else None
 
 
 @contextlib.contextmanager
-def _on_loopback() -> Iterator[None]:
-    """A cluster of one machine is nobody else's affair: it listens on the loopback interface only.
+def on_loopback() -> Iterator[None]:
+    """Let a new cluster listen on the loopback interface only.
 
-    Ray does so by itself where it has no clusters of many machines (macOS, Windows), and has no public switch
-    for it elsewhere. If this one goes, the cluster listens on all interfaces, guarded by Ray's token.
+    Ray does so where it supports only one machine (macOS, Windows), and has no public switch for it
+    elsewhere. Without this private one, the cluster listens on all interfaces, protected by Ray's token.
     """
     constants: Any = sys.modules.get("ray._private.ray_constants")
     before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
@@ -329,8 +325,8 @@ def _on_loopback() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _signals_kept() -> Iterator[None]:
-    """``ray.init`` sets a handler for SIGTERM that would end a run without saving it."""
+def signals_kept() -> Iterator[None]:
+    """Keep the handler of SIGTERM: that of ``ray.init`` would end a run without saving it."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

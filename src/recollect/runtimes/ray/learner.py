@@ -1,29 +1,28 @@
-"""A learner besides the first in a Ray actor, on whatever machine of the cluster has room for it."""
+"""A learner besides the first in a Ray actor, on any machine of the cluster."""
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from dataclasses import replace
-from typing import Any
 
 import torch
 
-from recollect.experience.rollout import Rollout
-from recollect.runtimes.actor_server import rollout_of, tensors_of
+from recollect.base.shared_memory import Layout
+from recollect.experience.rollout import Header, Rollout
 from recollect.runtimes.learner_host import LearnerBlueprint, LearnerHost, LearnerState
-from recollect.runtimes.ray.cluster import Cluster, Remote, close_all, ray
-from recollect.runtimes.ray.server import Facts, Packed, finals, pack, pack_finals
+from recollect.runtimes.ray.cluster import Cluster, Remote, close_all
+from recollect.runtimes.ray.server import Facts, Packed, blank
 
 
 class RayPeer:
-    """Another learner, as the first one's process sees it. See ``learners.Peer``."""
+    """Another learner, as the process of the first one sees it. See ``learners.Peer``."""
 
     def __init__(self, cluster: Cluster, blueprint: LearnerBlueprint, example: Rollout):
-        """Start it; ``example`` is what other peers need."""
+        """Start it; ``example``: a rollout of its rows."""
         is_gpu = torch.device(blueprint.config.device).type == "cuda"
-        if is_gpu:  # Ray shows it one of the node's
+        if is_gpu:  # Ray shows it one GPU of the node
             blueprint = replace(blueprint, config=replace(blueprint.config, device="cuda:0"))
+        self._layout = Layout.of(example.slot())
         self._remote = Remote(
             f"learner {blueprint.rank}",
             RemoteLearner,
@@ -31,21 +30,20 @@ class RayPeer:
             cpus=1 if cluster.has_cpus(1) else 0,
             gpus=1 if is_gpu else 0,
         )
-        self._calls = deque([self._remote.begun, self._remote.call("connect")])
+        self._calls = deque([self._remote.started, self._remote.call("connect")])
 
     def load(self, state: LearnerState) -> None:
-        """Let it become what the first learner is."""
+        """Give it the state of the first learner."""
         self._calls.append(self._remote.call("load", state))
 
     def begin(self, rollout: Rollout, progress: float, lag: int) -> None:
-        """Give it its rows of a batch, to learn from at once."""
-        about = {name: getattr(rollout, name) for name in ("actor", "sequence", "version")}
-        packed, cut = pack(tensors_of(rollout)), pack_finals(rollout.finals)
-        call = self._remote.call("update", packed, cut, rollout.state_steps, about, progress, lag)
-        self._calls.append(call)
+        """Start an update on its rows of a batch."""
+        packed = blank(self._layout)
+        header = rollout.write(packed.open())
+        self._calls.append(self._remote.call("update", packed, header, progress, lag))
 
     def done(self, timeout: float) -> None:
-        """Wait for its answer."""
+        """Wait for its reply."""
         found = self._remote.receive(self._calls[0], timeout)
         self._calls.popleft()
         if isinstance(found, Facts):
@@ -61,33 +59,16 @@ class RemoteLearner:
 
     def __init__(self, blueprint: LearnerBlueprint):
         self._host = LearnerHost(blueprint)
+        self.load, self.close = self._host.load, self._host.close
 
     def facts(self) -> Facts:
-        """Where this is."""
-        return Facts(os.getpid(), ray.util.get_node_ip_address())
+        """The place of this learner."""
+        return Facts.here()
 
     def connect(self) -> None:
-        """Join the other learners."""
-        self._host.connect(ray.util.get_node_ip_address())
+        """Connect to the other learners."""
+        self._host.connect(Facts.here().node)
 
-    def load(self, state: LearnerState) -> None:
-        """Become what the first learner is."""
-        self._host.load(state)
-
-    def update(
-        self,
-        rollout: Packed,
-        cut: Packed | None,
-        state_steps: tuple[int, ...],
-        about: dict[str, int],
-        progress: float,
-        lag: int,
-    ) -> None:
-        """One iteration on its own rows of a batch."""
-        tensors: Any = rollout.copy()
-        made = rollout_of(tensors, state_steps, about.pop("actor"))
-        self._host.update(replace(made, finals=finals(cut), **about), progress, lag)
-
-    def close(self) -> None:
-        """Leave the others."""
-        self._host.close()
+    def update(self, packed: Packed, header: Header, progress: float, lag: int) -> None:
+        """One update on its own rows of a batch."""
+        self._host.update(Rollout.read(packed.copy(), header), progress, lag)

@@ -1,7 +1,7 @@
-"""What runs inside Ray actors: the one that collects, and the one that is told of their pulses.
+"""The code inside Ray actors: the actor server, and the recipient of heartbeats.
 
-Tensors travel as one array of bytes each time (``Packed``), whatever their dtypes: Ray's object store keeps
-such an array apart, so that it is written once and read in place.
+Tensors travel as one array of bytes (``Packed``), whatever their dtypes: Ray's object store keeps such an
+array apart, so that it is written once and read in place.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from recollect.base.child_process import Raised, describe_raised
 from recollect.base.shared_memory import Layout
 from recollect.base.types import Tree
 from recollect.errors import WeightsError
-from recollect.experience.rollout import Finals
-from recollect.runtimes.actor_server import Blueprint, Host, Report, Watchdog, rollout_of, tensors_of
+from recollect.experience.rollout import Header, Rollout
+from recollect.runtimes.actor_server import ActorServer, Blueprint, Report, Watchdog
 
-PULSE = 5.0
-"""Seconds between two signs of life."""
+HEARTBEAT = 5.0
+"""Seconds between two heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,78 +39,75 @@ class Packed:
     """uint8; read-only once it has been in the object store."""
 
     def open(self) -> Tree:
-        """The tensors in place: never write to what came out of the object store, others read it too."""
+        """The tensors in place. Never write to those from the object store: it is shared."""
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
             return self.layout.over(self.data)
 
     def copy(self) -> Tree:
-        """The tensors as copies."""
+        """Copies of the tensors."""
         return tree.clone(self.open())
 
 
 def pack(value: Tree) -> Packed:
-    """A copy of the tree, from whatever device."""
+    """A copy of the tree, from any device."""
     packed = blank(Layout.of(value))
     tree.copy_(packed.open(), tree.map(lambda leaf: leaf.detach(), value))
     return packed
 
 
 def blank(layout: Layout) -> Packed:
-    """Memory to write tensors to."""
-    return Packed(layout, torch.zeros(layout.size, dtype=torch.uint8).numpy())  # aligned, as numpy's is not
+    """Zeroed memory for tensors."""
+    return Packed(layout, torch.zeros(layout.size, dtype=torch.uint8).numpy())  # numpy's own is not aligned
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Where a player lives."""
+    """The place of a Ray actor."""
 
     pid: int
     node: str
-    """Its node's address."""
+    """Address of its node."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.node}"
 
-
-@dataclass(frozen=True, slots=True)
-class Brought:
-    """A rollout on its way to the learner."""
-
-    report: Report
-    tensors: Packed
-    finals: Packed | None
+    @classmethod
+    def here(cls) -> Facts:
+        """The place of this process."""
+        return cls(os.getpid(), ray.util.get_node_ip_address())
 
 
-class Player:
-    """An actor and its env inside a Ray actor. Methods are called by name; what they raise is returned."""
+class RayActorServer:
+    """An actor server in a Ray actor. Its methods are called by name, and their exceptions are returned."""
 
-    def __init__(self, lookout: Any, key: str, blueprint: Blueprint, rows: int, life: int, sequence: int):
-        """Make the env.
+    def __init__(self, heartbeats: Any, key: str, blueprint: Blueprint, rows: int):
+        """Open the env.
 
         Args:
-            lookout: the handle of the actor that is told of this one.
-            key: what it knows this player by.
-            blueprint: what to make.
+            heartbeats: the handle of the recipient.
+            key: identifies this server there.
+            blueprint: of the server.
             rows: of this actor.
-            life: how often this actor died before.
-            sequence: how many rollouts it has brought so far.
         """
-        index, algo = blueprint.index, blueprint.config.algo
-        self._lookout, self._key, self._pulsed = lookout, key, 0.0
-        empty = allocate(blueprint.policy, rows, algo.rollout, algo.state_steps, index)
-        self._memory = blank(Layout.of(tensors_of(empty)))
-        buffer = rollout_of(self._memory.open(), algo.state_steps, index)
-        self._host = Host(blueprint, life=life, sequence=sequence, buffers=[buffer])
-        self._weights = Layout.of(self._host.weights)
-        Watchdog(self._host, self._give_up, self._pulse)
+        algo = blueprint.config.algo
+        self._heartbeats, self._key, self._last_beat = heartbeats, key, 0.0
+        empty = allocate(blueprint.policy, rows, algo.rollout, algo.state_steps, blueprint.index)
+        self._memory = blank(Layout.of(empty.slot()))
+        self._slot = self._memory.open()
+        buffer = Rollout.read(self._slot, Header(algo.state_steps, blueprint.index))
+        self._server = ActorServer(blueprint, [buffer])
+        self._weights = Layout.of(self._server.weights)
+        self.snapshot, self.restore = self._server.snapshot, self._server.restore
+        self.restart_episodes, self.close = self._server.restart_episodes, self._server.close
+        Watchdog(self._server, self._give_up, self._beat)
 
     def facts(self) -> Facts:
-        """Where this is."""
-        return Facts(os.getpid(), ray.util.get_node_ip_address())
+        """The place of this server."""
+        return Facts.here()
 
-    def collect(self, ticket: int, version: int, weights: list[Any]) -> Brought:
-        """Record a rollout with the weights that the one reference in ``weights`` stands for."""
+    def collect(self, ticket: int, version: int, weights: list[Any]) -> tuple[Report, Header, Packed]:
+        """Record a rollout with the weights of the one reference in ``weights``."""
 
         def load() -> int:
             packed: Any = ray.get(weights[0])
@@ -118,112 +115,85 @@ class Player:
                 raise WeightsError(
                     f"the weights of version {version} are not built like the policy of this actor"
                 )
-            tree.copy_(self._host.weights, packed.open())
+            tree.copy_(self._server.weights, packed.open())
             return version
 
-        rollout, report = self._host.collect(ticket, load)
-        return Brought(report, self._memory, pack_finals(rollout.finals))
+        rollout, report = self._server.collect(ticket, load)
+        return report, rollout.write_finals(self._slot), self._memory
 
-    def snapshot(self) -> Packed | None:
-        """All that decides the next rollouts, if the env can tell its part."""
-        found = self._host.snapshot()
-        return None if found is None else pack(found)
-
-    def restore(self, snapshot: Packed, version: int) -> bool:
-        """Go on from a snapshot; False, and new episodes, if it does not fit."""
-        return self._host.restore(snapshot.copy(), version)
-
-    def restart(self) -> None:
-        """Begin new episodes with the next rollout."""
-        self._host.restart_episodes()
-
-    def close(self) -> None:
-        """Close the env."""
-        self._host.close()
-
-    def _pulse(self) -> None:
-        if time.monotonic() - self._pulsed > PULSE:
-            self._pulsed = time.monotonic()
-            self._lookout.pulse.remote(self._key)
+    def _beat(self) -> None:
+        if time.monotonic() - self._last_beat > HEARTBEAT:
+            self._last_beat = time.monotonic()
+            self._heartbeats.beat.remote(self._key)
 
     def _give_up(self, text: str) -> None:
         try:
-            ray.get(self._lookout.hang.remote(self._key, text), timeout=5.0)
+            ray.get(self._heartbeats.hang.remote(self._key, text), timeout=5.0)
         finally:
             os._exit(1)
 
 
-def lookout() -> type:
-    """The class of a small Ray actor near the learner that is told of the players. See ``stand`` for why."""
+def heartbeats_class() -> type:
+    """The class of a small Ray actor near the learner. See ``bootstrap_class`` for why it is made here."""
 
-    class Lookout:
-        """Knows when every player last gave a sign of life, and what hung."""
+    class Heartbeats:
+        """Keeps the time of every server's last heartbeat, and its report if it hangs."""
 
         def __init__(self) -> None:
             import time
 
             self._now = time.monotonic
-            self._pulses: dict[str, float] = {}
+            self._beats: dict[str, float] = {}
             self._hung: dict[str, str] = {}
 
-        def pulse(self, key: str) -> None:
-            """A player lives."""
-            self._pulses[key] = self._now()
+        def beat(self, key: str) -> None:
+            """Note a heartbeat."""
+            self._beats[key] = self._now()
 
         def hang(self, key: str, text: str) -> None:
-            """The env of a player hangs."""
+            """Note that the env of a server hangs."""
             self._hung[key] = text
 
         def look(self, key: str) -> tuple[float | None, str | None]:
-            """For how many seconds a player was silent (None: it never was heard), and what hung."""
-            seen = self._pulses.get(key)
+            """Seconds since a server's last heartbeat (None: it had none), and its report if it hangs."""
+            seen = self._beats.get(key)
             return None if seen is None else self._now() - seen, self._hung.get(key)
 
-    return Lookout
+    return Heartbeats
 
 
-def stand() -> type:
-    """A class for Ray actors that finds Recollect first.
+def bootstrap_class() -> type:
+    """A class for Ray actors that makes Recollect importable first.
 
-    It is made in a function so that it travels by value: on a worker that does not have Recollect on its path
-    a class of this module could not even be looked up.
+    It is defined in a function so that it is pickled by value: a worker without Recollect on its path could
+    not import a class of this module.
     """
 
-    class Stand:
-        """Makes something out of bytes, once the modules that it needs can be found."""
+    class Bootstrap:
+        """Makes an object from bytes, once the modules that it needs can be imported."""
 
-        def begin(self, path: list[str], work: bytes, *handles: Any) -> Any:
-            """``work``: a pickled ``answer``, a class and arguments for it, before which the handles go."""
+        def start(self, path: list[str], work: bytes, *handles: Any) -> Any:
+            """``work``: pickled ``call_safely``, a class, and its arguments after the handles."""
             import pickle
             import sys
 
             sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
-            self._answer, make, arguments = pickle.loads(work)
-            self._made = self._answer(make, *handles, *arguments)
+            self._call, make, arguments = pickle.loads(work)
+            self._made = self._call(make, *handles, *arguments)
             return self.call("facts")
 
         def call(self, name: str, *arguments: Any) -> Any:
-            """Call a method of what was made."""
-            return self._answer(getattr(self._made, name, self._made), *arguments)
+            """Call a method of the object."""
+            return self._call(getattr(self._made, name, self._made), *arguments)
 
-    return Stand
+    return Bootstrap
 
 
-def answer(function: Callable[..., Any] | Raised, *arguments: Any) -> Any:
-    """What the function returns; what it raises becomes a ``Raised``, which keeps type and traceback."""
-    if isinstance(function, Raised):  # it was never made
+def call_safely(function: Callable[..., Any] | Raised, *arguments: Any) -> Any:
+    """The result of the function, or a ``Raised`` with the type and traceback of its exception."""
+    if isinstance(function, Raised):  # the object could not be made
         return function
     try:
         return function(*arguments)
     except BaseException as error:
         return describe_raised(error)
-
-
-def finals(packed: Packed | None) -> Finals | None:
-    """A copy of what ``pack_finals`` was given."""
-    return None if packed is None else Finals(**packed.copy())
-
-
-def pack_finals(found: Finals | None) -> Packed | None:
-    """Final observations as bytes."""
-    return None if found is None else pack({"time": found.time, "row": found.row, "obs": found.obs})

@@ -1,11 +1,9 @@
-"""The configs as their source has them, and the help made of it: never other than the classes."""
+"""The fields of the configs, and the help that is made of them."""
 
 from __future__ import annotations
 
 import argparse
-import ast
 import dataclasses
-import inspect
 import io
 import re
 import subprocess
@@ -14,78 +12,49 @@ import sys
 import pytest
 from rich.console import Console
 
-from recollect.cli import fields_help
-from recollect.config import field_docs
-from recollect.config.flags import parse_config, parse_settings
-from recollect.config.impala import ImpalaConfig
+from recollect.cli import help as fields_help
+from recollect.cli.help_texts import EXAMPLES, MOST_USED, TOPICS
+from recollect.config.algo import ALGOS
+from recollect.config.cores import CORES, PRESETS
+from recollect.config.cores.specs import known
+from recollect.config.encoder import EncoderConfig
+from recollect.config.fields import field_names, fields_of
+from recollect.config.flags import parse_settings
+from recollect.config.head import HeadConfig
+from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
-from recollect.config.train import ALIASES, TrainConfig
-from recollect.cores import CORES, PRESETS
-from recollect.cores.make import known
+from recollect.config.settings import CLASSES
+from recollect.config.tasks import TASKS
+from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
-from recollect.policy.encoders import EncoderConfig
-from recollect.policy.heads import HeadConfig
-from recollect.policy.policy import PolicyConfig
-from recollect.tasks import TASKS, task_options
+from recollect.training.parsed import parse_config
 
-CLASSES = {
-    "": TrainConfig,
-    "ppo": PPOConfig,
-    "impala": ImpalaConfig,
-    "policy": PolicyConfig,
-    "encoder": EncoderConfig,
-    "head": HeadConfig,
-}
+PARTS_OF_A_RUN = CLASSES | ALGOS
 
 
-def same(read: list[field_docs.Field], kind: type) -> None:
-    real = dataclasses.fields(kind)
-    assert [field.name for field in read] == [field.name for field in real]
-    for field, true in zip(read, real):
-        assert field.doc, f"{kind.__name__}.{field.name} has no docstring"
-        if true.default is not dataclasses.MISSING:
-            assert eval(field.default) == true.default, f"{kind.__name__}.{field.name}"
-        else:
-            made = true.default_factory()  # pyright: ignore[reportCallIssue]
-            assert field.default in ("", repr(made)), f"{kind.__name__}.{field.name}"
+def test_a_field_is_described_by_its_class():
+    """S000-26: name, type, default and docstring, base classes included; a field written again replaces."""
+    for kind in (*PARTS_OF_A_RUN.values(), *CORES.values(), *TASKS.values()):
+        described, made = fields_of(kind), kind()
+        assert [field.name for field in described] == [field.name for field in dataclasses.fields(kind)]
+        for field in described:
+            assert field.doc, f"{kind.__name__}.{field.name} has no docstring"
+            assert field.default == getattr(made, field.name)
+    epochs = {name: next(f for f in fields_of(kind) if f.name == "epochs") for name, kind in ALGOS.items()}
+    assert (epochs["ppo"].default, epochs["impala"].default) == (4, 1)
+    assert "clip" in epochs["impala"].doc
+    assert "clip" not in epochs["ppo"].doc
+    (cores, *_) = fields_of(PRESETS["mamba_gru"])
+    assert cores.default == ("mamba", "gru"), "the values of a config are its defaults"
 
 
-@pytest.mark.parametrize("section", field_docs.CONFIGS)
-def test_configs_as_they_are(section):
-    assert set(CLASSES) == set(field_docs.CONFIGS)
-    same(field_docs.config_fields(section), CLASSES[section])
-
-
-def test_cores_as_they_are():
-    assert list(field_docs.cores()) == [*CORES, *PRESETS]
-    for name, make in CORES.items():
-        same(field_docs.cores()[name].fields, type(make()))
-    for name, config in PRESETS.items():
-        described = {field.name: field.default for field in field_docs.cores()[name].fields}
-        made = {field.name: repr(getattr(config, field.name)) for field in dataclasses.fields(config)}
-        assert {field: ast.literal_eval(text) for field, text in described.items()} == {
-            field: ast.literal_eval(text) for field, text in made.items()
-        }
-
-
-def test_tasks_as_they_are():
-    assert list(field_docs.tasks()) == list(TASKS)
-    for name, task in field_docs.tasks().items():
-        assert [field.name for field in task.fields] == task_options(TASKS[name])
-        parameters = inspect.signature(TASKS[name]).parameters
-        assert all(eval(field.default) == parameters[field.name].default for field in task.fields)
-        assert task.doc
-
-
-def test_types_are_written_out():
-    fields = {field.name: field for section in CLASSES for field in field_docs.config_fields(section)}
+def test_the_types_of_fields():
+    fields = {field.name: field for kind in PARTS_OF_A_RUN.values() for field in fields_of(kind)}
     assert fields["recurrent_mode"].choices == ["none", "stored_state", "burn_in", "full"]
-    assert fields["entropy_schedule"].choices == ["constant", "linear", "cosine"], "imported from schedules"
+    assert fields["entropy_schedule"].choices == ["constant", "linear", "cosine"]
     assert fields["normalise_value"].is_switch
     assert not fields["squash"].is_switch
-    assert fields["squash"].kinds >= {"bool"}
     assert fields["hidden"].is_list
-    assert field_docs.aliases() == ALIASES
 
 
 # Help ----------------------------------------------------------------------------------------------------
@@ -104,8 +73,8 @@ def flags_of_everything():
     found = [name for name in names if name not in ("policy", "algo", "head", "env_kwargs")]
     found += [f"encoder.{field.name}" for field in dataclasses.fields(EncoderConfig)]
     found += [f"head.{field.name}" for field in dataclasses.fields(HeadConfig)]
-    found += [f"core.{field.name}" for kind in CORES.values() for field in dataclasses.fields(type(kind()))]
-    found += [f"task.{option}" for task in TASKS.values() for option in task_options(task)]
+    found += [f"core.{field.name}" for kind in CORES.values() for field in dataclasses.fields(kind)]
+    found += [f"task.{option}" for task in TASKS.values() for option in field_names(task)]
     return [name.replace("_", "-") for name in found]
 
 
@@ -125,35 +94,35 @@ def test_it_fits(width):
 
 def test_the_first_page_teaches():
     text = shown(options=[("--quiet", "show nothing but errors")])
-    assert [example for example, _ in fields_help.EXAMPLES if example not in text] == []
+    assert [example for example, _ in EXAMPLES if example not in text] == []
     assert text.startswith("Examples\n")
     assert "--learning-rate X" in text
-    assert "[1e-3]" in text
+    assert "[0.001]" in text
     assert "--quiet" in text
     assert len(text.splitlines()) < 60
 
 
 def test_the_examples_are_right():
     """Every example is parsed as the command line does it."""
-    for example, _ in fields_help.EXAMPLES:
+    for example, _ in EXAMPLES:
         words = [word for word in example.split()[2:] if "config" not in word]
         env = None if words[0].startswith("--") else words.pop(0)
         assert parse_config(words, env=env).config
 
 
-@pytest.mark.parametrize("path", fields_help.MOST_USED)
+@pytest.mark.parametrize("path", MOST_USED)
 def test_the_first_flags_exist(path):
     assert path in [entry.path for entry in fields_help.entries()]
 
 
 def test_topics():
-    for topic in fields_help.topics():
+    for topic in TOPICS:
         assert shown(topic)
     assert "--core.forget-bias" in shown("lstm")
     assert "--core.forget-bias" not in shown("gru")
-    assert "It has no fields." in shown("none")
+    assert "It has no settings." in shown("none")
     assert "--task.length" in shown("t-maze")
-    assert "hard 250" in shown("t-maze")
+    assert "hard: length 250" in shown("t-maze")
     assert "lr is called --learning-rate here." in shown("lr")
     assert "--core.hidden" in shown("hidden")
     assert "--encoder.hidden" in shown("--hidden")
@@ -163,7 +132,7 @@ def test_topics():
 
 
 def test_every_field_is_in_one_group():
-    found = [entry.path for group in fields_help.groups().values() for entry in group]
+    found = [entry.path for group in fields_help.groups(fields_help.entries()).values() for entry in group]
     assert sorted(found) == sorted(entry.path for entry in fields_help.entries())
     assert len(found) == len(set(found))
 
@@ -173,11 +142,10 @@ def test_help_about_an_algorithm():
     assert "--rho-clip X" in shown("impala")
     assert "--rho-clip" not in shown("ppo")
     assert "--rho-clip" in shown("algo")
-    (epochs,) = [field for field in field_docs.config_fields("impala") if field.name == "epochs"]
-    assert epochs.default == "1"
+    assert default_in(shown("impala"), "epochs", "impala") == "1"
 
 
-PARTS = [("core", name) for name in field_docs.cores()] + [("algo", name) for name in field_docs.ALGOS]
+PARTS = [("core", name) for name in known] + [("algo", name) for name in ALGOS]
 
 
 def default_in(text: str, flag: str, part: str) -> str | None:
@@ -193,7 +161,7 @@ def default_in(text: str, flag: str, part: str) -> str | None:
 @pytest.mark.parametrize(("kind", "name"), PARTS)
 def test_the_default_that_help_shows_is_the_one_that_applies(kind, name):
     """Given as a flag, what help says about a part's field changes nothing. On every page."""
-    real = known[name]() if kind == "core" else CLASSES[name]()
+    real = known[name]() if kind == "core" else ALGOS[name]()
     pages = {
         "--help": shown(width=200),
         "--help all": shown("all", width=200),
@@ -216,7 +184,7 @@ def test_the_default_that_help_shows_is_the_one_that_applies(kind, name):
 
 def test_the_defaults_of_other_parts_are_said_as_they_are():
     """Of the run, encoder, head and tasks, too."""
-    text = shown("all", width=200) + "".join(f"\n\n{shown(name, width=200)}" for name in field_docs.tasks())
+    text = shown("all", width=200) + "".join(f"\n\n{shown(name, width=200)}" for name in TASKS)
     for section in ("", "policy", "encoder", "head"):
         made = CLASSES[section]()
         for field in dataclasses.fields(made):
@@ -234,12 +202,11 @@ def test_the_defaults_of_other_parts_are_said_as_they_are():
         assert TrainConfig().override(**{part: said}) == TrainConfig(), f"{part} [{said}]"
     assert default_in(text, "encoder", "") == "auto"  # which None means (policy.encoders.make_encoder)
     for name, task in TASKS.items():
-        parameters = inspect.signature(task).parameters
-        for option in task_options(task):
+        for option in field_names(task):
             said = default_in(shown(name, width=200), f"task.{option.replace('_', '-')}", "")
             if said is not None:
                 given = parse_settings([f"--task.{option}={said}"], env=name)["env_kwargs"]
-                assert given[option] == parameters[option].default, f"{name}: {option}"
+                assert given[option] == getattr(task(), option), f"{name}: {option}"
 
 
 def test_asking_for_help():
@@ -263,17 +230,17 @@ def test_the_commands_own_options():
     assert fields_help.own_options(parser) == expected
 
 
-def test_help_does_not_wait_for_torch():
-    """Neither the help nor the cutting of a command line imports torch."""
+def test_help_imports_neither_torch_nor_gymnasium():
+    """Neither the help nor splitting a command line imports torch or Gymnasium."""
     code = (
         "import sys\n"
         "from rich.console import Console\n"
-        "from recollect.cli import fields_help\n"
+        "from recollect.cli.help import render_help\n"
         "from recollect.config import flags\n"
-        "fields_help.render_help(Console(), ['all'])\n"
+        "render_help(Console(), ['all'])\n"
         "flags.split_argv(['--steps', '5', 't-maze'], [])\n"
         "flags.sweep_variants(['--core', 'lstm,gru'])\n"
-        "names = ('torch', 'recollect.config.train', 'recollect.tasks')\n"
+        "names = ('torch', 'gymnasium', 'numpy', 'recollect.tasks')\n"
         "heavy = [name for name in names if name in sys.modules]\n"
         "sys.exit(f'imported: {heavy}' if heavy else 0)\n"
     )

@@ -1,20 +1,22 @@
-"""A run in words, for those who start it: its sizes, and where its parts live."""
+"""The summary of a run at its start: sizes, and the places of its parts."""
 
 from __future__ import annotations
 
 from recollect.acting.truncation import places
+from recollect.base.numbers import plural
 from recollect.config.train import TrainConfig
+from recollect.experience.rollout import rollout_size
 from recollect.policy.policy import Policy
-from recollect.runtimes.collector import Crew
-from recollect.runtimes.inline import InlineCrew
+from recollect.runtimes.collector import Collector
+from recollect.runtimes.inline import InlineCollector
 
 
-def sizes(policy: Policy, config: TrainConfig, crew: Crew) -> str:
-    """Weights, the memory that a rollout takes, and how far the discount looks ahead."""
-    algo, rows = config.algo, crew.rows
-    envs = crew.envs if isinstance(crew, InlineCrew) else ()
+def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> str:
+    """The number of weights, the memory of a rollout, and the effective horizon."""
+    algo, rows = config.algo, collector.rows
+    envs = collector.envs if isinstance(collector, InlineCollector) else ()
     kept = max((places(env, algo.rollout) for env in envs), default=0)
-    size = algo.rollout_size(policy, rows, kept)
+    size = rollout_size(algo, policy, rows, kept)
     weights = sum(p.numel() for p in policy.parameters())
     return (
         f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "
@@ -23,8 +25,8 @@ def sizes(policy: Policy, config: TrainConfig, crew: Crew) -> str:
     )
 
 
-def whereabouts(config: TrainConfig, rows: int) -> str:
-    """Where actors, envs and learners live, as a line below others; nothing if all is in this process."""
+def placement_summary(config: TrainConfig, rows: int) -> str:
+    """The places of actors, envs and learners, on a line of its own; empty if all are in this process."""
     known = {"inline": "in this process", "processes": "in processes", "ray": "on a Ray cluster of its own"}
     place = known[config.runtime]
     if config.ray_address is not None:
@@ -35,7 +37,7 @@ def whereabouts(config: TrainConfig, rows: int) -> str:
         mode = "" if config.runtime == "inline" else f", {config.mode}"
         if config.mode == "async":
             lag = config.lag_limit
-            mode += f" (at most {lag} update{'' if lag == 1 else 's'} behind)"
+            mode += f" (at most {plural(lag, 'update')} behind)"
         parts.append(f"{each} {place}{mode}")
     if config.env_workers:
         parts.append(f"{config.env_workers} env workers{' each' if config.actors > 1 else ''}")

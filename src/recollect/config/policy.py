@@ -1,0 +1,84 @@
+"""The settings of the network, and the names of networks for token sets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from recollect.base.registry import load
+from recollect.base.tolerances import Precision
+from recollect.config.encoder import EncoderConfig
+from recollect.config.fields import check_fields
+from recollect.config.head import HeadConfig
+from recollect.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyConfig:
+    """Settings of a policy. ``encoder`` and ``core`` take a name, a config or a factory."""
+
+    encoder: Any = None
+    """How observations become features; None: by the observation space."""
+    core: Any = "lstm"
+    """The memory: "lstm", "gru", "none", a core config, or a factory."""
+    head: HeadConfig = field(default_factory=HeadConfig)
+    """The action distribution."""
+    normalise_observations: bool = True
+    """Normalise Box observations by running statistics, except for images and tokens."""
+    normalise_value: bool = True
+    """PopArt: the critic predicts returns normalised by their running mean and standard deviation."""
+    value_decay: float = 0.99
+    """Decay of PopArt's return statistics per update."""
+    precision: Precision = "auto"
+    """Numerical precision of acting and learning: "fp32", "tf32" (products on a GPU are rounded to TF32) or
+    "bf16" (the encoder, and on a GPU the products of LSTM and GRU, in bfloat16). "auto" is tf32 on a GPU,
+    else fp32. On a GPU the action head, the critic and the first layer over numbers (in bf16 up to 16 of
+    them) are always float32."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+
+    def build(self, observation_space: Any, action_space: Any) -> Any:
+        """The policy for these spaces."""
+        return load("recollect.policy.policy:Policy")(observation_space, action_space, self)
+
+
+POLICIES: dict[str, PolicyConfig] = {
+    name: PolicyConfig(encoder=EncoderConfig(tokens=name))
+    for name in ("fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med", "example")
+}
+"""Networks for token sets by name (``recollect.policy.tokens``), each with an LSTM; any other setting goes on
+top. For observations without tokens they raise. tests/policy/test_zoo.py runs every one.
+
+=====================  ==================================================================================
+name                   how it reads the tokens
+=====================  ==================================================================================
+``fast``               drawn on a grid of cells, then two convolutions; the default for token sets
+``latent_attn_tiny``   attention from 1 learned query of width 32: 4 heads, 2 layers
+``latent_attn_small``  10 queries of width 64, 4 heads, 1 layer, then 2 of self-attention
+``latent_attn_med``    10 queries of width 128, 8 heads, 3 layers, then 3 of self-attention
+``example``            a small network for each token, then sum and maximum; an example to copy
+=====================  ==================================================================================
+"""
+
+
+def named_policy(policy: Any, encoder: Any = None) -> Any:
+    """The PolicyConfig of a name; anything else is returned unchanged.
+
+    ``encoder``: the encoder that is set beside the name. A name chooses the encoder; another one is an error.
+    """
+    if not isinstance(policy, str):
+        return policy
+    if policy not in POLICIES:
+        raise ConfigError(
+            f"there is no policy {policy!r}{nearest(policy, POLICIES)}: choose {', '.join(POLICIES)}, which "
+            "are for token sets; for other observations leave it out, and the network fits the space. Else "
+            "give a PolicyConfig, or a function (observation_space, action_space) -> Policy"
+        )
+    config = POLICIES[policy]
+    if encoder is not None and getattr(encoder, "tokens", None) != policy:
+        raise ConfigError(
+            f"policy = {policy!r} is an encoder, and encoder is given besides: leave the policy out and "
+            f"write encoder=EncoderConfig(tokens={policy!r}, ...), or leave the encoder out"
+        )
+    return config

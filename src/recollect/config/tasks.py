@@ -1,0 +1,211 @@
+"""The options of the built-in tasks: ``--task.length 100``, ``env_kwargs={"length": 100}``."""
+
+# ruff: noqa: RUF012 (the tables of sizes and bounds are never changed)
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from recollect.errors import ConfigError
+
+Size = Literal["easy", "medium", "hard"]
+MOST = 10**6
+"""Largest value of an option: tables are made of them."""
+
+
+class TaskOptions:
+    """The options of a task. The ``size`` decides those that are None."""
+
+    __slots__ = ()
+    name = ""
+    """The short name, as in ``recollect train NAME``."""
+    id = ""
+    """The id in Gymnasium."""
+    sizes: dict[str, dict[str, int]] = {}
+    """The options of each size."""
+    bounds: dict[str, tuple[int, int]] = {}
+    """Smallest and largest value of an option; 1 and ``MOST`` where nothing is said."""
+
+    @classmethod
+    def sizes_text(cls) -> str:
+        """The sizes in words."""
+        sizes = {
+            size: ", ".join(f"{o} {v}" for o, v in options.items()) for size, options in cls.sizes.items()
+        }
+        return "; ".join(f"{size}: {options}" for size, options in sizes.items())
+
+    def numbers(self) -> list[int]:
+        """The options but the size, in their order; the size decides those that are None."""
+        size = getattr(self, "size", "")
+        if self.sizes and size not in self.sizes:
+            raise ConfigError(f"{self.name} has no size {size!r}: choose one of {', '.join(self.sizes)}")
+        found = []
+        for option, usual in self.sizes.get(size, {}).items():
+            value = usual if getattr(self, option) is None else getattr(self, option)
+            least, most = self.bounds.get(option, (1, MOST))
+            if not isinstance(value, int) or not least <= value <= most:
+                raise ConfigError(
+                    f"{self.name}: {option} is {value!r}; it must be a whole number from {least} to {most}"
+                )
+            found.append(value)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedCueOptions(TaskOptions):
+    """Delayed cue: see one of a few cues, wait, say which it was."""
+
+    name, id = "delayed-cue", "recollect/DelayedCue-v0"
+    sizes = {
+        "easy": {"cues": 2, "horizon": 10},
+        "medium": {"cues": 4, "horizon": 100},
+        "hard": {"cues": 8, "horizon": 1000},
+    }
+    bounds = {"cues": (2, 4096), "horizon": (0, MOST)}
+
+    size: Size = "easy"
+    """Sets the other options."""
+    cues: int | None = None
+    """Number of different cues."""
+    horizon: int | None = None
+    """Blank steps between cue and query."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyOptions(TaskOptions):
+    """Copy: read a few symbols, wait, write them down in the same order."""
+
+    name, id = "copy", "recollect/Copy-v0"
+    sizes = {
+        "easy": {"length": 3, "delay": 10},
+        "medium": {"length": 5, "delay": 50},
+        "hard": {"length": 10, "delay": 100},
+    }
+    bounds = {"delay": (0, MOST)}
+
+    size: Size = "easy"
+    """Sets the other options."""
+    length: int | None = None
+    """Symbols to copy."""
+    delay: int | None = None
+    """Blank steps between reading and writing."""
+
+
+@dataclass(frozen=True, slots=True)
+class AssociativeRecallOptions(TaskOptions):
+    """Associative recall: see pairs of a key and a value, then say the value of each key."""
+
+    name, id = "associative-recall", "recollect/AssociativeRecall-v0"
+    sizes = {"easy": {"pairs": 3}, "medium": {"pairs": 5}, "hard": {"pairs": 10}}
+    bounds = {"pairs": (1, 2048)}
+
+    size: Size = "easy"
+    """Sets the other option."""
+    pairs: int | None = None
+    """Pairs of key and value."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatPreviousOptions(TaskOptions):
+    """Repeat previous (POPGym): say at every step the suit of the card k - 1 steps back."""
+
+    name, id = "repeat-previous", "recollect/RepeatPrevious-v0"
+    sizes = {
+        "easy": {"decks": 1, "k": 4},
+        "medium": {"decks": 2, "k": 32},
+        "hard": {"decks": 3, "k": 64},
+    }
+
+    size: Size = "easy"
+    """Sets the other options."""
+    decks: int | None = None
+    """Decks of 52 cards."""
+    k: int | None = None
+    """The card to name, counted back from the current one, which is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatFirstOptions(TaskOptions):
+    """Repeat first (POPGym): say at every step the suit of the first card."""
+
+    name, id = "repeat-first", "recollect/RepeatFirst-v0"
+    sizes = {"easy": {"decks": 1}, "medium": {"decks": 8}, "hard": {"decks": 16}}
+
+    size: Size = "easy"
+    """Sets the other option."""
+    decks: int | None = None
+    """Decks of 52 cards."""
+
+
+@dataclass(frozen=True, slots=True)
+class TMazeOptions(TaskOptions):
+    """T-maze: a sign at the start says where to turn at the end of a long corridor."""
+
+    name, id = "t-maze", "recollect/TMaze-v0"
+    sizes = {"easy": {"length": 10}, "medium": {"length": 50}, "hard": {"length": 250}}
+
+    size: Size = "easy"
+    """Sets the other option."""
+    length: int | None = None
+    """Cells of the corridor."""
+
+
+@dataclass(frozen=True, slots=True)
+class PositionCartPoleOptions(TaskOptions):
+    """CartPole without velocities: balance a pole, seeing where things are but not how they move."""
+
+    name, id = "position-cartpole", "recollect/PositionCartPole-v0"
+
+
+@dataclass(frozen=True, slots=True)
+class PositionPendulumOptions(TaskOptions):
+    """Pendulum without velocities: swing a pole up, seeing where it is but not how it moves."""
+
+    name, id = "position-pendulum", "recollect/PositionPendulum-v0"
+
+
+@dataclass(frozen=True, slots=True)
+class ForageOptions(TaskOptions):
+    """Forage: carry food from bushes to a nest, through a world of which only the next cells are seen."""
+
+    name, id = "forage", "recollect/Forage-v0"
+    sizes = {
+        "easy": {"side": 9, "kinds": 1, "view": 1, "limit": 100},
+        "medium": {"side": 11, "kinds": 2, "view": 1, "limit": 100},
+        "hard": {"side": 11, "kinds": 4, "view": 1, "limit": 200},
+    }
+
+    size: Size = "easy"
+    """Sets the other options."""
+    side: int | None = None
+    """Side of the square world, in cells."""
+    kinds: int | None = None
+    """Kinds of bushes."""
+    view: int | None = None
+    """How far the agent sees, in cells."""
+    limit: int | None = None
+    """Steps of an episode."""
+
+
+TASKS: dict[str, type[TaskOptions]] = {
+    options.name: options
+    for options in (
+        DelayedCueOptions,
+        CopyOptions,
+        AssociativeRecallOptions,
+        RepeatPreviousOptions,
+        RepeatFirstOptions,
+        TMazeOptions,
+        PositionCartPoleOptions,
+        PositionPendulumOptions,
+        ForageOptions,
+    )
+}
+"""The options of every task by its short name."""
+
+
+def task_name(env: object) -> str | None:
+    """The short name of a built-in task, by its name or Gymnasium id; None for any other env."""
+    if isinstance(env, str):
+        return next((name for name, options in TASKS.items() if env in (name, options.id)), None)
+    return None

@@ -1,0 +1,201 @@
+"""The Ray runtime: every actor server is a Ray actor, on any machine of the cluster.
+
+A rollout comes back through Ray's object store as one array. The weights of a version are put there once, and
+every node fetches them once.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recollect.base import tree
+from recollect.config.train import TrainConfig
+from recollect.errors import LostError
+from recollect.experience.rollout import Rollout, rollout_size
+from recollect.policy.policy import Policy
+from recollect.runtimes.actor_server import Blueprint
+from recollect.runtimes.learner_host import LearnerBlueprint
+from recollect.runtimes.learners import MakePeer, devices_and_backend
+from recollect.runtimes.ray.cluster import Cluster, Heartbeats, Remote, close_all
+from recollect.runtimes.ray.learner import RayPeer
+from recollect.runtimes.ray.server import RayActorServer, pack
+from recollect.runtimes.remote import STARTED, Delivery
+
+
+class RayChannel:
+    """The connection to one Ray actor. See ``remote.Channel``."""
+
+    start_failure = "the cluster has no room for it, or it hangs while its env is made"
+    has_room = True
+
+    def __init__(self, index: int, transport: RayTransport):
+        self._index, self._transport = index, transport
+        self._key = ""
+        self.remote: Remote | None = None
+        self.calls: deque[tuple[Any, Any]] = deque()
+        """Ray's references to the replies, in order, each with the weights that have to be kept for it."""
+
+    @property
+    def _actor(self) -> Remote:
+        assert self.remote is not None
+        return self.remote
+
+    @property
+    def pid(self) -> int | None:
+        """The server's process; None: not known yet."""
+        facts = None if self.remote is None else self.remote.facts
+        return None if facts is None else facts.pid
+
+    @property
+    def is_started(self) -> bool:
+        """Whether the server has opened its env."""
+        return self._actor.facts is not None
+
+    def start(self, blueprint: Blueprint) -> None:
+        """Start a Ray actor."""
+        transport, self._key = self._transport, uuid.uuid4().hex
+        cpus = transport.cpus
+        if blueprint.life:  # the CPU of the last one may have left with its node
+            cpus = int(transport.cluster.has_cpus(1))
+        self.remote = Remote(
+            f"actor {self._index}",
+            RayActorServer,
+            (self._key, blueprint, transport.rows_per_actor),
+            handles=[transport.heartbeats.handle],
+            cpus=cpus,
+        )
+        self.calls = deque([(self.remote.started, None)])
+
+    def collect(self, ticket: int, version: int | None) -> None:
+        """Request a rollout with the newest weights."""
+        weights = self._transport.weights
+        # Inside a list the reference is not resolved on the way, so that the server measures the transfer.
+        reply = self._actor.call("collect", ticket, self._transport.version, [weights])
+        self.calls.append((reply, weights))
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Request a call of a method."""
+        self.calls.append((self._actor.call(method, *arguments), None))
+
+    def receive(self) -> Any:
+        """The next reply."""
+        try:
+            reply = self._actor.receive(self.calls[0][0])
+        except LostError as error:
+            _, hung = self._transport.heartbeats.look(self._key)
+            raise error if hung is None else LostError(f"{self} hangs: {hung}") from error
+        self.calls.popleft()
+        if not self.is_started:
+            self._actor.facts = reply
+            return STARTED
+        if not isinstance(reply, tuple):
+            return reply
+        report, header, packed = reply
+        # The object store is read-only. Several rollouts are copied when they are joined.
+        return Delivery(report, header, packed.copy() if self._transport.is_single else packed.open())
+
+    def silence(self) -> float | None:
+        """Seconds since the server's last heartbeat; None: not known."""
+        return self._transport.heartbeats.look(self._key)[0]
+
+    def kill(self) -> None:
+        """End the Ray actor at once."""
+        self._actor.kill()
+        self.calls.clear()
+
+    def __str__(self) -> str:
+        return str(self.remote)
+
+
+class RayTransport:
+    """Starts actor servers on a Ray cluster. See ``remote.Transport``."""
+
+    def __init__(self, policy: Policy, config: TrainConfig, rows: int):
+        """``rows``: of all actors together."""
+        self._policy, self._config, self._rows = policy, config, rows
+        self._cluster: Cluster | None = None
+        self._heartbeats: Heartbeats | None = None
+        self.channels: list[RayChannel] = []
+        self.notes: list[str] = []
+        self.cpus = 1
+        """CPUs that each server reserves."""
+        self.version, self.weights = -1, None
+        """The newest weights: their version, and Ray's reference to them."""
+        self.rows_per_actor = rows // config.actors
+        self.is_single = config.actors == 1 and torch.device(config.device).type == "cpu"
+        """Whether rollouts are learned from in the memory in which they arrive."""
+        self.host = "127.0.0.1"
+        self._has_peers = False
+        if config.learners > 1 and devices_and_backend(config)[1] == "gloo" and not self.cluster.is_own:
+            self.host, self._has_peers = self.cluster.here, True
+
+    @property
+    def make_peer(self) -> MakePeer | None:
+        """Starts another learner on the cluster; None: in a process, which is faster on one machine."""
+        return self._make_peer if self._has_peers else None
+
+    def _make_peer(self, blueprint: LearnerBlueprint, example: Rollout) -> RayPeer:
+        return RayPeer(self.cluster, blueprint, example)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster, which is connected or started on first use."""
+        if self._cluster is None:
+            self._cluster = Cluster(
+                self._config.ray_address, cpus=self._config.actors, store=self._store_bytes()
+            )
+        return self._cluster
+
+    @property
+    def heartbeats(self) -> Heartbeats:
+        """The heartbeats of all servers."""
+        assert self._heartbeats is not None
+        return self._heartbeats
+
+    def open(self) -> None:
+        """Connect to the cluster."""
+        actors = self._config.actors
+        self.cpus = int(self.cluster.has_cpus(actors))
+        self._heartbeats = self._heartbeats or Heartbeats()
+        if not self.cpus:
+            self.notes.append(
+                f"the Ray cluster has fewer than {actors} free CPUs: the actors share those that it has"
+            )
+        self.channels.extend(RayChannel(index, self) for index in range(actors))
+
+    def publish(self, version: int, weights: Mapping[str, Tensor]) -> None:
+        """Put the weights into the object store."""
+        self.version, self.weights = version, self.cluster.put(pack(dict(weights)))
+
+    def wait(self, timeout: float) -> list[int]:
+        """The actors with a reply to receive."""
+        heads = {channel.calls[0][0]: i for i, channel in enumerate(self.channels) if channel.calls}
+        return [heads[reply] for reply in self.cluster.wait(list(heads), timeout)]
+
+    def end_servers(self) -> None:
+        """End the Ray actors; the cluster stays."""
+        close_all([channel.remote for channel in self.channels if channel.remote is not None])
+        self.channels.clear()
+        self.weights = None
+
+    def close(self) -> None:
+        """End the Ray actors, and the cluster if Recollect has started it."""
+        self.end_servers()
+        if self._heartbeats is not None:
+            self._heartbeats.kill()
+            self._heartbeats = None
+        if self._cluster is not None:
+            self._cluster.close()
+            self._cluster = None
+
+    def _store_bytes(self) -> int:
+        """Twice the largest size of all rollouts and weights in the object store."""
+        size = rollout_size(self._config.algo, self._policy, self._rows)
+        weights = tree.size_bytes(dict(self._policy.state_dict()))
+        return 2 * (self._config.lag_limit + 3) * (size.total + weights)
