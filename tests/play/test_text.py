@@ -15,7 +15,7 @@ from recollect.base.numbers import percent, short
 from recollect.play import show
 from recollect.play.text import Line, MemoryBar, folded, lines_of, without_middle
 from recollect.play.trace import Trace, record
-from recollect.play.words import choices, ending, liveliest
+from recollect.play.words import choices, ending, most_active
 from tests.support.agents import ACTIONS, OBSERVATIONS, AnySpace
 from tests.support.drawing import new_agent
 

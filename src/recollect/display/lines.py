@@ -10,7 +10,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from recollect.base import numbers, output
+from recollect.base import files, numbers, output
 from recollect.display import closing, words
 from recollect.display.base import Display, standard_error
 from recollect.display.state import Clock, State

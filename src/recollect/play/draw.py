@@ -14,7 +14,7 @@ from recollect.base.numbers import percent, short, signed
 from recollect.play.frames import Film
 from recollect.play.text import Line, folded, lines_of
 from recollect.play.trace import Trace
-from recollect.play.words import SUITS, Choice, choices, ending, liveliest, seen
+from recollect.play.words import SUITS, Choice, choices, ending, most_active, seen
 
 WIDTH, HEIGHT = 800, 460
 MARGIN, GAP = 16, 22

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from recollect.base.numbers import signed
 from recollect.play.trace import Trace
-from recollect.play.words import choices, chosen, ending, heading, liveliest, seen
+from recollect.play.words import choices, chosen, ending, heading, most_active, seen
 
 UNITS = 16
 """Units of memory shown per line."""

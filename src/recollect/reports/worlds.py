@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from recollect.config.tasks import task_name
+from recollect.play.words import ACTION_WORDS
 from recollect.tasks import Task, make_task
-from recollect.tasks.deck import SYMBOLS
 
 LENGTH_OPTIONS = {
     "delayed-cue": "horizon",

@@ -20,7 +20,6 @@ from recollect.sweep.member import Member
 from recollect.sweep.plan import CONFIG, Plan, Settings, Variant, check, make_plan
 from recollect.sweep.results import Result, summarise
 from recollect.sweep.work import State, work
-from recollect.training import checkpoints
 from recollect.training.parsed import Parsed
 from recollect.training.run_folder import Run
 

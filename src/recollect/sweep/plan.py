@@ -19,7 +19,7 @@ Settings = Mapping[str, Any] | Sequence[str]
 """By name, with a list of the values to compare; or command-line flags."""
 ENV, CONFIG = "--env=", "--config="
 """The ways to write it."""
-PLAIN = str | int | float | bool | None
+SCALAR = str | int | float | bool | None
 MOST = 100_000
 """Maximum runs of one sweep."""
 LONGEST = 120
