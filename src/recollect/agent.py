@@ -1,4 +1,4 @@
-"""An agent: a policy with the config that made it, ready to train, act, be measured and be kept."""
+"""The agent: a policy with its config, ready to train, act, be evaluated and saved."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ from recollect.runtimes.inline import InlineCollector
 from recollect.runtimes.probe import env_probe
 from recollect.runtimes.summary import placement_summary, size_summary
 from recollect.training import checkpoints
+from recollect.training.advice import Advisor
 from recollect.training.callbacks import Callback
-from recollect.training.metrics import Advisor, History
+from recollect.training.metrics import History
 from recollect.training.run_folder import Run
 from recollect.training.run_loop import Training
 from recollect.training.sinks import make_sinks
@@ -41,13 +42,13 @@ from recollect.training.trainer import Trainer
 from recollect.training.trust import Unnamed, check_memory
 
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
-"""Makes a policy for an observation space and an action space."""
+"""Makes a policy from an observation space and an action space."""
 Callbacks = Iterable[Callback | Callable[..., Any]] | Callback | Callable[..., Any]
-"""Objects of subclasses of ``Callback``, or functions (training, metrics); or a single one."""
+"""One or several instances of ``Callback`` or functions (training, metrics)."""
 
 
 class Agent:
-    """A policy with the config that made it and, where known, the env that it was made for."""
+    """A policy with its config and, if known, its env."""
 
     def __init__(
         self,
@@ -59,18 +60,18 @@ class Agent:
         preset: dict[str, Any] | None = None,
         unnamed: Unnamed | None = None,
     ):
-        """``unnamed``: what the agent's folder says and the user has to say, too."""
+        """``unnamed``: settings of the agent's folder that the user has not repeated (``training.trust``)."""
         self.policy, self.config, self.env = policy, config, env
         self._unnamed = unnamed or Unnamed()
         self.preset = preset or {}
-        """The settings that were chosen for the task beside the user's own."""
+        """The settings that the task's preset chose."""
         self.history = History()
         """The metrics of the training so far."""
         self.advisor = Advisor(config.algo.max_grad_norm)
-        """Watches the training; each piece of advice comes once."""
+        """Checks the metrics; each piece of advice comes once."""
         self.run: Run | None = None
         """The run folder, if it has one."""
-        self._learned = learned or Learned()  # until there is a trainer, which then knows better
+        self._learned = learned or Learned()  # once there is a trainer, its state is the current one
         self._trainer: Trainer | None = None
         self._seconds = 0.0  # of training, so far
         self._is_training = False
@@ -84,7 +85,7 @@ class Agent:
         *,
         preset: dict[str, Any] | None = None,
     ) -> Agent:
-        """A new, untrained agent for ``env``; ``preset``: which settings of ``config`` nobody asked for."""
+        """A new, untrained agent for ``env``; ``preset``: the settings of ``config`` that a preset chose."""
         check_config(config, policy)
         with env_probe(env, config, is_new=True) as probe:
             with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
@@ -97,17 +98,17 @@ class Agent:
 
     @property
     def env_name(self) -> str | None:
-        """The env's name, if it has one that can be written down."""
+        """The env's name; None if the env is an instance or a function."""
         return self.env if isinstance(self.env, str) else None
 
     @property
     def can_make_env(self) -> bool:
-        """Whether the env can be made a second time."""
+        """Whether a second instance of the env can be made."""
         return self.env is not None and not is_made(self.env)
 
     @property
     def steps(self) -> int:
-        """Env steps trained so far, those before a save and load among them."""
+        """Env steps trained so far, those before a save and load included."""
         return self._learned.steps if self._trainer is None else self._trainer.steps
 
     def train(
@@ -120,17 +121,17 @@ class Agent:
     ) -> dict[str, float]:
         """Train for ``steps`` more env steps (the config's number if None). Returns the last metrics.
 
-        Weights, optimiser and statistics go on; schedules run anew over these steps, and after a
-        load the envs begin new episodes.
+        Weights, optimiser and statistics continue; schedules restart over these steps, and after a load
+        the envs start new episodes.
 
         Args:
             steps: env steps.
-            progress: show it: True for whatever fits where we are, False for nothing, or "live",
-                "plain", "json", "notebook".
-            callbacks: told what happens; see ``recollect.Callback``.
-            command: what was typed, for the run folder.
+            progress: the display: True for one that fits the terminal, False for none, or "live", "plain",
+                "json", "notebook".
+            callbacks: see ``recollect.Callback``.
+            command: the command line, for the run folder.
         """
-        if self._is_training:  # before the leg of the training under way is changed
+        if self._is_training:  # checked before the current leg is changed
             raise ConfigError("this agent is in training already: wait for its end, or call training.stop()")
         trainer = self._need_trainer()
         trainer.begin(_at_least_one("steps", self.config.steps if steps is None else steps))
@@ -142,7 +143,7 @@ class Agent:
     def resume(
         self, run: Run, *, steps: int | None = None, progress: bool | str = True, callbacks: Callbacks = ()
     ) -> dict[str, float]:
-        """Go on with the run whose checkpoint this agent is; ``recollect.resume`` is the way to call it."""
+        """Continue the run that this agent is a checkpoint of; called by ``recollect.resume``."""
         self.run = run
         trainer = self._need_trainer()
         if steps is not None:
@@ -152,9 +153,9 @@ class Agent:
     def _fit(
         self, trainer: Trainer, progress: bool | str, callbacks: Callbacks, *, resumed: Learned | None = None
     ) -> dict[str, float]:
-        # Sinks first: one that cannot start should say so before the display takes the terminal.
+        # Sinks first: if one cannot start, the error comes before the display opens.
         own = [callbacks] if isinstance(callbacks, Callback) or callable(callbacks) else callbacks
-        told = [*make_sinks(self.config.sinks), make_display(progress), *own]
+        all_callbacks = [*make_sinks(self.config.sinks), make_display(progress), *own]
         opening = self._opening(trainer)
         with nullcontext() if self.run is None else self.run.writing():
             if resumed is not None and self.run is not None:
@@ -162,9 +163,9 @@ class Agent:
                 self.history = self.run.history()
                 trainer.collector.recall(self.history.last)
                 self._seconds = 0.0 if resumed.trainer is None else resumed.trainer.numbers["seconds"]
-                opening = f"goes on at step {resumed.steps:,}, {trainer.how_restored}\n{opening}"
+                opening = f"resumes at step {resumed.steps:,}, {trainer.how_restored}\n{opening}"
             training = Training(
-                self, trainer, callbacks=told, run=self.run, seconds=self._seconds, opening=opening
+                self, trainer, callbacks=all_callbacks, run=self.run, seconds=self._seconds, opening=opening
             )
             self._is_training = True
             try:
@@ -176,7 +177,7 @@ class Agent:
         return metrics
 
     def close(self) -> None:
-        """End what training uses, but for an env object. An agent is a context manager that does so, too."""
+        """Release envs, actors and learners, except an env instance. ``with agent:`` does it at its end."""
         if self._trainer is not None and not self.can_make_env:
             self._trainer.dismiss()
         elif self._trainer is not None:
@@ -201,10 +202,10 @@ class Agent:
         num_envs: int | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> Evaluation:
-        """Play whole episodes with frozen weights and statistics; the same seed gives the same ones.
+        """Play whole episodes with frozen weights and statistics; the same seed gives the same episodes.
 
-        ``env`` or ``env_kwargs`` choose another world than the agent was trained in, such as
-        ``env_kwargs={"horizon": 200}``. ``cancelled`` is asked at every step whether to give it up.
+        ``env`` or ``env_kwargs`` choose another env than the training's, such as
+        ``env_kwargs={"horizon": 200}``. If ``cancelled()`` is true at any step, the evaluation is cancelled.
         """
         _at_least_one("episodes", episodes)
         with self.opened(num_envs or min(episodes, 16), env, env_kwargs) as batched:
@@ -221,10 +222,9 @@ class Agent:
     def opened(
         self, num_envs: int, env: EnvSpec | None = None, env_kwargs: dict[str, Any] | None = None
     ) -> Iterator[BatchedEnv]:
-        """The agent's env (or ``env``) to play in, with the wrappers that the config asks for.
+        """Open the agent's env (or ``env``) for playing, with the wrappers of the config.
 
-        An env object cannot be made twice: it comes with the rows that it has, and if training uses it,
-        that starts new episodes afterwards.
+        An env instance keeps its own number of rows; if training uses it, training starts new episodes.
         """
         source = env if env is not None else self.env
         if source is None:
@@ -233,7 +233,7 @@ class Agent:
             env_kwargs = {}
         if is_made(source):
             if env_kwargs:
-                raise ConfigError(f"env_kwargs {sorted(env_kwargs)} cannot reach an env that is made already")
+                raise ConfigError(f"env_kwargs {sorted(env_kwargs)} cannot be applied to an env instance")
             if source is self.env and self._trainer is not None:
                 self._trainer.restart_episodes()
                 assert isinstance(self._trainer.collector, InlineCollector)  # no other takes an env object
@@ -251,7 +251,7 @@ class Agent:
             batched.close()
 
     def initial_state(self, batch: int) -> State:
-        """The memory before an episode, for ``batch`` rows."""
+        """The core's state at an episode's start, for ``batch`` rows."""
         return self.policy.initial_state(batch)
 
     def predict(
@@ -262,14 +262,14 @@ class Agent:
         *,
         deterministic: bool = True,
     ) -> tuple[Any, State]:
-        """Actions for one observation or a batch of them, and the memory to pass to the next call.
+        """Actions for one observation or a batch, and the state for the next call.
 
         Args:
-            obs: one observation of the env, or a batch with rows first.
-            state: what the last call returned. A policy with memory needs it, unless
-                ``episode_start`` says that every row is at the start of its episode.
-            episode_start: which rows are at their episode's first step; None: none is.
-            deterministic: the mode in place of a sample (drawn from torch's global RNG).
+            obs: one observation of the env, or a batch [B, ...].
+            state: the state that the last call returned. A policy with memory needs it, unless
+                ``episode_start`` is true for every row.
+            episode_start: [B] bool, or one bool: rows at the first step of their episode; None: none.
+            deterministic: the mode instead of a sample (drawn from torch's global RNG).
         """
         batch, is_single = conversion.observations(self.policy.observation_space, obs, self._device)
         rows = tree.leaves(batch)[0].shape[0]
@@ -277,9 +277,9 @@ class Agent:
         if state is None:
             if self.policy.has_memory and not first.all():
                 raise StateError(
-                    "predict: this policy has a memory, and no state was given. At the start of an episode "
+                    "predict: this policy has memory, and no state was given. At the start of an episode "
                     "pass episode_start=True (or state=agent.initial_state(n)); later pass the state that "
-                    "the last call returned. agent.session() keeps it for you"
+                    "the last call returned. agent.session() keeps the state for you"
                 )
             state = self.policy.initial_state(rows)
         acted, state = self.policy.act(batch, state, first, None, deterministic)
@@ -287,15 +287,15 @@ class Agent:
         return conversion.actions(self.policy.action_space, action, is_single), state
 
     def session(self, num_envs: int = 1, *, deterministic: bool = True, seed: int = 0) -> Session:
-        """A live conversation with ``num_envs`` envs that keeps their memories."""
+        """A session that acts in ``num_envs`` envs and keeps their states."""
         return Session(self.policy, num_envs, deterministic=deterministic, seed=seed)
 
     def save(self, path: str | Path) -> Path:
-        """Write the agent into a folder: weights and optimiser as safetensors, the rest as JSON."""
+        """Save the agent to a folder: weights and optimiser as safetensors, the rest as JSON."""
         return checkpoints.write(Path(path), self.policy, self.config, self.env_name, self._so_far())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
-        """A twin as ``save`` and ``load`` would make it; without the run folder and an env object."""
+        """A copy as ``save`` and ``load`` would make it, without the run folder and an env instance."""
         policy, learned, history = copy.deepcopy((self.policy, self._so_far(), self.history), memo)
         env = self.env if self.can_make_env else None
         twin = Agent(policy, replace(self.config, run=None), env, learned=learned, unnamed=self._unnamed)
@@ -304,15 +304,15 @@ class Agent:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise PickleError(
-            "an Agent cannot be pickled, for reading a pickle executes code: write it with agent.save(path), "
-            "read it with recollect.load(path). In this process, copy.deepcopy(agent) makes a twin"
+            "an Agent cannot be pickled, because loading a pickle executes code: use agent.save(path) and "
+            "recollect.load(path). In this process, copy.deepcopy(agent) makes a copy"
         )
 
     def _so_far(self) -> Learned:
         return self._learned if self._trainer is None else self._trainer.learned(live=False)
 
     def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv:
-        """A new env like the one that it was trained in, without the wrappers that the config adds."""
+        """A new instance of the training env, without the wrappers of the config."""
         if self.env is None:
             raise ConfigError(self._unnamed.env)
         kwargs = self.config.env_kwargs if env_kwargs is None else env_kwargs
@@ -320,7 +320,7 @@ class Agent:
         return make_env(resolved(self.env), num_envs, device=device, env_kwargs=kwargs)
 
     def _opening(self, trainer: Trainer) -> str:
-        """What is known before training: sizes and the horizon."""
+        """The text printed before training: sizes and the preset's choices."""
         chosen = "".join(f"; preset {name}={value!r}" for name, value in self.preset.items())
         collector = trainer.collector
         sizes = size_summary(self.policy, self.config, collector)
@@ -357,20 +357,20 @@ class Agent:
 
 
 def check_config(config: TrainConfig, policy: PolicyFactory | None) -> None:
-    """Refuse a device that is not here, and network settings beside a policy factory."""
+    """Validate the device, the precision, and that a policy factory comes without network settings."""
     check_device(config.device)
     precision.check(config.policy.precision, torch.device(config.device))
     if config.compile:
         compiled.check_backend(torch.device(config.device))
     if policy is not None and config.policy != PolicyConfig():
         raise ConfigError(
-            "policy is a factory, which makes the whole network: encoder, core, head and the like would "
-            "do nothing beside it. Set them inside the factory, or leave it out"
+            "policy is a factory, which makes the whole network: settings such as encoder, core and head "
+            "would have no effect. Set them inside the factory, or leave it out"
         )
 
 
 def check_device(name: str) -> None:
-    """Refuse what is neither the CPU nor a GPU that torch sees."""
+    """Raise ConfigError unless the device is the CPU or a GPU that torch can use."""
     kind = torch.device(name).type
     if kind not in ("cpu", "cuda"):
         raise ConfigError(f"device = {name!r}: choose cpu or cuda")
@@ -389,7 +389,7 @@ def _at_least_one(name: str, value: int) -> int:
 
 
 def made_policy(make: PolicyFactory, observation_space: gym.Space, action_space: gym.Space) -> Policy:
-    """What the factory makes, if it is a policy."""
+    """The policy that the factory makes; ConfigError if it makes something else."""
     if not callable(make):
         raise ConfigError(
             f"policy is a {type(make).__name__}: give a PolicyConfig, or a function (observation_space, "

@@ -1,4 +1,4 @@
-"""The calls that users begin with: train an agent, load one, go on with a run."""
+"""The entry points: train an agent, load one, resume a run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CHANGEABLE = frozenset(
         "threads",
     }
 )
-"""What ``resume`` may change: none of it changes what is learned."""
+"""Settings that ``resume`` may change: they do not affect what is learned."""
 
 
 def train(
@@ -56,12 +56,12 @@ def train(
         policy: a factory ``(observation_space, action_space) -> Policy`` in place of the settings
             ``encoder``, ``core`` and ``head``; or a config, or a name in ``config.policy.POLICIES``.
         progress: show progress: True, False, or "live", "plain", "json", "notebook".
-        callbacks: told what happens; see ``recollect.Callback``.
-        config: settings to start from; ``settings`` go on top.
-        preset: for a built-in task and without ``config``, start from the settings that suit it
+        callbacks: see ``recollect.Callback``.
+        config: settings to start from; ``settings`` override it.
+        preset: for a built-in task and without ``config``, start from the task's preset
             (``recollect.training.presets``).
         **settings: any field of ``TrainConfig``, ``PolicyConfig`` or the algorithm by its name. With
-            ``run="runs/first"`` the run is kept in that folder and can be resumed.
+            ``run="runs/first"`` the run is stored in that folder and can be resumed.
 
     Example:
         >>> agent = train("recollect/TMaze-v0", core="lstm", steps=300_000)  # doctest: +SKIP
@@ -82,7 +82,7 @@ def resolve(
     policy: PolicyFactory | PolicyConfig | str | None = None,
     preset: bool = True,
 ) -> tuple[TrainConfig, PolicyFactory | None, dict[str, Any]]:
-    """What the arguments of ``train`` amount to: config, policy factory, and what the preset chose."""
+    """Resolve the arguments of ``train`` into config, policy factory, and the preset's choices."""
     if not isinstance(config, TrainConfig | None):
         raise ConfigError(f"config is a {type(config).__name__}: give a TrainConfig, or settings by name")
     settings = dict(settings)
@@ -111,13 +111,13 @@ def new_agent(
 ) -> Agent:
     """An untrained agent, or with ``config.init_from`` one with the weights of that run or saved agent.
 
-    ``given`` and ``preset``: which settings of ``config`` the user asked for, and which the preset chose.
+    ``given`` and ``preset``: the settings of ``config`` that the user gave and that the preset chose.
     """
     if config.init_from is None:
         return Agent.create(env, config, policy, preset=preset)
     saved = checkpoints.read(_agent_folder(Path(config.init_from), None))
     network = {f.name for f in fields(PolicyConfig)} | {"policy"}
-    if policy is None and not network & given.keys():  # then it is the one that the weights are of
+    if policy is None and not network & given.keys():  # then build the saved network
         config = replace(config, policy=saved.build().config)
         preset = {name: value for name, value in preset.items() if name not in network}
     agent = Agent.create(env, config, policy, preset=preset)
@@ -143,20 +143,19 @@ def load(
     checkpoint: str | int | None = None,
     **settings: Any,
 ) -> Agent:
-    """An agent from a run, or from the folder that ``Agent.save`` wrote. Executes nothing from there.
+    """Load an agent from a run, or from a folder that ``Agent.save`` wrote. Executes no code from it.
 
     Args:
         path: the folder.
-        env: the env, if the agent was not trained on a named one, or if its name is that of a module,
-            which would have to be imported.
-        env_kwargs: options of the env, on top of those that the folder has. Those of an env that is not
-            Recollect's own have to be named again here, or the agent does not know its env.
+        env: the env, if it has no saved name or if its name is ``module:Env``, which imports code.
+        env_kwargs: options of the env, added to the saved ones. The saved options of an env that is not
+            built in must be repeated here, otherwise the agent has no env.
         policy: the factory, if the agent was made with one, or with an encoder or core factory.
-        device: where it shall live; None: where it was trained, or the CPU if there is no GPU here.
-        checkpoint: of a run: "best" by evaluation (the last if there was none), "last", or its env steps.
-            None: "best"; a saved agent has no others.
-        **settings: as in ``resume``, for a later ``Agent.train``; ``ray_address`` and ``sinks`` of a folder
-            that reach out of this machine have to be named again for it.
+        device: the device; None: the training's, or the CPU if there is no GPU.
+        checkpoint: of a run: "best" by evaluation (the last if none was evaluated), "last", or its env steps.
+            None: "best". A saved agent has no checkpoints.
+        **settings: as in ``resume``, for a later ``Agent.train``; a saved ``ray_address``, and ``sinks`` with
+            "wandb", must be repeated for it.
     """
     path = Path(path).expanduser()
     _check_changeable("load", path, settings)
@@ -180,23 +179,22 @@ def resume(
     callbacks: Callbacks = (),
     **settings: Any,
 ) -> Agent:
-    """Go on with a run that was stopped, killed, or is to train for longer.
+    """Resume a run that was stopped or killed, or train a finished one for longer.
 
-    On built-in tasks it continues bit for bit, as if nothing had happened; other envs begin new
-    episodes.
+    On built-in tasks a run continues bit for bit; other envs start new episodes.
 
     Args:
         path: the run's folder.
-        steps: train for so many more env steps, schedules anew; None: to the end that was planned.
-        checkpoint: from which; metrics and checkpoints after it are dropped.
+        steps: train for this many more env steps, with schedules restarted; None: to the planned end.
+        checkpoint: the checkpoint to resume from; later metrics and checkpoints are deleted.
         env: as in ``load``.
-        env_kwargs: those of the run once more, where its env is not Recollect's own.
+        env_kwargs: the run's env options, which must be repeated if its env is not built in.
         policy: as in ``load``.
         device: as in ``load``.
         progress: as in ``train``.
         callbacks: as in ``train``.
-        **settings: of the run itself: eval_every, checkpoint_every, max_seconds, threads and the like. A
-            ``ray_address``, and ``sinks`` with "wandb", that only the folder names have to be named again.
+        **settings: eval_every, checkpoint_every, max_seconds, threads and the like. A saved ``ray_address``,
+            and ``sinks`` with "wandb", must be repeated.
     """
     run = Run(Path(path).expanduser())
     path = run.path
@@ -209,9 +207,9 @@ def resume(
                 f"{path} has finished ({status['reason']}): give steps=N (--steps N) to train it for longer"
             )
         if steps is not None and status["reason"] == "target":
-            settings["target_return"] = None  # which it has reached: "longer" means past it
+            settings["target_return"] = None  # already reached: train past it
         if steps is None and status.get("start") == saved.learned.steps:
-            steps = status["end"] - status["start"]  # a leg that began here, and is in no checkpoint yet
+            steps = status["end"] - status["start"]  # a leg that started here and has no checkpoint yet
         agent = _restored(saved, env, env_kwargs, policy, device, settings)
         options = saved.config(agent.policy).env_kwargs
         if any(name not in options or options[name] != value for name, value in (env_kwargs or {}).items()):
@@ -240,14 +238,14 @@ def _check_time_left(config: TrainConfig, learned: checkpoints.Learned) -> None:
     used = 0.0 if learned.trainer is None else learned.trainer.numbers["seconds"]
     if config.max_seconds is not None and used >= config.max_seconds:
         raise RecollectError(
-            f"{config.run} has used its {config.max_seconds:g} seconds: give more with max_seconds=... "
-            "(--max-seconds, none for no limit)"
+            f"{config.run} has used its {config.max_seconds:g} seconds: raise max_seconds (--max-seconds, "
+            "none for no limit)"
         )
 
 
 @contextmanager
 def _closed_if_it_fails(agent: Agent) -> Iterator[None]:
-    """Nobody else could close its envs: the caller never gets the agent."""
+    """Close the agent on an error, since the caller never gets it."""
     try:
         yield
     except BaseException:
@@ -272,10 +270,9 @@ def _restored(
     if device is None and not torch.cuda.is_available():
         device = "cpu"
     if settings.get("runtime", config.runtime) != "ray":
-        settings = {"ray_address": None} | settings  # of the runtime that it had
-    config = replace(
-        config, device=device or config.device, run=None, **settings
-    )  # the folder is the run's own
+        settings = {"ray_address": None} | settings  # the saved address belongs to the ray runtime
+    # The saved run folder belongs to the saved run.
+    config = replace(config, device=device or config.device, run=None, **settings)
     check_device(config.device)
     env, options, why_no_env = trust.named_env(saved.path, saved.env, config.env_kwargs, env, env_kwargs)
     unnamed = trust.Unnamed(why_no_env, trust.outward(config, settings), saved.path)
@@ -288,7 +285,7 @@ def _agent_folder(path: Path, checkpoint: str | int | None) -> Path:
         return Run(path).checkpoint("best" if checkpoint is None else checkpoint)
     if checkpoint is not None and path.exists():
         raise ConfigError(
-            f"checkpoint = {checkpoint!r}, but {path} is no run: a saved agent, or one checkpoint, has no "
-            "others. Leave checkpoint (--checkpoint) out"
+            f"checkpoint = {checkpoint!r}, but {path} is not a run, so it has no checkpoints to choose from. "
+            "Leave checkpoint (--checkpoint) out"
         )
     return path

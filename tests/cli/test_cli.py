@@ -128,7 +128,7 @@ def test_config_files_and_flags_agree(trained, capsys, tmp_path):
         ("train delayed-cue --config nowhere.yaml", "there is no such file"),
         ("train nowhere:Env --quiet", "nowhere"),
         ("eval nowhere", "there is no folder nowhere"),
-        ("resume nowhere", "is no run"),
+        ("resume nowhere", "is not a run"),
         ("report nowhere", "nowhere"),
     ],
 )

@@ -76,7 +76,7 @@ def test_the_live_run():
     assert "Ctrl-C" not in last
     assert "! the" not in last
     assert last[last.index("finished") :].splitlines() == [
-        "finished: all steps made",
+        "finished: all steps done",
         "  steps       100,000 in 1:40, 5,000 a second",
         "  return      1.00, mean of the last 100 episodes",
         f"  evaluation  0.600 (95% interval {INTERVAL}, 100 episodes)",
@@ -130,7 +130,7 @@ def test_plain_lines():
         "     60,000  checkpoint runs/cue-7/checkpoints/000000060000",
         "     90,000  90%  return   0.900    16,000/s  left     0:02  deviation 3e-06",
         "    100,000 100%  return    1.00    16,000/s  left     0:00  deviation 3e-06",
-        "finished: all steps made",
+        "finished: all steps done",
         "  steps       100,000 in 1:40, 5,000 a second",
         "  return      1.00, mean of the last 100 episodes",
         f"  evaluation  0.600 (95% interval {INTERVAL}, 100 episodes)",
@@ -273,7 +273,7 @@ def test_a_bug_in_the_display_is_told_once_and_goes_no_further():
     training = make_training()
     display.on_start(training)
     display.clock = lambda: 1 / 0
-    with pytest.warns(RuntimeWarning, match="the display failed .ZeroDivisionError.*the run goes on"):
+    with pytest.warns(RuntimeWarning, match="the display failed .ZeroDivisionError.*the run continues"):
         display.on_iteration(training, metrics_at(training, 10))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -298,7 +298,7 @@ def test_one_display_for_two_trainings():
     display = LivePanel(console)
     for _ in range(2):
         play(display, make_training())
-    assert out.getvalue().count("finished: all steps made") == 2
+    assert out.getvalue().count("finished: all steps done") == 2
 
 
 # The end
@@ -307,9 +307,9 @@ def test_one_display_for_two_trainings():
 @pytest.mark.parametrize(
     ("reason", "words_", "next_"),
     [
-        ("steps", ("finished", "all steps made"), ["report"]),
-        ("target", ("finished", "the target return is reached"), ["report"]),
-        ("time", ("stopped", "the time is up (max_seconds)"), ["report"]),
+        ("steps", ("finished", "all steps done"), ["report"]),
+        ("target", ("finished", "target return reached"), ["report"]),
+        ("time", ("stopped", "time limit reached (max_seconds)"), ["report"]),
         ("callback: good enough", ("stopped", "good enough"), ["report"]),
         ("return has not improved", ("stopped", "return has not improved"), ["report"]),
         ("interrupt", ("stopped", "interrupted"), ["resume", "report"]),
@@ -352,7 +352,7 @@ def test_a_real_run_is_shown(capsys):
     assert text.startswith("delayed-cue, LSTM\n")
     assert "weights; a rollout of 8 steps x 2 rows takes" in text
     assert "     32 100%" in text
-    assert "finished: all steps made\n  steps       32 in 0:00" in text
+    assert "finished: all steps done\n  steps       32 in " in text
     agent.train(16, progress="json")
     events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [event["event"] for event in events] == ["start", "iteration", "end"]

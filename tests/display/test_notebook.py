@@ -60,7 +60,7 @@ def test_a_notebook_updates_in_place(monkeypatch):
     assert '<progress value="1.0000"' in last
     assert f"evaluation 0.600 ({INTERVAL})" in last
     assert "⚠ the gradient was clipped in [every]" in last
-    assert "<b>finished</b>: all steps made" in last
+    assert "<b>finished</b>: all steps done" in last
     assert "<code>recollect report runs/cue-7</code>" in last
     assert "return    1.00" in handle.shown[-1]["text/plain"]
     assert "interrupt the kernel to save and stop" in handle.shown[-2]["text/html"]

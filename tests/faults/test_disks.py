@@ -100,7 +100,7 @@ def test_a_disk_that_is_full_for_a_while(whole, disk, nearly):
     assert leftovers(path) == []
     assert len(advice.told) == 1
     assert "No space left on device" in advice.told[0]
-    assert "The run goes on and tries again later" in advice.told[0]
+    assert "The run continues" in advice.told[0]
     kinds = [event["kind"] for event in Run(path).events()]
     assert kinds[0] == "start"
     assert kinds[-1] == "stop"
@@ -154,7 +154,7 @@ def test_saving_an_agent_on_a_full_disk_keeps_the_one_before(disk):
     path, before = agent.save(disk.path / "agent"), weights(agent)
     agent.train(UPDATE, progress=False)
     disk.fill()
-    with pytest.raises(StorageError, match=r"agent could not be written: .*No space left.*still whole"):
+    with pytest.raises(StorageError, match=r"agent could not be written: .*No space left.*writable folder"):
         agent.save(path)
     assert differing(before, weights(rc.load(path))) == []
     assert [p.name for p in disk.path.iterdir() if p.name.startswith(".")] == []
@@ -165,7 +165,7 @@ def test_a_folder_that_is_read_only(whole, disk):
     path = disk.path / "run"
     rc.train("delayed-cue", run=str(path), callbacks=[Stop()], **SETTINGS)
     disk.remount("ro")
-    with pytest.raises(StorageError, match=r"run cannot be locked: Read-only file system.*still whole"):
+    with pytest.raises(StorageError, match=r"run cannot be locked: Read-only file system.*writable folder"):
         rc.resume(path, progress=False)
     with pytest.raises(StorageError, match=r"other could not be made: Read-only file system"):
         rc.train("delayed-cue", run=str(disk.path / "other"), **SETTINGS)

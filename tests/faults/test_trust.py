@@ -290,7 +290,7 @@ def test_a_sweep_tells_its_runs_what_the_user_has_named(marked, monkeypatch):
 def test_a_saved_agent_has_no_checkpoints_to_choose_from(stopped, tmp_path, capsys, command, which):
     agent = rc.load(stopped).save(tmp_path / "agent")
     assert cli.main([command[0], str(agent), *command[1:], "--checkpoint", which]) == 2
-    assert "is no run" in capsys.readouterr().err
+    assert "is not a run" in capsys.readouterr().err
     with pytest.raises(RecollectError, match=r"--checkpoint"):
         rc.load(agent, checkpoint=which)
     assert rc.load(agent).steps

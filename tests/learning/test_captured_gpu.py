@@ -22,7 +22,7 @@ from recollect.learning import auxiliary, diagnostics
 from recollect.learning.refresh import refresh
 from recollect.learning.regularise import Origin
 from recollect.policy.policy import Policy
-from recollect.training.metrics import EpisodeTracker
+from recollect.training.episodes import EpisodeTracker
 from tests.learning.test_captured_algos import NEXT_OBS
 from tests.policy.test_heads import SPACES
 from tests.support import dtypes

@@ -49,7 +49,7 @@ def test_envs_without_frames():
 
 
 def test_frames_that_cannot_be_drawn():
-    with pytest.raises(EnvError, match=r"^Undrawn cannot draw its frames here: easel.*--text"):
+    with pytest.raises(EnvError, match=r"^Undrawn cannot render its frames here: easel.*--text"):
         record_film(new_agent(Undrawn))
     with pytest.raises(EnvError, match=r"^render\(\) of Misdrawn returned float64 \[4, 4, 3\]"):
         record_film(new_agent(Misdrawn))

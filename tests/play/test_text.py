@@ -15,7 +15,7 @@ from recollect.base.numbers import percent, short
 from recollect.play import show
 from recollect.play.text import Line, MemoryBar, folded, lines_of, without_middle
 from recollect.play.trace import Trace, record
-from recollect.play.words import choices, ending, liveliest
+from recollect.play.words import choices, ending, most_active
 from tests.support.agents import ACTIONS, OBSERVATIONS, AnySpace
 from tests.support.drawing import new_agent
 
@@ -93,7 +93,7 @@ def test_memory_bar_shows_size_and_sign():
     trace.memory[:] = 0
     trace.memory[:, 3] = np.linspace(-1, 2, len(trace))
     trace.memory[1, 5] = 0.1
-    assert liveliest([trace], 2).tolist() == [3, 5]
+    assert most_active([trace], 2).tolist() == [3, 5]
     bar = MemoryBar([trace], 2)
     assert bar.text(trace, 0).plain == "▅▁"
     assert bar.text(trace, 1).plain[1] == "█", "every unit is shown against its own largest"

@@ -48,23 +48,23 @@ def test_gif_of_built_in_tasks(task, tmp_path):
 @pytest.mark.parametrize("observation", ["image", "dict"])
 @pytest.mark.parametrize("action", ACTIONS)
 def test_pictures_of_every_kind(action, observation):
-    from recollect.play.draw import Stage
+    from recollect.play.draw import Painter
 
     settings = {"core": "none"} if action == "box" else {}
     agent = new_agent(functools.partial(AnySpace, OBSERVATIONS[observation], ACTIONS[action]), **settings)
-    stage = Stage(Film(record(agent, deterministic=False)))
+    stage = Painter(Film(record(agent, deterministic=False)))
     pictures = [np.asarray(stage.picture(0, step)) for step in range(6)]
     for before, after in itertools.pairwise(pictures):
         assert (before != after).any()
 
 
 def test_the_heatmap_has_the_present_at_the_right():
-    from recollect.play.draw import NEGATIVE, POSITIVE, RIGHT, TOP, Stage
+    from recollect.play.draw import NEGATIVE, POSITIVE, RIGHT, TOP, Painter
 
     trace = record(new_agent("delayed-cue"))[0]  # 12 steps, so that columns are 16 wide
     trace.memory[:] = -1
     trace.memory[5] = 1
-    stage = Stage(Film([trace]))
+    stage = Painter(Film([trace]))
     assert stage.column == 16
     rows = [np.asarray(stage.picture(0, step))[TOP + 20] for step in (4, 5, 7)]
     assert rows[0][783].tolist() == list(NEGATIVE)
@@ -76,10 +76,10 @@ def test_the_heatmap_has_the_present_at_the_right():
 
 
 def test_an_episode_longer_than_the_heatmap():
-    from recollect.play.draw import Stage
+    from recollect.play.draw import Painter
 
     film = Film(record(new_agent("delayed-cue", env_kwargs={"horizon": 150})))
-    stage = Stage(film)
+    stage = Painter(film)
     assert stage.column == 4
     assert stage.picture(0, 151).size == stage.picture(0, 0).size
 
@@ -99,7 +99,7 @@ def test_a_video_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
     film = record_film(new_agent(Drawing))
     path = write_film(film, tmp_path / "a.gif")
     before = path.read_bytes()
-    monkeypatch.setattr("recollect.play.draw.Stage.picture", lambda *_: 1 / 0)
+    monkeypatch.setattr("recollect.play.draw.Painter.picture", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_film(film, path)
     assert path.read_bytes() == before
@@ -110,10 +110,10 @@ def test_a_video_that_fails_leaves_the_old_one(tmp_path, monkeypatch):
 def test_a_video_that_cannot_be_written_is_told(name, tmp_path):
     film = Film(record(new_agent("t-maze")))
     (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match=rf"{name} could not be written: .*choose a folder"):
+    with pytest.raises(StorageError, match=rf"{name} could not be written: .*writable folder"):
         write_film(film, tmp_path / "file" / name)
     if Path("/proc").is_dir():  # nobody can write there, also not who may write anywhere
-        with pytest.raises(StorageError, match=rf"{name} could not be written: .*choose a folder") as caught:
+        with pytest.raises(StorageError, match=rf"{name} could not be written: .*writable folder") as caught:
             write_film(film, Path("/proc") / name)
         assert "\n" not in str(caught.value), "no words of an encoder"
     (tmp_path / "b.gif").mkdir()

@@ -38,13 +38,13 @@ def test_the_memory_survives_packing():
     assert packed["first"] == [0]
 
 
-def test_a_huge_memory_keeps_its_liveliest_units():
+def test_a_huge_memory_keeps_its_most_active_units():
     steps, units = 500, 1000
     values = np.random.default_rng(0).normal(size=(steps, units)) * np.linspace(2, 1, units)
     packed = pack(make_trace(steps, units, memory=values.tolist()))
     assert packed["memory"]["units"] == CELLS // steps
     assert packed["memory"]["names"][0] == "h[0]"
-    assert any("liveliest" in note for note in packed["notes"])
+    assert any("most active" in note for note in packed["notes"])
 
 
 def test_pictures_and_wide_vectors_are_thinned():
@@ -151,7 +151,7 @@ def test_episodes_of_weights_that_are_no_more_are_neither_shown_nor_kept(tmp_pat
     assert len(before["episodes"]) == 3
     assert before["episode_notes"] == []
     assert between["episodes"] == []
-    assert "went back" in between["episode_notes"][0]
+    assert "deleted" in between["episode_notes"][0]
     after = data_of(write_report(run))
     assert [episode["checkpoint_steps"] for episode in after["episodes"]] == [192] * 3
     assert after["episode_notes"] == []

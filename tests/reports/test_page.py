@@ -209,5 +209,5 @@ def test_a_folder_is_no_place_for_a_report(
     monkeypatch.chdir(tmp_path)
     assert cli.main(["report", str(run), "--out", out]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "is a folder, and a report is a file" in said
+    assert "is a folder: name a file" in said
     assert str(Path(out) / "report.html") in said

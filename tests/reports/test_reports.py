@@ -18,7 +18,7 @@ from recollect.reports.data import gather_run, header
 from recollect.reports.folder import read_folder
 from recollect.reports.healthy import GAUGES, SETTLING, judge
 from recollect.reports.statistics import Curve, common_band
-from recollect.reports.thinning import in_order, plain, thin
+from recollect.reports.thinning import in_order, json_numbers, thin
 from recollect.reports.worlds import known_task
 from recollect.training.metrics import GLOSSARY
 from tests.support.report_runs import (
@@ -114,7 +114,7 @@ def test_rows_that_a_resumed_run_made_again_replace_the_old_ones():
 
 
 def test_numbers_are_short_and_never_nan():
-    assert plain([1.0, 0.123456789, math.nan, math.inf, 2e-9]) == [1, 0.12346, None, None, 2e-09]
+    assert json_numbers([1.0, 0.123456789, math.nan, math.inf, 2e-9]) == [1, 0.12346, None, None, 2e-09]
 
 
 # What is healthy -------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def test_what_is_no_run_is_refused_with_a_hint(tmp_path: Path):
     with pytest.raises(RecollectError, match="does not exist"):
         write_report(tmp_path / "nowhere")
     make_run(tmp_path / "runs" / "one")
-    with pytest.raises(RecollectError, match=r"is no run.*it holds runs, such as .*one"):
+    with pytest.raises(RecollectError, match=r"run\.json.*it holds runs, such as .*one"):
         write_report(tmp_path / "runs")
     with pytest.raises(RecollectError, match="no run is given"):
         write_report([])
@@ -220,7 +220,7 @@ def test_what_is_no_run_is_refused_with_a_hint(tmp_path: Path):
 
 def test_the_head_of_a_run(tmp_path: Path):
     head = header(read_folder(make_run(tmp_path / "run")))
-    assert (head["state"], head["reason"]) == ("finished", "all steps made")
+    assert (head["state"], head["reason"]) == ("finished", "all steps done")
     assert (head["steps"], head["return"]) == (81920, 1)
     assert head["evaluation"] == {"mean": 1, "low": 0.9, "high": 1, "steps": 60000, "episodes": 100}
     failed = make_run(tmp_path / "failed", state="failed", reason="error: EnvError: reward is nan")

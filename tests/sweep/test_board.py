@@ -78,8 +78,8 @@ def test_last_row_reads_long_lines_and_leaves_out_half_a_line(size, tmp_path):
 def test_the_table_fits_and_tells_all(tmp_path):
     runs, shown = members(tmp_path), console(terminal=True)
     with make_board("live", tmp_path, runs, runs[:2], 2, shown) as board:
-        board.told(runs[0], "running", "")
-        board.told(runs[1], "running", "")
+        board.update(runs[0], "running", "")
+        board.update(runs[1], "running", "")
         page = console()
         page.print(board.view())  # pyright: ignore[reportAttributeAccessIssue]
         board.tick(1)
@@ -101,8 +101,8 @@ def test_the_table_fits_and_tells_all(tmp_path):
 def test_where_not_all_fit_the_urgent_are_shown(tmp_path):
     runs = members(tmp_path, 40)
     with make_board("live", tmp_path, runs, runs[5:], 2, console(height=12, terminal=True)) as board:
-        board.told(runs[30], "running", "")
-        board.told(runs[35], "failed", "error: it broke\nexit code 2")
+        board.update(runs[30], "running", "")
+        board.update(runs[35], "failed", "error: it broke\nexit code 2")
         page = console()
         page.print(board.view())  # pyright: ignore[reportAttributeAccessIssue]
         above = text(board.console)  # pyright: ignore[reportAttributeAccessIssue]
@@ -118,11 +118,11 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
     monkeypatch.setattr(module.Lines, "every", 0.0)
     runs, shown = members(tmp_path), console()
     with make_board("auto", tmp_path, runs, runs, 2, shown) as board:
-        board.told(runs[0], "running", "")
+        board.update(runs[0], "running", "")
         board.tick(0)
-        board.told(runs[0], "stopped", "")
-        board.told(runs[1], "finished", "")
-        board.told(runs[2], "failed", "Traceback\nValueError: no such thing\nexit code 1")
+        board.update(runs[0], "stopped", "")
+        board.update(runs[1], "finished", "")
+        board.update(runs[2], "failed", "Traceback\nValueError: no such thing\nexit code 1")
         monkeypatch.setattr(module.Lines, "every", 1e9)
         board.tick(1)
     assert text(shown).splitlines() == [
@@ -132,7 +132,7 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
         "core=lstm,learning_rate=0.0000 seed 0: stopped at step 50",
         "core=lstm,learning_rate=0.0001 seed 1: finished, eval 0.875",
         "core=lstm,learning_rate=0.0002 seed 2: failed: ValueError: no such thing",
-        "stopping: the runs save after their update; Ctrl-C again kills them",
+        "stopping: the runs save after this update; Ctrl-C again kills them",
     ]
 
 
@@ -149,9 +149,9 @@ def test_a_reader_that_goes_away_breaks_nothing(mode, tmp_path):
     runs = members(tmp_path)
     shown = Quiet(file=Closed(), width=80, force_terminal=True)
     with make_board(mode, tmp_path, runs, runs, 2, shown) as board:
-        board.told(runs[0], "running", "")
+        board.update(runs[0], "running", "")
         board.tick(1)
-        board.told(runs[0], "finished", "")
+        board.update(runs[0], "finished", "")
     assert board.rows[runs[0].path].state == "finished"
 
 
@@ -159,7 +159,7 @@ def test_quiet_and_unknown_modes(tmp_path, capsys):
     runs = members(tmp_path)
     for mode in ("quiet", False):
         with make_board(mode, tmp_path, runs, runs, 2) as board:
-            board.told(runs[0], "failed", "why")
+            board.update(runs[0], "failed", "why")
             board.tick(1)
     assert capsys.readouterr() == ("", "")
     with (

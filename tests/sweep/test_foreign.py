@@ -53,7 +53,7 @@ def test_an_env_that_only_the_folder_names_is_not_imported(envs, more, trap, cap
     """Opening a sweep of somebody else runs no code of theirs; the error tells what to type."""
     write_sweep(trap / "a b", envs, FLAGS)
     assert main(["sweep", "--resume", "a b", *more]) == 2
-    assert f"name it again, recollect sweep {','.join(envs)} --resume 'a b'" in capsys.readouterr().err
+    assert f"name it again: recollect sweep {','.join(envs)} --resume 'a b'" in capsys.readouterr().err
     sweep = Sweep.open("a b")  # looking at it is no harm
     assert [result.iqm for result in sweep.results()] == [None] * len(envs)
     for call in (sweep.check, sweep.to_do, sweep.run):
@@ -77,7 +77,7 @@ def test_in_python_and_with_the_original_command_too(trap, capsys):
     assert main(["sweep", "--resume", "x"]) == 2
     assert len(Sweep.open("x", env="trap.py:Trap").to_do()[0]) == 1
     assert main(["sweep", "delayed-cue", *FLAGS, "--out", "x"]) == 2
-    assert "go on with that sweep: recollect sweep trap.py:Trap --resume x" in capsys.readouterr().err
+    assert "resume that sweep: recollect sweep trap.py:Trap --resume x" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("there", ["delayed-cue", "trap.py:Trap"])
@@ -85,9 +85,7 @@ def test_another_env_than_the_folder_names_is_refused(there, trap, capsys):
     write_sweep(trap / "x", [there], FLAGS)
     assert main(["sweep", "other.py:Env", "--resume", "x", "--dry-run"]) == 2
     named = "" if there == "delayed-cue" else f"{there} "
-    message = (
-        f"x is a sweep of the env {there}, not of other.py:Env: go on with it by recollect sweep {named}"
-    )
+    message = f"x is a sweep of the env {there}, not of other.py:Env: resume it with recollect sweep {named}"
     assert f"{message}--resume x" in capsys.readouterr().err
     assert not (trap / "was-imported").exists()
 

@@ -195,7 +195,7 @@ def test_a_damaged_run_fails_and_stops_no_other(file, swept, tmp_path, capsys):
     ]
     assert (path / "report.html").is_file()
     if file == "run.json":  # what the error proposes
-        assert text.endswith(f"or remove {member.path} to train this run anew")
+        assert text.endswith(f"or remove {member.path} to restart this run")
         shutil.rmtree(member.path)
         assert main(["sweep", "--resume", str(path), "--quiet", "--no-report"]) == 0
         assert set(states(path).values()) == {"finished"}
@@ -244,7 +244,7 @@ def test_threads_that_the_user_chose_stay(tmp_path):
         (["sweep"], "which env"),
         (["sweep", "delayed-cue", "--jobs", "0"], "jobs = 0"),
         (["sweep", "delayed-cue", "--task.horizon", "5,-1"], "task.horizon=-1: "),
-        (["sweep", "--resume", "."], "is no sweep: it has no sweep.json"),
+        (["sweep", "--resume", "."], "is not a sweep: it has no sweep.json"),
         (["sweep", "--resume", ".", "--core", "lstm"], "--core would change it"),
         (["sweep", "--resume", ".", "--seeds", "3"], "--seeds would change it"),
         (["sweep", "a:A", "--resume", ".", "--env=b:B"], "the env is a:A, and --env says b:B"),
@@ -306,7 +306,7 @@ def test_failures_are_told_at_the_end(tmp_path, capsys, monkeypatch):
 
 def test_two_processes_do_not_share_a_sweep(tmp_path):
     sweep = Sweep.plan("delayed-cue", FLAGS, out=tmp_path / "x")
-    with sweep._working(), pytest.raises(RecollectError, match="another process works on the sweep"):
+    with sweep._working(), pytest.raises(RecollectError, match="another process runs the sweep"):
         Sweep.plan("delayed-cue", FLAGS, out=tmp_path / "x").run(progress=False)
 
 
@@ -383,7 +383,7 @@ def test_killed_then_interrupted_then_finished(tmp_path, capsys, monkeypatch):
     helper.start()
     assert main([word for word in command if word != "--quiet"]) == 130
     helper.join(doomed.TIMEOUT)
-    assert "Go on: recollect sweep gated.py:Gated --resume gated" in capsys.readouterr().err
+    assert "Resume: recollect sweep gated.py:Gated --resume gated" in capsys.readouterr().err
     assert states(tmp_path / "gated") == {"runs/seed-0": "stopped"}
     assert Run(run).status["steps"] == 96
 

@@ -12,8 +12,8 @@ import torch
 
 import recollect as rc
 from recollect.errors import ConfigError
+from recollect.training.advice import Advisor
 from recollect.training.callbacks import Callback, CallbackList
-from recollect.training.metrics import Advisor
 from recollect.training.run_folder import Run
 from tests.support.doomed import SMALL, UPDATE, differing, rows, weights
 
@@ -246,7 +246,7 @@ def test_functions_count_as_on_iteration():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (Told, "holds the class Told: pass an object"),
+        (Told, "holds the class Told: pass an instance"),
         (3, "holds a int"),
         (None, "holds a NoneType"),
         ("print", "holds a str"),

@@ -16,7 +16,8 @@ from recollect import Agent, TrainConfig
 from recollect.algos.catalog import make_learner
 from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.training.metrics import EpisodeTracker, History
+from recollect.training.episodes import EpisodeTracker
+from recollect.training.metrics import History
 from tests.support.agents import SMALL
 from tests.support.helpers import TensorWorld, make_actor, make_policy
 

@@ -147,7 +147,7 @@ def test_fine_tuning_starts_from_the_weights(tmp_path):
 
 def test_a_vector_env_is_kept_out_of_evaluations(tmp_path):
     env = gym.make_vec("recollect/DelayedCue-v0", num_envs=4)
-    with pytest.raises(ConfigError, match="eval_every needs an env that can be made a second time"):
+    with pytest.raises(ConfigError, match="eval_every needs a second instance"):
         rc.train(env, steps=96, eval_every=48, progress=False)
 
 

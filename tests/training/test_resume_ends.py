@@ -87,7 +87,7 @@ def test_a_leg_has_steps(steps, tmp_path):
 def test_a_run_whose_time_is_used_up_says_so(tmp_path):
     path = tmp_path / "run"
     rc.train("delayed-cue", steps=STEPS, run=str(path), max_seconds=1e-9, **SMALL)
-    with pytest.raises(RecollectError, match=r"has used its 1e-09 seconds: give more with max_seconds"):
+    with pytest.raises(RecollectError, match=r"1e-09 seconds.*max_seconds"):
         rc.resume(path, progress=False)
     assert rc.resume(path, progress=False, max_seconds=None).steps == STEPS
 
@@ -167,7 +167,7 @@ def test_options_of_another_world_are_told(tmp_path):
 
 
 def test_keys_that_json_changes_are_not_saved_silently(tmp_path):
-    with pytest.warns(UserWarning, match="are not plain JSON"):
+    with pytest.warns(UserWarning, match="env_kwargs"):
         rc.train(Counted, steps=96, run=str(tmp_path / "run"), env_kwargs={"size": {0: "a"}}, **SMALL)
 
 

@@ -292,7 +292,7 @@ def test_a_file_or_a_run_is_refused(full, tmp_path):
     with pytest.raises(RecollectError, match="file is a file; choose another folder"):
         rc.train("delayed-cue", run=str(tmp_path / "file"), **SETTINGS)
     before = contents(full)
-    with pytest.raises(RecollectError, match=r"is a run already: recollect resume goes on with it; choose"):
+    with pytest.raises(RecollectError, match=r"is a run already.*recollect resume.*run="):
         rc.train("delayed-cue", run=str(full), **SETTINGS)
     assert contents(full) == before
 
@@ -323,9 +323,9 @@ def test_what_ended_before_its_first_checkpoint_is_begun_anew(tmp_path):
 
 
 def test_what_is_no_run_is_told(full, tmp_path):
-    with pytest.raises(RecollectError, match=r"other is no run: it has no run\.json; runs beside it: full"):
+    with pytest.raises(RecollectError, match=r"other .*run\.json; runs beside it: full"):
         Run(tmp_path / "other")
-    with pytest.raises(RecollectError, match=r"no run: it has no run\.json$"):
+    with pytest.raises(RecollectError, match=r"it has no run\.json$"):
         Run(tmp_path / "deep" / "other")
 
 

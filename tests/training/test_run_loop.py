@@ -272,7 +272,7 @@ def test_a_config_that_cannot_be_is_refused_before_anybody_is_told(tmp_path):
             told.append("end")
 
     env = gym.make_vec("recollect/DelayedCue-v0", num_envs=4)
-    with pytest.raises(ConfigError, match="eval_every needs an env that can be made a second time"):
+    with pytest.raises(ConfigError, match="eval_every needs a second instance"):
         rc.train(env, run=str(path), callbacks=[Look()], **SETTINGS | {"eval_every": 48})
     assert told == []
     assert rc.train("delayed-cue", run=str(path), **SETTINGS).steps == 192

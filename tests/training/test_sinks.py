@@ -25,7 +25,7 @@ from recollect.training.run_folder import Run
 from recollect.training.sinks import EVALUATION, Sink, TensorBoardSink, WandbSink, exit_code, make_sinks
 from tests.support.agents import SMALL, small_agent
 
-PLACE = "recollect.training.sinks.importlib.util.find_spec"
+PLACE = "recollect.training.sinks.find_spec"
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +124,7 @@ def test_a_failure_is_told_once_and_the_run_goes_on():
     training = SimpleNamespace(steps=0)
     sink.on_start(training)  # type: ignore[arg-type]
     sink.fails = True
-    with pytest.warns(RuntimeWarning, match="sink failed and gets nothing more; the run goes on .OSError"):
+    with pytest.warns(RuntimeWarning, match="sink failed .OSError.*the run continues"):
         tell(sink, training, 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # once is enough
@@ -382,7 +382,7 @@ def test_a_dead_wandb_does_not_stop_the_run(tmp_path, offline, agent, monkeypatc
     training = make_training(agent, tmp_path / "run")
     sink.on_start(training)
     monkeypatch.setattr(offline.run, "log", lambda *_: (_ for _ in ()).throw(ConnectionResetError("lost")))
-    with pytest.warns(RuntimeWarning, match="Weights & Biases failed .* .ConnectionResetError: lost"):
+    with pytest.warns(RuntimeWarning, match="Weights & Biases failed .ConnectionResetError: lost"):
         tell(sink, training, 10)
     tell(sink, training, 20)
     sink.on_end(training, "steps")

@@ -1,4 +1,4 @@
-"""What a display says of actors in other processes: how fast they are, and what they spend their time on."""
+"""Actors in other processes, as displays show them: speed, time shares, queue."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from recollect.base import numbers
 
 PARTS = ("env", "policy", "transport", "learner")
-"""What an actor's time goes into; the last is waiting for the learner."""
+"""Parts of an actor's time; the last is waiting for the learner."""
 SMOOTHED = ("actors/slowest", "actors/fastest", *(f"time/{part}" for part in PARTS))
-"""Metrics that jump from update to update."""
+"""Noisy metrics, which are smoothed."""
 PLACES = {"processes": "in processes", "ray": "on Ray"}
 
 
@@ -23,9 +23,9 @@ class RemoteActors:
     runtime: str
     mode: str
     metrics: Mapping[str, float]
-    """Of the last update, with ``SMOOTHED`` ones smoothed."""
+    """Metrics of the last update; those of ``SMOOTHED`` are smoothed."""
     waits: float | None
-    """The share of its time that the learner waits for rollouts."""
+    """Share of its time that the learner waits for rollouts; None if unknown."""
 
     @property
     def who(self) -> str:
@@ -34,7 +34,7 @@ class RemoteActors:
 
     @property
     def range(self) -> str:
-        """The speeds from the slowest to the fastest."""
+        """The speeds of the slowest and the fastest actor, in env steps per second."""
         slowest, fastest = (
             numbers.count(self.metrics.get(f"actors/{name}")) for name in ("slowest", "fastest")
         )
@@ -42,12 +42,12 @@ class RemoteActors:
 
     @property
     def restarts(self) -> int:
-        """Actors that were started anew."""
+        """Number of restarted actors."""
         return int(self.metrics.get("restarts", 0))
 
     @property
     def shares(self) -> dict[str, float]:
-        """What the actors' time goes into; NaN before the first update."""
+        """The parts of the actors' time; NaN before the first update."""
         return {part: self.metrics.get(f"time/{part}", math.nan) for part in PARTS}
 
     def queue(self) -> list[str]:
@@ -66,7 +66,7 @@ class RemoteActors:
 
 
 def bar(shares: Mapping[str, float], width: int, shades: str) -> str:
-    """The shares as one bar of ``width`` characters, a shade for each; empty if nothing is known."""
+    """The shares as one bar of ``width`` characters, a shade for each; empty if the sum is 0 or NaN."""
     total = sum(shares.values())
     if not total > 0:
         return ""

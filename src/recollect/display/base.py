@@ -1,4 +1,4 @@
-"""What all displays share: they are told of events, and never break the run that they show."""
+"""The base class of displays: it handles events and failures of the output."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 
 class QuietPipe(Console):
-    """A console that says that its reader is gone, where Rich's own ends the whole program."""
+    """A console that raises BrokenPipeError when its reader has closed; Rich's own ends the program."""
 
     def on_broken_pipe(self) -> None:
         """Called by Rich inside an ``except BrokenPipeError``."""
-        raise BrokenPipeError("the reader of this output is gone")
+        raise BrokenPipeError("the reader of this output has closed")
 
 
 def standard_error() -> Console:
@@ -32,57 +32,62 @@ def standard_error() -> Console:
     return QuietPipe(stderr=True)
 
 
-class Display(Callback):
-    """A callback that shows a run. Subclasses override ``start``, ``iterated`` and the like.
+def can_redraw(console: Console) -> bool:
+    """Whether output can be redrawn in place: a real terminal, not a file with forced colours (CI)."""
+    is_live = console.is_terminal and console.is_interactive and not console.is_dumb_terminal
+    return is_live and console.file.isatty()
 
-    If showing fails, for instance because the reader of a pipe is gone, the display falls silent and
-    the run goes on.
+
+class Display(Callback):
+    """A callback that displays a run. Subclasses override ``start``, ``iterated`` and the like.
+
+    If the output fails, for instance because a pipe was closed, the display stops and the run continues.
     """
 
     state: State
-    """What is known of the training; there after ``on_start``."""
+    """The data to display; set in ``on_start``."""
 
     def __init__(self, clock: Clock = time.monotonic):
         self.clock = clock
         self.is_active = False
-        """From ``on_start`` to ``on_end``, unless showing failed."""
+        """True from ``on_start`` to ``on_end``, unless the output failed."""
 
     @property
     def shows_signals(self) -> bool:
-        """Whether it says by itself that a signal has come: who else writes would spoil what is drawn."""
+        """Whether the display itself shows that a signal was received, so that nothing else is printed."""
         return False
 
     def on_start(self, training: Training) -> None:
-        """Say what is about to be trained."""
+        """Show env, core and run."""
         self.is_active = True
-        self._attempt(self._begin, training)
+        self._attempt(lambda: self._begin(training), self.start)
 
     def on_iteration(self, training: Training, metrics: dict[str, float]) -> None:
-        """Show the metrics if it is time to."""
-        self._attempt(self._iterate, metrics)
+        """Show the metrics, at a limited rate."""
+        self._attempt(lambda: self.state.iterated(metrics), self.iterated)
 
     def on_evaluation(self, training: Training, evaluation: Evaluation) -> None:
         """Show the evaluation."""
-        self._attempt(self._evaluate, evaluation)
+        self._attempt(lambda: self.state.evaluated(evaluation), self.evaluated)
 
     def on_advice(self, training: Training, text: str) -> None:
         """Show the advice."""
-        self._attempt(self._advise, text)
+        self._attempt(lambda: self.state.advice.append(text), lambda: self.advised(text))
 
     def on_checkpoint(self, training: Training, path: Path) -> None:
-        """Show where the checkpoint is."""
-        self._attempt(self._save, path)
+        """Show the checkpoint's path."""
+        self._attempt(lambda: self.state.saved(), lambda: self.saved(path))
 
     def on_end(self, training: Training, reason: str) -> None:
-        """Say how it ended, and what can be done next."""
-        self._attempt(self.ended, reason)
+        """Show the result and the next commands."""
+        self._attempt(lambda: self.ended(reason))
         self.is_active = False
 
     def start(self) -> None:
-        """The training is about to begin."""
+        """Called before training."""
 
     def iterated(self) -> None:
-        """``state`` has new metrics. Comes every few milliseconds: do nothing unless it is time."""
+        """``state`` has new metrics. Called every few milliseconds: implementations limit the rate."""
 
     def evaluated(self) -> None:
         """``state`` has a new evaluation."""
@@ -94,44 +99,28 @@ class Display(Callback):
         """A checkpoint was written."""
 
     def ended(self, reason: str) -> None:
-        """The training is over."""
+        """Training has ended."""
 
     def abandon(self, error: BaseException) -> None:
-        """Leave the output as it was: this went wrong, and nothing more will be shown."""
+        """Restore the output after an error; nothing more will be shown."""
 
     def _begin(self, training: Training) -> None:
         self.state = State(training, self.clock)
-        self.start()
 
-    def _iterate(self, metrics: dict[str, float]) -> None:
-        self.state.iterated(metrics)
-        self.iterated()
-
-    def _advise(self, text: str) -> None:
-        self.state.advice.append(text)
-        self.advised(text)
-
-    def _save(self, path: Path) -> None:
-        self.state.checkpoint = self.state.steps
-        self.saved(path)
-
-    def _evaluate(self, evaluation: Evaluation) -> None:
-        self.state.evaluated(evaluation)
-        self.evaluated()
-
-    def _attempt(self, show: Callable[..., None], *args: Any) -> None:
+    def _attempt(self, *actions: Callable[[], object]) -> None:
         if not self.is_active:  # another callback's ``on_start`` may cause events before ours
             return
         try:
-            show(*args)
+            for action in actions:
+                action()
         except (Exception, SystemExit) as error:  # SystemExit is Rich's answer to a closed pipe
             self.is_active = False
-            with suppress(Exception, SystemExit):  # the same again, if the output is gone
+            with suppress(Exception, SystemExit):  # a closed output fails again
                 self.abandon(error)
             if not isinstance(error, OSError | UnicodeError | SystemExit) and not _is_closed(error):
                 warnings.warn(
-                    f"the display failed ({type(error).__name__}: {error}) and shows nothing more; the run "
-                    "goes on. This is a bug of Recollect: progress=False avoids it",
+                    f"the display failed ({type(error).__name__}: {error}); the run continues without it. "
+                    "This is a bug in Recollect: progress=False avoids it",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -142,5 +131,5 @@ class Quiet(Callback):
 
 
 def _is_closed(error: BaseException) -> bool:
-    """Python's own error for a file object that was closed."""
+    """Whether this is Python's error for a closed file object."""
     return isinstance(error, ValueError) and "closed file" in str(error)

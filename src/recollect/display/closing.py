@@ -1,4 +1,4 @@
-"""What is said after a run: how it ended, what came out, what can be done next."""
+"""The summary after a run: outcome, results, next commands."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from recollect.display.state import State
 from recollect.envs.named import is_importing
 
 REASONS = {
-    "steps": ("finished", "all steps made"),
-    "target": ("finished", "the target return is reached"),
-    "time": ("stopped", "the time is up (max_seconds)"),
+    "steps": ("finished", "all steps done"),
+    "target": ("finished", "target return reached"),
+    "time": ("stopped", "time limit reached (max_seconds)"),
     "interrupt": ("stopped", "interrupted"),
 }
 CALLBACK, ERROR = "callback: ", "error: "
 
 
 def outcome(reason: str) -> tuple[str, str]:
-    """In words: "finished", "stopped" or "failed", and why."""
+    """ "finished", "stopped" or "failed", and the reason in words."""
     if reason.startswith(ERROR):
         return "failed", reason.removeprefix(ERROR)
     if reason.startswith(CALLBACK):
@@ -27,7 +27,7 @@ def outcome(reason: str) -> tuple[str, str]:
 
 
 def summary(state: State, reason: str) -> list[tuple[str, str]]:
-    """Lines of (name, text); the first tells the outcome."""
+    """Lines of (name, text); the first is the outcome."""
     training, metrics = state.training, state.metrics
     seconds = float(training.seconds)
     made = state.steps - state.first_step
@@ -47,7 +47,7 @@ def summary(state: State, reason: str) -> list[tuple[str, str]]:
 
 
 def commands(state: State, reason: str) -> list[str]:
-    """What one would type next, ready to be copied."""
+    """The next commands, ready to be copied."""
     if state.run is None:
         return []
     folder = shlex.quote(state.run)

@@ -1,9 +1,8 @@
-"""Displays that print lines: for people where there is no terminal, and for machines."""
+"""Displays that print lines: text for logs, JSON for programs."""
 
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from recollect.base import numbers, output
+from recollect.base import files, numbers, output
 from recollect.display import closing, words
 from recollect.display.base import Display, standard_error
 from recollect.display.state import Clock, State
@@ -26,39 +25,39 @@ class Lines(Display):
     def __init__(self, console: Console | None = None, clock: Clock = time.monotonic):
         super().__init__(clock)
         self.console = console or standard_error()
-        self._said = 0.0
-        self._is_told = True
+        self._printed_at = 0.0
+        self._is_printed = True
 
     def start(self) -> None:
-        """What is trained, and the opening."""
+        """Print env, core, run and the opening."""
         state = self.state
-        self._said = self.clock()
+        self._printed_at = self.clock()
         self._print(", ".join(filter(None, (state.env, state.core, state.run))))
         if opening := state.training.opening:
             self._print(opening)
 
     def iterated(self) -> None:
-        """A line, unless it is too early."""
-        self._is_told = False
-        if self.clock() - self._said >= EVERY:
-            self._tell()
+        """Print a line every ``EVERY`` seconds."""
+        self._is_printed = False
+        if self.clock() - self._printed_at >= EVERY:
+            self._print_metrics()
 
     def evaluated(self) -> None:
-        """A line with the score."""
+        """Print the evaluation."""
         self._print(f"{_at(self.state)}  evaluation {self.state.evaluation}")
 
     def advised(self, text: str) -> None:
-        """A line with the advice."""
+        """Print the advice."""
         self._print(f"{_at(self.state)}  advice: {text}")
 
     def saved(self, path: Path) -> None:
-        """A line with the path."""
+        """Print the path."""
         self._print(f"{_at(self.state)}  checkpoint {words.path(path)}")
 
     def ended(self, reason: str) -> None:
-        """The last metrics, and the summary."""
-        if not self._is_told:
-            self._tell()
+        """Print the last metrics and the summary."""
+        if not self._is_printed:
+            self._print_metrics()
         (kind, why), *rest = closing.summary(self.state, reason)
         self._print(f"{kind}: {why}")
         for name, text in rest:
@@ -66,8 +65,8 @@ class Lines(Display):
         for command in closing.commands(self.state, reason):
             self._print(f"  {command}")
 
-    def _tell(self) -> None:
-        self._said, self._is_told = self.clock(), True
+    def _print_metrics(self) -> None:
+        self._printed_at, self._is_printed = self.clock(), True
         self.state.mark()
         self._print(line(self.state))
 
@@ -76,7 +75,7 @@ class Lines(Display):
 
 
 def line(state: State) -> str:
-    """The state of a run in one line of steady columns."""
+    """The state of a run in one line with columns of constant width."""
     metrics = state.metrics
     compared = state.compared
     deviations = [compared[name] for name in ("deviation/log_prob", "deviation/value") if name in compared]
@@ -102,14 +101,14 @@ def _at(state: State) -> str:
 
 
 class JsonLines(Display):
-    """One JSON object a line on stdout for each event, written at once. NaN and Inf are null."""
+    """One JSON object per line on stdout for each event, flushed at once. NaN and Inf are null."""
 
     def __init__(self, file: IO[str] | None = None, clock: Clock = time.monotonic):
         super().__init__(clock)
         self._file = file
 
     def start(self) -> None:
-        """``start``, with what is trained."""
+        """Write ``start``, with env, core and run."""
         state = self.state
         training = state.training
         self._write(
@@ -126,11 +125,11 @@ class JsonLines(Display):
         )
 
     def iterated(self) -> None:
-        """``iteration``, with all metrics."""
+        """Write ``iteration``, with all metrics."""
         self._write("iteration", **self.state.metrics | {"seconds": float(self.state.training.seconds)})
 
     def evaluated(self) -> None:
-        """``evaluation``, with mean and interval."""
+        """Write ``evaluation``, with mean and interval."""
         score = self.state.evaluation
         assert score is not None
         self._write(
@@ -143,20 +142,20 @@ class JsonLines(Display):
         )
 
     def advised(self, text: str) -> None:
-        """``advice``, with its text."""
+        """Write ``advice``, with its text."""
         self._write("advice", steps=self.state.steps, text=text)
 
     def saved(self, path: Path) -> None:
-        """``checkpoint``, with its path."""
+        """Write ``checkpoint``, with its path."""
         self._write("checkpoint", steps=self.state.steps, path=str(path))
 
     def ended(self, reason: str) -> None:
-        """``end``, with the reason."""
+        """Write ``end``, with the reason."""
         state = self.state
         self._write("end", reason=reason, steps=state.steps, seconds=float(state.training.seconds))
 
     def abandon(self, error: BaseException) -> None:
-        """What stdout still holds for a reader that is gone would fail again when Python ends."""
+        """Redirect a closed stdout to /dev/null: its buffer would fail again when Python exits."""
         if self._file is None and isinstance(error, BrokenPipeError):
             stdout, nowhere = output.results().fileno(), os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stdout)
@@ -164,14 +163,5 @@ class JsonLines(Display):
 
     def _write(self, event: str, **fields: Any) -> None:
         file = self._file or output.results()
-        file.write(json.dumps({"event": event} | _finite(fields), allow_nan=False) + "\n")
+        file.write(json.dumps({"event": event} | files.finite(fields), allow_nan=False) + "\n")
         file.flush()
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no NaN."""
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

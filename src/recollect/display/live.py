@@ -1,11 +1,10 @@
-"""The live display: a panel in the terminal that is redrawn in its place."""
+"""The live display: a panel in the terminal, redrawn in place."""
 
 from __future__ import annotations
 
 import sys
 import threading
 import time
-from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
@@ -17,13 +16,13 @@ from recollect.display.panel import View
 from recollect.display.state import Clock
 
 EVERY = 0.25
-"""Seconds between two drawings at least."""
+"""Minimum seconds between two redraws."""
 IDLE = 1.0
-"""Seconds after which the clock is moved on although no update has come."""
+"""Seconds without an update after which the panel is redrawn for its clock."""
 
 
 class LivePanel(Display):
-    """Draws a panel at most four times a second, whatever the training does."""
+    """Draws a panel at most four times per second."""
 
     def __init__(self, console: Console | None = None, clock: Clock = time.monotonic):
         super().__init__(clock)
@@ -36,7 +35,7 @@ class LivePanel(Display):
 
     @property
     def shows_signals(self) -> bool:
-        """The panel does, within a second."""
+        """True: the panel shows a signal within a second."""
         return self.is_active
 
     def start(self) -> None:
@@ -45,7 +44,7 @@ class LivePanel(Display):
         self._view = View(self.state)
         if opening := self.state.training.opening:
             self.console.print(Text(opening, "dim"))
-        # What the user prints comes out above the panel; but stdout may lead elsewhere, into a file.
+        # The user's own prints appear above the panel, unless stdout is redirected to a file.
         is_here = self.console.is_terminal and sys.stdout is not None and sys.stdout.isatty()
         self._live = Live(
             console=self.console,
@@ -60,12 +59,12 @@ class LivePanel(Display):
         self._ticker.start()
 
     def iterated(self) -> None:
-        """Draw, unless it is too early."""
+        """Redraw, at a limited rate."""
         if self.clock() - self._drawn >= EVERY:
             self._draw()
 
     def evaluated(self) -> None:
-        """Draw, unless it is too early."""
+        """Redraw, at a limited rate."""
         self.iterated()
 
     def advised(self, text: str) -> None:
@@ -73,11 +72,8 @@ class LivePanel(Display):
         with self._drawing:
             self.console.print(Text.assemble(("advice: ", "bold yellow"), text))
 
-    def saved(self, path: Path) -> None:
-        """The panel says it when it is drawn next."""
-
     def ended(self, reason: str) -> None:
-        """Draw the panel for the last time, and sum up below it."""
+        """Draw the panel for the last time, with the summary below it."""
         self._view = View(self.state, is_final=True)
         if self._live is not None:
             self._draw()
@@ -85,7 +81,7 @@ class LivePanel(Display):
         say(self.console, closing.summary(self.state, reason), closing.commands(self.state, reason))
 
     def abandon(self, error: BaseException) -> None:
-        """Give the terminal back."""
+        """Restore the terminal."""
         self._stop()
 
     def _draw(self) -> None:
@@ -96,7 +92,7 @@ class LivePanel(Display):
                 self._live.refresh()
 
     def _tick(self) -> None:
-        """Keep the clock moving in long iterations and evaluations, so that nobody thinks it hangs."""
+        """Keep the clock running during long iterations and evaluations."""
         while not self._over.wait(IDLE):
             if self.clock() - self._drawn >= IDLE:
                 self._attempt(self._draw)
@@ -111,7 +107,7 @@ class LivePanel(Display):
 
 
 def say(console: Console, lines: list[tuple[str, str]], commands: list[str]) -> None:
-    """Print the closing lines; commands stand alone on theirs, to be copied."""
+    """Print the summary and, on lines of their own, the commands."""
     (kind, why), *rest = lines
     colour = {"finished": "green", "failed": "red"}.get(kind, "yellow")
     console.print(Text.assemble((f"{kind}: ", f"bold {colour}"), why), soft_wrap=True)

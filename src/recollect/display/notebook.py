@@ -1,4 +1,4 @@
-"""The display of notebooks (Jupyter, Colab): a bar that is updated in place."""
+"""The notebook display (Jupyter, Colab): a progress bar updated in place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ EVERY = 0.5
 
 
 def is_notebook() -> bool:
-    """Whether this runs in a notebook's kernel. Imports nothing: a kernel has IPython already."""
+    """Whether this runs in a notebook's kernel, which has IPython imported already."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None and hasattr(ipython, "get_ipython") else None
     kinds = type(shell).__mro__
@@ -28,7 +28,7 @@ def is_notebook() -> bool:
 
 
 class Notebook(Display):
-    """Small HTML in the cell's output; front ends without HTML get one line of text."""
+    """HTML in the cell's output; front ends without HTML show one line of text."""
 
     def __init__(self, clock: Clock = time.monotonic):
         super().__init__(clock)
@@ -42,16 +42,16 @@ class Notebook(Display):
         self._drawn = self.clock()
 
     def iterated(self) -> None:
-        """Update, unless it is too early."""
+        """Update, at a limited rate."""
         if self.clock() - self._drawn >= EVERY:
             self._draw()
 
     def evaluated(self) -> None:
-        """Update, unless it is too early."""
+        """Update, at a limited rate."""
         self.iterated()
 
     def ended(self, reason: str) -> None:
-        """The last update, with the summary."""
+        """Update for the last time, with the summary."""
         self._draw(reason)
 
     def _draw(self, reason: str | None = None) -> None:
@@ -64,7 +64,7 @@ class Notebook(Display):
 
 
 def page(state: State, reason: str | None = None) -> str:
-    """The state, and after the end its summary, as HTML without colours of its own background."""
+    """The state, and after the end the summary, as HTML that fits light and dark backgrounds."""
     metrics, dot = state.metrics, " · "
     place = f"{numbers.count(state.steps)} of {numbers.count(state.training.end)} steps"
     clock = f"{numbers.duration(state.elapsed)} elapsed"

@@ -1,4 +1,4 @@
-"""The panel of the live display: one glance says whether a run is well."""
+"""The panel of the live display: progress, score, speed, losses and gauges."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from recollect.display.actors import bar
 from recollect.display.state import State
 
 WIDEST = 100
-"""Columns; a wider terminal gets no wider panel, which would be harder to read."""
+"""Maximum columns of the panel."""
 LABEL = 12
-"""Columns of the names of the rows."""
+"""Columns of the row labels."""
 NARROW = 60
-"""Below so many columns there is no room for a border."""
+"""Columns below which the panel has no border."""
 TALL = 20
 """Lines of a terminal that the whole panel with its advice fits into."""
 ACTORS = 4
 """Lines more with actors in other processes."""
 
 SHADES = ("cyan", "blue", "magenta", "bright_black")
-"""Colours of what the actors' time goes into; waiting is grey."""
+"""Colours of the parts of the actors' time; waiting is grey."""
 
 
 class View:
-    """A state as Rich can draw it, in as many columns and lines as there are."""
+    """A Rich renderable of a state that adapts to the terminal's size."""
 
     def __init__(self, state: State, *, is_final: bool = False):
         self.state, self.is_final = state, is_final
@@ -53,20 +53,20 @@ class View:
 
 
 def advice(state: State, width: int, glyphs: words.Glyphs) -> Iterator[Text]:
-    """A line for each of the last pieces of advice; the whole text was printed when it came."""
+    """One shortened line for each of the last pieces of advice."""
     for text in state.advice:
         line = words.shortened(text.replace("\n", " "), width - 4, glyphs.cut)
         yield Text.assemble((f" {glyphs.bad} ", "bold yellow"), (line, "yellow"), no_wrap=True)
 
 
 class Rows:
-    """The rows of the panel, ``width`` columns wide. Short ones leave out what does not fit beside."""
+    """The rows of the panel, ``width`` columns wide; ``is_short``: texts that do not fit are dropped."""
 
     def __init__(self, state: State, width: int, glyphs: words.Glyphs, *, is_short: bool = False):
         self.state, self.width, self.glyphs, self.is_short = state, width, glyphs, is_short
 
     def all(self) -> Iterator[RenderableType]:
-        """Everything, in groups."""
+        """All rows, in groups."""
         yield from self.head()
         yield Text()
         yield from self.score()
@@ -77,13 +77,13 @@ class Rows:
         yield from self.honesty()
 
     def few(self) -> Iterator[RenderableType]:
-        """What matters most, for small terminals."""
+        """The most important rows, for small terminals."""
         yield from self.head()
         yield from self.score()
         yield from self.honesty()
 
     def head(self) -> Iterator[RenderableType]:
-        """What is trained, where it is kept, how far it is."""
+        """Env, core, run folder and progress."""
         state, dot = self.state, self.glyphs.dot
         name = Text.assemble((state.env, "bold cyan"), (f" {dot} ", "bright_black"), state.core)
         room = self.width - name.cell_len - 2
@@ -118,7 +118,7 @@ class Rows:
             body.append(f"{arrow} {numbers.change(delta):<8}", ("dim", "green", "yellow")[way])
         alone = self.width - self._indent - body.cell_len
         beside = alone - side.cell_len - 3
-        room = min(40, beside if beside >= 8 else alone)  # too little: the curve, and the rest below
+        room = min(40, beside if beside >= 8 else alone)  # too narrow: the side text goes below
         body.append(words.sparkline(curve, max(0, room), self.glyphs.blocks), "cyan")
         yield from self._row("return", body, side)
         name = "evaluation" if self._has_labels else "eval"
@@ -132,7 +132,7 @@ class Rows:
             yield from self._row(name, Text(f"every {numbers.count(every)} steps", "dim"), self._best())
 
     def speed(self) -> Iterator[RenderableType]:
-        """Steps per second, and what the time goes into."""
+        """Steps per second, and the shares of env, acting and learning."""
         state = self.state
         parts = [f"{name} {numbers.share(value)}" for name, value in state.shares().items()]
         side = Text(f" {self.glyphs.dot} ".join(parts), "dim")
@@ -160,7 +160,7 @@ class Rows:
         yield from self._row("queue", Text(dot.join(actors.queue())), side)
 
     def losses(self) -> Iterator[RenderableType]:
-        """How the learning goes."""
+        """Losses and statistics of the update."""
         get = self.state.metrics.get
         yield from self._cells(
             "losses",
@@ -176,7 +176,7 @@ class Rows:
         )
 
     def honesty(self) -> Iterator[RenderableType]:
-        """The gauges: does the learner see what the actor saw? None is ever left out."""
+        """All honesty gauges: whether the learner reproduces what the actor did."""
         room = self.width - self._indent
         lines = [Text()]
         for gauge in self.state.gauges():
@@ -192,7 +192,7 @@ class Rows:
             yield from self._row(label, body)
 
     def footer(self) -> Iterator[RenderableType]:
-        """How to stop, and what would be left."""
+        """How to stop, and the last checkpoint."""
         state = self.state
         yield Text()
         hint = Text("Ctrl-C saves and stops" if state.run else "Ctrl-C stops", "dim")
@@ -208,7 +208,7 @@ class Rows:
         return Text(f"best {numbers.number(mean)} at {numbers.count(steps)}", "dim")
 
     def _cells(self, label: str, *cells: tuple[str, str]) -> Iterator[RenderableType]:
-        """Numbers with their names, one below the other in neighbouring rows."""
+        """Named numbers, aligned with those of neighbouring rows."""
         body = Text()
         size = (self.width - LABEL) // len(cells)
         for name, text in cells:
@@ -231,7 +231,7 @@ class Rows:
         yield from self._spread(Text.assemble(name, body), side or Text(), " " * self._indent)
 
     def _spread(self, left: Text, right: Text, indent: str = "") -> Iterator[Text]:
-        """Two texts at the two edges; without room, one below the other, or the first alone in short rows."""
+        """Two texts at both edges; without room, below each other, or in short rows the first alone."""
         gap = self.width - left.cell_len - right.cell_len
         if not len(right) or gap >= 2:
             yield _fitted(
@@ -244,7 +244,7 @@ class Rows:
 
 
 def _fitted(text: Text, width: int, glyphs: words.Glyphs) -> Text:
-    """One line, cut if it must be: a wrapped line would move all others."""
+    """The text on one line, truncated: a wrapped line would shift the others."""
     text.no_wrap, text.overflow = True, "crop"
     if text.cell_len > width:
         text.truncate(max(0, width - len(glyphs.cut)))

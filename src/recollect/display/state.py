@@ -1,4 +1,4 @@
-"""What a display knows of a training; told by its events, asked when something is drawn."""
+"""The data that displays show: updated by events, read when drawing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 Clock = Callable[[], float]
 SPEEDS = ("total", "env", "act", "learn", "wait")
 STALE = 0.3
-"""Staleness below this is healthy."""
+"""Highest healthy staleness."""
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """An evaluation in numbers."""
+    """The numbers of an evaluation."""
 
     steps: int
     mean: float
@@ -38,7 +38,7 @@ class Score:
 
     @classmethod
     def of(cls, evaluation: Evaluation, steps: int) -> Score:
-        """The numbers of ``evaluation``, made at ``steps``."""
+        """The numbers of ``evaluation``, made at env step ``steps``."""
         low, high = evaluation.interval
         length = float(evaluation.lengths.mean())
         return cls(int(steps), evaluation.mean, low, high, length, len(evaluation.returns))
@@ -50,7 +50,7 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """One of the honesty gauges."""
+    """An honesty gauge: a check that the learner reproduces what the actor did."""
 
     name: str
     text: str
@@ -59,7 +59,7 @@ class Gauge:
 
 
 class State:
-    """Kept up to date in a moment per event; all that takes longer happens in the questions."""
+    """Metrics, evaluations and advice of a training. Events store; derived values are computed on read."""
 
     def __init__(self, training: Training, clock: Clock = time.monotonic):
         self.training, self.clock = training, clock
@@ -73,26 +73,30 @@ class State:
         self.advice: deque[str] = deque(maxlen=3)
         self.staleness: float | None = None
         self.compared: dict[str, float] = {}
-        """The metrics of the last update that compared what the learner sees with what the actor saw."""
+        """The metrics of the last update that measured deviations."""
         self.first_step = int(training.steps)
         self._began, self._before = clock(), float(training.seconds)
         self._smooth: dict[str, float] = {}
         self._marks = deque([(self._began, training.steps)], maxlen=240)
 
     def iterated(self, metrics: dict[str, float]) -> None:
-        """An update was made."""
+        """Store the metrics of an update."""
         self.metrics = metrics
         if "staleness" in metrics:  # not measured in every update
             self.staleness = metrics["staleness"]
-        if "deviation/log_prob" in metrics:  # nor this, where weights lag
+        if "deviation/log_prob" in metrics:  # not measured in every update of an async run
             self.compared = metrics
 
     def evaluated(self, evaluation: Evaluation) -> Score:
-        """An evaluation was made. Of equals the later is the best, as in ``Run.is_better``."""
+        """Store an evaluation. A tie goes to the later one, as in ``Run.is_better``."""
         score = self.evaluation = Score.of(evaluation, self.training.steps)
         if math.isfinite(score.mean) and (self.best is None or score.mean >= self.best[0]):
             self.best = (score.mean, score.steps)
         return score
+
+    def saved(self) -> None:
+        """Store the env steps of a checkpoint."""
+        self.checkpoint = self.steps
 
     @property
     def steps(self) -> int:
@@ -101,13 +105,13 @@ class State:
 
     @property
     def fraction(self) -> float:
-        """How much of this training is over, in [0, 1]."""
+        """Progress of this training, in [0, 1]."""
         start, end = self.training.start, self.training.end
         return min(1.0, max(0.0, (self.steps - start) / max(1, end - start)))
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a signal has asked the training to stop."""
+        """Whether the training was interrupted by a signal."""
         return bool(self.training.signal)
 
     @property
@@ -117,11 +121,11 @@ class State:
 
     @property
     def spent(self) -> float:
-        """Seconds since this display began."""
+        """Seconds since this display started."""
         return self.clock() - self._began
 
     def mark(self) -> None:
-        """Note the time and the steps, and smooth the speeds: once for each time that something is drawn."""
+        """Record time and steps, and smooth the speeds; called before each redraw."""
         now, steps = self.clock(), self.steps
         if steps > self._marks[-1][1]:
             self._marks.append((now, steps))
@@ -131,7 +135,7 @@ class State:
                 self._smooth[name] = 0.6 * self._smooth.get(name, value) + 0.4 * value
 
     def left(self) -> float | None:
-        """Seconds that the rest will take at the pace of the last marks; None if there is no pace yet."""
+        """Estimated seconds to the end, at the speed of the last marks; None if unknown."""
         (then, before), (_, steps) = self._marks[0], self._marks[-1]
         spent = self.clock() - then
         limit = self.training.config.max_seconds
@@ -141,14 +145,11 @@ class State:
         return min(max(0, self.training.end - self.steps) * spent / (steps - before), by_time)
 
     def speed(self, name: str) -> float | None:
-        """Env steps per second, smoothed over what was drawn."""
+        """Env steps per second, smoothed over redraws."""
         return self._smooth.get(f"speed/{name}")
 
     def shares(self) -> dict[str, float]:
-        """The parts of an iteration's time that env, acting and learning take, where they are known.
-
-        Of actors elsewhere, which work meanwhile, the learner sees only how long it waits for them.
-        """
+        """Shares of an iteration's time, where known: env, act, learn; with remote actors learn and wait."""
         names = ("env", "act", "learn") if self.training.config.runtime == "inline" else ("learn", "wait")
         total = self.speed("total")
         if not total:
@@ -165,17 +166,17 @@ class State:
         return RemoteActors(config.actors, config.runtime, config.mode, metrics, self.shares().get("wait"))
 
     def returns(self) -> list[float]:
-        """The mean returns over the run; the history keeps them few."""
+        """The mean returns over the run, from the bounded history."""
         return [row["return"] for row in list(self.training.history.rows) if "return" in row]
 
     def gauges(self) -> list[Gauge]:
-        """Whether the learner sees what the actor saw: deviation, staleness, lag."""
+        """The honesty gauges: deviation, staleness, lag."""
         config, metrics = self.training.config, self.metrics
         rounding = getattr(getattr(self.training.agent.policy, "core", None), "rounding", 1.0)
         precision = on_device(config.policy.precision, config.device)
         limit = tolerance(config.algo.tolerance, precision, rounding) / 10
         log_prob, value = (self.compared.get(f"deviation/{name}") for name in ("log_prob", "value"))
-        # As in the check that stops a run, values are compared in units of their size.
+        # Relative to the size of the values, as in the check that stops a run.
         sizes = [abs(self.compared.get(name, 0.0)) for name in ("value/max", "value/min", "value_scale")]
         scaled = None if value is None else value / max(1.0, *sizes)
         gauges = [
@@ -193,13 +194,13 @@ class State:
 
 
 def core_name(policy: Any) -> str:
-    """The class of a policy's core: LSTM."""
+    """The class name of a policy's core, such as LSTM."""
     core = getattr(policy, "core", None)
     return type(policy if core is None else core).__name__
 
 
 def best_of(run: Any) -> tuple[float, int] | None:
-    """The best evaluation that a resumed run has seen, as (mean, steps)."""
+    """The best evaluation of a resumed run, as (mean, steps)."""
     status = getattr(run, "status", None)
     best = status.get("best") if isinstance(status, dict) else None
     return None if not best else (float(best["mean"]), int(best["steps"]))

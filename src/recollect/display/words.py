@@ -12,21 +12,21 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """The characters that a display draws with."""
+    """The characters of a display."""
 
     blocks: str
-    """Of a sparkline, from low to high."""
+    """Blocks of a sparkline, from low to high."""
     up: str
     down: str
     flat: str
     good: str
     bad: str
     dot: str
-    """Between two facts."""
+    """Separator of two facts."""
     cut: str
-    """Where a text was shortened."""
+    """Marks a truncated text."""
     shades: str
-    """Of the parts of a bar; told apart without colours too."""
+    """Fills for the parts of a bar, distinct also without colours."""
 
 
 UNICODE = Glyphs(
@@ -35,7 +35,7 @@ UNICODE = Glyphs(
 ASCII = Glyphs(
     blocks="_.:-=+*#", up="^", down="v", flat=">", good="+", bad="!", dot="-", cut="..", shades="#=:."
 )
-"""For terminals whose encoding has no blocks."""
+"""For terminals without Unicode."""
 
 
 def shortened(text: str, width: int, cut: str = UNICODE.cut) -> str:
@@ -44,7 +44,7 @@ def shortened(text: str, width: int, cut: str = UNICODE.cut) -> str:
 
 
 def tail(text: str, width: int, cut: str = UNICODE.cut) -> str:
-    """The end of a text that is too long: of a path, the part that tells most."""
+    """The end of a text that is too long, such as a path."""
     return text if len(text) <= width else cut + text[len(text) - max(0, width - len(cut)) :]
 
 
@@ -64,9 +64,9 @@ def sparkline(values: Sequence[float], width: int, blocks: str = UNICODE.blocks)
 
 
 def trend(values: Sequence[float]) -> tuple[float, int] | None:
-    """How far a curve moved over the last fifth of it, and whether that is up (1), down (-1) or flat (0).
+    """The change of a curve over its last fifth, and its direction: up (1), down (-1) or flat (0).
 
-    Flat is less than a fiftieth of the whole curve's range. None if there is too little of it.
+    Flat is at most a fiftieth of the curve's range. None for fewer than five values.
     """
     finite = [value for value in values if math.isfinite(value)]
     if len(finite) < 5:
@@ -77,7 +77,7 @@ def trend(values: Sequence[float]) -> tuple[float, int] | None:
 
 
 def path(folder: Path | str) -> str:
-    """A folder as one would type it here: relative if it lies below the current one."""
+    """A folder's path, relative if it is inside the current folder."""
     try:
         relative = os.path.relpath(folder)
     except (OSError, ValueError):  # another drive, or no current folder any more

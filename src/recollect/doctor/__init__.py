@@ -1,4 +1,4 @@
-"""``recollect doctor``: what this machine offers, what is in the way, and what Recollect would choose."""
+"""``recollect doctor``: describes this machine, finds problems, and recommends settings."""
 
 from recollect.base.limits import Places
 from recollect.doctor.gather import examine

@@ -1,4 +1,4 @@
-"""What a training would best use here: by what the machine has, or, for one env, by trying it out."""
+"""Recommended settings: from the hardware or, for one env, from short measured trainings."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from typing import Any
 from recollect.doctor.records import Case, Choice, Cpu, Gpu, Speed
 
 SECONDS = 3.0
-"""How long a speed is measured."""
+"""Seconds of one speed measurement."""
 TASK = "position-cartpole"
-"""What is trained if no env is named."""
+"""The env if none is named."""
 NUM_ENVS = 16
-"""Env slots of a training that sets nothing."""
+"""The default number of env slots."""
 WORTH = 1.15
-"""How much faster than everything in one process another runtime must be to be chosen."""
+"""Speed-up over one process from which another runtime is recommended."""
 
 
 def cores_of(cpu: Cpu) -> int:
-    """Cores' worth of time that a training may use."""
+    """Cores that a training may use, limited by a container's quota."""
     return cpu.usable if cpu.quota is None else max(1, min(cpu.usable, int(cpu.quota)))
 
 
 def actors_for(cores: int) -> tuple[int, int]:
-    """Actors in processes, and env slots that can be split over them: all cores but the learner's."""
+    """Actors in processes, one per core except the learner's, and env slots divisible by them."""
     if cores - 1 > NUM_ENVS:
         return cores - 1, 4 * (cores - 1)
     return max(n for n in (1, 2, 4, 8, NUM_ENVS) if n <= max(1, cores - 1)), NUM_ENVS
 
 
 def workers_for(cores: int) -> dict[str, Any]:
-    """Two halves of the slots, each with workers for half of the cores."""
+    """Settings for env workers: two actors, each with workers for half of the cores."""
     return {"actors": 2, "env_workers": max(1, min(cores, NUM_ENVS) // 2)}
 
 
 def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
-    """By what the machine has. A GPU is not the first choice: the networks are small."""
+    """Recommend settings from the hardware. The default is the CPU, because the networks are small."""
     cores = cores_of(cpu)
     threads = [] if cores == cpu.usable else [f"--threads {cores}"]
     cases = [
@@ -52,7 +52,7 @@ def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
             Case(
                 "a slow env (0.2 ms a step or more)",
                 _flags(workers_for(cores)),
-                "its slots are stepped on all cores, half of them while the policy acts on the others",
+                "all cores step envs, half of the slots while the policy acts on the other half",
             )
         )
     if cores > 3:
@@ -62,7 +62,7 @@ def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
             Case(
                 "a large policy, or many cores",
                 f"--runtime processes --actors {actors}{more} --mode async",
-                "an actor on every core but one, which learns meanwhile; the lag stays bounded",
+                "one core learns while actors run on all others; the lag is bounded",
             )
         )
     if gpus:
@@ -70,7 +70,7 @@ def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
             Case(
                 "a built-in task, or a large network",
                 "--device cuda --num-envs 1024",
-                "everything stays on the GPU, which needs many rows: with few the CPU is faster",
+                "everything stays on the GPU, which needs many rows: with few rows the CPU is faster",
             )
         )
     if len(gpus) > 1:
@@ -78,7 +78,7 @@ def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
             Case(
                 "a network that fills a GPU",
                 f"--device cuda --learners {len(gpus)}",
-                "each GPU learns from its share of the rows, and all make the same step",
+                "each GPU learns from a shard of the rows; gradients are averaged",
             )
         )
     if ray is not None:
@@ -86,14 +86,14 @@ def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
             Case(
                 "more machines than this one",
                 "--runtime ray --ray-address auto",
-                "the same actors, on a Ray cluster that runs already",
+                "the same actors, on a running Ray cluster",
             )
         )
     return Choice("cpu", cores, "inline", " ".join(threads), cases=cases)
 
 
 def try_out(env: str, cores: int, seconds: float = SECONDS) -> list[Speed]:
-    """Train on ``env`` for a few seconds with each of the runtimes that could pay here, inline first."""
+    """Measure the training speed on ``env`` with each runtime that could be faster here, inline first."""
     from recollect.envs.factory import makes_batches, resolved
 
     tried: list[dict[str, Any]] = [{}]
@@ -107,22 +107,22 @@ def try_out(env: str, cores: int, seconds: float = SECONDS) -> list[Speed]:
 
 
 def choose_by(choice: Choice, tried: Sequence[Speed]) -> Choice:
-    """The fastest of those that were tried, if it is worth it."""
+    """Recommend the fastest of ``tried``, if it beats the inline runtime by ``WORTH``."""
     inline, best = tried[0], max(tried, key=lambda speed: speed.steps_per_second)
     gain = best.steps_per_second / inline.steps_per_second
     if best.flags and gain >= WORTH:
         flags = " ".join(filter(None, (choice.flags, best.flags)))
         runtime = "processes" if "--runtime processes" in best.flags else "inline"
-        case = Case(inline.task, flags, f"{gain:.1f} times as fast as one process, as measured just now")
+        case = Case(inline.task, flags, f"measured {gain:.1f} times as fast as one process")
         return replace(choice, runtime=runtime, flags=flags, cases=[case])
     why = f"nothing was clearly faster; in one process the env takes {inline.env:.0%} of the time"
     if len(tried) == 1:
-        why = "with one core there is nothing to share"
+        why = "with one core, one process is fastest"
     return replace(choice, cases=[Case(inline.task, choice.flags or "nothing to set", why)])
 
 
 def measure_speed(seconds: float = SECONDS, env: str = TASK, **settings: Any) -> Speed:
-    """Train on ``env`` for about ``seconds``, after an update to warm up."""
+    """Train on ``env`` for about ``seconds``, after a warm-up update."""
     from recollect.agent import Agent
     from recollect.config.train import TrainConfig
 

@@ -1,6 +1,6 @@
-"""Looks at the machine and fails at nothing: what cannot be found out is None.
+"""Examines the machine without ever failing: unknown values are None.
 
-torch and the rest are imported inside, so that a broken installation can be looked at too.
+torch and other packages are imported inside functions, so that a broken installation can be examined too.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EXTRAS = {
     "tensorboard": ("metrics to TensorBoard", ("tensorboard",)),
     "wandb": ("metrics to Weights & Biases", ("wandb",)),
 }
-"""Extra: what it is for, and its packages."""
+"""By extra: its purpose and its packages."""
 
 
 def examine(
@@ -44,14 +44,14 @@ def examine(
     seconds: float = SECONDS,
     env: str | None = None,
 ) -> Diagnosis:
-    """Look at this machine.
+    """Examine this machine.
 
     Args:
-        quick: measure nothing.
-        places: where to look, for tests.
+        quick: skip measurements.
+        places: paths to read, for tests.
         environ: the environment variables, for tests.
-        seconds: how long to measure a speed.
-        env: try the runtimes out on this one, in place of a built-in task.
+        seconds: duration of one speed measurement.
+        env: measure the runtimes on this env instead of a built-in task.
     """
     places = places or Places()
     environ = os.environ if environ is None else environ
@@ -82,9 +82,9 @@ def examine(
                 found["tried"] = try_out(env, cores_of(cpu), seconds)
                 found["choice"] = choose_by(found["choice"], found["tried"])
         except RecollectError:
-            raise  # of the env that the user named
+            raise  # the user's env cannot be used
         except Exception as error:
-            failed.append(f"a tiny training failed with {type(error).__name__}: {error}")
+            failed.append(f"a short training failed with {type(error).__name__}: {error}")
     seen = Diagnosis(**found)
     return replace(seen, faults=[*find_faults(seen), *failed], traps=find_traps(seen, environ))
 
@@ -92,12 +92,12 @@ def examine(
 # Parts -----------------------------------------------------------------------------------------------
 
 
-def _tolerant(look: Callable[[], T], otherwise: T) -> T:
-    """What ``look`` finds, or ``otherwise`` where anything is missing."""
+def _tolerant(find: Callable[[], T], default: T) -> T:
+    """The result of ``find``, or ``default`` if it fails."""
     try:
-        return look()
+        return find()
     except Exception:
-        return otherwise
+        return default
 
 
 def _version(package: str) -> str | None:
@@ -123,7 +123,7 @@ def _torch() -> Any:
 
 
 def _commit(package: Path) -> str | None:
-    """The commit of ``package``, if git knows its files: it may be installed inside another checkout."""
+    """The commit of ``package``, if git tracks it: it may be installed inside another checkout."""
 
     def git(*args: str) -> str:
         done = subprocess.run(
@@ -153,7 +153,7 @@ def _cpu(limits: Limits, *, quick: bool) -> Cpu:
 
 
 def _try_bf16() -> str:
-    """As a training with precision="bf16" does."""
+    """The same check that a training with precision="bf16" makes."""
     from recollect.policy.precision import probe
 
     return probe()
@@ -171,7 +171,7 @@ def _memory(limits: Limits, places: Places) -> Memory:
 
 
 def _folder(path: Path) -> Folder:
-    """Of ``path``, or of the nearest folder above it that exists."""
+    """Free space and permissions of ``path``, or of its nearest existing parent."""
     there = path
     while not there.exists() and there != there.parent:
         there = there.parent
@@ -180,7 +180,7 @@ def _folder(path: Path) -> Folder:
 
 
 def _is_writable(folder: Path) -> bool:
-    """By trying: permissions do not tell of a file system that is mounted read-only."""
+    """Tested by writing, since permissions do not show a read-only file system."""
     with tempfile.TemporaryFile(dir=folder):
         return True
 
@@ -199,7 +199,7 @@ def _gpus() -> list[Gpu]:
 
 
 def _driver(places: Places) -> str | None:
-    """The version of the NVIDIA driver, also where torch cannot use it."""
+    """The version of the NVIDIA driver, even if torch cannot use it."""
     text = _tolerant(lambda: (places.proc / "driver/nvidia/version").read_text(), "")
     if "Kernel Module" in text:
         return next(word for word in text.split("Kernel Module", 1)[1].split() if word[:1].isdigit())
@@ -222,13 +222,13 @@ def _terminal(environ: Mapping[str, str]) -> Terminal:
     from rich.console import Console
 
     console = Console(_environ=dict(environ))
-    # Not sys.stdout, in whose place a display may stand.
+    # Not sys.stdout, which a display may have replaced.
     encoding = (getattr(sys.__stdout__, "encoding", None) or "").lower().replace("-", "")
     return Terminal(console.is_terminal, console.width, console.color_system, encoding.startswith("utf"))
 
 
 def _files() -> int | None:
-    """None: no limit."""
+    """The limit on open files; None: no limit."""
     resource = importlib.import_module("resource")  # not on Windows
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if soft == resource.RLIM_INFINITY else soft

@@ -1,4 +1,4 @@
-"""What ``examine`` finds, as plain records."""
+"""The results of ``examine``, as dataclasses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Software:
-    """Versions."""
+    """Versions of the software."""
 
     recollect: str | None
     commit: str | None
-    """Of the checkout that Recollect runs from; None if it is installed."""
+    """The commit of a source checkout; None for an installed package."""
     python: str
     torch: str | None
     cuda: str | None
@@ -25,35 +25,35 @@ class Software:
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """Cores and what torch makes of them."""
+    """Cores, limits and torch's use of them."""
 
     name: str | None
     cores: int
     """Logical cores of the machine."""
     usable: int
-    """Those that this process may run on."""
+    """Cores that this process may run on."""
     quota: float | None
-    """Cores' worth of time that a container grants; None without a limit."""
+    """A container's CPU limit in cores; None without a limit."""
     load: float | None
-    """Processes that wanted a core in the last minute, on average."""
+    """Load average of the last minute."""
     capability: str | None
-    """The instructions that torch uses, such as AVX512."""
+    """The instruction set that torch uses, such as AVX512."""
     threads: int | None
-    """torch's intra-op threads in a process that sets nothing."""
+    """torch's default number of intra-op threads."""
     mkl: bool | None
     onednn: bool | None
     bf16: str | None
-    """Whether bf16 gives right results: "ok", or what went wrong; None if not tried."""
+    """Whether bf16 gives correct results: "ok", or the failure; None if not tested."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """In bytes; None where unknown."""
+    """Memory in bytes; None where unknown."""
 
     total: int | None
     available: int | None
     limit: int | None
-    """What a container grants."""
+    """A container's memory limit."""
     shared: int | None
     """The size of /dev/shm."""
     shared_free: int | None
@@ -61,7 +61,7 @@ class Memory:
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A place that runs write to."""
+    """A folder that runs write to."""
 
     path: str
     free: int | None
@@ -82,7 +82,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Extra:
-    """An optional part."""
+    """An optional dependency group."""
 
     name: str
     purpose: str
@@ -91,18 +91,18 @@ class Extra:
 
     @property
     def is_installed(self) -> bool:
-        """Whether all of it is there."""
+        """Whether all packages are installed."""
         return None not in self.packages.values()
 
     @property
     def command(self) -> str:
-        """How to get it."""
+        """The command that installs it."""
         return f"pip install 'recollect[{self.name}]'"
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """Where the output goes."""
+    """The terminal of the output."""
 
     is_terminal: bool
     width: int
@@ -113,23 +113,23 @@ class Terminal:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """A tiny training, measured."""
+    """The measured speed of a short training."""
 
     task: str
-    """Or the env."""
+    """The task or env."""
     steps_per_second: float
     env: float
-    """Its share of the time; in other processes the shares overlap."""
+    """Share of the time spent in the env; with other processes the shares overlap."""
     act: float
     learn: float
     updates: int
     flags: str = ""
-    """The settings that it was trained with, where they are not the defaults."""
+    """Settings that differ from the defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What suits one kind of training."""
+    """Recommended flags for one kind of training."""
 
     when: str
     flags: str
@@ -138,20 +138,20 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a training here would best use."""
+    """The recommended settings on this machine."""
 
     device: str
     threads: int
     runtime: str
     flags: str
-    """What to type for it, where that is not the default."""
+    """Flags that differ from the defaults."""
     cases: list[Case] = field(default_factory=list)
-    """What else suits what else."""
+    """Recommendations by kind of training."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """Everything that was found."""
+    """All results of ``examine``."""
 
     software: Software
     cpu: Cpu
@@ -163,18 +163,18 @@ class Diagnosis:
     extras: list[Extra]
     terminal: Terminal
     files: int | None
-    """How many files a process may have open at once."""
+    """Limit on the open files of a process."""
     speed: Speed | None
     tried: list[Speed]
-    """The runtimes that were tried out on an env that the user named."""
+    """The runtimes measured on the user's env."""
     choice: Choice
     faults: list[str] = field(default_factory=list)
-    """What keeps every training from working, each with its fix."""
+    """Problems that prevent every training, each with its fix."""
     traps: list[str] = field(default_factory=list)
-    """What makes training slow or some of it fail, each with its fix."""
+    """Problems that slow training down or break some features, each with its fix."""
 
     def to_json(self) -> dict[str, Any]:
-        """As plain JSON."""
+        """JSON form."""
         extras = [
             asdict(extra) | {"installed": extra.is_installed, "command": extra.command}
             for extra in self.extras

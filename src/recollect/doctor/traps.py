@@ -1,4 +1,4 @@
-"""Faults and known traps of machines and installations, each with its fix."""
+"""Problems of machines and installations, each with its fix: faults and less serious traps."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ if TYPE_CHECKING:
 
 MIB, GIB = 2**20, 2**30
 LEAST = {"torch": (2, 11), "gymnasium": (1, 2), "numpy": (1, 26)}
-"""The oldest versions that Recollect works with."""
+"""The oldest supported versions."""
 FILES = 1024
-"""Open files that a run with hundreds of other processes needs."""
+"""Open files needed by a run with hundreds of processes."""
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 def find_faults(found: Diagnosis) -> list[str]:
-    """What of this no training works with."""
+    """Problems that prevent every training."""
     return [*_software(found), *_folders(found)]
 
 
 def find_traps(found: Diagnosis, environ: Mapping[str, str]) -> list[str]:
-    """What of this is in the way."""
+    """Problems that slow training down or break some features."""
     return [
         *_threads(found, environ),
         *_memory(found),
@@ -38,7 +38,7 @@ def _software(found: Diagnosis) -> Iterator[str]:
         if version is None:
             yield f"{name} cannot be imported: pip install '{name}>={wanted}'"
         elif _numbers(version) < least:
-            yield f"{name} is {version}, and {wanted} is needed: pip install --upgrade {name}"
+            yield f"{name} is {version}, but {wanted} or later is needed: pip install --upgrade {name}"
 
 
 def _folders(found: Diagnosis) -> Iterator[str]:
@@ -59,28 +59,28 @@ def _threads(found: Diagnosis, environ: Mapping[str, str]) -> Iterator[str]:
         text = environ.get(name)
         if text is None:
             continue
-        first = text.split(",")[0].strip()  # OpenMP takes a list, one for each level
+        first = text.split(",")[0].strip()  # OpenMP takes a list, one number per nesting level
         if not first.isdigit() or int(first) == 0:
-            yield f"{name}={text} is no number of threads: unset it, or set it to {cpu.usable}"
+            yield f"{name}={text} is not a number of threads: unset it, or set it to {cpu.usable}"
         elif int(first) > cpu.usable:
             yield (
-                f"{name}={text}, and this process may use {cpu.usable} cores: threads wait for each other. "
-                f"Unset it, or set it to {cpu.usable}"
+                f"{name}={text}, but this process may use only {cpu.usable} cores, so threads compete. Unset "
+                f"it, or set it to {cpu.usable}"
             )
     if cpu.threads is not None and cpu.threads > cpu.usable:
         yield (
             f"torch starts {cpu.threads} threads for {cpu.usable} usable cores: set "
-            f"OMP_NUM_THREADS={cpu.usable}. (A Recollect training sets its own number.)"
+            f"OMP_NUM_THREADS={cpu.usable} (Recollect's own trainings are not affected)"
         )
     if cpu.quota is not None and cpu.quota < cpu.usable:
         yield (
-            f"the container grants the time of {cpu.quota:g} cores and shows {cpu.usable}: more threads than "
-            f"that are stopped by turns. Train with --threads {found.choice.threads}"
+            f"the container shows {cpu.usable} cores but is limited to the time of {cpu.quota:g}, so further "
+            f"threads are throttled. Train with --threads {found.choice.threads}"
         )
     if cpu.load is not None and cpu.load > 1.5 * cpu.usable:
         yield (
-            f"{cpu.load:.1f} processes want {cpu.usable} cores: training is slower for it, and so is the "
-            "speed that was measured here"
+            f"the load is {cpu.load:.1f} on {cpu.usable} cores: training, and the speed measured here, are "
+            "slower than on an idle machine"
         )
 
 
@@ -88,16 +88,16 @@ def _memory(found: Diagnosis) -> Iterator[str]:
     memory = found.memory
     free = min((m for m in (memory.available, memory.limit) if m is not None), default=None)
     if free is not None and free < GIB:
-        yield f"only {free / MIB:.0f} MiB of memory are free: fewer envs, or close something"
+        yield f"only {free / MIB:.0f} MiB of memory are free: lower --num-envs, or close other programs"
     has_ray = any(extra.name == "ray" and extra.is_installed for extra in found.extras)
     if has_ray and memory.shared is not None and memory.shared < 256 * MIB:
         yield (
-            f"/dev/shm has {memory.shared / MIB:.0f} MiB: Ray keeps its objects there and needs more "
-            "(runtime processes does not). Docker: --shm-size=1g, or --ipc=host"
+            f"/dev/shm has {memory.shared / MIB:.0f} MiB: --runtime ray stores its objects there and needs "
+            "more (--runtime processes does not). Docker: --shm-size=1g, or --ipc=host"
         )
     if found.files is not None and found.files < FILES:
         yield (
-            f"a process may have {found.files} files open: hundreds of actors or env workers need more, "
+            f"a process may open only {found.files} files: hundreds of actors or env workers need more, "
             f"ulimit -n {FILES}"
         )
     for folder in found.folders:
@@ -111,13 +111,13 @@ def _gpus(found: Diagnosis) -> Iterator[str]:
             "is a CPU build" if found.software.cuda is None else f"was built for CUDA {found.software.cuda}"
         )
         yield (
-            f"there is an NVIDIA driver ({found.driver}), and torch sees no GPU: torch {build}. Install "
-            "the build for your CUDA (pytorch.org), or see CUDA_VISIBLE_DEVICES"
+            f"there is an NVIDIA driver ({found.driver}), but torch finds no GPU: torch {build}. Install "
+            "the build for your CUDA version (pytorch.org), or check CUDA_VISIBLE_DEVICES"
         )
     if found.gpus and found.software.triton is None:
         yield (
-            "there is a GPU and no Triton, which the fast kernels of LSTM, GRU and linear recurrences are "
-            "written in: pip install triton"
+            "there is a GPU but no Triton, which the fast kernels of LSTM, GRU and linear recurrences need: "
+            "pip install triton"
         )
 
 
@@ -126,6 +126,6 @@ def _bf16(found: Diagnosis, environ: Mapping[str, str]) -> Iterator[str]:
         return
     tried = " (ONEDNN_MAX_CPU_ISA is set already)" if "ONEDNN_MAX_CPU_ISA" in environ else ""
     yield (
-        f"bf16 on this CPU is not safe: {found.cpu.bf16}. precision='bf16' is refused, and float32 is "
-        f"the default; for bf16 set ONEDNN_MAX_CPU_ISA=AVX512_CORE before Python starts{tried}"
+        f"bf16 gives wrong results on this CPU: {found.cpu.bf16}. precision='bf16' raises an error; to use "
+        f"it, set ONEDNN_MAX_CPU_ISA=AVX512_CORE before Python starts{tried}"
     )

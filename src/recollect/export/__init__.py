@@ -1,1 +1,1 @@
-"""An agent as a file that runs without Recollect."""
+"""Export: an agent as a file that runs without Recollect."""

@@ -1,4 +1,4 @@
-"""Whether an exported step does what the agent does: both are driven side by side and compared."""
+"""Compares an exported step with the agent on random observations and resets."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from recollect.export.step import Part, Tensors, named_inputs, parts
 from recollect.policy.policy import Policy
 
 TOLERANCE = 1e-4
-"""Largest deviation that is taken for rounding, absolute and relative."""
+"""Largest deviation that counts as rounding, absolute and relative."""
 ROWS = (1, 3)
-"""Batch sizes that are tried."""
+"""Batch sizes."""
 STEPS = 12
-"""Steps with each of them."""
+"""Steps per batch size."""
 
 
 @torch.no_grad()
 def check(exported: Callable[[Tensors], Tensors], policy: Policy, *, deterministic: bool, name: str) -> None:
-    """Drive both over random observations and resets, each with its own memory; raise where they part.
+    """Step both over random observations and resets, each with its own state; raise if they differ.
 
     Args:
-        exported: the file that was read back.
+        exported: the exported step, loaded from its file.
         policy: in eval mode, on the CPU.
-        deterministic: whether actions are modes; those drawn at random cannot be compared.
-        name: of the file, for errors.
+        deterministic: whether actions are modes; sampled actions cannot be compared.
+        name: the file's name, for errors.
     """
     rng = np.random.default_rng(0)
     for rows in ROWS:
@@ -44,13 +44,13 @@ def check(exported: Callable[[Tensors], Tensors], policy: Policy, *, determinist
             try:
                 got = exported(named_inputs(obs, (), first) | theirs)
             except Exception as error:  # whatever the runtime raises
-                raise RecollectError(f"{where}: it does not run: {short(error)}") from error
+                raise RecollectError(f"{where}: the exported step fails: {short(error)}") from error
             state = _compare_step(got, policy, obs, state, first, deterministic, where)
             theirs = {name: got[f"next_{name}"] for name, _ in tree.named_leaves(state, "state")}
 
 
 def short(error: Exception) -> str:
-    """The kind and the first line of a message that may be pages long."""
+    """The class and the first line of an error, whose message may be pages long."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {lines[0][:300] if lines else 'no message'}"
 
@@ -77,25 +77,25 @@ def _compare_step(
 def _compare(
     name: str, outputs: Tensors, want: Tensor, where: str, *, scale: float = 1.0, free: Tensor | None = None
 ) -> None:
-    """Raise if an output is not the agent's ``want``; where ``free``, only its shape and dtype count."""
+    """Raise if an output differs from ``want``; where ``free``, only shape and dtype are compared."""
     got = outputs.get(name)
     if got is None or got.shape != want.shape or got.dtype != want.dtype:
         found = "missing" if got is None else f"{tuple(got.shape)} {got.dtype}"
         raise RecollectError(f"{where}: {name} is {found}, the agent's {tuple(want.shape)} {want.dtype}")
-    # In float64, in which the difference of two int64 or bools is one, too.
+    # float64 also represents int64 and bool outputs.
     good = torch.isclose(got.double(), want.double(), TOLERANCE, TOLERANCE * scale, equal_nan=True)
     if free is not None:
         good |= free
     if not good.all():
         worst = (got.double() - want.double()).abs()[~good].max()
         raise RecollectError(
-            f"{where}: {name} deviates by {worst:.3g} from what the agent does, and nothing was written. "
-            "Does a part of your own draw random numbers, branch on values, or keep memory to itself?"
+            f"{where}: {name} deviates by {worst:.3g} from the agent's, and nothing was written. Does an "
+            "encoder or core of your own draw random numbers, branch on values, or keep hidden state?"
         )
 
 
 def _close_calls(part: Part) -> Tensor | None:
-    """Where a discrete choice is so narrow that rounding decides; None for what is not discrete."""
+    """Where a discrete choice is a near tie that rounding can flip; None if the part is not discrete."""
     logits = part.parameters.get("logits")
     if logits is None or part.kind == "bernoulli":
         return None if logits is None else logits.abs() < TOLERANCE
@@ -106,9 +106,9 @@ def _close_calls(part: Part) -> Tensor | None:
 
 
 def _observations(policy: Policy, rows: int, rng: np.random.Generator) -> Tree:
-    """Samples of the space, but like those that the agent has seen where that is known.
+    """Samples of the space, drawn from the observation statistics where they exist.
 
-    Uniform samples of a Box as wide as float32 would all be clipped by the normalisation.
+    The normalisation would clip nearly all uniform samples of a Box as wide as float32.
     """
     obs = spaces.sample(policy.observation_space, rows, rng)
     scalings = {} if policy.obs_norm is None else dict(policy.obs_norm.scalings.items())

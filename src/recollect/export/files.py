@@ -1,27 +1,27 @@
-"""An agent as a file that runs without Recollect: ONNX, or a program of ``torch.export``.
+"""Export an agent as a file that runs without Recollect: ONNX, or a ``torch.export`` program.
 
-The file holds one acting step. The memory goes in and comes out as tensors, batch first, so that
-whoever drives it owns it, as in Recollect itself:
+The file holds one acting step. The state is an input and an output, as tensors with batch first, and the
+caller keeps it between steps:
 
 =============================  ====================================================================
 input                          meaning
 =============================  ====================================================================
-``obs`` or ``obs.KEY``         the observation, in the env's own units: normalisation is inside
-``state`` or ``state.0``, ...  the memory; not there for an agent without one
-``first``                      [B] bool: the row begins an episode; its memory is reset inside
+``obs`` or ``obs.KEY``         the observation, in the env's units: normalisation is inside
+``state`` or ``state.0``, ...  the core's state; absent for an agent without memory
+``first``                      [B] bool: the row starts an episode; its state is reset inside
 =============================  ====================================================================
 
 =============================  ====================================================================
 output                         meaning
 =============================  ====================================================================
-``action`` or ``action.KEY``   what the env takes: squashed, scaled, clipped, offset
-``logits``; ``mean`` and       the distribution of the action, for whoever wants to draw from it;
-``log_std``                    with the KEY of the action where it has one
+``action`` or ``action.KEY``   the action for the env: squashed, scaled, clipped, offset
+``logits``; ``mean`` and       parameters of the action distribution, for sampling; with the
+``log_std``                    KEY of the action if it has one
 ``value``                      [B] the expected return, in real units
-``next_state...``              the memory to put in at the next step
+``next_state...``              the state for the next step
 =============================  ====================================================================
 
-``FILE.json`` beside it says names, shapes, dtypes, spaces and the initial state.
+``FILE.json`` beside it describes names, shapes, dtypes, spaces and the initial state.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
     from recollect.agent import Agent
 
 FORMAT = 1
-"""Of the JSON file."""
+"""Version of the JSON file."""
 SUFFIXES = {"onnx": ".onnx", "torch": ".pt2"}
-"""Of the file, by its format."""
+"""File suffixes by format."""
 USE = (
-    "Begin with the initial state and first = true. Then put every next_state in as the state of the next "
-    "step, with first = true in the rows where an episode begins: the file resets them itself."
+    "Start with the initial state and first = true. Then pass every next_state as the state of the next "
+    "step, with first = true in rows where an episode starts: their state is reset inside."
 )
 
 
@@ -73,15 +73,15 @@ def export_agent(
     deterministic: bool = True,
     check: bool = True,
 ) -> Path:
-    """Write the agent's acting step to ``out``, and its description to ``out`` with ``.json`` added.
+    """Write the agent's acting step to ``out``, and its description to ``out`` with ``.json`` appended.
 
-    Nothing is written at all if the step cannot be exported or does not do what the agent does.
+    Nothing is written if the step cannot be exported or differs from the agent's.
 
     Args:
-        agent: any agent; it stays as it is.
-        out: the file; what was there before is replaced.
-        format: "onnx", or "torch" for what ``torch.export.load`` reads (``.pt2``).
-        deterministic: ``action`` is the mode of the distribution; else it is drawn inside the file.
+        agent: the agent; it is not changed.
+        out: the file; an existing one is replaced.
+        format: "onnx", or "torch" for ``torch.export.load`` (``.pt2``).
+        deterministic: ``action`` is the mode of the distribution; otherwise the file samples it.
         check: load the file again and compare it with the agent, step by step.
     """
     if format not in SUFFIXES:
@@ -90,8 +90,8 @@ def export_agent(
         _need("onnx", "onnxscript", *(["onnxruntime"] if check else []))
         if agent.policy.precision == "bf16":
             raise ConfigError(
-                f"this agent acts in {agent.policy.precision}, which ONNX Runtime does not know on a "
-                "CPU: export it with format='torch' (--format torch)"
+                f"this agent acts in {agent.policy.precision}, which ONNX Runtime does not support on CPUs: "
+                "export it with format='torch' (--format torch)"
             )
     out = Path(out)
     if out.is_dir():
@@ -101,7 +101,7 @@ def export_agent(
     module = StepModule(_copy(agent.policy), deterministic)
     example = module.example()
     with torch.no_grad():
-        outputs = module(example)  # also settles what is lazy, such as whether there are statistics
+        outputs = module(example)  # also initialises lazy parts, such as statistics
     program = _trace(module, example)
     with _beside(out) as folder:
         file = folder / out.name
@@ -122,7 +122,7 @@ def export_agent(
 
 
 def _copy(policy: Policy) -> Policy:
-    """On the CPU and ready to act; the agent's own is not touched."""
+    """A copy on the CPU, in eval mode and without gradients."""
     return deepcopy(policy).cpu().eval().requires_grad_(False)
 
 
@@ -135,31 +135,31 @@ def _trace(module: StepModule, example: Tensors) -> ExportedProgram:
     except Exception as error:  # of many kinds, most of them private to torch
         raise RecollectError(
             f"torch.export cannot trace the agent's step: {short(error)}. An encoder, core or policy of your "
-            "own must not branch on the values of tensors, for which torch.where selects, and must take the "
-            "number of rows from x.shape[0]: len(x) fixes it"
+            "own must not branch on tensor values (use torch.where), and must read the number of rows from "
+            "x.shape[0]: len(x) makes it a constant"
         ) from error
     aten: Any = torch.ops.aten
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # where the source lies is nobody's business
-        # torch.export writes uniform_, but cannot read it back: one of its arguments is called "from".
+        node.meta.pop("stack_trace", None)  # keeps local paths private
+        # torch.export writes uniform_, but cannot load it: one of its arguments is called "from".
         if node.target is aten.uniform_.default and len(node.args) == 1:
             node.target = aten.rand_like.default
     return program
 
 
 def _read_back(file: Path, format: str) -> Callable[[Tensors], Tensors]:  # noqa: A002
-    """The file as a function, by what its user will run it with."""
+    """The file as a function, loaded with the runtime that its users have."""
     try:
         return _load_onnx(file) if format == "onnx" else _load_torch(file)
     except Exception as error:  # whatever the runtime raises
-        raise RecollectError(f"{file.name} was written, but cannot be read back: {short(error)}") from error
+        raise RecollectError(f"{file.name} was written, but cannot be loaded: {short(error)}") from error
 
 
 # The description --------------------------------------------------------------------------------
 
 
 def _describe(agent: Agent, module: StepModule, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
-    """What somebody without Recollect must know to drive the file, as strict JSON."""
+    """The contents of FILE.json: everything needed to use the file without Recollect, as strict JSON."""
     policy = module.policy
     with torch.no_grad():
         dist, _, _ = policy.step(module.obs_like, module.state_like, torch.ones(1, dtype=torch.bool))
@@ -196,7 +196,7 @@ def _signature(name: str, tensor: Tensor) -> dict[str, Any]:
 
 
 def _initial(leaf: Tensor) -> Any:
-    """The numbers of one row, or "zeros". leaf [1, ...]."""
+    """The initial values of one row as a list, or "zeros". leaf [1, ...]."""
     return leaf[0].tolist() if leaf.any() else "zeros"
 
 
@@ -230,16 +230,16 @@ def _write_onnx(program: ExportedProgram, file: Path, inputs: list[str], outputs
             )
     except Exception as error:  # of many kinds, most of them private to torch
         raise RecollectError(
-            f"the agent's step cannot be written as ONNX: {short(error)}. Does a part of your own use "
-            "an operation that ONNX does not have? format='torch' knows all of torch's"
+            f"the agent's step cannot be written as ONNX: {short(error)}. Does a part of your own use an "
+            "operation that ONNX lacks? format='torch' supports all of torch's"
         ) from error
 
 
 def _noise() -> dict[Callable[..., Any], Callable[..., Any]]:
-    """How ONNX draws an exponential, away from 0 and infinity.
+    """The ONNX translation of ``exponential``, bounded away from 0 and infinity.
 
-    One of exactly 0, as torch's own translation can give, would win the race of
-    ``Categorical.sample`` for any entry, a forbidden one too.
+    torch's own translation can give exactly 0, with which ``Categorical.sample`` could choose a masked
+    entry.
     """
     op: Any = import_module("onnxscript").opset18
 
@@ -267,7 +267,7 @@ def _load_onnx(file: Path) -> Callable[[Tensors], Tensors]:
 def _need(*packages: str) -> None:
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
-        unchecked = "; or leave the check out (check=False, --no-check)" if missing == ["onnxruntime"] else ""
+        unchecked = "; or skip the check (check=False, --no-check)" if missing == ["onnxruntime"] else ""
         raise RecollectError(
             f"ONNX needs {' and '.join(missing)}, which is not installed: pip install 'recollect[onnx]'"
             f"{unchecked}"
@@ -278,7 +278,7 @@ def _need(*packages: str) -> None:
 
 
 def _check_sidecar(file: Path) -> None:
-    """Refuse to replace anything but the description of an export."""
+    """Raise StorageError if ``file`` exists and is not the description of an export."""
     if not os.path.lexists(file):
         return
     try:
@@ -286,12 +286,12 @@ def _check_sidecar(file: Path) -> None:
     except RecollectError:
         found = {}
     if file.is_symlink() or not found.keys() >= {"format", "file", "kind"}:
-        raise StorageError(f"{file} exists and is no description of an export: choose another name for it")
+        raise StorageError(f"{file} exists and is not the description of an export: choose another name")
 
 
 @contextmanager
 def _beside(out: Path) -> Iterator[Path]:
-    """A folder beside ``out`` that goes away, so that files reach their places whole or not at all."""
+    """A temporary folder beside ``out``, so that files can be renamed into place atomically."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".export-", dir=out.parent) as folder:
@@ -299,12 +299,12 @@ def _beside(out: Path) -> Iterator[Path]:
     except RecollectError:
         raise
     except OSError as error:
-        raise StorageError(f"{out} cannot be written ({error}): choose another place for it") from error
+        raise StorageError(f"{out} cannot be written ({error}): choose another file") from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporters' remarks about their own insides."""
+    """Suppress warnings and logs of torch's exporters."""
     logger = logging.getLogger("torch")
     level = logger.level
     logger.setLevel(logging.ERROR)

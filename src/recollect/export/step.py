@@ -1,7 +1,4 @@
-"""One acting step as a module with named tensors in and out: what an export traces.
-
-Everything is done by the policy itself; here it only gets names.
-"""
+"""One acting step as a module with named input and output tensors, for tracing."""
 
 from __future__ import annotations
 
@@ -32,7 +29,7 @@ Tensors = dict[str, Tensor]
 
 
 class StepModule(nn.Module):
-    """One acting step of a policy; ``recollect.export.files`` says what the names are."""
+    """One acting step of a policy; ``recollect.export.files`` lists the names."""
 
     def __init__(self, policy: Policy, deterministic: bool = True):
         super().__init__()
@@ -41,7 +38,7 @@ class StepModule(nn.Module):
         self.state_like = policy.initial_state(1)
 
     def forward(self, inputs: Tensors) -> Tensors:
-        """All rows one step on."""
+        """One step of all rows."""
         obs = tree.from_named(self.obs_like, inputs, "obs")
         state = tree.from_named(self.state_like, inputs, "state")
         dist, value, state = self.policy.step(obs, state, inputs["first"])
@@ -52,48 +49,48 @@ class StepModule(nn.Module):
         return outputs | {"value": value} | dict(tree.named_leaves(state, "next_state"))
 
     def example(self, rows: int = 2) -> Tensors:
-        """Inputs of the right shapes and dtypes; two rows, because one would be taken for a constant."""
+        """Inputs of the right shapes and dtypes; two rows, because tracing would make one a constant."""
         obs = spaces.sample(self.policy.observation_space, rows, np.random.default_rng(0))
         return named_inputs(obs, self.policy.initial_state(rows), torch.arange(rows) == 0)
 
 
 def named_inputs(obs: Tree, state: State, first: Tensor) -> Tensors:
-    """The inputs of a step by their names."""
+    """The inputs of a step by name."""
     named = [*tree.named_leaves(obs, "obs"), *tree.named_leaves(state, "state"), ("first", first)]
     names = [name for name, _ in named]
     double = sorted({name for name in names if names.count(name) > 1})
     if double:
         raise RecollectError(
-            f"two inputs of the export would be called {double[0]}: a key with a dot in it looks like one "
-            "inside another. Rename it in the env or in a wrapper"
+            f"two inputs of the export would be named {double[0]}: a key with a dot looks like a nested key. "
+            "Rename it in the env or in a wrapper"
         )
     return dict(named)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """How one leaf of the action is chosen."""
+    """The distribution of one leaf of the action."""
 
     path: str
-    """Of the leaf: "" or such as ".move"."""
+    """Path of the leaf: "", or for example ".move"."""
     kind: str
-    """The name of the distribution."""
+    """Name of the distribution."""
     parameters: Tensors
-    """Of the distribution, by "logits", "mean" or "log_std"."""
+    """Its parameters by name: "logits", "mean" or "log_std"."""
 
     @property
     def action(self) -> str:
-        """The output that holds the action."""
+        """Name of the action's output."""
         return f"action{self.path}"
 
     @property
     def outputs(self) -> Tensors:
-        """The parameters by the names of their outputs."""
+        """The parameters by output name."""
         return {f"{label}{self.path}": tensor for label, tensor in self.parameters.items()}
 
 
 def parts(dist: Distribution, path: str = "") -> Iterator[Part]:
-    """The leaves of a distribution. One that is not Recollect's own has no known parameters."""
+    """The leaves of a distribution. A custom distribution has no known parameters."""
     if isinstance(dist, Joint):
         keys = range(len(dist.parts)) if dist.keys is None else dist.keys
         for key, part in zip(keys, dist.parts):

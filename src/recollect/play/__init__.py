@@ -1,4 +1,4 @@
-"""Watching an agent play: as text in the terminal, or as a video with its memory beside it."""
+"""Show an agent's episodes: as text in the terminal, or as a video with its memory."""
 
 from recollect.play.frames import Film, NoFramesError, record_film
 from recollect.play.text import show

@@ -1,4 +1,4 @@
-"""One picture of a step: what is seen at the left, memory, value, reward and action at the right."""
+"""Draws one image per step: the observation at the left; memory, value, reward and action at the right."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from recollect.base.numbers import percent, short, signed
 from recollect.play.frames import Film
 from recollect.play.text import Line, folded, lines_of
 from recollect.play.trace import Trace
-from recollect.play.words import SUITS, Choice, choices, ending, liveliest, seen
+from recollect.play.words import SUITS, Choice, choices, ending, most_active, seen
 
 WIDTH, HEIGHT = 800, 460
 MARGIN, GAP = 16, 22
@@ -23,7 +23,7 @@ LEFT_WIDTH = 366
 RIGHT = MARGIN + LEFT_WIDTH + GAP
 RIGHT_WIDTH = WIDTH - MARGIN - RIGHT
 UNITS = 42
-"""Units of memory that the heatmap shows."""
+"""Units shown in the heatmap."""
 
 PAPER, PANEL, EMPTY, GRID = "#ffffff", "#f4f5f7", "#e6e9ee", "#d9dde3"
 INK, MUTED, BAR = "#1c2430", "#77808e", "#a9b4c6"
@@ -31,18 +31,18 @@ ACCENT, GOOD, BAD = "#2357c5", "#2c8a4b", "#c8442c"
 POSITIVE, MIDDLE, NEGATIVE = (196, 98, 22), (255, 255, 255), (28, 78, 184)
 
 SHADES = 10
-"""Of each colour of the heatmap."""
+"""Shades of each colour in the heatmap."""
 
 Box = tuple[int, int, int, int]
 """Left, top, right, bottom."""
 
 
-class Stage:
-    """Draws the steps of a film; all that must not jump from step to step is fixed here."""
+class Painter:
+    """Draws the steps of a film, with the same scales for all steps."""
 
     def __init__(self, film: Film):
         self.film, traces = film, film.traces
-        self.order = liveliest(traces, UNITS)
+        self.order = most_active(traces, UNITS)
         self.units = traces[0].units
         memory = np.concatenate([np.abs(trace.memory[:, self.order]) for trace in traces])
         self.limit = np.maximum(np.nan_to_num(memory.max(0)), 1e-9)
@@ -54,7 +54,7 @@ class Stage:
         self.fonts = {size: ImageFont.load_default(size) for size in (12, 13, 15, 22)}
 
     def picture(self, episode: int, step: int) -> Image.Image:
-        """The picture of a step; ``step`` = T is the one after the end."""
+        """The image of a step; ``step`` = T is the image after the end."""
         trace = self.film.traces[episode]
         image = Image.new("RGB", (WIDTH, HEIGHT), PAPER)
         view = _View(image, ImageDraw.Draw(image), self.fonts, trace, min(step, len(trace) - 1))
@@ -84,7 +84,7 @@ class Stage:
         view.draw.line((MARGIN, 37, WIDTH - MARGIN, 37), fill=GRID)
 
     def _log(self, view: _View, box: Box, lines: list[Line]) -> None:
-        """What is seen now in large letters, and the steps up to here below it."""
+        """The current observation in large letters, and the steps so far below it."""
         view.draw.rectangle(box, fill=PANEL)
         left, top, right, bottom = box[0] + 14, box[1] + 12, box[2] - 14, box[3] - 12
         view.text((left, top), "sees", 12, MUTED)
@@ -110,9 +110,9 @@ class Stage:
         if self.units == 0:
             view.text((left, top - 18), "memory", 12, MUTED)
             view.draw.rectangle(box, fill=PANEL)
-            view.text((left + 12, top + 12), "this policy has none", 13, MUTED)
+            view.text((left + 12, top + 12), "this policy has no memory", 13, MUTED)
             return
-        which = "" if self.units <= UNITS else f", the {len(self.order)} liveliest of {self.units} units"
+        which = "" if self.units <= UNITS else f", the {len(self.order)} most active of {self.units} units"
         view.text((left, top - 18), "memory" + which, 12, MUTED)
         self._legend(view, right, top - 13)
         view.draw.rectangle(box, fill=EMPTY)
@@ -168,7 +168,7 @@ class Stage:
     # Helpers ------------------------------------------------------------------------------------
 
     def _recent(self, box: Box, values: np.ndarray, step: int) -> list[tuple[int, float]]:
-        """(left edge of its column, value) of the steps that fit, the current one at the right."""
+        """(left edge of its column, value) for the steps that fit, the current one at the right."""
         columns = (box[2] - box[0]) // self.column
         start = max(0, step + 1 - columns)
         edge = box[2] - self.column
@@ -178,7 +178,7 @@ class Stage:
         return self._seen(episode, 0) is not None
 
     def _seen(self, episode: int, step: int) -> np.ndarray | None:
-        """The frame of a step, or the image among what the agent sees; None where there is neither."""
+        """The frame of a step, or the image in its observation; None if there is neither."""
         if self.film.frames is not None:
             return self.film.frames[episode][step].image
         trace = self.film.traces[episode]
@@ -191,7 +191,7 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """A picture in the making, of one step."""
+    """The image of one step while it is drawn."""
 
     image: Image.Image
     draw: ImageDraw.ImageDraw
@@ -203,7 +203,7 @@ class _View:
         self.draw.text(at, _drawable(text), fill=fill, font=self.fonts[size], anchor=anchor)
 
     def fit(self, at: tuple[float, float], text: str, width: int, sizes: tuple[int, ...], fill: str) -> None:
-        """The largest of ``sizes`` that fits ``width``; cut where none does."""
+        """Draw in the largest of ``sizes`` that fits ``width``; truncate if none does."""
         text = _drawable(text.replace("\n", " "))
         size = next((s for s in sizes if self.fonts[s].getlength(text) <= width), sizes[-1])
         while self.fonts[size].getlength(text) > width and len(text) > 1:
@@ -212,14 +212,14 @@ class _View:
 
 
 def _drawable(text: str) -> str:
-    """The text in letters that the built-in font has."""
+    """The text in characters of the built-in font."""
     for symbol, word in SUITS.items():
         text = text.replace(symbol, word)
     return "".join(c if c.isascii() or c in "·…±" else "?" for c in text)
 
 
 def _paste(view: _View, box: Box, picture: np.ndarray) -> None:
-    """The picture as large as fits into the box, whole pixels where it is small."""
+    """Paste the picture as large as fits into the box; small ones are scaled by whole numbers."""
     left, top, right, bottom = box
     height, width = picture.shape[:2]
     scale = min((right - left) / width, (bottom - top) / height)
@@ -239,7 +239,7 @@ def _strip(view: _View, box: Box, name: str, number: str) -> None:
 
 
 def _bars(view: _View, box: Box, choice: Choice) -> None:
-    """Probabilities as bars, what was chosen in colour, with names where there is room."""
+    """Probabilities as bars, the chosen one in colour, with names if there is room."""
     left, top, right, bottom = box
     count = len(choice.numbers)
     wide = min((right - left) / count, 72)
@@ -248,7 +248,7 @@ def _bars(view: _View, box: Box, choice: Choice) -> None:
         view.fit((left, bottom - 12), choice.part, right - left, (12,), MUTED)
         bottom -= 15
     foot = bottom - 16 if named else bottom
-    # Among many choices none is likely: there the likeliest fills the height.
+    # Among many choices none is likely: scale so that the likeliest fills the height.
     full = 1.0 if count <= 12 else max(np.nan_to_num(choice.numbers).max(), 1e-9)
     head = top + 14 if wide >= 34 else top
     for i, probability in enumerate(choice.numbers):
@@ -267,7 +267,7 @@ def _bars(view: _View, box: Box, choice: Choice) -> None:
 
 
 def _normals(view: _View, box: Box, choice: Choice, reach: tuple[float, float]) -> None:
-    """Every dimension on an axis: mean and standard deviation grey, what was done in colour."""
+    """Every dimension on an axis: mean and standard deviation in grey, the action in colour."""
     left, top, right, bottom = box
     if choice.part:
         view.fit((left, bottom - 12), choice.part, right - left, (12,), MUTED)
@@ -292,29 +292,29 @@ def _normals(view: _View, box: Box, choice: Choice, reach: tuple[float, float]) 
 
 def _colours(values: np.ndarray) -> np.ndarray:
     """Numbers in [-1, 1] as colours uint8 [..., 3]: blue, white, orange, as in the report."""
-    # Few shades, because a GIF grows with them.
+    # Few shades keep a GIF small.
     x = (np.nan_to_num(values).clip(-1, 1)[..., None] * SHADES).round() / SHADES
-    strength = np.abs(x) ** 0.8  # small activity should be seen, too
+    strength = np.abs(x) ** 0.8  # makes small activity visible
     end = np.where(x > 0, np.array(POSITIVE), np.array(NEGATIVE))
     return (np.array(MIDDLE) * (1 - strength) + end * strength).round().astype(np.uint8)
 
 
 def _limits(columns: list[np.ndarray]) -> tuple[float, float]:
-    """The range of the numbers, with 0 in it."""
+    """The range of the numbers, extended to include 0."""
     every = np.nan_to_num(np.concatenate(columns))
     low, high = min(0.0, float(every.min())), max(0.0, float(every.max()))
     return (low, high) if high > low else (0.0, 1.0)
 
 
 def _scale(limits: tuple[float, float], box: Box) -> Any:
-    """From a number to its height in the box, a little away from the edges."""
+    """A function from a number to its height in the box, with a margin."""
     low, high = limits
     top, bottom = box[1] + 4, box[3] - 4
     return lambda value: bottom - (bottom - top) * (np.nan_to_num(value) - low) / (high - low)
 
 
 def _reach(traces: list[Trace]) -> dict[int, tuple[float, float]]:
-    """For every normal part of the action the range of what was done and likely."""
+    """The range of values, means and deviations of each normal part of the action."""
     ranges: dict[int, tuple[float, float]] = {}
     for trace in traces:
         for step in range(len(trace)):

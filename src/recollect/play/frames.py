@@ -1,4 +1,4 @@
-"""Episodes with the pictures that the env draws of itself."""
+"""Recorded episodes with the env's rendered frames."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ MODE = "rgb_array"
 
 @dataclass(frozen=True, slots=True)
 class Film:
-    """Recorded episodes and, where the env draws, their frames."""
+    """Recorded episodes and, if the env renders, their frames."""
 
     traces: list[Trace]
     frames: list[list[Frame]] | None = None
-    """For every episode one before each step and one after the last."""
+    """For each episode, a frame before each step and one after the last."""
     fps: float | None = None
-    """How fast the env itself says that it runs."""
+    """The env's ``render_fps``."""
 
 
 class NoFramesError(EnvError):
-    """An env that promised frames and drew none."""
+    """An env with render mode rgb_array that returned no frame."""
 
 
 class Frame:
-    """A picture uint8 [H, W, 3], kept small: a long episode has thousands of them."""
+    """A compressed frame, uint8 [H, W, 3]: a long episode has thousands of them."""
 
     __slots__ = ("_data", "shape")
 
@@ -51,7 +51,7 @@ class Frame:
 
     @property
     def image(self) -> np.ndarray:
-        """The picture."""
+        """The frame as an array."""
         return np.frombuffer(zlib.decompress(self._data), np.uint8).reshape(self.shape)
 
 
@@ -65,9 +65,9 @@ def record_film(
     env_kwargs: dict[str, Any] | None = None,
     frames: bool = True,
 ) -> Film:
-    """Like ``trace.record``, with frames if ``frames`` and the env draws any.
+    """Like ``trace.record``, with frames if ``frames`` is set and the env renders.
 
-    ``env_kwargs`` go on top of those trained with.
+    ``env_kwargs`` are added to those of the training.
     """
     kwargs = agent.config.env_kwargs | (env_kwargs or {})
     camera = Camera()
@@ -84,27 +84,27 @@ def record_film(
                 name=display_name(agent.env),
                 checkpoint_steps=agent.steps,
             )
-    except EnvError as error:  # the adapter tells of any error in an env as one of its reset or step
+    except EnvError as error:  # the adapter wraps every error of an env
         raise error.__cause__ if isinstance(error.__cause__, NoFramesError) else error from None
     return Film(traces) if filmed is None else Film(traces, camera.reels[: len(traces)], camera.fps)
 
 
 @dataclass(slots=True)
 class Camera:
-    """Films every env that is made through it."""
+    """Records the frames of every env made through it."""
 
     reels: list[list[Frame]] = field(default_factory=list)
-    """The frames of every episode so far, the first sight included."""
+    """The frames of every episode so far, the one after the reset included."""
     fps: float | None = None
 
     def before(self, env: Any, kwargs: dict[str, Any]) -> Callable[[], gym.Env] | None:
-        """A maker of ``env`` with the camera in front of it; None if the env draws no frames."""
+        """A factory of ``env`` whose frames are recorded; None if the env does not render."""
         make = _maker(env, kwargs)
         return None if make is None else functools.partial(_Filmed, make, self)
 
 
 class _Filmed(gym.Wrapper):
-    """Takes a frame at every reset and after every step, the last one of an episode included."""
+    """Renders a frame at every reset and after every step."""
 
     def __init__(self, make: Callable[[], gym.Env], camera: Camera):
         super().__init__(make())
@@ -126,19 +126,19 @@ class _Filmed(gym.Wrapper):
             image = self.env.render()
         except gym.error.DependencyNotInstalled as error:
             raise NoFramesError(
-                f"{_name(self.env)} cannot draw its frames here: {error}. Or play it as text, with --text"
+                f"{_name(self.env)} cannot render its frames here: {error}. Or play it as text, with --text"
             ) from None
         array = np.asarray(image)
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
             raise NoFramesError(
-                f"render() of {_name(self.env)} returned {_kind(image)}, and its render_mode {MODE} promises "
-                "uint8 [height, width, 3]. Correct it, or play as text, with --text"
+                f"render() of {_name(self.env)} returned {_kind(image)}, but render_mode {MODE} means uint8 "
+                "[height, width, 3]. Correct it, or play as text, with --text"
             )
         return Frame(array)
 
 
 def _maker(env: Any, kwargs: dict[str, Any]) -> Callable[[], gym.Env] | None:
-    """What makes ``env`` with frames, if it can."""
+    """A factory of ``env`` with rendering; None if it cannot render."""
     make: Callable[..., Any]
     env = resolve_env(env) if isinstance(env, str) else env
     if isinstance(env, str):
@@ -150,13 +150,13 @@ def _maker(env: Any, kwargs: dict[str, Any]) -> Callable[[], gym.Env] | None:
             return None
         make = env
     else:
-        return None  # an env object: it draws in the mode that it was made in
+        return None  # an env instance keeps its render mode
     try:
-        plain = make(**kwargs)
+        probe = make(**kwargs)
     except (gym.error.Error, TypeError):
-        return None  # whoever opens the env next says what is wrong
-    modes = plain.metadata.get("render_modes", ())
-    plain.close()
+        return None  # opening the env without frames reports the error
+    modes = probe.metadata.get("render_modes", ())
+    probe.close()
     return functools.partial(make, **kwargs | {"render_mode": MODE}) if MODE in modes else None
 
 

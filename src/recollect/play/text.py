@@ -1,4 +1,4 @@
-"""Episodes as text: a line a step, stretches in which nothing happens folded."""
+"""Episodes as text: one line per step, with repetitive steps folded."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rich.text import Text
 
 from recollect.base.numbers import signed
 from recollect.play.trace import Trace
-from recollect.play.words import choices, chosen, ending, heading, liveliest, seen
+from recollect.play.words import choices, chosen, ending, heading, most_active, seen
 
 UNITS = 16
-"""Units of memory that a line shows."""
+"""Units of memory shown per line."""
 BLOCKS = "▁▂▃▄▅▆▇█"
 FOLD = 5
-"""From how many like steps on a stretch is folded: its first and last stay."""
+"""Minimum number of equal steps that are folded; the first and last stay."""
 MOST_LINES = 60
-"""Of an episode with more lines, those in the middle are left out."""
+"""Maximum lines of an episode; the middle is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +31,16 @@ class Line:
     sees: str = ""
     does: str = ""
     chance: str = ""
-    """The probability of what was done, where it is one number."""
+    """The probability of the action, if it is one number."""
     key: tuple = ()
-    """What must be equal for two steps to be alike."""
+    """Equal for steps that may be folded together."""
     count: int = 0
     alike: bool = True
-    """The steps of the gap are like the one above it."""
+    """Whether the steps of the gap equal the one above it."""
 
 
 def show(traces: list[Trace], console: Console, *, fold: bool = True) -> None:
-    """Print the episodes to ``console``, in colours where it is a terminal."""
+    """Print the episodes to ``console``, in colour if it is a terminal."""
     console.print(Text(heading(traces[0]), style="bold"))
     memory = MemoryBar(traces)
     for number, trace in enumerate(traces, 1):
@@ -56,7 +56,7 @@ def show(traces: list[Trace], console: Console, *, fold: bool = True) -> None:
 
 
 def lines_of(trace: Trace) -> list[Line]:
-    """A line for every step."""
+    """One line per step."""
     made: list[Line] = []
     for step in range(len(trace)):
         sees = seen(trace, step)
@@ -65,19 +65,19 @@ def lines_of(trace: Trace) -> list[Line]:
 
 
 def folded(lines: list[Line], least: int = FOLD) -> list[Line]:
-    """Stretches of at least ``least`` like steps as their first, a gap and their last."""
-    short_lines: list[Line] = []
+    """Replace ``least`` or more equal steps by the first, a gap and the last."""
+    kept: list[Line] = []
     for _, group in groupby(lines, key=lambda line: line.key):
-        like = list(group)
-        if len(like) < least:
-            short_lines += like
+        equal = list(group)
+        if len(equal) < least:
+            kept += equal
         else:
-            short_lines += [like[0], Line(like[1].step, count=len(like) - 2), like[-1]]
-    return short_lines
+            kept += [equal[0], Line(equal[1].step, count=len(equal) - 2), equal[-1]]
+    return kept
 
 
 def without_middle(lines: list[Line], most: int = MOST_LINES) -> list[Line]:
-    """At most ``most`` lines: of more, the middle becomes one gap."""
+    """At most ``most`` lines, with a gap for those in the middle."""
     if len(lines) <= most:
         return lines
     head, tail = lines[: most // 2], lines[-(most // 2) :]
@@ -86,16 +86,16 @@ def without_middle(lines: list[Line], most: int = MOST_LINES) -> list[Line]:
 
 
 class MemoryBar:
-    """The liveliest units as a row of blocks: high where a unit is far from zero."""
+    """The most active units as a row of blocks; height is the distance from zero."""
 
     def __init__(self, traces: list[Trace], count: int = UNITS):
-        self.order = liveliest(traces, count)
+        self.order = most_active(traces, count)
         self.units = traces[0].units
         largest = np.abs(np.concatenate([trace.memory for trace in traces])[:, self.order])
         self.limit = np.maximum(np.nan_to_num(largest.max(0)), 1e-9)
 
     def text(self, trace: Trace, step: int) -> Text:
-        """The bar of one step: blue where negative, orange where positive, as in the report."""
+        """The bar of one step: blue for negative, orange for positive, as in the report."""
         bar = Text()
         for x in np.nan_to_num(trace.memory[step, self.order] / self.limit):
             style = "dim" if abs(x) < 0.05 else "dark_orange" if x > 0 else "bright_blue"
@@ -103,9 +103,9 @@ class MemoryBar:
         return bar
 
     def legend(self, *, colours: bool) -> str:
-        """What the blocks mean."""
+        """The legend of the blocks."""
         shown = len(self.order)
-        which = f"the {shown} liveliest of {self.units} units" if shown < self.units else "all units"
+        which = f"the {shown} most active of {self.units} units" if shown < self.units else "all units"
         signs = "; orange is positive, blue negative" if colours else ""
         return f"memory: {which} before each step, higher is further from 0{signs}"
 
@@ -126,8 +126,8 @@ def _table(trace: Trace, memory: MemoryBar, width: int, fold: bool) -> Iterable[
     yield Text(header + ("  memory" if memory.units else ""), style="dim")
     for line in lines:
         if line.count:
-            like = "like this" if line.alike else "not shown (--all shows them)"
-            yield Text(f"{'…':>5}  {line.count} steps {like}", style="dim")
+            why = "like this" if line.alike else "not shown (--all shows them)"
+            yield Text(f"{'…':>5}  {line.count} steps {why}", style="dim")
             continue
         reward = trace.reward[line.step]
         text = Text(f"{line.step:>5}  ", style="")
@@ -142,7 +142,7 @@ def _table(trace: Trace, memory: MemoryBar, width: int, fold: bool) -> Iterable[
 
 
 def _widths(lines: list[Line], room: int) -> tuple[int, int]:
-    """Columns for what is seen and done: as wide as needed, else the room is shared."""
+    """Widths of the columns "sees" and "does": as wide as needed, or sharing ``room``."""
     sees = max(4, *(len(line.sees) for line in lines), 0)
     does = max(4, *(len(line.does) for line in lines), 0)
     if sees + does <= room:

@@ -1,7 +1,7 @@
-"""Traces: whole episodes, step by step, with what the agent saw, expected, did and remembered.
+"""Traces: episodes recorded step by step, with observations, actions, values and core states.
 
-A trace is a recording for people: the report shows it and ``recollect play`` draws it. It is kept as
-one JSON file, ``Trace.save``; ``recollect.play.trace_values`` makes plain values of spaces and tensors.
+The report and ``recollect play`` show traces. ``Trace.save`` writes one JSON file;
+``recollect.play.trace_values`` converts spaces and tensors to JSON values.
 """
 
 from __future__ import annotations
@@ -29,52 +29,52 @@ if TYPE_CHECKING:
     from recollect.envs.factory import EnvSpec
 
 FORMAT = 1
-"""The version of the JSON."""
+"""Version of the JSON file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """One episode of one row, T steps; only valid ones."""
+    """One episode of one row, T valid steps."""
 
     env: str | None
-    """The name of the env, if it has one."""
+    """The env's name, if it has one."""
     seed: int
-    """Of the recording; an episode is the first, second, ... of its seed."""
+    """Seed of the recording, which may hold several episodes."""
     checkpoint_steps: int
     """Env steps that the agent was trained for."""
     leaves: tuple[tuple[str, int], ...]
-    """Name and size of every part of the memory, in the order of the columns of ``memory``."""
+    """Name and size of each leaf of the state, in the order of the columns of ``memory``."""
     first: np.ndarray
     """[T] bool: the step opens the episode."""
     reward: np.ndarray
-    """[T] what the step earned."""
+    """[T]"""
     value: np.ndarray
-    """[T] what the critic expected before it, in real units."""
+    """[T] the critic's value before the step, in real units."""
     action: list[Any]
-    """T actions as the env got them, as plain Python values."""
+    """T actions as passed to the env, as JSON values."""
     log_prob: np.ndarray
-    """[T] of the action."""
+    """[T] log-probability of the action."""
     distribution: list[list[dict[str, Any]]]
-    """T lists of the parts of the action's distribution (``trace_values.distribution_parts``)."""
+    """T lists of the parts of the action distribution (``trace_values.distribution_parts``)."""
     obs: list[list[dict[str, Any]]]
     """T lists of the parts of the observation (``trace_values.observation_parts``)."""
     words: list[str] | None
-    """T observations in words, where the task can say them."""
+    """T observations in words, if the env describes them."""
     memory: np.ndarray
-    """[T, units] the state that each step started from, after the reset that ``first`` implies."""
+    """[T, units] input state of each step, after the reset by ``first``."""
     terminated: bool
-    """The world ended."""
+    """Whether the episode terminated."""
     truncated: bool
-    """A time limit cut the episode."""
+    """Whether the env truncated the episode."""
     cut: bool
-    """The recording stopped before the episode did, at ``max_steps``."""
+    """Whether the recording stopped at ``max_steps``, before the episode's end."""
 
     def __len__(self) -> int:
         return len(self.reward)
 
     @property
     def units(self) -> int:
-        """How many numbers the memory holds."""
+        """Size of the state."""
         return self.memory.shape[1]
 
     @property
@@ -83,7 +83,7 @@ class Trace:
         return float(sum(self.reward.tolist()))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values, ready for ``json.dumps``. Numbers are rounded; NaN and Inf become None."""
+        """JSON form. Numbers are rounded; NaN and Inf become None."""
         return {
             "format": FORMAT,
             "env": self.env,
@@ -108,27 +108,27 @@ class Trace:
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | str) -> Trace:
-        """The trace that ``to_json`` described, from its dict or from the JSON text."""
-        plain: dict[str, Any] = json.loads(data) if isinstance(data, str) else data
-        if plain.get("format") != FORMAT:
+        """The inverse of ``to_json``, from its dict or the JSON text."""
+        read: dict[str, Any] = json.loads(data) if isinstance(data, str) else data
+        if read.get("format") != FORMAT:
             raise RecollectError(
-                f"a recorded episode of format {plain.get('format')!r}, and this version reads {FORMAT}: "
+                f"a recorded episode of format {read.get('format')!r}, but this version reads {FORMAT}: "
                 "record it again with recollect play, or update Recollect"
             )
         same = ("env", "seed", "checkpoint_steps", "action", "distribution", "obs", "words")
         flags = ("terminated", "truncated", "cut")
         return cls(
-            **{name: plain[name] for name in (*same, *flags)},
-            leaves=tuple((leaf["name"], leaf["size"]) for leaf in plain["leaves"]),
-            first=np.array(plain["first"], dtype=bool),
-            reward=np.array(plain["reward"], dtype=float),
-            value=np.array(plain["value"], dtype=float),
-            log_prob=np.array(plain["log_prob"], dtype=float),
-            memory=np.array(plain["memory"], dtype=float).reshape(len(plain["reward"]), plain["units"]),
+            **{name: read[name] for name in (*same, *flags)},
+            leaves=tuple((leaf["name"], leaf["size"]) for leaf in read["leaves"]),
+            first=np.array(read["first"], dtype=bool),
+            reward=np.array(read["reward"], dtype=float),
+            value=np.array(read["value"], dtype=float),
+            log_prob=np.array(read["log_prob"], dtype=float),
+            memory=np.array(read["memory"], dtype=float).reshape(len(read["reward"]), read["units"]),
         )
 
     def save(self, path: str | Path) -> Path:
-        """Write the JSON file; folders on the way to it are made."""
+        """Write the JSON file; parent folders are created."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.to_json(), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
@@ -142,8 +142,8 @@ class Trace:
             return cls.from_json(Path(path).read_text(encoding="utf-8"))
         except (json.JSONDecodeError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
             raise RecollectError(
-                f"{path} is no recorded episode ({type(error).__name__}: {error}): was it cut off while "
-                "being written? Record it again with recollect play"
+                f"{path} is not a recorded episode ({type(error).__name__}: {error}): was it truncated? "
+                "Record it again with recollect play"
             ) from None
 
 
@@ -157,20 +157,19 @@ def record(
     env: EnvSpec | None = None,
     env_kwargs: dict[str, Any] | None = None,
 ) -> list[Trace]:
-    """Play whole episodes of one env, one after the other, and record every step.
+    """Play episodes of one env, one after the other, and record every step.
 
-    They are those of ``agent.evaluate(episodes, seed=seed, num_envs=1)``. Training goes on after it as
-    if nothing had been played; only of an agent that was trained on an env object, which cannot be made
-    twice, the training starts new episodes.
+    The episodes are those of ``agent.evaluate(episodes, seed=seed, num_envs=1)``. A later training is not
+    affected, except that it starts new episodes if its env is an instance.
 
     Args:
-        agent: plays, in eval mode meanwhile.
-        episodes: how many.
-        seed: of the env and of sampled actions.
-        deterministic: take the mode of each distribution in place of a sample.
-        max_steps: the most steps to record of an episode; one that is longer is cut and is the last.
-        env: another env than the agent's own.
-        env_kwargs: other options of the env than those trained with, such as ``{"horizon": 200}``.
+        agent: the agent, in eval mode while it plays.
+        episodes: number of episodes.
+        seed: seed of the env and of sampled actions.
+        deterministic: the mode of each distribution instead of a sample.
+        max_steps: maximum recorded steps of an episode; recording stops there.
+        env: another env than the agent's.
+        env_kwargs: other env options than the training's, such as ``{"horizon": 200}``.
     """
     with agent.opened(1, env, env_kwargs) as batched:
         return record_env(
@@ -185,8 +184,8 @@ def record(
         )
 
 
-@torch.no_grad()  # not inference_mode: what an env allocates here, it must be able to change in training
-@row_threads.intra_op_threads(1)  # acting is made of tiny operations
+@torch.no_grad()  # not inference_mode: tensors that an env allocates here may be changed in training
+@row_threads.intra_op_threads(1)  # acting consists of tiny operations
 def record_env(
     policy: Policy,
     env: BatchedEnv,
@@ -198,7 +197,7 @@ def record_env(
     name: str | None = None,
     checkpoint_steps: int = 0,
 ) -> list[Trace]:
-    """Like ``record``, for row 0 of an env with rows."""
+    """Like ``record``, for row 0 of a BatchedEnv."""
     if episodes < 1 or max_steps < 1:
         raise ConfigError(f"episodes = {episodes}, max_steps = {max_steps}: both must be at least 1")
     policy.check_spaces(env.observation_space, env.action_space)
@@ -212,7 +211,7 @@ def record_env(
         first = torch.ones(rows, dtype=torch.bool, device=env.device)
         steps = _Steps(policy, env)
         while len(traces) < episodes:
-            before = steps.before(obs, state, first)  # env tensors hold until the next step only
+            before = steps.before(obs, state, first)  # env tensors are valid until the next step only
             acted, state = policy.act(obs, state, first, generator, deterministic)
             action = policy.to_env(acted.action)
             step = env.step(action)
@@ -231,13 +230,13 @@ def record_env(
 
 
 def leaf_names(policy: Policy) -> tuple[tuple[str, int], ...]:
-    """Name and size of every leaf of the policy's state."""
+    """Name and size of each leaf of the policy's state."""
     leaves = tree.leaves(policy.initial_state(1))
     return tuple((name, leaf[0].numel()) for name, leaf in zip(policy.core.state_names, leaves, strict=True))
 
 
 class _Steps:
-    """The columns of a trace, as they grow."""
+    """The steps of a trace while it is recorded."""
 
     def __init__(self, policy: Policy, env: BatchedEnv):
         self.policy, self.env = policy, env
@@ -247,7 +246,7 @@ class _Steps:
         return len(self.rows)
 
     def before(self, obs: Tree, state: State, first: Tensor) -> dict[str, Any]:
-        """What is known before the step, of row 0."""
+        """The values of row 0 before the step: observation, state, distribution."""
         policy = self.policy
         obs, first = tree.index(obs, slice(0, 1)), first[:1]
         state = policy.core.reset(tree.index(state, slice(0, 1)), first)
@@ -262,7 +261,7 @@ class _Steps:
         }
 
     def add(self, before: dict[str, Any], action: Tree, acted: Acted, reward: Tensor) -> None:
-        """What is known after it."""
+        """Add a step, with its action, value and reward."""
         after = {
             "action": action_json(self.policy.action_space, action),
             "log_prob": float(acted.log_prob[0]),

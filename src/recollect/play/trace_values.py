@@ -1,4 +1,4 @@
-"""Plain values, for JSON and for people, of spaces, distributions and actions; and PNG."""
+"""Converts observations, actions and distributions to JSON values, and images to PNG."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from recollect.policy.policy import Policy
 
 
 def rounded(values: Any, digits: int = 9) -> list[float | None]:
-    """Numbers with so many significant digits (9 keep a float32); NaN and Inf, which JSON lacks: None."""
+    """Numbers with this many significant digits (9 keep a float32); NaN and Inf become None."""
     flat = np.asarray(values, dtype=float).reshape(-1).tolist()
     return [float(f"{x:.{digits}g}") if math.isfinite(x) else None for x in flat]
 
@@ -68,7 +68,7 @@ def _observation(space: gym.Space, leaf: Tensor) -> dict[str, Any]:
 
 
 def _bytes(space: gym_spaces.Box, value: np.ndarray) -> np.ndarray:
-    """The image as uint8: bytes as they are, other numbers from their bounds, or their own range."""
+    """The image as uint8; other dtypes are scaled from their bounds, or from their range."""
     if value.dtype == np.uint8:
         return value
     low, high = float(np.min(space.low)), float(np.max(space.high))
@@ -79,12 +79,12 @@ def _bytes(space: gym_spaces.Box, value: np.ndarray) -> np.ndarray:
 
 
 def _channels_last(image: np.ndarray) -> np.ndarray:
-    """[H, W, C]; the axis of the channels is the shortest, as for the encoders."""
+    """The image as [H, W, C]; the channel axis is the shortest, as in the encoders."""
     return image if image.shape[2] == min(image.shape) else np.moveaxis(image, int(np.argmin(image.shape)), 2)
 
 
 def png(image: np.ndarray) -> bytes:
-    """A uint8 image [H, W, C] as a PNG file: colours if C is 3, else grey, the channels side by side."""
+    """A uint8 image [H, W, C] as a PNG file: colour if C is 3, else grey with the channels side by side."""
     height, width, channels = image.shape
     if channels != 3:
         image = np.moveaxis(image, 2, 1).reshape(height, channels * width, 1)  # [H, W, C] -> [H, C * W, 1]
@@ -101,12 +101,12 @@ def png(image: np.ndarray) -> bytes:
 
 
 def distribution_parts(policy: Policy, dist: Distribution) -> list[dict[str, Any]]:
-    """A distribution over the actions of one row [1], part by part, by the names of the action space.
+    """A distribution over the actions of one row [1], by part of the action space.
 
-    A Discrete is one ``categorical`` part, a MultiDiscrete as many as it has choices (``NAME.0``, ...); if
-    its actions do not begin at 0, ``start`` says where. A MultiBinary is a ``bernoulli`` part, a Box a
-    ``normal`` one. A Box that is squashed to its bounds is told in units of the env: ``mean`` is where its
-    mean lands, ``std`` half the way from where mean - std lands to where mean + std does.
+    A Discrete is one ``categorical`` part, a MultiDiscrete one per choice (``NAME.0``, ...), with ``start``
+    if its actions do not start at 0. A MultiBinary is a ``bernoulli`` part, a Box a ``normal`` one. A
+    squashed Box is in units of the env: ``mean`` is the squashed mean, ``std`` half the distance between the
+    squashed mean - std and mean + std.
     """
     named = list(spaces.walk(policy.action_space))
     leaves = list(_leaves(dist))
@@ -150,7 +150,7 @@ def _leaves(dist: Distribution) -> Iterator[Distribution]:
 
 
 def _shifted(dist: Distribution, deviations: int) -> Tree:
-    """The mode, but normal parts so many standard deviations beside their mean."""
+    """The mode, with normal parts ``deviations`` standard deviations from their mean."""
     if isinstance(dist, Joint):
         parts = [_shifted(part, deviations) for part in dist.parts]
         return tuple(parts) if dist.keys is None else dict(zip(dist.keys, parts))

@@ -1,4 +1,4 @@
-"""Films as GIF or MP4 files. pillow and imageio-ffmpeg are the extra ``video``."""
+"""Writes films as GIF or MP4 files. Requires the extra ``video`` (pillow, imageio-ffmpeg)."""
 
 from __future__ import annotations
 
@@ -9,42 +9,39 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.base import files
+from recollect.base import atomic, files
 from recollect.errors import ConfigError, RecollectError
 from recollect.play.frames import Film
-from recollect.training import checkpoints
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SLOW, FAST = 6.0, 30.0
-"""Steps a second: of an env without frames, and the most for one that has them."""
+"""Steps per second without frames, and the maximum with frames."""
 PAUSE = 1.2
-"""Seconds that the picture after an episode's end stays."""
+"""Seconds that the image after an episode's end stays."""
 COLOURS, SAMPLED = 128, 8
-"""Of a GIF, and from how many pictures they are taken."""
+"""Colours of a GIF, and the number of images that they are computed from."""
 SUFFIXES = (".gif", ".mp4")
 
 
 def write_film(film: Film, path: str | Path, *, fps: float | None = None) -> Path:
-    """Draw every step and write the video; its kind is the suffix, .gif or .mp4.
+    """Draw every step and write the video, .gif or .mp4 by suffix.
 
     Args:
         film: the episodes.
-        path: the file; it is replaced only when the new one is complete.
-        fps: steps a second; None: what the env says, at most 30, or 6 for one that draws no frames.
+        path: the file; an existing one is replaced when the new one is complete.
+        fps: steps per second; None: the env's, at most 30, or 6 for an env without frames.
     """
     path = check_path(path)
     rate = fps if fps is not None else min(film.fps or FAST, FAST) if film.frames else SLOW
     if not 0 < rate <= 100:
         raise ConfigError(f"fps = {rate}: give a number above 0 and up to 100")
-    with checkpoints.writing(f"{path} could not be written"):
+    with atomic.writing(f"{path} could not be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix.lower()}")
         try:
-            part.touch(
-                exist_ok=False
-            )  # a place that cannot be written shows here, where no encoder words the error
+            part.touch(exist_ok=False)  # fails here, not in an encoder, if the folder is read-only
             (_write_gif if path.suffix.lower() == ".gif" else _write_mp4)(film, part, rate)
             os.replace(part, path)
         finally:
@@ -53,7 +50,7 @@ def write_film(film: Film, path: str | Path, *, fps: float | None = None) -> Pat
 
 
 def check_path(path: str | Path) -> Path:
-    """Refuse, before anything is played, a file of another kind, or one that cannot be written here."""
+    """Validate the path and the installed packages before anything is played."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(f"{path}: a video is a .gif or an .mp4 file; name it {path.stem or 'play'}.gif")
@@ -67,19 +64,19 @@ def check_path(path: str | Path) -> Path:
 
 
 def pictures(film: Film) -> Iterator[tuple[Image, bool]]:
-    """Every picture, and whether it is the one after an episode's end."""
-    from recollect.play.draw import Stage
+    """Every image, and whether it is the one after an episode's end."""
+    from recollect.play.draw import Painter
 
-    stage = Stage(film)
+    painter = Painter(film)
     for episode, trace in enumerate(film.traces):
         for step in range(len(trace) + 1):
-            yield stage.picture(episode, step), step == len(trace)
+            yield painter.picture(episode, step), step == len(trace)
 
 
 def _write_gif(film: Film, path: Path, fps: float) -> None:
     from PIL.Image import Dither
 
-    # A GIF counts in hundredths of a second, and viewers slow down what is shorter than two.
+    # GIF durations are in hundredths of a second, and viewers slow down durations below two.
     each = max(20, round(100 / fps) * 10)
     durations = [
         each if step < len(trace) else max(each, round(PAUSE * 1000))
@@ -93,18 +90,18 @@ def _write_gif(film: Film, path: Path, fps: float) -> None:
 
 
 def _palette(film: Film) -> Image:
-    """One palette for the whole film, from pictures all over it: half the size, and colours stay."""
+    """One palette for the whole film, from images all over it: half the size, and constant colours."""
     from PIL import Image
 
-    from recollect.play.draw import HEIGHT, WIDTH, Stage
+    from recollect.play.draw import HEIGHT, WIDTH, Painter
 
-    stage = Stage(film)
+    painter = Painter(film)
     steps = [(e, step) for e, trace in enumerate(film.traces) for step in range(len(trace) + 1)]
     some = steps[:: -(-len(steps) // SAMPLED)]
     size = (WIDTH // 2, HEIGHT // 2)  # a quarter of the pixels has the same colours
     montage = Image.new("RGB", (size[0], size[1] * len(some)))
     for i, (episode, step) in enumerate(some):
-        picture = stage.picture(episode, step).resize(size, Image.Resampling.NEAREST)
+        picture = painter.picture(episode, step).resize(size, Image.Resampling.NEAREST)
         montage.paste(picture, (0, size[1] * i))
     return montage.quantize(COLOURS)
 

@@ -1,4 +1,4 @@
-"""Steps of a trace in words, for the terminal and for pictures."""
+"""Steps of a trace in words, for the terminal and for videos."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ ACTION_WORDS: dict[str, tuple[str, ...]] = {
     "position-cartpole": ("left", "right"),
     "forage": ("up", "down", "left", "right"),
 }
-"""What the actions of a task mean, where a number would say less."""
+"""Names of a task's actions."""
 
 _BESIDES = {ACTION, REWARD, ACTION_MASK}
-"""Parts of an observation that are not shown beside others."""
+"""Parts of an observation that are shown only if there are no others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,25 +33,25 @@ class Choice:
     """One part of an action, with its distribution."""
 
     part: str
-    """Its name in the action space; empty for an action that is one thing."""
+    """Its name in the action space; empty if the action has one part."""
     kind: str
     """categorical, bernoulli or normal."""
     value: list[float]
-    """The numbers that the env got."""
+    """The action as passed to the env."""
     numbers: list[float]
     """Probabilities, or the means of a normal."""
     std: list[float]
-    """Of a normal."""
+    """Standard deviations of a normal."""
     labels: list[str]
-    """What the probabilities are of."""
+    """Names of the categories."""
 
     @property
     def index(self) -> int:
-        """Which of the categories was chosen."""
+        """Index of the chosen category."""
         return int(self.value[0])
 
     def __str__(self) -> str:
-        """Such as ``left (97%)``, ``0 1 1`` or ``-0.52``."""
+        """For example ``left (97%)``, ``0 1 1`` or ``-0.52``."""
         name = "" if self.part.isdigit() or not self.part else f"{self.part} "
         if self.kind == "categorical":
             return f"{name}{self.labels[self.index]} ({percent(self.numbers[self.index])})"
@@ -78,7 +78,7 @@ def choices(trace: Trace, step: int) -> list[Choice]:
 
 
 def chosen(trace: Trace, step: int) -> tuple[str, str]:
-    """The action of a step, and its probability if it is one of n; else that stands inside, if any."""
+    """The action of a step and, if it is a single categorical, its probability."""
     made = choices(trace, step)
     if len(made) == 1 and made[0].kind == "categorical":
         return made[0].labels[made[0].index], percent(made[0].numbers[made[0].index])
@@ -86,7 +86,7 @@ def chosen(trace: Trace, step: int) -> tuple[str, str]:
 
 
 def seen(trace: Trace, step: int) -> str:
-    """The observation of a step."""
+    """The observation of a step in words."""
     if trace.words is not None:
         return trace.words[step]
     parts = trace.obs[step]
@@ -95,7 +95,7 @@ def seen(trace: Trace, step: int) -> str:
 
 
 def heading(trace: Trace) -> str:
-    """Which env and which agent."""
+    """The env and the agent's training steps."""
     return f"{trace.env or 'an env without a name'} · trained for {trace.checkpoint_steps:,} steps"
 
 
@@ -106,8 +106,8 @@ def ending(trace: Trace) -> str:
     return f"return {short(trace.return_)} after {steps}, {how}"
 
 
-def liveliest(traces: list[Trace], count: int) -> np.ndarray:
-    """The numbers of the units of memory that change most over all steps, at most ``count``."""
+def most_active(traces: list[Trace], count: int) -> np.ndarray:
+    """Indices of the units with the largest standard deviation over all steps, at most ``count``."""
     spread = np.nan_to_num(np.concatenate([trace.memory for trace in traces]).std(0))
     return np.argsort(-spread, kind="stable")[:count]
 

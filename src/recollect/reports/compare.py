@@ -1,4 +1,4 @@
-"""Gathers what the comparison of several runs shows: groups of repetitions, curves, tables."""
+"""Gathers the data of a comparison of runs: groups of repetitions, curves, tables."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from recollect.reports.configs import asked, default_values, differences, experi
 from recollect.reports.data import header
 from recollect.reports.folder import Folder
 from recollect.reports.statistics import Band, Curve, bootstrap_interval, common_band, iqm
-from recollect.reports.thinning import column, plain, rounded, thin
+from recollect.reports.thinning import column, json_numbers, rounded, thin
 from recollect.reports.worlds import known_task, levels
 
 Row = dict[str, Any]
 
 SINGLE = 160
-"""The most points of one run's faint curve."""
+"""Maximum points of a single run's curve."""
 ENV = "env"
-"""The name of the env among the settings that runs may differ in."""
+"""The env's key among the settings that runs may differ in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Runs that differ in nothing but the seed and the like."""
+    """Repetitions: runs that differ only in the seed and other incidental settings."""
 
     label: str
     world: str
-    """The env with its options: returns of different worlds do not share an axis."""
+    """The env with its options; each world has its own axis."""
     folders: list[Folder]
 
 
 def gather_comparison(folders: Sequence[Folder]) -> Row:
-    """Everything about several runs, those that repeat each other taken together."""
+    """The data of a comparison, with repetitions grouped."""
     groups, names = make_groups(folders)
     worlds = list(dict.fromkeys(group.world for group in groups))
     return {
@@ -55,10 +55,10 @@ def gather_comparison(folders: Sequence[Folder]) -> Row:
 
 
 def make_groups(folders: Sequence[Folder]) -> tuple[list[Group], list[str]]:
-    """Runs by everything but the seed and the like, and the settings in which these groups differ.
+    """Groups of repetitions, and the settings in which the groups differ.
 
-    A group's label is what sets it apart from the others of its world, or the name of a single run
-    among single runs.
+    A group's label lists the settings in which it differs from others of its world, or is the run's name if
+    there are no repetitions.
     """
     configs = [_settings(folder) for folder in folders]
     found: dict[Any, list[int]] = {}
@@ -72,7 +72,7 @@ def make_groups(folders: Sequence[Folder]) -> tuple[list[Group], list[str]]:
         groups.append(Group(text, _world(first), [folders[i] for i in members]))
     names = [group.folders[0].path.name for group in groups]
     if len(groups) == len(folders) > 1 and len(set(names)) == len(names):
-        # No repetitions: people know single runs by the names that they gave them.
+        # No repetitions: label runs by their names.
         groups = [replace(group, label=name) for group, name in zip(groups, names)]
     return groups, differences(configs)
 
@@ -98,7 +98,7 @@ def _group(group: Group) -> Row:
 
 
 def final_scores(folders: Sequence[Folder]) -> list[float]:
-    """The mean return of each run's last evaluation, of those runs that have one."""
+    """The mean return of each run's last evaluation, for runs that have one."""
     values = [column(folder.evaluations[-1:], "mean") for folder in folders if folder.evaluations]
     return [float(value[0]) for value in values if np.isfinite(value[0])]
 
@@ -114,7 +114,7 @@ def _summary(scores: Sequence[float], strata: Sequence[str] | None = None) -> Ro
 
 
 def _panel(world: str, groups: Sequence[Group]) -> Row:
-    """The curves of one world: a band a group and a faint line a run."""
+    """The curves of one world: a band per group and a faint line per run."""
     members = [(i, group) for i, group in enumerate(groups) if group.world == world]
     first = members[0][1].folders[0]
     known = levels(known_task(first.env, first.env_kwargs))
@@ -129,7 +129,11 @@ def _panel(world: str, groups: Sequence[Group]) -> Row:
 def _lines(index: int, group: Group, kind: str) -> Row:
     curves = [_curve(folder, kind) for folder in group.folders]
     singles = [
-        {"name": folder.name, "steps": plain(c.steps[kept], 12), "values": plain(c.values[kept], 4)}
+        {
+            "name": folder.name,
+            "steps": json_numbers(c.steps[kept], 12),
+            "values": json_numbers(c.values[kept], 4),
+        }
         for folder, c in zip(group.folders, curves)
         for kept in [thin(c.values, SINGLE)]
         if len(c.steps)
@@ -148,18 +152,18 @@ def _band(band: Band | None) -> Row | None:
     if band is None:
         return None
     return {
-        "steps": plain(band.steps, 8),
-        "values": plain(band.middle, 4),
-        "low": plain(band.low, 4),
-        "high": plain(band.high, 4),
+        "steps": json_numbers(band.steps, 8),
+        "values": json_numbers(band.middle, 4),
+        "low": json_numbers(band.low, 4),
+        "high": json_numbers(band.high, 4),
     }
 
 
 def _overall(groups: Sequence[Group], worlds: int) -> list[Row]:
-    """Scores over several worlds at once, for settings that were tried in more than one of them.
+    """Normalised scores over several worlds, for settings used in more than one of them.
 
-    A score is 0 for the best policy without memory and 1 for the best with; runs are resampled within
-    their world.
+    A score is 0 for the best memoryless policy and 1 for the best policy; the bootstrap resamples runs
+    within their world.
     """
     if worlds < 2:
         return []
@@ -182,9 +186,9 @@ def _overall(groups: Sequence[Group], worlds: int) -> list[Row]:
 def _tried_alike(
     groups: Sequence[Group], views: Sequence[Callable[[Group], Row]]
 ) -> list[tuple[Row, list[Group]]]:
-    """Groups whose settings are the same in the first view, with these settings.
+    """Groups with equal settings in the first view, each with these settings.
 
-    Where that mixes two groups of one world, which do differ, the next view tells them apart.
+    If a result holds two groups of one world, which differ, it is split by the next view.
     """
     view, *finer = views
     found: dict[Any, list[Group]] = {}
@@ -198,7 +202,7 @@ def _tried_alike(
 
 
 def _asked(group: Group) -> Row:
-    """Without what the preset of each task chose: that differs from task to task by design."""
+    """The settings without those of the preset, which differ from task to task by design."""
     first = group.folders[0]
     return _without_world(asked(first.config, first.preset))
 
@@ -224,7 +228,7 @@ def _normalised(group: Group) -> list[float]:
 
 
 def _difference_table(groups: Sequence[Group], names: Sequence[str]) -> Row:
-    """The settings in which groups differ, one row each, and the value in every group."""
+    """One row per setting in which groups differ, with its value in every group."""
     settings = [_settings(group.folders[0]) for group in groups]
     shown = [[setting(s[name]) if name in s else "–" for s in settings] for name in names]
     return {"rows": [{"name": name, "values": values} for name, values in zip(names, shown)]}

@@ -1,4 +1,4 @@
-"""Gathers what the page of one run shows, as plain JSON. Nothing here knows how it will look."""
+"""Gathers the data of one run's report as JSON; ``assets`` holds its layout."""
 
 from __future__ import annotations
 
@@ -7,41 +7,35 @@ from typing import Any
 
 import numpy as np
 
+from recollect.display.closing import REASONS
 from recollect.reports.configs import config_rows
 from recollect.reports.episodes import read_episodes
 from recollect.reports.folder import Folder
 from recollect.reports.healthy import GAUGES, Judged, judge
 from recollect.reports.played import is_outdated, outdated_episodes, read_lengths
-from recollect.reports.thinning import column, curve, number, plain, rounded
+from recollect.reports.thinning import column, curve, json_numbers, number, rounded
 from recollect.reports.times import gather_runtime, gather_speed
 from recollect.reports.worlds import action_words, known_task, levels, memory_lengths
 from recollect.tasks import Task
+from recollect.training.metrics import meaning
 
 Row = dict[str, Any]
 
 SMALL = 240
-"""The most points of a small curve."""
+"""Maximum points of a small curve."""
 EVENTS = 400
-"""The most events shown."""
-
-REASONS = {
-    "steps": "all steps made",
-    "target": "target return reached",
-    "time": "time used up",
-    "interrupt": "interrupted",
-}
-"""Why a run ended, in words; other reasons speak for themselves."""
+"""Maximum events shown."""
 
 
 def gather_run(folder: Folder, notes: list[str]) -> Row:
-    """Everything about one run; ``notes`` are sentences on what could not be played."""
+    """The data of one run's report; ``notes``: sentences on what could not be played."""
     task = known_task(folder.env, folder.env_kwargs)
     known = levels(task)
     gauges, others = _diagnostics(folder)
     outdated = outdated_episodes(folder)
     episodes, problems = read_episodes(folder.path / "episodes", outdated)
     if outdated:
-        problems.append("Episodes of weights that the run has dropped since, as it went back, are left out.")
+        problems.append("Episodes of checkpoints that a resume has since deleted are left out.")
     return {
         "kind": "run",
         "run": header(folder),
@@ -64,7 +58,7 @@ def gather_run(folder: Folder, notes: list[str]) -> Row:
 
 
 def header(folder: Folder) -> Row:
-    """Who this run is and how it went."""
+    """Name, env, state and results of a run."""
     about, status = folder.description, folder.status
     last = folder.metrics[-1] if folder.metrics else {}
     returns = column(folder.metrics, "return")
@@ -76,7 +70,7 @@ def header(folder: Folder) -> Row:
         "env": folder.env,
         "env_kwargs": folder.env_kwargs,
         "state": str(status.get("state") or "unknown"),
-        "reason": REASONS.get(reason, reason.removeprefix("error: ")),
+        "reason": REASONS.get(reason, ("", reason.removeprefix("error: ")))[1],
         "planned": _whole(status.get("end")) or _whole(folder.config.get("steps")),
         "steps": folder.steps,
         "updates": _whole(status.get("updates", last.get("updates"))),
@@ -99,11 +93,11 @@ def evaluations(folder: Folder) -> Row:
     rows = folder.evaluations
     bounds = [_interval(row) for row in rows]
     return {
-        "steps": plain(column(rows, "steps"), 12),
-        "seconds": plain(column(rows, "seconds"), 6),
-        "values": plain(column(rows, "mean")),
-        "low": plain([low for low, _ in bounds]),
-        "high": plain([high for _, high in bounds]),
+        "steps": json_numbers(column(rows, "steps"), 12),
+        "seconds": json_numbers(column(rows, "seconds"), 6),
+        "values": json_numbers(column(rows, "mean")),
+        "low": json_numbers([low for low, _ in bounds]),
+        "high": json_numbers([high for _, high in bounds]),
     }
 
 
@@ -141,7 +135,7 @@ def _whole(value: Any) -> int | None:
 
 
 def _diagnostics(folder: Folder) -> tuple[list[Row], list[Row]]:
-    """The gauges that the run has values of, judged; and all other metrics, which are only drawn."""
+    """The judged gauges for which the run has values, and all other metrics."""
     rows = folder.metrics
     gauges = []
     for gauge in GAUGES:
@@ -152,16 +146,12 @@ def _diagnostics(folder: Folder) -> tuple[list[Row], list[Row]]:
     drawn = {gauge.name for gauge in GAUGES} | {"steps", "seconds", "updates", "episodes", "return"}
     names = dict.fromkeys(name for row in rows for name in row)
     left = [name for name in names if name not in drawn and not name.startswith(("speed/", "time/"))]
-    others = [_metric(folder, name, values) for name in left if _is_drawable(values := column(rows, name))]
-    return gauges, others
-
-
-def _is_drawable(values: np.ndarray) -> bool:
-    return bool(np.isfinite(values).any())
+    columns = {name: column(rows, name) for name in left}
+    return gauges, [_metric(folder, name, x) for name, x in columns.items() if np.isfinite(x).any()]
 
 
 def _metric(folder: Folder, name: str, values: np.ndarray) -> Row:
-    """One metric with its line of the glossary."""
+    """The curve of one metric, with its glossary line."""
     known = np.isfinite(values)
     rows = [row for row, is_known in zip(folder.metrics, known) if is_known] if _is_sparse(known) else None
     drawn = curve(folder.metrics, values, SMALL) if rows is None else curve(rows, values[known], SMALL)
@@ -169,13 +159,11 @@ def _metric(folder: Folder, name: str, values: np.ndarray) -> Row:
 
 
 def _is_sparse(known: np.ndarray) -> bool:
-    """Whether a metric is measured now and then only, so that its gaps mean nothing."""
+    """Whether a metric is measured only in some updates, so that its gaps are not drawn."""
     return known.sum() < 0.6 * len(known)
 
 
 def _line(folder: Folder, name: str) -> str:
-    from recollect.training.metrics import meaning
-
     line = meaning(name, folder.glossary) or meaning(name)
     return line + (", in units of their size" if name == "deviation/value" else "")
 
@@ -198,7 +186,7 @@ def _drawn(judged: Judged) -> Row:
 
 
 def _in_units_of_value(rows: list[Row]) -> np.ndarray:
-    """The deviation of values as the run-stopping check sees it: over their size, if that is above 1."""
+    """The deviation of values over their size, if that is above 1, as in the check that stops a run."""
     sizes = [np.abs(column(rows, name)) for name in ("value/max", "value/min", "value_scale")]
     scale = np.fmax.reduce([*sizes, np.ones(len(rows))])
     return column(rows, "deviation/value") / scale
@@ -211,7 +199,7 @@ def _lengths(folder: Folder) -> Row | None:
     names = ("length", "mean", "low", "high", "best", "memoryless")
     points = [p for p in data["points"] if isinstance(p, dict) and not math.isnan(number(p.get("length")))]
     return {
-        **{name: plain(column(points, name)) for name in names},
+        **{name: json_numbers(column(points, name)) for name in names},
         "option": str(data.get("option", "length")),
         "trained": data.get("trained"),
         "episodes": data.get("episodes"),
@@ -220,21 +208,21 @@ def _lengths(folder: Folder) -> Row | None:
 
 
 def _length_notes(task: Task | None, notes: list[str]) -> list[str]:
-    """Why there is no success by memory length, for a task that could have it."""
+    """Why success by memory length is missing, for a task that has such an option."""
     if task is None or not memory_lengths(task)[2]:
         return []
-    return notes or ["This was not measured: recollect report without --no-play does it."]
+    return notes or ["This was not measured: run recollect report without --no-play."]
 
 
 def _events(folder: Folder) -> list[Row]:
-    """The events in their order; of very many, those of checkpoints go first."""
+    """The events, oldest first; above ``EVENTS``, checkpoints and then the oldest are dropped."""
     events = [
         {
             "steps": _whole(event.get("steps")),
             "seconds": rounded(number(event.get("seconds"))),
             "time": event.get("time") if isinstance(event.get("time"), str) else None,
             "kind": str(event.get("kind", "")),
-            "text": REASONS.get(str(event.get("text", "")), str(event.get("text", ""))),
+            "text": REASONS.get(text := str(event.get("text", "")), ("", text))[1],
         }
         for event in folder.events
     ]

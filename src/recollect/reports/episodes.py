@@ -1,4 +1,4 @@
-"""Recorded episodes, packed for the page: the memory as 16-bit numbers, long or wide ones cut to size."""
+"""Packs recorded episodes for the page: memory as 16-bit numbers, long or wide data truncated."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from typing import Any
 import numpy as np
 
 from recollect.reports.folder import read_json
-from recollect.reports.thinning import number, plain, rounded
+from recollect.reports.thinning import json_numbers, number, rounded
 
 Row = dict[str, Any]
 
 INDEX = "report.json"
-"""Beside the episodes: which of them the report played, and with which weights."""
+"""Index of the episodes that the report recorded, with the checksum of the weights."""
 SHOWN = 6
-"""The most episodes of a report."""
+"""Maximum episodes of a report."""
 STEPS = 2000
-"""The most steps shown of an episode."""
+"""Maximum steps of an episode."""
 CELLS = 200_000
-"""The most numbers of memory shown of an episode: beyond, the least lively units are left out."""
+"""Maximum memory values of an episode; beyond it, the least active units are left out."""
 NUMBERS = 60_000
-"""The most numbers of one part of the observation shown of an episode."""
+"""Maximum values of one part of the observation over an episode."""
 PICTURES = 400_000
-"""The most characters of pictures of an episode: beyond, only every second, third, ... is kept."""
+"""Maximum characters of images of an episode; beyond it, only every second, third, ... is kept."""
 
 
 def read_episodes(folder: Path, outdated: Collection[str] = ()) -> tuple[list[Row], list[str]]:
-    """The recorded episodes in a folder, ready for the page, and a sentence on each that is not.
+    """The packed episodes of a folder, and a sentence on each that cannot be shown.
 
-    Those of the latest weights come first; files whose names are ``outdated`` are left out.
+    Episodes of the latest weights come first; files named in ``outdated`` are left out.
     """
     found, problems = [], []
     for path in sorted(folder.glob("*.json")):
@@ -39,11 +39,11 @@ def read_episodes(folder: Path, outdated: Collection[str] = ()) -> tuple[list[Ro
             continue
         trace = read_json(path)
         if not isinstance(trace, dict) or trace.get("format") != 1:
-            problems.append(f"{path.name} is no recorded episode that this version reads.")
+            problems.append(f"{path.name} is not a recorded episode that this version reads.")
             continue
         steps = number(trace.get("checkpoint_steps", 0))
         if not steps >= 0:
-            problems.append(f"{path.name} cannot be shown: its checkpoint_steps are no count.")
+            problems.append(f"{path.name} cannot be shown: checkpoint_steps is not a count.")
             continue
         found.append((path, trace, steps))
     found.sort(key=lambda episode: -episode[2])
@@ -51,7 +51,7 @@ def read_episodes(folder: Path, outdated: Collection[str] = ()) -> tuple[list[Ro
     for path, trace, _ in found[:SHOWN]:
         try:
             packed.append(pack(trace))
-        except Exception as error:  # there is no end to what a damaged file may hold
+        except Exception as error:  # a damaged file can cause any error
             problems.append(f"{path.name} cannot be shown ({type(error).__name__}: {error}).")
     if len(found) > SHOWN:
         problems.append(f"{len(found) - SHOWN} more episodes are recorded; the latest {SHOWN} are shown.")
@@ -59,7 +59,7 @@ def read_episodes(folder: Path, outdated: Collection[str] = ()) -> tuple[list[Ro
 
 
 def pack(trace: Row) -> Row:
-    """A trace as the page wants it."""
+    """A trace in the form that the page reads."""
     steps = min(len(trace["reward"]), STEPS)
     if steps == 0:
         raise ValueError("it has no steps")
@@ -93,11 +93,11 @@ def pack(trace: Row) -> Row:
 
 
 def _numbers(values: Sequence[float | None], digits: int = 4) -> list[float | int | None]:
-    return plain(np.array([np.nan if v is None else v for v in values], dtype=np.float64), digits)
+    return json_numbers(np.array([np.nan if v is None else v for v in values], dtype=np.float64), digits)
 
 
 def _pack_memory(trace: Row, steps: int) -> tuple[Row, str]:
-    """The memory [T, U] as little-endian int16 in base64, unit by unit, each in units of its own peak."""
+    """The memory [T, U] as base64 of little-endian int16, unit by unit, each scaled by its peak."""
     units = int(trace["units"])
     values = np.array(trace["memory"][:steps], dtype=np.float64).reshape(steps, units)
     values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
@@ -108,9 +108,9 @@ def _pack_memory(trace: Row, steps: int) -> tuple[Row, str]:
     place = [i for size in sizes for i in range(size)]
     kept, note = np.arange(units), ""
     if units * steps > CELLS:
-        lively = np.argsort(-values.std(0), kind="stable")[: max(1, CELLS // steps)]
-        kept = np.sort(lively)
-        note = f"The {len(kept):,} liveliest of {units:,} units are shown."
+        active = np.argsort(-values.std(0), kind="stable")[: max(1, CELLS // steps)]
+        kept = np.sort(active)
+        note = f"The {len(kept):,} most active of {units:,} units are shown."
     shown = values[:, kept]
     peak = np.abs(shown).max(0) if len(kept) else np.zeros(0)
     scaled = np.round(shown / np.where(peak > 0, peak, 1.0) * 32767).astype("<i2")
@@ -118,7 +118,7 @@ def _pack_memory(trace: Row, steps: int) -> tuple[Row, str]:
         "units": len(kept),
         "names": [f"{parts[i]['name']}[{place[i]}]" for i in kept],
         "parts": [parts[i]["name"] for i in kept],
-        "peak": plain(peak, 6),
+        "peak": json_numbers(peak, 6),
         "data": base64.b64encode(np.ascontiguousarray(scaled.T).tobytes()).decode(),
     }
     return memory, note
@@ -133,9 +133,9 @@ def _pack_distribution(parts: Sequence[Row]) -> list[Row]:
 
 
 def _pack_words(words: Any, steps: int) -> Row | None:
-    """Words as a list of different ones, and an index for each step.
+    """The distinct words, and an index for each step.
 
-    None where almost every step has its own: that is a list of numbers, which is drawn anyway.
+    None if most steps have their own words: these are numbers, which are drawn anyway.
     """
     if not isinstance(words, list):
         return None

@@ -1,4 +1,4 @@
-"""Reads a run's folder as it is: whole, half written, failed or still running."""
+"""Reads a run's folder in any state: complete, damaged, failed or still running."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What the files of a run say; whatever is missing is empty."""
+    """The contents of a run's files; missing files are empty."""
 
     path: Path
     description: Row
@@ -32,17 +32,17 @@ class Folder:
     status: Row
     """status.json"""
     metrics: list[Row]
-    """In order of steps."""
+    """Ordered by steps."""
     evaluations: list[Row]
-    """In order of steps."""
+    """Ordered by steps."""
     events: list[Row]
     glossary: dict[str, str]
     problems: list[str] = field(default_factory=list)
-    """What could not be read, one sentence each."""
+    """One sentence on each file that could not be read."""
 
     @property
     def name(self) -> str:
-        """As people call the run."""
+        """The run's name."""
         return str(self.description.get("name") or self.path.name)
 
     @property
@@ -53,7 +53,7 @@ class Folder:
 
     @property
     def config(self) -> Row:
-        """The config as in run.json."""
+        """The config in run.json."""
         config = self.description.get("config")
         return config if isinstance(config, dict) else {}
 
@@ -65,11 +65,11 @@ class Folder:
 
     @property
     def algo(self) -> Row:
-        """The settings of the algorithm."""
-        algo, policy = self.config.get("algo", self.config.get("ppo")), self.config.get("policy")
+        """The settings of the algorithm, with the tolerance resolved."""
+        algo, policy = self.config.get("algo"), self.config.get("policy")
         if not isinstance(algo, dict):
             return {}
-        if algo.get("tolerance", 0) is None:  # not set: that of the precision and the core
+        if algo.get("tolerance", 0) is None:  # not set: it follows from the precision and the core
             network = policy if isinstance(policy, dict) else {}
             precision = on_device(str(network.get("precision")), str(self.config.get("device")))
             if precision in TOLERANCES:
@@ -79,20 +79,20 @@ class Folder:
 
     @property
     def preset(self) -> Row:
-        """The settings that were chosen for the task beside the user's own."""
+        """The settings that the task's preset chose."""
         preset = self.description.get("preset")
         return preset if isinstance(preset, dict) else {}
 
     @property
     def steps(self) -> int:
-        """Env steps made, by the status or else the last row of metrics."""
+        """Env steps, from the status or else the last row of metrics."""
         last = self.metrics[-1]["steps"] if self.metrics else 0
         made = number(self.status.get("steps"))
         return int(made if made > 0 else last)
 
 
 def read_folder(path: Path) -> Folder:
-    """Read everything that a report needs from a run's folder; only run.json must be there and whole."""
+    """Read the files that a report needs; only run.json must exist and be undamaged."""
     if not Run.is_run(path):
         raise RecollectError(_no_run(path))
     run = Run(path)
@@ -111,7 +111,7 @@ def read_folder(path: Path) -> Folder:
 
 
 def read_json(path: Path) -> Any:
-    """The content of a JSON file; None if it is not there or is no JSON."""
+    """The contents of a JSON file; None if it is missing or invalid."""
     try:
         return json.loads(read_whole(path))
     except (RecollectError, ValueError, RecursionError):
@@ -120,14 +120,14 @@ def read_json(path: Path) -> Any:
 
 @cache
 def rounding_of(core: str) -> float:
-    """How much wider the tolerance of this core is, from its JSON in run.json; 1 if it is not known here.
+    """The factor on the tolerance for this core, from its JSON in run.json; 1 for an unknown core.
 
-    The core is made for it, because one that holds others rounds as they do.
+    The core is built for it, because a stack's factor depends on its parts.
     """
     try:
         with torch.random.fork_rng(devices=[]), without_memory(10**8):
             return make_core(json.loads(core), 1).rounding
-    except Exception:  # a core of the user's, or damage
+    except Exception:  # a user's core, or a damaged file
         return 1.0
 
 
@@ -136,8 +136,8 @@ def _status(run: Run, problems: list[str]) -> Row:
         return run.status
     except RecollectError:
         problems.append("status.json cannot be read: it is damaged, or was being written.")
-        left = read_json(run.path / "status.json")  # a report shows what is left of it
-        return left if isinstance(left, dict) else {}
+        rest = read_json(run.path / "status.json")
+        return rest if isinstance(rest, dict) else {}
 
 
 def _object(path: Path, problems: list[str]) -> Row:
@@ -151,9 +151,9 @@ def _object(path: Path, problems: list[str]) -> Row:
 
 
 def _lines(path: Path, problems: list[str]) -> list[Row]:
-    """The objects of a JSONL file. Half a line at its end is no problem: the run may be going on.
+    """The readable objects of a JSONL file; ``Run`` would reject a damaged file.
 
-    ``Run`` refuses a damaged file; a report shows what is left of it.
+    An incomplete last line is not a problem: the run may be writing it.
     """
     if not path.exists():
         return []
@@ -183,4 +183,4 @@ def _no_run(path: Path) -> str:
         return f"{path} does not exist: give the folder of a run, such as runs/delayed-cue-1"
     inside = sorted(p.parent.name for p in path.glob("*/run.json")) if path.is_dir() else []
     hint = f"; it holds runs, such as {path / inside[0]}: name one or several of them" if inside else ""
-    return f"{path} is no run: there is no run.json in it{hint or '. A run is what `recollect train` writes'}"
+    return f"{path} is not a run: it has no run.json{hint or '. `recollect train` writes such folders'}"

@@ -1,4 +1,4 @@
-"""The gauges of a run: what is healthy, and what it means when one is not. README has the short form."""
+"""Gauges: the healthy range of each metric, and advice for values outside it."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ import numpy as np
 from recollect.base.files import is_number
 
 SETTLING = 10
-"""Updates at the start of a run that are not judged: a new critic and a new policy find their scale."""
+"""Updates at the start of a run that are not judged."""
 ALLOWED = 0.1
-"""The share of the judged updates that may lie outside before a gauge is called so."""
+"""Fraction of the judged updates that may be outside the range of a healthy gauge."""
 
 Verdict = Literal["healthy", "above", "below", "unjudged", "missing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gauge:
-    """How one metric is drawn and judged."""
+    """The healthy range of one metric."""
 
     name: str
     """The metric."""
     low: float | None = None
-    """The lowest healthy value; None: as low as it likes."""
+    """Lowest healthy value; None: no limit."""
     high: float | None = None
-    """The highest healthy value."""
+    """Highest healthy value; None: no limit."""
     setting: str | None = None
-    """A setting of the algorithm, drawn as a line; ``high`` is given in units of it if ``relative``."""
+    """A setting of the algorithm, drawn as a line."""
     relative: bool = False
     """Whether ``high`` is a multiple of ``setting``."""
     log: bool = False
-    """On a logarithmic scale."""
+    """Whether it is drawn on a logarithmic scale."""
     strict: bool = False
-    """Whether a single update outside counts."""
+    """Whether a single update outside the range counts."""
     above: str = ""
-    """What it means, and what helps, when it is too high."""
+    """Cause and fix if the values are too high."""
     below: str = ""
-    """The same when it is too low."""
+    """Cause and fix if the values are too low."""
     words: str = ""
-    """What is good to know where there is no range."""
+    """A note on typical values."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A gauge with the ranges of one run and what its values say."""
+    """A gauge with its range and verdict for one run."""
 
     gauge: Gauge
     low: float | None
@@ -54,7 +54,7 @@ class Judged:
     """The value of ``gauge.setting`` in this run."""
     verdict: Verdict
     share: float
-    """The share of the judged updates that lie outside."""
+    """Fraction of the judged updates outside the range."""
     advice: str = field(default="")
 
 
@@ -66,8 +66,8 @@ GAUGES: tuple[Gauge, ...] = (
         relative=True,
         log=True,
         strict=True,
-        above="The learner does not see what the actor saw, or rounds more. Above the tolerance a replay in "
-        "float64 decides, and the run stops unless it is rounding.",
+        above="The learner does not reproduce the actor's steps, or rounds more. Above the tolerance a "
+        "replay in float64 decides, and the run stops unless the deviation is rounding.",
     ),
     Gauge(
         name="deviation/value",
@@ -76,87 +76,84 @@ GAUGES: tuple[Gauge, ...] = (
         relative=True,
         log=True,
         strict=True,
-        above="As for the log-probs: another state, reset or observation than while acting, or lower "
-        "precision.",
+        above="As for log-probs: the learner's state, reset or observation differs from the actor's, or the "
+        "precision is lower.",
     ),
     Gauge(
         name="staleness",
         low=0.0,
         high=0.3,
-        above="The stored states no longer fit the weights. Take fewer epochs, a lower learning_rate, or "
+        above="The stored states no longer fit the weights. Use fewer epochs, a lower learning_rate, or "
         "refresh_states=True.",
     ),
     Gauge(
         name="lag",
         low=0.0,
         high=4.0,
-        above="The actors play with old weights. Use fewer actors, or a shorter rollout, or wait for them "
-        "in lockstep.",
+        above="The actors use old weights. Use fewer actors, a shorter rollout, or mode=lockstep.",
     ),
     Gauge(
         name="kl",
         low=0.0,
         high=0.03,
-        above="An update moves the policy far. Lower learning_rate, take fewer epochs, or set target_kl.",
-        words="0.005 to 0.03 while it learns; near 0 once there is nothing left to learn.",
+        above="Updates change the policy a lot. Lower learning_rate, use fewer epochs, or set target_kl.",
+        words="0.005 to 0.03 while the policy improves; near 0 after convergence.",
     ),
     Gauge(
         name="clip_fraction",
         low=0.0,
         high=0.3,
-        above="Many steps are clipped, so much of the batch teaches nothing. Lower learning_rate or take "
-        "fewer epochs.",
+        above="Many steps are clipped and give no gradient. Lower learning_rate or use fewer epochs.",
     ),
     Gauge(
         name="grad_norm",
         setting="max_grad_norm",
         log=True,
-        words="Above the line, gradients are scaled down to it.",
+        words="Larger gradients are scaled down to the line.",
     ),
     Gauge(
         name="grad_clip_rate",
         low=0.0,
         high=0.99,
-        above="Every gradient is clipped, so learning_rate no longer means what it says. Lower it, or raise "
-        "max_grad_norm.",
+        above="Every gradient is clipped, so the step size no longer depends on it. Lower learning_rate, or "
+        "raise max_grad_norm.",
     ),
     Gauge(
         name="explained_variance",
         low=0.0,
         high=1.0,
-        below="The critic explains nothing of the returns. Where all episodes end alike there is nothing to "
-        "explain; else give it time, or raise value_coef.",
+        below="The critic predicts no better than a constant. This is normal if all returns are equal; "
+        "otherwise train longer, or raise value_coef.",
         words="Rises towards 1 as the critic learns.",
     ),
     Gauge(
         name="entropy",
         low=0.0,
-        words="Falls as the policy makes up its mind. A fall before the return rises is too early: raise "
-        "entropy.",
+        words="Falls as the policy converges. If it falls before the return rises, raise entropy.",
     ),
     Gauge(
         name="state/norm",
         low=0.0,
-        words="Should level off. A memory that keeps growing saturates.",
+        words="Should level off. A state that keeps growing saturates.",
     ),
     Gauge(
         name="state/drift",
-        words="Should stay near 0: the memory neither swells nor fades within an episode.",
+        words="Should stay near 0: the state neither grows nor decays within an episode.",
     ),
-    Gauge(name="loss/policy", words="Small and noisy; its size says little."),
-    Gauge(name="loss/value", low=0.0, words="Below 0.5 the critic knows more than the mean return."),
-    Gauge(name="value_scale", low=0.0, words="Follows the spread of the returns."),
+    Gauge(name="loss/policy", words="Small and noisy; its size means little."),
+    Gauge(name="loss/value", low=0.0, words="Below 0.5 the critic is better than the mean return."),
+    Gauge(name="value_scale", low=0.0, words="Follows the standard deviation of the returns."),
     Gauge(name="learning_rate", low=0.0, words="Follows its schedule."),
     Gauge(name="entropy_coef", low=0.0, words="Follows its schedule."),
     Gauge(name="length", low=0.0),
 )
-"""Every gauge of a report, in its order."""
+"""All gauges of a report, in order."""
 
 
 def judge(gauge: Gauge, values: np.ndarray, algo: dict[str, Any]) -> Judged:
-    """What ``values`` [N], one an update, say about a run with the settings ``algo``.
+    """The verdict on ``values`` [N], one per update, of a run with the settings ``algo``.
 
-    The second half of the run counts, without the first ``SETTLING`` updates.
+    Only the second half of the run counts, without the first ``SETTLING`` updates.
     """
     line = algo.get(gauge.setting) if gauge.setting else None
     line = float(line) if line is not None and is_number(line) else None

@@ -1,4 +1,4 @@
-"""Puts gathered data and the parts of the page together into one HTML file that needs nothing else."""
+"""Renders the data and assets into one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -26,15 +27,15 @@ SCRIPTS = (
     "compare.js",
     "main.js",
 )
-"""In the order in which they build on each other."""
+"""In order of dependency."""
 STYLES = ("style.css", "controls.css", "charts.css", "episode.css", "tables.css", "narrow.css")
 
 
 def render(data: dict[str, Any], title: str) -> str:
-    """The whole page.
+    """The HTML page.
 
-    Its content security policy allows this very script and style and pictures in the data, and
-    nothing from anywhere else: a report opens no connection, and a hostile name stays a name.
+    Its content security policy allows only this script, this style and inline images: a report opens no
+    connection, and a hostile name cannot execute code.
     """
     script, style = _script(), _style()
     policy = (
@@ -48,20 +49,16 @@ def render(data: dict[str, Any], title: str) -> str:
         "SCRIPT": script,
         "DATA": to_script_json(data),
     }
-    page = _asset("page.html")
-    pieces = page.split("{{")
-    # One pass from left to right: what is filled in is never looked at again.
-    return pieces[0] + "".join(
-        parts[name] + rest for name, _, rest in (piece.partition("}}") for piece in pieces[1:])
-    )
+    # A single pass: inserted text is not searched for placeholders.
+    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], _asset("page.html"))
 
 
 def to_script_json(data: Any) -> str:
-    """JSON that may stand inside a script element: no ``<`` can end it or open a comment."""
+    """JSON that is safe inside a script element: no ``<`` can end the element or open a comment."""
     text = json.dumps(finite(data), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
     for mark in "<>&\u2028\u2029":
         text = text.replace(mark, f"\\u{ord(mark):04x}")
-    # A lone surrogate, from a name that is no text, cannot be written as UTF-8.
+    # A lone surrogate, from a file name that is not UTF-8, cannot be encoded.
     return text.encode("utf-8", "replace").decode("utf-8")
 
 

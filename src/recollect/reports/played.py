@@ -1,4 +1,4 @@
-"""What a report plays itself: a few episodes, and success by the length of the memory. Both are kept."""
+"""Records episodes and measures success by memory length for a report; both are cached in the run."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
+from recollect.base import atomic
 from recollect.base.files import finite
 from recollect.base.own_files import CHECKPOINTS, check_own
 from recollect.errors import RecollectError
@@ -17,31 +18,29 @@ from recollect.reports.episodes import INDEX
 from recollect.reports.folder import Folder, Row, read_json
 from recollect.reports.thinning import number
 from recollect.reports.worlds import LONGEST, known_task, levels, memory_lengths
-from recollect.training import checkpoints
 from recollect.training.run_folder import Run
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
 
 EPISODES = 3
-"""How many are recorded."""
+"""Number of recorded episodes."""
 EVALUATED = 100
-"""Episodes for each length of memory."""
+"""Episodes for each memory length."""
 SEED = 1_000_003
-"""That of evaluations: other episodes than those of training."""
+"""The seed of evaluations, so that episodes differ from training."""
 EPISODES_FOLDER = "episodes"
 LENGTHS = "memory_lengths.json"
 WEIGHTS = "weights"
-"""The key of the checksum of the weights that something was made with."""
+"""The key for the checksum of the weights."""
 
 
 def play(folder: Folder, env_kwargs: dict[str, Any] | None = None) -> list[str]:
     """Record episodes and measure success by memory length, unless the run has them already.
 
-    ``env_kwargs``: options of the env that the user has named, and not only the folder.
+    ``env_kwargs``: env options that the user has given, not only the folder.
 
-    Returns a sentence on each thing that could not be made. Nothing that an env or a checkpoint does
-    may keep the report from being written.
+    Returns a sentence on each failure. An error of the env or the checkpoint never prevents the report.
     """
     if not _is_playable(folder.env):
         return [f"The env {folder.env or '(made by code)'} cannot be made by name, so nothing was played."]
@@ -64,7 +63,7 @@ def play(folder: Folder, env_kwargs: dict[str, Any] | None = None) -> list[str]:
         agent = _load(checkpoint, env_kwargs)
         for what in todo:
             what(folder, agent, source)
-    except Exception as error:  # an env is anybody's code
+    except Exception as error:  # an env can raise anything
         return [f"Playing with checkpoint {int(checkpoint.name):,} failed ({type(error).__name__}: {error})."]
     return []
 
@@ -79,8 +78,7 @@ def find_checkpoint(folder: Folder) -> Path | None:
 
 
 def is_outdated(folder: Folder, made: Row) -> bool:
-    """Whether the run went back since this was made: the checkpoint it names holds other weights, or is
-    beyond the last."""
+    """Whether a resume has since replaced or deleted the checkpoint that this was made with."""
     steps, known = number(made.get("checkpoint_steps")), Run(folder.path).checkpoints()
     if math.isnan(steps) or not known or made.get(WEIGHTS) is None:
         return False
@@ -91,30 +89,27 @@ def is_outdated(folder: Folder, made: Row) -> bool:
 
 
 def outdated_episodes(folder: Folder) -> list[str]:
-    """The files of the episodes that a report played before the run went back."""
+    """The files of recorded episodes whose checkpoint was replaced or deleted."""
     index = _read_index(folder)
     return index["files"] if is_outdated(folder, index) else []
 
 
 def read_lengths(folder: Folder) -> Row | None:
-    """What ``_measure`` wrote; None if there is nothing that can be read."""
+    """The results of ``_measure``; None if there are none."""
     data = read_json(folder.path / LENGTHS)
     is_ours = isinstance(data, dict) and data.get("format") == 1 and isinstance(data.get("points"), list)
     return data if is_ours else None
 
 
 def _is_playable(env: str | None) -> bool:
-    """Whether the env can be made by name without importing anybody's module."""
+    """Whether the env can be made by name without importing a module."""
     if env is None or ":" in env:
         return False
-    if known_task(env, {}) is not None:
-        return True
-    return env in gymnasium.registry
+    return known_task(env, {}) is not None or env in gymnasium.registry
 
 
 def _source(checkpoint: Path) -> Row:
-    """Where something comes from: its env steps and weights. A run that went back and made the same
-    steps again has others."""
+    """Env steps and checksum of a checkpoint; after a resume the same steps have other weights."""
     about = read_json(checkpoint / "agent.json")
     sums = about.get("sha256") if isinstance(about, dict) else None
     weights = sums.get("weights.safetensors") if isinstance(sums, dict) else None
@@ -126,7 +121,7 @@ def _is_from(made: Row, source: Row) -> bool:
 
 
 def _read_index(folder: Folder) -> Row:
-    """Which episodes a report played last, and with what."""
+    """The index of the recorded episodes."""
     index = read_json(folder.path / EPISODES_FOLDER / INDEX)
     is_ours = isinstance(index, dict) and index.get("format") == 1 and isinstance(index.get("files"), list)
     return index if is_ours else {"files": []}
@@ -161,13 +156,13 @@ def _record(folder: Folder, agent: Agent, source: Row) -> None:
     traces = record(agent, episodes=EPISODES, seed=SEED)
     place = folder.path / EPISODES_FOLDER
     for old in (INDEX, *(f"report-{i}.json" for i in range(EPISODES))):
-        (place / old).unlink(missing_ok=True)  # this time there may be fewer
+        (place / old).unlink(missing_ok=True)  # there may be fewer episodes this time
     files = [trace.save(place / f"report-{i}.json").name for i, trace in enumerate(traces)]
-    checkpoints.write_atomically(place / INDEX, json.dumps({"format": 1, **source, "files": files}))
+    atomic.write_atomically(place / INDEX, json.dumps({"format": 1, **source, "files": files}))
 
 
 def _measure(folder: Folder, agent: Agent, source: Row) -> None:
-    """Evaluate at every length of memory that leaves the spaces as they are."""
+    """Evaluate at every memory length that keeps the spaces unchanged."""
     task = known_task(folder.env, folder.env_kwargs)
     if task is None:
         return
@@ -198,4 +193,4 @@ def _measure(folder: Folder, agent: Agent, source: Row) -> None:
         "episodes": EVALUATED,
         "points": points,
     }
-    checkpoints.write_atomically(folder.path / LENGTHS, json.dumps(finite(data)))
+    atomic.write_atomically(folder.path / LENGTHS, json.dumps(finite(data)))

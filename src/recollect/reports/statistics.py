@@ -1,8 +1,8 @@
 """Statistics over seeds: the interquartile mean and its bootstrap interval, curves on a common grid.
 
-Agarwal et al. 2021, *Deep Reinforcement Learning at the Edge of the Statistical Precipice*: with a
-handful of seeds the interquartile mean (IQM) is robust and wastes little, and a percentile bootstrap
-that resamples runs within each task (stratified) says how sure it is.
+Agarwal et al. 2021, *Deep Reinforcement Learning at the Edge of the Statistical Precipice*: with few seeds
+the interquartile mean (IQM) is robust and efficient, and a percentile bootstrap that resamples runs within
+each task (stratified) gives its confidence interval.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ Statistic = Callable[[np.ndarray], np.ndarray]
 def iqm(scores: np.ndarray | Sequence[float]) -> np.ndarray:
     """The mean of the middle half: scores [N, ...] -> [...].
 
-    A quarter of the scores, rounded down, is dropped at either end, so that up to three scores make
-    a plain mean.
+    A quarter of the scores, rounded down, is dropped at each end; for up to three scores it is the mean.
     """
     ordered = np.sort(np.asarray(scores, dtype=np.float64), axis=0)
     drop = len(ordered) // 4
@@ -39,13 +38,12 @@ def bootstrap_interval(
     """The percentile bootstrap interval of a statistic of scores [N, ...]: low [...], high [...].
 
     Args:
-        scores: one a run, or a whole curve a run.
-        strata: what each run belongs to, such as its task; runs are resampled within their own.
-            None: all belong together.
-        statistic: reduces the first axis; the interquartile mean.
-        level: how much of the bootstrap distribution the interval holds.
-        samples: resamplings.
-        seed: the same seed gives the same interval.
+        scores: one score or curve per run.
+        strata: the stratum of each run, such as its task; runs are resampled within it. None: one stratum.
+        statistic: reduces the first axis.
+        level: confidence level.
+        samples: number of resamplings.
+        seed: seed of the resampling.
     """
     values = np.asarray(scores, dtype=np.float64)
     if len(values) == 0:
@@ -58,7 +56,7 @@ def bootstrap_interval(
     for label in dict.fromkeys(labels):
         members = np.array([i for i, other in enumerate(labels) if other == label])
         picks[:, members] = rng.choice(members, size=(samples, len(members)))
-    # One resampling at a time: curves of many runs at once would not fit into memory.
+    # One resampling at a time, because all curves at once may not fit into memory.
     drawn = np.stack([statistic(values[pick]) for pick in picks])
     tail = (1 - level) / 2
     low, high = np.quantile(drawn, [tail, 1 - tail], axis=0)
@@ -67,7 +65,7 @@ def bootstrap_interval(
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One metric over one run, G points in order of steps."""
+    """One metric over one run, G points ordered by steps."""
 
     steps: np.ndarray
     """[G]"""
@@ -77,7 +75,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """The curves of several runs in one, on a common grid of G points."""
+    """The aggregate of several curves on a common grid of G points."""
 
     steps: np.ndarray
     """[G]"""
@@ -90,10 +88,9 @@ class Band:
 
 
 def common_band(curves: Sequence[Curve], *, points: int = 200, samples: int = 500) -> Band | None:
-    """The interquartile mean of curves, each interpolated linearly to a common grid of steps.
+    """The interquartile mean of curves, interpolated linearly to a common grid of steps.
 
-    The grid goes from where the last curve begins to where the first one ends: nothing is
-    extrapolated, and no run leaves the mean on its way. None if they do not overlap.
+    The grid covers the steps that all curves share, so nothing is extrapolated. None if they do not overlap.
     """
     curves = [curve for curve in curves if len(curve.steps)]
     if not curves:

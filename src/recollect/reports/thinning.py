@@ -1,4 +1,4 @@
-"""Rows of metrics as curves that are small enough to draw, and still show every extreme."""
+"""Converts rows of metrics to curves of few points that keep all extremes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 
 POINTS = 600
-"""The most points of a large curve."""
+"""Maximum points of a large curve."""
 
 
 def thin(values: np.ndarray, limit: int = POINTS) -> np.ndarray:
-    """The indices of at most ``limit`` of N values [N]: the ends, and each bucket's lowest and highest.
+    """Indices of at most ``limit`` of the values [N]: both ends, and the extremes of each bucket.
 
-    A bucket without one finite value keeps its first, so that the gap stays a gap.
+    A bucket without finite values keeps its first, so that gaps stay visible.
     """
     if len(values) <= limit:
         return np.arange(len(values))
@@ -24,32 +24,32 @@ def thin(values: np.ndarray, limit: int = POINTS) -> np.ndarray:
     edges = np.linspace(0, len(values), buckets + 1).astype(np.int64)
     kept = {0, len(values) - 1}
     for start, end in itertools.pairwise(edges):
-        piece = values[start:end]
-        if np.isfinite(piece).any():
-            kept |= {int(start + np.nanargmin(piece)), int(start + np.nanargmax(piece))}
+        bucket = values[start:end]
+        if np.isfinite(bucket).any():
+            kept |= {int(start + np.nanargmin(bucket)), int(start + np.nanargmax(bucket))}
         else:
             kept.add(int(start))
     return np.array(sorted(kept))
 
 
 def number(value: Any) -> float:
-    """A finite number as a float; NaN for everything else, None and booleans among it."""
+    """A finite number as a float; NaN for everything else, None and booleans included."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return math.nan
     try:
         value = float(value)
-    except OverflowError:  # JSON knows integers of any size
+    except OverflowError:  # JSON integers have any size
         return math.nan
     return value if math.isfinite(value) else math.nan
 
 
 def column(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
-    """One metric of all rows [N], NaN where a row has none."""
+    """One metric of all rows [N], NaN where it is missing."""
     return np.array([number(row.get(name)) for row in rows], dtype=np.float64)
 
 
 def in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows in order of ``steps``. Where a resumed run went back, what it did again replaces the old."""
+    """Rows ordered by ``steps``; where a resumed run repeated steps, the later rows replace the earlier."""
     kept: list[dict[str, Any]] = []
     for row in rows:
         steps = number(row.get("steps"))
@@ -61,13 +61,13 @@ def in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     return kept
 
 
-def plain(values: np.ndarray | Iterable[float], digits: int = 5) -> list[float | int | None]:
+def json_numbers(values: np.ndarray | Iterable[float], digits: int = 5) -> list[float | int | None]:
     """Numbers for JSON: rounded to ``digits`` significant digits, whole ones as integers, NaN as None."""
     return [rounded(value, digits) for value in np.asarray(values, dtype=np.float64).tolist()]
 
 
 def rounded(value: float | None, digits: int = 5) -> float | int | None:
-    """One number for JSON; see ``plain``."""
+    """One number for JSON; see ``json_numbers``."""
     if value is None or not math.isfinite(value):
         return None
     if value == int(value) and abs(value) < 1e15:
@@ -82,7 +82,7 @@ def curve(
     kept = thin(values, limit)
     picked = [rows[i] for i in kept]
     return {
-        "steps": plain(column(picked, "steps"), 12),
-        "seconds": plain(column(picked, "seconds"), 6),
-        "values": plain(values[kept]),
+        "steps": json_numbers(column(picked, "steps"), 12),
+        "seconds": json_numbers(column(picked, "seconds"), 6),
+        "values": json_numbers(values[kept]),
     }

@@ -1,4 +1,4 @@
-"""Where the time of a run went: the learner's by stage, and that of actors in other processes."""
+"""Time shares of a run: the learner's by stage, and those of actors in other processes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 
 from recollect.reports.folder import Folder
-from recollect.reports.thinning import column, curve, number, plain, rounded
+from recollect.reports.thinning import column, curve, json_numbers, number, rounded
 
 Row = dict[str, Any]
 
 BARS = 120
-"""The most columns of the time by stage."""
+"""Maximum columns of the time by stage."""
 PARTS = ("env", "policy", "transport", "learner")
-"""What an actor's time goes into, by the names of the metrics ``time/...``."""
+"""Parts of an actor's time, by the names of the metrics ``time/...``."""
 
 
 def gather_speed(folder: Folder) -> Row | None:
-    """Steps per second, and the share of the learner's time of each stage.
+    """Steps per second, and the learner's time by stage.
 
-    ``speed/x`` is steps per second if there were only x, so its inverse is time per step. Where the actors
-    live in other processes, the learner waits for them, and what they do meanwhile is none of its stages.
+    ``speed/x`` is steps per second of time spent in x, so its inverse is time per step. With actors in other
+    processes, env and act are not stages of the learner.
     """
     rows = [row for row in folder.metrics if number(row.get("speed/total")) > 0]
     if not rows:
@@ -46,7 +46,7 @@ def gather_speed(folder: Folder) -> Row | None:
 
 
 def gather_runtime(folder: Folder) -> Row | None:
-    """How the actors did, if they lived in other processes: their time, their speeds, the lag."""
+    """Time shares, speeds and lag of actors in other processes; None if there were none."""
     rows = [row for row in folder.metrics if number(row.get("time/env")) >= 0]
     if not rows:
         return None
@@ -68,12 +68,12 @@ def gather_runtime(folder: Folder) -> Row | None:
 
 
 def _steps(rows: list[Row]) -> np.ndarray:
-    """[N] env steps of each update."""
+    """Env steps of each update [N]."""
     return np.diff(column(rows, "steps"), prepend=0.0).clip(min=1.0)
 
 
 def _bands(rows: list[Row], times: Mapping[str, np.ndarray]) -> Row:
-    """The shares of ``times`` [N] over the whole run, and over the run in at most ``BARS`` columns."""
+    """The shares of ``times`` [N] over the whole run, and in at most ``BARS`` intervals."""
     edges = np.unique(np.linspace(0, len(rows), min(BARS, len(rows)) + 1).astype(int))
     whole = np.sum(list(times.values()))
     sums = {name: np.add.reduceat(time, edges[:-1]) for name, time in times.items()}
@@ -82,7 +82,7 @@ def _bands(rows: list[Row], times: Mapping[str, np.ndarray]) -> Row:
     return {
         "stages": list(times),
         "overall": [rounded(float(time.sum() / whole), 4) for time in times.values()],
-        "steps": plain(column(ends, "steps"), 12),
-        "seconds": plain(column(ends, "seconds"), 6),
-        "shares": [plain(sums[name] / per_bucket, 3) for name in times],
+        "steps": json_numbers(column(ends, "steps"), 12),
+        "seconds": json_numbers(column(ends, "seconds"), 6),
+        "shares": [json_numbers(sums[name] / per_bucket, 3) for name in times],
     }

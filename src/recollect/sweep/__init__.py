@@ -1,33 +1,30 @@
-"""Sweeps: every combination of some settings, with several seeds, as runs beside each other.
+"""Sweeps: every combination of some settings, with several seeds, each as a run of its own.
 
     sweep = Sweep.plan("delayed-cue", {"core": ["lstm", "gru"], "steps": 100_000}, seeds=3, out="runs/cores")
-    sweep.run(jobs=2)                    # again, or Sweep.open("runs/cores").run(): goes on
+    sweep.run(jobs=2)                    # a second call, or Sweep.open("runs/cores").run(), resumes
     for result in sweep.results():
         print(result.label, result.iqm, result.low, result.high)
     sweep.report()                       # runs/cores/report.html
 
 =========================  =====================================================================
-in the folder              what
+in the folder              contents
 =========================  =====================================================================
-``sweep.json``             variants with their flags, seeds, how far each run is
+``sweep.json``             variants with their flags, seeds, the state of each run
 ``configs/``               copies of the ``--config`` files, which the runs read
-``core=lstm/seed-0/``      a run: variant and seed
-``core=lstm/seed-0.log``   what that run had to say, such as its error
+``core=lstm/seed-0/``      the run of a variant and a seed
+``core=lstm/seed-0.log``   output of that run, such as its error
 ``report.html``            the comparison
-``lock``                   held while a process works on the sweep
+``lock``                   held while a process runs the sweep
 =========================  =====================================================================
 
-Each run is a process of its own. The first Ctrl-C (or SIGTERM, or a closed terminal) is passed on to
-them once, and they save; a second Ctrl-C kills them. If the sweep itself is killed, the system tells its
-runs on Linux, and they save and end; elsewhere they train to their end. The next start of the sweep waits
-a minute for such runs, and goes on from where they are; one that still trains counts as failed until the
-start after that. So does a run whose folder is damaged. Neither stops the others.
+Each run is a process: ``recollect train``, or ``recollect resume`` if it was stopped. The first Ctrl-C (or
+SIGTERM, or a closed terminal) is passed on to the runs once, and they save; a second Ctrl-C kills them. If
+the sweep itself is killed, its runs get a signal on Linux, save and end; elsewhere they train to their end.
+The next start of the sweep waits a minute for such runs and then resumes them; a run that still trains
+counts as failed until the next start, as does a run whose folder is damaged. Other runs continue.
 
-Nothing that only a folder names is imported: an env that is code has to be named again to go on with a
-sweep, ``Sweep.open(path, env="module:Env")``.
-
-This package stands above the command line, not below it: its runs are ``recollect train`` and
-``recollect resume``, so that it reads their flags with ``recollect.config.flags``.
+Nothing that only a folder names is imported: to resume a sweep whose env is code, name the env again,
+``Sweep.open(path, env="module:Env")``.
 """
 
 from recollect.sweep.folder import Sweep

@@ -1,4 +1,4 @@
-"""How a sweep looks while it goes on: a table in the terminal, lines elsewhere. All on stderr."""
+"""Progress of a sweep on stderr: a table in the terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from rich.table import Table
 from rich.text import Text
 
 from recollect.base.numbers import count, duration, number, share
-from recollect.display.base import standard_error
+from recollect.display.base import can_redraw, standard_error
 from recollect.display.words import path as typed
 from recollect.display.words import shortened
 from recollect.errors import ConfigError
-from recollect.sweep.member import Member, Progress
+from recollect.sweep.member import Member
 from recollect.sweep.work import State
 
 MODES = ("auto", "live", "plain", "quiet")
 DRAW = 0.5
-"""Seconds between two drawings of the table."""
+"""Seconds between two redraws of the table."""
 SAY = 30.0
-"""Seconds between two lines about how far it is."""
+"""Seconds between two progress lines."""
 STYLES = {"running": "cyan", "finished": "green", "failed": "bold red", "stopped": "yellow", "waiting": "dim"}
 WIDTHS = {"seed": 4, "state": 8, "steps": 5, "return": 7, "eval": 7, "left": 8}
-"""Columns of the table beside the label, which gets the rest."""
+"""Widths of the table's columns; the label gets the rest."""
 URGENT = ("running", "failed", "stopped", "waiting", "finished")
-"""Which runs are shown first where not all fit."""
+"""States in the order in which runs are shown if not all fit."""
 
 
 class Board:
-    """What is known of all runs of a sweep, and nothing shown of it."""
+    """The state of all runs of a sweep; subclasses show it."""
 
     every = SAY
 
@@ -46,35 +46,35 @@ class Board:
             for member in members
         }
         self.urgency = 0
-        self._looked = time.monotonic()
+        self._refreshed = time.monotonic()
         self._is_silent = False
 
-    def told(self, member: Any, state: State, text: str) -> None:
-        """A run has another state."""
+    def update(self, member: Any, state: State, text: str) -> None:
+        """Set the state of a run; ``text``: the end of its log."""
         row = self.rows[member.path]
         row.state = state
-        row.look()
+        row.refresh()
         self._show(self.changed, row, text)
 
     def tick(self, urgency: int) -> None:
-        """Time goes on; ``urgency``: 1 once somebody asked for an end, 2 if at once."""
+        """Refresh at regular intervals; ``urgency``: 1 after one interrupt, 2 after two."""
         now = time.monotonic()
         if urgency > self.urgency:
             self.urgency = urgency
-            self._show(self.asked)
-        if now - self._looked >= self.every:
-            self._looked = now
+            self._show(self.interrupted)
+        if now - self._refreshed >= self.every:
+            self._refreshed = now
             for row in self.rows.values():
                 if row.state == "running":
-                    row.look()
+                    row.refresh()
             self._show(self.drawn)
 
     def close(self) -> None:
-        """All is over."""
+        """Called when the sweep has ended."""
         self._show(self.closed)
 
     def _show(self, show: Callable[..., None], *args: Any) -> None:
-        """The sweep goes on if nobody can read this any more: a closed terminal, the end of a pipe."""
+        """Stop showing anything if the output fails, for example in a closed terminal or pipe."""
         if not self._is_silent:
             try:
                 show(*args)
@@ -82,20 +82,20 @@ class Board:
                 self._is_silent = True
 
     def changed(self, row: Row, text: str) -> None:
-        """A run has another state."""
+        """The state of a run has changed."""
 
-    def asked(self) -> None:
-        """Somebody asked for an end."""
+    def interrupted(self) -> None:
+        """The sweep was interrupted."""
 
     def drawn(self) -> None:
-        """It is time to show how far it is."""
+        """Show the progress."""
 
     def closed(self) -> None:
-        """All is over."""
+        """The sweep has ended."""
 
     @property
     def left(self) -> float | None:
-        """Seconds until all is finished, if the runs to come take as long as those so far."""
+        """Estimated seconds to the end, from the runs so far; None if unknown."""
         known = [row.progress for row in self.rows.values() if row.progress.fraction > 0]
         made = sum(progress.fraction for progress in known)
         to_come = sum(1 - row.fraction for row in self.rows.values() if row.state in ("waiting", "running"))
@@ -104,7 +104,7 @@ class Board:
         return sum(progress.seconds for progress in known) / made * to_come / self.jobs
 
     def summary(self) -> str:
-        """One line about all runs."""
+        """One line on all runs."""
         states = [row.state for row in self.rows.values()]
         parts = [f"{states.count('finished')} of {len(states)} finished"]
         parts += [f"{states.count(state)} {state}" for state in URGENT[:3] if state in states]
@@ -112,24 +112,23 @@ class Board:
 
 
 class Row:
-    """One run and how far it is."""
+    """One run and its progress."""
 
     def __init__(self, member: Member, state: State):
         self.member, self.state = member, state
-        self.progress = Progress()
-        self.look()
+        self.refresh()
 
     @property
     def fraction(self) -> float:
-        """Of its training."""
+        """Progress of its training, in [0, 1]."""
         return 1.0 if self.state == "finished" else self.progress.fraction
 
-    def look(self) -> None:
-        """Read how far it is."""
+    def refresh(self) -> None:
+        """Read the progress from the run's folder."""
         self.progress = self.member.progress()
 
     def line(self) -> str:
-        """In words."""
+        """The progress as one line."""
         progress = self.progress
         return (
             f"{self.member.name}: {share(self.fraction)}  return {number(progress.mean_return)}  "
@@ -138,26 +137,26 @@ class Row:
 
 
 class Lines(Board):
-    """A line for each change, and some now and then."""
+    """Prints a line for each change of state, and the progress every ``SAY`` seconds."""
 
     def __init__(self, *args: Any, console: Console):
         super().__init__(*args)
         self.console = console
 
     def changed(self, row: Row, text: str) -> None:
-        """A line; of an error, the last that it said."""
+        """Print the new state, with the error if there is one."""
         progress = row.progress
         why = f": {_essence(text)}" if text else ""
         more = f", eval {number(progress.evaluation)}" if row.state == "finished" else ""
         steps = f" at step {count(progress.steps)}" if row.state == "stopped" else ""
         self._print(f"{row.member.name}: {row.state}{steps}{more}{why}")
 
-    def asked(self) -> None:
-        """What happens now, and what a second Ctrl-C would do."""
+    def interrupted(self) -> None:
+        """Print what happens now, and the effect of a second Ctrl-C."""
         self._print(STOPPING[self.urgency])
 
     def drawn(self) -> None:
-        """What runs, and the whole."""
+        """Print the active runs and the summary."""
         for row in self.rows.values():
             if row.state == "running":
                 self._print(row.line())
@@ -168,14 +167,14 @@ class Lines(Board):
 
 
 class LiveTable(Board):
-    """A table that is redrawn in its place, and goes when all is over."""
+    """A table redrawn in place, and removed at the end."""
 
     every = DRAW
 
     def __init__(self, *args: Any, console: Console):
         super().__init__(*args)
         self.console = console
-        # No thread redraws it: processes are started here, and a thread might hold a lock just then.
+        # No redraw thread: it might hold a lock while this process starts another.
         self.live = Live(
             console=console,
             auto_refresh=False,
@@ -186,26 +185,26 @@ class LiveTable(Board):
         self._show(self.live.start)
 
     def changed(self, row: Row, text: str) -> None:
-        """Draw; a failure also gets a line that stays."""
+        """Redraw; a failure also gets a line that stays."""
         if row.state == "failed":
             words = f"{row.member.name}: {_essence(text)}"
             self.console.print(Text.assemble(("failed ", "bold red"), words), soft_wrap=True)
         self.live.refresh()
 
-    def asked(self) -> None:
-        """The last line says it."""
+    def interrupted(self) -> None:
+        """Redraw: the last line shows it."""
         self.live.refresh()
 
     def drawn(self) -> None:
-        """Draw."""
+        """Redraw."""
         self.live.refresh()
 
     def closed(self) -> None:
-        """Give the terminal back."""
+        """Restore the terminal."""
         self.live.stop()
 
     def view(self) -> RenderableType:
-        """A line a run, as many as fit, and one about all."""
+        """One line per run, as many as fit, and the summary."""
         room = max(1, self.console.height - 5)
         rows = list(self.rows.values())
         if len(rows) > room:
@@ -227,7 +226,7 @@ class LiveTable(Board):
 
 STOPPING = (
     "",
-    "stopping: the runs save after their update; Ctrl-C again kills them",
+    "stopping: the runs save after this update; Ctrl-C again kills them",
     "killing the runs",
 )
 """By urgency."""
@@ -247,7 +246,7 @@ def _cells(row: Row) -> tuple[RenderableType, ...]:
 
 
 def _essence(text: str) -> str:
-    """Of the end of a log, the line that says most: the error, not the exit code after it."""
+    """The error line of a log, or its last line."""
     lines = text.splitlines()
     return next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "")
 
@@ -261,15 +260,14 @@ def make_board(
     jobs: int,
     console: Console | None = None,
 ) -> Iterator[Board]:
-    """The board that fits: a table where one can be redrawn, else lines."""
+    """A board for ``mode``; "auto" is a table if the terminal can redraw it, else lines."""
     mode = {True: "auto", False: "quiet"}.get(mode, mode) if isinstance(mode, bool) else mode
     if mode not in MODES:
         raise ConfigError(f"progress = {mode!r}: choose {', '.join(MODES)}")
     console = console or standard_error()
     about = (path, members, left, jobs)
     if mode == "auto":
-        can_redraw = console.is_terminal and console.is_interactive and not console.is_dumb_terminal
-        mode = "live" if can_redraw and console.file.isatty() else "plain"
+        mode = "live" if can_redraw(console) else "plain"
     if mode == "live":
         board = LiveTable(*about, console=console)
     else:

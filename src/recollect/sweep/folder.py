@@ -1,4 +1,4 @@
-"""A sweep and its folder: plan it, run it, go on with it, sum it up."""
+"""A sweep and its folder: plan, run, resume, summarise."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from recollect.base import files
+from recollect.base import atomic, files
 from recollect.base.provenance import usable_cores
 from recollect.display.words import path as typed
 from recollect.envs.named import is_importing
@@ -20,7 +20,6 @@ from recollect.sweep.member import Member
 from recollect.sweep.plan import CONFIG, Plan, Settings, Variant, check, make_plan
 from recollect.sweep.results import Result, summarise
 from recollect.sweep.work import State, work
-from recollect.training import checkpoints
 from recollect.training.parsed import Parsed
 from recollect.training.run_folder import Run
 
@@ -29,16 +28,16 @@ FILE = "sweep.json"
 
 
 class Sweep:
-    """Runs that differ in some settings, each with the same seeds. ``plan`` makes one, ``open`` reads one."""
+    """Runs of several variants with the same seeds. ``plan`` makes a sweep, ``open`` reads one."""
 
     def __init__(self, path: Path, plan: Plan, states: dict[str, dict[str, Any]] | None = None):
-        """``states``: of the runs, by their folders."""
+        """``states``: the state of each run, by its folder."""
         self.path, self._plan = path, plan
         self._states = states or {}
         self._is_env_named = True
-        """By the user, and not only by the folder."""
+        """Whether the user named the env, and not only the folder."""
         self._named: frozenset[str] | None = None
-        """The settings that the user has named; None: all."""
+        """The flags that the user repeated; None: all."""
         self._checked: dict[Variant, Parsed] = {}
 
     @classmethod
@@ -53,12 +52,13 @@ class Sweep:
         """A sweep over every combination of the listed values. Nothing is written before ``run``.
 
         Args:
-            env: its name.
+            env: the env's name.
             settings: by name, with a list of the values to compare: ``{"core": ["lstm", "gru"],
-                "core.hidden": 64, "steps": 100_000}``. Or the words of a command line.
-            seeds: how many, from the setting ``seed`` on, or which. None: one, or what ``seed`` lists.
-            out: the folder; None: one under runs/, the same for the same sweep. If this sweep is in it
-                already, ``run`` goes on with it; if another is, it is refused.
+                "core.hidden": 64, "steps": 100_000}``. Or command-line flags.
+            seeds: the number of seeds, counted from the setting ``seed``, or a list of seeds. None: the seeds
+                that ``seed`` lists.
+            out: the folder; None: one under runs/, the same for the same sweep. If it already holds this
+                sweep, ``run`` resumes it; another sweep is an error.
         """
         plan = make_plan(env, settings, seeds)
         path = plan.default_folder if out is None else Path(out)
@@ -67,7 +67,7 @@ class Sweep:
             if found._plan != plan:
                 raise ConfigError(
                     f"{path} holds another sweep: {_difference(found._plan, plan)}. Choose another folder "
-                    f"(--out), or go on with that sweep: {found._command}"
+                    f"(--out), or resume that sweep: {found._command}"
                 )
             return found
         others = [p.name for p in path.iterdir() if p.name != "lock"] if path.is_dir() else []
@@ -81,15 +81,15 @@ class Sweep:
 
         Args:
             path: the folder.
-            env: its env once more, several with commas between them. Needed to go on with a sweep whose
-                env is your own code (``module:Env``), which the runs import.
-            named: settings once more, such as ``--sinks=wandb``. Needed for those that no folder may choose:
-                options of an env that is not Recollect's own, a Ray cluster, metrics that are sent away.
+            env: the env again, several separated by commas. Required to resume a sweep whose env is code
+                (``module:Env``).
+            named: flags again, such as ``--sinks=wandb``. Required for options of an env that is not built
+                in, a Ray cluster, and sinks that send metrics to another machine.
         """
         sweep = cls._read(path)
         if env is not None and env != sweep._plan.env:
             raise ConfigError(
-                f"{path} is a sweep of the env {sweep._plan.env}, not of {env}: go on with it by "
+                f"{path} is a sweep of the env {sweep._plan.env}, not of {env}: resume it with "
                 f"{sweep._command}"
             )
         sweep._is_env_named, sweep._named = env is not None, frozenset(named)
@@ -99,8 +99,8 @@ class Sweep:
     def _read(cls, path: str | Path) -> Sweep:
         file = Path(path) / FILE
         if not file.is_file():
-            hint = "; it is a single run: recollect resume goes on with it" if Run.is_run(path) else ""
-            raise RecollectError(f"{path} is no sweep: it has no {FILE}{hint}")
+            hint = "; it is a single run: continue it with recollect resume" if Run.is_run(path) else ""
+            raise RecollectError(f"{path} is not a sweep: it has no {FILE}{hint}")
         try:
             data = files.read_json(file)
             files.check_format(file, data["format"], FORMAT)
@@ -119,12 +119,12 @@ class Sweep:
 
     @property
     def variants(self) -> tuple[Variant, ...]:
-        """The combinations."""
+        """The combinations of settings."""
         return self._plan.variants
 
     @property
     def seeds(self) -> tuple[int, ...]:
-        """Of every variant."""
+        """The seeds of every variant."""
         return self._plan.seeds
 
     @property
@@ -134,23 +134,23 @@ class Sweep:
 
     @property
     def failures(self) -> list[tuple[Member, str]]:
-        """The runs that failed the last time, with the end of what they said."""
+        """The failed runs, with the end of their logs."""
         found = [(member, self._state(member)) for member in self.members]
         return [(member, state["error"] or "") for member, state in found if state["state"] == "failed"]
 
     def check(self) -> dict[Variant, Parsed]:
-        """Make the agent of every variant that has something left to do, and throw it away.
+        """Validate every unfinished variant by making its agent. Returns their settings.
 
-        Returns what their settings are. Raises ConfigError for what cannot be meant.
+        Raises ConfigError for invalid settings.
         """
         for member in self.members:
             if member.variant not in self._checked and not member.is_over():
-                self._refuse_unnamed(member)
+                self._check_named(member)
                 self._checked[member.variant] = check(member.variant, member.flags)
         return self._checked
 
     def to_do(self, jobs: int | None = None) -> tuple[list[Member], int]:
-        """The runs that are not finished, all variants with the first seed first, and how many at a time."""
+        """The unfinished runs, ordered by seed, and the number to run at a time."""
         if jobs is not None and jobs < 1:
             raise ConfigError(f"jobs = {jobs}: it must be at least 1")
         parsed, cores = self.check(), usable_cores()
@@ -167,11 +167,11 @@ class Sweep:
         ], jobs
 
     def run(self, jobs: int | None = None, *, progress: bool | str = "auto") -> bool:
-        """Start what was not started, resume what was stopped or killed, wait for all.
+        """Start or resume all unfinished runs and wait for them.
 
         Args:
-            jobs: runs at a time; None: half as many as there are cores, on a GPU one. The cores are
-                shared evenly, unless ``threads`` is among the settings.
+            jobs: runs at a time; None: half the number of cores, or one on a GPU. The cores are shared
+                evenly, unless ``threads`` is set.
             progress: "auto", "live", "plain" or "quiet"; True and False for "auto" and "quiet".
 
         Returns:
@@ -188,16 +188,16 @@ class Sweep:
 
                 def told(member: Any, state: State, text: str) -> None:
                     self._states[_key(member)] = {"state": state, "error": text or None}
-                    with suppress(StorageError):  # the folders say the same, and the next change tries again
+                    with suppress(StorageError):  # the next change tries again; run folders have it too
                         self._save()
-                    board.told(member, state, text)
+                    board.update(member, state, text)
 
                 number = work(members, jobs, told=told, tick=board.tick)
             self._save()
         finished = sum(state["state"] == "finished" for state in self._states.values())
         if number:
             raise Interrupted(
-                f"stopped: {finished} of {len(self._states)} runs have finished. Go on: {self._command}",
+                f"stopped: {finished} of {len(self._states)} runs have finished. Resume: {self._command}",
                 number,
             )
         return finished == len(self._states)
@@ -207,10 +207,7 @@ class Sweep:
         return [summarise(v, [self._member(v, seed) for seed in self.seeds]) for v in self.variants]
 
     def report(self, out: str | Path | None = None) -> Path | None:
-        """Write the comparison of the runs as one HTML file; None if there is no run yet.
-
-        A damaged run is left out.
-        """
+        """Write the comparison of the undamaged runs as one HTML file; None if there are none."""
         from recollect.reports import write_report
 
         runs = [member.path for member in self.members if member.is_readable()]
@@ -219,29 +216,29 @@ class Sweep:
 
     @property
     def _command(self) -> str:
-        """Goes on with this sweep; ready to be copied."""
+        """The command that resumes this sweep, ready to be copied."""
         has_code = any(is_importing(variant.env) for variant in self.variants)
         env = [self._plan.env] if has_code else []
         return shlex.join(["recollect", "sweep", *env, "--resume", typed(self.path), *self.asked()])
 
     def asked(self) -> list[str]:
-        """The settings that no folder may choose: see ``open``."""
+        """The flags that the user has to repeat: see ``open``."""
         return list(dict.fromkeys(w for v in self.variants for w in self._member(v, self.seeds[0]).named()))
 
-    def _refuse_unnamed(self, member: Member) -> None:
-        """Refuse what only the user may choose: code, and what reaches out of this machine."""
+    def _check_named(self, member: Member) -> None:
+        """Raise ConfigError if the user has not repeated code or flags that connect to other machines."""
         env = member.variant.env
         if is_importing(env) and not self._is_env_named:
             raise ConfigError(
-                f"{self.path} names the env {env}, which is code. Only you may say that it is imported: "
-                f"name it again, {self._command} (in Python Sweep.open(..., env={self._plan.env!r}))"
+                f"{self.path} names the env {env}, which is code. If you trust it, name it again: "
+                f"{self._command} (in Python Sweep.open(..., env={self._plan.env!r}))"
             )
         words = [] if self._named is None else [w for w in member.named() if w not in self._named]
         if words:
             raise ConfigError(
-                f"{self.path} asks for {shlex.join(words)}. Only you may pass options to an env that is not "
-                "Recollect's own, choose a Ray cluster, or send metrics away: if you trust this, repeat it, "
-                f"{self._command} (in Python Sweep.open(..., named=[...]))"
+                f"{self.path} has {shlex.join(words)}, which passes options to an env that is not built in "
+                f"or connects to another machine. If you trust this, repeat it: {self._command} (in Python "
+                "Sweep.open(..., named=[...]))"
             )
 
     def _member(self, variant: Variant, seed: int) -> Member:
@@ -262,29 +259,27 @@ class Sweep:
     def _working(self) -> Iterator[None]:
         """Hold the sweep's lock."""
         files.refuse_links(self._places())
-        with checkpoints.writing(f"the folder {self.path} could not be made"):
+        with atomic.writing(f"the folder {self.path} could not be made"):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = (self.path / "lock").open("a")
         with handle:
             if not files.lock(handle):
-                raise RecollectError(
-                    f"another process works on the sweep {self.path}: wait for it, or end it"
-                )
+                raise RecollectError(f"another process runs the sweep {self.path}: wait for it, or end it")
             yield
 
     def _places(self) -> Iterator[Path]:
-        """What a sweep writes to, but for what is inside of its runs."""
+        """The files and folders that a sweep writes, except those inside its runs."""
         yield from (self.path / name for name in (FILE, "lock", "configs"))
         yield from (copy for _, copy in self._copies())
         for member in self.members:
             yield from (member.path.parent, member.path, member.log)
 
     def _save_configs(self) -> None:
-        self._save()  # first, so that the folder is known for what it is
+        self._save()  # first, so that the folder is recognised as a sweep
         for name, copy in self._copies():
             if not copy.is_file():
                 copy.parent.mkdir(exist_ok=True)
-                checkpoints.write_atomically(copy, self._plan.files[name])
+                atomic.write_atomically(copy, self._plan.files[name])
 
     def _save(self) -> None:
         plan = self._plan.to_json()
@@ -292,7 +287,7 @@ class Sweep:
             members = [self._member(variant, seed) for seed in self.seeds]
             row["runs"] = [{"seed": m.seed, "folder": m.path.name} | self._state(m) for m in members]
         text = json.dumps({"format": FORMAT} | plan, indent=2) + "\n"
-        checkpoints.write_atomically(self.path / FILE, text)
+        atomic.write_atomically(self.path / FILE, text)
 
     def __repr__(self) -> str:
         return f"Sweep({str(self.path)!r}, {len(self.variants)} variants, {len(self.seeds)} seeds)"
@@ -303,7 +298,7 @@ def _key(member: Member) -> str:
 
 
 def _difference(there: Plan, here: Plan) -> str:
-    """In what two plans differ, in words."""
+    """The first difference between two plans, in words."""
     if there.seeds != here.seeds:
         return f"its seeds are {_list(there.seeds)}, not {_list(here.seeds)}"
     theirs, ours = ([variant.name for variant in plan.variants] for plan in (there, here))

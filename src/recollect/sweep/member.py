@@ -1,4 +1,4 @@
-"""One run of a sweep: where it is, how far it is, what is left to do."""
+"""One run of a sweep: its folder, its progress, and the next command."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from recollect.training.parsed import parse_config
 from recollect.training.run_folder import Run
 
 Left = Literal["train", "resume", "evaluate", "nothing"]
-"""What is left to do for a run."""
+"""The next action for a run."""
 EVALUATE = "import sys; from recollect.sweep.member import evaluate; evaluate(*sys.argv[1:])"
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a run is; None for what is not known yet."""
+    """Progress of a run; None for values that are not known yet."""
 
     steps: int = 0
     end: int | None = None
@@ -37,12 +37,12 @@ class Progress:
 
     @property
     def fraction(self) -> float:
-        """Of the training."""
+        """Progress of the training, in [0, 1]."""
         return min(1.0, self.steps / self.end) if self.end else 0.0
 
     @property
     def left(self) -> float | None:
-        """Seconds, at the speed so far."""
+        """Estimated seconds to the end, at the speed so far."""
         return self.seconds * (1 / self.fraction - 1) if self.fraction > 0 else None
 
 
@@ -55,52 +55,52 @@ class Member:
     path: Path
     """The run's folder."""
     flags: tuple[str, ...]
-    """The variant's, with the config files where they are kept."""
+    """The variant's flags, with the sweep's copies of config files."""
     threads: int | None = None
-    """CPU threads, if the user did not choose."""
+    """CPU threads, unless the user set them."""
 
     @property
     def name(self) -> str:
-        """As people call it."""
+        """The display name."""
         return f"{self.variant.name} seed {self.seed}"
 
     @property
     def log(self) -> Path:
-        """What its processes printed."""
+        """The output of its processes."""
         return self.path.with_name(f"{self.path.name}.log")
 
     def left(self) -> Left:
-        """What is left to do, by what is in its folder. Raises RecollectError if that is damaged."""
+        """The next action, from the run's folder. Raises RecollectError if the folder is damaged."""
         run = self._run()
         if run is None or not run.checkpoints():
             return "train"
         status = run.status
-        # "time" and the like: it was stopped by its own settings, and is whole.
+        # A run stopped by its own settings, such as max_seconds, is complete.
         has_stopped_itself = status["state"] == "stopped" and status["reason"] != "interrupt"
         if status["state"] != "finished" and not has_stopped_itself:
             return "resume"
         return "nothing" if self._final().get("steps") == status["steps"] else "evaluate"
 
     def is_over(self) -> bool:
-        """Whether nothing is left to do. A damaged run is not over: it fails when its turn comes."""
+        """Whether nothing is left to do. A damaged run is not over: it fails when it is started."""
         try:
             return self.left() == "nothing"
         except (RecollectError, OSError):
             return False
 
     def is_readable(self) -> bool:
-        """Whether there is a run in its folder, and not a damaged one."""
+        """Whether its folder holds an undamaged run."""
         try:
             return self._run() is not None
         except (RecollectError, OSError):
             return False
 
     def score(self) -> float | None:
-        """The mean return of its final evaluation; None until there is one, or if it is no number."""
+        """The mean return of its final evaluation; None if there is none."""
         return self._final().get("mean") if self.is_over() else None
 
     def progress(self) -> Progress:
-        """How far it is, from the last lines of its files."""
+        """Its progress, from the last lines of its files."""
         status = _numbers(_read(self.path / "status.json"))
         metrics = _numbers(last_row(self.path / "metrics.jsonl"))
         return Progress(
@@ -119,7 +119,7 @@ class Member:
         return run is not None and run.is_active
 
     def command(self) -> list[str] | None:
-        """What to start for it; None: nothing is left to do."""
+        """The command to run next; None: nothing is left to do."""
         threads = [] if self.threads is None else [f"--threads={self.threads}"]
         code = [self.variant.env] if is_importing(self.variant.env) else []
         quiet = ["--quiet", "--no-report"]
@@ -137,7 +137,7 @@ class Member:
                 return None
 
     def named(self) -> list[str]:
-        """The settings that a run's folder alone may not choose, as the sweep has them: words for resume."""
+        """The flags of ``resume`` that must be repeated because a run's folder cannot set them."""
         config = self._config()
         words = trust.option_flags(self._options(config))
         if config.ray_address is not None:
@@ -154,22 +154,22 @@ class Member:
         return {} if task_name(self.variant.env) else config.env_kwargs
 
     def _run(self) -> Run | None:
-        """What is in its folder, if anything is."""
+        """The run in its folder, if there is one."""
         if not Run.is_run(self.path):
             return None
         try:
             return Run(self.path)
         except RecollectError as error:
-            raise RecollectError(f"{error}, or remove {self.path} to train this run anew") from None
+            raise RecollectError(f"{error}, or remove {self.path} to restart this run") from None
 
     def _final(self) -> dict[str, Any]:
         return _numbers(last_row(self.path / "evaluations.jsonl"))
 
 
 def evaluate(path: str, options: str = "{}", env: str | None = None) -> None:
-    """The evaluation at the end of a run that ended before it came to that.
+    """Make the final evaluation of a run that ended without one.
 
-    ``options`` of its env, as JSON, if that is not Recollect's own; ``env``: if it is code.
+    ``options``: of an env that is not built in, as JSON; ``env``: its name, if it is code.
     """
     from recollect.api import load
 
@@ -178,7 +178,7 @@ def evaluate(path: str, options: str = "{}", env: str | None = None) -> None:
 
 
 def last_row(file: Path) -> Any:
-    """The last whole line of a JSONL file, without reading all of it; empty if there is none to be read."""
+    """The last complete row of a JSONL file, without reading the whole file; empty if there is none."""
     size = 4096
     try:
         if not file.is_file():
@@ -189,7 +189,7 @@ def last_row(file: Path) -> Any:
                 start = max(0, end - size)
                 handle.seek(start)
                 lines = handle.read(end - start).split(b"\n")
-                # What follows the last newline is being written; what comes before the first may be cut.
+                # The first line may be truncated, and the last is still being written.
                 whole = lines[0 if start == 0 else 1 : -1]
                 if whole:
                     return json.loads(whole[-1])
@@ -208,7 +208,7 @@ def _read(file: Path) -> Any:
 
 
 def _numbers(found: Any) -> dict[str, Any]:
-    """What counts as a number in what was read; all else, in a damaged file, is as if it was not there."""
+    """The entries that are numbers; anything else in a damaged file is ignored."""
     items = found.items() if isinstance(found, dict) else ()
     return {name: value for name, value in items if files.is_number(value)}
 

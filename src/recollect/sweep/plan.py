@@ -1,4 +1,4 @@
-"""What a sweep is to do: its variants and seeds, checked before anything starts."""
+"""The plan of a sweep: its variants and seeds, validated before anything starts."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from recollect.errors import ConfigError, RecollectError
 from recollect.training.parsed import Parsed, parse_config
 
 Settings = Mapping[str, Any] | Sequence[str]
-"""By name, with a list of the values to compare; or the words of a command line."""
+"""By name, with a list of the values to compare; or command-line flags."""
 ENV, CONFIG = "--env=", "--config="
 """The ways to write it."""
-PLAIN = str | int | float | bool | None
+SCALAR = str | int | float | bool | None
 MOST = 100_000
-"""Runs of one sweep."""
+"""Maximum runs of one sweep."""
 LONGEST = 120
-"""Characters of a folder's name; file systems end at 255 bytes."""
+"""Maximum characters of a folder's name; file systems allow 255 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,32 +31,32 @@ class Variant:
     """One combination of the listed values."""
 
     label: str
-    """What sets it apart: "core=lstm,learning_rate=0.0001"; empty if nothing is listed."""
+    """Its values, such as "core=lstm,learning_rate=0.0001"; empty if there is one variant."""
     folder: str
     """The label as the name of a folder."""
     env: str
     flags: tuple[str, ...]
-    """Every setting but env and seed."""
+    """All settings except env and seed."""
 
     @property
     def name(self) -> str:
-        """The label, or words in its place."""
+        """The label, or "all runs" if it is empty."""
         return self.label or "all runs"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Variants, seeds and the config files; equal for the same command and the same files."""
+    """Variants, seeds and config files; equal for the same command and the same files."""
 
     variants: tuple[Variant, ...]
     seeds: tuple[int, ...]
     """The same for every variant."""
     files: dict[str, str]
-    """The text of each ``--config`` file by its path: a file may change before the last run reads it."""
+    """The text of each ``--config`` file by its path, since a file may change during the sweep."""
 
     @property
     def env(self) -> str:
-        """As it is named on the command line: several with commas between them."""
+        """The env as on the command line, several separated by commas."""
         return ",".join(dict.fromkeys(variant.env for variant in self.variants))
 
     @property
@@ -67,7 +67,7 @@ class Plan:
         return Path("runs") / f"sweep-{'-'.join(envs)[:40]}-{digest[:6]}"
 
     def to_json(self) -> dict[str, Any]:
-        """For sweep.json."""
+        """JSON form, for sweep.json."""
         variants = [
             {"label": v.label, "folder": v.folder, "env": v.env, "flags": list(v.flags)}
             for v in self.variants
@@ -76,18 +76,18 @@ class Plan:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        """Of sweep.json, which may be anybody's: ValueError for what no plan of ours holds."""
+        """The plan in sweep.json, which may come from a stranger: ValueError if it is invalid."""
         variants = tuple(
             Variant(str(v["label"]), str(v["folder"]), str(v["env"]), tuple(map(str, v["flags"])))
             for v in data["variants"]
         )
         for variant in variants:
-            _refuse_foreign(variant)
+            _validate(variant)
         seeds, files = tuple(map(int, data["seeds"])), dict(data["files"])
         if len(seeds) * len(variants) > MOST or not all(0 <= seed < 2**63 for seed in seeds):
-            raise ValueError("there are too many runs, or seeds that are none")
+            raise ValueError("there are too many runs, or invalid seeds")
         if not all(isinstance(text, str) for text in files.values()):
-            raise ValueError("files holds something else than texts")
+            raise ValueError("files holds values that are not texts")
         return cls(variants, seeds, files)
 
 
@@ -95,9 +95,10 @@ def make_plan(env: str | None, settings: Settings, seeds: int | Sequence[int] | 
     """Every combination of the listed values, each with every seed.
 
     Args:
-        env: its name; several with commas between them. None: a setting or a file names it.
+        env: the env's name, several separated by commas. None: a setting or a file names it.
         settings: see ``Settings``.
-        seeds: how many, counted from the setting ``seed``, or which. None: those that ``seed`` lists.
+        seeds: the number of seeds, counted from the setting ``seed``, or a list of seeds. None: the seeds
+            that ``seed`` lists.
     """
     flags = _flags(settings) if isinstance(settings, Mapping) else list(settings)
     listed, flags = take(flags, "--seed")
@@ -113,7 +114,7 @@ def make_plan(env: str | None, settings: Settings, seeds: int | Sequence[int] | 
             )
         if parsed.config.run is not None:
             raise ConfigError(
-                "run: every run of a sweep has a folder of its own; --out says where they all are"
+                "run: every run of a sweep has its own folder; set the folder of the sweep with --out"
             )
         variants.append(Variant(label, folder, parsed.env, tuple(rest)))
         first_seed = parsed.config.seed if first_seed is None else first_seed
@@ -123,12 +124,11 @@ def make_plan(env: str | None, settings: Settings, seeds: int | Sequence[int] | 
 
 
 def check(variant: Variant, flags: Sequence[str]) -> Parsed:
-    """Make the agent of a variant, and throw it away: whatever can be known to be wrong is told now.
+    """Validate a variant by making its agent.
 
-    ``flags``: the variant's, with the config files where they are to be read from.
+    ``flags``: the variant's flags, with the paths of config files to read.
     """
-    import torch
-
+    from recollect.agent import check_device
     from recollect.api import new_agent
     from recollect.training.sinks import make_sinks
 
@@ -136,18 +136,14 @@ def check(variant: Variant, flags: Sequence[str]) -> Parsed:
     config = parsed.config
     try:
         make_sinks(config.sinks)
-        if config.device.startswith("cuda") and torch.cuda.is_available():
-            number = torch.device(config.device).index or 0
-            if number >= torch.cuda.device_count():
-                raise ConfigError(
-                    f"device = {config.device!r}: there are {torch.cuda.device_count()} GPUs here"
-                )
-            config = replace(config, device="cpu")  # the GPU's memory is for the runs
+        check_device(config.device)
+        if config.device.startswith("cuda"):
+            config = replace(config, device="cpu")  # leaves the GPU's memory to the runs
         with new_agent(variant.env, config, given=parsed.given, preset=parsed.preset):
             pass
     except RecollectError as error:
         raise _in_variant(variant.label, error) from error
-    except (MemoryError, RuntimeError) as error:  # torch's word for a network that is too large
+    except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError if a network is too large
         raise _in_variant(variant.label, ConfigError(f"the agent cannot be made: {error}")) from error
     return parsed
 
@@ -163,24 +159,24 @@ def _in_variant(label: str, error: RecollectError) -> RecollectError:
     return ConfigError(f"{label}: {error}") if label else error
 
 
-def _refuse_foreign(variant: Variant) -> None:
-    """What would lead out of the sweep's folder, or to an env that nobody was asked about."""
+def _validate(variant: Variant) -> None:
+    """Reject paths outside the sweep's folder, and flags that would set another env."""
     if variant.folder in ("", "..") or Path(variant.folder).name != variant.folder:
-        raise ValueError(f"{variant.folder!r} is no name of a folder")
+        raise ValueError(f"{variant.folder!r} is not the name of a folder")
     is_name = variant.env.isprintable() and len(variant.env) <= bounds.MOST_LETTERS
     if variant.env.startswith("-") or not is_name:
-        raise ValueError(f"{variant.env!r} is no name of an env")
+        raise ValueError(f"{variant.env!r} is not the name of an env")
     for word in variant.flags:
         name = Flag(word.partition("=")[0], None).name
         if not word.startswith("--") or name in ("", "env"):
             raise ValueError(f"{word!r} is no setting of a variant")
 
 
-# Words -----------------------------------------------------------------------------------------------------
+# Flags -----------------------------------------------------------------------------------------------------
 
 
 def _flags(settings: Mapping[str, Any]) -> list[str]:
-    """Settings from Python as the words that a sweep's command line would have."""
+    """Settings from Python as the flags of a sweep's command line."""
     words = []
     for name, given in settings.items():
         values = given if isinstance(given, list) else [given]
@@ -194,17 +190,17 @@ def _flags(settings: Mapping[str, Any]) -> list[str]:
 def _word(name: str, value: Any) -> str:
     if isinstance(value, tuple):
         return ",".join(_word(name, part) for part in value)
-    if not isinstance(value, PLAIN):
+    if not isinstance(value, SCALAR):
         raise ConfigError(
-            f"{name} holds a {type(value).__name__}: each run is a process of its own and gets its settings "
-            'by name, such as {"core": "lstm", "core.hidden": 64}; a list holds values to compare, a tuple '
-            "one value of several parts"
+            f"{name} holds a {type(value).__name__}: each run is a process and gets its settings by name, "
+            'such as {"core": "lstm", "core.hidden": 64}; a list holds values to compare, a tuple is one '
+            "value of several parts"
         )
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
 def take(flags: list[str], name: str) -> tuple[str | None, list[str]]:
-    """The value of a flag, and the words without it."""
+    """The value of the flag ``name``, and the other flags."""
     values, rest, words = [], [], iter(flags)
     for word in words:
         written, equals, value = word.partition("=")
@@ -237,7 +233,7 @@ def _seeds(listed: str | None, given: int | Sequence[int] | None, first: int) ->
         first = parts[0] if parts else first
         parts = list(range(first, first + count))
     if not parts or len(set(parts)) < len(parts) or min(parts) < 0:
-        raise ConfigError(f"seeds: {listed or given}: give at least one, none twice, none negative")
+        raise ConfigError(f"seeds: {listed or given}: give at least one seed, without duplicates, from 0 up")
     return tuple(parts)
 
 
@@ -245,7 +241,7 @@ def _seeds(listed: str | None, given: int | Sequence[int] | None, first: int) ->
 
 
 def _folders(labels: Iterable[str]) -> list[str]:
-    """Names of folders, each another also where a file system takes a for A."""
+    """Folder names, distinct also on case-insensitive file systems."""
     names: list[str] = []
     for label in labels:
         stem = name = _safe(label)[:LONGEST] or "runs"
@@ -258,5 +254,5 @@ def _folders(labels: Iterable[str]) -> list[str]:
 
 
 def _safe(text: str) -> str:
-    """Without what means something to a file system or a shell."""
+    """The text without characters that are special to a file system or a shell."""
     return re.sub(r"[^\w.,=+-]+", "-", text).strip(".-")

@@ -1,4 +1,4 @@
-"""What came out of a sweep: the final evaluations of each variant over its seeds."""
+"""The results of a sweep: the final evaluations of each variant over its seeds."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Result:
 
     @property
     def label(self) -> str:
-        """What sets the variant apart."""
+        """The variant's name."""
         return self.variant.name
 
     def to_json(self) -> dict[str, Any]:
-        """For programs."""
+        """JSON form."""
         return {
             "label": self.variant.label,
             "env": self.variant.env,

@@ -1,1 +1,1 @@
-"""Training: the trainer, the loop around it, and everything that a run keeps."""
+"""Training: the trainer, the loop around it, and the run folder."""

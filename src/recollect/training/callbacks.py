@@ -1,4 +1,4 @@
-"""Callbacks: what is told while a run trains, and how to stop it.
+"""Callbacks: hooks into a training, which can also stop it.
 
 ::
 
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeEnd:
-    """An episode of the training that has just ended."""
+    """A training episode that has just ended."""
 
     return_: float
-    """The sum of its raw rewards."""
+    """Sum of its raw rewards."""
     length: int
     """Its valid steps."""
 
 
 class Callback:
-    """Override what you need; every method does nothing by itself. All are called in the training process."""
+    """Base class: override the events you need. All methods run in the training process."""
 
     def on_start(self, training: Training) -> None:
         """Before the first iteration."""
@@ -49,16 +49,16 @@ class Callback:
         """After every update."""
 
     def on_episode(self, training: Training, episode: EpisodeEnd) -> None:
-        """For each episode that ended, in order of time, before ``on_iteration`` of its rollout."""
+        """After each episode, in order of time, before ``on_iteration`` of its rollout."""
 
     def on_evaluation(self, training: Training, evaluation: Evaluation) -> None:
         """After an evaluation (``eval_every``)."""
 
     def on_advice(self, training: Training, text: str) -> None:
-        """Something looks unhealthy; each piece of advice comes once."""
+        """A warning about the run's health, or a note; each warning comes once."""
 
     def on_checkpoint(self, training: Training, path: Path) -> None:
-        """A checkpoint was written."""
+        """After a checkpoint was written to ``path``."""
 
     def on_end(self, training: Training, reason: str) -> None:
         """After the last iteration, also after an error (``"error: ..."``)."""
@@ -71,18 +71,18 @@ class Function(Callback):
         self.function = function
 
     def on_iteration(self, training: Training, metrics: dict[str, float]) -> None:
-        """Call it."""
+        """Call the function."""
         self.function(training, metrics)
 
 
 class EarlyStopping(Callback):
-    """Stop when a metric has not improved for a while.
+    """Stop when a metric has not improved for ``patience`` env steps.
 
     Args:
-        metric: a name of the glossary such as "return", or "evaluation": the mean of each evaluation.
-        patience: env steps without improvement after which to stop.
-        min_delta: what counts as an improvement.
-        mode: "max" if more is better, "min" if less is.
+        metric: a name from the glossary such as "return", or "evaluation" for the mean of each evaluation.
+        patience: env steps without improvement before the run stops.
+        min_delta: smallest change that counts as an improvement.
+        mode: "max" if higher is better, "min" if lower is.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class EarlyStopping(Callback):
             known = [*GLOSSARY, "evaluation"]
             raise ConfigError(
                 f"EarlyStopping: there is no metric {metric!r}{nearest(metric, known)}; "
-                "recollect.training.metrics.GLOSSARY has them all"
+                "recollect.training.metrics.GLOSSARY lists them all"
             )
         if mode not in ("max", "min"):
             raise ConfigError(f"EarlyStopping: mode is {mode!r}: choose 'max' or 'min'")
@@ -104,23 +104,23 @@ class EarlyStopping(Callback):
         self._best_steps = 0
 
     def on_start(self, training: Training) -> None:
-        """Begin to count, and refuse a metric that will never come."""
+        """Reset the count; raise ConfigError if the metric will never be measured."""
         if self.metric == "evaluation" and training.config.eval_every == 0:
             raise ConfigError("EarlyStopping on evaluations needs evaluations: set eval_every")
         self._best, self._best_steps = None, training.steps
 
     def on_iteration(self, training: Training, metrics: dict[str, float]) -> None:
-        """Look at the metric, where it has a value."""
+        """Check the metric, if this update measured it."""
         if self.metric in metrics:
-            self._look(training, metrics[self.metric])
+            self._check(training, metrics[self.metric])
 
     def on_evaluation(self, training: Training, evaluation: Evaluation) -> None:
-        """Look at the mean."""
+        """Check the mean return."""
         if self.metric == "evaluation":
-            self._look(training, evaluation.mean)
+            self._check(training, evaluation.mean)
 
-    def _look(self, training: Training, value: float) -> None:
-        if math.isnan(value):  # no value, and no best to compare with
+    def _check(self, training: Training, value: float) -> None:
+        if math.isnan(value):
             return
         if self._best is None or self._sign * (value - self._best) > self.min_delta:
             self._best, self._best_steps = value, training.steps
@@ -129,18 +129,18 @@ class EarlyStopping(Callback):
 
 
 class CallbackList:
-    """Tells each of several callbacks in turn."""
+    """Calls several callbacks in turn."""
 
     def __init__(self, callbacks: Iterable[Callback | Callable[..., Any]]):
         self.all = [_checked(callback) for callback in callbacks]
         self.wants_episodes = any(type(c).on_episode is not Callback.on_episode for c in self.all)
-        """Whether anybody listens to ``on_episode``; to tell nobody of a million episodes costs time."""
+        """Whether any callback overrides ``on_episode``; if not, the loop over episodes is skipped."""
 
     def __iter__(self) -> Iterator[Callback]:
         return iter(self.all)
 
-    def tell(self, event: str, *args: Any) -> None:
-        """Call the method ``event`` of each."""
+    def call(self, event: str, *args: Any) -> None:
+        """Call the method ``event`` of each callback."""
         for callback in self.all:
             getattr(callback, event)(*args)
 
@@ -149,10 +149,12 @@ def _checked(callback: Any) -> Callback:
     if isinstance(callback, Callback):
         return callback
     if isinstance(callback, type) and issubclass(callback, Callback):
-        raise ConfigError(f"callbacks holds the class {callback.__name__}: pass an object, such as its call")
+        raise ConfigError(
+            f"callbacks holds the class {callback.__name__}: pass an instance, {callback.__name__}(...)"
+        )
     if not callable(callback):
         raise ConfigError(
-            f"callbacks holds a {type(callback).__name__}: give objects of subclasses of recollect.Callback, "
-            "or functions (training, metrics)"
+            f"callbacks holds a {type(callback).__name__}: give instances of recollect.Callback, or "
+            "functions (training, metrics)"
         )
     return Function(callback)

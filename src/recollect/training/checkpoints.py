@@ -1,17 +1,18 @@
 """Agents on disk: a folder of safetensors and JSON, with checksums. Never pickle.
 
-============================  ==================================================
-file                          what
-============================  ==================================================
+============================  ========================================================================
+file                          contents
+============================  ========================================================================
 ``agent.json``                config, spaces, env, versions, checksums
 ``weights.safetensors``       the policy: weights and normalisers
-``optimizer.safetensors``     Adam's moments, the RNG of minibatches and, where they matter, the weights
-                              that the training began with, so that it can go on
-``trainer.safetensors``       in a run's checkpoints only: the live memories, the env's own state and
-                              the RNG of acting, so that a resumed run continues bit for bit
-============================  ==================================================
+``optimizer.safetensors``     Adam's moments, the RNG of minibatches and, if the loss uses them, the
+                              initial weights
+``trainer.safetensors``       only in a run's checkpoints: core states, env state and the RNG of acting,
+                              so that a resumed run continues bit for bit
+============================  ========================================================================
 
-The folder is written beside its destination and renamed, so that it is there whole or not at all.
+``Agent.save`` writes one such folder, ``Run.save`` one for each checkpoint. The folder is written beside
+its destination and renamed, so that it appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from recollect.base import files
+from recollect.base.atomic import sync, writing
 from recollect.base.own_files import TENSORS, foreign_files, is_ours, remove
 from recollect.base.space_json import space_from_json, space_to_json
 from recollect.config import bounds, plain
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
-from recollect.errors import ConfigError, RecollectError, StorageError
+from recollect.errors import ConfigError, RecollectError
 from recollect.learning.learner_state import Learned, TrainerState
 from recollect.policy.meta import without_memory
 from recollect.policy.policy import Policy
@@ -51,7 +53,7 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A folder that was read and verified; it is not looked at again."""
+    """The contents of an agent's folder, read and verified."""
 
     path: Path
     description: dict[str, Any]
@@ -60,13 +62,13 @@ class Saved:
 
     @property
     def observation_space(self) -> gym.Space:
-        """Of one row."""
+        """The observation space of one row."""
         with self._reading():
             return space_from_json(self.description["observation_space"])
 
     @property
     def action_space(self) -> gym.Space:
-        """Of one row."""
+        """The action space of one row."""
         with self._reading():
             return space_from_json(self.description["action_space"])
 
@@ -76,12 +78,12 @@ class Saved:
         return self.description["env"]
 
     def policy_config(self) -> PolicyConfig:
-        """The network's config; refused if a part of it, or all of it, was made by a factory."""
+        """The network's config; ConfigError if any part of the network was made by a factory."""
         with self._reading():
             return plain.policy_config_from_json(self.description["config"], self.path)
 
     def build(self) -> Policy:
-        """The network, without its weights; refused before it takes any memory if they are another's."""
+        """The network, without its weights. If the weights do not fit, it fails before allocating memory."""
         config, spaces = self.policy_config(), (self.observation_space, self.action_space)
         numbers = sum(tensor.numel() for tensor in self.weights.values())
         with self._reading(), torch.random.fork_rng(devices=[]), without_memory(numbers):
@@ -91,7 +93,7 @@ class Saved:
             return config.build(*spaces)
 
     def config(self, policy: Policy) -> TrainConfig:
-        """The run's config, with that of ``policy`` as it was built."""
+        """The run's config, with the config of ``policy`` as it was built."""
         with self._reading():
             config = plain.config_from_json(self.description["config"], policy.config)
             bounds.check_sizes(config)
@@ -99,10 +101,10 @@ class Saved:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Whatever the description lacks or has too much is told with the file's name."""
+        """Report any error in the description together with the file's name."""
         try:
             yield
-        except Exception as error:  # there is no end to what a damaged file may hold
+        except Exception as error:  # a damaged file can cause any error
             if isinstance(error, ConfigError) and str(self.path) in str(error):
                 raise
             raise RecollectError(
@@ -112,7 +114,7 @@ class Saved:
 
 
 def write(path: Path, policy: Policy, config: TrainConfig, env: Any, learned: Learned) -> Path:
-    """Write an agent's folder; an agent that was there before is replaced."""
+    """Write an agent's folder; an agent already there is replaced."""
     _check_free(path)
     with writing(f"{path} could not be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -146,7 +148,7 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
     }
     if not is_json(config.env_kwargs):
         warnings.warn(
-            f"env_kwargs {config.env_kwargs} are not plain JSON and were not saved, nor was the env: "
+            f"env_kwargs {config.env_kwargs} are not JSON values and were not saved, nor was the env: "
             "load this agent with env=...",
             UserWarning,
             stacklevel=4,
@@ -159,7 +161,7 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
 
 
 def checksum(description: dict[str, Any]) -> str:
-    """Of the description itself, but for its own place in ``sha256``."""
+    """The checksum of the description, without its own entry in ``sha256``."""
     others = {name: value for name, value in description["sha256"].items() if name != "agent.json"}
     return _sha256(json.dumps(description | {"sha256": others}, sort_keys=True).encode())
 
@@ -171,7 +173,7 @@ def read(path: Path) -> Saved:
         raise RecollectError(f"there is no folder {path}: give that of a run, or of a saved agent")
     if not file.is_file():
         old = _old(path)
-        hint = f". A save was cut short: {old} holds the one before" if old.is_dir() else ""
+        hint = f". A save was interrupted: {old} holds the previous one" if old.is_dir() else ""
         raise RecollectError(
             f"{path} holds no agent: {file.name} is missing. Agent.save writes such a folder"
             f"{hint}{_others(path)}"
@@ -212,22 +214,22 @@ def read(path: Path) -> Saved:
 
 
 def _check_description(description: dict[str, Any]) -> None:
-    """Refuse what ``write`` would not have written; spaces and configs are looked at where they are used."""
+    """Validate types and counts; spaces and configs are validated where they are used."""
     for key in ("config", "observation_space", "action_space"):
         description[key]
     if not isinstance(description["env"], str | None) or len(description["env"] or "") > bounds.MOST_LETTERS:
-        raise TypeError("env is no name")
+        raise TypeError("env is not a name")
     counts, trainer = [description["steps"], description["updates"]], description["trainer"]
     if trainer is not None:
         counts += [trainer["start"], trainer["end"]]
         if not math.isfinite(float(trainer["seconds"])):
-            raise TypeError("seconds is no number")
+            raise TypeError("seconds is not a number")
     if not all(type(count) is int and 0 <= count < 2**63 for count in counts):
-        raise TypeError("steps, updates, start and end are counts")
+        raise TypeError("steps, updates, start and end must be counts")
 
 
 def load_weights(policy: Policy, saved: Saved) -> None:
-    """Fill the policy with the saved weights and statistics."""
+    """Load the saved weights and statistics into ``policy``."""
     _check_fit(policy.state_dict(), saved)
     policy.load_state_dict(saved.weights)
 
@@ -247,34 +249,8 @@ def _check_fit(own: dict[str, torch.Tensor], saved: Saved) -> None:
         )
 
 
-def write_atomically(file: Path, text: str) -> None:
-    """Write a small file whole or not at all."""
-    files.check_replaceable(file)
-    with writing(f"{file} could not be written"):
-        beside = file.with_name(f".{file.name}-{uuid.uuid4().hex[:8]}")
-        try:
-            beside.write_text(text, encoding="utf-8")
-            sync(beside)
-            os.replace(beside, file)
-        finally:
-            beside.unlink(missing_ok=True)
-
-
-@contextmanager
-def writing(what: str) -> Iterator[None]:
-    """Say what could not be written, why, and what to do."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise StorageError(
-            f"{what}: {reason}. Free some space or choose a folder that can be written; "
-            "whatever was saved there before is still whole"
-        ) from error
-
-
 def is_json(value: Any) -> bool:
-    """Whether the value survives a trip through JSON, but that tuples become lists."""
+    """Whether the value survives a round trip through JSON, except that tuples become lists."""
     try:
         return json.loads(json.dumps(value)) == _listed(value)
     except (TypeError, ValueError):
@@ -288,21 +264,21 @@ def _listed(value: Any) -> Any:
 
 
 def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Contiguous copies: safetensors takes no views and nothing shared."""
+    """Contiguous copies: safetensors accepts neither views nor tensors that share memory."""
     return {
         name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
     }
 
 
 def _check_free(path: Path) -> None:
-    """Refuse to write over anything but nothing, an empty folder, or an agent and nothing else."""
+    """Raise unless ``path`` does not exist, is empty, or holds an agent and nothing else."""
     if path.is_symlink():
-        raise RecollectError(f"{path} is a link: name the folder itself that it points to, or another one")
+        raise RecollectError(f"{path} is a link: name the folder that it points to, or another one")
     if not path.exists():
         return
     found = [entry.name for entry in path.iterdir()] if path.is_dir() else None
     if found is None or (found and "agent.json" not in found):
-        raise RecollectError(f"{path} exists and is no saved agent: choose another folder or remove it")
+        raise RecollectError(f"{path} exists and is not a saved agent: choose another folder or remove it")
     if foreign := foreign_files(path):
         raise RecollectError(
             f"{path} holds an agent, but also {', '.join(foreign[:4])}, which saving there would delete: "
@@ -311,8 +287,8 @@ def _check_free(path: Path) -> None:
     old = _old(path)
     if os.path.lexists(old) and not is_ours(old):
         raise RecollectError(
-            f"{old} is in the way: the agent before is kept there for a moment. Move it, or choose another "
-            f"folder than {path}"
+            f"{old} is in the way: saving moves the previous agent there until the new one is complete. Move "
+            f"it, or choose another folder than {path}"
         )
 
 
@@ -330,7 +306,7 @@ def _load(file: Path) -> dict[str, torch.Tensor]:
 
 
 def _others(path: Path) -> str:
-    """If the folder is a checkpoint of a run: which others there are."""
+    """A hint that lists the run's other checkpoints, if the folder is a checkpoint."""
     if not path.name.isdecimal() or not path.parent.is_dir():
         return ""
     steps = sorted(int(p.name) for p in path.parent.iterdir() if p.name.isdecimal() and p.name != path.name)
@@ -341,8 +317,7 @@ def _others(path: Path) -> str:
 
 
 def _sha256_of(file: Path) -> str:
-    """In pieces: a file may be larger than the memory."""
-    with file.open("rb") as handle:
+    with file.open("rb") as handle:  # in chunks: a file may be larger than the memory
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
@@ -350,17 +325,8 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def sync(path: Path) -> None:
-    """Have the system put a file or folder on the disk now, so that a power cut cannot take it back."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
 def _swap(new: Path, path: Path) -> None:
-    """Put ``new`` in the place of ``path``."""
+    """Replace ``path`` by ``new``."""
     old = None
     if path.exists():
         old = _old(path)
@@ -368,7 +334,7 @@ def _swap(new: Path, path: Path) -> None:
         path.rename(old)
     try:
         new.rename(path)
-    except BaseException:  # Ctrl-C too: what was there has to come back
+    except BaseException:  # Ctrl-C too: the previous agent has to come back
         if old is not None:
             old.rename(path)
         raise

@@ -1,8 +1,7 @@
-"""Settings that suit a built-in task better than the defaults: by how far its memory must reach, and its own.
+"""Presets: settings for built-in tasks, by task and by the horizon over which it must remember.
 
-The defaults cut rollouts into chunks of 32 steps. Gradients do not cross a chunk's start, so whatever
-must be kept for longer is kept by luck, and lost again as the weights drift. docs/tuning.md has the
-experiments; bench/presets.py measures what every preset reaches.
+The defaults split rollouts into chunks of 32 steps. Gradients do not cross chunks, so longer dependencies
+are not learned reliably. docs/tuning.md has the experiments; bench/presets.py measures every preset.
 """
 
 from __future__ import annotations
@@ -15,25 +14,25 @@ from recollect.config.learner import LearnerConfig
 from recollect.tasks import TASKS, make_task
 
 LONG = 100
-"""From this many steps on, forget gates that start open for that long are worth it."""
+"""Horizon in steps from which forget gates are initialised to stay open that long."""
 LONG_STEPS = 1_000_000
-"""Env steps where memory must reach beyond a chunk, and further than at the task's default size."""
+"""Env steps for a horizon beyond a chunk and beyond the task's default."""
 _ANSWERS = {"learning_rate": 4e-3, "gamma": 0.5, "gae_lambda": 0.5, "entropy": 0.003, "epochs": 8}
 OWN: dict[str, dict[str, Any]] = {
-    # Solved after 20k steps; the rest of the run lets it settle.
+    # Solved after 20k steps; the rest lets the policy converge.
     "delayed-cue": {"steps": 100_000},
-    # An answer is paid at once and changes nothing that comes: credit needs no reach. With the defaults both
-    # stayed for long where one symbol or pair of three is kept; faster learning and less noise lead on.
+    # An answer is rewarded at once and has no later effect, so the discount can be low. With the defaults
+    # both plateaued at one symbol or pair of three; a higher learning rate and less entropy get past it.
     "copy": {"steps": 300_000, **_ANSWERS},
     "associative-recall": {"steps": 300_000, **_ANSWERS},
     "repeat-previous": {"steps": 300_000},
     "repeat-first": {"steps": 300_000},
-    # Going on is all that pays until the junction is reached, where it never does. With an entropy of
-    # 0.01 one seed of length 50 went straight on for ever before it had turned once.
+    # In the corridor only "forward" avoids a penalty; at the junction it never pays. With an entropy bonus of
+    # 0.01 one seed of length 50 collapsed to "forward" before it had turned once.
     "t-maze": {"steps": 150_000, "entropy": 0.03},
     "position-cartpole": {"steps": 150_000},
-    # Every step is paid for, so that credit may be short; there is nothing to discover, so that noise
-    # only costs; wider batches and more passes make half the steps enough.
+    # Rewards are dense, so the discount can be low; exploration only costs return; wider batches and more
+    # epochs halve the steps needed.
     "position-pendulum": {
         "steps": 500_000,
         "num_envs": 32,
@@ -41,18 +40,18 @@ OWN: dict[str, dict[str, Any]] = {
         "gamma": 0.95,
         "entropy": 0.0,
     },
-    # Food comes every few steps once a bush is known: credit may be short and learning fast. With twice the
-    # rows, and so half the updates, one seed earned 8 instead of 14 after 150k steps.
+    # Food comes every few steps once a bush is found: the discount can be low, the learning rate high. With
+    # twice the rows, and so half the updates, one seed reached 8 instead of 14 after 150k steps.
     "forage": {"steps": 1_000_000, "learning_rate": 2e-3, "gamma": 0.97, "entropy": 0.005},
 }
-"""What each task has for itself: env steps that are enough at its default size, and what else it needs."""
+"""Settings by task: enough env steps for its default size, and changes to the defaults."""
 
 _AT_ONCE = {"learning_rate": 2e-3, "gamma": 0.5, "gae_lambda": 0.5, "entropy": 0.003, "minibatches": 8}
 FAR: dict[str, tuple[int, dict[str, Any]]] = {
-    # One answer in a thousand steps. Only the last action counts, so credit is kept short. Advantages are
-    # normalised over all steps, of which the answers are a thousandth and so 30 times as large as usual:
-    # an entropy bonus of 0.1 is to them what 0.003 is elsewhere. The gates of an LSTM see its own output,
-    # and over a thousand steps that feedback is most of the gradient; mLSTM's do not.
+    # One answer in a thousand steps. Only the last action counts, so the discount is low. Advantages are
+    # normalised over all steps, of which answers are a thousandth, so theirs are 30 times as large as usual,
+    # and an entropy bonus of 0.1 acts like 0.003 elsewhere. An LSTM's gates depend on its output, and over
+    # a thousand steps that feedback dominates the gradient; mLSTM's gates do not.
     "delayed-cue": (
         500,
         {
@@ -65,23 +64,22 @@ FAR: dict[str, tuple[int, dict[str, Any]]] = {
             "entropy": 0.1,
         },
     ),
-    # The card of 31 steps ago: a memory that turns and fades has a place for every step.
+    # Recall of the card 31 steps ago: LRU's rotating, decaying state separates the steps.
     "repeat-previous": (31, {"core": "lru", "steps": LONG_STEPS, "num_envs": 64, **_AT_ONCE}),
     "repeat-first": (400, {"core": "mingru", "steps": 3_000_000, "num_envs": 64, **_AT_ONCE}),
 }
-"""From which horizon on a task has further settings for PPO, with rollouts of whole episodes, and which."""
+"""By task: the horizon from which PPO uses rollouts of whole episodes, and further settings."""
 
 LONG_ROLLOUT = 128
-"""Steps of a rollout of IMPALA where memory must reach beyond a chunk."""
+"""Steps of an IMPALA rollout for a horizon beyond a chunk."""
 PACE = ("learning_rate", "epochs")
-"""What was found for PPO's many careful steps on each rollout, and does not carry over to IMPALA's few."""
+"""Settings tuned for PPO's many optimiser steps per rollout, which do not carry over to IMPALA."""
 
 
 def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """What suits the built-in task ``name`` beside the user's ``settings``, which it never contradicts.
+    """Settings for the built-in task ``name`` that the user's ``settings`` leave open; empty for other envs.
 
-    ``core="lstm"`` names a kind, not its gates: those are chosen here too, for every core whose config
-    has ``reaching``. Any other env has no preset.
+    ``core="lstm"`` leaves the gates open: they are set here for every core whose config has ``reaching``.
     """
     if name not in TASKS and name not in {task.id for task in TASKS.values()}:
         return {}
@@ -94,11 +92,11 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     if not is_ppo:
         found = {key: value for key, value in found.items() if key not in PACE}
     if horizon >= LearnerConfig().chunk or is_far:
-        # Chunks of whole rollouts; twice the rows keep the minibatches wide.
+        # Chunks of whole rollouts; twice the rows keep the minibatches large.
         if not settings.keys() & {"chunk", "burn_in_steps"}:
             found["recurrent_mode"] = "full"
         found["num_envs"] = 32
-        if not is_ppo:  # whose rollouts are long enough
+        if not is_ppo:  # PPO's rollouts are long enough
             found["rollout"] = LONG_ROLLOUT
         if horizon > make_task(name, 1).horizon:
             found["steps"] = LONG_STEPS
@@ -115,6 +113,6 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def _is_set(name: str, settings: dict[str, Any]) -> bool:
-    """Whether the user decided this, by its name or with the whole config of an algorithm."""
+    """Whether the user set this, by name or through the config of an algorithm."""
     is_whole = not isinstance(settings.get("algo", "ppo"), str)
     return name in settings or (name in algo_fields() and is_whole)

@@ -1,4 +1,4 @@
-"""What writes a run's folder while it trains: metrics, evaluations, events, and how far it is."""
+"""The callback that appends metrics, evaluations and events to a run folder, and updates its status."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.base import files
+from recollect.base import atomic, files
 from recollect.errors import StorageError
-from recollect.training import checkpoints
 from recollect.training.callbacks import Callback
 from recollect.training.run_folder import Run, now
 
@@ -19,42 +18,45 @@ if TYPE_CHECKING:
 
 
 class Recorder(Callback):
-    """Writes what happens into the run folder. Lines that the disk does not take wait for the next."""
+    """Writes the JSONL files and ``status.json`` of a run; ``Run.save`` writes its checkpoints.
+
+    Lines that cannot be written, because the disk is full for example, are buffered and tried again.
+    """
 
     LIMIT = 10_000
-    """Lines that may wait before the run is stopped."""
+    """Buffered lines of one file above which the run stops."""
 
     def __init__(self, run: Run):
         self._run = run
         self._waiting: dict[str, list[str]] = {}
 
     def on_start(self, training: Training) -> None:
-        """The run is now running."""
+        """Log the start or resume, and set the status to running."""
         kind = "start" if training.steps == 0 else "resume"
         self._event(training, kind, f"{kind} at step {training.steps}, to step {training.end}")
         self._status(training, "running")
 
     def on_iteration(self, training: Training, metrics: dict[str, float]) -> None:
-        """One line of metrics."""
+        """Append a line of metrics."""
         self._append(training, "metrics.jsonl", metrics | {"seconds": round(training.seconds, 3)})
 
     def on_evaluation(self, training: Training, evaluation: Evaluation) -> None:
-        """One line of an evaluation."""
+        """Append a line for the evaluation."""
         row = {"steps": training.steps, "seconds": round(training.seconds, 3)} | evaluation.to_json()
         self._append(training, "evaluations.jsonl", row)
 
     def on_advice(self, training: Training, text: str) -> None:
-        """An event."""
+        """Log the advice."""
         self._event(training, "advice", text)
 
     def on_checkpoint(self, training: Training, path: Path) -> None:
-        """An event, and how far we are."""
+        """Log the checkpoint, write all buffered lines, update the status."""
         self._event(training, "checkpoint", path.name)
         self._flush(training, *self._waiting)
         self._status(training, "running")
 
     def on_end(self, training: Training, reason: str) -> None:
-        """Why it ended."""
+        """Log the reason, write all buffered lines, and set the final status."""
         is_error = reason.startswith("error")
         state = "failed" if is_error else "finished" if reason in ("steps", "target") else "stopped"
         with suppress(StorageError) if is_error else nullcontext():  # the first error is the one to show
@@ -85,16 +87,16 @@ class Recorder(Callback):
         self._flush(training, name)
 
     def _flush(self, training: Training, *names: str) -> None:
-        """Write what waits."""
+        """Write the buffered lines of these files."""
         for name in names:
             waiting = self._waiting[name]
             if not waiting:
                 continue
             try:
-                with checkpoints.writing(f"{self._run.path / name} could not be written"):
+                with atomic.writing(f"{self._run.path / name} could not be written"):
                     files.append_whole(self._run.path / name, "".join(waiting))
                 waiting.clear()
             except StorageError as error:
                 if len(waiting) >= self.LIMIT:
                     raise
-                training.bear(error)
+                training.continue_without_disk(error)

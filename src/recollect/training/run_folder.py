@@ -1,19 +1,20 @@
-"""Run folders: everything about a run in one place, readable while it goes on and after a crash.
+"""Run folders: all files of a run, readable while it trains and after a crash.
 
-=====================  =========================================================================
-file                   what
-=====================  =========================================================================
-``run.json``           env, config, preset, versions, git commit, machine, command
-``config.yaml``        the resolved config, ready for ``--config``
-``metrics.jsonl``      one line an iteration; ``glossary.json`` says what each metric means
-``evaluations.jsonl``  one line an evaluation
-``events.jsonl``       starts, resumes, advice, checkpoints, the end
-``status.json``        how far it is, and which checkpoint is the best
-``checkpoints/``       the last few and the best by evaluation, one folder each (``storage.py``)
-``lock``               held while a process trains; the system lets go of it when that process ends
-=====================  =========================================================================
+=====================  ===============================================================  ======================
+file                   contents                                                         written by
+=====================  ===============================================================  ======================
+``run.json``           env, config, preset, versions, git commit, machine, command      ``creating``
+``config.yaml``        the resolved config, ready for ``--config``                      ``creating``
+``glossary.json``      one line on each metric                                          ``creating``
+``metrics.jsonl``      one line per iteration                                           ``Recorder``
+``evaluations.jsonl``  one line per evaluation                                          ``Recorder``
+``events.jsonl``       starts, resumes, advice, checkpoints, the end                    ``Recorder``
+``status.json``        state, env steps, seconds, the best checkpoint                   ``Recorder``, ``save``
+``checkpoints/``       the last few and the best (``training/checkpoints.py``)          ``save``
+``lock``               held by the training process, released by the system at its end  ``writing``
+=====================  ===============================================================  ======================
 
-Nothing in a run is code, and reading one executes nothing.
+Reading a run executes no code.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.acting.evaluate import Evaluation
-from recollect.base import files, own_files, provenance
+from recollect.base import atomic, files, own_files, provenance
 from recollect.base.own_files import (
     CHECKPOINTS,
     UNFINISHED,
@@ -52,7 +53,7 @@ FORMAT = 1
 
 
 class Run:
-    """A run folder. ``Run(path)`` reads one; ``create`` makes one; ``writing`` is for who trains."""
+    """A run folder. ``Run(path)`` reads one, ``creating`` makes one, ``writing`` locks one for training."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -60,7 +61,7 @@ class Run:
         if not self.is_run(self.path):
             near = [p.name for p in sorted(self.path.parent.glob("*")) if self.is_run(p)][:5]
             hint = f"; runs beside it: {', '.join(near)}" if near else ""
-            raise RecollectError(f"{self.path} is no run: it has no run.json{hint}")
+            raise RecollectError(f"{self.path} is not a run: it has no run.json{hint}")
         self.description = files.read_json(self.path / "run.json")
         files.check_format(self.path / "run.json", self.description.get("format"), FORMAT)
 
@@ -72,13 +73,13 @@ class Run:
     @classmethod
     @contextmanager
     def creating(cls, path: str | Path, agent: Trainee, *, command: list[str] | None = None) -> Iterator[Run]:
-        """A new run folder for ``agent``, locked as in ``writing``; refused if there is anything in it.
+        """Make a run folder for ``agent`` and lock it as ``writing`` does.
 
-        What a run leaves that ended before its first checkpoint counts as nothing.
+        The folder must be empty, except for files of a run that ended before its first checkpoint.
         """
         path = Path(path)
         _check_unused(path)
-        with checkpoints.writing(f"the run folder {path} could not be made"):
+        with atomic.writing(f"the run folder {path} could not be made"):
             path.mkdir(parents=True, exist_ok=True)
         with _locked(path):
             _check_unused(path, is_locked_here=True)  # again: another process may have been quicker
@@ -103,27 +104,27 @@ class Run:
             "started": now(),
             "command": command,
         }
-        with checkpoints.writing(f"the run folder {path} could not be made"):
+        with atomic.writing(f"the run folder {path} could not be made"):
             (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             for stale in ("status.json", "metrics.jsonl", "evaluations.jsonl", "events.jsonl"):
                 (path / stale).unlink(missing_ok=True)
         glossary = json.dumps(GLOSSARY, indent=2) + "\n"
-        checkpoints.write_atomically(path / "glossary.json", glossary)
+        atomic.write_atomically(path / "glossary.json", glossary)
         config = replace(agent.config, policy=agent.policy.config)  # as it was built, also by a factory
         is_custom = type(agent.policy) is not Policy
         text = toml_yaml.config_text(config, agent.env_name, custom_policy=is_custom)
-        checkpoints.write_atomically(path / "config.yaml", text)
-        checkpoints.write_atomically(path / "run.json", json.dumps(description, indent=2, default=str) + "\n")
+        atomic.write_atomically(path / "config.yaml", text)
+        atomic.write_atomically(path / "run.json", json.dumps(description, indent=2, default=str) + "\n")
         return cls(path)
 
     @property
     def name(self) -> str:
-        """Of the folder."""
+        """The folder's name."""
         return self.path.resolve().name
 
     @property
     def status(self) -> dict[str, Any]:
-        """How far it is: ``state``, ``reason``, ``steps``, ``seconds``, ``best`` and so on."""
+        """The contents of status.json: ``state``, ``reason``, ``steps``, ``seconds``, ``best`` and so on."""
         status = self._read_status()
         if status["state"] == "running" and not self.is_active:
             status = self._read_status()  # it may have ended in between
@@ -138,58 +139,61 @@ class Run:
 
     @property
     def is_active(self) -> bool:
-        """Whether a process trains in it now."""
+        """Whether a process is training in this folder now."""
         return files.is_locked(self.path / "lock")
 
     @property
     def glossary(self) -> dict[str, str]:
-        """What each metric means."""
+        """One line on each metric, by name."""
         return files.read_json(self.path / "glossary.json")
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One row an iteration; what was NaN is None."""
+        """One row per iteration; NaN is None."""
         return list(self._rows("metrics.jsonl"))
 
     def evaluations(self) -> list[dict[str, Any]]:
-        """One row an evaluation."""
+        """One row per evaluation."""
         return list(self._rows("evaluations.jsonl"))
 
     def _rows(self, name: str) -> Iterator[dict[str, Any]]:
-        """Rows that say at which step they were made; of metrics all is a number or None."""
+        """The rows of a file, validated: ``steps`` is a count, every metric a number or None."""
         file = self.path / name
         for row in files.read_lines(file):
             values = row.values() if name == "metrics.jsonl" else [row.get("mean")]
             is_whole = all(value is None or files.is_number(value) for value in values)
             if not is_whole or not files.is_number(row.get("steps")) or row["steps"] < 0:
                 raise RecollectError(
-                    f"{file} is damaged (a line has other values than numbers); take another copy"
+                    f"{file} is damaged (a value is not a number): take another copy of the run"
                 )
             yield row
 
     def events(self) -> list[dict[str, Any]]:
-        """What happened, in order."""
+        """The events, oldest first."""
         return list(files.read_lines(self.path / "events.jsonl"))
 
     def history(self) -> History:
-        """The metrics as ``Agent.history`` keeps them."""
+        """The metrics as ``Agent.history`` holds them."""
         history = History()
         for row in self._rows("metrics.jsonl"):
             history.add({name: math.nan if value is None else value for name, value in row.items()})
         return history
 
     def checkpoints(self) -> list[Path]:
-        """All of them, oldest first."""
+        """The folders of all checkpoints, oldest first."""
         folder = self.path / CHECKPOINTS
         found = folder.iterdir() if folder.is_dir() else ()
         return sorted(path for path in found if re.fullmatch("[0-9]{12}", path.name))
 
     def checkpoint(self, which: str | int = "best") -> Path:
-        """The folder of a checkpoint: "best" by evaluation (the last if none was evaluated), "last", or
-        its env steps."""
+        """The folder of one checkpoint.
+
+        ``which`` is "best" by evaluation (the last if none was evaluated), "last", or its env steps.
+        """
         found = self.checkpoints()
         if not found:
             raise RecollectError(
-                f"{self.path} has no checkpoint yet. If it ended before the first, train into the same folder"
+                f"{self.path} has no checkpoint yet. If the run ended before its first one, train into the "
+                "same folder again"
             )
         if which == "best":
             best = self.status["best"] or {}
@@ -207,12 +211,12 @@ class Run:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Hold the run's lock: two processes that train in one folder would spoil it."""
-        if self._is_held:  # by this process, further out
+        """Hold the run's lock, so that only one process trains in the folder; remove unfinished files."""
+        if self._is_held:  # by a caller in this process
             yield
             return
         with _locked(self.path):
-            for folder in (self.path / CHECKPOINTS).glob(".*"):  # of a process that was killed
+            for folder in (self.path / CHECKPOINTS).glob(".*"):  # left by a killed process
                 if UNFINISHED.fullmatch(folder.name):
                     own_files.remove(folder)
             for file in self.path.glob(".*"):
@@ -225,19 +229,16 @@ class Run:
                 self._is_held = False
 
     def rewind(self, steps: int) -> None:
-        """Drop what came after a checkpoint: it will be made again.
+        """Delete the checkpoints, metrics and evaluations after ``steps``, from where training resumes.
 
-        Checkpoints first, the last one first of all: a process that is killed meanwhile leaves none
-        without its metrics.
+        The latest checkpoint goes first and metrics go last: if the process is killed in between, every
+        remaining checkpoint still has its metrics.
         """
         later = [path for path in reversed(self.checkpoints()) if int(path.name) > steps]
         for path in later:
             if not own_files.is_ours(path):
-                holds = (
-                    f"holds {', '.join(own_files.foreign_files(path)[:4])}"
-                    if path.is_dir()
-                    else "is no folder"
-                )
+                foreign = own_files.foreign_files(path) if path.is_dir() else []
+                holds = f"holds {', '.join(foreign[:4])}" if path.is_dir() else "is not a folder"
                 raise RecollectError(
                     f"going back to step {steps:,} would delete {path}, which "
                     f"{'is a link' if path.is_symlink() else holds}: move it out of the run first"
@@ -247,11 +248,13 @@ class Run:
             _remove(path)
         for name in ("metrics.jsonl", "evaluations.jsonl"):
             rows = [row for row in self._rows(name) if row["steps"] <= steps]
-            checkpoints.write_atomically(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
+            atomic.write_atomically(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
 
     def _best_until(self, steps: int) -> dict[str, Any] | None:
-        """The best evaluation whose checkpoint is there. The status may not know it yet: a process can be
-        killed between the two."""
+        """The best evaluation up to ``steps`` whose checkpoint exists.
+
+        Evaluations count too, since a process can be killed between an evaluation and its status update.
+        """
         kept = {int(path.name) for path in self.checkpoints()}
         known = [row for row in (self._read_status()["best"], *self.evaluations()) if row is not None]
         rows = [
@@ -263,14 +266,14 @@ class Run:
         return None if best is None else _best(best["steps"], best["mean"])
 
     def save(self, agent: Trainee, learned: Learned, *, seconds: float, mean: float | None = None) -> Path:
-        """Write a checkpoint; ``mean``: it is the best so far, with this evaluation. Older ones go."""
+        """Write a checkpoint and delete old ones; ``mean``: its evaluation, if it is the best so far."""
         path = self.path / CHECKPOINTS / f"{learned.steps:012d}"
         if learned.trainer is not None:
             learned.trainer.numbers["seconds"] = seconds
-        for name in ("metrics.jsonl", "evaluations.jsonl"):  # a power cut leaves no checkpoint without them
+        for name in ("metrics.jsonl", "evaluations.jsonl"):  # a checkpoint never outlives its metrics
             if (self.path / name).is_file():
-                with checkpoints.writing(f"{self.path / name} could not be written"):
-                    checkpoints.sync(self.path / name)
+                with atomic.writing(f"{self.path / name} could not be written"):
+                    atomic.sync(self.path / name)
         checkpoints.write(path, agent.policy, agent.config, agent.env_name, learned)
         best = {} if mean is None else {"best": _best(learned.steps, mean)}
         self.update_status(checkpoint=path.name, **best)
@@ -280,27 +283,27 @@ class Run:
             kept.add(status["best"]["checkpoint"])
         for old in self.checkpoints():
             if old.name not in kept and own_files.is_ours(old):
-                with suppress(StorageError):  # then it goes next time
+                with suppress(StorageError):  # retried at the next checkpoint
                     _remove(old)
         return path
 
     def add_evaluation(self, steps: int, evaluation: Evaluation) -> None:
-        """Keep an evaluation that was made after the training; its checkpoint may be the best one."""
+        """Append an evaluation made after training, and update the best checkpoint."""
         row = {"steps": steps, "seconds": self.status.get("seconds", 0.0)} | evaluation.to_json()
         with self.writing():
-            with checkpoints.writing(f"{self.path / 'evaluations.jsonl'} could not be written"):
+            with atomic.writing(f"{self.path / 'evaluations.jsonl'} could not be written"):
                 files.append_whole(self.path / "evaluations.jsonl", json.dumps(files.finite(row)) + "\n")
             self.update_status(best=self._best_until(steps))
 
     def is_better(self, mean: float) -> bool:
-        """Whether an evaluation with this mean is the best of the run; of equals the later one is."""
+        """Whether an evaluation with this mean is the best so far; a tie goes to the later one."""
         best = self._read_status()["best"]
         return math.isfinite(mean) and (best is None or mean >= best["mean"])
 
     def update_status(self, **changes: Any) -> None:
-        """Write these parts of ``status`` anew."""
+        """Change these fields of ``status.json``."""
         text = json.dumps(self._read_status() | changes, indent=2) + "\n"
-        checkpoints.write_atomically(self.path / "status.json", text)
+        atomic.write_atomically(self.path / "status.json", text)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -309,7 +312,7 @@ class Run:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     check_own(path)
-    with checkpoints.writing(f"{path} cannot be locked"):
+    with atomic.writing(f"{path} cannot be locked"):
         handle = (path / "lock").open("a")
     with handle:
         if not files.lock(handle):
@@ -323,16 +326,16 @@ def _check_unused(path: Path, *, is_locked_here: bool = False) -> None:
     if path.exists() and not _is_unused(path, is_locked_here):
         what = "a file" if not path.is_dir() else "not empty"
         if Run.is_run(path):
-            what = "a run already: recollect resume goes on with it"
+            what = "a run already: continue it with recollect resume"
         raise RecollectError(f"{path} is {what}; choose another folder with run=... (--run)")
 
 
 def _is_unused(path: Path, is_locked_here: bool) -> bool:
-    """Whether the folder holds nothing, or only what a run leaves that ended before its first checkpoint."""
+    """Whether the folder is empty, or holds only files of a run that ended before its first checkpoint."""
     if not path.is_dir():
         return False
     found = {entry.name for entry in path.iterdir() if not is_leftover(entry.name)} - {CHECKPOINTS, "lock"}
-    # The glossary comes first: a config.yaml without it is the user's own.
+    # A run writes the glossary first, so a config.yaml without a glossary is the user's.
     is_ours = not found or "glossary.json" in found
     if (
         not is_ours
@@ -341,15 +344,15 @@ def _is_unused(path: Path, is_locked_here: bool) -> bool:
     ):
         return False
     metrics, folder = path / "metrics.jsonl", path / CHECKPOINTS
-    if metrics.exists() and metrics.stat().st_size > 0:  # it has had checkpoints, and somebody removed them
+    if metrics.exists() and metrics.stat().st_size > 0:  # its checkpoints were removed
         return False
     return not folder.exists() or all(entry.name.startswith(".") for entry in folder.iterdir())
 
 
 def _remove(checkpoint: Path) -> None:
-    """Out of sight first: nobody finds half a checkpoint, whenever this process is killed."""
+    """Rename, then delete: if this process is killed, no half-deleted checkpoint is left."""
     hidden = checkpoint.with_name(f".{checkpoint.name}-removed")
-    with checkpoints.writing(f"{checkpoint} could not be removed"):
+    with atomic.writing(f"{checkpoint} could not be removed"):
         own_files.remove(hidden)
         checkpoint.rename(hidden)
     own_files.remove(hidden)
@@ -364,5 +367,5 @@ def _words(value: Any) -> Any:
 
 
 def now() -> str:
-    """The time, as run folders write it."""
+    """The current time in UTC, as run folders write it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Training: the loop around a trainer. It evaluates, saves, tells the callbacks, and knows when to stop."""
+"""The training loop: iterates a trainer, evaluates, saves checkpoints, calls callbacks, stops."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from recollect.training.trainee import Trainee
 from recollect.training.trainer import Trainer
 
 CHECKPOINT_SECONDS = 60.0
-"""Between two checkpoints, unless ``checkpoint_every`` says otherwise."""
+"""Seconds between two checkpoints, unless ``checkpoint_every`` is set."""
 
 
 class Training:
-    """One stretch of training: from ``start`` to ``end`` env steps, or until somebody stops it.
+    """One training from ``start`` to ``end`` env steps, unless it is stopped earlier.
 
-    Callbacks get this object. What they may read: ``agent``, ``config``, ``run``, ``start``, ``end``,
-    ``steps``, ``seconds``, ``metrics``, ``history``; what they may call: ``stop``.
+    Callbacks receive this object. They may read ``agent``, ``config``, ``run``, ``start``, ``end``,
+    ``steps``, ``seconds``, ``metrics`` and ``history``, and call ``stop``.
     """
 
     def __init__(
@@ -47,25 +47,25 @@ class Training:
         seconds: float = 0.0,
         opening: str = "",
     ):
-        """``run``: opened for writing; ``seconds``: of the training before this one."""
+        """``run``: locked; ``seconds``: duration of earlier training; ``opening``: text for displays."""
         self.agent, self.run, self.opening = agent, run, opening
         self.history: History = agent.history
         self.metrics: dict[str, float] = {}
         self.reason: str | None = None
-        """Why the training ended; None while it goes on."""
+        """Why the training ended; None while it runs."""
         self._trainer = trainer
         recorder = [] if run is None else [Recorder(run)]
         self._callbacks = CallbackList([*recorder, *callbacks])
         self._advisor = agent.advisor
         self.signal = 0
-        """The number of the signal that interrupted the training, if one did."""
-        self._asked: str | None = None
-        self._asked_at = 0.0
+        """The number of the signal that interrupted the training; 0 if none did."""
+        self._stop_reason: str | None = None
+        self._interrupted_at = 0.0
         self._seconds_before = seconds
         self._began = time.monotonic()
         self._last_checkpoint: tuple[int, float] = (trainer.steps, self._began)
         self._saved_at: int | None = None
-        """The steps of the checkpoint that holds everything up to now, once there is one."""
+        """Env steps of the last checkpoint."""
         if run is not None and any(int(path.name) == trainer.steps for path in run.checkpoints()):
             self._saved_at = trainer.steps
         self._is_disk_failing = False
@@ -74,17 +74,17 @@ class Training:
 
     @property
     def config(self) -> TrainConfig:
-        """The agent's."""
+        """The agent's config."""
         return self.agent.config
 
     @property
     def start(self) -> int:
-        """The env steps at which this leg of the training began."""
+        """Env steps at which this training started."""
         return self._trainer.start
 
     @property
     def end(self) -> int:
-        """The env steps at which it ends."""
+        """Env steps at which it ends."""
         return self._trainer.end
 
     @property
@@ -104,26 +104,26 @@ class Training:
 
     @property
     def seconds(self) -> float:
-        """Wall time of training so far, that before a resume included. No clock that can be set counts."""
+        """Wall-clock seconds of training, those before a resume included (monotonic clock)."""
         return self._seconds_before + time.monotonic() - self._began
 
     def stop(self, reason: str = "stopped") -> None:
-        """End after this iteration: a checkpoint is written and the agent comes back as it is.
+        """Stop after this iteration, with a checkpoint.
 
-        ``on_end`` and the run's status tell ``"callback: REASON"``; the first who asks gives the reason.
+        ``on_end`` and the run's status get ``"callback: REASON"``, with the reason of the first call.
         """
-        self._asked = self._asked or f"callback: {reason}"
+        self._stop_reason = self._stop_reason or f"callback: {reason}"
 
     def fit(self) -> dict[str, float]:
-        """Train. Returns the last update's metrics; ``reason`` says why it ended."""
+        """Train. Returns the last update's metrics and sets ``reason``."""
         started = False
         try:
             with self._signals(), self._trainer.working(), self._evaluating():
                 started = True
-                self._callbacks.tell("on_start", self)
+                self._callbacks.call("on_start", self)
                 if self.run is not None and not self.run.checkpoints():
-                    self.checkpoint()  # so that there is something to resume from, whatever happens
-                if self.steps > self.start:  # resumed, perhaps after it was killed just before its end
+                    self.checkpoint()  # so that even a run that fails early can be resumed
+                if self.steps > self.start:  # a resumed run may have been killed just before its end
                     self.reason = self._why_stop()
                 while self.reason is None:
                     self._iterate()
@@ -131,33 +131,37 @@ class Training:
                 self.checkpoint()
         except BaseException as error:
             if started:
-                self._rescue(error)
+                self._save_after(error)
             raise
-        failed = self._tell_end(self.reason)
+        failed = self._call_on_end(self.reason)
         if failed is not None:
             raise failed
         return self.metrics
 
-    def checkpoint(self, *, is_best: float | None = None) -> None:
-        """Write a checkpoint now, if there is a run folder; ``is_best``: it is the best, with this mean."""
-        if self.run is None or (is_best is None and self._saved_at == self.steps):
-            return  # where it is, it already has one
-        path = self.run.save(self.agent, self._trainer.learned(live=True), seconds=self.seconds, mean=is_best)
+    def checkpoint(self, *, best_mean: float | None = None) -> None:
+        """Write a checkpoint, if there is a run folder and it has none at this step.
+
+        ``best_mean``: the checkpoint is the best so far, with this mean return.
+        """
+        if self.run is None or (best_mean is None and self._saved_at == self.steps):
+            return
+        learned = self._trainer.learned(live=True)
+        path = self.run.save(self.agent, learned, seconds=self.seconds, mean=best_mean)
         self._last_checkpoint, self._saved_at = (self.steps, time.monotonic()), self.steps
         self._is_disk_failing = False
-        self._callbacks.tell("on_checkpoint", self, path)
+        self._callbacks.call("on_checkpoint", self, path)
 
-    def bear(self, error: StorageError) -> None:
-        """Go on although something could not be written. Told once, until a checkpoint can be written."""
+    def continue_without_disk(self, error: StorageError) -> None:
+        """Continue after a failed write; warn once, until a checkpoint can be written again."""
         if not self._is_disk_failing:
             self._is_disk_failing = True
-            self._callbacks.tell("on_advice", self, f"{error}. The run goes on and tries again later")
+            self._callbacks.call("on_advice", self, f"{error}. The run continues and will retry")
 
     def _iterate(self) -> None:
         try:
             iteration = self._trainer.iterate()
         except BaseException as error:
-            # Half an iteration cannot be gone on with: what is saved now continues in new episodes.
+            # An interrupted iteration cannot be resumed: a checkpoint saved now starts new episodes.
             try:
                 self._trainer.restart_episodes()
             except Exception as failed:  # the first error is the one to show
@@ -166,35 +170,35 @@ class Training:
         self.metrics = iteration.metrics
         self.history.add(iteration.metrics)
         for text in [*iteration.notes, *self._advisor.watch(iteration.metrics)]:
-            self._callbacks.tell("on_advice", self, text)
+            self._callbacks.call("on_advice", self, text)
         if self._callbacks.wants_episodes:
             ended = iteration.episodes
             for total, length in zip(ended.returns.tolist(), ended.lengths.tolist()):
-                self._callbacks.tell("on_episode", self, EpisodeEnd(total, length))
-        self._callbacks.tell("on_iteration", self, iteration.metrics)
+                self._callbacks.call("on_episode", self, EpisodeEnd(total, length))
+        self._callbacks.call("on_iteration", self, iteration.metrics)
         if self._evaluate is not None and self.steps - self._evaluated >= self.config.eval_every:
             self._evaluated = self.steps - self.steps % self.config.eval_every
             with suppress(EvaluationCancelledError):
                 evaluation = self._evaluate()
-                self._callbacks.tell("on_evaluation", self, evaluation)
+                self._callbacks.call("on_evaluation", self, evaluation)
                 if self.run is not None and self.run.is_better(evaluation.mean):
-                    self._try_checkpoint(is_best=evaluation.mean)
+                    self._try_checkpoint(best_mean=evaluation.mean)
         if self._is_checkpoint_due():
             self._try_checkpoint()
 
     def _last_evaluation(self) -> int:
-        """The multiple of ``eval_every`` that was evaluated last. One that failed is still due."""
+        """The multiple of ``eval_every`` that was evaluated last; a failed evaluation is still due."""
         rows = [] if self.run is None else self.run.evaluations()
         steps = self.steps if self.run is None else rows[-1]["steps"] if rows else 0
         return steps - steps % max(1, self.config.eval_every)
 
-    def _try_checkpoint(self, is_best: float | None = None) -> None:
-        """A checkpoint on the way. A disk that is full for a while does not end the run."""
+    def _try_checkpoint(self, best_mean: float | None = None) -> None:
+        """Write a checkpoint; a full disk does not end the run."""
         try:
-            self.checkpoint(is_best=is_best)
+            self.checkpoint(best_mean=best_mean)
         except StorageError as error:
             self._last_checkpoint = (self.steps, time.monotonic())
-            self.bear(error)
+            self.continue_without_disk(error)
 
     def _is_checkpoint_due(self) -> bool:
         if self.run is None:
@@ -210,13 +214,13 @@ class Training:
         limit = self.config.max_seconds
         return limit is not None and self.seconds >= limit
 
-    def _must_hurry(self) -> bool:
-        """Whether an evaluation is to be given up: somebody wants the run to end, or its time is up."""
-        return self._asked == "interrupt" or self._is_time_up
+    def _cancels_evaluation(self) -> bool:
+        """Whether a running evaluation is to be cancelled: the run was interrupted, or its time is up."""
+        return self._stop_reason == "interrupt" or self._is_time_up
 
     def _why_stop(self) -> str | None:
-        if self._asked is not None:
-            return self._asked
+        if self._stop_reason is not None:
+            return self._stop_reason
         if self._trainer.is_solved:
             return "target"
         if self._trainer.is_at_end:
@@ -225,8 +229,8 @@ class Training:
             return "time"
         return None
 
-    def _rescue(self, error: BaseException) -> None:
-        """After an error in mid-run: keep what was learned since the last checkpoint, and tell everybody."""
+    def _save_after(self, error: BaseException) -> None:
+        """After an error: save a checkpoint, if the weights are sound, and call ``on_end``."""
         is_sound = not isinstance(error, AlignmentError | DivergedError | StorageError | KeyboardInterrupt)
         self.reason = f"error: {error or type(error).__name__}"
         if isinstance(error, KeyboardInterrupt):
@@ -236,12 +240,12 @@ class Training:
                 self.checkpoint()
             except Exception as failed:  # the first error is the one to show
                 error.add_note(f"after that, saving failed too: {type(failed).__name__}: {failed}")
-        failed = self._tell_end(self.reason)
+        failed = self._call_on_end(self.reason)
         if failed is not None:
             error.add_note(f"after that, on_end failed too: {type(failed).__name__}: {failed}")
 
-    def _tell_end(self, reason: str) -> BaseException | None:
-        """Tell all, whatever one of them does: a file is to be closed, a terminal to be set right."""
+    def _call_on_end(self, reason: str) -> BaseException | None:
+        """Call every ``on_end``, even if one raises, since they close files. Returns the first error."""
         first: BaseException | None = None
         for callback in self._callbacks:
             try:
@@ -252,18 +256,18 @@ class Training:
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """An env of its own for evaluations, so that training does not notice them."""
+        """Open a separate env for evaluations, so that they do not affect training."""
         if self.config.eval_every == 0:
             yield
             return
         if not self.agent.can_make_env:
             raise ConfigError(
-                "eval_every needs an env that can be made a second time: give its name or a callable "
-                "that makes it, not an env object"
+                "eval_every needs a second instance of the env: give the env's name or a callable that "
+                "makes it, not an env instance"
             )
         env = self.agent.make_env(min(self.config.eval_episodes, 16))
         episodes = self.config.eval_episodes
-        self._evaluate = lambda: self.agent.evaluate(episodes, env=env, cancelled=self._must_hurry)
+        self._evaluate = lambda: self.agent.evaluate(episodes, env=env, cancelled=self._cancels_evaluation)
         try:
             yield
         finally:
@@ -272,26 +276,25 @@ class Training:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """The first Ctrl-C or SIGTERM ends the run after this iteration, a second Ctrl-C at once.
+        """Stop after this iteration on the first Ctrl-C or SIGTERM, at once on a second Ctrl-C.
 
-        Only with a run folder, where there is something to save to, and in the main thread, where
-        Python allows it.
+        Only with a run folder to save to, and in the main thread, as Python requires.
         """
         if self.run is None or threading.current_thread() is not threading.main_thread():
             yield
             return
 
         def handle(number: int, frame: FrameType | None) -> None:
-            if self._asked == "interrupt":
-                # Once is enough for a signal that comes twice, from a terminal and a wrapper.
-                if number == signal.SIGINT and time.monotonic() - self._asked_at > 1:
+            if self._stop_reason == "interrupt":
+                # A terminal and a wrapper may both send the first signal: ignore a second one within 1 s.
+                if number == signal.SIGINT and time.monotonic() - self._interrupted_at > 1:
                     raise KeyboardInterrupt
                 return
-            self._asked_at = time.monotonic()
-            self._asked, self.signal = "interrupt", number  # stronger than any other reason
+            self._interrupted_at = time.monotonic()
+            self._stop_reason, self.signal = "interrupt", number  # overrides any other reason
             if any(getattr(callback, "shows_signals", False) for callback in self._callbacks):
-                return  # a live panel says it, and a line in between would tear it
-            with suppress(OSError):  # nobody may be there to read it
+                return  # the live panel shows it; a printed line would garble the panel
+            with suppress(OSError):  # stderr may be closed
                 os.write(2, b"\nstopping after this update; Ctrl-C again ends at once\n")
 
         numbers = [signal.SIGINT, signal.SIGTERM]

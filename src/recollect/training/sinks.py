@@ -1,20 +1,18 @@
-"""Sinks: the metrics of a run also in TensorBoard and in Weights & Biases.
+"""Sinks: send the metrics of a run to TensorBoard and Weights & Biases.
 
 ::
 
     rc.train("t-maze", run="runs/maze", sinks=("tensorboard", "wandb"))
 
-The first thousand updates are all sent. After that it is one a second, and always the last: charts show
-no more, and files and servers stay quick. The run folder's ``metrics.jsonl`` has every update.
+All of the first thousand updates are sent, then one per second and the last, to keep files and charts
+small. The run folder's ``metrics.jsonl`` has every update.
 
-A sink that cannot start stops the run before it begins. One that fails later warns once, and the run
-goes on without it. NaN, which is a metric without a value, is not sent.
+A sink that cannot start ends the run before training. One that fails later warns once, and the run
+continues without it. NaN is not sent.
 """
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import math
 import os
@@ -25,6 +23,8 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,20 +39,22 @@ if TYPE_CHECKING:
 
 EVALUATION = {
     "evaluation/mean": "mean return of an evaluation",
-    "evaluation/std": "spread of its returns over episodes",
+    "evaluation/std": "standard deviation of its returns over episodes",
     "evaluation/low": "lower end of the 95% bootstrap interval of the mean",
     "evaluation/high": "upper end of that interval",
     "evaluation/length": "mean length of its episodes, in steps",
 }
-"""What is sent of each evaluation, with one line each."""
+"""The values sent for each evaluation, with one line each."""
 
 
 def make_sinks(names: Sequence[str]) -> list[Callback]:
-    """The sinks of these names; refused at once if a package is missing."""
+    """The sinks with these names; ConfigError if a package is missing."""
     sinks: list[Callback] = []
     for name in dict.fromkeys(names):
         if name not in SINKS:
-            raise ConfigError(f"there is no sink {name!r}{nearest(str(name), SINKS)}: choose {_list(SINKS)}")
+            raise ConfigError(
+                f"there is no sink {name!r}{nearest(str(name), SINKS)}: choose {' or '.join(SINKS)}"
+            )
         if not _is_installed(name):
             raise ConfigError(
                 f"sinks has {name!r}, but the package {name} is not installed: "
@@ -63,25 +65,25 @@ def make_sinks(names: Sequence[str]) -> list[Callback]:
 
 
 class Sink(Callback):
-    """What sinks share. A subclass opens, writes rows of numbers, and closes."""
+    """Base class of sinks: limits the rate and handles failures. Subclasses open, write rows and close."""
 
     label = "sink"
 
     def __init__(self, *, burst: int = 1000, every: float = 1.0, clock: Callable[[], float] = time.monotonic):
-        """All of the first ``burst`` updates are sent, then one in ``every`` seconds."""
+        """Send all of the first ``burst`` updates, then one every ``every`` seconds."""
         self._burst, self._every, self._clock = burst, every, clock
         self._sent, self._last = 0, -math.inf
         self._waiting: dict[str, float] | None = None
         self._is_open = self._has_failed = False
 
     def on_start(self, training: Training) -> None:
-        """Open. Errors stop the run: it has not begun, and somebody is there to read them."""
+        """Open the sink; an error ends the run before training."""
         self._sent, self._waiting, self._has_failed = 0, None, False
         self.open(training)
         self._is_open = True
 
     def on_iteration(self, training: Training, metrics: dict[str, float]) -> None:
-        """Send the metrics, or keep them until they are the last."""
+        """Send the metrics, or keep them in case they are the last."""
         if self._sent < self._burst or self._clock() - self._last >= self._every:
             self._sent, self._last, self._waiting = self._sent + 1, self._clock(), None
             self._attempt(self.write, int(metrics["steps"]), _numbers(metrics))
@@ -89,28 +91,28 @@ class Sink(Callback):
             self._waiting = metrics
 
     def on_evaluation(self, training: Training, evaluation: Evaluation) -> None:
-        """Send its mean and interval."""
+        """Send the mean and its interval."""
         low, high = evaluation.interval
         numbers = (evaluation.mean, evaluation.std, low, high, float(evaluation.lengths.mean()))
         self._attempt(self.write, int(training.steps), _numbers(dict(zip(EVALUATION, numbers))))
 
     def on_end(self, training: Training, reason: str) -> None:
-        """Send what waits, and close."""
+        """Send the last metrics, and close."""
         if self._waiting is not None:
             self._attempt(self.write, int(self._waiting["steps"]), _numbers(self._waiting))
         if self._is_open:
             self._is_open = False
-            with self._guarded():  # also after a failure: what can be let go of is
+            with self._guarded():  # also after a failure, to release resources
                 self.close(reason)
 
     def open(self, training: Training) -> None:
-        """Begin."""
+        """Open the connection or file."""
 
     def write(self, steps: int, numbers: dict[str, float]) -> None:
-        """Send some numbers of the moment ``steps``."""
+        """Send values measured at env step ``steps``."""
 
     def close(self, reason: str) -> None:
-        """Send the rest, and let go."""
+        """Flush and close."""
 
     def _attempt(self, action: Callable[..., None], *args: Any) -> None:
         if self._is_open and not self._has_failed:
@@ -119,28 +121,27 @@ class Sink(Callback):
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Whatever fails is told once."""
+        """Warn once about any error."""
         try:
             yield
         except Exception as error:
             if not self._has_failed:
                 self._has_failed = True
                 warnings.warn(
-                    f"{self.label} failed and gets nothing more; the run goes on "
-                    f"({type(error).__name__}: {error})",
+                    f"{self.label} failed ({type(error).__name__}: {error}); the run continues without it",
                     RuntimeWarning,
                     stacklevel=4,
                 )
 
 
 class TensorBoardSink(Sink):
-    """Event files for ``tensorboard --logdir RUN``; the steps are env steps.
+    """Event files for ``tensorboard --logdir RUN``, over env steps.
 
-    They lie in ``RUN/tensorboard``; without a run folder in ``tensorboard/``, a folder for each training.
-    Hyperparameters and advice are texts. After a resume, TensorBoard drops what came after the checkpoint.
+    They are in ``RUN/tensorboard``; without a run folder, in a new folder under ``tensorboard/``.
+    Hyperparameters and advice are texts. After a resume, TensorBoard drops values after the checkpoint.
 
     Args:
-        folder: another place for the event files.
+        folder: another folder for the event files.
     """
 
     label = "TensorBoard"
@@ -150,12 +151,12 @@ class TensorBoardSink(Sink):
         self.folder = folder
 
     def open(self, training: Training) -> None:
-        """Begin an event file."""
+        """Open an event file."""
         try:
-            proto = _imported("tensorboard.compat.proto.event_pb2")
-            self._summary = _imported("tensorboard.compat.proto.summary_pb2").Summary
-            self._text = _imported("torch.utils.tensorboard.summary").text
-            make_writer = _imported("torch.utils.tensorboard").FileWriter
+            proto = import_module("tensorboard.compat.proto.event_pb2")
+            self._summary = import_module("tensorboard.compat.proto.summary_pb2").Summary
+            self._text = import_module("torch.utils.tensorboard.summary").text
+            make_writer = import_module("torch.utils.tensorboard").FileWriter
         except ImportError as error:
             raise _missing("tensorboard", error) from None
         try:
@@ -163,7 +164,7 @@ class TensorBoardSink(Sink):
         except OSError as error:
             raise ConfigError(f"the event file for TensorBoard cannot be written: {error}") from None
         if training.steps > 0:
-            # What an earlier process wrote after this step will be made again.
+            # TensorBoard drops later values of an earlier process: training repeats those steps.
             begin = proto.SessionLog(status=proto.SessionLog.START)
             self._writer.add_event(proto.Event(session_log=begin), training.steps + 1)
         described = json.dumps(describe(training), indent=2)
@@ -171,17 +172,17 @@ class TensorBoardSink(Sink):
         self._say("config", as_code, int(training.steps))
 
     def write(self, steps: int, numbers: dict[str, float]) -> None:
-        """All in one event."""
+        """Write all values as one event."""
         value = self._summary.Value
         rows = [value(tag=name, simple_value=number) for name, number in numbers.items() if name != "steps"]
         self._writer.add_summary(self._summary(value=rows), steps)
 
     def on_advice(self, training: Training, text: str) -> None:
-        """A text at its step."""
+        """Write the advice as a text at its step."""
         self._attempt(self._say, "advice", text, int(training.steps))
 
     def close(self, reason: str) -> None:
-        """Write the rest."""
+        """Close the event file."""
         self._writer.close()
 
     def _say(self, tag: str, words: str, steps: int) -> None:
@@ -199,9 +200,9 @@ class TensorBoardSink(Sink):
 class WandbSink(Sink):
     """A run in Weights & Biases, online or, with WANDB_MODE=offline, in files for ``wandb sync``.
 
-    The files lie in ``RUN/wandb``, and so does the id of the W&B run, so that a resumed run goes on in
-    the same. The project is that of WANDB_PROJECT, or "recollect". If the program has called
-    ``wandb.init`` itself, that run is used, and is left open at the end.
+    The files and the id of the W&B run are in ``RUN/wandb``, so that a resumed run continues the same W&B
+    run. The project is WANDB_PROJECT, or "recollect". If the program has called ``wandb.init`` itself, that
+    run is used and left open.
     """
 
     label = "Weights & Biases"
@@ -212,9 +213,9 @@ class WandbSink(Sink):
         self._is_ours = False
 
     def open(self, training: Training) -> None:
-        """Begin the W&B run, or go on with it."""
+        """Start the W&B run, or continue it."""
         try:
-            wandb = _imported("wandb")
+            wandb = import_module("wandb")
         except ImportError as error:
             raise _missing("wandb", error) from None
         self._is_ours = wandb.run is None
@@ -230,20 +231,20 @@ class WandbSink(Sink):
         self._run.define_metric("*", step_metric="steps")
 
     def write(self, steps: int, numbers: dict[str, float]) -> None:
-        """One row; W&B draws it over ``steps``."""
+        """Log one row, over ``steps``."""
         self._run.log(numbers | {"steps": steps})
 
     def close(self, reason: str) -> None:
-        """Upload the rest, and say how the run ended."""
+        """Finish the W&B run with an exit code, unless the program opened it."""
         run, self._run = self._run, None
         if self._is_ours:
             run.finish(exit_code=exit_code(reason))
 
     def _options(self, training: Training, wandb: Any) -> dict[str, Any]:
-        """For ``wandb.init``. What the user set in the environment stays as it is."""
+        """Arguments for ``wandb.init``; environment variables take precedence."""
         settings: dict[str, Any] = {}
         if "WANDB_CONSOLE" not in os.environ:
-            settings["console"] = "off"  # it would catch the display, redraw by redraw
+            settings["console"] = "off"  # it would capture every redraw of the display
         if "WANDB_QUIET" not in os.environ:
             settings["quiet"] = True
         options: dict[str, Any] = {
@@ -258,7 +259,7 @@ class WandbSink(Sink):
 
 
 def exit_code(reason: str) -> int:
-    """As W&B counts: 0 for a run that ended, 255 for one that was interrupted, 1 for one that failed."""
+    """W&B's exit code: 0 for a run that ended, 255 if it was interrupted, 1 if it failed."""
     return 1 if reason.startswith("error") else 255 if reason == "interrupt" else 0
 
 
@@ -270,11 +271,11 @@ def describe(training: Training) -> dict[str, Any]:
 
 
 SINKS: Mapping[str, Callable[[], Callback]] = {"tensorboard": TensorBoardSink, "wandb": WandbSink}
-"""By the names that ``sinks`` takes, which are those of the packages and of Recollect's extras."""
+"""By the names in ``sinks``, which are also the names of the packages and of Recollect's extras."""
 
 
 def _wandb_id(folder: Path) -> str:
-    """The id in the run folder; a new one the first time."""
+    """The id of the W&B run, kept in the run folder."""
     file = folder / "wandb" / "id.txt"
     try:
         if file.is_file() and (known := file.read_text().strip()):
@@ -283,7 +284,7 @@ def _wandb_id(folder: Path) -> str:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(chosen + "\n")
     except OSError as error:
-        raise ConfigError(f"the id of the W&B run cannot be kept in {file}: {error}") from None
+        raise ConfigError(f"the id of the W&B run cannot be stored in {file}: {error}") from None
     return chosen
 
 
@@ -292,19 +293,10 @@ def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _is_installed(package: str) -> bool:
-    """A folder of that name in the current one, such as ``./wandb``, is no package: it has no origin."""
-    spec = importlib.util.find_spec(package)
+    """Whether the package is installed; a folder ``./wandb`` without code has no origin."""
+    spec = find_spec(package)
     return spec is not None and spec.origin is not None
-
-
-def _imported(module: str) -> Any:
-    """An optional package, which type checkers need not find."""
-    return importlib.import_module(module)
 
 
 def _missing(package: str, error: ImportError) -> ConfigError:
     return ConfigError(f"{package} cannot be imported ({error}): pip install 'recollect[{package}]'")
-
-
-def _list(names: Sequence[str] | Mapping[str, Any]) -> str:
-    return " or ".join(names)

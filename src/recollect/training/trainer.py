@@ -26,25 +26,25 @@ from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Collector, stream
 from recollect.runtimes.learner_host import learner_threads
 from recollect.runtimes.learners import LearnerGroup
-from recollect.training.metrics import Episodes, EpisodeTracker
+from recollect.training.episodes import Episodes, EpisodeTracker
 
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """One batch, collected and learned from."""
+    """The results of one iteration: a batch collected and learned from."""
 
     metrics: dict[str, float]
-    """By the names of the glossary."""
+    """By glossary name."""
     episodes: Episodes
-    """Those that ended in it."""
+    """The episodes that ended."""
     notes: list[str] = field(default_factory=list)
-    """What happened on the way that the user should hear."""
+    """Notes for the user."""
 
 
 class Trainer:
-    """Collects and learns, one iteration at a time, on the way from step ``start`` to step ``end``.
+    """Collects and learns, one iteration at a time, from env step ``start`` to ``end``.
 
-    Schedules run over that way, a *leg*: ``begin`` opens one, a resumed run goes on with its own.
+    Schedules run over this interval, a *leg*: ``begin`` starts a new one, a resumed run continues its own.
     """
 
     def __init__(self, collector: Collector, policy: Policy, config: TrainConfig):
@@ -68,20 +68,20 @@ class Trainer:
         self._joined: Rollout | None = None
         self._past: dict[int, dict[str, torch.Tensor]] = {}
         self.is_exact = True
-        """Whether everything is as it was when ``restore`` was last called for; else new episodes begin."""
+        """Whether the last ``restore`` continues bit for bit; otherwise new episodes start."""
 
     def begin(self, steps: int) -> None:
-        """Open a leg of ``steps`` more env steps."""
+        """Start a leg of ``steps`` more env steps."""
         self.start, self.end = self.steps, self.steps + steps
 
     @property
     def is_at_end(self) -> bool:
-        """Whether the leg is done."""
+        """Whether the leg is complete."""
         return self.steps >= self.end
 
     @property
     def is_solved(self) -> bool:
-        """Whether the mean return of the last episodes has reached the target, if there is one."""
+        """Whether the mean return of the last episodes has reached ``target_return``."""
         target, recent = self.config.target_return, self.episodes.recent
         if target is None or len(recent) < self.config.target_episodes:
             return False
@@ -89,13 +89,13 @@ class Trainer:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """The threads that ``iterate`` needs; call it inside."""
+        """Set up the threads for ``iterate``, which must be called inside this context."""
         by_rows = self.threads if self.config.parallel == "rows" else 1
         with row_threads.threads(by_rows), row_threads.intra_op_threads(1):
             yield
 
     def iterate(self) -> Iteration:
-        """Collect one batch, learn from it, and say how it went."""
+        """Collect one batch and learn from it."""
         started, updates = time.perf_counter(), self.learner.updates
         self._remember()
         batch = self.collector.collect(updates)
@@ -134,18 +134,18 @@ class Trainer:
         return Iteration(metrics, episodes, notes)
 
     def _lags(self, rollouts: Sequence[Rollout]) -> list[int]:
-        """How many updates ago the weights of each were the newest."""
+        """The age of each rollout's weights, in updates."""
         lags = [self.learner.updates - rollout.version for rollout in rollouts]
         if min(lags) < 0 or max(lags) > self.config.lag_limit:
             raise AlignmentError(
-                f"update {self.learner.updates} was given rollouts that lag by {min(lags)} to {max(lags)} "
-                f"updates, and at most {self.config.lag_limit} is allowed: versions are mixed up between the "
-                "actors and the learner"
+                f"update {self.learner.updates} got rollouts with a lag of {min(lags)} to {max(lags)} "
+                f"updates, and at most {self.config.lag_limit} is allowed: actors and learner disagree on "
+                "versions"
             )
         return lags
 
     def _check_late(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Now and then: does the rollout that lags most hold what the weights of its version do?"""
+        """Every ``gauge_every`` updates, check the rollout with the largest lag against its own weights."""
         every, updates = self.config.algo.gauge_every, self.learner.updates
         oldest = min(rollouts, key=lambda rollout: rollout.version)
         is_due = every > 0 and (updates % every == 0 or updates <= 2)
@@ -156,7 +156,7 @@ class Trainer:
         return self.learner.deviation_check.check_late(oldest, acted, updates)
 
     def _remember(self) -> None:
-        """Keep the weights of the versions that rollouts may still come from."""
+        """Store the weights of every version that rollouts may still come from (async mode)."""
         if self.config.mode == "lockstep":
             return
         updates = self.learner.updates
@@ -169,7 +169,7 @@ class Trainer:
         self.collector.restart_episodes()
 
     def learned(self, *, live: bool) -> Learned:
-        """What training needs to go on; ``live``: also the memories and the env's state, for a checkpoint."""
+        """The state of training; ``live``: with core states and env state, for an exact resume."""
         return Learned(
             steps=self.steps,
             updates=self.learner.updates,
@@ -178,7 +178,7 @@ class Trainer:
         )
 
     def restore(self, learned: Learned) -> None:
-        """Go on from there, bit for bit if ``is_exact`` says so after it."""
+        """Restore the state of training and set ``is_exact``."""
         load_learner(self.learner, learned)
         if isinstance(self._updater, LearnerGroup):
             self._updater.forget()
@@ -197,7 +197,7 @@ class Trainer:
 
     @property
     def how_restored(self) -> str:
-        """How it goes on after ``restore``, for the user."""
+        """How training continues after ``restore``, in words."""
         if self.is_exact:
             return "bit for bit"
         if not self.collector.is_exact:
@@ -205,12 +205,12 @@ class Trainer:
         return "in new episodes: this env cannot tell its state, or it was saved in the middle of an update"
 
     def dismiss(self) -> None:
-        """End the other learners, if there are any; the next iteration would start new ones."""
+        """Stop the other learners, if any; the next iteration would start new ones."""
         if isinstance(self._updater, LearnerGroup):
             self._updater.close()
 
     def close(self) -> None:
-        """End all that runs for it: envs, actors, other learners."""
+        """Close envs and stop actors and other learners."""
         self.dismiss()
         self.learner.forget_graphs()
         self.collector.close()

@@ -1,18 +1,18 @@
-"""What the folder of a run or a saved agent may not decide by itself (decision 024).
+"""Settings of a run or saved agent that take effect only if the user repeats them (decision 024).
 
-A folder may come from anybody. Reading one executes nothing and sends nothing. Settings that would reach out
-of this machine, or code that is not Recollect's own, take effect only if the user names them again:
+A folder may come from a stranger. Reading one executes no code and sends nothing. These settings import code
+or connect to other machines, so the user has to name them again:
 
-=====================  =============================================  ================================
-saved                  what it could do                               named again by
-=====================  =============================================  ================================
-env ``module:Env``     import code                                    ``env=`` (``--env``)
-``env_kwargs``         reach any env that is no task of Recollect's   ``env_kwargs=`` (``--task.NAME``)
-``ray_address``        join a cluster                                 ``ray_address=``
-``sinks``: "wandb"     send metrics to a server                       ``sinks=``
-=====================  =============================================  ================================
+=====================  ==========================================  ================================
+saved                  effect                                      repeated by
+=====================  ==========================================  ================================
+env ``module:Env``     imports code                                ``env=`` (``--env``)
+``env_kwargs``         arguments of an env that is not built in    ``env_kwargs=`` (``--task.NAME``)
+``ray_address``        connects to a cluster                       ``ray_address=``
+``sinks``: "wandb"     sends metrics to a server                   ``sinks=``
+=====================  ==========================================  ================================
 
-Sizes are bounded: a folder cannot ask for more memory or processes than the runs that are meant here.
+Sizes are bounded, so that a folder cannot exhaust memory or processes.
 """
 
 from __future__ import annotations
@@ -38,22 +38,23 @@ from recollect.experience.rollout import rollout_size
 from recollect.policy.policy import Policy
 
 REMOTE_SINKS = ("wandb",)
-"""Those that send metrics away from this machine."""
-UNKNOWN = "the env of this agent is not known by name: give it again with env=... (--env)"
+"""Sinks that send metrics to another machine."""
+UNKNOWN = "the env of this agent has no name that could be saved: give it again with env=... (--env)"
 
 
 @dataclass(frozen=True, slots=True)
 class Unnamed:
-    """What only the folder of an agent names, and the user does not."""
+    """The settings of an agent's folder that the user has not repeated."""
 
     env: str = UNKNOWN
-    """Why there is no env, if there is none, and what to do."""
+    """The message if the env is not available: cause and fix."""
     settings: dict[str, Any] = field(default_factory=dict)
-    """Settings that reach out of this machine."""
+    """Settings that connect to other machines."""
     where: Path | None = None
+    """The folder."""
 
     def check(self, config: TrainConfig) -> None:
-        """Raise if training with ``config`` would use a setting that only the folder has named."""
+        """Raise ConfigError if ``config`` has a setting that only the folder names."""
         for name, value in self.settings.items():
             if getattr(config, name) == value:
                 raise ConfigError(_outward_words(self.where, name, value))
@@ -66,14 +67,14 @@ def named_env(
     env: EnvSpec | None,
     given: dict[str, Any] | None,
 ) -> tuple[EnvSpec | None, dict[str, Any], str]:
-    """The env and its options; no env, and why, if the user has not named what has to be named.
+    """The env, its options and an error message; without a required repetition the env is None.
 
     Args:
         where: the folder.
-        known: the name of the env in the folder.
-        options: those in the folder.
-        env: as the user has named it.
-        given: options that the user has named.
+        known: the env's name in the folder.
+        options: the env's options in the folder.
+        env: the env that the user gave.
+        given: options that the user gave.
     """
     if env is None:
         if known is None:
@@ -82,7 +83,7 @@ def named_env(
             return None, options, _code_words(known)
         env = known
     elif isinstance(env, str) and env != known and not is_importing(env):
-        options = {}  # another world: its options would be another's
+        options = {}  # another env: the saved options are not meant for it
     if is_made(env):
         return env, options, ""
     named = given or {}
@@ -93,7 +94,7 @@ def named_env(
 
 
 def outward(config: TrainConfig, given: Collection[str]) -> dict[str, Any]:
-    """The settings of ``config`` that reach out of this machine and are not among the ``given`` names."""
+    """The settings of ``config`` that connect to other machines and are not among the ``given`` names."""
     found: dict[str, Any] = {}
     if config.ray_address is not None:
         found["ray_address"] = config.ray_address
@@ -103,7 +104,7 @@ def outward(config: TrainConfig, given: Collection[str]) -> dict[str, Any]:
 
 
 def check_memory(config: TrainConfig, policy: Policy) -> None:
-    """Refuse, before anything is allocated, rollouts that this machine has no memory for."""
+    """Raise ConfigError, before anything is allocated, if a rollout does not fit into memory."""
     algo, have = config.algo, provenance.memory()
     if config.device.startswith("cuda"):  # several learners share the rows
         have = sum(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
@@ -117,19 +118,19 @@ def check_memory(config: TrainConfig, policy: Policy) -> None:
 
 
 def option_flags(options: dict[str, Any]) -> list[str]:
-    """Options of an env as words of a command line."""
+    """Options of an env as command-line flags."""
     return [f"--task.{name}={_word(value)}" for name, value in options.items()]
 
 
 def _word(value: Any) -> str:
-    """As ``--task.NAME`` reads it back."""
+    """A value in the syntax of ``--task.NAME``."""
     return value if isinstance(value, str) and plain_value(value) == value else json.dumps(value)
 
 
 def _code_words(known: str) -> str:
     return (
-        f"the env of this agent is somebody's own code, {known}, which is never imported by itself: "
-        f"if you trust it, give it again with env={known!r} (--env {known})"
+        f"the env of this agent is code, {known}, which is not imported automatically: if you trust it, give "
+        f"it again with env={known!r} (--env {known})"
     )
 
 
@@ -137,22 +138,21 @@ def _option_words(where: Path, env: EnvSpec, missing: dict[str, Any]) -> str:
     name = env if isinstance(env, str) else getattr(env, "__name__", "that is given")
     flags, options = short(shlex.join(option_flags(missing))), short(repr(missing))
     return (
-        f"{where} holds options for the env {name}, which is not one of Recollect's tasks. Only you may pass "
-        f"options to such an env: if you trust these, repeat them, {flags} (in Python env_kwargs={options})"
+        f"{where} holds options for the env {name}, which is not a built-in task. If you trust these "
+        f"options, repeat them: {flags} (in Python env_kwargs={options})"
     )
 
 
 def _outward_words(where: Path | None, name: str, value: Any) -> str:
     if name == "ray_address":
         return (
-            f"{where} names the Ray cluster {value!r}. Only you may choose the cluster: if you trust it, "
-            f"repeat it, --ray-address {shlex.quote(value)} (in Python ray_address={value!r}); for a cluster "
-            "on this machine give --ray-address none (ray_address=None)"
+            f"{where} names the Ray cluster {value!r}. If you trust it, repeat it: --ray-address "
+            f"{shlex.quote(value)} (in Python ray_address={value!r}); for a cluster on this machine give "
+            "--ray-address none (ray_address=None)"
         )
     remote = " and ".join(sink for sink in value if sink in REMOTE_SINKS)
     kept = tuple(sink for sink in value if sink not in REMOTE_SINKS)
     return (
-        f"{where} sends its metrics to {remote}. Only you may send metrics away from this machine: repeat "
-        f"--sinks {','.join(value)} (in Python sinks={tuple(value)!r}), or send nothing with "
-        f"--sinks {','.join(kept) or 'none'} (sinks={kept!r})"
+        f"{where} sends its metrics to {remote}. To allow it, repeat --sinks {','.join(value)} (in Python "
+        f"sinks={tuple(value)!r}); to send nothing, give --sinks {','.join(kept) or 'none'} (sinks={kept!r})"
     )
