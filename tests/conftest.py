@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from recollect.base import child_process
+from recollect.base import process_group
 from recollect.kernels.triton import available
 from tests.support import reads, warm
 
@@ -89,4 +89,4 @@ def warm_children(monkeypatch: pytest.MonkeyPatch) -> None:
     """Children are forked with everything imported, not started as fresh interpreters; on Linux alone."""
     if sys.platform == "linux":
         warm.start_server()
-        monkeypatch.setattr(child_process, "subprocess", warm.popen)
+        monkeypatch.setattr(process_group, "subprocess", warm.popen)

@@ -1,7 +1,7 @@
 """Children that are forked from a server with everything imported, in place of fresh interpreters.
 
 An import of torch takes 2 seconds of a core, and the tests start hundreds of children. A forked child runs
-``child_process._main`` with the descriptors, environment, folder and session that a fresh one would have.
+``child_process.main`` with the descriptors, environment, folder and session that a fresh one would have.
 Fresh interpreters: tests/base/test_child_process.py, and wherever a test starts a script or a command.
 """
 
@@ -47,7 +47,7 @@ class _Forked:
     """As much of ``subprocess.Popen`` as ``Child`` uses."""
 
     def __init__(self, command: list[str], *, stdout: Any, pass_fds: Sequence[int], **_: Any):
-        inherited = re.search(r"_main\((.*)\)$", command[2])
+        inherited = re.search(r"child_process\.main\((.*)\)$", command[2])
         assert inherited is not None
         output = (1, 2) if stdout is None else (stdout.fileno(), stdout.fileno())
         order = {
@@ -61,14 +61,14 @@ class _Forked:
         self.pid = _fork(order, [*pass_fds, *output])
         self.returncode: int | None = None
 
-    def wait(self) -> int:
+    def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
             self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return self.returncode
 
 
-popen = SimpleNamespace(Popen=_Forked, DEVNULL=subprocess.DEVNULL)
-"""In place of ``subprocess`` in ``recollect.base.child_process``."""
+popen = SimpleNamespace(Popen=_Forked, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
+"""In place of ``subprocess`` in ``recollect.base.process_group``."""
 _server: socket.socket | None = None
 
 
@@ -132,7 +132,7 @@ def _serve(fd: int) -> None:
             for one in (told, tells, *fds):
                 os.close(one)
     _settle(order, fds)
-    child_process._main(order["main"])
+    child_process.main(order["main"])
 
 
 def _settle(order: dict[str, Any], fds: list[int]) -> None:
