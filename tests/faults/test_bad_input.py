@@ -114,7 +114,7 @@ def test_weights_survive_a_broken_env():
         ({"clip": -0.1}, r"clip = -0\.1: it must be above 0"),
         ({"entropy": -1}, r"entropy = -1: it must not be negative"),
         ({"normalise_advantages": "yes"}, r"normalise_advantages = 'yes': it needs True or False"),
-        ({"value_decay": 1.0}, r"value_decay = 1\.0: it is in \[0, 1\)"),
+        ({"value_decay": 1.0}, r"value_decay = 1\.0: .*\[0, 1\)"),
         ({"head": {"gain": 1}}, r"head = \{'gain': 1\}: it needs a HeadConfig"),
         ({"core": "lstmm"}, r"no core is called 'lstmm' \(did you mean 'lstm'\?\)"),
         ({"core": 3}, r"core is a int; it needs a name"),

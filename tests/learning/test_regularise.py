@@ -157,7 +157,7 @@ def test_off_is_off():
     assert ppo.origin is None
     assert not [name for name in metrics[0] if name.startswith("weights/") or name == "loss/l2_init"]
     assert not [name for name in learner_tensors(ppo) if name.endswith(":start")]
-    with pytest.raises(ConfigError, match="below 1 it would cut the initial weights"):
+    with pytest.raises(ConfigError, match=r"weight_clip = 0\.5: .* use 1 or more"):
         learner(weight_clip=0.5)
     with pytest.raises(ConfigError, match="l2_init = -1: it must not be negative"):
         learner(l2_init=-1)

@@ -15,7 +15,7 @@ import recollect as rc
 from recollect.errors import AlignmentError
 from recollect.experience.rollout import Rollout
 from recollect.runtimes.remote import RemoteCollector
-from recollect.training.metrics import EpisodeTracker
+from recollect.training.episodes import EpisodeTracker
 from recollect.training.run_folder import Run
 from tests.support.doomed import SMALL, UPDATE
 from tests.support.process_runs import Slow, Turns, process_collector

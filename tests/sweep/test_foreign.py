@@ -95,7 +95,6 @@ def test_another_env_than_the_folder_names_is_refused(there, trap, capsys):
     [
         ("delayed-cue", ["--env=trap.py:Trap"]),
         ("delayed-cue", ["--env=delayed-cue"]),
-        ("delayed-cue", ["--env.name=trap.py:Trap"]),
         ("delayed-cue", ["---env=trap.py:Trap"]),
         ("delayed-cue", ["--env", "trap.py:Trap"]),
         ("delayed-cue", ["--", "trap.py:Trap"]),
