@@ -34,7 +34,7 @@ from recollect.algos.catalog import make_learner
 from recollect.config.cores.specs import known, reaching
 from recollect.config.ppo import PPOConfig
 from recollect.errors import RecollectError
-from recollect.learning import diagnostics, evidence
+from recollect.learning import deviation_evidence, diagnostics
 from recollect.learning.deviation_check import Record
 from recollect.tasks import make_task
 
@@ -79,7 +79,7 @@ GOALS = {
     "first-416": Goal("repeat-first", MEDIUM, 0.9, AT_ONCE, ("mingru", "gru", "mamba", "lstm"), 0.8),
     "t-maze-250": Goal("t-maze", {"length": 250}, 0.95, MAZE, ("lstm", "gru", "mlstm", "slstm"), 0.4),
 }
-EXAMINE = evidence.examine
+EXAMINE = deviation_evidence.examine
 TINY = {"num_envs": 8, "minibatches": 2, "epochs": 1}
 
 
@@ -106,9 +106,9 @@ class Replays:
 
     def __init__(self) -> None:
         self.count, self.excess = 0, 0.0
-        evidence.examine = self
+        deviation_evidence.examine = self
 
-    def __call__(self, *args: Any, **kwargs: Any) -> list[evidence.Finding]:
+    def __call__(self, *args: Any, **kwargs: Any) -> list[deviation_evidence.Finding]:
         findings = EXAMINE(*args, **kwargs)
         self.count, self.excess = self.count + 1, max([self.excess, *(found.excess for found in findings)])
         return findings

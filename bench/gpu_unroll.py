@@ -7,7 +7,7 @@ could be; with ``--cudnn-graph`` the faster of calls and a graph counts.
     python bench/gpu_unroll.py --out bench/results/gpu_unroll.json
     python bench/gpu_unroll.py --tune --core lstm --out /tmp/tuned.json
 
-``--tune`` tries blocks (``fused_blocks.Blocks``) and prints the best of every case, for the tables in
+``--tune`` tries blocks (``tiling.Blocks``) and prints the best of every case, for the tables in
 ``fused_lstm`` and ``fused_gru``: first of 128 units with many rows in bf16 and TF32, of both cores, then of
 the others, as far as the time goes. Kernels are compiled beforehand by many processes, which leave them in
 Triton's cache. What fails is reported and left out; results are written after every case.

@@ -27,7 +27,7 @@ from recollect.config.fields import field_names, fields_of, first_paragraph
 from recollect.config.settings import CLASSES
 from recollect.config.tasks import TASKS
 from recollect.config.train import ALIASES
-from recollect.reports.healthy import GAUGES
+from recollect.reports.health_checks import GAUGES
 from recollect.training.metrics import GLOSSARY
 
 

@@ -12,7 +12,7 @@ import recollect as rc
 from recollect.acting.actor import Actor
 from recollect.acting.truncation import DeferredFinalValues
 from recollect.base import devices, tree
-from recollect.base.graphs import Graphs
+from recollect.base.cuda_graphs import Graphs
 from recollect.experience.rollout import Rollout
 from recollect.learning.refresh import recorded, refresh
 from recollect.tasks import Task, make_task, random

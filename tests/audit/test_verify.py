@@ -15,9 +15,9 @@ from gymnasium import spaces as gym_spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import recollect as rc
-from recollect.audit import loop, world
+from recollect.audit import env_checks, loop_checks
 from recollect.audit.results import Check, Verification
-from recollect.audit.subject import prepare
+from recollect.audit.setup import prepare
 from recollect.cli import main
 from recollect.config.encoder import EncoderConfig
 from recollect.config.policy import PolicyConfig
@@ -47,7 +47,7 @@ BOX = gym_spaces.Box(-1.0, 2.0, (2,), np.float32)
 
 @pytest.fixture(autouse=True)
 def few_steps(monkeypatch):
-    monkeypatch.setattr(world, "STEPS", 30)
+    monkeypatch.setattr(env_checks, "STEPS", 30)
 
 
 def verified(env: Any = ScriptedEnv, **settings: Any) -> Verification:
@@ -108,9 +108,9 @@ def test_a_healthy_trainer_passes(name):
 
 
 @functools.cache
-def sound_training() -> loop.Trained:
+def sound_training() -> loop_checks.Trained:
     """In place of a training wherever another check is the point, which saves half the time."""
-    return loop.short_training(prepare(ScriptedEnv, None, None, SMALL), rows=3)
+    return loop_checks.short_training(prepare(ScriptedEnv, None, None, SMALL), rows=3)
 
 
 @functools.cache
@@ -121,7 +121,7 @@ def passes(check: str) -> Callable[[], None]:
         with pytest.MonkeyPatch.context() as patch:
             if check not in ("updates", "same seed"):
                 trained = sound_training()
-                patch.setattr(loop, "short_training", lambda subject, rows: trained)
+                patch.setattr(loop_checks, "short_training", lambda subject, rows: trained)
             result = verified(minibatches=5)
         assert "contract" not in failed(result)
         assert result.ok == (not failed(result))

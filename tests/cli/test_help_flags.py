@@ -21,7 +21,7 @@ from recollect.config.tasks import TASKS
 from recollect.config.train import ALIASES
 from recollect.errors import ConfigError
 from recollect.sweep.plan import make_plan
-from recollect.training.parsed import parse_config
+from recollect.training.parse_config import parse_config
 
 ENV = "delayed-cue"
 VALUES = {

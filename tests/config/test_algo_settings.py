@@ -10,7 +10,7 @@ from recollect.config.settings import build
 from recollect.config.toml_yaml import config_text, read_config, read_layer
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
-from recollect.training.parsed import parse_config
+from recollect.training.parse_config import parse_config
 
 
 @pytest.mark.parametrize(

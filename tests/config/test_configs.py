@@ -17,7 +17,7 @@ from recollect.config.train import TrainConfig
 from recollect.cores import GRUConfig
 from recollect.experience.rollout import rollout_bytes
 from recollect.tasks import TASKS
-from recollect.training.parsed import parse_config
+from recollect.training.parse_config import parse_config
 from recollect.training.presets import preset
 from recollect.training.run_folder import Run
 from tests.support.helpers import keep, make_actor

@@ -27,7 +27,7 @@ from recollect.config.settings import CLASSES
 from recollect.config.tasks import TASKS
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
-from recollect.training.parsed import parse_config
+from recollect.training.parse_config import parse_config
 
 PARTS_OF_A_RUN = CLASSES | ALGOS
 

@@ -19,7 +19,7 @@ from recollect.config.policy import PolicyConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
-from recollect.training.parsed import parse_config
+from recollect.training.parse_config import parse_config
 from recollect.training.presets import preset
 from tests.support.configs import configs
 

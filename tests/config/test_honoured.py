@@ -14,7 +14,7 @@ from recollect.config.toml_yaml import read_config
 from recollect.errors import ConfigError
 from recollect.learning.learner import Learner
 from recollect.learning.learner_state import learner_tensors
-from recollect.training.parsed import parse_config
+from recollect.training.parse_config import parse_config
 from tests.support.config_runs import TASK
 from tests.support.ppo_setup import learner
 

@@ -7,14 +7,14 @@ import torch
 
 from recollect.base import tree
 from recollect.config.cores.specs import as_config, known
-from recollect.config.plain import as_mapping, config_from_json, config_to_json, policy_config_from_json
 from recollect.config.policy import PolicyConfig
+from recollect.config.serialise import as_mapping, config_from_json, config_to_json, policy_config_from_json
 from recollect.config.toml_yaml import config_text, read_config
 from recollect.config.train import TrainConfig
 from recollect.cores import CORES, PRESETS, GRUConfig, LSTMConfig, PMMConfig, StackConfig, make_core
 from recollect.errors import ConfigError
 from recollect.tasks import make_task
-from recollect.training.parsed import parse_config
+from recollect.training.parse_config import parse_config
 from recollect.training.presets import preset
 from tests.support.helpers import make_policy
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from recollect.base.limits import read_limits
+from recollect.base.system_limits import read_limits
 from recollect.cli import doctor as command
 from recollect.cli import main
 from recollect.doctor import Diagnosis, Places, examine, gather
-from recollect.doctor.choice import actors_for, choose, choose_by, measure_speed
+from recollect.doctor.known_problems import find_faults, find_traps
+from recollect.doctor.recommendation import actors_for, choose, choose_by, measure_speed
 from recollect.doctor.records import Extra, Folder, Gpu, Speed
-from recollect.doctor.traps import find_faults, find_traps
-from recollect.training.parsed import parse_config
+from recollect.training.parse_config import parse_config
 
 GIB = 2**30
 
@@ -80,7 +80,7 @@ def test_nothing_there_is_no_crash(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(nowhere))
     monkeypatch.delattr("os.sched_getaffinity", raising=False)
     monkeypatch.delattr("os.getloadavg", raising=False)
-    monkeypatch.setattr("recollect.base.limits.platform", SimpleNamespace(processor=str, machine=str))
+    monkeypatch.setattr("recollect.base.system_limits.platform", SimpleNamespace(processor=str, machine=str))
 
     def missing(*_: Any, **__: Any) -> Any:
         raise ImportError("no torch here")
@@ -261,7 +261,7 @@ def test_an_env_is_tried_out(monkeypatch, capsys):
         tried.append(settings)
         return measure_speed(0.0, env=env, rollout=8, chunk=4, threads=1, **settings)
 
-    monkeypatch.setattr("recollect.doctor.choice.measure_speed", measured)
+    monkeypatch.setattr("recollect.doctor.recommendation.measure_speed", measured)
     monkeypatch.setattr(gather, "cores_of", lambda _: 2)
     assert main(["doctor", "--env", "delayed-cue"]) == 0
     assert tried == [

@@ -10,7 +10,7 @@ import torch
 
 import recollect as rc
 from recollect.cli import main
-from recollect.doctor import choice
+from recollect.doctor import recommendation
 from recollect.envs import factory as gym_module
 from recollect.envs import make_env
 from recollect.envs.checks import check_batched_env
@@ -174,7 +174,7 @@ def test_the_command_line(tmp_path, capsys, monkeypatch):
 def test_doctor_tries_no_workers_on_it(monkeypatch):
     """They would be refused."""
     tried = []
-    monkeypatch.setattr(choice, "measure_speed", lambda seconds, env, **given: tried.append(given))
-    choice.try_out("tests.support.batch_worlds:Recall", cores=2)
+    monkeypatch.setattr(recommendation, "measure_speed", lambda seconds, env, **given: tried.append(given))
+    recommendation.try_out("tests.support.batch_worlds:Recall", cores=2)
     assert [given.get("env_workers") for given in tried] == [None, None]
     assert [given.get("runtime") for given in tried] == [None, "processes"]

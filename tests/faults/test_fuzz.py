@@ -21,7 +21,7 @@ import pytest
 import recollect as rc
 from recollect import cli
 from recollect.errors import RecollectError
-from recollect.reports import played, write_report
+from recollect.reports import play_episodes, write_report
 from recollect.sweep import Sweep
 from recollect.training.run_folder import Run
 from tests.support.damages import DAMAGES
@@ -58,7 +58,7 @@ def _bounded(monkeypatch) -> Iterator[None]:
         raise ReadyError
 
     monkeypatch.setattr("recollect.training.run_loop.Training.fit", ready)
-    monkeypatch.setattr(played, "EVALUATED", 2)
+    monkeypatch.setattr(play_episodes, "EVALUATED", 2)
     monkeypatch.setattr("recollect.export.files.export_agent", lambda *_, **__: None)
     before, (soft, hard) = peak(), resource.getrlimit(resource.RLIMIT_AS)
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -77,8 +77,8 @@ def recorded(_stopped, tmp_path_factory) -> Path:
     """The stopped run with all that a report leaves in it."""
     path = shutil.copytree(_stopped, tmp_path_factory.mktemp("recorded") / "run")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(played, "EVALUATED", 2)
-        patch.setattr(played, "EPISODES", 1)
+        patch.setattr(play_episodes, "EVALUATED", 2)
+        patch.setattr(play_episodes, "EPISODES", 1)
         write_report(path)
     return path
 
@@ -320,7 +320,7 @@ def test_hostile_tensors(recorded, tmp_path):
 
 @pytest.mark.parametrize("damage", [*DAMAGES, "values"])
 def test_damaged_sweeps(tmp_path, damage, monkeypatch, capsys):
-    monkeypatch.setattr("recollect.sweep.folder.work", lambda *_, **__: 0)
+    monkeypatch.setattr("recollect.sweep.sweep_folder.work", lambda *_, **__: 0)
     luck, path = random.Random(damage), tmp_path / "sweep"
 
     def whole() -> dict[str, Any]:

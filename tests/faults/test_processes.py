@@ -22,7 +22,7 @@ from gymnasium.wrappers import TimeLimit
 import recollect as rc
 from recollect.base import shared_memory
 from recollect.errors import EnvError, LostError, ResourceError
-from recollect.runtimes import limits
+from recollect.runtimes import restart_limits
 from recollect.runtimes.process import transport
 from recollect.training.run_folder import Run
 from tests.support.doomed import SMALL, UPDATE, differing, ends_soon, wait_for, weights
@@ -101,7 +101,7 @@ class Advice(rc.Callback):
 
 def test_killed_and_stopped_in_lockstep(tmp_path, monkeypatch):
     """S000-25: in mid-rollout, between two, before a checkpoint, stopped: each is begun anew and told."""
-    monkeypatch.setattr(limits, "SILENCE", 2.0)
+    monkeypatch.setattr(restart_limits, "SILENCE", 2.0)
 
     def kill(collector):
         os.kill(collector.pids[1], signal.SIGKILL)
@@ -176,7 +176,7 @@ def test_an_env_that_hangs_is_named_with_its_stack(how, steps, tmp_path):
 @pytest.mark.slow
 def test_an_env_that_hangs_while_it_is_made(tmp_path, monkeypatch):
     """S000-25: where not even the watchdog runs yet."""
-    monkeypatch.setattr(limits, "START", 15.0)
+    monkeypatch.setattr(restart_limits, "START", 15.0)
     here = os.getpid()
 
     def make() -> gym.Env:

@@ -26,7 +26,7 @@ from ray.cluster_utils import Cluster  # noqa: E402
 
 import recollect as rc  # noqa: E402
 from recollect.errors import ChildError, EnvError, LostError, RecollectError  # noqa: E402
-from recollect.runtimes import limits  # noqa: E402
+from recollect.runtimes import restart_limits  # noqa: E402
 from recollect.runtimes.ray import cluster as ray_cluster  # noqa: E402
 from recollect.training.run_folder import Run  # noqa: E402
 from tests.support.doomed import SMALL, UPDATE, ends_soon, wait_for  # noqa: E402
@@ -194,7 +194,7 @@ def test_an_actor_that_always_dies_ends_the_run(cluster):
 @pytest.mark.slow
 def test_an_actor_that_gives_no_sign_of_life_is_replaced(cluster, monkeypatch):
     """S000-25: stopped, so that not even its watchdog runs."""
-    monkeypatch.setattr(limits, "SILENCE", 7.0)
+    monkeypatch.setattr(restart_limits, "SILENCE", 7.0)
     with RayTurns("delayed-cue", actors=2, env_timeout=1.0) as turns:
         turns.turn()
         os.kill(turns.pids[0], signal.SIGSTOP)

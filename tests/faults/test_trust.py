@@ -240,8 +240,10 @@ ASKED = ["--sinks=wandb", "--ray-address=evil:1", "--task.mark=here"]
 def test_the_folder_of_a_sweep_chooses_none_of_it(tmp_path, monkeypatch, capsys, flag, in_file):
     """The flags of its variants, and the config files that it keeps."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("recollect.sweep.folder.work", lambda *_, **__: 0)
-    monkeypatch.setattr("recollect.sweep.folder.check", lambda variant, flags: cli_parsed(variant, flags))
+    monkeypatch.setattr("recollect.sweep.sweep_folder.work", lambda *_, **__: 0)
+    monkeypatch.setattr(
+        "recollect.sweep.sweep_folder.check", lambda variant, flags: cli_parsed(variant, flags)
+    )
     ray = ["--runtime=ray"] if "ray" in flag else []
     more = [*ray, flag]
     if in_file:
@@ -262,7 +264,7 @@ def test_the_folder_of_a_sweep_chooses_none_of_it(tmp_path, monkeypatch, capsys,
 
 
 def cli_parsed(variant: Any, flags: Any) -> Any:
-    from recollect.training.parsed import parse_config
+    from recollect.training.parse_config import parse_config
 
     return parse_config(list(flags), env=variant.env)
 

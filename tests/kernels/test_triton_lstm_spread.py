@@ -11,11 +11,10 @@ import torch
 pytest.importorskip("triton")
 
 from recollect.base import devices
-from recollect.kernels.triton import halves as halves
+from recollect.kernels.triton import scaled_float16 as halves
 from recollect.kernels.triton import tiling
 from recollect.kernels.triton.lstm import fused_lstm
 from recollect.kernels.triton.tiling import Blocks
-from tests.kernels.test_triton_halves import assert_right_of_any_size
 from tests.kernels.test_triton_lstm import (
     VALUES,
     assert_a_dead_state_leaves_no_trace,
@@ -29,6 +28,7 @@ from tests.kernels.test_triton_lstm import (
     needs_gpu,
     run,
 )
+from tests.kernels.test_triton_scaled_float16 import assert_right_of_any_size
 from tests.support.recorded import recorded
 
 PRODUCTS = ("tf32", "bf16")

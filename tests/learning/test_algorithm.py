@@ -10,7 +10,7 @@ from recollect.config.learner import LearnerConfig
 from recollect.experience.returns import gae
 from recollect.learning import diagnostics
 from recollect.learning.algorithm import Acting, Targets
-from recollect.learning.captured import CapturedUpdate
+from recollect.learning.captured_update import CapturedUpdate
 from recollect.learning.learner import Learner
 from recollect.learning.recompute import evaluate
 from tests.support.helpers import ArenaWorld, keep, make_actor, make_policy

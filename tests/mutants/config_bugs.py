@@ -10,7 +10,7 @@ import pytest
 
 from recollect.config.train import TrainConfig
 from recollect.experience import chunks
-from recollect.learning.captured import CapturedUpdate
+from recollect.learning.captured_update import CapturedUpdate
 from recollect.learning.learner import Learner
 from recollect.runtimes.remote import RemoteCollector
 from tests.config import test_honoured

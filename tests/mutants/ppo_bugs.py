@@ -8,7 +8,7 @@ from typing import Any
 
 from recollect.algos import impala, ppo
 from recollect.learning import actor_critic, refresh
-from recollect.learning.captured import CapturedUpdate
+from recollect.learning.captured_update import CapturedUpdate
 from recollect.learning.learner import EagerUpdate, Learner
 from tests.algos import test_clipped_loss, test_ppo_update
 from tests.learning import test_refresh

@@ -10,8 +10,8 @@ from recollect.experience.rollout import Rollout
 from recollect.learning import ranks
 from recollect.policy.normalise import ObservationNorm
 from recollect.runtimes.actor_server import ActorServer
-from recollect.runtimes.learner_host import LearnerHost
-from recollect.runtimes.learners import LearnerGroup
+from recollect.runtimes.learner_group import LearnerGroup
+from recollect.runtimes.learner_server import LearnerHost
 from recollect.runtimes.process.server import ProcessActorServer
 from recollect.runtimes.process.transport import ProcessChannel
 from recollect.runtimes.process.weights import WeightBoard

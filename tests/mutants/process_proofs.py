@@ -17,7 +17,7 @@ from recollect.config.impala import ImpalaConfig
 from recollect.cores import LSTMConfig
 from recollect.errors import AlignmentError, EnvError
 from tests.learning import test_ranks
-from tests.runtimes import test_learners, test_tickets
+from tests.runtimes import test_learner_group, test_tickets
 from tests.support.doomed import differing, ends_soon
 from tests.support.helpers import ScriptedEnv
 from tests.support.ppo_setup import nudge
@@ -90,9 +90,9 @@ def learners() -> None:
     """Updates of two learners, one of them in a process, are those of one, also from other weights on."""
     algo = ImpalaConfig(rollout=12, chunk=4, minibatches=2, learning_rate=0.01)
     core = LSTMConfig(hidden=8)
-    one, actor = test_learners.make(algo, core, normalise_observations=True)
-    many, _ = test_learners.make(algo, core, normalise_observations=True)
-    with test_learners.group_of(many) as group:
+    one, actor = test_learner_group.make(algo, core, normalise_observations=True)
+    many, _ = test_learner_group.make(algo, core, normalise_observations=True)
+    with test_learner_group.group_of(many) as group:
         for update in range(3):
             if update == 2:  # as after a restore
                 nudge(one)
@@ -103,7 +103,7 @@ def learners() -> None:
             found, alone = group.update(rollout, update / 3), one.update(rollout, update / 3)
             for name in alone.keys() - {"padding"}:
                 assert found[name] == pytest.approx(alone[name], rel=2e-3, abs=2e-4, nan_ok=True), name
-    test_learners.close_to(one.policy.state_dict(), many.policy.state_dict())
+    test_learner_group.close_to(one.policy.state_dict(), many.policy.state_dict())
 
 
 def async_trainer(max_lag: int) -> Any:

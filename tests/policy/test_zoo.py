@@ -25,7 +25,7 @@ from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError, SpaceError, StateError
 from recollect.policy.policy import GUARDED, Policy
 from recollect.policy.tokens import NETWORKS
-from recollect.training.parsed import parse_config
+from recollect.training.parse_config import parse_config
 from tests.learning.test_master import T, check
 from tests.support.agents import SMALL
 from tests.support.helpers import as_rows, few, keep, make_actor

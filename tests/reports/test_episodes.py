@@ -13,9 +13,9 @@ import pytest
 
 import recollect as rc
 from recollect.play import trace
-from recollect.reports import played, write_report
+from recollect.reports import play_episodes, write_report
 from recollect.reports.episodes import CELLS, pack, read_episodes
-from recollect.reports.worlds import FACTORS, known_task, memory_lengths
+from recollect.reports.task_facts import FACTORS, known_task, memory_lengths
 from recollect.training.run_folder import Run
 from tests.support.report_runs import data_of, make_config, make_run, make_trace, write
 
@@ -116,7 +116,7 @@ def test_a_report_plays_once_and_reports_success_by_memory_length(
         low <= mean <= high for low, mean, high in zip(lengths["low"], lengths["mean"], lengths["high"])
     )
 
-    monkeypatch.setattr(played, "_load", lambda _: pytest.fail("it played again"))
+    monkeypatch.setattr(play_episodes, "_load", lambda _: pytest.fail("it played again"))
     again = data_of(write_report(trained))
     assert again["lengths"] == lengths
     assert again["episode_notes"] == []
@@ -127,7 +127,9 @@ def test_another_checkpoint_is_played_anew(trained: Path, monkeypatch: pytest.Mo
     for path in (trained / "episodes").iterdir():
         write(path, json.loads(path.read_text()) | {"checkpoint_steps": 1})
     loaded = []
-    monkeypatch.setattr(played, "_load", lambda path, _: loaded.append(path) or pytest.fail("stop here"))
+    monkeypatch.setattr(
+        play_episodes, "_load", lambda path, _: loaded.append(path) or pytest.fail("stop here")
+    )
     with pytest.raises(pytest.fail.Exception):
         write_report(trained)
     assert loaded
@@ -160,7 +162,7 @@ def test_episodes_of_weights_that_are_no_more_are_neither_shown_nor_kept(tmp_pat
 
 def test_success_by_memory_length_belongs_to_the_weights(trained: Path):
     write_report(trained)
-    file = trained / played.LENGTHS
+    file = trained / play_episodes.LENGTHS
     kept = file.read_text()
     assert data_of(write_report(trained, play=False))["lengths"] is not None
     write(file, json.loads(kept) | {"weights": "those of another day"})
@@ -189,7 +191,7 @@ def test_what_cannot_be_played_is_a_sentence(tmp_path: Path, monkeypatch: pytest
     (bare / "checkpoints" / "000000000005").mkdir(parents=True)
     note = data_of(write_report(bare))["episode_notes"][0]
     assert note.startswith("Playing with checkpoint 5 failed")
-    monkeypatch.setattr(played, "play", lambda _: pytest.fail("it played"))
+    monkeypatch.setattr(play_episodes, "play", lambda _: pytest.fail("it played"))
     data = data_of(write_report(bare, play=False))
     assert data["episode_notes"] == []
     assert "without --no-play" in data["length_notes"][0]

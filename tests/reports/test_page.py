@@ -14,7 +14,7 @@ from recollect import cli
 from recollect.errors import RecollectError
 from recollect.reports import page, write_report
 from recollect.reports.compare import gather_comparison, make_groups
-from recollect.reports.folder import read_folder
+from recollect.reports.read_run import read_folder
 from recollect.training.run_folder import Run
 from tests.support.report_runs import data_of, make_config, make_metrics, make_run, make_trace
 

@@ -15,11 +15,11 @@ from recollect.errors import RecollectError
 from recollect.reports import bootstrap_interval, iqm, write_report
 from recollect.reports.configs import config_rows, differences, flatten, label
 from recollect.reports.data import gather_run, header
-from recollect.reports.folder import read_folder
-from recollect.reports.healthy import GAUGES, SETTLING, judge
+from recollect.reports.health_checks import GAUGES, SETTLING, judge
+from recollect.reports.read_run import read_folder
 from recollect.reports.statistics import Curve, common_band
+from recollect.reports.task_facts import known_task
 from recollect.reports.thinning import in_order, json_numbers, thin
-from recollect.reports.worlds import known_task
 from recollect.training.metrics import GLOSSARY
 from tests.support.report_runs import (
     data_of,

@@ -14,7 +14,7 @@ import torch
 
 import recollect as rc
 from recollect.base import row_threads
-from recollect.base.graphs import Graphs
+from recollect.base.cuda_graphs import Graphs
 from recollect.config.ppo import PPOConfig
 from recollect.envs.workers import WorkerEnv
 from recollect.errors import ConfigError, LostError
@@ -22,7 +22,7 @@ from recollect.learning import learner
 from recollect.learning.learner import Learner
 from recollect.policy import compiled, precision
 from recollect.runtimes import inline
-from recollect.runtimes.learners import LearnerGroup
+from recollect.runtimes.learner_group import LearnerGroup
 from recollect.training.run_folder import Run
 from tests.support.config_runs import TASK, differ, equal, trained
 
@@ -103,7 +103,7 @@ class Stalled(gym.Env):
 def case_env_timeout() -> None:
     settings = without_env(TASK) | {"num_envs": 2, "runtime": "processes", "env_timeout": 0.5}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("recollect.runtimes.limits.DEATHS", 1)
+        patch.setattr("recollect.runtimes.restart_limits.DEATHS", 1)
         with pytest.raises(LostError, match="has not returned"):
             trained(Stalled, **settings)
 

@@ -15,7 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from recollect.base.graphs import Graphs
+from recollect.base.cuda_graphs import Graphs
 
 
 class Tape(TorchDispatchMode):

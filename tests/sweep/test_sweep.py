@@ -265,7 +265,7 @@ def test_the_runs_read_copies_of_config_files(tmp_path, monkeypatch):
     file = tmp_path / "base.yaml"
     file.write_text("env: delayed-cue\nrollout: 8\nchunk: 8\nminibatches: 1\nnum_envs: 2\n")
     sweep = Sweep.plan(None, [f"--config={file}", "--core=lstm,gru"], out=tmp_path / "x")
-    monkeypatch.setattr("recollect.sweep.folder.work", lambda *_, **__: 0)
+    monkeypatch.setattr("recollect.sweep.sweep_folder.work", lambda *_, **__: 0)
     sweep.run(progress=False)
     (copy,) = (tmp_path / "x" / "configs").iterdir()
     assert copy.read_text() == file.read_text()
@@ -287,7 +287,7 @@ def test_failures_are_told_at_the_end(tmp_path, capsys, monkeypatch):
             told(member, "failed", "Traceback ...\nValueError: it broke\nexit code 1")
         return 0
 
-    monkeypatch.setattr("recollect.sweep.folder.work", work)
+    monkeypatch.setattr("recollect.sweep.sweep_folder.work", work)
     path = tmp_path / "x"
     assert main(["sweep", "delayed-cue", *FLAGS, "--out", str(path)]) == 1
     out, err = capsys.readouterr()

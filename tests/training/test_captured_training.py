@@ -20,7 +20,7 @@ from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError, DivergedError, EnvError
-from recollect.learning.captured import CapturedUpdate
+from recollect.learning.captured_update import CapturedUpdate
 from recollect.policy.policy import Policy
 from recollect.runtimes.inline import InlineCollector
 from recollect.tasks import make_task

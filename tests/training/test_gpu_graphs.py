@@ -13,7 +13,7 @@ from torch import nn
 import recollect as rc
 from recollect.base import tree
 from recollect.errors import EnvError
-from recollect.learning.captured import CapturedUpdate
+from recollect.learning.captured_update import CapturedUpdate
 from tests.support.recorded import silence
 
 pytestmark = [

@@ -19,7 +19,7 @@ from recollect.acting.truncation import (
     truncation_slots,
 )
 from recollect.base import devices, spaces, tree
-from recollect.base.graphs import Graphs
+from recollect.base.cuda_graphs import Graphs
 from recollect.base.types import State, Tree
 from recollect.envs.contract import AsyncStep, BatchedEnv, ReportsTruncation, Resumable
 from recollect.errors import StateError

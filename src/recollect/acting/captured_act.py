@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from recollect.base import tree
-from recollect.base.graphs import Graphs
+from recollect.base.cuda_graphs import Graphs
 from recollect.base.types import State, Tree
 from recollect.policy.policy import Acted, Policy
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from recollect.algos import impala, ppo
 from recollect.config.algo import AlgoConfig, algo_name
 from recollect.learning.algorithm import Acting, Algorithm
-from recollect.learning.captured import CapturedUpdate
+from recollect.learning.captured_update import CapturedUpdate
 from recollect.learning.learner import Learner
 from recollect.policy.policy import Policy
 

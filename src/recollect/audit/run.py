@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from recollect.agent import PolicyFactory
-from recollect.audit import buffer, gradient, loop, state, world
+from recollect.audit import buffer_checks, env_checks, gradient_checks, loop_checks, state_checks
+from recollect.audit.recorded_rollouts import Scene, Trial, network_seconds
 from recollect.audit.results import Check, Verification, checked
-from recollect.audit.subject import LEAST_STEPS, MOST_STEPS, Subject, prepare
-from recollect.audit.trial import Scene, Trial, network_seconds
+from recollect.audit.setup import LEAST_STEPS, MOST_STEPS, Subject, prepare
 from recollect.base.row_threads import intra_op_threads
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
@@ -85,13 +85,13 @@ class _Run:
                     env.close()
 
     def _checks(self, env: BatchedEnv, policy: Policy) -> Iterator[Check]:
-        sight = functools.cache(lambda: world.first_sight(env))
-        contract = checked(world.PART, "contract", lambda: world.contract(env, sight))
+        sight = functools.cache(lambda: env_checks.first_sight(env))
+        contract = checked(env_checks.PART, "contract", lambda: env_checks.contract(env, sight))
         yield contract
         check = checked(
-            world.PART,
+            env_checks.PART,
             "gymnasium",
-            lambda: world.gymnasium_checker(self.subject.single, is_users=is_made(self.subject.env)),
+            lambda: env_checks.gymnasium_checker(self.subject.single, is_users=is_made(self.subject.env)),
         )
         if check.status != "skipped":
             yield check
@@ -101,23 +101,23 @@ class _Run:
         rows = env.num_envs * env.agents
         self.subject = self.subject.sized(rows, _most_steps(sight().seconds, env, policy))
         through = list(_look_at_rollouts(self.subject, env, policy))
-        yield from (check for check in through if check.part != gradient.PART)
+        yield from (check for check in through if check.part != gradient_checks.PART)
         yield from self._train(rows, is_repeatable=contract.status == "ok")
-        yield from (check for check in through if check.part == gradient.PART)
+        yield from (check for check in through if check.part == gradient_checks.PART)
 
     def _train(self, rows: int, *, is_repeatable: bool) -> Iterator[Check]:
-        trained: list[loop.Trained] = []
+        trained: list[loop_checks.Trained] = []
 
         def first() -> str:
-            trained.append(loop.short_training(self.subject, rows))
-            return loop.updates(trained[0], self.subject)
+            trained.append(loop_checks.short_training(self.subject, rows))
+            return loop_checks.updates(trained[0], self.subject)
 
-        yield checked(loop.PART, "updates", first)
+        yield checked(loop_checks.PART, "updates", first)
         if trained:
             yield checked(
-                loop.PART,
+                loop_checks.PART,
                 "same seed",
-                lambda: loop.same_seed(trained[0], self.subject, rows, is_repeatable=is_repeatable),
+                lambda: loop_checks.same_seed(trained[0], self.subject, rows, is_repeatable=is_repeatable),
             )
 
 
@@ -134,16 +134,16 @@ def _most_steps(seconds: float, env: BatchedEnv, policy: Policy) -> int:
 def _look_at_rollouts(subject: Subject, env: BatchedEnv, policy: Policy) -> Iterator[Check]:
     """The checks that look at one rollout after another, all of them at the same ones."""
     probes: list[tuple[str, Any]] = [
-        (buffer.PART, buffer.Size()),
-        (buffer.PART, buffer.RowsApart()),
-        (buffer.PART, buffer.Partition()),
-        (state.PART, state.Acting()),
-        (state.PART, state.Stored()),
-        (state.PART, state.Learner()),
-        (state.PART, state.Ends()),
-        (state.PART, state.Resumed()),
-        (gradient.PART, gradient.Parameters()),
-        (gradient.PART, gradient.ThroughTime()),
+        (buffer_checks.PART, buffer_checks.Size()),
+        (buffer_checks.PART, buffer_checks.RowsApart()),
+        (buffer_checks.PART, buffer_checks.Partition()),
+        (state_checks.PART, state_checks.Acting()),
+        (state_checks.PART, state_checks.Stored()),
+        (state_checks.PART, state_checks.Learner()),
+        (state_checks.PART, state_checks.Ends()),
+        (state_checks.PART, state_checks.Resumed()),
+        (gradient_checks.PART, gradient_checks.Parameters()),
+        (gradient_checks.PART, gradient_checks.ThroughTime()),
     ]
     settled = {probe.name: Check(part, probe.name, "skipped", "no rollout") for part, probe in probes}
 
@@ -157,7 +157,7 @@ def _look_at_rollouts(subject: Subject, env: BatchedEnv, policy: Policy) -> Iter
                     look(part, probe, scene)
         return ""
 
-    collected = checked(buffer.PART, "rollouts", all_rollouts)
+    collected = checked(buffer_checks.PART, "rollouts", all_rollouts)
     if not collected.ok:
         yield collected
     for part, probe in probes:
@@ -166,5 +166,5 @@ def _look_at_rollouts(subject: Subject, env: BatchedEnv, policy: Policy) -> Iter
 
 
 def _not_tried() -> Iterator[Check]:
-    for part in (buffer.PART, state.PART, loop.PART, gradient.PART):
+    for part in (buffer_checks.PART, state_checks.PART, loop_checks.PART, gradient_checks.PART):
         yield Check(part, "all", "skipped", "not tried: the env's contract comes first")

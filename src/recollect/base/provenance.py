@@ -9,7 +9,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from recollect.base.limits import Places, processor
+from recollect.base.system_limits import Places, processor
 
 
 def versions() -> dict[str, str]:

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from recollect.base.limits import Places, read_limits
+from recollect.base.system_limits import Places, read_limits
 from recollect.base.types import Tree
 from recollect.errors import ResourceError
 

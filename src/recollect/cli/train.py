@@ -15,7 +15,7 @@ from recollect.cli import tell
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
-    from recollect.training.parsed import Parsed
+    from recollect.training.parse_config import Parsed
     from recollect.training.run_folder import Run
 
 TAKES_CONFIG = SETTINGS_IN_HELP = True
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Resolve the settings, train, evaluate, report."""
     from recollect.api import new_agent
     from recollect.errors import ConfigError
-    from recollect.training.parsed import parse_config
+    from recollect.training.parse_config import parse_config
 
     parsed = parse_config(flags, env=args.env, presets=not args.no_preset)
     if parsed.env is None:

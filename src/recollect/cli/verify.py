@@ -45,7 +45,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
 
     import recollect
     from recollect.errors import ConfigError
-    from recollect.training.parsed import parse_config
+    from recollect.training.parse_config import parse_config
 
     parsed = parse_config(flags, env=args.env, presets=not args.no_preset)
     if parsed.env is None:

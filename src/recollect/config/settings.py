@@ -21,9 +21,9 @@ from recollect.config.cores.specs import core_config, known, name_of
 from recollect.config.encoder import ENCODERS, EncoderConfig
 from recollect.config.fields import field_names, hints
 from recollect.config.head import HeadConfig
-from recollect.config.parts import Setting, as_written, part_values, with_fields
-from recollect.config.plain import CUSTOM
+from recollect.config.nested import Setting, as_written, part_values, with_fields
 from recollect.config.policy import POLICIES, PolicyConfig, named_policy
+from recollect.config.serialise import CUSTOM
 from recollect.config.tasks import TASKS, task_name
 from recollect.config.train import ALIASES, TrainConfig, homes, our_name
 from recollect.errors import ConfigError, nearest

@@ -21,7 +21,7 @@ import yaml
 
 from recollect.config.convert import Loader, to_yaml
 from recollect.config.fields import fields_of
-from recollect.config.plain import CUSTOM, config_to_json
+from recollect.config.serialise import CUSTOM, config_to_json
 from recollect.config.settings import NAMED, SECTIONS, Layer, Setting, build, own_fields
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError

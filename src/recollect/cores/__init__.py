@@ -20,11 +20,11 @@ from recollect.config.cores import (
     WindowConfig,
 )
 from recollect.cores.contract import Core
+from recollect.cores.factory import CoreSpec, make_core
 from recollect.cores.ffm import FFM
 from recollect.cores.gru import GRU
 from recollect.cores.lru import LRU
 from recollect.cores.lstm import LSTM
-from recollect.cores.make import CoreSpec, make_core
 from recollect.cores.mamba import Mamba
 from recollect.cores.mingru import MinGRU
 from recollect.cores.minlstm import MinLSTM

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from recollect.config.cores.ffm import FFMConfig
 from recollect.cores.contract import Core
-from recollect.cores.readout import Readout
-from recollect.cores.rotation import log_gain, modulus, turn, turns
+from recollect.cores.shared.readout import Readout
+from recollect.cores.shared.rotation import log_gain, modulus, turn, turns
 
 
 class FFM(Core):

@@ -9,14 +9,14 @@ lambda starts uniform by area on a ring: |lambda|^2 uniform between r_min^2 and 
 to ``max_phase``. gamma starts at log sqrt(1 - |lambda|^2), which gives h the scale of x.
 
 Difference from the paper: its block has a norm before the unit and a gated linear unit with a skip connection
-behind it. This core ends in the gate and norm of ``recollect.cores.readout``, whose F and V are C and D
+behind it. This core ends in the gate and norm of ``cores.shared.readout``, whose F and V are C and D
 (Re(C h) is F (Re h, Im h)).
 """
 
 from __future__ import annotations
 
 from recollect.config.cores.lru import LRUConfig
-from recollect.cores.rotation import RingCore
+from recollect.cores.shared.rotation import RingCore
 
 
 class LRU(RingCore):

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from recollect.base import row_threads
 from recollect.config.cores.lstm import LSTMConfig
-from recollect.cores.gated import GatedCore, Layer, Leaves
-from recollect.cores.initial_weights import chrono_bias
+from recollect.cores.shared.gated import GatedCore, Layer, Leaves
+from recollect.cores.shared.initial_weights import chrono_bias
 from recollect.kernels.cpu import lstm_onednn
 from recollect.kernels.cpu.lstm import lstm
 

@@ -11,7 +11,7 @@ Differences from the paper:
   convolution over four steps before each in its language models. Here there is one layer, and gates and
   readout see the output of the convolution. Without it, repeat-previous (easy) had a return of 0.0 after
   150k steps.
-- The output passes through ``recollect.cores.readout``, the only nonlinearity behind the memory.
+- The output passes through ``recollect.cores.shared.readout``, the only nonlinearity behind the memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.config.cores.mingru import MinGRUConfig
-from recollect.cores.averaging import AveragingCore, spread_bias
+from recollect.cores.shared.averaging import AveragingCore, spread_bias
 
 
 class MinGRU(AveragingCore):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from recollect.config.cores.minlstm import MinLSTMConfig
-from recollect.cores.averaging import AveragingCore, spread_bias
+from recollect.cores.shared.averaging import AveragingCore, spread_bias
 
 
 class MinLSTM(AveragingCore):

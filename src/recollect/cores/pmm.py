@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from recollect.base import devices
 from recollect.config.cores.pmm import PMMConfig
 from recollect.cores.contract import Core
-from recollect.cores.make import check_part, make_core
+from recollect.cores.factory import check_part, make_core
 from recollect.kernels.cpu.pmm import EPSILON, access, recall, recall_by_steps
 from recollect.kernels.segments import split_at_resets, start
 

@@ -10,7 +10,7 @@ A diagonal complex recurrence in real numbers. The LRU is the same recurrence wi
 product in place of the relu. (The paper's other kind has the nonlinearity inside the recurrence, which would
 need a loop over steps.)
 
-Differences from the paper: f feeds ``recollect.cores.readout``, because actor and critic here are one linear
+Differences from the paper: f feeds ``cores.shared.readout``, because actor and critic here are one linear
 layer each. Gradients come from back-propagation through time, without the traces of real-time recurrent
 learning.
 """
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from recollect.config.cores.rtu import RTUConfig
-from recollect.cores.rotation import RingCore
+from recollect.cores.shared.rotation import RingCore
 
 
 class RTU(RingCore):

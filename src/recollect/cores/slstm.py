@@ -33,7 +33,7 @@ from torch.nn import functional
 from recollect.base import devices
 from recollect.config.cores.slstm import SLSTMConfig
 from recollect.cores.contract import Core
-from recollect.cores.initial_weights import chrono_bias
+from recollect.cores.shared.initial_weights import chrono_bias
 from recollect.kernels.cpu.slstm import slstm, slstm_by_steps, step
 from recollect.kernels.segments import split_at_resets, start
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from recollect.base.types import State
 from recollect.config.cores.stack import StackConfig
 from recollect.cores.contract import Core
-from recollect.cores.make import check_part, make_core
+from recollect.cores.factory import check_part, make_core
 
 
 class Stack(Core):

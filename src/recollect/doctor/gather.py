@@ -18,10 +18,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from recollect.base.limits import Limits, Places, read_limits
-from recollect.doctor.choice import SECONDS, choose, choose_by, cores_of, measure_speed, try_out
+from recollect.base.system_limits import Limits, Places, read_limits
+from recollect.doctor.known_problems import find_faults, find_traps
+from recollect.doctor.recommendation import SECONDS, choose, choose_by, cores_of, measure_speed, try_out
 from recollect.doctor.records import Cpu, Diagnosis, Extra, Folder, Gpu, Memory, Software, Terminal
-from recollect.doctor.traps import find_faults, find_traps
 from recollect.errors import RecollectError
 
 T = TypeVar("T")

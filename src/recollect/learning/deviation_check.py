@@ -1,9 +1,8 @@
 """The deviation check: does the learner reproduce the log-probs and values that were recorded while acting?
 
 Before the first optimiser step of an update the weights are those that acted, so recomputed log-probs and
-values must equal the recorded ones. A replay (``recollect.learning.evidence``) settles every deviation
-above the
-tolerance: it stops the run, or shows that rounding explains the deviation, which the user is told once.
+values must equal the recorded ones. A replay (``deviation_evidence``) settles every deviation above the
+tolerance: it stops the run, or shows that rounding explains the deviation, which is reported once.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from recollect.config.learner import LearnerConfig
 from recollect.errors import AlignmentError, RecollectError
 from recollect.experience.chunks import Chunks, shares
 from recollect.experience.rollout import Rollout
-from recollect.learning import diagnostics, evidence, recompute
+from recollect.learning import deviation_evidence, diagnostics, recompute
 from recollect.learning.algorithm import Data, Stats
 from recollect.learning.ranks import ALONE, Ranks
 from recollect.learning.sequences import burn_in, make_sequences
@@ -131,8 +130,10 @@ class DeviationCheck:
         policy = record.acted or self._policy
         seen = [self._compared(batch, policy, which is not None) for batch in self._batches(record, which)]
         try:
-            findings = evidence.examine(policy, record.rollout, seen, scale=size, tolerance=self.tolerance)
-            wrong = evidence.verdict(findings)
+            findings = deviation_evidence.examine(
+                policy, record.rollout, seen, scale=size, tolerance=self.tolerance
+            )
+            wrong = deviation_evidence.verdict(findings)
         except (RecollectError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # such as a custom network that knows one dtype only
@@ -162,20 +163,20 @@ class DeviationCheck:
 
     def _batches(self, record: Record, which: Tensor | None) -> list[Chunks]:
         """The sequences ``which`` in the parts that the loss takes them in, with the place of every step."""
-        data = record.data | {evidence.PLACE: evidence.places(record.rollout)}
+        data = record.data | {deviation_evidence.PLACE: deviation_evidence.places(record.rollout)}
         sequences = make_sequences(record.rollout, data, self._config, record.ranks)
         if which is None:
             return [sequences.whole()]
         return [sequences.take(part) for part in shares(which, self._config.accumulate, sequences.sizes)]
 
-    def _compared(self, batch: Chunks, policy: Policy, with_grad: bool) -> evidence.Compared:
+    def _compared(self, batch: Chunks, policy: Policy, with_grad: bool) -> deviation_evidence.Compared:
         """Recomputed and recorded numbers of a batch; ``with_grad``: by the kernels of the loss."""
         with torch.set_grad_enabled(with_grad):
             batch = burn_in(policy, batch)
             log_prob, _, value = recompute.evaluate(policy, batch, self._config.recompute_activations)
         made, valid = {"log_prob": log_prob.detach(), "value": value.detach()}, batch.valid
-        return evidence.Compared(
-            batch.data[evidence.PLACE][valid],
+        return deviation_evidence.Compared(
+            batch.data[deviation_evidence.PLACE][valid],
             {name: found[valid] for name, found in made.items()},
             {name: batch.data[name][valid] for name in made},
         )

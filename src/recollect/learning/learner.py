@@ -8,7 +8,7 @@
 ``Learner.update`` is one update: targets, then ``epochs`` passes over the sequences of the rollout.
 ``Learner.backward`` computes the gradient of a minibatch: burn-in, the algorithm's loss, and the terms that
 any algorithm can have. An ``Update`` makes the optimiser steps. ``EagerUpdate`` reads every minibatch's
-statistics on the host; ``CapturedUpdate`` (``recollect.learning.captured``) reads nothing before the last
+statistics on the host; ``CapturedUpdate`` (``captured_update``) reads nothing before the last
 step, for devices where a host read synchronises.
 
 Before the first optimiser step of an update the learner must reproduce what the actor recorded
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.base import devices, tree
-from recollect.base.graphs import Graphs
+from recollect.base.cuda_graphs import Graphs
 from recollect.config.learner import LearnerConfig
 from recollect.experience.chunks import Chunks, minibatches, shares
 from recollect.experience.rollout import Rollout

@@ -12,9 +12,9 @@ from recollect.base.files import check_replaceable
 from recollect.errors import RecollectError
 from recollect.reports.compare import gather_comparison
 from recollect.reports.data import gather_run
-from recollect.reports.folder import read_folder
 from recollect.reports.page import render
-from recollect.reports.played import play as play_missing
+from recollect.reports.play_episodes import play as play_missing
+from recollect.reports.read_run import read_folder
 from recollect.reports.statistics import bootstrap_interval, iqm
 from recollect.training.run_folder import Run
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 
 from recollect.base.numbers import setting
-from recollect.config.plain import flatten
+from recollect.config.serialise import flatten
 from recollect.reports.configs import asked, default_values, differences, experiment, label
 from recollect.reports.data import header
-from recollect.reports.folder import Folder
+from recollect.reports.read_run import Folder
 from recollect.reports.statistics import Band, Curve, bootstrap_interval, common_band, iqm
+from recollect.reports.task_facts import known_task, levels
 from recollect.reports.thinning import column, json_numbers, rounded, thin
-from recollect.reports.worlds import known_task, levels
 
 Row = dict[str, Any]
 

@@ -12,8 +12,8 @@ from recollect.config.algo import ALGOS, algo_name
 from recollect.config.cores.specs import known
 from recollect.config.encoder import EncoderConfig
 from recollect.config.fields import fields_of
-from recollect.config.plain import as_mapping, config_to_json, flatten
 from recollect.config.ppo import PPOConfig
+from recollect.config.serialise import as_mapping, config_to_json, flatten
 from recollect.config.settings import CLASSES
 from recollect.config.train import TrainConfig
 

@@ -10,12 +10,12 @@ import numpy as np
 from recollect.display.closing import REASONS
 from recollect.reports.configs import config_rows
 from recollect.reports.episodes import read_episodes
-from recollect.reports.folder import Folder
-from recollect.reports.healthy import GAUGES, Judged, judge
-from recollect.reports.played import is_outdated, outdated_episodes, read_lengths
+from recollect.reports.health_checks import GAUGES, Judged, judge
+from recollect.reports.play_episodes import is_outdated, outdated_episodes, read_lengths
+from recollect.reports.read_run import Folder
+from recollect.reports.task_facts import action_words, known_task, levels, memory_lengths
 from recollect.reports.thinning import column, curve, json_numbers, number, rounded
 from recollect.reports.times import gather_runtime, gather_speed
-from recollect.reports.worlds import action_words, known_task, levels, memory_lengths
 from recollect.tasks import Task
 from recollect.training.metrics import meaning
 

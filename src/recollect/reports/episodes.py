@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from recollect.reports.folder import read_json
+from recollect.reports.read_run import read_json
 from recollect.reports.thinning import json_numbers, number, rounded
 
 Row = dict[str, Any]

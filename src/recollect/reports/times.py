@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from recollect.reports.folder import Folder
+from recollect.reports.read_run import Folder
 from recollect.reports.thinning import column, curve, json_numbers, number, rounded
 
 Row = dict[str, Any]

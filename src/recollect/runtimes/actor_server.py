@@ -26,7 +26,7 @@ from recollect.envs.named import Portable, portable, restored
 from recollect.errors import LostError
 from recollect.experience.rollout import Rollout
 from recollect.policy.policy import Policy
-from recollect.runtimes import limits
+from recollect.runtimes import restart_limits
 from recollect.runtimes.actor_envs import open_actor_env
 from recollect.runtimes.collector import actor_stream
 
@@ -98,7 +98,7 @@ class ActorServer:
         """Record a rollout. ``load`` writes new weights to ``self.weights`` and returns their version."""
         idle = time.monotonic() - self._idle_since
         notes: list[str] = []
-        for attempt in range(limits.ATTEMPTS):
+        for attempt in range(restart_limits.ATTEMPTS):
             started = time.monotonic()
             version = load()
             self.policy.load_state_dict(self.weights)  # not a plain copy: policies hook into it
@@ -113,7 +113,7 @@ class ActorServer:
                     self._sequence = self.actor.sequence
                 self.actor, self._resets = None, self._resets + 1
                 notes.append(f"actor {self.blueprint.index}: {error}; new episodes were started")
-                if attempt == limits.ATTEMPTS - 1:
+                if attempt == restart_limits.ATTEMPTS - 1:
                     raise
         else:
             raise AssertionError("unreachable")

@@ -12,7 +12,7 @@ from torch import Tensor
 from recollect.experience.rollout import Rollout
 
 if TYPE_CHECKING:
-    from recollect.runtimes.learners import MakePeer
+    from recollect.runtimes.learner_group import MakePeer
 
 
 @dataclass(slots=True)

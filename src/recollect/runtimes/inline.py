@@ -9,14 +9,14 @@ from torch import Tensor
 from recollect.acting.actor import Actor, together
 from recollect.algos.catalog import acting
 from recollect.base import tree
+from recollect.base.cuda_graphs import Graphs
 from recollect.base.devices import Total
-from recollect.base.graphs import Graphs
 from recollect.base.types import State
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.errors import LostError
 from recollect.policy.policy import Policy
-from recollect.runtimes import limits
+from recollect.runtimes import restart_limits
 from recollect.runtimes.collector import Batch, actor_stream, mean_info, merge_snapshots, split_snapshot
 
 
@@ -42,7 +42,7 @@ class InlineCollector:
     def collect(self, version: int) -> Batch:
         """One rollout per actor. While the env workers of one actor step, another actor acts."""
         notes: list[str] = []
-        for attempt in range(limits.ATTEMPTS):
+        for attempt in range(restart_limits.ATTEMPTS):
             is_new = not self.actors
             try:
                 actors = self._ready_actors(version, attempt)
@@ -51,7 +51,7 @@ class InlineCollector:
             except LostError as error:  # an env worker died: the unfinished rollouts are discarded
                 self.restart_episodes()
                 notes.append(f"{error}; new episodes were started")
-                if attempt == limits.ATTEMPTS - 1:
+                if attempt == restart_limits.ATTEMPTS - 1:
                     raise
             except BaseException:
                 self.restart_episodes()  # the env is ahead of its actor by an unknown number of steps

@@ -22,11 +22,11 @@ from recollect.envs.factory import EnvSpec
 from recollect.errors import LostError
 from recollect.experience.rollout import Header, Rollout
 from recollect.policy.policy import Policy
-from recollect.runtimes import limits
+from recollect.runtimes import restart_limits
+from recollect.runtimes.actor_metrics import Reports
 from recollect.runtimes.actor_server import Blueprint, Report
 from recollect.runtimes.collector import Batch, merge_snapshots, split_snapshot
-from recollect.runtimes.learners import MakePeer
-from recollect.runtimes.reports import Reports
+from recollect.runtimes.learner_group import MakePeer
 from recollect.runtimes.tickets import Tickets
 
 
@@ -175,7 +175,7 @@ class ActorHandle:
     def silence(self, env_timeout: float | None) -> LostError | None:
         """The error of a server that does not start, or whose process is stopped or stuck."""
         waited, is_started = time.monotonic() - self.since, self.channel.is_started
-        patience = limits.patience(env_timeout, is_started=is_started)
+        patience = restart_limits.patience(env_timeout, is_started=is_started)
         if patience is None or waited <= patience:
             return None
         quiet, why = waited, self.channel.start_failure
@@ -398,7 +398,7 @@ class RemoteCollector:
         handle.channel.kill()
         handle.requests.clear()
         self._tickets.give_back(handle.index)
-        limits.check_deaths(handle.deaths, error)
+        restart_limits.check_deaths(handle.deaths, error)
         handle.life += 1
         self._reports.restarts += 1
         self._notes.append(f"{error}; it was restarted in new episodes")

@@ -27,8 +27,8 @@ Nothing that only a folder names is imported: to resume a sweep whose env is cod
 ``Sweep.open(path, env="module:Env")``.
 """
 
-from recollect.sweep.folder import Sweep
 from recollect.sweep.member import Member
 from recollect.sweep.results import Result
+from recollect.sweep.sweep_folder import Sweep
 
 __all__ = ["Member", "Result", "Sweep"]

@@ -16,7 +16,7 @@ from recollect.envs.named import is_importing
 from recollect.errors import RecollectError
 from recollect.sweep.plan import Variant
 from recollect.training import trust
-from recollect.training.parsed import parse_config
+from recollect.training.parse_config import parse_config
 from recollect.training.run_folder import Run
 
 Left = Literal["train", "resume", "evaluate", "nothing"]

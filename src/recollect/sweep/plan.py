@@ -13,7 +13,7 @@ from typing import Any
 from recollect.config import bounds
 from recollect.config.flags import Flag, parse_settings, sweep_variants
 from recollect.errors import ConfigError, RecollectError
-from recollect.training.parsed import Parsed, parse_config
+from recollect.training.parse_config import Parsed, parse_config
 
 Settings = Mapping[str, Any] | Sequence[str]
 """By name, with a list of the values to compare; or command-line flags."""

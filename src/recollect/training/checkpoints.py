@@ -40,7 +40,7 @@ from recollect.base import files
 from recollect.base.atomic import sync, writing
 from recollect.base.own_files import TENSORS, foreign_files, is_ours, remove
 from recollect.base.space_json import space_from_json, space_to_json
-from recollect.config import bounds, plain
+from recollect.config import bounds, serialise
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError, RecollectError
@@ -80,7 +80,7 @@ class Saved:
     def policy_config(self) -> PolicyConfig:
         """The network's config; ConfigError if any part of the network was made by a factory."""
         with self._reading():
-            return plain.policy_config_from_json(self.description["config"], self.path)
+            return serialise.policy_config_from_json(self.description["config"], self.path)
 
     def build(self) -> Policy:
         """The network, without its weights. If the weights do not fit, it fails before allocating memory."""
@@ -95,7 +95,7 @@ class Saved:
     def config(self, policy: Policy) -> TrainConfig:
         """The run's config, with the config of ``policy`` as it was built."""
         with self._reading():
-            config = plain.config_from_json(self.description["config"], policy.config)
+            config = serialise.config_from_json(self.description["config"], policy.config)
             bounds.check_sizes(config)
             return config
 
@@ -139,7 +139,7 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
         "env": env if isinstance(env, str) else None,
         "steps": learned.steps,
         "updates": learned.updates,
-        "config": plain.config_to_json(config, policy.config, custom_policy=policy.is_custom),
+        "config": serialise.config_to_json(config, policy.config, custom_policy=policy.is_custom),
         "observation_space": space_to_json(policy.observation_space),
         "action_space": space_to_json(policy.action_space),
         "trainer": None if trainer is None else trainer.numbers,

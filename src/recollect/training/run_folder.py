@@ -41,13 +41,13 @@ from recollect.base.own_files import (
     is_leftover,
 )
 from recollect.config import toml_yaml
-from recollect.config.plain import config_to_json
+from recollect.config.serialise import config_to_json
 from recollect.errors import RecollectError, StorageError
 from recollect.learning.learner_state import Learned
 from recollect.policy.policy import Policy
 from recollect.training import checkpoints
+from recollect.training.agent_protocol import Trainee
 from recollect.training.metrics import GLOSSARY, History
-from recollect.training.trainee import Trainee
 
 FORMAT = 1
 

@@ -19,11 +19,11 @@ from recollect.errors import (
     EvaluationCancelledError,
     StorageError,
 )
+from recollect.training.agent_protocol import Trainee
 from recollect.training.callbacks import Callback, CallbackList, EpisodeEnd
 from recollect.training.metrics import History
 from recollect.training.recorder import Recorder
 from recollect.training.run_folder import Run
-from recollect.training.trainee import Trainee
 from recollect.training.trainer import Trainer
 
 CHECKPOINT_SECONDS = 60.0

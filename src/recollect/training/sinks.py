@@ -28,7 +28,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.config.plain import config_to_json
+from recollect.config.serialise import config_to_json
 from recollect.envs.named import display_name
 from recollect.errors import ConfigError, nearest
 from recollect.training.callbacks import Callback

@@ -24,8 +24,8 @@ from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, TrainerState, learner_tensors, load_learner
 from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Collector, stream
-from recollect.runtimes.learner_host import learner_threads
-from recollect.runtimes.learners import LearnerGroup
+from recollect.runtimes.learner_group import LearnerGroup
+from recollect.runtimes.learner_server import learner_threads
 from recollect.training.episodes import Episodes, EpisodeTracker
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from recollect.base.child_process import Child, Line
 from recollect.base.shared_memory import Layout, Segment
 from recollect.experience.rollout import Rollout
-from recollect.runtimes.learner_host import LearnerBlueprint, LearnerHost, LearnerState
+from recollect.runtimes.learner_server import LearnerBlueprint, LearnerHost, LearnerState
 
 
 class ProcessPeer:

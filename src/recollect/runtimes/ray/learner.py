@@ -9,7 +9,7 @@ import torch
 
 from recollect.base.shared_memory import Layout
 from recollect.experience.rollout import Header, Rollout
-from recollect.runtimes.learner_host import LearnerBlueprint, LearnerHost, LearnerState
+from recollect.runtimes.learner_server import LearnerBlueprint, LearnerHost, LearnerState
 from recollect.runtimes.ray.cluster import Cluster, Remote, close_all
 from recollect.runtimes.ray.server import Facts, Packed, blank
 

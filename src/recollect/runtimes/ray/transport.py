@@ -20,8 +20,8 @@ from recollect.errors import LostError
 from recollect.experience.rollout import Rollout, rollout_size
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_server import Blueprint
-from recollect.runtimes.learner_host import LearnerBlueprint
-from recollect.runtimes.learners import MakePeer, devices_and_backend
+from recollect.runtimes.learner_group import MakePeer, devices_and_backend
+from recollect.runtimes.learner_server import LearnerBlueprint
 from recollect.runtimes.ray.cluster import Cluster, Heartbeats, Remote, close_all
 from recollect.runtimes.ray.learner import RayPeer
 from recollect.runtimes.ray.server import RayActorServer, pack

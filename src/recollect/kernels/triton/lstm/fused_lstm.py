@@ -42,7 +42,7 @@ from torch.autograd.function import once_differentiable
 
 from recollect.base import devices
 from recollect.base.devices import Products
-from recollect.kernels.triton import halves
+from recollect.kernels.triton import scaled_float16
 from recollect.kernels.triton.lstm import resident, spread, streamed
 from recollect.kernels.triton.tiling import (
     ANY,
@@ -231,7 +231,7 @@ def _side_by_side(
     whole = parts.view(T * B, -1)
     if by_halves:
         flat = x.reshape(T * B, D).contiguous()
-        return flat, parts, halves.narrow(flat, whole)
+        return flat, parts, scaled_float16.narrow(flat, whole)
     parts[..., :D] = x
     return whole[:, :D], parts, None
 
@@ -282,7 +282,7 @@ def _backward(
 
         if by_halves:
             samples = (dy[:, :: -(-B // _SAMPLE)], *(end for end in gradients[1:] if end is not None))
-            gains = halves.tried(launch, halves.guess(*samples, n=B))
+            gains = scaled_float16.tried(launch, scaled_float16.guess(*samples, n=B))
         else:
             launch(dy, dy, dy)  # unused pointers
     else:
@@ -293,10 +293,10 @@ def _backward(
     flat = d.view(T * B, 4 * H)
     dx = dw_ih = dw_hh = None
     if needs[0]:
-        dx = halves.multiply(flat, w_ih, gains) if gains else product(flat, w_ih.to(outside))
+        dx = scaled_float16.multiply(flat, w_ih, gains) if gains else product(flat, w_ih.to(outside))
         dx = dx.view(T, B, D)
     if needs[3] or needs[4]:
-        least = halves.level(flat, gains) if gains else None
+        least = scaled_float16.level(flat, gains) if gains else None
         weights = product(flat.t(), kept.parts.view(T * B, -1))  # [4H, WIDTH]: one product for both
         dw_ih, dw_hh = weights[:, :D], weights[:, _aligned(D) :][:, :H]
         if least is not None and kept.gain is not None:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import recollect as rc
+from recollect.runtimes.actor_metrics import SHOWN, Reports
 from recollect.runtimes.actor_server import Report
-from recollect.runtimes.reports import SHOWN, Reports
 from recollect.runtimes.summary import placement_summary
 from tests.support.doomed import SMALL, UPDATE
 
@@ -78,7 +78,7 @@ def test_an_actor_that_brought_nothing_still_counts(later, speed, monkeypatch):
     Its steps stay. It is no faster than it was, and the slower the longer nothing comes.
     """
     now = 1000.0
-    monkeypatch.setattr("recollect.runtimes.reports.time.monotonic", lambda: now)
+    monkeypatch.setattr("recollect.runtimes.actor_metrics.time.monotonic", lambda: now)
     reports = Reports(2)
     reports.metrics([(0, report(10, 1.0)), (1, report(20, 1.0))], ready=0, running=0)
     now += later

@@ -13,7 +13,7 @@ import torch
 from recollect.base.files import LARGEST, opened, read_whole
 from recollect.base.numbers import plural
 from recollect.base.tolerances import TOLERANCES, on_device, tolerance
-from recollect.cores.make import make_core
+from recollect.cores.factory import make_core
 from recollect.errors import RecollectError
 from recollect.policy.meta import without_memory
 from recollect.reports.thinning import in_order, number

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from recollect.algos.impala import START
+from recollect.audit.recorded_rollouts import Scene, Trial
 from recollect.audit.results import Doubt, Problem, Skip, small
-from recollect.audit.trial import Scene, Trial
 from recollect.base import tree
 from recollect.base.types import Tree
 from recollect.experience.chunks import Chunks

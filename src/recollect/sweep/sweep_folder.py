@@ -20,7 +20,7 @@ from recollect.sweep.member import Member
 from recollect.sweep.plan import CONFIG, Plan, Settings, Variant, check, make_plan
 from recollect.sweep.results import Result, summarise
 from recollect.sweep.work import State, work
-from recollect.training.parsed import Parsed
+from recollect.training.parse_config import Parsed
 from recollect.training.run_folder import Run
 
 FORMAT = 1

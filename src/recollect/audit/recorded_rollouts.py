@@ -11,8 +11,8 @@ from torch import Tensor
 
 from recollect.acting.actor import Actor
 from recollect.algos.catalog import acting, make_learner
-from recollect.audit.subject import Subject
-from recollect.audit.witness import Log, Witness
+from recollect.audit.env_recorder import Log, Witness
+from recollect.audit.setup import Subject
 from recollect.base import tree
 from recollect.base.types import State
 from recollect.envs.contract import BatchedEnv

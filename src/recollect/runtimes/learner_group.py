@@ -23,7 +23,7 @@ from recollect.learning import diagnostics
 from recollect.learning.learner import Learner
 from recollect.learning.ranks import ALONE, Backend, Group, GroupError, host_store
 from recollect.learning.shards import even_rows, shards
-from recollect.runtimes.learner_host import LearnerBlueprint, LearnerState
+from recollect.runtimes.learner_server import LearnerBlueprint, LearnerState
 from recollect.runtimes.process.learner import ProcessPeer
 
 PATIENCE = 120.0

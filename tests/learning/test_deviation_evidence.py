@@ -18,7 +18,7 @@ from recollect.config.cores.specs import known, reaching
 from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.errors import AlignmentError, RecollectError
-from recollect.learning import deviation_check, diagnostics, evidence
+from recollect.learning import deviation_check, deviation_evidence, diagnostics
 from recollect.learning.deviation_check import Record
 from recollect.learning.learner import Learner
 from recollect.learning.ranks import Group
@@ -33,15 +33,15 @@ SUSPICIOUS = 1e-12
 
 
 @pytest.fixture
-def replays(monkeypatch) -> list[list[evidence.Finding]]:
+def replays(monkeypatch) -> list[list[deviation_evidence.Finding]]:
     """What every replay found. None is spared because of the one before it."""
-    found, examine = [], evidence.examine
+    found, examine = [], deviation_evidence.examine
 
     def spy(*args, **kwargs):
         found.append(examine(*args, **kwargs))
         return found[-1]
 
-    monkeypatch.setattr(evidence, "examine", spy)
+    monkeypatch.setattr(deviation_evidence, "examine", spy)
     monkeypatch.setattr(deviation_check, "ACCEPTED_FOR", 1)
     return found
 
@@ -259,7 +259,7 @@ def test_what_rounding_explains_grows_with_the_precision():
 
     def rounding(precision: str) -> float:
         policy.config = replace(policy.config, precision=precision)
-        return float(evidence._replays(policy, rollout, rows)[1]["log_prob"].max())
+        return float(deviation_evidence._replays(policy, rollout, rows)[1]["log_prob"].max())
 
     assert rounding("bf16") > 1e3 * rounding("fp32")
     assert rounding("tf32") == rounding("fp32")
@@ -272,14 +272,14 @@ def test_one_side_is_not_excused_by_the_rounding_of_a_coarse_precision(side):
     policy = make_policy(env, "gru")
     rollout = make_actor(env, policy, rollout=23, chunk=23).collect()
     policy.config = replace(policy.config, precision="bf16")
-    exact, rounding = evidence._replays(policy, rollout, torch.arange(3))
+    exact, rounding = deviation_evidence._replays(policy, rollout, torch.arange(3))
     sides = {"recorded": exact, "recomputed": exact}
     sides[side] = {name: value + 5 * rounding[name] for name, value in exact.items()}
     flat = {kind: {name: x.flatten() for name, x in found.items()} for kind, found in sides.items()}
-    seen = [evidence.Compared(evidence.places(rollout).flatten(), **flat)]
-    findings = evidence.examine(policy, rollout, seen, scale=1.0, tolerance=1e-4)
+    seen = [deviation_evidence.Compared(deviation_evidence.places(rollout).flatten(), **flat)]
+    findings = deviation_evidence.examine(policy, rollout, seen, scale=1.0, tolerance=1e-4)
     wrong = "record" if side == "recorded" else "learner"
-    assert f"the {wrong} is wrong" in (evidence.verdict(findings) or "")
+    assert f"the {wrong} is wrong" in (deviation_evidence.verdict(findings) or "")
 
 
 def test_the_replay_starts_at_every_stored_state():
@@ -287,10 +287,10 @@ def test_the_replay_starts_at_every_stored_state():
     env = TensorWorld(3, lengths=(100,))
     policy = make_policy(env, "gru")
     rollout = make_actor(env, policy, rollout=23, chunk=7).collect()
-    exact, rows = evidence.in_float64(policy), torch.arange(3)
-    before = evidence.replay(exact, rollout, rows)["value"]
+    exact, rows = deviation_evidence.in_float64(policy), torch.arange(3)
+    before = deviation_evidence.replay(exact, rollout, rows)["value"]
     rollout.states[2] += 0.5  # pyright: ignore[reportIndexIssue, reportOperatorIssue]
-    gap = (evidence.replay(exact, rollout, rows)["value"] - before).abs().amax(1)
+    gap = (deviation_evidence.replay(exact, rollout, rows)["value"] - before).abs().amax(1)
     assert gap[:14].max() == 0
     moved = gap[14]
     assert moved > 1e-3
@@ -302,8 +302,8 @@ def test_the_replay_is_the_policy_in_float64():
     policy = make_policy(env, "lstm", normalise_observations=True)
     rollout = make_actor(env, policy, rollout=23, chunk=7).collect()
     rows = torch.tensor([2, 0])
-    exact = evidence.in_float64(policy)
-    found = evidence.replay(exact, rollout, rows)
+    exact = deviation_evidence.in_float64(policy)
+    found = deviation_evidence.replay(exact, rollout, rows)
     obs = tree.map(lambda leaf: leaf[:23].double(), rollout.obs)
     state = tree.map(lambda leaf: leaf.double(), rollout.state_at(0))
     dist, value, _ = exact.unroll(obs, state, rollout.first[:23])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recollect.agent import Agent
 from recollect.audit.results import Doubt, Problem, Skip, small
-from recollect.audit.subject import Subject
+from recollect.audit.setup import Subject
 from recollect.learning import diagnostics
 
 PART = "training"

@@ -27,8 +27,8 @@ from recollect.envs import make_env
 from recollect.errors import ChildError, ConfigError, EnvError, LostError
 from recollect.learning.learner import Learner
 from recollect.learning.ranks import ALONE
-from recollect.runtimes.learner_host import LearnerState, learner_threads
-from recollect.runtimes.learners import LearnerGroup
+from recollect.runtimes.learner_group import LearnerGroup
+from recollect.runtimes.learner_server import LearnerState, learner_threads
 from recollect.training.run_folder import Run
 from tests.support.doomed import ends_soon
 from tests.support.doomed_parts import Doomed

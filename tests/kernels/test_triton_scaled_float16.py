@@ -8,7 +8,7 @@ import torch
 pytest.importorskip("triton")
 
 from recollect.base import devices
-from recollect.kernels.triton import halves as halves
+from recollect.kernels.triton import scaled_float16 as halves
 from recollect.kernels.triton.lstm import fused_lstm
 from tests.kernels.test_triton_lstm import GRADIENTS, draw, needs_gpu, reference, run, scaled
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from recollect.cores.contract import Core
-from recollect.cores.readout import Readout
+from recollect.cores.shared.readout import Readout
 from recollect.kernels.linear_scan import scan
 
 

@@ -9,25 +9,25 @@ import pytest
 import torch
 
 from recollect.errors import LostError
-from recollect.runtimes import limits
+from recollect.runtimes import restart_limits
 from recollect.runtimes.process.transport import ProcessChannel
 from recollect.runtimes.remote import ActorHandle
 
 
 def test_the_start_is_bounded_whatever_the_env_may_take():
     """S000-25: without ``env_timeout`` a step may take for ever, the start may not."""
-    assert limits.patience(None, is_started=False) == limits.START
-    assert limits.patience(7.0, is_started=False) == limits.START + 7
-    assert limits.patience(None, is_started=True) is None
-    assert limits.patience(7.0, is_started=True) == limits.SILENCE + 7
+    assert restart_limits.patience(None, is_started=False) == restart_limits.START
+    assert restart_limits.patience(7.0, is_started=False) == restart_limits.START + 7
+    assert restart_limits.patience(None, is_started=True) is None
+    assert restart_limits.patience(7.0, is_started=True) == restart_limits.SILENCE + 7
 
 
 def test_the_third_death_in_a_row_ends_the_run():
     """S000-25: with what it died of."""
     error = LostError("actor 0 is gone")
-    limits.check_deaths(limits.DEATHS - 1, error)
+    restart_limits.check_deaths(restart_limits.DEATHS - 1, error)
     with pytest.raises(LostError, match=r"actor 0 is gone\. It died 3 times in a row") as raised:
-        limits.check_deaths(limits.DEATHS, error)
+        restart_limits.check_deaths(restart_limits.DEATHS, error)
     assert raised.value.__cause__ is error
 
 
@@ -54,13 +54,13 @@ def test_one_that_never_starts_is_given_up(channel, monkeypatch):
     """S000-25: in both runtimes alike."""
     monkeypatch.setattr("time.monotonic", lambda: 1000.0)
     for waited, is_started, limit, is_lost in [
-        (limits.START - 1, False, None, False),
-        (limits.START + 1, False, None, True),
-        (limits.START + 1, False, 60.0, False),
-        (limits.START + 61, False, 60.0, True),
+        (restart_limits.START - 1, False, None, False),
+        (restart_limits.START + 1, False, None, True),
+        (restart_limits.START + 1, False, 60.0, False),
+        (restart_limits.START + 61, False, 60.0, True),
         (10_000.0, True, None, False),
-        (limits.SILENCE + 59, True, 60.0, False),
-        (limits.SILENCE + 61, True, 60.0, True),
+        (restart_limits.SILENCE + 59, True, 60.0, False),
+        (restart_limits.SILENCE + 61, True, 60.0, True),
     ]:
         handle = ActorHandle(0, channel(waited, is_started), since=1000.0 - waited)
         found = handle.silence(limit)

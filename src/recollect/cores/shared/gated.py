@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.cores.contract import Core
-from recollect.cores.initial_weights import init_gates
+from recollect.cores.shared.initial_weights import init_gates
 from recollect.kernels import cudnn
 from recollect.kernels.segments import Segments, split_at_resets, start
 from recollect.kernels.triton import available

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from recollect.acting.session import Session
+from recollect.audit.env_recorder import Log
+from recollect.audit.recorded_rollouts import Scene, positions, where, worst
 from recollect.audit.results import Doubt, Problem, Skip, small
-from recollect.audit.trial import Scene, positions, where, worst
-from recollect.audit.witness import Log
 from recollect.base import tree
 from recollect.base.types import State, Tree
 from recollect.experience.chunks import Chunks

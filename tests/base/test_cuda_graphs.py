@@ -14,7 +14,7 @@ from torch import nn
 import recollect as rc
 from recollect.acting.captured_act import CapturedAct
 from recollect.base import devices, tree
-from recollect.base.graphs import Graphs
+from recollect.base.cuda_graphs import Graphs
 from recollect.config.impala import ImpalaConfig
 from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig

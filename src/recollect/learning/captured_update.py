@@ -6,7 +6,7 @@ gradient that is not finite, a KL above ``target_kl``, a minibatch that deviates
 on the device, and Adam's kernel skips every optimiser step from then on. The weights are those of an eager
 update; the host learns of the end when it reads the metrics, once per update.
 
-Each optimiser step, from the loss to Adam, is one CUDA graph (``recollect.base.graphs``) on a minibatch
+Each optimiser step, from the loss to Adam, is one CUDA graph (``recollect.base.cuda_graphs``) on a minibatch
 that is copied into the same tensors every time.
 """
 
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from recollect.base import tree
-from recollect.base.graphs import Captured
+from recollect.base.cuda_graphs import Captured
 from recollect.experience.chunks import Chunks, minibatches
 from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics

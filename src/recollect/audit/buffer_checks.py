@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from recollect.audit.env_recorder import Log
+from recollect.audit.recorded_rollouts import Scene, positions, where, worst
 from recollect.audit.results import Problem, Skip, small
-from recollect.audit.trial import Scene, positions, where, worst
-from recollect.audit.witness import Log
 from recollect.base import tree
 from recollect.base.types import Tree
 from recollect.experience.chunks import minibatches

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from recollect.cores.contract import Core
-from recollect.cores.convolution import Convolution
-from recollect.cores.readout import Readout
+from recollect.cores.shared.convolution import Convolution
+from recollect.cores.shared.readout import Readout
 from recollect.kernels.linear_scan import scan
 
 AverageState = tuple[Tensor, ...]

@@ -15,9 +15,9 @@ from recollect.base.files import finite
 from recollect.base.own_files import CHECKPOINTS, check_own
 from recollect.errors import RecollectError
 from recollect.reports.episodes import INDEX
-from recollect.reports.folder import Folder, Row, read_json
+from recollect.reports.read_run import Folder, Row, read_json
+from recollect.reports.task_facts import LONGEST, known_task, levels, memory_lengths
 from recollect.reports.thinning import number
-from recollect.reports.worlds import LONGEST, known_task, levels, memory_lengths
 from recollect.training.run_folder import Run
 
 if TYPE_CHECKING:
