@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 
 
 class RecollectError(Exception):
-    """Whatever Recollect itself finds wrong."""
+    """The base of all errors that Recollect raises."""
 
 
 class ConfigError(RecollectError, ValueError):
-    """A setting that cannot be meant."""
+    """A setting is invalid, or contradicts another one."""
 
 
 class SpaceError(RecollectError, ValueError):
@@ -35,7 +35,7 @@ class DivergedError(RecollectError, RuntimeError):
 
 
 class EvaluationCancelledError(RecollectError):
-    """An evaluation was given up because the run is to end."""
+    """An evaluation was cancelled because the run is ending."""
 
 
 class ChildError(RecollectError, RuntimeError):
@@ -43,7 +43,7 @@ class ChildError(RecollectError, RuntimeError):
 
 
 class LostError(RecollectError, RuntimeError):
-    """A process of the run was killed, crashed or hangs. Its part can be begun anew."""
+    """A process of the run was killed, crashed or hangs. It can be restarted."""
 
 
 class ResourceError(RecollectError, RuntimeError):
@@ -55,7 +55,7 @@ class WeightsError(RecollectError, RuntimeError):
 
 
 class PickleError(RecollectError, TypeError):
-    """Something that is kept in other ways than by pickle."""
+    """An object that must not be pickled; the text names the way to save it."""
 
 
 class StorageError(RecollectError, OSError):

@@ -93,7 +93,7 @@ def test_it_learns_and_resumes_in_new_episodes(tmp_path, capsys):
         assert agent.steps == steps + 256
     told = capsys.readouterr().err
     assert "in new episodes: an async run cannot resume mid-episode" in told
-    assert "cannot tell its state" not in told
+    assert "has no snapshots" not in told
 
 
 def newest(rollout: Rollout, updates: int) -> Rollout:

@@ -14,7 +14,7 @@ ALGORITHMS: dict[str, Algorithm] = {"ppo": ppo, "impala": impala}
 
 
 def acting(config: AlgoConfig) -> Acting:
-    """What actors must record for the algorithm of ``config``."""
+    """The parts of a rollout that actors must record for the algorithm of ``config``."""
     return ALGORITHMS[algo_name(config)].acting(config)
 
 

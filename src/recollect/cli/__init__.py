@@ -128,7 +128,7 @@ def _print_settings(
 
 
 def _guarded(call: Callable[[], int]) -> int:
-    """What Recollect finds wrong is told in one line, without a traceback."""
+    """Print an error of Recollect in one line, without a traceback."""
     from recollect.errors import AlignmentError, DivergedError, EnvError, RecollectError, StorageError
 
     try:

@@ -48,7 +48,7 @@ class Entry:
 
     @property
     def words(self) -> str:
-        """What it does, and its choices where the docstring does not name them."""
+        """The docstring, with the choices if it does not name them."""
         if self.path in WORDS:
             return _filled(WORDS[self.path])
         text = self.field.doc.replace("None:", "none:")

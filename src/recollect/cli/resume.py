@@ -1,4 +1,4 @@
-"""``recollect resume RUN``: go on with a run."""
+"""``recollect resume RUN``: continue a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect resume runs/mine --runtime processes   actors in processes now\n"
     )
     parser.add_argument("run", help="the run's folder")
-    parser.add_argument("--steps", help="train for so many more env steps, schedules anew")
+    parser.add_argument("--steps", help="train for so many more env steps; schedules restart")
     parser.add_argument("--checkpoint", default="last", help="last, best, or its env steps (default: last)")
     parser.add_argument("--env", help="the env, if it is your own code: module:Env")
     parser.add_argument("--device", help="cpu or cuda; default: where it was trained")

@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Every flag of recollect train may list values: --core lstm,gru. Every\n"
         "combination is trained with every seed, each run in a process and a folder of\n"
-        "its own, and all are compared at the end. The same command again goes on with\n"
+        "its own, and all are compared at the end. The same command again resumes\n"
         "what was stopped, killed or failed. A setting that is a list itself has its\n"
         "values between semicolons: --encoder.hidden '64,64;128'."
     )
@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect sweep delayed-cue --core lstm,gru --gamma 0.9,0.99 --seeds 5\n"
         "  recollect sweep delayed-cue,t-maze --core lstm,none      several envs\n"
         "  recollect sweep t-maze --task.length 10,50 --dry-run     check and show\n"
-        "  recollect sweep --resume runs/sweep-t-maze-1f2e3d        go on\n"
+        "  recollect sweep --resume runs/sweep-t-maze-1f2e3d        resume\n"
         "  recollect sweep my:Env --resume runs/mine                own code, named again\n"
     )
     parser.add_argument("env", nargs="?", help="as in recollect train; several with commas between them")
@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--jobs", type=int, help="runs at a time (default: half as many as cores, on a GPU 1)"
     )
     parser.add_argument("--out", help="folder of the sweep (default: under runs/, by env and settings)")
-    parser.add_argument("--resume", help="go on with the sweep in this folder")
+    parser.add_argument("--resume", help="resume the sweep in this folder")
     parser.add_argument("--dry-run", action="store_true", help="check everything, show the commands, stop")
     parser.add_argument("--no-report", action="store_true", help="write no report.html at the end")
     add_display(parser)
@@ -102,13 +102,13 @@ def _refuse_changes(words: list[str]) -> None:
     if words:
         flag = words[0].partition("=")[0]
         raise ConfigError(
-            f"--resume goes on with a sweep as it was planned, and {flag} would change it: leave it out, "
+            f"--resume continues a sweep as it was planned, and {flag} would change it: leave it out, "
             "or begin another sweep without --resume"
         )
 
 
 def _show_commands(sweep: Sweep, jobs: int | None) -> None:
-    """What would be started, ready to be copied."""
+    """The commands that a sweep would start, ready to be copied."""
     from recollect.errors import RecollectError
 
     for member in sweep.to_do(jobs)[0]:

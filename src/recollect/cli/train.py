@@ -84,7 +84,7 @@ class Say:
 
 
 def finish(agent: Agent, say: Say, *, evaluate: bool, report: bool) -> None:
-    """What comes after training: a last evaluation and the report."""
+    """Evaluate once more and write the report."""
     assert agent.run is not None
     try:
         _finish(agent, agent.run, say, evaluate, report)
@@ -125,7 +125,7 @@ def new_folder(env: str) -> Path:
 
 
 def _resolved(parsed: Parsed) -> str:
-    """What the user set; the display says what a preset chose, and everything else is the default."""
+    """The settings that the user gave. The display shows those of a preset; the others are defaults."""
 
     def words(settings: dict[str, Any]) -> str:
         return "  ".join(f"{name}={value!r}" for name, value in settings.items())

@@ -30,7 +30,7 @@ class LearnerConfig:
     """Parts that each minibatch is split into; their gradients are added up before the one optimiser step:
     the same update in less memory."""
     batching: Batching = "chunks"
-    """What minibatches are drawn from: chunks of rows, or whole "episodes", as far as the rollout holds
+    """The sequences of minibatches: chunks of rows, or whole "episodes", as far as the rollout holds
     them; then gradients flow through all steps of an episode, and ``chunk`` has no effect."""
     recurrent_mode: RecurrentMode = "stored_state"
     """Initial memory of a chunk: the state stored while acting; a state replayed over the ``burn_in_steps``

@@ -51,7 +51,7 @@ class RemoteActors:
         return {part: self.metrics.get(f"time/{part}", math.nan) for part in PARTS}
 
     def queue(self) -> list[str]:
-        """What waits for whom, and the weights that lag most."""
+        """The rollouts that wait, and the largest lag."""
         ready, running = (numbers.count(self.metrics.get(f"queue/{name}")) for name in ("ready", "running"))
         lag = (
             [f"lag at most {self.metrics['lag/max']:g}"]

@@ -101,7 +101,7 @@ def page(state: State, reason: str | None = None) -> str:
 
 
 def _facts(actors: RemoteActors) -> list[str]:
-    """What there is to say of actors in other processes."""
+    """The state of actors in other processes."""
     shares = ", ".join(f"{name} {numbers.share(share)}" for name, share in actors.shares.items())
     waits = [] if actors.waits is None else [f"the learner waits {numbers.share(actors.waits)}"]
     queue = ", ".join(actors.queue())

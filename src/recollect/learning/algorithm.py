@@ -19,7 +19,7 @@ Data = dict[str, Tensor]
 
 
 class Acting(NamedTuple):
-    """What actors must record for an algorithm."""
+    """The parts of a rollout that actors must record for an algorithm."""
 
     state_steps: tuple[int, ...]
     """Steps of a rollout whose input states are stored."""
@@ -28,7 +28,7 @@ class Acting(NamedTuple):
 
 
 class Targets(NamedTuple):
-    """What the epochs of an update learn from."""
+    """The data of an update: the rollout and its targets."""
 
     rollout: Rollout
     """The given rollout, or a copy with refreshed states."""
@@ -45,7 +45,7 @@ class Algorithm(Protocol):
     """
 
     def acting(self, config: Any) -> Acting:
-        """What actors must record."""
+        """The parts of a rollout that actors must record."""
         ...
 
     def targets(

@@ -114,7 +114,7 @@ class Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> str | None:
-    """What is wrong, for an error; None if rounding explains everything."""
+    """The text of the error; None if rounding explains every deviation."""
     guilty = [found for found in findings if found.is_acting_wrong or found.is_learning_wrong]
     if not guilty:
         return None

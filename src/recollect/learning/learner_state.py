@@ -29,7 +29,7 @@ OWN = "weight"
 
 @dataclass(frozen=True, slots=True)
 class TrainerState:
-    """What a trainer needs beside weights and optimiser to resume bit for bit."""
+    """The state of a trainer besides weights and optimiser, to resume bit for bit."""
 
     numbers: dict[str, Any]
     """As JSON."""

@@ -51,7 +51,7 @@ def config_rows(config: Row, preset: Row) -> list[Row]:
     groups, docs = _groups(config), _docs(config)
     rows = []
     for name, value in flatten(config).items():
-        if name == "run":  # where the folder lies is nobody else's business
+        if name == "run":  # a path of this machine
             continue
         default = defaults.get(name, MISSING)
         is_known = default is not MISSING
@@ -92,12 +92,12 @@ def differences(configs: Sequence[Row], ignoring: frozenset[str] = INCIDENTAL) -
 
 
 def label(config: Row, names: Sequence[str]) -> str:
-    """What makes a config special, such as ``core=gru, chunk=64``; names with one value each."""
+    """The settings that distinguish a config, such as ``core=gru, chunk=64``; names with one value each."""
     return ", ".join(f"{name}={setting(config[name])}" for name in names if name in config)
 
 
 def experiment(config: Row) -> tuple[tuple[str, str], ...]:
-    """What two runs must share to be repetitions of each other: everything but the seed and the like."""
+    """The settings that two repetitions share: all but the seed and the like."""
     return tuple(sorted((name, _key(value)) for name, value in config.items() if name not in INCIDENTAL))
 
 

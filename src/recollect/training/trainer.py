@@ -202,7 +202,7 @@ class Trainer:
             return "bit for bit"
         if not self.collector.is_exact:
             return "in new episodes: an async run cannot resume mid-episode"
-        return "in new episodes: this env cannot tell its state, or it was saved in the middle of an update"
+        return "in new episodes: this env has no snapshots, or the run was saved in the middle of an update"
 
     def dismiss(self) -> None:
         """Stop the other learners, if any; the next iteration would start new ones."""
