@@ -90,7 +90,7 @@ def _compare(name: str, ours: Tree, theirs: Tree, mask: Tensor) -> None:
 
 
 def _guess(ours: Tensor, theirs: Tensor, mask: Tensor) -> str:
-    """What would explain it: rows swapped, or another step's."""
+    """The likely cause of a mismatch: swapped rows, or the values of another step."""
     rows = ours.shape[1]
     for shift in range(1, rows):
         if not (_differ(ours, theirs.roll(shift, 1)) & mask).any():

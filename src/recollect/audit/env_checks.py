@@ -1,4 +1,4 @@
-"""The env itself: does it keep the contract, and does it start anew?"""
+"""Checks of the env: does it keep its contract, and does a reset start a new episode?"""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from recollect.policy.masks import ACTION_MASK
 
 PART = "env"
 SECONDS = 1.5
-"""What each of the looks at an env may take, about."""
+"""Approximate seconds for each check of an env."""
 STEPS = 200
 """Steps of each row in a look; fewer if the env is slow."""
 SEED = 11
@@ -33,7 +33,7 @@ SEED = 11
 
 @dataclass(frozen=True, slots=True)
 class FirstSight:
-    """What a short walk of random actions showed."""
+    """The result of a short walk of random actions."""
 
     seconds: float
     """Of one step of all rows."""
@@ -86,7 +86,7 @@ def contract(env: BatchedEnv, sight: Callable[[], FirstSight]) -> str:
 
 
 def gymnasium_checker(make: Callable[[], gym.Env | None], *, is_users: bool) -> str:
-    """What Gymnasium's own checker says of one env; it fails nothing here."""
+    """The messages of Gymnasium's own checker for one env, as warnings."""
     env = make()
     if env is None:
         raise Skip("not made of single gymnasium.Envs")
@@ -117,7 +117,7 @@ def _gymnasium_findings(env: gym.Env) -> list[str]:
 
 
 _NOISE = ("different from the unwrapped version", "infinity", "symmetric and normalized")
-"""What it also says of envs that are fine here: wrappers, bounds that are not known or not -1 to 1."""
+"""Messages of that checker that do not matter here: wrappers, bounds that are unknown or not -1 to 1."""
 
 
 def _check_lengths(lengths: list[list[int]]) -> None:

@@ -86,7 +86,7 @@ class Witness:
         return self.env.device
 
     def reset(self, seed: int) -> Tree:
-        """Start anew, the log too."""
+        """Reset the env and start a new log."""
         obs = self.env.reset(seed)
         rows = self.num_envs * self.agents
         self._obs = [tree.clone(obs)]

@@ -21,7 +21,7 @@ MAY_BE_MISSING = ("explained_variance", "state/drift")
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a short training left."""
+    """The result of a short training."""
 
     before: dict[str, Tensor]
     after: dict[str, Tensor]

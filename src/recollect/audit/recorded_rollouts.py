@@ -20,14 +20,14 @@ from recollect.experience.rollout import Rollout
 from recollect.policy.policy import Policy
 
 LEAST, MOST = 2, 12
-"""Rollouts that are looked at: more than the least only until an episode has ended in one."""
+"""The least and the most rollouts to check: more than the least only until an episode has ended."""
 SECONDS = 6.0
 """After this long no further rollout is made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What a rollout must hold, computed one step at a time."""
+    """The expected contents of a rollout, computed one step at a time."""
 
     log_prob: Tensor
     """[T, B] of the recorded actions."""
@@ -126,7 +126,7 @@ class Trial:
 
 
 def network_seconds(policy: Policy, env: BatchedEnv, steps: int = 4) -> float:
-    """What one step of all rows takes to learn from, forward and backward, about."""
+    """Approximate seconds to learn from one step of all rows, forward and backward."""
     obs = tree.map(lambda leaf: leaf.unsqueeze(0).repeat(steps, *[1] * leaf.dim()), env.reset(0))
     rows = env.num_envs * env.agents
     first = torch.ones(steps, rows, dtype=torch.bool, device=env.device)

@@ -1,4 +1,4 @@
-"""What a check found: the record, and the probes that make one out of several looks."""
+"""The result of a check, and the probes that make one result out of several measurements."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class Check:
     """One line of a verification."""
 
     part: str
-    """What it belongs to: env, buffer, state, training or gradient."""
+    """The group of the check: env, buffer, state, training or gradient."""
     name: str
-    """What was checked."""
+    """The name of the check."""
     status: Status
     """A warning is worth a look and fails nothing."""
     found: str
-    """What was found, with its numbers."""
+    """The finding, with its numbers."""
     advice: tuple[str, ...] = ()
     """The likely cause and the fix, if it failed; what to look at, if it is a warning."""
 
@@ -63,13 +63,13 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What ``verify`` found."""
+    """The results of ``verify``."""
 
     env: str
     """The env in a word."""
     checks: list[Check]
     notes: tuple[str, ...] = field(default=())
-    """What was made smaller than the config says, to take seconds."""
+    """The settings that were made smaller than in the config, to take seconds."""
 
     @property
     def ok(self) -> bool:

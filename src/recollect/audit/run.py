@@ -28,7 +28,7 @@ from recollect.policy.policy import Policy
 __all__ = ["Check", "Verification", "verify"]
 
 SECONDS = 1.5
-"""What a rollout may take, about; a slow env gets shorter ones."""
+"""Approximate seconds for a rollout; a slow env gets shorter ones."""
 
 
 def verify(
@@ -132,7 +132,7 @@ def _most_steps(seconds: float, env: BatchedEnv, policy: Policy) -> int:
 
 
 def _look_at_rollouts(subject: Subject, env: BatchedEnv, policy: Policy) -> Iterator[Check]:
-    """The checks that look at one rollout after another, all of them at the same ones."""
+    """The checks that read rollouts one after another; all of them read the same ones."""
     probes: list[tuple[str, Any]] = [
         (buffer_checks.PART, buffer_checks.Size()),
         (buffer_checks.PART, buffer_checks.RowsApart()),

@@ -38,7 +38,7 @@ class Subject:
     config: TrainConfig
     policy: PolicyFactory | None = None
     notes: tuple[str, ...] = ()
-    """What was made smaller than the config says."""
+    """The settings that were made smaller than in the config."""
     asked_envs: int = 1
     """Env slots that a training would have."""
 

@@ -21,14 +21,14 @@ PART = "state"
 
 
 def value_unit(scene: Scene) -> float:
-    """What a deviation of values is measured in: their size, which float32 rounds by."""
+    """The unit of a deviation of values: their size, to which float32 rounding is relative."""
     value = scene.rollout.record["value"][scene.rollout.valid]
     largest = float(value.abs().max()) if len(value) else 0.0
     return max(1.0, largest, float(scene.trial.policy.value_scale))
 
 
 class Acting:
-    """What was recorded while acting is what the policy says, step by step, with resets by hand."""
+    """The record of acting equals the policy's outputs, step by step, with explicit resets."""
 
     name = "acting"
 
