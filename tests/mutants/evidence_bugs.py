@@ -21,7 +21,7 @@ EVIDENCE = [
     Mutant(
         "no replay accuses anybody",
         NAMED,
-        ((DeviationCheck, "settle", "wrong = evidence.verdict(findings)", "wrong = None"),),
+        ((DeviationCheck, "settle", "wrong = deviation_evidence.verdict(findings)", "wrong = None"),),
         by="with pytest.raises(AlignmentError",
     ),
     Mutant(
