@@ -85,3 +85,12 @@ def test_there_is_one_home():
     for page in (*PAGES, "README.md"):
         owners = set(re.findall(r"https://github\.com/([\w-]+)/recollect\b", (ROOT / page).read_text()))
         assert owners <= {"recollect-rl"}
+
+
+def test_the_list_of_long_tests_names_tests_that_exist():
+    """Entries of tests/long.txt have no folder; `make durations` writes it."""
+    found = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        names = re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
+        found |= {path.name, *(f"{path.name}::{name}" for name in names)}
+    assert sorted(set((ROOT / "tests" / "long.txt").read_text().split()) - found) == []
