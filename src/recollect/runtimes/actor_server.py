@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from recollect.acting.actor import Actor
+from recollect.algos.catalog import acting
 from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
@@ -153,7 +154,7 @@ class ActorServer:
                 self.env,
                 self.policy,
                 rollout=config.algo.rollout,
-                state_steps=config.algo.state_steps,
+                state_steps=acting(config.algo).state_steps,
                 seed=actor_stream(config.seed, version, index, self.blueprint.life, self._resets),
                 index=index,
                 buffers=self._buffers,

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from recollect.algos.catalog import acting
 from recollect.base.child_process import Hung, Line
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Tree
@@ -40,7 +41,7 @@ class ProcessActorServer:
     def __init__(self, line: Line, blueprint: Blueprint, memory: SharedMemory):
         self._board = WeightBoard.attach(memory.board_fd, memory.board)
         self._slots = memory.slots(Segment.attach(memory.fd, memory.size))
-        header = Header(blueprint.config.algo.state_steps, blueprint.index)
+        header = Header(acting(blueprint.config.algo).state_steps, blueprint.index)
         self.server = ActorServer(blueprint, [Rollout.read(slot, header) for slot in self._slots])
         heartbeat = self._slots[0]["heartbeat"]
 

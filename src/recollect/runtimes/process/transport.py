@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from recollect.acting.actor import allocate
+from recollect.algos.catalog import acting
 from recollect.base.child_process import Child, allow_open_files, stop_all
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Tree
@@ -180,5 +181,5 @@ class ProcessTransport:
     def _slot_example(self) -> Tree:
         algo = self._config.algo
         rows = self._rows // self._config.actors
-        empty = allocate(self._policy, rows, algo.rollout, algo.state_steps)
+        empty = allocate(self._policy, rows, algo.rollout, acting(algo).state_steps)
         return {**empty.slot(), "heartbeat": torch.zeros((), dtype=torch.float64)}

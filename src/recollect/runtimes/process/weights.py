@@ -155,7 +155,7 @@ class WeightBoard:
         return (int(self._head[0]) & 0xFF) % BUFFERS
 
     def _marks(self, buffer: int) -> np.ndarray:
-        """The marks of a buffer: begun, ended, version, checksum."""
+        """The marks of a buffer: write started, write finished, version, checksum."""
         return self._head[(1 + buffer) * _LINE :][:4]
 
     def _require_fit(self, named: Mapping[str, Tensor], verb: str) -> None:

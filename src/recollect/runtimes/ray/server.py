@@ -18,6 +18,7 @@ import ray
 import torch
 
 from recollect.acting.actor import allocate
+from recollect.algos.catalog import acting
 from recollect.base import tree
 from recollect.base.child_process import Raised, describe_raised
 from recollect.base.shared_memory import Layout
@@ -91,11 +92,12 @@ class RayActorServer:
             rows: of this actor.
         """
         algo = blueprint.config.algo
+        state_steps = acting(algo).state_steps
         self._heartbeats, self._key, self._last_beat = heartbeats, key, 0.0
-        empty = allocate(blueprint.policy, rows, algo.rollout, algo.state_steps, blueprint.index)
+        empty = allocate(blueprint.policy, rows, algo.rollout, state_steps, blueprint.index)
         self._memory = blank(Layout.of(empty.slot()))
         self._slot = self._memory.open()
-        buffer = Rollout.read(self._slot, Header(algo.state_steps, blueprint.index))
+        buffer = Rollout.read(self._slot, Header(state_steps, blueprint.index))
         self._server = ActorServer(blueprint, [buffer])
         self._weights = Layout.of(self._server.weights)
         self.snapshot, self.restore = self._server.snapshot, self._server.restore
