@@ -1,7 +1,7 @@
-"""Callbacks: follow a run, stop it early, and read afterwards what happened from its folder.
+"""Callbacks: follow a run, stop it early, and read its folder afterwards.
 
-A callback of your own and one that is built in: training ends when evaluations have not improved for a
-while, long before the steps are used up.
+Uses a custom callback and a built-in one: training ends when evaluations have not improved for a while,
+long before the maximum number of steps.
 
     python examples/callbacks_early_stopping.py                  # about half a minute
     python examples/callbacks_early_stopping.py --run runs/kept  # keep the run's folder
@@ -19,7 +19,7 @@ TASK = {"cues": 4, "horizon": 25}
 
 
 class Milestones(rc.Callback):
-    """Says when an evaluation first passes a level, and how the episodes of the training went meanwhile."""
+    """Reports when an evaluation first reaches a level, and the share of right answers while training."""
 
     def __init__(self, *levels: float):
         self.levels = sorted(levels)
@@ -27,12 +27,12 @@ class Milestones(rc.Callback):
         self.right = self.episodes = 0
 
     def on_episode(self, training, episode):
-        """Count right answers; they are sampled actions, so there are fewer than in an evaluation."""
+        """Count right answers; actions are sampled here, so there are fewer than in an evaluation."""
         self.episodes += 1
         self.right += episode.return_ == 1
 
     def on_evaluation(self, training, evaluation):
-        """Look at the levels."""
+        """Print the result and note the levels that it reaches."""
         print(
             f"{training.steps:>9,} steps: {evaluation}; {self.right} of {self.episodes} right while training"
         )
@@ -42,14 +42,14 @@ class Milestones(rc.Callback):
                 self.reached.setdefault(level, training.steps)
 
     def on_end(self, training, reason):
-        """Sum up."""
+        """Print a summary."""
         for level, steps in self.reached.items():
             print(f"passed {level:.0%} after {steps:,} steps")
         print(f"the end: {reason}")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train with both callbacks; then look into the folder."""
+    """Train with both callbacks, then read the run folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=500_000, help="at most so many env steps (%(default)s)")
     parser.add_argument("--run", help="keep the run in this folder; default: a temporary one")
@@ -59,7 +59,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def train(folder: str, steps: int) -> None:
-    """One run in ``folder``."""
+    """Train in ``folder``, then print what it holds."""
     rc.train(
         "delayed-cue",
         steps=steps,

@@ -1,7 +1,7 @@
 """Does memory help? Three seeds with an LSTM, three without, and one report that compares them.
 
-The first thing to do with an env of your own: if both end alike, either nothing has to be remembered, or
-it is never shown. One seed is not enough to tell.
+Do this first with your own env. If both reach the same return, either the task needs no memory, or the
+observations never contain the information to remember. One seed is not enough to tell.
 
     python examples/compare_memory.py                                  # about a minute
     python examples/compare_memory.py --env t-maze --steps 150000      # another task, or any Gymnasium id

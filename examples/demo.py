@@ -1,8 +1,8 @@
-"""The demo: an agent learns to remember, beside a twin that cannot.
+"""The demo: an agent learns to remember; its twin without memory cannot.
 
-A cue is shown at the first step of an episode, then nothing for a while, then a question: which cue
-was it? One agent has an LSTM and trains until it has solved the task; its twin has no memory and
-trains for as long. Run it with ``make demo``; it takes about a minute on two cores.
+The first step of an episode shows a cue. After some blank steps the agent must answer which cue it was.
+One agent has an LSTM and trains until it has solved the task; its twin has no memory and trains for the
+same number of steps. Run it with ``make demo``; it takes about a minute on two cores.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDER = Path("runs/demo")
 def main() -> None:
     """Train both, evaluate both, show what was learned and write the reports."""
     console = Console()
-    shutil.rmtree(FOLDER, ignore_errors=True)  # of the last demo
+    shutil.rmtree(FOLDER, ignore_errors=True)  # from the last demo
     console.print(f"[bold]Delayed cue[/]: one of {CUES} cues, {HORIZON} blank steps, then: which was it?\n")
     console.print("1. an agent with an LSTM, until it answers 99 of 100 right")
     settings = {"env_kwargs": TASK, "seed": 0, "eval_every": 50_000}

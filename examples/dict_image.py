@@ -1,8 +1,8 @@
 """A Dict observation, image and numbers: a camera shows a gem once, then goes dark.
 
-The robot knows its own position (a vector) and has a camera from above (an image). In the first step
-of an episode the camera shows where a gem lies; then it is broken. Recollect builds the encoder from
-the space: a small conv stack for the image, an MLP for the numbers, joined before the memory.
+The observation has the robot's position (a vector) and the picture of a camera above it (an image). Only
+in the first step of an episode the picture shows the gem; then it is dark. Recollect builds the encoder
+from the space: a small conv stack for the image, an MLP for the numbers, joined before the memory.
 
     python examples/dict_image.py               # less than a minute
     python examples/dict_image.py --steps 4096  # only to see that it runs

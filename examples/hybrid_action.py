@@ -1,8 +1,8 @@
 """A hybrid action: choose one of several things and a quantity, in one step.
 
-An order is called out once: which bottle, and how much of it. Some steps later the barkeeper pours. The
-action is a Dict of a Discrete and a Box; the policy gets one head with a categorical and a Gaussian
-part, whose log-probs add up.
+The first observation is an order: a bottle and an amount. Some steps later the agent pours. The action is
+a Dict of a Discrete and a Box; the policy gets one head with a categorical and a Gaussian part, whose
+log-probs add up.
 
     python examples/hybrid_action.py               # about half a minute
     python examples/hybrid_action.py --steps 4096  # only to see that it runs
@@ -22,7 +22,7 @@ BOTTLES, WALK = 3, 4
 
 
 class Bar(gym.Env):
-    """One order an episode: heard at the first step, poured at the last, ``WALK`` steps later.
+    """One order per episode: observed in the first step, poured in the last, ``WALK`` steps later.
 
     Observation, Box [BOTTLES + 2]: the ordered bottle one-hot and the amount, both only in the first
     step; then a flag: pour now. Action, Dict: ``bottle``, Discrete; ``amount``, Box [1] in [-1, 1].
@@ -44,7 +44,7 @@ class Bar(gym.Env):
         return self._see(), {}
 
     def step(self, action: dict[str, Any]):
-        """Walk, or pour and be paid."""
+        """Walk, or pour and get the reward."""
         pours = self.age == WALK
         self.age += 1
         reward = 0.0
@@ -61,7 +61,7 @@ class Bar(gym.Env):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train, evaluate, and serve three orders."""
+    """Train, evaluate, and play three orders."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200_000, help="env steps to train for (%(default)s)")
     args = parser.parse_args(argv)
@@ -73,7 +73,7 @@ def main(argv: list[str] | None = None) -> None:
     env, live = Bar(), agent.session()
     for seed in range(3):
         obs, _ = env.reset(seed=seed)
-        live.reset()  # a new episode: the memory of the last order is dropped
+        live.reset()  # a new episode: the memory of the last order is reset
         action: Any = None
         for _ in range(WALK + 1):
             action = live.act(obs)

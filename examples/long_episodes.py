@@ -1,8 +1,8 @@
 """Long episodes seen as images: chop trees for 8,000 steps, with rollouts of 2,048 and chunks of 64.
 
-The shape of a Minecraft tree-chopping run, small enough for a laptop: a picture at every step, a
-button that has to be held, and episodes much longer than a rollout, so that the agent's memory has to
-be carried from one rollout into the next. `configs/long_episode_recurrent.yaml` trains on it too.
+A small version of tree chopping in Minecraft: an image at every step, an action that must be repeated, and
+episodes much longer than a rollout, so that the agent's memory must be carried from one rollout to the
+next. `configs/long_episode_recurrent.yaml` has the settings.
 
     python examples/long_episodes.py                                          # some minutes
     python examples/long_episodes.py --steps 2048 --rollout 128 --limit 400   # only to see that it runs
@@ -35,16 +35,16 @@ CHOP = len(MOVES)
 class TreeChopping(gym.Env):
     """A walled clearing of ``SIDE`` x ``SIDE`` cells with oaks and birches; the agent sees 7 x 7 of them.
 
-    Every ``order`` steps one of the two kinds is ordered, at random. The frame of the picture has its
-    colour for the first ``SHOWN`` steps and is dark from then on: the order has to be remembered.
+    Every ``order`` steps one of the two kinds is ordered at random. The frame of the image shows its colour
+    for the first ``SHOWN`` steps and is dark after that, so the agent must remember the order.
 
-    Observation, uint8 [48, 48, 3]; the agent is in the middle, the side that it faces is light.
-    Action, Discrete(5): up, down, left, right turn there and go on if nothing is in the way; chop
-    hits the tree in front. The ``HITS``-th hit without anything else in between fells it: +1 if its
-    kind is ordered, else -0.5. A tree of the same kind grows somewhere else. No rule ends an episode;
-    it is truncated after ``limit`` steps.
+    Observation, uint8 [48, 48, 3]: the agent is in the middle, and the side that it faces is light.
+    Action, Discrete(5): up, down, left and right turn the agent and move it one cell if the cell is free;
+    chop hits the tree in front. ``HITS`` hits in a row fell it: +1 if its kind is ordered, else -0.5. A
+    tree of the same kind then grows elsewhere. No rule ends an episode; it is truncated after ``limit``
+    steps.
 
-    Whoever chops without knowing the order earns 0.25 a tree, whoever remembers it 1.
+    An agent that chops without memory of the order earns 0.25 per tree on average, one with memory 1.
     """
 
     observation_space = gym.spaces.Box(0, 255, (VIEW * PIXELS + 2 * FRAME,) * 2 + (3,), np.uint8)
@@ -56,7 +56,7 @@ class TreeChopping(gym.Env):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
         """A new clearing, from the env's own random stream, which the seed sets."""
         super().reset(seed=seed)
-        margin = VIEW // 2  # of wall, so that the view never leaves the map
+        margin = VIEW // 2  # of wall cells, so that the view never leaves the map
         self.map = np.full((SIDE + 2 * margin,) * 2, WALL)
         self.map[margin:-margin, margin:-margin] = GRASS
         self.place = (margin + SIDE // 2,) * 2
@@ -67,7 +67,7 @@ class TreeChopping(gym.Env):
         return self._see(), {}
 
     def step(self, action: int):
-        """Turn and go, or hit; at the end of an order draw the next one."""
+        """Turn and move, or hit; after ``order`` steps draw the next order."""
         self.age += 1
         reward = self._chop() if action == CHOP else self._go(int(action))
         if self.age % self.order == 0:
@@ -120,7 +120,7 @@ class TreeChopping(gym.Env):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train as the config file says, and count an episode's wood."""
+    """Train with the settings of the config file, and print the return of an episode."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200_000, help="env steps to train for (%(default)s)")
     parser.add_argument("--rollout", type=int, default=2048, help="steps between two updates (%(default)s)")

@@ -1,7 +1,7 @@
-"""One run, many processes: the same training with its actors and envs in other places, and how fast each is.
+"""One run, many processes: the same training with its actors and envs in other processes, and its speed.
 
-An env that waits a millisecond in every step, as one does that asks a simulator. The first three ways learn
-the same weights, bit for bit; in async mode actors run ahead, so that no two runs are alike.
+The env waits for a millisecond in every step, as if it called a simulator. The first three ways give the
+same weights, bit for bit. In async mode actors run ahead, so two runs differ.
 
     python examples/many_processes.py
     python examples/many_processes.py --steps 2048    # only to see that it runs
@@ -34,7 +34,7 @@ class SlowEcho(gym.Env):
     observation_space, action_space = gym.spaces.Discrete(4), gym.spaces.Discrete(4)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
-        """Begin with a number from the env's own random stream."""
+        """Start with a number from the env's own random stream."""
         super().reset(seed=seed)
         self.t, self.before, self.now = 0, 0, int(self.np_random.integers(4))
         return self.now, {}
@@ -48,7 +48,7 @@ class SlowEcho(gym.Env):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Train in every way, and compare speed and weights with the first."""
+    """Train in every way, and compare speed and weights with those of the first."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=8192, help="env steps of each way (%(default)s)")
     args = parser.parse_args(argv)
@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> None:
     for way, settings in WAYS.items():
         shared = {"steps": args.steps, "actors": 2, "rollout": 32, "progress": False}
         with rc.train(SlowEcho, **shared | settings) as agent:
-            speeds = agent.history.column("speed/total")[1][1:]  # not of the update that processes start in
+            speeds = agent.history.column("speed/total")[1][1:]  # processes start in the first update
             weights = {name: tensor.clone() for name, tensor in agent.policy.state_dict().items()}
         first = first or weights
         is_same = all(torch.equal(weights[name], tensor) for name, tensor in first.items())

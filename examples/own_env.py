@@ -1,8 +1,8 @@
 """Your own env: watch a row of lights, then press the buttons in the same order.
 
-The smallest honest recipe for an env of your own. It shows three things that matter with memory:
-the world hides what it once showed, `terminated` and `truncated` are two different things, and
-`check_batched_env` finds mistakes before a long training does.
+A minimal env of your own. It shows three things that matter with memory: the env hides what it showed
+earlier, `terminated` and `truncated` differ, and `check_batched_env` finds mistakes before a long
+training.
 
     python examples/own_env.py               # about half a minute
     python examples/own_env.py --steps 4096  # only to see that it runs

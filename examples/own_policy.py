@@ -1,8 +1,8 @@
 """Your own policy for tokens: a network of 25 lines, with any memory behind it.
 
-The world shows a set of tokens (cell, feature, value), more or fewer at every step. This network looks
-at each token by itself and adds up what it saw; the core behind it remembers. docs/own-policy.md builds
-it step by step.
+The observation is a set of tokens (cell, feature, value), whose number changes from step to step. This
+network encodes each token by itself and takes the sum and the maximum; the core behind it is the memory.
+docs/own-policy.md builds it step by step.
 
     python examples/own_policy.py                 # about a minute
     python examples/own_policy.py --core gru      # another memory
@@ -25,7 +25,7 @@ TASK = "forage"
 
 
 class Mine(nn.Module):
-    """Looks at every token by itself, then at the sum and the maximum over all that are present."""
+    """Encodes every token by itself, then takes the sum and the maximum over all that are present."""
 
     output_size = 128
 
@@ -49,7 +49,7 @@ class Mine(nn.Module):
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Look at the tokens, check the network, train it, compare it with one that knows nothing."""
+    """Read the tokens, check the network, train it, compare it with an untrained one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100_000, help="env steps to train for (%(default)s)")
     parser.add_argument("--core", default="lstm", help="what remembers (%(default)s)")
@@ -62,7 +62,7 @@ def main(argv: list[str] | None = None) -> None:
     print(f"{mine.tokens.features} features in up to {obs.shape[1]} tokens; their order does not matter.")
 
     agent = rc.train(TASK, encoder=Mine, core=args.core, steps=args.steps, seed=0)
-    # With chance, as it was trained: what always takes its best guess gets stuck while it still learns.
+    # Actions are sampled, as in training: early in training a greedy policy gets stuck.
     print("Trained:", agent.evaluate(episodes=200, deterministic=False))
     print("Untrained:", untrained(args.core).evaluate(episodes=200, deterministic=False))
 

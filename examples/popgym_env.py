@@ -1,7 +1,7 @@
-"""A POPGym env by its Gymnasium id: nothing to adapt, only to import.
+"""A POPGym env by its Gymnasium id, without an adapter.
 
-POPGym brings partially observed envs of many kinds. Importing it registers them with Gymnasium; from
-then on Recollect takes their ids. Install it with `pip install popgym`.
+POPGym has many kinds of partially observed envs. Importing it registers them with Gymnasium, so that
+Recollect accepts their ids. Install it with `pip install popgym`.
 
     python examples/popgym_env.py                                  # about a minute
     python examples/popgym_env.py --env popgym-AutoencodeEasy-v0   # another one

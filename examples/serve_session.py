@@ -1,13 +1,12 @@
-"""Serve an agent over HTTP: every client has a memory of its own, and none is ever made up.
+"""Serve an agent over HTTP: every client has its own memory.
 
-Only the standard library's http.server; put a real server in front of it for anything but a small
-team. What matters here is the handling of memory, which is the same behind any server:
+The server is the standard library's http.server; use a real one for more than a small team. The handling
+of memory is the same in any server:
 
 * each client has a session, so that memories never mix;
-* an episode is opened by the client (``"first": true``). A step in mid-episode of a client that the
-  server does not know, or has dropped, is refused with 409: to answer it from an empty memory would be
-  a silent bug;
-* sessions that nobody uses are dropped after a while, and there are never more than a limit.
+* the client opens an episode (``"first": true``). A mid-episode step from an unknown or expired client is
+  an error (409): an action from an empty memory would be a silent bug;
+* idle sessions expire, and their number is limited.
 
     python examples/serve_session.py --demo              # trains, serves, talks to itself: half a minute
     python examples/serve_session.py --agent runs/first  # serves a run or a saved agent on port 8000
@@ -39,7 +38,7 @@ TASK = {"cues": 4, "horizon": 6}
 
 
 class RefusedError(Exception):
-    """A request that cannot be answered, with the HTTP status that says so."""
+    """A request that cannot be answered, with its HTTP status."""
 
     def __init__(self, status: int, text: str):
         super().__init__(text)
@@ -71,7 +70,7 @@ class Sessions:
             try:
                 action = session.act(obs)
             except RecollectError as error:
-                if not first:  # the episode goes on; one that failed to open is forgotten
+                if not first:  # the episode continues; a session whose first step failed is dropped
                     self._live[client] = (session, time.monotonic())
                 raise RefusedError(400, str(error)) from None
             self._live[client] = (session, time.monotonic())
@@ -81,7 +80,7 @@ class Sessions:
             return action
 
     def close(self, client: str) -> bool:
-        """Forget a client. Returns whether it was known."""
+        """Close a client's session. Returns whether it existed."""
         with self._lock:
             return self._live.pop(client, None) is not None
 
@@ -105,7 +104,7 @@ def make_server(agent: rc.Agent, port: int, *, idle_seconds: float, limit: int) 
         """Requests as JSON."""
 
         def do_GET(self) -> None:
-            """How busy the server is."""
+            """The number of sessions and steps."""
             self._reply(200, {"sessions": sessions.count(), "steps": sessions.steps})
 
         def do_POST(self) -> None:
@@ -126,7 +125,7 @@ def make_server(agent: rc.Agent, port: int, *, idle_seconds: float, limit: int) 
                 self._reply(400, {"error": f"the request cannot be understood: {error!r}"})
 
         def log_message(self, *_: Any) -> None:
-            """Quiet: one line a step would be too many."""
+            """Log nothing: one line per step would be too much."""
 
         def _body(self) -> dict[str, Any]:
             size = int(self.headers.get("Content-Length", 0))
@@ -164,7 +163,7 @@ def to_json(action: Any) -> Any:
 
 
 class Client:
-    """The other side: an env somewhere that asks for actions."""
+    """The client side: an env that requests actions."""
 
     def __init__(self, url: str, name: str):
         self.url, self.name = url, name
@@ -174,7 +173,7 @@ class Client:
         return self.post("/act", {"client": self.name, "obs": to_json(obs), "first": first})["action"]
 
     def post(self, path: str, request: dict[str, Any]) -> dict[str, Any]:
-        """Send a request; an answer that is no 200 raises ``urllib.error.HTTPError``."""
+        """Send a request; a status other than 200 raises ``urllib.error.HTTPError``."""
         data = json.dumps(request).encode()
         with urllib.request.urlopen(urllib.request.Request(self.url + path, data), timeout=10) as reply:
             return json.load(reply)
@@ -209,7 +208,7 @@ def demo(steps: int) -> None:
 
 
 def play_round(clients: list[Client], envs: list[gym.Env], seed: int) -> float:
-    """One episode of each client, step by step in turns. Returns the rewards of all."""
+    """Play one episode with each client, in turns step by step. Returns all rewards."""
     seen = [env.reset(seed=seed + i)[0] for i, env in enumerate(envs)]
     first, total = [True] * len(envs), 0.0
     alive = set(range(len(envs)))
@@ -224,7 +223,7 @@ def play_round(clients: list[Client], envs: list[gym.Env], seed: int) -> float:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve, or show."""
+    """Serve an agent, or run the demo."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--demo", action="store_true", help="train a small agent, serve it and talk to it")
     parser.add_argument("--steps", type=int, default=150_000, help="of the demo's training (%(default)s)")
