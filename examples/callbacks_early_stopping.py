@@ -51,7 +51,7 @@ class Milestones(rc.Callback):
 def main(argv: list[str] | None = None) -> None:
     """Train with both callbacks, then read the run folder."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=500_000, help="at most so many env steps (%(default)s)")
+    parser.add_argument("--steps", type=int, default=500_000, help="most env steps (%(default)s)")
     parser.add_argument("--run", help="keep the run in this folder; default: a temporary one")
     args = parser.parse_args(argv)
     with tempfile.TemporaryDirectory() as folder:

@@ -50,7 +50,7 @@ class SlowEcho(gym.Env):
 def main(argv: list[str] | None = None) -> None:
     """Train in every way, and compare speed and weights with those of the first."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=8192, help="env steps of each way (%(default)s)")
+    parser.add_argument("--steps", type=int, default=8192, help="env steps of each run (%(default)s)")
     args = parser.parse_args(argv)
 
     first: dict[str, torch.Tensor] = {}

@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> None:
     """Read the tokens, check the network, train it, compare it with an untrained one."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100_000, help="env steps to train for (%(default)s)")
-    parser.add_argument("--core", default="lstm", help="what remembers (%(default)s)")
+    parser.add_argument("--core", default="lstm", help="the memory (%(default)s)")
     args = parser.parse_args(argv)
 
     env = make_env(TASK, 4)

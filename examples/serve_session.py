@@ -226,11 +226,11 @@ def main(argv: list[str] | None = None) -> None:
     """Serve an agent, or run the demo."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--demo", action="store_true", help="train a small agent, serve it and talk to it")
-    parser.add_argument("--steps", type=int, default=150_000, help="of the demo's training (%(default)s)")
+    parser.add_argument("--steps", type=int, default=150_000, help="env steps of the demo (%(default)s)")
     parser.add_argument("--agent", help="the folder of a run or of a saved agent")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--idle-seconds", type=float, default=600.0, help="drop a session after so long")
-    parser.add_argument("--limit", type=int, default=1000, help="sessions at a time; the oldest go")
+    parser.add_argument("--idle-seconds", type=float, default=600.0, help="idle time of a session")
+    parser.add_argument("--limit", type=int, default=1000, help="most sessions; the oldest are closed")
     args = parser.parse_args(argv)
     if args.demo:
         demo(args.steps)
