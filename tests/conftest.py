@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from recollect.base import process_group
 from recollect.kernels.triton import available
 from tests.support import reads, warm
 
@@ -85,8 +83,7 @@ def fused_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def warm_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Children are forked with everything imported, not started as fresh interpreters; on Linux alone."""
-    if sys.platform == "linux":
-        warm.start_server()
-        monkeypatch.setattr(process_group, "subprocess", warm.popen)
+def warm_children() -> Iterator[None]:
+    """Python processes are forked with everything imported, not started as fresh interpreters."""
+    with warm.used():
+        yield

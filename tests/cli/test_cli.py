@@ -153,6 +153,7 @@ def test_names_of_other_libraries_are_answered_with_ours(capsys, tmp_path, monke
     assert (config["steps"], config["algo"]["learning_rate"], config["algo"]["entropy"]) == (64, 1e-4, 0.02)
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_json_is_for_programs(tmp_path):
     code, out, err = call(
         "train", "delayed-cue", *TINY, "--steps", "128", "--json", "--no-report", cwd=tmp_path
@@ -171,6 +172,7 @@ def wait_for(condition, process: subprocess.Popen[str]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.usefixtures("warm_children")
 @pytest.mark.parametrize(
     ("number", "code"),
     [

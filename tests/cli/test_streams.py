@@ -67,6 +67,7 @@ def unheard(text: str) -> list[str]:
     return [words for words in SAID if words not in text.splitlines()]
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_an_env_that_prints_leaves_json_alone(tmp_path):
     """From Python, from C and past both: on stderr with --json, and else where the env likes it."""
     (tmp_path / "mine.py").write_text(LOUD)

@@ -69,6 +69,7 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path):
     assert rc.resume(path, env=ScriptedEnv, progress=False).steps == 5 * UPDATE
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_a_script_ends_as_after_ctrl_c(tmp_path):
     """What a shell sees of a script without any handling: no success."""
     script = (

@@ -1,8 +1,8 @@
-"""Children that are forked from a server with everything imported, in place of fresh interpreters.
+"""Python processes that are forked from a server with everything imported, in place of fresh interpreters.
 
-An import of torch takes 2 seconds of a core, and the tests start hundreds of children. A forked child runs
-``child_process.main`` with the descriptors, environment, folder and session that a fresh one would have.
-Fresh interpreters: tests/base/test_child_process.py, and wherever a test starts a script or a command.
+The imports of a training take 3 seconds of a core, and the tests start hundreds of processes. A forked
+process has the descriptors, environment, folder, arguments and signal handlers that a fresh one would have;
+its name in /proc is that of the server. Processes that it starts itself are fresh.
 """
 
 from __future__ import annotations
@@ -13,23 +13,66 @@ import fcntl
 import importlib
 import os
 import pickle
-import re
+import runpy
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType
 from typing import Any
 
-from recollect.base import child_process
+import pytest
 
 _SUBREAPER = 36
 """PR_SET_CHILD_SUBREAPER of prctl: orphans below this process become its children."""
-_IMPORTED = ("torch._dynamo", "torch.distributed", "tests.mutants.planted", "tests.support.process_runs")
-"""What children import; the first for their optimiser."""
-_START = "import sys; sys.path[:] = {path!r}; from tests.support import warm; warm._serve({fd})"
+_IMPORTED = (
+    *("torch._dynamo", "torch.distributed"),  # the first for the optimiser
+    *("recollect.api", "recollect.cli.train", "tests.mutants.planted", "tests.support.process_runs"),
+)
+"""What processes of the tests import."""
+_START = "import sys; sys.path.append({root!r}); from tests.support import warm; warm._serve({fd})"
+_ROOT = str(Path(__file__).parents[2])
+
+
+class Popen(subprocess.Popen):
+    """A process of this Python is forked from the server, any other is started as usual.
+
+    ``preexec_fn`` is not called: signal handlers are the default ones anyway.
+    """
+
+    def _execute_child(self, args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest) -> None:
+        has_program = len(args) > 1 and (args[1] in ("-c", "-m") or not args[1].startswith("-"))
+        if isinstance(args, str) or args[0] != sys.executable or not has_program:
+            super()._execute_child(  # pyright: ignore[reportAttributeAccessIssue]
+                args, executable, preexec_fn, close_fds, pass_fds, cwd, env, *rest
+            )
+            return
+        p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite = rest[3:9]
+        streams = [own if fd == -1 else fd for own, fd in enumerate((p2cread, c2pwrite, errwrite))]
+        order = {
+            "arguments": list(map(os.fspath, args[1:])),
+            "environment": dict(os.environ if env is None else env),
+            "folder": os.fspath(cwd or os.getcwd()),
+            "fds": (*range(3), *pass_fds),
+        }
+        try:
+            self.pid = _fork(order, [*streams, *pass_fds])
+            self._child_created = True
+        finally:
+            self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@contextmanager
+def used() -> Iterator[None]:
+    """Within it Python processes are forked; on Linux alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        if sys.platform == "linux":
+            start_server()
+            patch.setattr(subprocess, "Popen", Popen)
+        yield
 
 
 @contextmanager
@@ -43,32 +86,6 @@ def adopting() -> Iterator[None]:
         prctl(_SUBREAPER, 0, 0, 0, 0)
 
 
-class _Forked:
-    """As much of ``subprocess.Popen`` as ``Child`` uses."""
-
-    def __init__(self, command: list[str], *, stdout: Any, pass_fds: Sequence[int], **_: Any):
-        inherited = re.search(r"child_process\.main\((.*)\)$", command[2])
-        assert inherited is not None
-        output = (1, 2) if stdout is None else (stdout.fileno(), stdout.fileno())
-        order = {
-            "main": eval(inherited[1]),
-            "fds": tuple(pass_fds),
-            "environment": dict(os.environ),
-            "folder": os.getcwd(),
-            "path": sys.path,
-            "is_env_worker": "env worker" in command[-1],
-        }
-        self.pid = _fork(order, [*pass_fds, *output])
-        self.returncode: int | None = None
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self.returncode is None:
-            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-        return self.returncode
-
-
-popen = SimpleNamespace(Popen=_Forked, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
-"""In place of ``subprocess`` in ``recollect.base.process_group``."""
 _server: socket.socket | None = None
 
 
@@ -78,7 +95,7 @@ def start_server() -> None:
     if _server is None:
         _server, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-c", _START.format(path=sys.path, fd=theirs.fileno())]
+            command = [sys.executable, "-c", _START.format(root=_ROOT, fd=theirs.fileno())]
             process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), start_new_session=True)
         atexit.register(process.wait)
         atexit.register(_server.close)
@@ -108,10 +125,11 @@ def _received(line: socket.socket, count: int) -> bytes:
 
 
 def _serve(fd: int) -> None:
-    """Fork a child for each order. A child returns from here, and ends as an interpreter does."""
+    """Fork a process for each order. It returns from here, and ends as an interpreter does."""
+    given = len(os.environ.get("PYTHONPATH", "").split(os.pathsep)) if os.environ.get("PYTHONPATH") else 0
+    installed = sys.path[1 + given : -1]  # without "", PYTHONPATH and what ``_START`` has appended
     for name in _IMPORTED:
         importlib.import_module(name)
-
     with socket.socket(fileno=fd) as line:
         while True:
             size, fds, _, _ = socket.recv_fds(line, 8, 253)
@@ -132,22 +150,48 @@ def _serve(fd: int) -> None:
             for one in (told, tells, *fds):
                 os.close(one)
     _settle(order, fds)
-    child_process.main(order["main"])
+    _run(order["arguments"], order["environment"], installed)
 
 
-def _settle(order: dict[str, Any], fds: list[int]) -> None:
+def _settle(order: dict[str, Any], fds: Sequence[int]) -> None:
     """Be as a process of its own that was started with ``order``."""
     os.setsid()
-    numbers = (*order["fds"], 1, 2)
+    numbers = order["fds"]
     away = [fcntl.fcntl(one, fcntl.F_DUPFD, max(*numbers, *fds) + 1) for one in fds]
     for one in fds:
         os.close(one)
     for one, number in zip(away, numbers):
         os.dup2(one, number)
         os.close(one)
+    for number, handler in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGHUP, signal.SIG_DFL),
+    ):
+        signal.signal(number, handler)
     os.environ.clear()
     os.environ.update(order["environment"])
     os.chdir(order["folder"])
-    sys.path[:] = order["path"]
-    if order["is_env_worker"]:
-        Path("/proc/self/comm").write_text("env worker")
+    if "env worker" in order["arguments"][-1]:
+        Path("/proc/self/comm").write_text("env worker")  # for tests/support/worker_worlds.py
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+
+
+def _run(arguments: list[str], environment: Mapping[str, str], installed: list[str]) -> None:
+    """``python *arguments``."""
+    name = arguments[0]
+    first = "" if name == "-c" else os.getcwd() if name == "-m" else str(Path(name).parent)
+    given = environment.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:] = [first, *filter(None, given), *installed]
+    if name == "-c":
+        sys.argv = ["-c", *arguments[2:]]
+        main = sys.modules["__main__"] = ModuleType("__main__")
+        exec(compile(arguments[1], "<string>", "exec"), vars(main))
+    elif name == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        runpy.run_path(name, run_name="__main__")

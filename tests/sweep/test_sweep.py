@@ -18,7 +18,9 @@ from recollect.errors import ConfigError, RecollectError
 from recollect.reports.statistics import bootstrap_interval
 from recollect.sweep import Sweep
 from recollect.training.run_folder import Run
-from tests.support import doomed
+from tests.support import doomed, warm
+
+pytestmark = pytest.mark.usefixtures("warm_children")
 
 TINY = "--num-envs 2 --rollout 16 --chunk 8 --minibatches 1 --epochs 1 --core.hidden 8 --encoder.hidden 8"
 FLAGS = f"{TINY} --steps 96 --eval-episodes 4".split()
@@ -58,7 +60,8 @@ def swept(tmp_path_factory):
     note = path / "core=gru" / "seed-1" / "note.txt"
     note.parent.mkdir(parents=True)
     note.write_text("mine")
-    assert not sweep.run(jobs=2, progress=False)
+    with warm.used():
+        assert not sweep.run(jobs=2, progress=False)
     return path, command, sweep
 
 

@@ -171,6 +171,7 @@ def test_keys_that_json_changes_are_not_saved_silently(tmp_path):
         rc.train(Counted, steps=96, run=str(tmp_path / "run"), env_kwargs={"size": {0: "a"}}, **SMALL)
 
 
+@pytest.mark.usefixtures("warm_children")
 def test_three_that_start_together_do_not_share_a_folder(tmp_path):
     """One of them gets it; what it describes is what it holds."""
     code = (
