@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -47,6 +48,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             seconds = SLOW_TIMEOUT if item.get_closest_marker("slow") else TIMEOUT
             if not item.get_closest_marker("timeout"):
                 item.add_marker(pytest.mark.timeout(seconds))
+
+
+def pytest_collection_finish() -> None:
+    """Take thousands of tests and imports out of garbage collection: each would look at them all again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

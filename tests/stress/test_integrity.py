@@ -10,6 +10,8 @@ from recollect.runtimes.process import server
 from tests.mutants.planted import ChildMutant
 from tests.support.integrity import Careless, kill_writers, stress_slots, stress_weights
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 
 def test_no_read_is_mixed_while_versions_are_published():
     """S003-11: versions as fast as they can be published, several readers, one of them killed in mid-read."""
