@@ -109,7 +109,7 @@ FOUND_BY = [
                 "self._first = ~self._first",
             ),
         ),
-        by="a new session acts or remembers differently",
+        by="a new session has other actions or states",
     ),
     Planted(
         "session",
