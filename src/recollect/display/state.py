@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from recollect.base import numbers
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
-from recollect.display.actors import SMOOTHED, RemoteActors
 from recollect.envs.named import display_name
 
 if TYPE_CHECKING:
@@ -23,6 +22,11 @@ Clock = Callable[[], float]
 SPEEDS = ("total", "env", "act", "learn", "wait")
 STALE = 0.3
 """Highest healthy staleness."""
+ACTOR_PARTS = ("env", "policy", "transport", "learner")
+"""Parts of an actor's time; the last is waiting for the learner."""
+SMOOTHED = ("actors/slowest", "actors/fastest", *(f"time/{part}" for part in ACTOR_PARTS))
+"""Noisy metrics, which are smoothed."""
+PLACES = {"processes": "in processes", "ray": "on Ray"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +60,51 @@ class Gauge:
     text: str
     is_good: bool | None
     """None: not measured yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteActors:
+    """The actors in other processes: their speed, time shares and queue."""
+
+    count: int
+    runtime: str
+    mode: str
+    metrics: Mapping[str, float]
+    """Metrics of the last update; those of ``SMOOTHED`` are smoothed."""
+    waits: float | None
+    """Share of its time that the learner waits for rollouts; None if unknown."""
+
+    @property
+    def who(self) -> str:
+        """Such as "4 in processes, async"."""
+        return f"{self.count:,} {PLACES.get(self.runtime, self.runtime)}, {self.mode}"
+
+    @property
+    def range(self) -> str:
+        """The speeds of the slowest and the fastest actor, in env steps per second."""
+        slowest, fastest = self._counts("actors/slowest", "actors/fastest")
+        return slowest if slowest == fastest else f"{slowest} to {fastest}"
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The parts of the actors' time; NaN before the first update."""
+        return {part: self.metrics.get(f"time/{part}", math.nan) for part in ACTOR_PARTS}
+
+    def queue(self) -> list[str]:
+        """The rollouts that wait, and the largest lag."""
+        ready, running = self._counts("queue/ready", "queue/running")
+        shown = [f"{ready} rollouts ready", f"{running} running"]
+        if self.mode == "async" and "lag/max" in self.metrics:
+            shown.append(f"lag at most {self.metrics['lag/max']:g}")
+        return shown
+
+    def trouble(self) -> list[str]:
+        """Restarts, if there were any."""
+        restarts = int(self.metrics.get("restarts", 0))
+        return [numbers.plural(restarts, "restart")] if restarts else []
+
+    def _counts(self, *names: str) -> list[str]:
+        return [numbers.count(self.metrics.get(name)) for name in names]
 
 
 class State:
@@ -108,11 +157,6 @@ class State:
         """Progress of this training, in [0, 1]."""
         start, end = self.training.start, self.training.end
         return min(1.0, max(0.0, (self.steps - start) / max(1, end - start)))
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the training was interrupted by a signal."""
-        return bool(self.training.signal)
 
     @property
     def elapsed(self) -> float:
@@ -183,13 +227,13 @@ class State:
             Gauge("log-prob", numbers.tiny(log_prob), _below(log_prob, limit)),
             Gauge("value", numbers.tiny(value), _below(scaled, limit)),
         ]
-        if self.training.config.algo.gauge_every:
+        if config.algo.gauge_every:
             stale = self.staleness
             text = numbers.ABSENT if stale is None else f"{stale:.2f}"
             gauges.append(Gauge("staleness", text, _below(stale, STALE)))
         if (lag := metrics.get("lag")) is not None:
-            allowed = config.lag_limit
-            gauges.append(Gauge("lag", f"{round(lag, 2):g}", metrics.get("lag/max", lag) <= allowed))
+            is_allowed = metrics.get("lag/max", lag) <= config.lag_limit
+            gauges.append(Gauge("lag", f"{round(lag, 2):g}", is_allowed))
         return gauges
 
 

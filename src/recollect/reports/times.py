@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from recollect.display.state import ACTOR_PARTS
 from recollect.reports.read_run import Folder
 from recollect.reports.thinning import column, curve, json_numbers, number, rounded
 
@@ -14,8 +15,6 @@ Row = dict[str, Any]
 
 BARS = 120
 """Maximum columns of the time by stage."""
-PARTS = ("env", "policy", "transport", "learner")
-"""Parts of an actor's time, by the names of the metrics ``time/...``."""
 
 
 def gather_speed(folder: Folder) -> Row | None:
@@ -52,7 +51,7 @@ def gather_runtime(folder: Folder) -> Row | None:
         return None
     config = folder.config
     seconds = _steps(rows) / np.where(column(rows, "speed/total") > 0, column(rows, "speed/total"), 1.0)
-    times = {part: np.nan_to_num(column(rows, f"time/{part}")) * seconds for part in PARTS}
+    times = {part: np.nan_to_num(column(rows, f"time/{part}")) * seconds for part in ACTOR_PARTS}
     wait = column(rows, "speed/wait")
     waited = np.where(wait > 0, _steps(rows) / np.where(wait > 0, wait, 1.0), 0.0)
     return {
