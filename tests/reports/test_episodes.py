@@ -116,7 +116,7 @@ def test_a_report_plays_once_and_reports_success_by_memory_length(
         low <= mean <= high for low, mean, high in zip(lengths["low"], lengths["mean"], lengths["high"])
     )
 
-    monkeypatch.setattr(play_episodes, "_load", lambda _: pytest.fail("it played again"))
+    monkeypatch.setattr(play_episodes, "load", lambda *_, **__: pytest.fail("it played again"))
     again = data_of(write_report(trained))
     assert again["lengths"] == lengths
     assert again["episode_notes"] == []
@@ -128,7 +128,7 @@ def test_another_checkpoint_is_played_anew(trained: Path, monkeypatch: pytest.Mo
         write(path, json.loads(path.read_text()) | {"checkpoint_steps": 1})
     loaded = []
     monkeypatch.setattr(
-        play_episodes, "_load", lambda path, _: loaded.append(path) or pytest.fail("stop here")
+        play_episodes, "load", lambda path, **_: loaded.append(path) or pytest.fail("stop here")
     )
     with pytest.raises(pytest.fail.Exception):
         write_report(trained)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -48,14 +48,18 @@ class Judged:
     """A gauge with its range and verdict for one run."""
 
     gauge: Gauge
-    low: float | None
     high: float | None
+    """Highest healthy value in this run."""
     line: float | None
     """The value of ``gauge.setting`` in this run."""
     verdict: Verdict
     share: float
     """Fraction of the judged updates outside the range."""
-    advice: str = field(default="")
+
+    @property
+    def advice(self) -> str:
+        """Cause and fix of values outside the range."""
+        return {"above": self.gauge.above, "below": self.gauge.below}.get(self.verdict, "")
 
 
 GAUGES: tuple[Gauge, ...] = (
@@ -160,20 +164,22 @@ def judge(gauge: Gauge, values: np.ndarray, algo: dict[str, Any]) -> Judged:
     high = gauge.high
     if gauge.relative:
         high = None if line is None or high is None else high * line
+    verdict, share = _verdict(gauge, high, values)
+    return Judged(gauge, high, line, verdict, share)
+
+
+def _verdict(gauge: Gauge, high: float | None, values: np.ndarray) -> tuple[Verdict, float]:
+    """The verdict, and the fraction of the judged updates outside the range."""
     finite = np.flatnonzero(np.isfinite(values))
     if not len(finite):
-        return Judged(gauge, gauge.low, high, line, "missing", 0.0)
-    if high is None and not gauge.below:
-        return Judged(gauge, gauge.low, high, line, "unjudged", 0.0)
+        return "missing", 0.0
     start = 0 if gauge.strict else max(SETTLING, len(values) // 2)
     judged = values[finite[finite >= start]]
-    if not len(judged):
-        return Judged(gauge, gauge.low, high, line, "unjudged", 0.0)
+    if not len(judged) or (high is None and not gauge.below):
+        return "unjudged", 0.0
     too_high = float((judged > high).mean()) if high is not None and gauge.above else 0.0
     too_low = float((judged < gauge.low).mean()) if gauge.low is not None and gauge.below else 0.0
-    allowed = 0.0 if gauge.strict else ALLOWED
-    if max(too_high, too_low) <= allowed:
-        return Judged(gauge, gauge.low, high, line, "healthy", max(too_high, too_low))
-    if too_high >= too_low:
-        return Judged(gauge, gauge.low, high, line, "above", too_high, gauge.above)
-    return Judged(gauge, gauge.low, high, line, "below", too_low, gauge.below)
+    share = max(too_high, too_low)
+    if share <= (0.0 if gauge.strict else ALLOWED):
+        return "healthy", share
+    return ("above" if too_high >= too_low else "below"), share

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from recollect.display.state import ACTOR_PARTS
 from recollect.reports.read_run import Folder
-from recollect.reports.thinning import column, curve, json_numbers, number, rounded
-
-Row = dict[str, Any]
+from recollect.reports.thinning import Row, column, curve, json_numbers, number, rounded
 
 BARS = 120
 """Maximum columns of the time by stage."""
+CURVES = {"slowest": "actors/slowest", "fastest": "actors/fastest", "lag": "lag", "lag_max": "lag/max"}
 
 
 def gather_speed(folder: Folder) -> Row | None:
@@ -57,10 +55,7 @@ def gather_runtime(folder: Folder) -> Row | None:
     return {
         **{name: config.get(name) for name in ("runtime", "mode", "actors", "env_workers", "learners")},
         **_bands(rows, times),
-        "slowest": curve(rows, column(rows, "actors/slowest")),
-        "fastest": curve(rows, column(rows, "actors/fastest")),
-        "lag": curve(rows, column(rows, "lag")),
-        "lag_max": curve(rows, column(rows, "lag/max")),
+        **{name: curve(rows, column(rows, metric)) for name, metric in CURVES.items()},
         "waited": rounded(float(waited.sum() / max(seconds.sum(), 1e-9)), 4),
         "restarts": int(np.nan_to_num(column(rows, "restarts")).max()),
     }
