@@ -176,8 +176,8 @@ def test_success_by_memory_length_belongs_to_the_weights(trained: Path):
 def test_of_fewer_episodes_than_before_none_is_left_over(trained: Path, monkeypatch: pytest.MonkeyPatch):
     write_report(trained)
     (trained / "episodes" / "report.json").unlink()
-    record = trace.record
-    monkeypatch.setattr(trace, "record", lambda *args, **named: record(*args, **named)[:1])
+    record = play_episodes.record
+    monkeypatch.setattr(play_episodes, "record", lambda *args, **named: record(*args, **named)[:1])
     assert len(data_of(write_report(trained))["episodes"]) == 1
 
 

@@ -103,7 +103,8 @@ def final_scores(folders: Sequence[Folder]) -> list[float]:
 
 def _summary(scores: Sequence[float], strata: Sequence[str] | None = None) -> Row:
     middle = float(iqm(scores)) if scores else None
-    low, high = bootstrap_interval(scores, strata=strata) if len(scores) > 1 else (None, None)
+    bounds = bootstrap_interval(scores, strata=strata) if len(scores) > 1 else (np.nan, np.nan)
+    low, high = map(float, bounds)
     return {"iqm": rounded(middle, 4), "low": rounded(low, 4), "high": rounded(high, 4)}
 
 
