@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import recollect as rc
-from recollect.play import trace
 from recollect.reports import play_episodes, write_report
 from recollect.reports.episodes import CELLS, pack, read_episodes
 from recollect.reports.task_facts import FACTORS, known_task, memory_lengths
