@@ -111,7 +111,13 @@ def _run_checks(setup: Setup, env: BatchedEnv, policy: Policy, report: Callable[
     rows = env.num_envs * env.agents
     setup = setup.sized(rows, _most_steps(walks[0].seconds, env, policy))
     rollouts: list[RecordedRollout] = []
-    recorded = checked("buffer", "rollouts", lambda: _record(rollouts, setup, env, policy))
+
+    def record() -> str:
+        for rollout in record_rollouts(setup, env, policy):
+            rollouts.append(rollout)  # the rollouts before an error are checked, too
+        return ""
+
+    recorded = checked("buffer", "rollouts", record)
     if not recorded.ok:
         report(recorded)
     for part in others:
@@ -134,12 +140,6 @@ def _most_steps(seconds: float, env: BatchedEnv, policy: Policy) -> int:
     except Exception:  # the checks will report it
         return LEAST_STEPS
     return max(LEAST_STEPS, min(MOST_STEPS, int(SECONDS / max(seconds, 1e-6))))
-
-
-def _record(rollouts: list[RecordedRollout], setup: Setup, env: BatchedEnv, policy: Policy) -> str:
-    """Fill ``rollouts``, which keeps those from before an error."""
-    rollouts.extend(record_rollouts(setup, env, policy))
-    return ""
 
 
 def _check_training(

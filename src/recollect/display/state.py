@@ -7,12 +7,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recollect.base import numbers
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
 from recollect.envs.named import display_name
+from recollect.learning.diagnostics import value_size
 
 if TYPE_CHECKING:
     from recollect.acting.evaluate import Evaluation
@@ -113,11 +114,13 @@ class State:
     def __init__(self, training: Training, clock: Clock = time.monotonic):
         self.training, self.clock = training, clock
         self.env = display_name(training.agent.env) or "env"
-        self.core = core_name(training.agent.policy)
+        self.core = type(training.agent.policy.core).__name__
         self.run: str | None = None if training.run is None else words.path(training.run.path)
         self.metrics: dict[str, float] = {}
         self.evaluation: Score | None = None
-        self.best: tuple[float, int] | None = best_of(training.run)
+        best = None if training.run is None else training.run.status.get("best")
+        self.best = None if not best else (float(best["mean"]), int(best["steps"]))
+        """Mean and env steps of the best evaluation, also of a resumed run."""
         self.checkpoint: int | None = None
         self.advice: deque[str] = deque(maxlen=3)
         self.staleness: float | None = None
@@ -216,13 +219,12 @@ class State:
     def gauges(self) -> list[Gauge]:
         """The honesty gauges: deviation, staleness, lag."""
         config, metrics = self.training.config, self.metrics
-        rounding = getattr(getattr(self.training.agent.policy, "core", None), "rounding", 1.0)
+        rounding = getattr(self.training.agent.policy.core, "rounding", 1.0)
         precision = on_device(config.policy.precision, config.device)
         limit = tolerance(config.algo.tolerance, precision, rounding) / 10
         log_prob, value = (self.compared.get(f"deviation/{name}") for name in ("log_prob", "value"))
         # Relative to the size of the values, as in the check that stops a run.
-        sizes = [abs(self.compared.get(name, 0.0)) for name in ("value/max", "value/min", "value_scale")]
-        scaled = None if value is None else value / max(1.0, *sizes)
+        scaled = None if value is None else value / value_size(self.compared)
         gauges = [
             Gauge("log-prob", numbers.tiny(log_prob), _below(log_prob, limit)),
             Gauge("value", numbers.tiny(value), _below(scaled, limit)),
@@ -235,19 +237,6 @@ class State:
             is_allowed = metrics.get("lag/max", lag) <= config.lag_limit
             gauges.append(Gauge("lag", f"{round(lag, 2):g}", is_allowed))
         return gauges
-
-
-def core_name(policy: Any) -> str:
-    """The class name of a policy's core, such as LSTM."""
-    core = getattr(policy, "core", None)
-    return type(policy if core is None else core).__name__
-
-
-def best_of(run: Any) -> tuple[float, int] | None:
-    """The best evaluation of a resumed run, as (mean, steps)."""
-    status = getattr(run, "status", None)
-    best = status.get("best") if isinstance(status, dict) else None
-    return None if not best else (float(best["mean"]), int(best["steps"]))
 
 
 def _below(value: float | None, limit: float) -> bool | None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from recollect.display.closing import REASONS
+from recollect.learning.diagnostics import SIZES
 from recollect.reports.configs import config_rows
 from recollect.reports.episodes import read_episodes
 from recollect.reports.health_checks import GAUGES, Judged, judge
@@ -178,7 +179,7 @@ def _drawn(judged: Judged) -> Row:
 
 def _in_units_of_value(rows: list[Row]) -> np.ndarray:
     """The deviation of values over their size, if that is above 1, as in the check that stops a run."""
-    sizes = [np.abs(column(rows, name)) for name in ("value/max", "value/min", "value_scale")]
+    sizes = [np.abs(column(rows, name)) for name in SIZES]
     scale = np.fmax.reduce([*sizes, np.ones(len(rows))])
     return column(rows, "deviation/value") / scale
 

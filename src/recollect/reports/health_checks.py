@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -62,24 +63,15 @@ class Judged:
         return {"above": self.gauge.above, "below": self.gauge.below}.get(self.verdict, "")
 
 
+_deviation = partial(Gauge, high=0.1, setting="tolerance", relative=True, log=True, strict=True)
 GAUGES: tuple[Gauge, ...] = (
-    Gauge(
+    _deviation(
         name="deviation/log_prob",
-        high=0.1,
-        setting="tolerance",
-        relative=True,
-        log=True,
-        strict=True,
         above="The learner does not reproduce the actor's steps, or rounds more. Above the tolerance a "
         "replay in float64 decides, and the run stops unless the deviation is rounding.",
     ),
-    Gauge(
+    _deviation(
         name="deviation/value",
-        high=0.1,
-        setting="tolerance",
-        relative=True,
-        log=True,
-        strict=True,
         above="As for log-probs: the learner's state, reset or observation differs from the actor's, or the "
         "precision is lower.",
     ),
@@ -135,15 +127,8 @@ GAUGES: tuple[Gauge, ...] = (
         low=0.0,
         words="Falls as the policy converges. If it falls before the return rises, raise entropy.",
     ),
-    Gauge(
-        name="state/norm",
-        low=0.0,
-        words="Should level off. A state that keeps growing saturates.",
-    ),
-    Gauge(
-        name="state/drift",
-        words="Should stay near 0: the state neither grows nor decays within an episode.",
-    ),
+    Gauge(name="state/norm", low=0.0, words="Should level off. A state that keeps growing saturates."),
+    Gauge(name="state/drift", words="Should stay near 0: the state neither grows nor decays in an episode."),
     Gauge(name="loss/policy", words="Small and noisy; its size means little."),
     Gauge(name="loss/value", low=0.0, words="Below 0.5 the critic is better than the mean return."),
     Gauge(name="value_scale", low=0.0, words="Follows the standard deviation of the returns."),
