@@ -39,15 +39,15 @@ def size(rollouts: Sequence[RecordedRollout]) -> str:
             for path, wrong, leaf, expected in _mismatches(name, ours, theirs, mask):
                 t, row = wrong.nonzero()[0].tolist()
                 raise Problem(
-                    f"{path}: {int(wrong.sum())} of {mask.numel()} entries are not what the env "
-                    f"{'got' if name == 'action' else 'gave'}, first at step {t}, row {row}",
+                    f"{path}: {int(wrong.sum())} of {mask.numel()} entries differ from those of the env, "
+                    f"first at step {t}, row {row}",
                     _cause_of_mismatch(leaf, expected, mask),
                     "Fix: write row b of step t into [t, b], and copy: the env may reuse its tensors",
                 )
         fillers += int((~log.valid).sum())
     return (
         f"{T} steps x {rows} rows = {T * rows} entries in each of {len(rollouts)} rollouts; all valid"
-        f"{f' but {fillers} fillers' if fillers else ''}, all as the env gave them"
+        f"{f' but {fillers} fillers' if fillers else ''}, all equal to those of the env"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 import traceback
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -92,12 +93,10 @@ class Verification:
     @property
     def summary(self) -> str:
         """One line."""
-        counts = {status: sum(check.status == status for check in self.checks) for status in _WORDS}
-        said = ", ".join(f"{count} {_WORDS[status]}" for status, count in counts.items() if count)
+        words = {"ok": "ok", "failed": "FAILED", "warning": "with a warning", "skipped": "skipped"}
+        counts = Counter(check.status for check in self.checks)
+        said = ", ".join(f"{counts[status]} {word}" for status, word in words.items() if counts[status])
         return f"{self.env}: {said}"
-
-
-_WORDS = {"ok": "ok", "failed": "FAILED", "warning": "to look at", "skipped": "not tried"}
 
 
 class Problem(Exception):  # noqa: N818 (a result, not an error of the program)

@@ -92,4 +92,4 @@ def _facts(actors: RemoteActors) -> list[str]:
     shares = ", ".join(f"{name} {numbers.share(share)}" for name, share in actors.shares.items())
     waits = [] if actors.waits is None else [f"the learner waits {numbers.share(actors.waits)}"]
     queue = ", ".join(actors.queue())
-    return [actors.who, f"{actors.range} steps/s each", f"time: {shares}", queue, *waits, *actors.trouble()]
+    return [actors.place, f"{actors.range} steps/s each", f"time: {shares}", queue, *waits, *actors.trouble()]

@@ -141,7 +141,7 @@ class Rows:
             return
         dot, shades = f" {self.glyphs.dot} ", self.glyphs.shades
         yield Text()
-        yield from self._row("actors", Text(actors.who), Text(f"{actors.range} steps/s each", "dim"))
+        yield from self._row("actors", Text(actors.place), Text(f"{actors.range} steps/s each", "dim"))
         parts = zip(shades, SHADES, actors.shares.items())
         legend = Text("  ").join(
             Text.assemble((shade, style), f" {name} ", numbers.share(share), style="dim")

@@ -76,7 +76,7 @@ class RemoteActors:
     """Share of its time that the learner waits for rollouts; None if unknown."""
 
     @property
-    def who(self) -> str:
+    def place(self) -> str:
         """Such as "4 in processes, async"."""
         return f"{self.count:,} {PLACES.get(self.runtime, self.runtime)}, {self.mode}"
 

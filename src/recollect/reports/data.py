@@ -198,7 +198,7 @@ def _lengths(folder: Folder) -> Row | None:
 
 
 def _length_notes(task: Task | None, notes: list[str]) -> list[str]:
-    """Why success by memory length is missing, for a task that has such an option."""
+    """The reason that success by memory length is missing, for a task with such an option."""
     if task is None or not memory_lengths(task)[2]:
         return []
     return notes or ["This was not measured: run recollect report without --no-play."]
