@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recollect.algos.impala import START
-from recollect.audit.recorded_rollouts import RecordedRollout
+from recollect.audit.recorded_rollouts import LEAST, RecordedRollout
 from recollect.audit.results import Doubt, Problem, Skip
 from recollect.base import tree
 from recollect.base.numbers import tiny
@@ -125,7 +125,7 @@ def through_time(rollouts: Sequence[RecordedRollout]) -> str:
     """The loss of a step depends on earlier steps of its chunk and episode, and on nothing else."""
     totals: Counter[str] = Counter()
     reach, has_memory = 0, rollouts[0].policy.has_memory
-    for one in rollouts:
+    for one in reversed(rollouts[-LEAST:]):  # an episode ended inside the last one, if inside any
         if totals["across resets"]:
             break
         chunks = _few(_chunks_with_targets(one))
