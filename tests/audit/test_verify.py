@@ -121,7 +121,7 @@ def passes(check: str) -> Callable[[], None]:
         with pytest.MonkeyPatch.context() as patch:
             if check not in ("updates", "same seed"):
                 trained = sound_training()
-                patch.setattr(loop_checks, "short_training", lambda subject, rows: trained)
+                patch.setattr(loop_checks, "short_training", lambda setup, rows: trained)
             result = verified(minibatches=5)
         assert "contract" not in failed(result)
         assert result.ok == (not failed(result))
@@ -287,13 +287,13 @@ def test_a_network_of_ones_own_is_looked_at():
 
 def test_the_config_is_the_users_own_made_smaller():
     """Several chunks, a short last one where there was one; what was changed is said."""
-    subject = prepare("CartPole-v1", None, None, {"rollout": 2055, "chunk": 50, "num_envs": 64, "gamma": 0.9})
-    small = subject.sized(rows=8, most_steps=128)
+    setup = prepare("CartPole-v1", None, None, {"rollout": 2055, "chunk": 50, "num_envs": 64, "gamma": 0.9})
+    small = setup.sized(rows=8, most_steps=128)
     ppo = small.config.algo
     assert (small.config.num_envs, ppo.rollout, ppo.chunk, ppo.gamma) == (4, 105, 50, 0.9)
     assert ppo.rollout % ppo.chunk == 2055 % 50
     assert small.notes == ("num_envs 64 -> 4", "rollout 2055 -> 105", "epochs 4 -> 2")
-    slow = subject.sized(rows=8, most_steps=16).config.algo
+    slow = setup.sized(rows=8, most_steps=16).config.algo
     assert slow.rollout <= 16
     assert slow.rollout > slow.chunk
     long = prepare("t-maze", None, None, {"env_kwargs": {"size": "hard"}})  # its preset: whole rollouts

@@ -9,10 +9,10 @@ from types import SimpleNamespace
 import pytest
 
 from recollect.display import words
-from recollect.display.actors import bar
 from recollect.display.lines import JsonLines, line
 from recollect.display.notebook import page
 from recollect.display.state import State
+from recollect.display.words import bar
 from tests.support.display_fakes import Clock, drawn, make_state, make_training, metrics_at, play
 
 CREW = {

@@ -48,7 +48,7 @@ FOUND_BY = [
     known(
         "size",
         "actor and learner both reset one step late",
-        by="first: 27 of 72 entries are not what the env gave",
+        by="first: 27 of 72 entries differ from those of the env",
     ),
     Planted(
         "rows apart",
@@ -109,7 +109,7 @@ FOUND_BY = [
                 "self._first = ~self._first",
             ),
         ),
-        by="a new session acts or remembers differently",
+        by="a new session has other actions or states",
     ),
     Planted(
         "session",

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 import recollect as rc
-from recollect.play import trace
 from recollect.reports import play_episodes, write_report
 from recollect.reports.episodes import CELLS, pack, read_episodes
 from recollect.reports.task_facts import FACTORS, known_task, memory_lengths
@@ -116,7 +115,7 @@ def test_a_report_plays_once_and_reports_success_by_memory_length(
         low <= mean <= high for low, mean, high in zip(lengths["low"], lengths["mean"], lengths["high"])
     )
 
-    monkeypatch.setattr(play_episodes, "_load", lambda _: pytest.fail("it played again"))
+    monkeypatch.setattr(play_episodes, "load", lambda *_, **__: pytest.fail("it played again"))
     again = data_of(write_report(trained))
     assert again["lengths"] == lengths
     assert again["episode_notes"] == []
@@ -128,7 +127,7 @@ def test_another_checkpoint_is_played_anew(trained: Path, monkeypatch: pytest.Mo
         write(path, json.loads(path.read_text()) | {"checkpoint_steps": 1})
     loaded = []
     monkeypatch.setattr(
-        play_episodes, "_load", lambda path, _: loaded.append(path) or pytest.fail("stop here")
+        play_episodes, "load", lambda path, **_: loaded.append(path) or pytest.fail("stop here")
     )
     with pytest.raises(pytest.fail.Exception):
         write_report(trained)
@@ -176,8 +175,8 @@ def test_success_by_memory_length_belongs_to_the_weights(trained: Path):
 def test_of_fewer_episodes_than_before_none_is_left_over(trained: Path, monkeypatch: pytest.MonkeyPatch):
     write_report(trained)
     (trained / "episodes" / "report.json").unlink()
-    record = trace.record
-    monkeypatch.setattr(trace, "record", lambda *args, **named: record(*args, **named)[:1])
+    record = play_episodes.record
+    monkeypatch.setattr(play_episodes, "record", lambda *args, **named: record(*args, **named)[:1])
     assert len(data_of(write_report(trained))["episodes"]) == 1
 
 

@@ -1,14 +1,14 @@
-"""The checks of ``recollect verify``: the classic bugs of a recurrent trainer, looked for one by one.
+"""The checks of ``recollect verify``: one for each classic bug of a recurrent trainer.
 
-``verify`` runs them on the user's own env and config, with the real actor, learner and loop:
+``verify`` runs them on the user's own env and config, with the real actor, learner and training loop:
 
 =============  =============================================================================
-part           what is checked
+part           checks
 =============  =============================================================================
-env            the contract of ``BatchedEnv``; what Gymnasium's own checker says
+env            the contract of ``BatchedEnv``; the findings of Gymnasium's own checker
 buffer         a rollout holds rollout x num_envs steps, rows stay apart, chunks lose nothing
-state          acted with, stored, learned from and resumed: always the same one
-training       updates move the weights, metrics are finite, the same seed gives the same
+state          acting, storing, learning and resuming use the same state
+training       updates change the weights, metrics are finite, a seed reproduces a training
 gradient       it reaches every weight, flows through time inside a chunk, and no further
 =============  =============================================================================
 """

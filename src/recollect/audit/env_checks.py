@@ -1,4 +1,4 @@
-"""Checks of the env: does it keep its contract, and does a reset start a new episode?"""
+"""Checks of the env: its contract, its resets, and the findings of Gymnasium's own checker."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from recollect.audit.results import Doubt, Problem, Skip
 from recollect.base import tree
+from recollect.base.numbers import plural
 from recollect.base.types import Tree
 from recollect.envs import checks
 from recollect.envs.contract import BatchedEnv
@@ -23,26 +24,25 @@ from recollect.envs.wrappers import LastActionReward
 from recollect.errors import EnvError
 from recollect.policy.masks import ACTION_MASK
 
-PART = "env"
 SECONDS = 1.5
 """Approximate seconds for each check of an env."""
 STEPS = 200
-"""Steps of each row in a look; fewer if the env is slow."""
+"""Steps of each row in a check; fewer if the env is slow."""
 SEED = 11
 
 
 @dataclass(frozen=True, slots=True)
-class FirstSight:
-    """The result of a short walk of random actions."""
+class RandomWalk:
+    """The result of some steps with random actions."""
 
     seconds: float
     """Of one step of all rows."""
     lengths: list[list[int]]
-    """The finished episodes of each row, in steps."""
+    """The lengths of the finished episodes of each row."""
 
 
-def first_sight(env: BatchedEnv) -> FirstSight:
-    """Walk at random in a new env, before anybody else has touched it."""
+def random_walk(env: BatchedEnv) -> RandomWalk:
+    """Step a new env, before its first reset by anything else, with random actions."""
     rng = np.random.default_rng(SEED)
     rows = env.num_envs * env.agents
     lengths: list[list[int]] = [[] for _ in range(rows)]
@@ -59,13 +59,13 @@ def first_sight(env: BatchedEnv) -> FirstSight:
             if has_ended:
                 lengths[row].append(age[row])
                 age[row] = 0
-    return FirstSight((time.perf_counter() - started) / steps, lengths)
+    return RandomWalk((time.perf_counter() - started) / steps, lengths)
 
 
-def contract(env: BatchedEnv, sight: Callable[[], FirstSight]) -> str:
-    """The laws of ``BatchedEnv``, with random actions; an env without a seed is a doubt."""
-    _check_lengths(sight().lengths)
-    steps = max(10, min(STEPS, int(SECONDS / max(sight().seconds, 1e-6))))
+def contract(env: BatchedEnv, walk: RandomWalk) -> str:
+    """The rules of ``BatchedEnv``, with random actions; an env that ignores its seed is a warning."""
+    _check_lengths(walk.lengths)
+    steps = max(10, min(STEPS, int(SECONDS / max(walk.seconds, 1e-6))))
     try:
         seen = checks.check_batched_env(env, steps=steps, seed=SEED)
     except EnvError as error:
@@ -75,10 +75,9 @@ def contract(env: BatchedEnv, sight: Callable[[], FirstSight]) -> str:
         raise Doubt(
             "not repeatable: the same seed and actions give another episode",
             str(error),
-            "Training works all the same, but neither a run nor an evaluation can be repeated",
+            "Training works, but neither a run nor an evaluation can be reproduced",
         ) from None
-    rows = env.num_envs * env.agents
-    walked = f"{steps} steps x {rows} rows"
+    walked = f"{steps} steps x {env.num_envs * env.agents} rows"
     if seen.terminated + seen.truncated == 0:
         return f"{walked}, in which no episode ended; repeatable"
     fillers = f", {seen.invalid} fillers" if seen.invalid else ""
@@ -86,7 +85,7 @@ def contract(env: BatchedEnv, sight: Callable[[], FirstSight]) -> str:
 
 
 def gymnasium_checker(make: Callable[[], gym.Env | None], *, is_users: bool) -> str:
-    """The messages of Gymnasium's own checker for one env, as warnings."""
+    """The findings of Gymnasium's own checker for one env, as a warning."""
     env = make()
     if env is None:
         raise Skip("not made of single gymnasium.Envs")
@@ -99,7 +98,7 @@ def gymnasium_checker(make: Callable[[], gym.Env | None], *, is_users: bool) -> 
         if not is_users:
             env.close()
     if found:
-        raise Doubt(f"gymnasium.utils.env_checker has {len(found)} to say", *found[:5])
+        raise Doubt(f"gymnasium.utils.env_checker has {plural(len(found), 'finding')}", *found[:5])
     return "gymnasium.utils.env_checker finds nothing"
 
 
@@ -117,22 +116,22 @@ def _gymnasium_findings(env: gym.Env) -> list[str]:
 
 
 _NOISE = ("different from the unwrapped version", "infinity", "symmetric and normalized")
-"""Messages of that checker that do not matter here: wrappers, bounds that are unknown or not -1 to 1."""
+"""Findings without relevance here: wrappers, bounds that are unknown or not -1 to 1."""
 
 
 def _check_lengths(lengths: list[list[int]]) -> None:
-    """An env whose reset forgets its clock: one episode, and from then on it ends at every step."""
+    """Find an env whose reset keeps its step counter: after one episode, every step ends one."""
     long = [row for row in lengths if len(row) >= 5]
     if long and all(row[0] > 1 and set(row[1:]) == {1} for row in long):
         raise Problem(
             f"after the first episode ({long[0][0]} steps) every episode ends after 1 step",
-            "Likely cause: reset() does not start anew; a step counter or the world is kept over it",
+            "Likely cause: reset() keeps a step counter or other state of the old episode",
             "Fix: set everything that an episode changes in reset()",
         )
 
 
 def _check_reset(env: BatchedEnv) -> None:
-    """An env whose reset does nothing: it shows what was seen before the reset."""
+    """Find an env whose reset does nothing: it returns the observation from before the reset."""
     inner = env.env if isinstance(env, LastActionReward) else env
     rng = np.random.default_rng(SEED)
     start = obs = tree.clone(inner.reset(SEED))
@@ -143,17 +142,15 @@ def _check_reset(env: BatchedEnv) -> None:
         if count >= 20 and rows.all():
             break
     again = inner.reset(SEED)
-    if rows.any() and bool(_same(again, obs)[rows].all()) and not bool(_same(start, obs)[rows].any()):
+    if rows.any() and _same_rows(again, obs)[rows].all() and not _same_rows(start, obs)[rows].any():
         raise Problem(
-            "reset(seed) changes nothing: it shows what was seen before it",
-            "Likely cause: reset() returns the current observation and does not start anew",
+            "reset(seed) changes nothing: it returns the observation from before it",
+            "Likely cause: reset() returns the current observation and starts no new episode",
             "Fix: set everything that an episode changes in reset(), then observe",
         )
 
 
-def _same(a: Tree, b: Tree) -> Tensor:
+def _same_rows(a: Tree, b: Tree) -> Tensor:
     """[B] bool: rows that are equal in every leaf."""
-    equal = [
-        (x == y).flatten(1).all(1) if x.dim() > 1 else x == y for x, y in zip(tree.leaves(a), tree.leaves(b))
-    ]
-    return torch.stack(equal).all(0)
+    equal = [x == y for x, y in zip(tree.leaves(a), tree.leaves(b))]
+    return torch.stack([leaf.flatten(1).all(1) if leaf.dim() > 1 else leaf for leaf in equal]).all(0)

@@ -1,128 +1,194 @@
-"""Rollouts of the real actor, each with a witness's log and a slow, independent replay beside it."""
+"""Rollouts of the real actor, each with a log of the env and a slow, independent replay."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from recollect.acting.actor import Actor
 from recollect.algos.catalog import acting, make_learner
-from recollect.audit.env_recorder import Log, Witness
-from recollect.audit.setup import Subject
+from recollect.audit.setup import Setup
 from recollect.base import tree
-from recollect.base.types import State
-from recollect.envs.contract import BatchedEnv
+from recollect.base.types import State, Step, Tree
+from recollect.config.algo import AlgoConfig
+from recollect.envs.contract import BatchedEnv, EnvWrapper
 from recollect.experience.rollout import Rollout
+from recollect.learning.learner import Learner
+from recollect.learning.refresh import Outputs
 from recollect.policy.policy import Policy
 
 LEAST, MOST = 2, 12
-"""The least and the most rollouts to check: more than the least only until an episode has ended."""
-SECONDS = 6.0
-"""After this long no further rollout is made."""
+"""Minimum and maximum number of rollouts; more than the minimum only until an episode has ended."""
+SECONDS = 4.0
+"""Seconds after which no further rollout is recorded."""
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
-    """The expected contents of a rollout, computed one step at a time."""
+class EnvLog:
+    """Copies of the inputs and outputs of an env over T steps of B rows."""
 
-    log_prob: Tensor
-    """[T, B] of the recorded actions."""
-    value: Tensor
+    obs: Tree
+    """[T + 1, B, ...]"""
+    first: Tensor
+    """[T + 1, B] bool"""
+    action: Tree
+    """[T, B, ...] as passed to the env."""
+    reward: Tensor
     """[T, B]"""
-    states: list[State]
-    """The raw input states of the steps 0..T, each [B, ...]."""
-    final_value: Tensor
-    """[T, B], where an episode was cut."""
-    bootstrap: Tensor
-    """[B]"""
-
-
-class Scene:
-    """One rollout as recorded, as lived, and as it must be."""
-
-    def __init__(self, trial: Trial, rollout: Rollout, log: Log):
-        self.trial, self.rollout, self.log = trial, rollout, log
-        self._replay: Replay | None = None
+    terminated: Tensor
+    """[T, B] bool"""
+    truncated: Tensor
+    """[T, B] bool"""
+    valid: Tensor
+    """[T, B] bool"""
+    final_obs: Tree
+    """[T, B, ...] where an episode ended."""
 
     @property
-    def replay(self) -> Replay:
-        """The slow replay, made when it is first asked for."""
-        if self._replay is None:
-            self._replay = self.trial.replay(self.rollout, self.log)
-        return self._replay
+    def ended(self) -> Tensor:
+        """[T, B] bool: an episode ended here."""
+        return (self.terminated | self.truncated) & self.valid
+
+    @property
+    def cut(self) -> Tensor:
+        """[T, B] bool: an episode was truncated here, so that its future has a value."""
+        return self.truncated & ~self.terminated & self.valid
+
+    @property
+    def inside(self) -> Tensor:
+        """[B] bool: rows that are within an episode after the last step."""
+        return self.valid[-1] & ~self.ended[-1]
 
 
-class Trial:
-    """The user's env and network with the real actor and learner."""
+class EnvRecorder(EnvWrapper):
+    """An env wrapper that copies all inputs and outputs; ``take`` returns the copies."""
 
-    def __init__(self, subject: Subject, env: BatchedEnv, policy: Policy):
-        self.subject, self.policy = subject, policy
-        self.algo = subject.config.algo
-        self.rows = env.num_envs * env.agents
-        self.learner = make_learner(policy, self.algo, seed=subject.config.seed)
-        self.witness = Witness(env)
-        self._warm_up(env)
-        self.actor = self._actor(self.witness)
-        self.state: State = policy.initial_state(self.rows)
-        """The state that the replay has come to."""
-        self.ended = 0
-        """Episodes that ended so far."""
+    _last: dict[str, Tree]
+    _steps: list[dict[str, Tree]]
 
-    def scenes(self) -> Iterator[Scene]:
-        """Rollouts one after another, the replay of each included, until an episode has ended inside one.
+    def reset(self, seed: int) -> Tree:
+        """Reset the env and start a new log."""
+        obs = self.env.reset(seed)
+        first = torch.ones(self.num_envs * self.agents, dtype=torch.bool, device=self.device)
+        self._last, self._steps = {"obs": tree.clone(obs), "first": first}, []
+        return obs
 
-        A scene's rollout holds until the next one is made.
-        """
-        started = time.perf_counter()
-        for count in range(1, MOST + 1):
-            scene = Scene(self, self.actor.collect(), self.witness.take())
-            self.ended += int(scene.log.ended[:-1].sum())
-            yield scene
-            self.state = scene.replay.states[-1]
-            is_late = time.perf_counter() - started > SECONDS
-            if count >= LEAST and (self.ended or is_late):
-                return
+    def step(self, action: Tree) -> Step:
+        """Step the env and copy everything."""
+        sent = tree.clone(action)
+        step = self.env.step(action)
+        names = ("obs", "first", "reward", "terminated", "truncated", "valid", "final_obs")
+        self._steps.append(tree.clone({name: getattr(step, name) for name in names}) | {"action": sent})
+        return step
 
-    @torch.no_grad()
-    def replay(self, rollout: Rollout, log: Log) -> Replay:
-        """Step by step from the last state, on what the env showed.
+    def take(self) -> EnvLog:
+        """The steps since the last ``take`` or ``reset``, at least one."""
+        log = tree.stack(self._steps)
+        for name, last in self._last.items():
+            log[name] = tree.map(lambda before, after: torch.cat([before[None], after]), last, log[name])
+        self._last, self._steps = {name: self._steps[-1][name] for name in self._last}, []
+        return EnvLog(**log)
 
-        A reset is applied here, by hand; the core is never told of one.
-        """
-        policy, T = self.policy, len(log.reward)
-        never = torch.zeros(1, self.rows, dtype=torch.bool, device=log.first.device)
-        fresh = policy.initial_state(self.rows)
-        states, log_probs, values = [tree.clone(self.state)], [], []
-        final_value = torch.zeros_like(log.reward)
-        bootstrap = torch.zeros_like(log.reward[0])
-        for t in range(T + 1):
-            start = tree.select(log.first[t], fresh, states[t])
-            dist, value, state = policy.unroll(tree.index(log.obs, slice(t, t + 1)), start, never)
-            if t == T:
-                bootstrap = value[0]
-                break
-            log_probs.append(dist.log_prob(tree.index(rollout.action, slice(t, t + 1)))[0])
-            values.append(value[0])
-            states.append(tree.clone(state))
-            if log.cut[t].any():
-                _, after, _ = policy.unroll(tree.index(log.final_obs, slice(t, t + 1)), state, never)
-                final_value[t] = after[0]
-        return Replay(torch.stack(log_probs), torch.stack(values), states, final_value, bootstrap)
 
-    def _warm_up(self, env: BatchedEnv) -> None:
-        """One rollout for the statistics of the observations, so that the network sees them scaled."""
-        if self.policy.obs_norm is not None:
-            rollout = self._actor(env).collect()
-            seen = tree.map(lambda leaf: leaf[: rollout.steps], rollout.obs)
-            self.policy.obs_norm.update(seen, rollout.valid)
+@dataclass(frozen=True, slots=True)
+class RecordedRollout:
+    """One rollout as the actor recorded it, with the data to check it against."""
 
-    def _actor(self, env: BatchedEnv) -> Actor:
-        steps, seed = acting(self.algo).state_steps, self.subject.config.seed
-        return Actor(env, self.policy, rollout=self.algo.rollout, state_steps=steps, seed=seed)
+    setup: Setup
+    policy: Policy
+    learner: Learner
+    rollout: Rollout
+    log: EnvLog
+    replay: Outputs
+    """The expected outputs of the policy, with the input states [T + 1, B, ...] of all steps."""
+    live: State
+    """[B, ...] the actor's state after the rollout."""
+    has_graph: bool
+    """Whether the stored or the live states required a gradient."""
+    is_shared: bool
+    """Whether the stored and the live states shared memory."""
+
+    @property
+    def algo(self) -> AlgoConfig:
+        """The settings of the algorithm."""
+        return self.setup.config.algo
+
+    @property
+    def value_unit(self) -> float:
+        """The unit of a deviation of values: their size, to which float32 rounding is relative."""
+        value = self.rollout.record["value"][self.rollout.valid]
+        largest = float(value.abs().max()) if len(value) else 0.0
+        return max(1.0, largest, float(self.policy.value_scale))
+
+
+def record_rollouts(setup: Setup, env: BatchedEnv, policy: Policy) -> Iterator[RecordedRollout]:
+    """Consecutive rollouts until an episode has ended inside one, within the limits above."""
+    config = setup.config
+    learner = make_learner(policy, config.algo, seed=config.seed)
+    options: Any = {
+        "rollout": config.algo.rollout,
+        "state_steps": acting(config.algo).state_steps,
+        "seed": config.seed,
+    }
+    if policy.obs_norm is not None:  # one rollout for its statistics, so that the network sees scaled values
+        warm_up = Actor(env, policy, **options).collect()
+        policy.obs_norm.update(tree.index(warm_up.obs, slice(warm_up.steps)), warm_up.valid)
+    recorder = EnvRecorder(env)
+    actor = Actor(recorder, policy, **options)
+    state, has_ended, started = policy.initial_state(actor.rows), False, time.perf_counter()
+    for count in range(1, MOST + 1):
+        rollout = actor.collect()
+        log = recorder.take()
+        replay = _replay(policy, rollout, log, state)
+        states = (*tree.leaves(rollout.states), *tree.leaves(actor.state))
+        yield RecordedRollout(
+            setup=setup,
+            policy=policy,
+            learner=learner,
+            rollout=replace(rollout, **tree.clone(rollout.tensors())),  # the next ``collect`` overwrites it
+            log=log,
+            replay=replay,
+            live=tree.clone(actor.state),
+            has_graph=any(leaf.requires_grad for leaf in states),
+            is_shared=bool(_addresses(rollout.states) & _addresses(actor.state)),
+        )
+        state, has_ended = tree.index(replay.states, -1), has_ended or bool(log.ended[:-1].any())
+        if count >= LEAST and (has_ended or time.perf_counter() - started > SECONDS):
+            return
+
+
+@torch.no_grad()
+def _replay(policy: Policy, rollout: Rollout, log: EnvLog, state: State) -> Outputs:
+    """The outputs of the policy on the logged observations, one step at a time from ``state`` [B, ...].
+
+    Resets are applied here; the core gets ``first`` = False at every step.
+    """
+    T, rows = log.reward.shape
+    never = torch.zeros(1, rows, dtype=torch.bool, device=log.first.device)
+    fresh = policy.initial_state(rows)
+    states, log_probs, values = [tree.clone(state)], [], []
+    final_value = torch.zeros_like(log.reward)
+    for t in range(T):
+        now = slice(t, t + 1)
+        start = tree.select(log.first[t], fresh, states[t])
+        dist, value, state = policy.unroll(tree.index(log.obs, now), start, never)
+        log_probs.append(dist.log_prob(tree.index(rollout.action, now))[0])
+        values.append(value[0])
+        states.append(tree.clone(state))
+        if log.cut[t].any():
+            final_value[t] = policy.unroll(tree.index(log.final_obs, now), state, never)[1][0]
+    start = tree.select(log.first[T], fresh, states[T])
+    bootstrap = policy.unroll(tree.index(log.obs, slice(T, T + 1)), start, never)[1][0]
+    return Outputs(torch.stack(log_probs), torch.stack(values), final_value, bootstrap, tree.stack(states))
+
+
+def _addresses(state: State) -> set[int]:
+    return {leaf.untyped_storage().data_ptr() for leaf in tree.leaves(state) if leaf.numel()}
 
 
 def network_seconds(policy: Policy, env: BatchedEnv, steps: int = 4) -> float:
@@ -142,19 +208,18 @@ def network_seconds(policy: Policy, env: BatchedEnv, steps: int = 4) -> float:
 
 
 def positions(rollout: Rollout) -> Tensor:
-    """[T, B]: a number of its own for every step and row, from 1 up: t * B + row + 1."""
+    """[T, B]: a distinct number for every step and row, from 1: t * B + row + 1."""
     count = rollout.steps * rollout.rows
     return torch.arange(1, count + 1, device=rollout.reward.device).view(rollout.steps, rollout.rows)
 
 
-def where(position: int, rows: int) -> tuple[int, int]:
+def step_and_row(position: int, rows: int) -> tuple[int, int]:
     """(t, row) of a position."""
     return divmod(position - 1, rows)
 
 
 def worst(gap: Tensor, mask: Tensor) -> tuple[float, int, int]:
-    """The largest of gap [T, B] where ``mask``, NaN being the largest of all, and its t and row."""
+    """The largest of gap [T, B] where ``mask``, with its t and row. NaN counts as infinite."""
     gap = torch.where(gap.isnan(), torch.inf, gap).masked_fill(~mask, 0)
-    at = int(gap.argmax())
-    t, row = divmod(at, gap.shape[1])
+    t, row = divmod(int(gap.argmax()), gap.shape[1])
     return float(gap[t, row]), t, row

@@ -1,11 +1,12 @@
-"""The result of a check, and the probes that make one result out of several measurements."""
+"""The results of checks, and the exceptions that a check reports a finding with."""
 
 from __future__ import annotations
 
 import textwrap
 import traceback
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from recollect.errors import RecollectError
@@ -19,7 +20,7 @@ PARTS = {
     "training": "training loop",
     "gradient": "gradient flow",
 }
-"""The parts in their order, in words."""
+"""The titles of the parts, in order."""
 NAME_WIDTH, STATUS_WIDTH = 16, 9
 
 
@@ -32,15 +33,15 @@ class Check:
     name: str
     """The name of the check."""
     status: Status
-    """A warning is worth a look and fails nothing."""
+    """A warning is no failure."""
     found: str
     """The finding, with its numbers."""
     advice: tuple[str, ...] = ()
-    """The likely cause and the fix, if it failed; what to look at, if it is a warning."""
+    """The likely cause and the fix; for a warning, its meaning."""
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether the check did not fail."""
         return self.status != "failed"
 
     def lines(self, width: int = 80) -> list[str]:
@@ -52,11 +53,7 @@ class Check:
         lines = textwrap.wrap(head + self.found, room, subsequent_indent=indent, break_on_hyphens=False)
         for text in self.advice:
             lines += textwrap.wrap(
-                text,
-                room,
-                initial_indent=f"{indent}- ",
-                subsequent_indent=f"{indent}  ",
-                break_on_hyphens=False,
+                f"{indent}- {text}", room, subsequent_indent=f"{indent}  ", break_on_hyphens=False
             )
         return lines
 
@@ -66,14 +63,14 @@ class Verification:
     """The results of ``verify``."""
 
     env: str
-    """The env in a word."""
+    """The name of the env."""
     checks: list[Check]
-    notes: tuple[str, ...] = field(default=())
-    """The settings that were made smaller than in the config, to take seconds."""
+    notes: tuple[str, ...] = ()
+    """The settings that are smaller than in the config, so that it takes seconds."""
 
     @property
     def ok(self) -> bool:
-        """Whether no check failed. Warnings fail nothing."""
+        """Whether no check failed."""
         return all(check.ok for check in self.checks)
 
     @property
@@ -88,7 +85,7 @@ class Verification:
     def __str__(self) -> str:
         lines = [self.summary]
         if self.notes:
-            lines.append(f"made smaller: {', '.join(self.notes)}")
+            lines.append(f"reduced: {', '.join(self.notes)}")
         for part, title in PARTS.items():
             lines += [title, *(line for check in self.checks if check.part == part for line in check.lines())]
         return "\n".join(lines)
@@ -96,21 +93,14 @@ class Verification:
     @property
     def summary(self) -> str:
         """One line."""
-        counts = {status: sum(check.status == status for check in self.checks) for status in _WORDS}
-        said = ", ".join(f"{count} {_WORDS[status]}" for status, count in counts.items() if count)
+        words = {"ok": "ok", "failed": "FAILED", "warning": "with a warning", "skipped": "skipped"}
+        counts = Counter(check.status for check in self.checks)
+        said = ", ".join(f"{counts[status]} {word}" for status, word in words.items() if counts[status])
         return f"{self.env}: {said}"
 
 
-_WORDS = {"ok": "ok", "failed": "FAILED", "warning": "to look at", "skipped": "not tried"}
-
-
-def small(x: float) -> str:
-    """A deviation in few signs."""
-    return "0" if x == 0 else f"{x:.0e}"
-
-
 class Problem(Exception):  # noqa: N818 (a result, not an error of the program)
-    """Raised by a check that fails: what was found, then the likely cause and the fix."""
+    """A check fails: the finding, then the likely cause and the fix."""
 
     def __init__(self, found: str, *advice: str):
         super().__init__(found)
@@ -118,29 +108,24 @@ class Problem(Exception):  # noqa: N818 (a result, not an error of the program)
 
 
 class Doubt(Problem):
-    """Raised by a check that could not tell, or found something that is no failure: a warning."""
+    """A check has no certain result, or a finding that is no failure: a warning."""
 
 
 class Skip(Problem):
-    """Raised by a check that does not apply."""
+    """A check does not apply."""
+
+
+_STATUS: dict[type[Problem], Status] = {Skip: "skipped", Doubt: "warning", Problem: "failed"}
 
 
 def checked(part: str, name: str, look: Callable[[], str]) -> Check:
-    """Run ``look``, which returns what it found or raises; whatever it raises becomes a result."""
+    """The result of ``look``, which returns its finding or raises any exception."""
     try:
         return Check(part, name, "ok", look())
-    except Skip as skip:
-        return Check(part, name, "skipped", skip.found, skip.advice)
-    except Doubt as doubt:
-        return Check(part, name, "warning", doubt.found, doubt.advice)
     except Problem as problem:
-        return Check(part, name, "failed", problem.found, problem.advice)
-    except RecollectError as error:
-        return Check(part, name, "failed", f"{type(error).__name__}: {error}")  # says cause and fix itself
+        return Check(part, name, _STATUS[type(problem)], problem.found, problem.advice)
     except Exception as error:
-        return Check(part, name, "failed", f"{type(error).__name__}: {error}", (_blame(error),))
-
-
-def _blame(error: Exception) -> str:
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return f"raised in {last.filename}, line {last.lineno}, {last.name}"
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = (f"raised in {last.filename}, line {last.lineno}, {last.name}",)
+        is_explained = isinstance(error, RecollectError)  # its text has cause and fix
+        return Check(part, name, "failed", f"{type(error).__name__}: {error}", () if is_explained else place)

@@ -1,23 +1,22 @@
-"""``verify``: do the buffer, the memory, the training loop and the gradients work, with this env and config?
+"""``verify``: check the buffer, the memory, the training loop and the gradients with an env and a config.
 
 ::
 
     print(rc.verify("CartPole-v1", core="gru"))
 
-Everything is small, so that it takes seconds; what was made smaller is in ``notes``.
+The settings are reduced so that it takes seconds; ``notes`` lists the changes.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from recollect.agent import PolicyFactory
 from recollect.audit import buffer_checks, env_checks, gradient_checks, loop_checks, state_checks
-from recollect.audit.recorded_rollouts import Scene, Trial, network_seconds
-from recollect.audit.results import Check, Verification, checked
-from recollect.audit.setup import LEAST_STEPS, MOST_STEPS, Subject, prepare
+from recollect.audit.recorded_rollouts import RecordedRollout, network_seconds, record_rollouts
+from recollect.audit.results import PARTS, Check, Verification, checked
+from recollect.audit.setup import LEAST_STEPS, MOST_STEPS, Setup, prepare
 from recollect.base.row_threads import intra_op_threads
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
@@ -29,6 +28,18 @@ __all__ = ["Check", "Verification", "verify"]
 
 SECONDS = 1.5
 """Approximate seconds for a rollout; a slow env gets shorter ones."""
+ROLLOUT_CHECKS = {
+    "buffer": (buffer_checks.size, buffer_checks.rows_apart, buffer_checks.chunks),
+    "state": (
+        state_checks.acting,
+        state_checks.stored_states,
+        state_checks.learner,
+        state_checks.values_at_ends,
+        state_checks.session,
+    ),
+    "gradient": (gradient_checks.parameters, gradient_checks.through_time),
+}
+"""The checks of recorded rollouts by part. The name of a check is that of its function, with blanks."""
 
 
 def verify(
@@ -40,85 +51,85 @@ def verify(
     preset: bool = True,
     **settings: Any,
 ) -> Verification:
-    """Look for the classic bugs of recurrent training, with this env, config and network.
+    """Check for the classic bugs of recurrent training, with this env, config and network.
 
     Args:
         env: as in ``train``.
-        config: settings to start from; ``settings`` go on top.
+        config: settings to start from; ``settings`` override them.
         policy: as in ``train``.
-        watch: called with each check as it is finished.
+        watch: called with each check when it is finished.
         preset: as in ``train``.
         **settings: as in ``train``.
 
-    Raises ConfigError if such a training could not even begin.
+    Raises ConfigError if such a training cannot start.
 
     Example:
         >>> verify("delayed-cue", core="gru").ok  # doctest: +SKIP
         True
     """
-    subject = prepare(env, config, policy, settings, preset)
-    found: list[Check] = []
-    run = _Run(subject)
-    for check in run.checks():
-        found.append(check)
+    setup = prepare(env, config, policy, settings, preset)
+    checks: list[Check] = []
+
+    def report(check: Check) -> Check:
+        checks.append(check)
         if watch is not None:
             watch(check)
-    return Verification(subject.name, found, run.subject.notes)
+        return check
+
+    with intra_op_threads(1):  # all tensors are small
+        opened = setup.open()
+        try:
+            network = setup.build(opened)
+            setup.config.algo.check(network, setup.asked_envs * opened.agents)
+            setup = _run_checks(setup, opened, network, report)
+        finally:
+            if not is_made(setup.env):
+                opened.close()
+    return Verification(setup.name, checks, setup.notes)
 
 
-class _Run:
-    """One verification under way."""
+def _run_checks(setup: Setup, env: BatchedEnv, policy: Policy, report: Callable[[Check], Check]) -> Setup:
+    """Run and report all checks in order. Returns the setup with the sizes that were used."""
+    walks: list[env_checks.RandomWalk] = []
 
-    def __init__(self, subject: Subject):
-        self.subject = subject
+    def contract() -> str:
+        walks.append(env_checks.random_walk(env))
+        return env_checks.contract(env, walks[0])
 
-    def checks(self) -> Iterator[Check]:
-        """All checks in order, each as soon as it is finished."""
-        with intra_op_threads(1):  # everything is small
-            env = self.subject.open()
-            try:
-                policy = self.subject.build(env)
-                self.subject.config.algo.check(policy, self.subject.asked_envs * env.agents)
-                yield from self._checks(env, policy)
-            finally:
-                if not is_made(self.subject.env):
-                    env.close()
+    kept = report(checked("env", "contract", contract))
+    is_users = is_made(setup.env)
+    single = checked(
+        "env", "gymnasium", lambda: env_checks.gymnasium_checker(setup.single, is_users=is_users)
+    )
+    if single.status != "skipped":
+        report(single)
+    others = [part for part in PARTS if part != "env"]
+    if not kept.ok:
+        for part in others:
+            report(Check(part, "all", "skipped", "not tried: the env's contract comes first"))
+        return setup
+    rows = env.num_envs * env.agents
+    setup = setup.sized(rows, _most_steps(walks[0].seconds, env, policy))
+    rollouts: list[RecordedRollout] = []
 
-    def _checks(self, env: BatchedEnv, policy: Policy) -> Iterator[Check]:
-        sight = functools.cache(lambda: env_checks.first_sight(env))
-        contract = checked(env_checks.PART, "contract", lambda: env_checks.contract(env, sight))
-        yield contract
-        check = checked(
-            env_checks.PART,
-            "gymnasium",
-            lambda: env_checks.gymnasium_checker(self.subject.single, is_users=is_made(self.subject.env)),
-        )
-        if check.status != "skipped":
-            yield check
-        if not contract.ok:
-            yield from _not_tried()
-            return
-        rows = env.num_envs * env.agents
-        self.subject = self.subject.sized(rows, _most_steps(sight().seconds, env, policy))
-        through = list(_look_at_rollouts(self.subject, env, policy))
-        yield from (check for check in through if check.part != gradient_checks.PART)
-        yield from self._train(rows, is_repeatable=contract.status == "ok")
-        yield from (check for check in through if check.part == gradient_checks.PART)
+    def record() -> str:
+        for rollout in record_rollouts(setup, env, policy):
+            rollouts.append(rollout)  # the rollouts before an error are checked, too
+        return ""
 
-    def _train(self, rows: int, *, is_repeatable: bool) -> Iterator[Check]:
-        trained: list[loop_checks.Trained] = []
-
-        def first() -> str:
-            trained.append(loop_checks.short_training(self.subject, rows))
-            return loop_checks.updates(trained[0], self.subject)
-
-        yield checked(loop_checks.PART, "updates", first)
-        if trained:
-            yield checked(
-                loop_checks.PART,
-                "same seed",
-                lambda: loop_checks.same_seed(trained[0], self.subject, rows, is_repeatable=is_repeatable),
-            )
+    recorded = checked("buffer", "rollouts", record)
+    if not recorded.ok:
+        report(recorded)
+    for part in others:
+        if part == "training":
+            _check_training(setup, rows, report, is_repeatable=kept.status == "ok")
+        for check in ROLLOUT_CHECKS.get(part, ()):
+            name = check.__name__.replace("_", " ")
+            if rollouts:
+                report(checked(part, name, lambda check=check: check(rollouts)))
+            else:
+                report(Check(part, name, "skipped", "no rollout was recorded"))
+    return setup
 
 
 def _most_steps(seconds: float, env: BatchedEnv, policy: Policy) -> int:
@@ -126,45 +137,23 @@ def _most_steps(seconds: float, env: BatchedEnv, policy: Policy) -> int:
     try:
         # In a training and the other checks each step goes through the network about ten times.
         seconds += 10 * network_seconds(policy, env)
-    except Exception:  # the checks will say what is wrong with it
+    except Exception:  # the checks will report it
         return LEAST_STEPS
     return max(LEAST_STEPS, min(MOST_STEPS, int(SECONDS / max(seconds, 1e-6))))
 
 
-def _look_at_rollouts(subject: Subject, env: BatchedEnv, policy: Policy) -> Iterator[Check]:
-    """The checks that read rollouts one after another; all of them read the same ones."""
-    probes: list[tuple[str, Any]] = [
-        (buffer_checks.PART, buffer_checks.Size()),
-        (buffer_checks.PART, buffer_checks.RowsApart()),
-        (buffer_checks.PART, buffer_checks.Partition()),
-        (state_checks.PART, state_checks.Acting()),
-        (state_checks.PART, state_checks.Stored()),
-        (state_checks.PART, state_checks.Learner()),
-        (state_checks.PART, state_checks.Ends()),
-        (state_checks.PART, state_checks.Resumed()),
-        (gradient_checks.PART, gradient_checks.Parameters()),
-        (gradient_checks.PART, gradient_checks.ThroughTime()),
-    ]
-    settled = {probe.name: Check(part, probe.name, "skipped", "no rollout") for part, probe in probes}
+def _check_training(
+    setup: Setup, rows: int, report: Callable[[Check], Check], *, is_repeatable: bool
+) -> None:
+    trained: list[loop_checks.Trained] = []
 
-    def look(part: str, probe: Any, scene: Scene) -> None:
-        settled[probe.name] = checked(part, probe.name, lambda: probe.look(scene) or "")
+    def updates() -> str:
+        trained.append(loop_checks.short_training(setup, rows))
+        return loop_checks.updates(trained[0], setup)
 
-    def all_rollouts() -> str:
-        for count, scene in enumerate(Trial(subject, env, policy).scenes()):
-            for part, probe in probes:
-                if count == 0 or settled[probe.name].status == "ok":
-                    look(part, probe, scene)
-        return ""
+    def same_seed() -> str:
+        return loop_checks.same_seed(trained[0], setup, rows, is_repeatable=is_repeatable)
 
-    collected = checked(buffer_checks.PART, "rollouts", all_rollouts)
-    if not collected.ok:
-        yield collected
-    for part, probe in probes:
-        seen = settled[probe.name]
-        yield checked(part, probe.name, probe.result) if seen.status == "ok" else seen
-
-
-def _not_tried() -> Iterator[Check]:
-    for part in (buffer_checks.PART, state_checks.PART, loop_checks.PART, gradient_checks.PART):
-        yield Check(part, "all", "skipped", "not tried: the env's contract comes first")
+    report(checked("training", "updates", updates))
+    if trained:
+        report(checked("training", "same seed", same_seed))

@@ -1,8 +1,7 @@
-"""Whom a verification is about: the user's env and settings, made small enough for seconds."""
+"""The env, config and policy that ``verify`` checks: the user's own, reduced to run in seconds."""
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,44 +17,38 @@ from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.factory import is_made, makes_batches, slots
-from recollect.envs.named import resolve_env
+from recollect.envs.named import display_name, resolve_env
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
 
-MOST_ENVS = 4
-"""Env slots that are tried."""
-MOST_STEPS = 128
-"""Steps of a rollout that are tried; fewer if the env is slow."""
-LEAST_STEPS = 12
-MOST_EPOCHS = 2
+MOST_ENVS, MOST_EPOCHS = 4, 2
+LEAST_STEPS, MOST_STEPS = 12, 128
+"""Steps of a rollout; few if the env is slow."""
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """An env, a config as it is tried, and the maker of the network if it is the user's own."""
+class Setup:
+    """An env, the reduced config, and the policy factory if the user has one."""
 
     env: Any
     config: TrainConfig
     policy: PolicyFactory | None = None
     notes: tuple[str, ...] = ()
-    """The settings that were made smaller than in the config."""
+    """The settings that are smaller than the user's."""
     asked_envs: int = 1
-    """Env slots that a training would have."""
+    """Env slots of the user's own config."""
 
     @property
     def name(self) -> str:
-        """The env in a word."""
-        if isinstance(self.env, str):
-            return self.env
-        inner = self.env.func if isinstance(self.env, functools.partial) else self.env
-        return getattr(inner, "__name__", None) or type(inner).__name__
+        """The name of the env."""
+        return display_name(self.env) or "env"
 
     def open(self) -> BatchedEnv:
-        """The env as rows, with the wrappers that the config asks for."""
+        """The batched env, with the wrappers of the config."""
         return open_env(self.env, self.config)
 
     def single(self) -> gym.Env | None:
-        """One env for Gymnasium's own checker; None if the world is not made of ``gymnasium.Env``s."""
+        """One env for Gymnasium's own checker; None if the rows are not ``gymnasium.Env``s."""
         options = self.config.env_kwargs
         if isinstance(self.env, str):
             return None if task_name(self.env) else gym.make(self.env, disable_env_checker=True, **options)
@@ -66,22 +59,22 @@ class Subject:
         return self.env(**options)  # pyright: ignore[reportCallIssue]
 
     def build(self, env: BatchedEnv) -> Policy:
-        """The network for the env's spaces, with an action head in which its memory shows."""
+        """The policy for the env's spaces, with action probabilities that depend on its memory."""
         make = self.policy or self.config.policy.build
-        with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
+        with torch.random.fork_rng(devices=[]):  # the caller's random stream is not changed
             torch.manual_seed(self.config.seed)
             policy = made_policy(make, env.observation_space, env.action_space)
-            _enliven(policy)
+            _scale_action_head(policy)
         return policy.to(self.config.device)
 
     @property
     def tolerance(self) -> float:
-        """How far what is recomputed may be from what was recorded."""
+        """Largest allowed deviation of recomputed values from recorded ones."""
         config = self.config
         return tolerance(config.algo.tolerance, on_device(config.policy.precision, config.device))
 
-    def sized(self, rows: int, most_steps: int) -> Subject:
-        """The same with rollouts of at most ``most_steps`` steps, for ``rows`` rows."""
+    def sized(self, rows: int, most_steps: int) -> Setup:
+        """The same setup with rollouts of at most ``most_steps`` steps, for ``rows`` rows."""
         algo = _shortened(self.config.algo, rows, most_steps)
         notes = [
             f"{name} {before} -> {after}"
@@ -94,31 +87,21 @@ class Subject:
 
 def prepare(
     env: Any, config: TrainConfig | None, policy: Any, settings: dict[str, Any], preset: bool = True
-) -> Subject:
-    """The subject of ``verify(env, config, policy=policy, **settings)``, read as ``train`` reads them."""
+) -> Setup:
+    """The setup of ``verify``; arguments are read as by ``train``."""
     full, policy, _ = resolve(env, settings, config=config, policy=policy, preset=preset)
     check_config(full, policy)
     env = resolve_env(env) if isinstance(env, str) else env
     num_envs = slots(env) if is_made(env) else min(full.num_envs, MOST_ENVS)
     notes = () if is_made(env) or num_envs == full.num_envs else (f"num_envs {full.num_envs} -> {num_envs}",)
-    # Nothing of a run but its training: no folder, no evaluations, no end before it is time.
-    quiet = TrainConfig(
-        num_envs=num_envs,
-        seed=full.seed,
-        device=full.device,
-        last_action_reward=full.last_action_reward,
-        env_kwargs=full.env_kwargs,
-        threads=full.threads,
-        parallel=full.parallel,
-        policy=full.policy,
-        algo=full.algo,
-    )
-    asked = num_envs if is_made(env) else full.num_envs
-    return Subject(env, quiet, policy, notes, asked)
+    # Only settings of the training itself: no run folder, no evaluations, no early end.
+    kept = ("seed", "device", "last_action_reward", "env_kwargs", "threads", "parallel", "policy", "algo")
+    quiet = TrainConfig(num_envs=num_envs, **{name: getattr(full, name) for name in kept})
+    return Setup(env, quiet, policy, notes, num_envs if is_made(env) else full.num_envs)
 
 
 def _shortened(algo: AlgoConfig, rows: int, most_steps: int) -> AlgoConfig:
-    """The same kind of rollout, shorter: several chunks, and a short last one where there was one."""
+    """A shorter rollout of the same kind: several chunks, and a shorter last chunk if there was one."""
     rollout, chunk = algo.rollout, min(algo.chunk, algo.rollout)
     if rollout > most_steps:
         if chunk > most_steps // 2:
@@ -143,8 +126,8 @@ def _shortened(algo: AlgoConfig, rows: int, most_steps: int) -> AlgoConfig:
 
 
 @torch.no_grad()
-def _enliven(policy: Policy) -> None:
-    """Actions start almost independent of the memory (a small gain): then a wrong one would not show."""
+def _scale_action_head(policy: Policy) -> None:
+    """Raise the small initial gain, with which a wrong memory would hardly change the actions."""
     for parameter in policy.head.parameters():
         if parameter.dim() == 2:
             nn.init.orthogonal_(parameter)

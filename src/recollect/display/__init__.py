@@ -20,7 +20,7 @@ from typing import Literal, get_args
 
 from rich.console import Console
 
-from recollect.display.base import Display, Quiet, can_redraw, standard_error
+from recollect.display.base import Display, can_redraw, standard_error
 from recollect.display.lines import JsonLines, Lines
 from recollect.display.live import LivePanel
 from recollect.display.notebook import Notebook, is_notebook
@@ -58,6 +58,6 @@ def make_display(mode: str | bool = "auto", console: Console | None = None) -> C
         case "json":
             return JsonLines(None if console is None else console.file)
         case "quiet":
-            return Quiet()
+            return Callback()
         case _:
             return Lines(console)

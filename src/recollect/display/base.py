@@ -39,18 +39,21 @@ def can_redraw(console: Console) -> bool:
 
 
 class Display(Callback):
-    """A callback that displays a run. Subclasses override ``start``, ``iterated`` and the like.
+    """A callback that displays a run. Subclasses override ``start``, ``draw`` and the like.
 
     If the output fails, for instance because a pipe was closed, the display stops and the run continues.
     """
 
     state: State
     """The data to display; set in ``on_start``."""
+    every = 0.0
+    """Minimum seconds between two drawings."""
 
     def __init__(self, clock: Clock = time.monotonic):
         self.clock = clock
         self.is_active = False
         """True from ``on_start`` to ``on_end``, unless the output failed."""
+        self.drawn_at = 0.0
 
     @property
     def shows_signals(self) -> bool:
@@ -87,10 +90,18 @@ class Display(Callback):
         """Called before training."""
 
     def iterated(self) -> None:
-        """``state`` has new metrics. Called every few milliseconds: implementations limit the rate."""
+        """``state`` has new metrics, perhaps every few milliseconds. Draw, at a limited rate."""
+        if self.clock() - self.drawn_at >= self.every:
+            self.draw()
 
     def evaluated(self) -> None:
-        """``state`` has a new evaluation."""
+        """``state`` has a new evaluation. Draw, at a limited rate."""
+        self.iterated()
+
+    def draw(self) -> None:
+        """Show ``state``. Subclasses extend this method by their output."""
+        self.drawn_at = self.clock()
+        self.state.mark()
 
     def advised(self, text: str) -> None:
         """``state`` has new advice."""
@@ -117,19 +128,11 @@ class Display(Callback):
             self.is_active = False
             with suppress(Exception, SystemExit):  # a closed output fails again
                 self.abandon(error)
-            if not isinstance(error, OSError | UnicodeError | SystemExit) and not _is_closed(error):
+            is_closed = isinstance(error, ValueError) and "closed file" in str(error)
+            if not is_closed and not isinstance(error, OSError | UnicodeError | SystemExit):
                 warnings.warn(
                     f"the display failed ({type(error).__name__}: {error}); the run continues without it. "
                     "This is a bug in Recollect: progress=False avoids it",
                     RuntimeWarning,
                     stacklevel=2,
                 )
-
-
-class Quiet(Callback):
-    """Shows nothing."""
-
-
-def _is_closed(error: BaseException) -> bool:
-    """Whether this is Python's error for a closed file object."""
-    return isinstance(error, ValueError) and "closed file" in str(error)

@@ -15,32 +15,29 @@ from recollect.display import closing, words
 from recollect.display.base import Display, standard_error
 from recollect.display.state import Clock, State
 
-EVERY = 5.0
-"""Seconds between two lines."""
-
 
 class Lines(Display):
-    """A line every few seconds, and one for each evaluation, checkpoint and piece of advice."""
+    """A line every five seconds, and one for each evaluation, checkpoint and piece of advice."""
+
+    every = 5.0
 
     def __init__(self, console: Console | None = None, clock: Clock = time.monotonic):
         super().__init__(clock)
         self.console = console or standard_error()
-        self._printed_at = 0.0
         self._is_printed = True
 
     def start(self) -> None:
         """Print env, core, run and the opening."""
         state = self.state
-        self._printed_at = self.clock()
+        self.drawn_at = self.clock()
         self._print(", ".join(filter(None, (state.env, state.core, state.run))))
         if opening := state.training.opening:
             self._print(opening)
 
     def iterated(self) -> None:
-        """Print a line every ``EVERY`` seconds."""
+        """Print a line every few seconds."""
         self._is_printed = False
-        if self.clock() - self._printed_at >= EVERY:
-            self._print_metrics()
+        super().iterated()
 
     def evaluated(self) -> None:
         """Print the evaluation."""
@@ -57,7 +54,7 @@ class Lines(Display):
     def ended(self, reason: str) -> None:
         """Print the last metrics and the summary."""
         if not self._is_printed:
-            self._print_metrics()
+            self.draw()
         (kind, why), *rest = closing.summary(self.state, reason)
         self._print(f"{kind}: {why}")
         for name, text in rest:
@@ -65,9 +62,10 @@ class Lines(Display):
         for command in closing.commands(self.state, reason):
             self._print(f"  {command}")
 
-    def _print_metrics(self) -> None:
-        self._printed_at, self._is_printed = self.clock(), True
-        self.state.mark()
+    def draw(self) -> None:
+        """Print the metrics."""
+        super().draw()
+        self._is_printed = True
         self._print(line(self.state))
 
     def _print(self, text: str) -> None:
@@ -116,12 +114,8 @@ class JsonLines(Display):
             env=state.env,
             core=state.core,
             run=None if training.run is None else str(training.run.path),
-            start=training.start,
-            end=training.end,
-            opening=training.opening,
-            runtime=training.config.runtime,
-            mode=training.config.mode,
-            actors=training.config.actors,
+            **{name: getattr(training, name) for name in ("start", "end", "opening")},
+            **{name: getattr(training.config, name) for name in ("runtime", "mode", "actors")},
         )
 
     def iterated(self) -> None:

@@ -16,7 +16,6 @@ from recollect.display.panel import View
 from recollect.display.state import Clock
 
 EVERY = 0.25
-"""Minimum seconds between two redraws."""
 IDLE = 1.0
 """Seconds without an update after which the panel is redrawn for its clock."""
 
@@ -24,11 +23,12 @@ IDLE = 1.0
 class LivePanel(Display):
     """Draws a panel at most four times per second."""
 
+    every = EVERY
+
     def __init__(self, console: Console | None = None, clock: Clock = time.monotonic):
         super().__init__(clock)
         self.console = console or standard_error()
         self._live: Live | None = None
-        self._drawn = 0.0
         self._drawing = threading.Lock()
         self._over = threading.Event()
         self._ticker: threading.Thread | None = None
@@ -54,18 +54,9 @@ class LivePanel(Display):
             get_renderable=lambda: self._view,
         )
         self._live.start()
-        self._draw()
+        self.draw()
         self._ticker = threading.Thread(target=self._tick, name="recollect-display", daemon=True)
         self._ticker.start()
-
-    def iterated(self) -> None:
-        """Redraw, at a limited rate."""
-        if self.clock() - self._drawn >= EVERY:
-            self._draw()
-
-    def evaluated(self) -> None:
-        """Redraw, at a limited rate."""
-        self.iterated()
 
     def advised(self, text: str) -> None:
         """Print the whole text above the panel, where it stays."""
@@ -76,26 +67,33 @@ class LivePanel(Display):
         """Draw the panel for the last time, with the summary below it."""
         self._view = View(self.state, is_final=True)
         if self._live is not None:
-            self._draw()
+            self.draw()
         self._stop()
-        say(self.console, closing.summary(self.state, reason), closing.commands(self.state, reason))
+        (kind, why), *rest = closing.summary(self.state, reason)
+        colour = {"finished": "green", "failed": "red"}.get(kind, "yellow")
+        lines = [Text.assemble((f"{kind}: ", f"bold {colour}"), why)]
+        lines += [Text.assemble((f"  {name:<12}", "cyan"), text) for name, text in rest]
+        if commands := closing.commands(self.state, reason):
+            lines += [Text(), *(Text.assemble("  ", (command, "bold")) for command in commands)]
+        for line in lines:
+            self.console.print(line, soft_wrap=True)
 
     def abandon(self, error: BaseException) -> None:
         """Restore the terminal."""
         self._stop()
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Redraw the panel."""
         with self._drawing:
-            self._drawn = self.clock()
-            self.state.mark()
+            super().draw()
             if self._live is not None:
                 self._live.refresh()
 
     def _tick(self) -> None:
         """Keep the clock running during long iterations and evaluations."""
         while not self._over.wait(IDLE):
-            if self.clock() - self._drawn >= IDLE:
-                self._attempt(self._draw)
+            if self.clock() - self.drawn_at >= IDLE:
+                self._attempt(self.draw)
 
     def _stop(self) -> None:
         self._over.set()
@@ -104,16 +102,3 @@ class LivePanel(Display):
         live, self._live = self._live, None
         if live is not None:
             live.stop()
-
-
-def say(console: Console, lines: list[tuple[str, str]], commands: list[str]) -> None:
-    """Print the summary and, on lines of their own, the commands."""
-    (kind, why), *rest = lines
-    colour = {"finished": "green", "failed": "red"}.get(kind, "yellow")
-    console.print(Text.assemble((f"{kind}: ", f"bold {colour}"), why), soft_wrap=True)
-    for name, text in rest:
-        console.print(Text.assemble((f"  {name:<12}", "cyan"), text), soft_wrap=True)
-    if commands:
-        console.print()
-    for command in commands:
-        console.print(Text.assemble("  ", (command, "bold")), soft_wrap=True)

@@ -5,18 +5,13 @@ from __future__ import annotations
 import html
 import importlib
 import sys
-import time
 from typing import Any
 
 from recollect.base import numbers
 from recollect.display import closing, words
-from recollect.display.actors import RemoteActors
 from recollect.display.base import Display
 from recollect.display.lines import line
-from recollect.display.state import Clock, State
-
-EVERY = 0.5
-"""Seconds between two updates."""
+from recollect.display.state import RemoteActors, State
 
 
 def is_notebook() -> bool:
@@ -30,37 +25,29 @@ def is_notebook() -> bool:
 class Notebook(Display):
     """HTML in the cell's output; front ends without HTML show one line of text."""
 
-    def __init__(self, clock: Clock = time.monotonic):
-        super().__init__(clock)
-        self._drawn = 0.0
-        self._handle: Any = None
+    every = 0.5
+    _handle: Any
+    _reason: str | None
 
     def start(self) -> None:
         """Show the empty bar."""
-        display = importlib.import_module("IPython.display").display
-        self._handle = display(self._bundle(), raw=True, display_id=True)
-        self._drawn = self.clock()
-
-    def iterated(self) -> None:
-        """Update, at a limited rate."""
-        if self.clock() - self._drawn >= EVERY:
-            self._draw()
-
-    def evaluated(self) -> None:
-        """Update, at a limited rate."""
-        self.iterated()
+        self._handle, self._reason = None, None
+        self.draw()
 
     def ended(self, reason: str) -> None:
         """Update for the last time, with the summary."""
-        self._draw(reason)
+        self._reason = reason
+        self.draw()
 
-    def _draw(self, reason: str | None = None) -> None:
-        self._drawn = self.clock()
-        self._handle.update(self._bundle(reason), raw=True)
-
-    def _bundle(self, reason: str | None = None) -> dict[str, str]:
-        self.state.mark()
-        return {"text/html": page(self.state, reason), "text/plain": line(self.state)}
+    def draw(self) -> None:
+        """Update the cell's output."""
+        super().draw()
+        bundle = {"text/html": page(self.state, self._reason), "text/plain": line(self.state)}
+        if self._handle is None:
+            display = importlib.import_module("IPython.display").display
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
 
 
 def page(state: State, reason: str | None = None) -> str:
@@ -105,4 +92,4 @@ def _facts(actors: RemoteActors) -> list[str]:
     shares = ", ".join(f"{name} {numbers.share(share)}" for name, share in actors.shares.items())
     waits = [] if actors.waits is None else [f"the learner waits {numbers.share(actors.waits)}"]
     queue = ", ".join(actors.queue())
-    return [actors.who, f"{actors.range} steps/s each", f"time: {shares}", queue, *waits, *actors.trouble()]
+    return [actors.place, f"{actors.range} steps/s each", f"time: {shares}", queue, *waits, *actors.trouble()]

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from recollect.base import numbers
 from recollect.display import words
-from recollect.display.actors import bar
 from recollect.display.state import State
 
 WIDEST = 100
@@ -48,15 +47,9 @@ class View:
             rows = Rows(self.state, width - 4, glyphs)  # a border and a blank on either side
             body = Group(*rows.all(), *([] if self.is_final else rows.footer()))
             yield Panel(body, box=box.ROUNDED, border_style="bright_black", width=width)
-        if not self.is_final:
-            yield from advice(self.state, width, glyphs)
-
-
-def advice(state: State, width: int, glyphs: words.Glyphs) -> Iterator[Text]:
-    """One shortened line for each of the last pieces of advice."""
-    for text in state.advice:
-        line = words.shortened(text.replace("\n", " "), width - 4, glyphs.cut)
-        yield Text.assemble((f" {glyphs.bad} ", "bold yellow"), (line, "yellow"), no_wrap=True)
+        for text in () if self.is_final else self.state.advice:
+            line = words.shortened(text.replace("\n", " "), width - 4, glyphs.cut)
+            yield Text.assemble((f" {glyphs.bad} ", "bold yellow"), (line, "yellow"), no_wrap=True)
 
 
 class Rows:
@@ -64,6 +57,8 @@ class Rows:
 
     def __init__(self, state: State, width: int, glyphs: words.Glyphs, *, is_short: bool = False):
         self.state, self.width, self.glyphs, self.is_short = state, width, glyphs, is_short
+        self._has_labels = width >= 48
+        self._indent = LABEL if self._has_labels else 8
 
     def all(self) -> Iterator[RenderableType]:
         """All rows, in groups."""
@@ -86,10 +81,8 @@ class Rows:
         """Env, core, run folder and progress."""
         state, dot = self.state, self.glyphs.dot
         name = Text.assemble((state.env, "bold cyan"), (f" {dot} ", "bright_black"), state.core)
-        room = self.width - name.cell_len - 2
-        yield from self._spread(
-            name, Text(words.tail(state.run or "", max(16, room), self.glyphs.cut), "dim")
-        )
+        room = max(16, self.width - name.cell_len - 2)
+        yield from self._spread(name, Text(words.tail(state.run or "", room, self.glyphs.cut), "dim"))
         grid = Table.grid(expand=False)
         grid.add_column(width=self.width - 6)
         grid.add_column(width=6, justify="right")
@@ -97,10 +90,11 @@ class Rows:
         grid.add_row(bar, Text(numbers.share(int(state.fraction * 100) / 100), "bold"))
         yield grid
         done = f"{numbers.count(state.steps)} of {numbers.count(state.training.end)}"
-        times = (
-            [f"{numbers.duration(state.elapsed)} elapsed"] if self._has_labels or state.fraction >= 1 else []
-        )
-        times += [] if state.fraction >= 1 else [f"{numbers.duration(state.left())} left"]
+        times, is_over = [], state.fraction >= 1
+        if self._has_labels or is_over:
+            times.append(f"{numbers.duration(state.elapsed)} elapsed")
+        if not is_over:
+            times.append(f"{numbers.duration(state.left())} left")
         unit = " steps" if self._has_labels else ""
         yield from self._spread(Text(done + unit), Text(f" {dot} ".join(times)))
 
@@ -122,14 +116,16 @@ class Rows:
         body.append(words.sparkline(curve, max(0, room), self.glyphs.blocks), "cyan")
         yield from self._row("return", body, side)
         name = "evaluation" if self._has_labels else "eval"
-        if state.evaluation is not None:
-            last = state.evaluation
+        best = Text()
+        if state.best is not None:
+            best = Text(f"best {numbers.number(state.best[0])} at {numbers.count(state.best[1])}", "dim")
+        if (last := state.evaluation) is not None:
             body = Text.assemble((f"{numbers.number(last.mean):<8}", "bold"))
             interval = f"{numbers.number(last.low)} to {numbers.number(last.high)}"
             body.append(f"95% interval {interval}" if self._has_labels else interval, "dim")
-            yield from self._row(name, body, self._best())
+            yield from self._row(name, body, best)
         elif every := state.training.config.eval_every:
-            yield from self._row(name, Text(f"every {numbers.count(every)} steps", "dim"), self._best())
+            yield from self._row(name, Text(f"every {numbers.count(every)} steps", "dim"), best)
 
     def speed(self) -> Iterator[RenderableType]:
         """Steps per second, and the shares of env, acting and learning."""
@@ -139,20 +135,20 @@ class Rows:
         yield from self._row("speed", Text(f"{numbers.count(state.speed('total'))} steps/s"), side)
 
     def actors(self) -> Iterator[RenderableType]:
-        """Of actors in other processes: how fast they are, where their time goes, who waits for whom."""
+        """Speed, time shares and queue of actors in other processes."""
         actors = self.state.remote_actors()
         if actors is None:
             return
         dot, shades = f" {self.glyphs.dot} ", self.glyphs.shades
         yield Text()
-        yield from self._row("actors", Text(actors.who), Text(f"{actors.range} steps/s each", "dim"))
+        yield from self._row("actors", Text(actors.place), Text(f"{actors.range} steps/s each", "dim"))
         parts = zip(shades, SHADES, actors.shares.items())
         legend = Text("  ").join(
             Text.assemble((shade, style), f" {name} ", numbers.share(share), style="dim")
             for shade, style, (name, share) in parts
         )
         room = min(30, self.width - self._indent - legend.cell_len - 3)
-        drawn = Text(bar(actors.shares, room, shades) if room >= 6 else "")
+        drawn = Text(words.bar(actors.shares, room, shades) if room >= 6 else "")
         for shade, style in zip(shades, SHADES):
             drawn.highlight_words([shade], style)
         yield from self._row("their time", drawn, legend)
@@ -196,16 +192,10 @@ class Rows:
         state = self.state
         yield Text()
         hint = Text("Ctrl-C saves and stops" if state.run else "Ctrl-C stops", "dim")
-        if state.is_stopping:
+        if state.training.signal:
             hint = Text("stopping after this update; Ctrl-C again ends at once", "yellow")
         saved = "" if state.checkpoint is None else f"checkpoint at {numbers.count(state.checkpoint)}"
         yield from self._spread(hint, Text(saved, "dim"))
-
-    def _best(self) -> Text:
-        if self.state.best is None:
-            return Text()
-        mean, steps = self.state.best
-        return Text(f"best {numbers.number(mean)} at {numbers.count(steps)}", "dim")
 
     def _cells(self, label: str, *cells: tuple[str, str]) -> Iterator[RenderableType]:
         """Named numbers, aligned with those of neighbouring rows."""
@@ -218,14 +208,6 @@ class Rows:
         body.rstrip()
         yield from self._row(label, body)
 
-    @property
-    def _has_labels(self) -> bool:
-        return self.width >= 48
-
-    @property
-    def _indent(self) -> int:
-        return LABEL if self._has_labels else 8
-
     def _row(self, label: str, body: Text, side: Text | None = None) -> Iterator[RenderableType]:
         name = Text(f"{label[: self._indent - 1]:<{self._indent}}", "cyan")
         yield from self._spread(Text.assemble(name, body), side or Text(), " " * self._indent)
@@ -234,19 +216,16 @@ class Rows:
         """Two texts at both edges; without room, below each other, or in short rows the first alone."""
         gap = self.width - left.cell_len - right.cell_len
         if not len(right) or gap >= 2:
-            yield _fitted(
-                Text.assemble(left, " " * (gap if len(right) else 0), right), self.width, self.glyphs
-            )
+            yield self._fitted(Text.assemble(left, " " * (gap if len(right) else 0), right))
             return
-        yield _fitted(left, self.width, self.glyphs)
+        yield self._fitted(left)
         if not self.is_short:
-            yield _fitted(Text.assemble(indent, right), self.width, self.glyphs)
+            yield self._fitted(Text.assemble(indent, right))
 
-
-def _fitted(text: Text, width: int, glyphs: words.Glyphs) -> Text:
-    """The text on one line, truncated: a wrapped line would shift the others."""
-    text.no_wrap, text.overflow = True, "crop"
-    if text.cell_len > width:
-        text.truncate(max(0, width - len(glyphs.cut)))
-        text.append(glyphs.cut, "dim")
-    return text
+    def _fitted(self, text: Text) -> Text:
+        """The text on one line, truncated: a wrapped line would shift the others."""
+        text.no_wrap, text.overflow = True, "crop"
+        if text.cell_len > self.width:
+            text.truncate(max(0, self.width - len(self.glyphs.cut)))
+            text.append(self.glyphs.cut, "dim")
+        return text

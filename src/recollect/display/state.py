@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from recollect.base import numbers
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
-from recollect.display.actors import SMOOTHED, RemoteActors
 from recollect.envs.named import display_name
+from recollect.learning.diagnostics import value_size
 
 if TYPE_CHECKING:
     from recollect.acting.evaluate import Evaluation
@@ -23,6 +23,11 @@ Clock = Callable[[], float]
 SPEEDS = ("total", "env", "act", "learn", "wait")
 STALE = 0.3
 """Highest healthy staleness."""
+ACTOR_PARTS = ("env", "policy", "transport", "learner")
+"""Parts of an actor's time; the last is waiting for the learner."""
+SMOOTHED = ("actors/slowest", "actors/fastest", *(f"time/{part}" for part in ACTOR_PARTS))
+"""Noisy metrics, which are smoothed."""
+PLACES = {"processes": "in processes", "ray": "on Ray"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +63,64 @@ class Gauge:
     """None: not measured yet."""
 
 
+@dataclass(frozen=True, slots=True)
+class RemoteActors:
+    """The actors in other processes: their speed, time shares and queue."""
+
+    count: int
+    runtime: str
+    mode: str
+    metrics: Mapping[str, float]
+    """Metrics of the last update; those of ``SMOOTHED`` are smoothed."""
+    waits: float | None
+    """Share of its time that the learner waits for rollouts; None if unknown."""
+
+    @property
+    def place(self) -> str:
+        """Such as "4 in processes, async"."""
+        return f"{self.count:,} {PLACES.get(self.runtime, self.runtime)}, {self.mode}"
+
+    @property
+    def range(self) -> str:
+        """The speeds of the slowest and the fastest actor, in env steps per second."""
+        slowest, fastest = self._counts("actors/slowest", "actors/fastest")
+        return slowest if slowest == fastest else f"{slowest} to {fastest}"
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """The parts of the actors' time; NaN before the first update."""
+        return {part: self.metrics.get(f"time/{part}", math.nan) for part in ACTOR_PARTS}
+
+    def queue(self) -> list[str]:
+        """The rollouts that wait, and the largest lag."""
+        ready, running = self._counts("queue/ready", "queue/running")
+        shown = [f"{ready} rollouts ready", f"{running} running"]
+        if self.mode == "async" and "lag/max" in self.metrics:
+            shown.append(f"lag at most {self.metrics['lag/max']:g}")
+        return shown
+
+    def trouble(self) -> list[str]:
+        """Restarts, if there were any."""
+        restarts = int(self.metrics.get("restarts", 0))
+        return [numbers.plural(restarts, "restart")] if restarts else []
+
+    def _counts(self, *names: str) -> list[str]:
+        return [numbers.count(self.metrics.get(name)) for name in names]
+
+
 class State:
     """Metrics, evaluations and advice of a training. Events store; derived values are computed on read."""
 
     def __init__(self, training: Training, clock: Clock = time.monotonic):
         self.training, self.clock = training, clock
         self.env = display_name(training.agent.env) or "env"
-        self.core = core_name(training.agent.policy)
+        self.core = type(training.agent.policy.core).__name__
         self.run: str | None = None if training.run is None else words.path(training.run.path)
         self.metrics: dict[str, float] = {}
         self.evaluation: Score | None = None
-        self.best: tuple[float, int] | None = best_of(training.run)
+        best = None if training.run is None else training.run.status.get("best")
+        self.best = None if not best else (float(best["mean"]), int(best["steps"]))
+        """Mean and env steps of the best evaluation, also of a resumed run."""
         self.checkpoint: int | None = None
         self.advice: deque[str] = deque(maxlen=3)
         self.staleness: float | None = None
@@ -108,11 +160,6 @@ class State:
         """Progress of this training, in [0, 1]."""
         start, end = self.training.start, self.training.end
         return min(1.0, max(0.0, (self.steps - start) / max(1, end - start)))
-
-    @property
-    def is_stopping(self) -> bool:
-        """Whether the training was interrupted by a signal."""
-        return bool(self.training.signal)
 
     @property
     def elapsed(self) -> float:
@@ -172,38 +219,24 @@ class State:
     def gauges(self) -> list[Gauge]:
         """The honesty gauges: deviation, staleness, lag."""
         config, metrics = self.training.config, self.metrics
-        rounding = getattr(getattr(self.training.agent.policy, "core", None), "rounding", 1.0)
+        rounding = getattr(self.training.agent.policy.core, "rounding", 1.0)
         precision = on_device(config.policy.precision, config.device)
         limit = tolerance(config.algo.tolerance, precision, rounding) / 10
         log_prob, value = (self.compared.get(f"deviation/{name}") for name in ("log_prob", "value"))
         # Relative to the size of the values, as in the check that stops a run.
-        sizes = [abs(self.compared.get(name, 0.0)) for name in ("value/max", "value/min", "value_scale")]
-        scaled = None if value is None else value / max(1.0, *sizes)
+        scaled = None if value is None else value / value_size(self.compared)
         gauges = [
             Gauge("log-prob", numbers.tiny(log_prob), _below(log_prob, limit)),
             Gauge("value", numbers.tiny(value), _below(scaled, limit)),
         ]
-        if self.training.config.algo.gauge_every:
+        if config.algo.gauge_every:
             stale = self.staleness
             text = numbers.ABSENT if stale is None else f"{stale:.2f}"
             gauges.append(Gauge("staleness", text, _below(stale, STALE)))
         if (lag := metrics.get("lag")) is not None:
-            allowed = config.lag_limit
-            gauges.append(Gauge("lag", f"{round(lag, 2):g}", metrics.get("lag/max", lag) <= allowed))
+            is_allowed = metrics.get("lag/max", lag) <= config.lag_limit
+            gauges.append(Gauge("lag", f"{round(lag, 2):g}", is_allowed))
         return gauges
-
-
-def core_name(policy: Any) -> str:
-    """The class name of a policy's core, such as LSTM."""
-    core = getattr(policy, "core", None)
-    return type(policy if core is None else core).__name__
-
-
-def best_of(run: Any) -> tuple[float, int] | None:
-    """The best evaluation of a resumed run, as (mean, steps)."""
-    status = getattr(run, "status", None)
-    best = status.get("best") if isinstance(status, dict) else None
-    return None if not best else (float(best["mean"]), int(best["steps"]))
 
 
 def _below(value: float | None, limit: float) -> bool | None:

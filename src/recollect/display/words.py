@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -61,6 +61,18 @@ def sparkline(values: Sequence[float], width: int, blocks: str = UNICODE.blocks)
         return blocks[0] * bars
     top = len(blocks) - 1
     return "".join(blocks[round((mean - low) / (high - low) * top)] for mean in means)
+
+
+def bar(shares: Mapping[str, float], width: int, shades: str) -> str:
+    """The shares as one bar of ``width`` characters, a shade for each; empty if the sum is 0 or NaN."""
+    total = sum(shares.values())
+    if not total > 0:
+        return ""
+    drawn, before = "", 0.0
+    for shade, share in zip(shades, shares.values()):
+        before += share
+        drawn += shade * (round(width * before / total) - len(drawn))
+    return drawn
 
 
 def trend(values: Sequence[float]) -> tuple[float, int] | None:

@@ -56,40 +56,34 @@ def examine(
     places = places or Places()
     environ = os.environ if environ is None else environ
     limits = read_limits(places)
-    software, cpu = _software(places), _cpu(limits, quick=quick)
-    gpus = _tolerant(_gpus, [])
-    folders = [_folder(places.runs), _folder(Path(_tolerant(tempfile.gettempdir, "/tmp")))]
-    found: dict[str, Any] = {
-        "software": software,
-        "cpu": cpu,
-        "memory": _memory(limits, places),
-        "folders": folders,
-        "gpus": gpus,
-        "driver": _tolerant(lambda: _driver(places), None),
-        "extras": [_extra(name) for name in EXTRAS],
-        "terminal": _tolerant(lambda: _terminal(environ), Terminal(False, 80, None, False)),
-        "files": _tolerant(_files, None),
-        "speed": None,
-        "tried": [],
-        "choice": choose(cpu, gpus, _version("ray")),
-    }
+    cpu, gpus = _cpu(limits, quick=quick), _tolerant(_gpus, [])
+    found = Diagnosis(
+        software=_software(places),
+        cpu=cpu,
+        memory=_memory(limits, places),
+        folders=[_folder(places.runs), _folder(Path(_tolerant(tempfile.gettempdir, "/tmp")))],
+        gpus=gpus,
+        driver=_tolerant(lambda: _driver(places), None),
+        extras=[_extra(name) for name in EXTRAS],
+        terminal=_tolerant(lambda: _terminal(environ), Terminal(False, 80, None, False)),
+        files=_tolerant(_files, None),
+        speed=None,
+        tried=[],
+        choice=choose(cpu, gpus, _version("ray")),
+    )
     failed: list[str] = []
     if not quick:
         try:
             if env is None:
-                found["speed"] = measure_speed(seconds)
+                found = replace(found, speed=measure_speed(seconds))
             else:
-                found["tried"] = try_out(env, cores_of(cpu), seconds)
-                found["choice"] = choose_by(found["choice"], found["tried"])
+                tried = try_out(env, cores_of(cpu), seconds)
+                found = replace(found, tried=tried, choice=choose_by(found.choice, tried))
         except RecollectError:
             raise  # the user's env cannot be used
         except Exception as error:
             failed.append(f"a short training failed with {type(error).__name__}: {error}")
-    seen = Diagnosis(**found)
-    return replace(seen, faults=[*find_faults(seen), *failed], traps=find_traps(seen, environ))
-
-
-# Parts -----------------------------------------------------------------------------------------------
+    return replace(found, faults=[*find_faults(found), *failed], traps=find_traps(found, environ))
 
 
 def _tolerant(find: Callable[[], T], default: T) -> T:
@@ -106,14 +100,11 @@ def _version(package: str) -> str | None:
 
 def _software(places: Places) -> Software:
     return Software(
-        recollect=_version("recollect"),
         commit=_tolerant(lambda: _commit(places.package), None),
         python=platform.python_version(),
         torch=_tolerant(lambda: _torch().__version__, None),
         cuda=_tolerant(lambda: _torch().version.cuda, None),
-        triton=_version("triton"),
-        numpy=_version("numpy"),
-        gymnasium=_version("gymnasium"),
+        **{name: _version(name) for name in ("recollect", "triton", "numpy", "gymnasium")},
         system=_tolerant(platform.platform, "unknown"),
     )
 
@@ -126,14 +117,16 @@ def _commit(package: Path) -> str | None:
     """The commit of ``package``, if git tracks it: it may be installed inside another checkout."""
 
     def git(*args: str) -> str:
-        done = subprocess.run(
-            ["git", *args], cwd=package, capture_output=True, text=True, timeout=10, check=True
-        )
-        return done.stdout.strip()
+        return _output("git", *args, cwd=package)
 
     git("ls-files", "--error-unmatch", "__init__.py")
     changed = bool(git("status", "--porcelain", "--untracked-files=no", "."))
     return git("rev-parse", "--short=12", "HEAD") + (" with changes" if changed else "")
+
+
+def _output(*command: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=10, check=True)
+    return done.stdout.strip()
 
 
 def _cpu(limits: Limits, *, quick: bool) -> Cpu:
@@ -203,14 +196,7 @@ def _driver(places: Places) -> str | None:
     text = _tolerant(lambda: (places.proc / "driver/nvidia/version").read_text(), "")
     if "Kernel Module" in text:
         return next(word for word in text.split("Kernel Module", 1)[1].split() if word[:1].isdigit())
-    done = subprocess.run(
-        ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-        capture_output=True,
-        text=True,
-        timeout=10,
-        check=True,
-    )
-    return done.stdout.split()[0]
+    return _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader").split()[0]
 
 
 def _extra(name: str) -> Extra:

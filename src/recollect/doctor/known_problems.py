@@ -23,12 +23,7 @@ def find_faults(found: Diagnosis) -> list[str]:
 
 def find_traps(found: Diagnosis, environ: Mapping[str, str]) -> list[str]:
     """Problems that slow training down or break some features."""
-    return [
-        *_threads(found, environ),
-        *_memory(found),
-        *_gpus(found),
-        *_bf16(found, environ),
-    ]
+    return [*_threads(found, environ), *_memory(found), *_gpus(found), *_bf16(found, environ)]
 
 
 def _software(found: Diagnosis) -> Iterator[str]:
@@ -107,9 +102,8 @@ def _memory(found: Diagnosis) -> Iterator[str]:
 
 def _gpus(found: Diagnosis) -> Iterator[str]:
     if found.driver is not None and not found.gpus and found.software.torch is not None:
-        build = (
-            "is a CPU build" if found.software.cuda is None else f"was built for CUDA {found.software.cuda}"
-        )
+        cuda = found.software.cuda
+        build = "is a CPU build" if cuda is None else f"was built for CUDA {cuda}"
         yield (
             f"there is an NVIDIA driver ({found.driver}), but torch finds no GPU: torch {build}. Install "
             "the build for your CUDA version (pytorch.org), or check CUDA_VISIBLE_DEVICES"

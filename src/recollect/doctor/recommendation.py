@@ -39,57 +39,48 @@ def workers_for(cores: int) -> dict[str, Any]:
 def choose(cpu: Cpu, gpus: Sequence[Gpu], ray: str | None = None) -> Choice:
     """Recommend settings from the hardware. The default is the CPU, because the networks are small."""
     cores = cores_of(cpu)
-    threads = [] if cores == cpu.usable else [f"--threads {cores}"]
+    flags = "" if cores == cpu.usable else f"--threads {cores}"
+    actors, num_envs = actors_for(cores)
+    more = f" --num-envs {num_envs}" if num_envs != NUM_ENVS else ""
     cases = [
-        Case(
+        (
+            True,
             "a built-in task, or a fast env",
-            " ".join(threads) or "nothing to set",
+            flags or "nothing to set",
             "one process steps all rows together, and the learner uses every core",
-        )
+        ),
+        (
+            cores > 1,
+            "a slow env (0.2 ms a step or more)",
+            _flags(workers_for(cores)),
+            "all cores step envs, half of the slots while the policy acts on the other half",
+        ),
+        (
+            cores > 3,
+            "a large policy, or many cores",
+            f"--runtime processes --actors {actors}{more} --mode async",
+            "one core learns while actors run on all others; the lag is bounded",
+        ),
+        (
+            len(gpus) > 0,
+            "a built-in task, or a large network",
+            "--device cuda --num-envs 1024",
+            "everything stays on the GPU, which needs many rows: with few rows the CPU is faster",
+        ),
+        (
+            len(gpus) > 1,
+            "a network that fills a GPU",
+            f"--device cuda --learners {len(gpus)}",
+            "each GPU learns from a shard of the rows; gradients are averaged",
+        ),
+        (
+            ray is not None,
+            "more machines than this one",
+            "--runtime ray --ray-address auto",
+            "the same actors, on a running Ray cluster",
+        ),
     ]
-    if cores > 1:
-        cases.append(
-            Case(
-                "a slow env (0.2 ms a step or more)",
-                _flags(workers_for(cores)),
-                "all cores step envs, half of the slots while the policy acts on the other half",
-            )
-        )
-    if cores > 3:
-        actors, num_envs = actors_for(cores)
-        more = f" --num-envs {num_envs}" if num_envs != NUM_ENVS else ""
-        cases.append(
-            Case(
-                "a large policy, or many cores",
-                f"--runtime processes --actors {actors}{more} --mode async",
-                "one core learns while actors run on all others; the lag is bounded",
-            )
-        )
-    if gpus:
-        cases.append(
-            Case(
-                "a built-in task, or a large network",
-                "--device cuda --num-envs 1024",
-                "everything stays on the GPU, which needs many rows: with few rows the CPU is faster",
-            )
-        )
-    if len(gpus) > 1:
-        cases.append(
-            Case(
-                "a network that fills a GPU",
-                f"--device cuda --learners {len(gpus)}",
-                "each GPU learns from a shard of the rows; gradients are averaged",
-            )
-        )
-    if ray is not None:
-        cases.append(
-            Case(
-                "more machines than this one",
-                "--runtime ray --ray-address auto",
-                "the same actors, on a running Ray cluster",
-            )
-        )
-    return Choice("cpu", cores, "inline", " ".join(threads), cases=cases)
+    return Choice("cpu", cores, "inline", flags, [Case(*case) for applies, *case in cases if applies])
 
 
 def try_out(env: str, cores: int, seconds: float = SECONDS) -> list[Speed]:
@@ -126,7 +117,7 @@ def measure_speed(seconds: float = SECONDS, env: str = TASK, **settings: Any) ->
     from recollect.agent import Agent
     from recollect.config.train import TrainConfig
 
-    totals = {"steps": 0.0, "total": 0.0, "env": 0.0, "act": 0.0, "learn": 0.0}
+    steps, seconds_in = 0, dict.fromkeys(("total", "env", "act", "learn"), 0.0)
     with Agent.create(env, TrainConfig().override(**settings)) as agent:
         agent.train(steps=1, progress=False)
         end, before, updates = time.monotonic() + seconds, agent.steps, 0
@@ -134,12 +125,12 @@ def measure_speed(seconds: float = SECONDS, env: str = TASK, **settings: Any) ->
             metrics = agent.train(steps=1, progress=False)
             count = agent.steps - before
             before, updates = agent.steps, updates + 1
-            totals["steps"] += count
-            for part in ("total", "env", "act", "learn"):
-                totals[part] += count / metrics[f"speed/{part}"]
-    shares = {part: totals[part] / totals["total"] for part in ("env", "act", "learn")}
-    speed = totals["steps"] / totals["total"]
-    return Speed(env, speed, **shares, updates=updates, flags=_flags(settings))
+            steps += count
+            for part in seconds_in:
+                seconds_in[part] += count / metrics[f"speed/{part}"]
+    total = seconds_in.pop("total")
+    shares = {part: spent / total for part, spent in seconds_in.items()}
+    return Speed(env, steps / total, **shares, updates=updates, flags=_flags(settings))
 
 
 def _flags(settings: dict[str, Any]) -> str:

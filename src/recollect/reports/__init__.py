@@ -38,7 +38,7 @@ def write_report(
         env_kwargs: the run's env options, which must be repeated if its env is not built in.
     """
     given = [runs] if isinstance(runs, str | Path | Run) else list(runs)
-    paths = list(dict.fromkeys(_path(run) for run in given))
+    paths = list(dict.fromkeys(run.path if isinstance(run, Run) else Path(run) for run in given))
     if not paths:
         raise RecollectError("report: no run is given. Name the folder of one run, or of several to compare")
     folders = [read_folder(path) for path in paths]
@@ -59,7 +59,3 @@ def write_report(
         place.parent.mkdir(parents=True, exist_ok=True)
     atomic.write_atomically(place, render(data, title))
     return place
-
-
-def _path(run: Run | Path | str) -> Path:
-    return Path(run) if isinstance(run, str | Path) else run.path

@@ -15,9 +15,7 @@ from recollect.reports.data import header
 from recollect.reports.read_run import Folder
 from recollect.reports.statistics import Band, Curve, bootstrap_interval, common_band, iqm
 from recollect.reports.task_facts import known_task, levels
-from recollect.reports.thinning import column, json_numbers, rounded, thin
-
-Row = dict[str, Any]
+from recollect.reports.thinning import Row, column, json_numbers, rounded, thin
 
 SINGLE = 160
 """Maximum points of a single run's curve."""
@@ -104,23 +102,18 @@ def final_scores(folders: Sequence[Folder]) -> list[float]:
 
 
 def _summary(scores: Sequence[float], strata: Sequence[str] | None = None) -> Row:
-    if not scores:
-        return {"iqm": None, "low": None, "high": None}
-    middle = rounded(float(iqm(scores)), 4)
-    if len(scores) == 1:
-        return {"iqm": middle, "low": None, "high": None}
-    low, high = bootstrap_interval(scores, strata=strata)
-    return {"iqm": middle, "low": rounded(float(low), 4), "high": rounded(float(high), 4)}
+    middle = float(iqm(scores)) if scores else None
+    bounds = bootstrap_interval(scores, strata=strata) if len(scores) > 1 else (np.nan, np.nan)
+    low, high = map(float, bounds)
+    return {"iqm": rounded(middle, 4), "low": rounded(low, 4), "high": rounded(high, 4)}
 
 
 def _panel(world: str, groups: Sequence[Group]) -> Row:
     """The curves of one world: a band per group and a faint line per run."""
     members = [(i, group) for i, group in enumerate(groups) if group.world == world]
-    first = members[0][1].folders[0]
-    known = levels(known_task(first.env, first.env_kwargs))
     return {
         "world": world,
-        "levels": {"best": rounded(known.best), "memoryless": rounded(known.memoryless)},
+        "levels": {name: rounded(level) for name, level in _levels(members[0][1]).items()},
         "returns": [_lines(i, group, "returns") for i, group in members],
         "evaluations": [_lines(i, group, "evaluations") for i, group in members],
     }
@@ -171,11 +164,8 @@ def _overall(groups: Sequence[Group], worlds: int) -> list[Row]:
     names = differences([settings for settings, _ in found])
     rows = []
     for settings, members in found:
-        scores, strata = [], []
-        for group in members:
-            for score in _normalised(group):
-                scores.append(score)
-                strata.append(group.world)
+        found_scores = [(score, group.world) for group in members for score in _normalised(group)]
+        scores, strata = [score for score, _ in found_scores], [world for _, world in found_scores]
         if len(set(strata)) > 1:
             shown = default_values(members[0].folders[0].config) | settings
             row = {"label": label(shown, names) or "all runs", "runs": len(scores)}
@@ -219,12 +209,16 @@ def _without_world(settings: Row) -> Row:
     return {k: v for k, v in settings.items() if k != ENV and not k.startswith("env_kwargs")}
 
 
-def _normalised(group: Group) -> list[float]:
+def _levels(group: Group) -> dict[str, float | None]:
     first = group.folders[0]
-    known = levels(known_task(first.env, first.env_kwargs))
-    if known.best is None or known.memoryless is None or known.best == known.memoryless:
+    return levels(known_task(first.env, first.env_kwargs))
+
+
+def _normalised(group: Group) -> list[float]:
+    best, memoryless = _levels(group).values()
+    if best is None or memoryless is None or best == memoryless:
         return []
-    return [(s - known.memoryless) / (known.best - known.memoryless) for s in final_scores(group.folders)]
+    return [(score - memoryless) / (best - memoryless) for score in final_scores(group.folders)]
 
 
 def _difference_table(groups: Sequence[Group], names: Sequence[str]) -> Row:

@@ -1,4 +1,4 @@
-"""Configs as flat rows: what was changed from the defaults, and in what several runs differ."""
+"""Configs as flat rows: changes from the defaults, and differences between runs."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from recollect.config.ppo import PPOConfig
 from recollect.config.serialise import as_mapping, config_to_json, flatten
 from recollect.config.settings import CLASSES
 from recollect.config.train import TrainConfig
+from recollect.reports.thinning import Row, mapping
 
-Row = dict[str, Any]
-PARTS = {"": "run", "policy": "network", "algo": "algorithm"}
-"""The parts of a config, and what people call them."""
 MISSING = object()
 
 INCIDENTAL = frozenset(
@@ -34,10 +32,10 @@ INCIDENTAL = frozenset(
 
 def default_values(config: Row) -> Row:
     """``flatten(config)`` with the default of every setting, for the same core, encoder and algorithm."""
-    network, algo = _dict(config.get("policy")), _dict(config.get("algo"))
+    network, algo = mapping(config.get("policy")), mapping(config.get("algo"))
     default = TrainConfig(algo=ALGOS.get(str(algo.get("name")), PPOConfig)())
     flat = flatten(config_to_json(default, default.policy)) | {"algo": algo_name(TrainConfig().algo)}
-    core, encoder = _dict(network.get("core")), _dict(network.get("encoder"))
+    core, encoder = mapping(network.get("core")), mapping(network.get("encoder"))
     if (name := str(core.get("name"))) in known:
         flat |= {f"core.{key}": value for key, value in as_mapping(known[name]()).items()}
     if encoder:
@@ -46,9 +44,9 @@ def default_values(config: Row) -> Row:
 
 
 def config_rows(config: Row, preset: Row) -> list[Row]:
-    """One row a setting: its part, name, value, default, and whether and by whom it was changed."""
-    defaults = default_values(config)
-    groups, docs = _groups(config), _docs(config)
+    """One row per setting: part, name, value, default, and whether the user or the preset changed it."""
+    defaults, docs = default_values(config), _docs(config)
+    network, algo = mapping(config.get("policy")), mapping(config.get("algo"))
     rows = []
     for name, value in flatten(config).items():
         if name == "run":  # a path of this machine
@@ -59,7 +57,7 @@ def config_rows(config: Row, preset: Row) -> list[Row]:
         root = name.split(".")[0]
         rows.append(
             {
-                "part": groups.get(root, "run"),
+                "part": "algorithm" if root in (*algo, "algo") else "network" if root in network else "run",
                 "name": name,
                 "value": setting(value),
                 "default": setting(default) if is_known else None,
@@ -72,7 +70,7 @@ def config_rows(config: Row, preset: Row) -> list[Row]:
 
 
 def asked(config: Row, preset: Row) -> Row:
-    """The flat settings that somebody asked for: those that are neither a default nor the preset's choice.
+    """The flat settings that the user chose: neither a default nor the preset's choice.
 
     Of a core, a preset chooses the gates and never the kind.
     """
@@ -101,14 +99,6 @@ def experiment(config: Row) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, _key(value)) for name, value in config.items() if name not in INCIDENTAL))
 
 
-def _groups(config: Row) -> dict[str, str]:
-    """The display name of the part that each setting belongs to."""
-    groups = {}
-    for part in ("policy", "algo"):
-        groups |= dict.fromkeys(_dict(config.get(part)), PARTS[part])
-    return groups | {"algo": PARTS["algo"]}
-
-
 def _docs(config: Row) -> dict[str, str]:
     """The docstring of each setting, by its flat name."""
     flat = flatten(config)
@@ -117,11 +107,6 @@ def _docs(config: Row) -> dict[str, str]:
     kinds += [(f"{part}." if part in ("encoder", "head") else "", kind) for part, kind in CLASSES.items()]
     kinds += [("core.", known[core]())] if core in known else []
     return {f"{prefix}{field.name}": field.doc for prefix, kind in kinds for field in fields_of(kind)}
-
-
-def _dict(value: Any) -> Row:
-    """A part of a run.json, which may be missing or damaged."""
-    return value if isinstance(value, dict) else {}
 
 
 def _key(value: Any) -> str:

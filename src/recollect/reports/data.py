@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
 import numpy as np
 
 from recollect.display.closing import REASONS
+from recollect.learning.diagnostics import SIZES
 from recollect.reports.configs import config_rows
 from recollect.reports.episodes import read_episodes
 from recollect.reports.health_checks import GAUGES, Judged, judge
 from recollect.reports.play_episodes import is_outdated, outdated_episodes, read_lengths
 from recollect.reports.read_run import Folder
 from recollect.reports.task_facts import action_words, known_task, levels, memory_lengths
-from recollect.reports.thinning import column, curve, json_numbers, number, rounded
+from recollect.reports.thinning import Row, column, curve, json_numbers, mapping, number, rounded
 from recollect.reports.times import gather_runtime, gather_speed
 from recollect.tasks import Task
 from recollect.training.metrics import meaning
-
-Row = dict[str, Any]
 
 SMALL = 240
 """Maximum points of a small curve."""
@@ -30,7 +30,6 @@ EVENTS = 400
 def gather_run(folder: Folder, notes: list[str]) -> Row:
     """The data of one run's report; ``notes``: sentences on what could not be played."""
     task = known_task(folder.env, folder.env_kwargs)
-    known = levels(task)
     gauges, others = _diagnostics(folder)
     outdated = outdated_episodes(folder)
     episodes, problems = read_episodes(folder.path / "episodes", outdated)
@@ -39,7 +38,7 @@ def gather_run(folder: Folder, notes: list[str]) -> Row:
     return {
         "kind": "run",
         "run": header(folder),
-        "levels": {"best": rounded(known.best), "memoryless": rounded(known.memoryless)},
+        "levels": {name: rounded(level) for name, level in levels(task).items()},
         "returns": curve(folder.metrics, column(folder.metrics, "return")),
         "evaluations": evaluations(folder),
         "gauges": gauges,
@@ -64,7 +63,6 @@ def header(folder: Folder) -> Row:
     returns = column(folder.metrics, "return")
     returns = returns[np.isfinite(returns)]
     reason = str(status.get("reason") or "")
-    versions, git = about.get("versions"), about.get("git")
     return {
         "name": folder.name,
         "env": folder.env,
@@ -80,9 +78,9 @@ def header(folder: Folder) -> Row:
         "evaluation": _final_evaluation(folder),
         "best": _best(status.get("best")),
         "seed": folder.config.get("seed"),
-        "versions": versions if isinstance(versions, dict) else {},
-        "git": git if isinstance(git, dict) else None,
-        "machine": about.get("machine") if isinstance(about.get("machine"), dict) else {},
+        "versions": mapping(about.get("versions")),
+        "git": mapping(about.get("git")) or None,
+        "machine": mapping(about.get("machine")),
         "started": about.get("started"),
         "command": about.get("command") if isinstance(about.get("command"), list) else None,
     }
@@ -152,20 +150,14 @@ def _diagnostics(folder: Folder) -> tuple[list[Row], list[Row]]:
 
 def _metric(folder: Folder, name: str, values: np.ndarray) -> Row:
     """The curve of one metric, with its glossary line."""
-    known = np.isfinite(values)
-    rows = [row for row, is_known in zip(folder.metrics, known) if is_known] if _is_sparse(known) else None
-    drawn = curve(folder.metrics, values, SMALL) if rows is None else curve(rows, values[known], SMALL)
-    return {"name": name, "line": _line(folder, name), "sparse": rows is not None, **drawn}
-
-
-def _is_sparse(known: np.ndarray) -> bool:
-    """Whether a metric is measured only in some updates, so that its gaps are not drawn."""
-    return known.sum() < 0.6 * len(known)
-
-
-def _line(folder: Folder, name: str) -> str:
+    rows, known = folder.metrics, np.isfinite(values)
     line = meaning(name, folder.glossary) or meaning(name)
-    return line + (", in units of their size" if name == "deviation/value" else "")
+    if name == "deviation/value":
+        line += ", in units of their size"
+    is_sparse = bool(known.sum() < 0.6 * len(known))
+    if is_sparse:  # measured only in some updates: gaps are not drawn
+        rows, values = list(itertools.compress(rows, known)), values[known]
+    return {"name": name, "line": line, "sparse": is_sparse, **curve(rows, values, SMALL)}
 
 
 def _drawn(judged: Judged) -> Row:
@@ -187,28 +179,26 @@ def _drawn(judged: Judged) -> Row:
 
 def _in_units_of_value(rows: list[Row]) -> np.ndarray:
     """The deviation of values over their size, if that is above 1, as in the check that stops a run."""
-    sizes = [np.abs(column(rows, name)) for name in ("value/max", "value/min", "value_scale")]
+    sizes = [np.abs(column(rows, name)) for name in SIZES]
     scale = np.fmax.reduce([*sizes, np.ones(len(rows))])
     return column(rows, "deviation/value") / scale
 
 
 def _lengths(folder: Folder) -> Row | None:
     data = read_lengths(folder)
-    if data is None or not data["points"] or is_outdated(folder, data):
+    if not data["points"] or is_outdated(folder, data):
         return None
     names = ("length", "mean", "low", "high", "best", "memoryless")
     points = [p for p in data["points"] if isinstance(p, dict) and not math.isnan(number(p.get("length")))]
     return {
         **{name: json_numbers(column(points, name)) for name in names},
         "option": str(data.get("option", "length")),
-        "trained": data.get("trained"),
-        "episodes": data.get("episodes"),
-        "checkpoint_steps": data.get("checkpoint_steps"),
+        **{name: data.get(name) for name in ("trained", "episodes", "checkpoint_steps")},
     }
 
 
 def _length_notes(task: Task | None, notes: list[str]) -> list[str]:
-    """Why success by memory length is missing, for a task that has such an option."""
+    """The reason that success by memory length is missing, for a task with such an option."""
     if task is None or not memory_lengths(task)[2]:
         return []
     return notes or ["This was not measured: run recollect report without --no-play."]

@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 
 from recollect.reports.read_run import read_json
-from recollect.reports.thinning import json_numbers, number, rounded
-
-Row = dict[str, Any]
+from recollect.reports.thinning import Row, json_numbers, number, rounded
 
 INDEX = "report.json"
 """Index of the episodes that the report recorded, with the checksum of the weights."""
@@ -38,7 +36,7 @@ def read_episodes(folder: Path, outdated: Collection[str] = ()) -> tuple[list[Ro
         if path.name == INDEX or path.name in outdated:
             continue
         trace = read_json(path)
-        if not isinstance(trace, dict) or trace.get("format") != 1:
+        if trace is None or trace.get("format") != 1:
             problems.append(f"{path.name} is not a recorded episode that this version reads.")
             continue
         steps = number(trace.get("checkpoint_steps", 0))
@@ -68,21 +66,14 @@ def pack(trace: Row) -> Row:
     if len(trace["reward"]) > steps:
         notes.append(f"Only the first {steps:,} of {len(trace['reward']):,} steps are shown.")
     total = trace.get("return")
+    ends = ("terminated", "truncated")
     return {
-        "env": trace.get("env"),
-        "seed": trace.get("seed"),
-        "checkpoint_steps": trace.get("checkpoint_steps"),
+        **{name: trace.get(name) for name in ("env", "seed", "checkpoint_steps")},
         "steps": steps,
         "return": rounded(float(total)) if total is not None else None,
-        "ended": "terminated"
-        if trace.get("terminated")
-        else "truncated"
-        if trace.get("truncated")
-        else "cut",
+        "ended": next((name for name in ends if trace.get(name)), "cut"),
         "first": [i for i, first in enumerate(trace["first"][:steps]) if first],
-        "reward": _numbers(trace["reward"][:steps]),
-        "value": _numbers(trace["value"][:steps]),
-        "log_prob": _numbers(trace["log_prob"][:steps]),
+        **{name: _numbers(trace[name][:steps]) for name in ("reward", "value", "log_prob")},
         "action": trace["action"][:steps],
         "distribution": [_pack_distribution(parts) for parts in trace["distribution"][:steps]],
         "obs": _pack_observations(trace["obs"][:steps], notes),

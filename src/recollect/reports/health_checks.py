@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -48,34 +49,29 @@ class Judged:
     """A gauge with its range and verdict for one run."""
 
     gauge: Gauge
-    low: float | None
     high: float | None
+    """Highest healthy value in this run."""
     line: float | None
     """The value of ``gauge.setting`` in this run."""
     verdict: Verdict
     share: float
     """Fraction of the judged updates outside the range."""
-    advice: str = field(default="")
+
+    @property
+    def advice(self) -> str:
+        """Cause and fix of values outside the range."""
+        return {"above": self.gauge.above, "below": self.gauge.below}.get(self.verdict, "")
 
 
+_deviation = partial(Gauge, high=0.1, setting="tolerance", relative=True, log=True, strict=True)
 GAUGES: tuple[Gauge, ...] = (
-    Gauge(
+    _deviation(
         name="deviation/log_prob",
-        high=0.1,
-        setting="tolerance",
-        relative=True,
-        log=True,
-        strict=True,
         above="The learner does not reproduce the actor's steps, or rounds more. Above the tolerance a "
         "replay in float64 decides, and the run stops unless the deviation is rounding.",
     ),
-    Gauge(
+    _deviation(
         name="deviation/value",
-        high=0.1,
-        setting="tolerance",
-        relative=True,
-        log=True,
-        strict=True,
         above="As for log-probs: the learner's state, reset or observation differs from the actor's, or the "
         "precision is lower.",
     ),
@@ -131,15 +127,8 @@ GAUGES: tuple[Gauge, ...] = (
         low=0.0,
         words="Falls as the policy converges. If it falls before the return rises, raise entropy.",
     ),
-    Gauge(
-        name="state/norm",
-        low=0.0,
-        words="Should level off. A state that keeps growing saturates.",
-    ),
-    Gauge(
-        name="state/drift",
-        words="Should stay near 0: the state neither grows nor decays within an episode.",
-    ),
+    Gauge(name="state/norm", low=0.0, words="Should level off. A state that keeps growing saturates."),
+    Gauge(name="state/drift", words="Should stay near 0: the state neither grows nor decays in an episode."),
     Gauge(name="loss/policy", words="Small and noisy; its size means little."),
     Gauge(name="loss/value", low=0.0, words="Below 0.5 the critic is better than the mean return."),
     Gauge(name="value_scale", low=0.0, words="Follows the standard deviation of the returns."),
@@ -160,20 +149,22 @@ def judge(gauge: Gauge, values: np.ndarray, algo: dict[str, Any]) -> Judged:
     high = gauge.high
     if gauge.relative:
         high = None if line is None or high is None else high * line
+    verdict, share = _verdict(gauge, high, values)
+    return Judged(gauge, high, line, verdict, share)
+
+
+def _verdict(gauge: Gauge, high: float | None, values: np.ndarray) -> tuple[Verdict, float]:
+    """The verdict, and the fraction of the judged updates outside the range."""
     finite = np.flatnonzero(np.isfinite(values))
     if not len(finite):
-        return Judged(gauge, gauge.low, high, line, "missing", 0.0)
-    if high is None and not gauge.below:
-        return Judged(gauge, gauge.low, high, line, "unjudged", 0.0)
+        return "missing", 0.0
     start = 0 if gauge.strict else max(SETTLING, len(values) // 2)
     judged = values[finite[finite >= start]]
-    if not len(judged):
-        return Judged(gauge, gauge.low, high, line, "unjudged", 0.0)
+    if not len(judged) or (high is None and not gauge.below):
+        return "unjudged", 0.0
     too_high = float((judged > high).mean()) if high is not None and gauge.above else 0.0
     too_low = float((judged < gauge.low).mean()) if gauge.low is not None and gauge.below else 0.0
-    allowed = 0.0 if gauge.strict else ALLOWED
-    if max(too_high, too_low) <= allowed:
-        return Judged(gauge, gauge.low, high, line, "healthy", max(too_high, too_low))
-    if too_high >= too_low:
-        return Judged(gauge, gauge.low, high, line, "above", too_high, gauge.above)
-    return Judged(gauge, gauge.low, high, line, "below", too_low, gauge.below)
+    share = max(too_high, too_low)
+    if share <= (0.0 if gauge.strict else ALLOWED):
+        return "healthy", share
+    return ("above" if too_high >= too_low else "below"), share

@@ -6,22 +6,22 @@ import contextlib
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gymnasium
 
+from recollect.agent import Agent
+from recollect.api import load
 from recollect.base import atomic
 from recollect.base.files import finite
 from recollect.base.own_files import CHECKPOINTS, check_own
 from recollect.errors import RecollectError
+from recollect.play.trace import record
 from recollect.reports.episodes import INDEX
-from recollect.reports.read_run import Folder, Row, read_json
+from recollect.reports.read_run import Folder, read_json
 from recollect.reports.task_facts import LONGEST, known_task, levels, memory_lengths
-from recollect.reports.thinning import number
+from recollect.reports.thinning import Row, mapping, number
 from recollect.training.run_folder import Run
-
-if TYPE_CHECKING:
-    from recollect.agent import Agent
 
 EPISODES = 3
 """Number of recorded episodes."""
@@ -48,21 +48,16 @@ def play(folder: Folder, env_kwargs: dict[str, Any] | None = None) -> list[str]:
     if checkpoint is None:
         return ["Nothing was played: this run has no checkpoint."]
     source = _source(checkpoint)
-    todo = [
-        what
-        for what, is_there in (
-            (_record, _has_episodes(folder, source)),
-            (_measure, _has_lengths(folder, source)),
-        )
-        if not is_there
-    ]
-    if not todo:
+    needs_episodes, needs_lengths = not _has_episodes(folder, source), not _has_lengths(folder, source)
+    if not (needs_episodes or needs_lengths):
         return []
     try:
         check_own(folder.path)
-        agent = _load(checkpoint, env_kwargs)
-        for what in todo:
-            what(folder, agent, source)
+        agent = load(checkpoint, device="cpu", env_kwargs=env_kwargs)
+        if needs_episodes:
+            _record(folder, agent, source)
+        if needs_lengths:
+            _measure(folder, agent, source)
     except Exception as error:  # an env can raise anything
         return [f"Playing with checkpoint {int(checkpoint.name):,} failed ({type(error).__name__}: {error})."]
     return []
@@ -94,11 +89,20 @@ def outdated_episodes(folder: Folder) -> list[str]:
     return index["files"] if is_outdated(folder, index) else []
 
 
-def read_lengths(folder: Folder) -> Row | None:
-    """The results of ``_measure``; None if there are none."""
-    data = read_json(folder.path / LENGTHS)
-    is_ours = isinstance(data, dict) and data.get("format") == 1 and isinstance(data.get("points"), list)
-    return data if is_ours else None
+def read_lengths(folder: Folder) -> Row:
+    """The results of ``_measure``; its ``points`` are empty if there are none."""
+    return _read_cache(folder.path / LENGTHS, "points")
+
+
+def _read_index(folder: Folder) -> Row:
+    """The index of the recorded episodes."""
+    return _read_cache(folder.path / EPISODES_FOLDER / INDEX, "files")
+
+
+def _read_cache(file: Path, name: str) -> Row:
+    """A file with the list ``name``, which is empty if the file is missing or has another format."""
+    data = mapping(read_json(file))
+    return data if data.get("format") == 1 and isinstance(data.get(name), list) else {name: []}
 
 
 def _is_playable(env: str | None) -> bool:
@@ -110,9 +114,8 @@ def _is_playable(env: str | None) -> bool:
 
 def _source(checkpoint: Path) -> Row:
     """Env steps and checksum of a checkpoint; after a resume the same steps have other weights."""
-    about = read_json(checkpoint / "agent.json")
-    sums = about.get("sha256") if isinstance(about, dict) else None
-    weights = sums.get("weights.safetensors") if isinstance(sums, dict) else None
+    about = mapping(read_json(checkpoint / "agent.json"))
+    weights = mapping(about.get("sha256")).get("weights.safetensors")
     return {"checkpoint_steps": int(checkpoint.name), WEIGHTS: weights if isinstance(weights, str) else None}
 
 
@@ -120,39 +123,22 @@ def _is_from(made: Row, source: Row) -> bool:
     return source[WEIGHTS] is not None and all(made.get(name) == value for name, value in source.items())
 
 
-def _read_index(folder: Folder) -> Row:
-    """The index of the recorded episodes."""
-    index = read_json(folder.path / EPISODES_FOLDER / INDEX)
-    is_ours = isinstance(index, dict) and index.get("format") == 1 and isinstance(index.get("files"), list)
-    return index if is_ours else {"files": []}
-
-
 def _has_episodes(folder: Folder, source: Row) -> bool:
     index = _read_index(folder)
     if not index["files"] or not _is_from(index, source):
         return False
-    traces = [read_json(folder.path / EPISODES_FOLDER / str(name)) for name in index["files"]]
-    steps = source["checkpoint_steps"]
-    return all(isinstance(trace, dict) and trace.get("checkpoint_steps") == steps for trace in traces)
+    traces = [mapping(read_json(folder.path / EPISODES_FOLDER / str(name))) for name in index["files"]]
+    return all(trace.get("checkpoint_steps") == source["checkpoint_steps"] for trace in traces)
 
 
 def _has_lengths(folder: Folder, source: Row) -> bool:
     task = known_task(folder.env, folder.env_kwargs)
     if task is None or not memory_lengths(task)[2]:
         return True
-    data = read_lengths(folder)
-    return data is not None and _is_from(data, source)
-
-
-def _load(checkpoint: Path, env_kwargs: dict[str, Any] | None) -> Agent:
-    from recollect.api import load
-
-    return load(checkpoint, device="cpu", env_kwargs=env_kwargs)
+    return _is_from(read_lengths(folder), source)
 
 
 def _record(folder: Folder, agent: Agent, source: Row) -> None:
-    from recollect.play.trace import record
-
     traces = record(agent, episodes=EPISODES, seed=SEED)
     place = folder.path / EPISODES_FOLDER
     for old in (INDEX, *(f"report-{i}.json" for i in range(EPISODES))):
@@ -177,20 +163,7 @@ def _measure(folder: Folder, agent: Agent, source: Row) -> None:
             continue
         result = agent.evaluate(episodes=EVALUATED, seed=SEED, env_kwargs=kwargs, num_envs=EVALUATED)
         low, high = result.interval
-        known = levels(other)
-        points.append(
-            {
-                "length": length,
-                **{"mean": result.mean, "low": low, "high": high},
-                **{"best": known.best, "memoryless": known.memoryless},
-            }
-        )
-    data = {
-        "format": 1,
-        **source,
-        "option": option,
-        "trained": trained,
-        "episodes": EVALUATED,
-        "points": points,
-    }
+        points.append({"length": length, "mean": result.mean, "low": low, "high": high, **levels(other)})
+    about = {"option": option, "trained": trained, "episodes": EVALUATED}
+    data = {"format": 1, **source, **about, "points": points}
     atomic.write_atomically(folder.path / LENGTHS, json.dumps(finite(data)))

@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,10 +15,8 @@ from recollect.base.tolerances import TOLERANCES, on_device, tolerance
 from recollect.cores.factory import make_core
 from recollect.errors import RecollectError
 from recollect.policy.meta import without_memory
-from recollect.reports.thinning import in_order, number
+from recollect.reports.thinning import Row, in_order, mapping, number
 from recollect.training.run_folder import Run
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +51,18 @@ class Folder:
     @property
     def config(self) -> Row:
         """The config in run.json."""
-        config = self.description.get("config")
-        return config if isinstance(config, dict) else {}
+        return mapping(self.description.get("config"))
 
     @property
     def env_kwargs(self) -> Row:
         """The options of the env."""
-        kwargs = self.config.get("env_kwargs")
-        return kwargs if isinstance(kwargs, dict) else {}
+        return mapping(self.config.get("env_kwargs"))
 
     @property
     def algo(self) -> Row:
         """The settings of the algorithm, with the tolerance resolved."""
-        algo, policy = self.config.get("algo"), self.config.get("policy")
-        if not isinstance(algo, dict):
-            return {}
+        algo, network = mapping(self.config.get("algo")), mapping(self.config.get("policy"))
         if algo.get("tolerance", 0) is None:  # not set: it follows from the precision and the core
-            network = policy if isinstance(policy, dict) else {}
             precision = on_device(str(network.get("precision")), str(self.config.get("device")))
             if precision in TOLERANCES:
                 rounding = rounding_of(json.dumps(network.get("core")))
@@ -80,8 +72,7 @@ class Folder:
     @property
     def preset(self) -> Row:
         """The settings that the task's preset chose."""
-        preset = self.description.get("preset")
-        return preset if isinstance(preset, dict) else {}
+        return mapping(self.description.get("preset"))
 
     @property
     def steps(self) -> int:
@@ -97,25 +88,34 @@ def read_folder(path: Path) -> Folder:
         raise RecollectError(_no_run(path))
     run = Run(path)
     problems: list[str] = []
-    glossary = _object(path / "glossary.json", problems)
+    unreadable = "{} cannot be read: it is damaged, or was being written."
+    glossary = read_json(path / "glossary.json")
+    if glossary is None and (path / "glossary.json").exists():
+        problems.append(unreadable.format("glossary.json"))
+    try:
+        status = run.status
+    except RecollectError:
+        problems.append(unreadable.format("status.json"))
+        status = read_json(path / "status.json") or {}
     return Folder(
         path=path,
         description=run.description,
-        status=_status(run, problems),
+        status=status,
         metrics=in_order(_lines(path / "metrics.jsonl", problems)),
         evaluations=in_order(_lines(path / "evaluations.jsonl", problems)),
         events=_lines(path / "events.jsonl", problems),
-        glossary={name: line for name, line in glossary.items() if isinstance(line, str)},
+        glossary={name: line for name, line in (glossary or {}).items() if isinstance(line, str)},
         problems=problems,
     )
 
 
-def read_json(path: Path) -> Any:
-    """The contents of a JSON file; None if it is missing or invalid."""
+def read_json(path: Path) -> Row | None:
+    """The object in a JSON file; None if the file is missing or invalid, or holds something else."""
     try:
-        return json.loads(read_whole(path))
+        data = json.loads(read_whole(path))
     except (RecollectError, ValueError, RecursionError):
         return None
+    return data if isinstance(data, dict) else None
 
 
 @cache
@@ -129,25 +129,6 @@ def rounding_of(core: str) -> float:
             return make_core(json.loads(core), 1).rounding
     except Exception:  # a user's core, or a damaged file
         return 1.0
-
-
-def _status(run: Run, problems: list[str]) -> Row:
-    try:
-        return run.status
-    except RecollectError:
-        problems.append("status.json cannot be read: it is damaged, or was being written.")
-        rest = read_json(run.path / "status.json")
-        return rest if isinstance(rest, dict) else {}
-
-
-def _object(path: Path, problems: list[str]) -> Row:
-    if not path.exists():
-        return {}
-    data = read_json(path)
-    if isinstance(data, dict):
-        return data
-    problems.append(f"{path.name} cannot be read: it is damaged, or was being written.")
-    return {}
 
 
 def _lines(path: Path, problems: list[str]) -> list[Row]:

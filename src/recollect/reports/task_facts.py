@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from recollect.config.tasks import task_name
@@ -24,16 +23,6 @@ LONGEST = 5000
 """Maximum steps of an evaluated episode."""
 
 
-@dataclass(frozen=True, slots=True)
-class Levels:
-    """Reference returns of a task; None if unknown."""
-
-    best: float | None
-    """The best expected return."""
-    memoryless: float | None
-    """The best expected return without memory."""
-
-
 def known_task(env: str | None, env_kwargs: dict[str, Any]) -> Task | None:
     """The built-in task with one row; None for any other env, and for options that it does not take."""
     if env is None or not task_name(env):
@@ -44,9 +33,10 @@ def known_task(env: str | None, env_kwargs: dict[str, Any]) -> Task | None:
         return None
 
 
-def levels(task: Task | None) -> Levels:
-    """The reference returns of a task, as far as they are known."""
-    return Levels(None, None) if task is None else Levels(task.max_return, task.memoryless_return)
+def levels(task: Task | None) -> dict[str, float | None]:
+    """The best expected returns with memory ("best") and without ("memoryless"); None if unknown."""
+    names = {"best": "max_return", "memoryless": "memoryless_return"}
+    return {name: None if task is None else getattr(task, attribute) for name, attribute in names.items()}
 
 
 def action_words(task: Task | None) -> list[str]:

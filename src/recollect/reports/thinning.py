@@ -1,4 +1,4 @@
-"""Converts rows of metrics to curves of few points that keep all extremes."""
+"""Values of JSON files, which may be damaged, and curves of few points that keep all extremes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+Row = dict[str, Any]
 POINTS = 600
 """Maximum points of a large curve."""
 
@@ -43,14 +44,19 @@ def number(value: Any) -> float:
     return value if math.isfinite(value) else math.nan
 
 
-def column(rows: Sequence[dict[str, Any]], name: str) -> np.ndarray:
+def mapping(value: Any) -> Row:
+    """The value if it is a dict, else {}."""
+    return value if isinstance(value, dict) else {}
+
+
+def column(rows: Sequence[Row], name: str) -> np.ndarray:
     """One metric of all rows [N], NaN where it is missing."""
     return np.array([number(row.get(name)) for row in rows], dtype=np.float64)
 
 
-def in_order(rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+def in_order(rows: Iterable[Row]) -> list[Row]:
     """Rows ordered by ``steps``; where a resumed run repeated steps, the later rows replace the earlier."""
-    kept: list[dict[str, Any]] = []
+    kept: list[Row] = []
     for row in rows:
         steps = number(row.get("steps"))
         if math.isnan(steps):
@@ -75,9 +81,7 @@ def rounded(value: float | None, digits: int = 5) -> float | int | None:
     return float(f"{value:.{digits}g}")
 
 
-def curve(
-    rows: Sequence[dict[str, Any]], values: np.ndarray, limit: int = POINTS
-) -> dict[str, list[float | int | None]]:
+def curve(rows: Sequence[Row], values: np.ndarray, limit: int = POINTS) -> Row:
     """``values`` [N] over ``rows``, thinned, with the steps and the seconds of each point."""
     kept = thin(values, limit)
     picked = [rows[i] for i in kept]

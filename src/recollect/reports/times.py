@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
+from recollect.display.state import ACTOR_PARTS
 from recollect.reports.read_run import Folder
-from recollect.reports.thinning import column, curve, json_numbers, number, rounded
-
-Row = dict[str, Any]
+from recollect.reports.thinning import Row, column, curve, json_numbers, number, rounded
 
 BARS = 120
 """Maximum columns of the time by stage."""
-PARTS = ("env", "policy", "transport", "learner")
-"""Parts of an actor's time, by the names of the metrics ``time/...``."""
+CURVES = {"slowest": "actors/slowest", "fastest": "actors/fastest", "lag": "lag", "lag_max": "lag/max"}
 
 
 def gather_speed(folder: Folder) -> Row | None:
@@ -52,16 +49,13 @@ def gather_runtime(folder: Folder) -> Row | None:
         return None
     config = folder.config
     seconds = _steps(rows) / np.where(column(rows, "speed/total") > 0, column(rows, "speed/total"), 1.0)
-    times = {part: np.nan_to_num(column(rows, f"time/{part}")) * seconds for part in PARTS}
+    times = {part: np.nan_to_num(column(rows, f"time/{part}")) * seconds for part in ACTOR_PARTS}
     wait = column(rows, "speed/wait")
     waited = np.where(wait > 0, _steps(rows) / np.where(wait > 0, wait, 1.0), 0.0)
     return {
         **{name: config.get(name) for name in ("runtime", "mode", "actors", "env_workers", "learners")},
         **_bands(rows, times),
-        "slowest": curve(rows, column(rows, "actors/slowest")),
-        "fastest": curve(rows, column(rows, "actors/fastest")),
-        "lag": curve(rows, column(rows, "lag")),
-        "lag_max": curve(rows, column(rows, "lag/max")),
+        **{name: curve(rows, column(rows, metric)) for name, metric in CURVES.items()},
         "waited": rounded(float(waited.sum() / max(seconds.sum(), 1e-9)), 4),
         "restarts": int(np.nan_to_num(column(rows, "restarts")).max()),
     }
