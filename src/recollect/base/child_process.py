@@ -31,7 +31,7 @@ from typing import Any
 
 import cloudpickle
 
-from recollect.base.process_group import ProcessGroup
+from recollect.base.process_group import ProcessGroup, describe_exit
 from recollect.errors import ChildError, LostError, RecollectError, ResourceError
 
 _START = (
@@ -138,9 +138,15 @@ class Child:
             theirs.callback(os.close, lifeline)
             ours.callback(os.close, kept)
             # Not over the line: the child reads from it only after all imports.
-            given = _unnamed_file(work)
+            given = anonymous_file()
             theirs.callback(os.close, given)
-            output = None if log is None else theirs.enter_context(_appended(log))
+            with open(given, "wb", closefd=False) as file:
+                file.write(work)
+            os.lseek(given, 0, os.SEEK_SET)
+            output = None
+            if log is not None:
+                log.parent.mkdir(parents=True, exist_ok=True)
+                output = theirs.enter_context(log.open("ab"))
             inherited = (far.fileno(), lifeline, given)
             self._group = ProcessGroup(
                 [sys.executable, "-c", _START.format(path=sys.path, fds=inherited), f"recollect {name}"],
@@ -206,14 +212,8 @@ class Child:
     def _how_it_ended(self) -> str:
         if not self._group.has_ended(2.0):
             return f"{self} has closed its line"
-        code = self._group.end()
-        how = f"ended with exit code {code}"
-        if code < 0:
-            how = f"was killed by {_signal_name(-code)}"
-            if -code == signal.SIGKILL:
-                how += " (the system does so when memory runs out)"
         tail = "" if self.log is None else f"; its output is in {self.log}"
-        return f"{self} {how}{tail}"
+        return f"{self} {describe_exit(self._group.end())}{tail}"
 
 
 def stop_all(children: Sequence[Child], grace: float = 2.0) -> None:
@@ -267,33 +267,12 @@ def raised_error(raised: Raised, who: str) -> Exception:
     return error
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no name
-        return f"signal {number}"
-
-
-def _unnamed_file(data: bytes) -> int:
-    """A file descriptor to read ``data`` from."""
+def anonymous_file() -> int:
+    """An open file without a name; children inherit it only through ``pass_fds``."""
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("recollect")
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    try:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(data)
-        os.lseek(fd, 0, os.SEEK_SET)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _appended(log: Path) -> Any:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    return log.open("ab")
+        return os.memfd_create("recollect")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def main(fds: tuple[int, int, int]) -> None:

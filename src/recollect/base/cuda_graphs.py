@@ -17,7 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import torch
 from torch import nn
@@ -26,14 +26,6 @@ T = TypeVar("T")
 
 SYNCHRONISED = "called a synchronizing CUDA operation"
 """Text of torch's warning for a synchronising operation."""
-
-
-class Replayable(Protocol):
-    """A captured graph."""
-
-    def replay(self) -> None:
-        """Launch it."""
-        ...
 
 
 class Graphs:
@@ -47,7 +39,7 @@ class Graphs:
         self.seconds = 0.0
         """Time spent so far on first calls, which compile kernels, and on captures."""
         self._stream = torch.cuda.Stream(device) if self.is_on else None
-        self._failed: list[Replayable] = []
+        self._failed: list[torch.cuda.CUDAGraph] = []
 
     def captured(
         self, fn: Callable[[], T], what: str, module: nn.Module, generators: Sequence[torch.Generator] = ()
@@ -100,7 +92,9 @@ class Graphs:
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         return result, where
 
-    def capture(self, fn: Callable[[], T], generators: Sequence[torch.Generator]) -> tuple[Replayable, T]:
+    def capture(
+        self, fn: Callable[[], T], generators: Sequence[torch.Generator]
+    ) -> tuple[torch.cuda.CUDAGraph, T]:
         """A graph of ``fn``, and its result, whose tensors hold no values before a replay."""
         started = time.perf_counter()
         stream, graph = torch.cuda.current_stream(self.device), torch.cuda.CUDAGraph()
@@ -141,7 +135,7 @@ def _no_garbage() -> Iterator[None]:
 
 class Captured(Generic[T]):
     """Calls a function twice eagerly, then as a graph. From then on it returns the tensors of the capture,
-    which every call overwrites."""
+    which every call overwrites. ``Graphs.captured`` describes the arguments."""
 
     def __init__(
         self,
@@ -151,11 +145,10 @@ class Captured(Generic[T]):
         module: nn.Module,
         generators: Sequence[torch.Generator],
     ):
-        """See ``Graphs.captured``."""
         self._graphs, self._fn, self._what, self._generators = graphs, fn, what, generators
         self._module, self._addresses = module, ()
         self._calls = 0
-        self._graph: Replayable | None = None
+        self._graph: torch.cuda.CUDAGraph | None = None
         self._result: T | None = None
         self._is_eager = not graphs.is_on
 
@@ -171,10 +164,13 @@ class Captured(Generic[T]):
             if self._calls == 1:
                 return self._graphs.aside(self._fn)
             if self._calls == 2:
-                return self._watched()
-            if not self._capture():
+                result, where = self._graphs.watched(self._fn)
+                if where is not None:
+                    self._give_up(f"it reads numbers on the host (at {where})")
+                return result
+            self._capture()
+            if self._graph is None:
                 return self._fn()
-        assert self._graph is not None
         self._graph.replay()
         return self._result  # pyright: ignore[reportReturnType]
 
@@ -183,26 +179,16 @@ class Captured(Generic[T]):
         """Whether the function has been captured."""
         return self._graph is not None
 
-    def _watched(self) -> T:
-        """Call the function and detect synchronising operations."""
-        result, where = self._graphs.watched(self._fn)
-        if where is not None:
-            self._give_up(f"it reads numbers on the host (at {where})")
-        return result
-
-    def _capture(self) -> bool:
-        """Capture the function. Returns False if that failed."""
+    def _capture(self) -> None:
+        """Capture the function, or run it eagerly from now on if that fails."""
         try:
-            graph, result = self._graphs.capture(self._fn, self._generators)
+            self._graph, self._result = self._graphs.capture(self._fn, self._generators)
         except Exception as error:  # a user's encoder or env may raise anything
             cause: BaseException = error
             while cause.__context__ is not None:  # the end of a failed capture raises as well
                 cause = cause.__context__
             lines = str(cause).strip().splitlines() or [""]
             self._give_up(f"capturing it failed with {type(cause).__name__}: {lines[0]}")
-            return False
-        self._graph, self._result = graph, result
-        return True
 
     def _give_up(self, why: str) -> None:
         self._is_eager = True

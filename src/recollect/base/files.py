@@ -1,6 +1,7 @@
-"""Files of a run that one process writes while others read: JSON, JSON lines, a lock.
+"""Files that one process writes while others read: atomic writes, JSON, JSON lines, a lock.
 
-A reader always finds a complete file and complete lines, also after the writer was killed.
+A reader always finds a complete file and complete lines, also after the writer was killed. A failed write is
+a StorageError.
 """
 
 from __future__ import annotations
@@ -9,16 +10,60 @@ import json
 import math
 import os
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from recollect.errors import RecollectError
+from safetensors import SafetensorError
+
+from recollect.errors import RecollectError, StorageError
 
 LARGEST = 64 * 2**20
 """Size limit in bytes of a JSON file or line. Ours have a few thousand; a foreign file may have any size."""
+
+
+def write_atomically(file: Path, text: str) -> None:
+    """Write a text file beside its destination, flush it to disk, and rename it into place."""
+    with replacing(file) as beside:
+        beside.write_text(text, encoding="utf-8")
+        sync(beside)
+
+
+@contextmanager
+def replacing(file: Path, suffix: str = "") -> Iterator[Path]:
+    """A temporary path beside ``file``, which replaces ``file`` at the end of the context."""
+    check_replaceable(file)
+    with writing(f"{file} could not be written"):
+        beside = file.with_name(f".{file.name}-{uuid.uuid4().hex[:8]}{suffix}")
+        try:
+            yield beside
+            os.replace(beside, file)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(failure: str) -> Iterator[None]:
+    """Turn an error of the disk into a StorageError: ``failure``, the cause and the fix."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StorageError(
+            f"{failure}: {reason}. Free some space or choose a writable folder; earlier saves are intact"
+        ) from error
+
+
+def sync(path: Path) -> None:
+    """Flush a file or folder to the disk (fsync), so that a power failure cannot lose it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def append_whole(file: Path, text: str) -> None:
@@ -142,14 +187,12 @@ def is_locked(file: Path) -> bool:
 
 def _try_lock(handle: Any, *, is_shared: bool = False) -> bool:
     try:
-        import fcntl  # not on Windows, which runs without locks
-    except ImportError:
-        return True
-    try:
+        import fcntl
+
         fcntl.flock(handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks
+    except (ImportError, OSError):  # Windows, or a file system without locks
         return True
     return True
 

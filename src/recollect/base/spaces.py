@@ -74,10 +74,7 @@ def buffers(space: gym.Space, rows: int) -> Any:
 
 def zeros(space: gym.Space, rows: int, device: torch.device | str = "cpu") -> Tree:
     """Zeroed tensors ``[rows, ...]`` for values of ``space``."""
-    return map(
-        lambda leaf: torch.from_numpy(np.zeros((rows, *(leaf.shape or ())), numpy_dtype(leaf))).to(device),
-        space,
-    )
+    return map(lambda _, array: torch.from_numpy(array).to(device), space, buffers(space, rows))
 
 
 def is_image(space: gym.Space) -> bool:
@@ -106,13 +103,9 @@ def sample(space: gym.Space, rows: int, rng: np.random.Generator) -> Tree:
 
 def _sample(space: gym.Space, rows: int, rng: np.random.Generator) -> np.ndarray:
     shape, dtype = (rows, *(space.shape or ())), numpy_dtype(space)
-    if isinstance(space, spaces.Discrete):
-        return rng.integers(space.start, space.start + space.n, shape, np.int64)
-    if isinstance(space, spaces.MultiDiscrete):
-        return rng.integers(space.start, space.start + space.nvec, shape, np.int64)
-    if isinstance(space, spaces.MultiBinary):
-        return rng.integers(0, 2, shape, np.int8)
-    assert isinstance(space, spaces.Box)
+    if not isinstance(space, spaces.Box):
+        low, high = _bounds(space)
+        return rng.integers(low, high + 1, shape, dtype.type)
     if dtype.kind != "f":
         low, high = space.low.astype(object), space.high.astype(object)  # high + 1 may not fit the dtype
         return (low + np.floor(rng.random(shape) * (high - low + 1)).astype(object)).astype(dtype)
@@ -125,16 +118,19 @@ def _sample(space: gym.Space, rows: int, rng: np.random.Generator) -> np.ndarray
 
 def outside(space: gym.Space, value: torch.Tensor) -> torch.Tensor:
     """[B] bool: rows of ``value`` [B, ...] that the leaf ``space`` does not contain. NaN is outside."""
-    if isinstance(space, spaces.MultiBinary):
-        low, high = np.zeros(space.shape), np.ones(space.shape)
-    elif isinstance(space, spaces.Discrete):
-        low, high = space.start, space.start + space.n - 1
-    elif isinstance(space, spaces.MultiDiscrete):
-        low, high = space.start, space.start + space.nvec - 1
-    else:
-        assert isinstance(space, spaces.Box)
-        # In the dtype of the tensors: float32 may have rounded a value past a float64 bound.
-        low, high = space.low.astype(numpy_dtype(space)), space.high.astype(numpy_dtype(space))
-    low, high = (torch.as_tensor(np.asarray(bound), device=value.device) for bound in (low, high))
+    low, high = (torch.as_tensor(np.asarray(bound), device=value.device) for bound in _bounds(space))
     inside = (value >= low) & (value <= high)
     return ~inside.flatten(1).all(1) if inside.dim() > 1 else ~inside
+
+
+def _bounds(space: gym.Space) -> tuple[Any, Any]:
+    """The smallest and the largest value of a leaf space."""
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    assert isinstance(space, spaces.Box)
+    # In the dtype of the tensors: float32 may have rounded a value past a float64 bound.
+    return space.low.astype(numpy_dtype(space)), space.high.astype(numpy_dtype(space))

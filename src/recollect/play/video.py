@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.base import atomic, files
+from recollect.base import files
 from recollect.errors import ConfigError, RecollectError
 from recollect.play.frames import Film
 
@@ -37,15 +35,12 @@ def write_film(film: Film, path: str | Path, *, fps: float | None = None) -> Pat
     rate = fps if fps is not None else min(film.fps or FAST, FAST) if film.frames else SLOW
     if not 0 < rate <= 100:
         raise ConfigError(f"fps = {rate}: give a number above 0 and up to 100")
-    with atomic.writing(f"{path} could not be written"):
+    suffix = path.suffix.lower()
+    with files.writing(f"{path} could not be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix.lower()}")
-        try:
-            part.touch(exist_ok=False)  # fails here, not in an encoder, if the folder is read-only
-            (_write_gif if path.suffix.lower() == ".gif" else _write_mp4)(film, part, rate)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+    with files.replacing(path, suffix) as part:
+        part.touch(exist_ok=False)  # fails here, not in an encoder, if the folder is read-only
+        (_write_gif if suffix == ".gif" else _write_mp4)(film, part, rate)
     return path
 
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from recollect.base import atomic
-from recollect.base.files import finite
-from recollect.base.own_files import CHECKPOINTS, check_own
+from recollect.base.files import finite, write_atomically
+from recollect.base.run_files import CHECKPOINTS, check_own
 from recollect.errors import RecollectError
 from recollect.reports.episodes import INDEX
 from recollect.reports.read_run import Folder, Row, read_json
@@ -158,7 +157,7 @@ def _record(folder: Folder, agent: Agent, source: Row) -> None:
     for old in (INDEX, *(f"report-{i}.json" for i in range(EPISODES))):
         (place / old).unlink(missing_ok=True)  # there may be fewer episodes this time
     files = [trace.save(place / f"report-{i}.json").name for i, trace in enumerate(traces)]
-    atomic.write_atomically(place / INDEX, json.dumps({"format": 1, **source, "files": files}))
+    write_atomically(place / INDEX, json.dumps({"format": 1, **source, "files": files}))
 
 
 def _measure(folder: Folder, agent: Agent, source: Row) -> None:
@@ -193,4 +192,4 @@ def _measure(folder: Folder, agent: Agent, source: Row) -> None:
         "episodes": EVALUATED,
         "points": points,
     }
-    atomic.write_atomically(folder.path / LENGTHS, json.dumps(finite(data)))
+    write_atomically(folder.path / LENGTHS, json.dumps(finite(data)))

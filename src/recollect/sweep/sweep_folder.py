@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from recollect.base import atomic, files
+from recollect.base import files
 from recollect.base.provenance import usable_cores
 from recollect.display.words import path as typed
 from recollect.envs.named import is_importing
@@ -259,7 +259,7 @@ class Sweep:
     def _working(self) -> Iterator[None]:
         """Hold the sweep's lock."""
         files.refuse_links(self._places())
-        with atomic.writing(f"the folder {self.path} could not be made"):
+        with files.writing(f"the folder {self.path} could not be made"):
             self.path.mkdir(parents=True, exist_ok=True)
             handle = (self.path / "lock").open("a")
         with handle:
@@ -279,7 +279,7 @@ class Sweep:
         for name, copy in self._copies():
             if not copy.is_file():
                 copy.parent.mkdir(exist_ok=True)
-                atomic.write_atomically(copy, self._plan.files[name])
+                files.write_atomically(copy, self._plan.files[name])
 
     def _save(self) -> None:
         plan = self._plan.to_json()
@@ -287,7 +287,7 @@ class Sweep:
             members = [self._member(variant, seed) for seed in self.seeds]
             row["runs"] = [{"seed": m.seed, "folder": m.path.name} | self._state(m) for m in members]
         text = json.dumps({"format": FORMAT} | plan, indent=2) + "\n"
-        atomic.write_atomically(self.path / FILE, text)
+        files.write_atomically(self.path / FILE, text)
 
     def __repr__(self) -> str:
         return f"Sweep({str(self.path)!r}, {len(self.variants)} variants, {len(self.seeds)} seeds)"
