@@ -13,11 +13,10 @@ from recollect.tasks.base import Task
 from recollect.tasks.copy_task import Copy
 from recollect.tasks.delayed_cue import DelayedCue
 from recollect.tasks.forage import Forage
+from recollect.tasks.popgym_cards import RepeatFirst, RepeatPrevious
 from recollect.tasks.position_cartpole import PositionCartPole
 from recollect.tasks.position_pendulum import PositionPendulum
 from recollect.tasks.recall import AssociativeRecall
-from recollect.tasks.repeat_first import RepeatFirst
-from recollect.tasks.repeat_previous import RepeatPrevious
 from recollect.tasks.t_maze import TMaze
 
 TASKS: dict[str, type[Task]] = {

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
 from recollect.config.tasks import PositionCartPoleOptions
@@ -33,6 +33,7 @@ class PositionCartPole(Task):
     """
 
     Options = PositionCartPoleOptions
+    has_time_limit = True
 
     max_return = 500.0
     horizon = 1
@@ -44,14 +45,8 @@ class PositionCartPole(Task):
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu") -> None:
         high = np.array([2 * X_LIMIT, 2 * THETA_LIMIT], np.float32)
-        super().__init__(
-            num_envs,
-            device,
-            observation_space=gym.spaces.Box(-high, high, dtype=np.float32),
-            action_space=gym.spaces.Discrete(2),
-            max_episode_steps=500,
-            time_limit=True,
-        )
+        observed = Box(-high, high, dtype=np.float32)
+        super().__init__(num_envs, device, observed, Discrete(2), max_episode_steps=500)
         self._reward = torch.ones(num_envs, device=self.device)
         self._limits = torch.tensor([X_LIMIT, THETA_LIMIT], device=self.device)
         self._pushes = torch.tensor([-FORCE / TOTAL_MASS, FORCE / TOTAL_MASS], device=self.device)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
-import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Box
 from torch import Tensor
 
 from recollect.config.tasks import PositionPendulumOptions
@@ -31,6 +31,7 @@ class PositionPendulum(Task):
     """
 
     Options = PositionPendulumOptions
+    has_time_limit = True
 
     horizon = 1
 
@@ -38,14 +39,9 @@ class PositionPendulum(Task):
     speed: Tensor
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu") -> None:
-        super().__init__(
-            num_envs,
-            device,
-            observation_space=gym.spaces.Box(-1.0, 1.0, (2,), np.float32),
-            action_space=gym.spaces.Box(-MAX_TORQUE, MAX_TORQUE, (1,), np.float32),
-            max_episode_steps=200,
-            time_limit=True,
-        )
+        observed = Box(-1.0, 1.0, (2,), np.float32)
+        torques = Box(-MAX_TORQUE, MAX_TORQUE, (1,), np.float32)
+        super().__init__(num_envs, device, observed, torques, max_episode_steps=200)
         self._lanes = torch.arange(2, device=self.device)
         self._spread = torch.tensor([2 * math.pi, 2.0], device=self.device)
 
