@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recollect.base import spaces, tree
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import BatchedEnv, Resumable
+from recollect.envs.contract import FLAGS, BatchedEnv, Resumable
 from recollect.errors import ConfigError, EnvError, SpaceError
 
 
@@ -55,9 +55,6 @@ UNSEEDED = (
     "generator, an RNG made in __init__), or keeps state over a reset"
 )
 _UNSAVED = "a part of the env's state is missing in snapshot, or is shared instead of copied"
-
-
-_FLAGS = ("first", "terminated", "truncated", "valid")
 _Record = dict[str, Tensor]
 
 
@@ -151,7 +148,7 @@ def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
     if not isinstance(step, Step):
         raise EnvError(f"{where}: step returned a {type(step).__name__}, not a recollect.Step")
     rows = (env.num_envs * env.agents,)
-    for name in (*_FLAGS, "reward"):
+    for name in (*FLAGS, "reward"):
         value = getattr(step, name)
         dtype = torch.float32 if name == "reward" else torch.bool
         if not isinstance(value, Tensor) or value.dtype != dtype or tuple(value.shape) != rows:
@@ -220,7 +217,7 @@ def _check_untouched(action: Tree, given: Tree, t: int) -> None:
 def _record_step(step: Step) -> _Record:
     """The tensors of a step by name, with zeros where the contract defines no value."""
     ended = step.terminated | step.truncated
-    flags = {name: getattr(step, name).clone() for name in (*_FLAGS, "reward")}
+    flags = {name: getattr(step, name).clone() for name in (*FLAGS, "reward")}
     inside = step.first | (step.valid & ~ended)
     return flags | _record(step.obs, "obs", inside) | _record(step.final_obs, "final_obs", ended)
 
@@ -232,7 +229,7 @@ def _record(obs: Tree, name: str, rows: Tensor) -> _Record:
 def _check_same(one: list[_Record], other: list[_Record], how: str, cause: str) -> None:
     for t, (a, b) in enumerate(zip(one, other)):
         for name in a:
-            differ = (a[name] != b[name]).flatten(1) if a[name].dim() > 1 else a[name] != b[name]
+            differ = a[name] != b[name]
             if differ.any():
                 row = int(differ.nonzero()[0, 0])
                 raise EnvError(f"{how} gave another {name} after {t} steps, row {row}: {cause}")

@@ -17,7 +17,7 @@ import torch
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import BatchedEnv, Describes
-from recollect.envs.values import Buffers, RowError, env_seeds, flag, number, to_rows, write_row, write_rows
+from recollect.envs.values import Buffers, RowError, env_seeds, scalar, to_rows, write_row, write_rows
 from recollect.errors import ConfigError, EnvError, SpaceError
 
 _NUMBERS = frozenset({float, int, np.float64, np.float32})
@@ -31,12 +31,7 @@ class GymLoop:
     device = torch.device("cpu")
 
     def __init__(self, makers: Sequence[Callable[[], gym.Env]], *, first_slot: int = 0) -> None:
-        """Make the envs.
-
-        Args:
-            makers: one per env.
-            first_slot: the slot of the first env, if they are part of a larger env.
-        """
+        """Make the envs. ``first_slot``: the slot of the first one, if they are part of a larger env."""
         if not makers:
             raise ConfigError("num_envs is 0: a GymLoop needs at least one env")
         self.first_slot = first_slot
@@ -100,7 +95,7 @@ class GymLoop:
         """Validate the flags of env ``i``; at an end store ``obs`` and reset. Returns the next obs."""
         out = self._next
         for key, given in (("terminated", terminated), ("truncated", truncated)):
-            value = flag(given)
+            value = scalar(given, "b")
             if value is None:
                 raise self._error(
                     i,
@@ -152,12 +147,12 @@ class GymLoop:
             )
 
     def _number(self, i: int, reward: Any) -> float:
-        value = number(reward)
+        value = scalar(reward, "fiub")
         if value is None:
             raise self._error(
                 i, f"the reward is {reward!r} ({type(reward).__name__}), not a number: return a float"
             )
-        return value
+        return float(value)
 
     def _error(self, i: int, text: str) -> EnvError:
         return EnvError(f"env {self.first_slot + i} ({_name(self.envs[i])}), step {self._steps}: {text}")
@@ -193,14 +188,15 @@ def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[
 
 def _wrong_result(result: Any) -> str:
     expected = "step returns (obs, reward, terminated, truncated, info)"
-    if isinstance(result, tuple) and len(result) == 4:
-        return (
-            f"step returned 4 values, and {expected}: a lone done is not accepted, since a time limit "
-            "is not a death. Split done into terminated and truncated"
+    if not isinstance(result, tuple):
+        return f"step returned a {type(result).__name__}, and {expected}"
+    text = f"step returned {len(result)} values, and {expected}"
+    if len(result) == 4:
+        text += (
+            ": a lone done is not accepted, since a time limit is not a death. Split done into terminated "
+            "and truncated"
         )
-    if isinstance(result, tuple):
-        return f"step returned {len(result)} values, and {expected}"
-    return f"step returned a {type(result).__name__}, and {expected}"
+    return text
 
 
 def _name(env: gym.Env) -> str:

@@ -18,9 +18,8 @@ from torch import Tensor
 from recollect.base import spaces, tree
 from recollect.base.shared_memory import Layout
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import AsyncStep, BatchedEnv, EnvWrapper, Resumable
+from recollect.envs.contract import FLAGS, AsyncStep, BatchedEnv, EnvWrapper, Resumable
 from recollect.envs.values import is_like
-from recollect.envs.worker import FLAGS
 from recollect.errors import ConfigError, EnvError
 
 
@@ -257,8 +256,7 @@ def _memory(size: int, device: torch.device, *, is_here: bool) -> Tensor:
 
 def _is_on(action: Tree, device: torch.device) -> bool:
     """Whether all leaves are tensors on ``device``."""
-    if isinstance(action, dict):
-        return all(_is_on(part, device) for part in action.values())
-    if isinstance(action, tuple):
-        return all(_is_on(part, device) for part in action)
-    return isinstance(action, Tensor) and action.device == device
+    try:
+        return all(leaf.device == device for leaf in tree.leaves(action))
+    except TypeError:  # not a tree of tensors
+        return False

@@ -22,7 +22,7 @@ from recollect.base import spaces, tree
 from recollect.base.child_process import HungUpError, Line, describe_raised
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Tree
-from recollect.envs.contract import BatchedEnv, Resumable
+from recollect.envs.contract import FLAGS, BatchedEnv, Resumable
 from recollect.errors import EnvError
 
 MakeSlots = Callable[[int, int], BatchedEnv]
@@ -30,7 +30,6 @@ MakeSlots = Callable[[int, int], BatchedEnv]
 
 STACK_SIGNAL = signal.SIGUSR1
 """Makes a worker write its stack to a file."""
-FLAGS = ("first", "terminated", "truncated", "valid")
 
 
 @dataclass(frozen=True, slots=True)
