@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from recollect.base.files import last_row
 from recollect.errors import ConfigError
 from recollect.sweep import board as module
 from recollect.sweep.board import make_board
-from recollect.sweep.member import Member, Progress, last_row
+from recollect.sweep.member import Member, Progress
 from recollect.sweep.plan import Variant
 
 

@@ -69,7 +69,8 @@ def sync(path: Path) -> None:
 def append_whole(file: Path, text: str) -> None:
     """Append all of the text or none of it: a partial line would damage the next one."""
     with file.open("a+b", buffering=0) as handle:
-        size = _end_of_lines(handle)
+        size = _after_newline(handle, handle.seek(0, os.SEEK_END))
+        handle.truncate(size)  # removes the partial line of a killed process
         try:
             data = text.encode()
             if handle.write(data) != len(data):
@@ -90,6 +91,17 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             yield _object(line, file)
+
+
+def last_row(file: Path) -> Any:
+    """The last complete row of a file of JSON lines, without reading all of it; empty if there is none."""
+    try:
+        with opened(file) as handle:
+            end = _after_newline(handle, handle.seek(0, os.SEEK_END), LARGEST)
+            start = handle.seek(_after_newline(handle, max(0, end - 1), LARGEST))
+            return json.loads(handle.read(end - start))
+    except (RecollectError, ValueError, RecursionError):
+        return {}
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -207,17 +219,13 @@ def _object(text: bytes, file: Path) -> dict[str, Any]:
     return found
 
 
-def _end_of_lines(handle: Any) -> int:
-    """Offset of the end of the last complete line; a partial line of a killed process is removed."""
-    size = end = handle.seek(0, 2)
-    while end > 0:
-        start = max(0, end - 65536)
-        handle.seek(start)
+def _after_newline(handle: Any, end: int, most: int | None = None) -> int:
+    """Offset after the last newline before ``end``, or 0; it goes back about ``most`` bytes."""
+    least = 0 if most is None else max(0, end - most)
+    while end > least:
+        start = handle.seek(max(0, end - 65536))
         found = handle.read(end - start).rfind(b"\n")
         if found >= 0:
-            end = start + found + 1
-            break
+            return start + found + 1
         end = start
-    if end < size:
-        handle.truncate(end)
     return end

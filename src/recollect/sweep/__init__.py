@@ -28,7 +28,6 @@ Nothing that only a folder names is imported: to resume a sweep whose env is cod
 """
 
 from recollect.sweep.member import Member
-from recollect.sweep.results import Result
-from recollect.sweep.sweep_folder import Sweep
+from recollect.sweep.sweep_folder import Result, Sweep
 
 __all__ = ["Member", "Result", "Sweep"]

@@ -21,7 +21,6 @@ from recollect.errors import ConfigError
 from recollect.sweep.member import Member
 from recollect.sweep.work import State
 
-MODES = ("auto", "live", "plain", "quiet")
 DRAW = 0.5
 """Seconds between two redraws of the table."""
 SAY = 30.0
@@ -31,6 +30,8 @@ WIDTHS = {"seed": 4, "state": 8, "steps": 5, "return": 7, "eval": 7, "left": 8}
 """Widths of the table's columns; the label gets the rest."""
 URGENT = ("running", "failed", "stopped", "waiting", "finished")
 """States in the order in which runs are shown if not all fit."""
+STOPPING = ("", "stopping: the runs save after this update; Ctrl-C again kills them", "killing the runs")
+"""By urgency."""
 
 
 class Board:
@@ -38,8 +39,10 @@ class Board:
 
     every = SAY
 
-    def __init__(self, path: Path, members: Sequence[Member], left: Sequence[Member], jobs: int):
-        self.path, self.jobs = path, jobs
+    def __init__(
+        self, path: Path, members: Sequence[Member], left: Sequence[Member], jobs: int, console: Console
+    ):
+        self.path, self.jobs, self.console = path, jobs, console
         waiting = {member.path for member in left}
         self.rows: dict[Path, Row] = {
             member.path: Row(member, "waiting" if member.path in waiting else "finished")
@@ -49,7 +52,7 @@ class Board:
         self._refreshed = time.monotonic()
         self._is_silent = False
 
-    def update(self, member: Any, state: State, text: str) -> None:
+    def update(self, member: Member, state: State, text: str) -> None:
         """Set the state of a run; ``text``: the end of its log."""
         row = self.rows[member.path]
         row.state = state
@@ -127,21 +130,9 @@ class Row:
         """Read the progress from the run's folder."""
         self.progress = self.member.progress()
 
-    def line(self) -> str:
-        """The progress as one line."""
-        progress = self.progress
-        return (
-            f"{self.member.name}: {share(self.fraction)}  return {number(progress.mean_return)}  "
-            f"eval {number(progress.evaluation)}  left {duration(progress.left)}"
-        )
-
 
 class Lines(Board):
     """Prints a line for each change of state, and the progress every ``SAY`` seconds."""
-
-    def __init__(self, *args: Any, console: Console):
-        super().__init__(*args)
-        self.console = console
 
     def changed(self, row: Row, text: str) -> None:
         """Print the new state, with the error if there is one."""
@@ -159,7 +150,11 @@ class Lines(Board):
         """Print the active runs and the summary."""
         for row in self.rows.values():
             if row.state == "running":
-                self._print(row.line())
+                progress = row.progress
+                self._print(
+                    f"{row.member.name}: {share(row.fraction)}  return {number(progress.mean_return)}  "
+                    f"eval {number(progress.evaluation)}  left {duration(progress.left)}"
+                )
         self._print(self.summary())
 
     def _print(self, text: str) -> None:
@@ -171,17 +166,13 @@ class LiveTable(Board):
 
     every = DRAW
 
-    def __init__(self, *args: Any, console: Console):
+    def __init__(self, *args: Any):
         super().__init__(*args)
-        self.console = console
         # No redraw thread: it might hold a lock while this process starts another.
-        self.live = Live(
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            get_renderable=self.view,
-            redirect_stdout=False,
-        )
+        how: Any = {"auto_refresh": False, "transient": True, "redirect_stdout": False}
+        self.live = Live(console=self.console, get_renderable=self.view, **how)
+        self.interrupted = self.drawn = self.live.refresh
+        self.closed = self.live.stop
         self._show(self.live.start)
 
     def changed(self, row: Row, text: str) -> None:
@@ -190,18 +181,6 @@ class LiveTable(Board):
             words = f"{row.member.name}: {_essence(text)}"
             self.console.print(Text.assemble(("failed ", "bold red"), words), soft_wrap=True)
         self.live.refresh()
-
-    def interrupted(self) -> None:
-        """Redraw: the last line shows it."""
-        self.live.refresh()
-
-    def drawn(self) -> None:
-        """Redraw."""
-        self.live.refresh()
-
-    def closed(self) -> None:
-        """Restore the terminal."""
-        self.live.stop()
 
     def view(self) -> RenderableType:
         """One line per run, as many as fit, and the summary."""
@@ -222,14 +201,6 @@ class LiveTable(Board):
         words = STOPPING[self.urgency] or f"{self.summary()}  {typed(self.path)}"
         last = Text(shortened(words, self.console.width), "yellow" if self.urgency else "bold")
         return Group(table, *more, last)
-
-
-STOPPING = (
-    "",
-    "stopping: the runs save after this update; Ctrl-C again kills them",
-    "killing the runs",
-)
-"""By urgency."""
 
 
 def _cells(row: Row) -> tuple[RenderableType, ...]:
@@ -262,16 +233,12 @@ def make_board(
 ) -> Iterator[Board]:
     """A board for ``mode``; "auto" is a table if the terminal can redraw it, else lines."""
     mode = {True: "auto", False: "quiet"}.get(mode, mode) if isinstance(mode, bool) else mode
-    if mode not in MODES:
-        raise ConfigError(f"progress = {mode!r}: choose {', '.join(MODES)}")
     console = console or standard_error()
-    about = (path, members, left, jobs)
-    if mode == "auto":
-        mode = "live" if can_redraw(console) else "plain"
-    if mode == "live":
-        board = LiveTable(*about, console=console)
-    else:
-        board = Board(*about) if mode == "quiet" else Lines(*about, console=console)
+    kinds = {"live": LiveTable, "plain": Lines, "quiet": Board}
+    kinds["auto"] = kinds["live" if can_redraw(console) else "plain"]
+    if mode not in kinds:
+        raise ConfigError(f"progress = {mode!r}: choose auto, live, plain or quiet")
+    board = kinds[mode](path, members, left, jobs, console)
     try:
         yield board
     finally:

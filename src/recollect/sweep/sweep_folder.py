@@ -6,7 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +15,51 @@ from recollect.base.provenance import usable_cores
 from recollect.display.words import path as typed
 from recollect.envs.named import is_importing
 from recollect.errors import ConfigError, Interrupted, RecollectError, StorageError
+from recollect.reports.statistics import bootstrap_interval, iqm
 from recollect.sweep.board import make_board
 from recollect.sweep.member import Member
 from recollect.sweep.plan import CONFIG, Plan, Settings, Variant, check, make_plan
-from recollect.sweep.results import Result, summarise
 from recollect.sweep.work import State, work
 from recollect.training.parse_config import Parsed
 from recollect.training.run_folder import Run
 
 FORMAT = 1
 FILE = "sweep.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The final evaluations of one variant."""
+
+    variant: Variant
+    scores: dict[int, float | None]
+    """The mean return of the last evaluation by seed; None where the run has not finished."""
+    iqm: float | None
+    """The interquartile mean over seeds, None without any score."""
+    low: float | None
+    """The 95% bootstrap interval over seeds, None with less than two."""
+    high: float | None
+
+    @property
+    def label(self) -> str:
+        """The variant's name."""
+        return self.variant.name
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form."""
+        variant = {"label": self.variant.label, "env": self.variant.env, "flags": list(self.variant.flags)}
+        scores = {str(seed): score for seed, score in self.scores.items()}
+        return {**variant, "scores": scores, "iqm": self.iqm, "low": self.low, "high": self.high}
+
+    @classmethod
+    def of(cls, variant: Variant, members: Sequence[Member]) -> Result:
+        """The result of one variant, from its runs."""
+        scores = {member.seed: member.score() for member in members}
+        known = [score for score in scores.values() if score is not None]
+        if len(known) < 2:
+            return cls(variant, scores, known[0] if known else None, None, None)
+        low, high = bootstrap_interval(known)
+        return cls(variant, scores, float(iqm(known)), float(low), float(high))
 
 
 class Sweep:
@@ -186,7 +221,7 @@ class Sweep:
             self._save()
             with make_board(progress, self.path, self.members, members, jobs) as board:
 
-                def told(member: Any, state: State, text: str) -> None:
+                def told(member: Member, state: State, text: str) -> None:
                     self._states[_key(member)] = {"state": state, "error": text or None}
                     with suppress(StorageError):  # the next change tries again; run folders have it too
                         self._save()
@@ -204,7 +239,7 @@ class Sweep:
 
     def results(self) -> list[Result]:
         """The final evaluations of each variant over its seeds."""
-        return [summarise(v, [self._member(v, seed) for seed in self.seeds]) for v in self.variants]
+        return [Result.of(v, [self._member(v, seed) for seed in self.seeds]) for v in self.variants]
 
     def report(self, out: str | Path | None = None) -> Path | None:
         """Write the comparison of the undamaged runs as one HTML file; None if there are none."""

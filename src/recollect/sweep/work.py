@@ -1,4 +1,4 @@
-"""Runs tasks, each in a process of its own, a few at a time; no process outlives it."""
+"""The processes of a sweep: each run has one, a few at a time, and no process outlives the sweep."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import os
 import shlex
 import signal
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import Literal, Protocol
+from typing import Literal
 
-from recollect.base.process_group import ProcessGroup
+from recollect.base import interrupts
+from recollect.base.process_group import ProcessGroup, describe_exit
 from recollect.errors import RecollectError
+from recollect.sweep.member import Member
 
 State = Literal["waiting", "running", "finished", "stopped", "failed"]
 TICK = 0.1
@@ -31,44 +30,28 @@ PROMPT = "$ "
 """Starts the line of a log that shows the command."""
 
 
-class Task(Protocol):
-    """Work for one process."""
-
-    @property
-    def log(self) -> Path:
-        """The file for the output of the process."""
-        ...
-
-    def is_busy(self) -> bool:
-        """Whether it has to wait for another process."""
-        ...
-
-    def command(self) -> list[str] | None:
-        """The command to run; None: nothing is left to do."""
-        ...
-
-
 def work(
-    tasks: Sequence[Task],
+    members: Sequence[Member],
     jobs: int,
     *,
-    told: Callable[[Task, State, str], None],
+    told: Callable[[Member, State, str], None],
     tick: Callable[[int], None],
 ) -> int:
-    """Run every task, at most ``jobs`` at a time. A task that fails stops no other.
+    """Start the members in their order, at most ``jobs`` at a time. One that fails stops no other.
 
     Args:
-        tasks: in the order in which they start.
+        members: the runs.
         jobs: processes at a time.
-        told: called with every change of a task's state, and a text for a failure.
+        told: called with every change of a member's state, and a text for a failure.
         tick: called repeatedly, with 0, or 1 after a request to end, or 2 after one to end at once.
 
     Returns:
-        The signal that ended the tasks early, or 0.
+        The signal that ended the runs early, or 0.
     """
-    waiting, children = list(tasks), dict[Task, Child]()
+    waiting, children = list(members), dict[Member, Child]()
     began = time.monotonic()
-    with _signals() as asked:
+    asked: list[int] = []
+    with interrupts.handled(lambda number, _: asked.append(number)):
         try:
             deadline: float | None = None
             while children or (waiting and not asked):
@@ -79,10 +62,10 @@ def work(
                 else:
                     is_patient = time.monotonic() - began < BUSY
                     _fill(waiting, children, jobs, is_patient, told)
-                for task, child in list(children.items()):
+                for member, child in list(children.items()):
                     if child.poll() is not None:
-                        del children[task]
-                        told(task, *child.outcome())
+                        del children[member]
+                        told(member, *child.outcome())
                 tick(urgency)
                 time.sleep(TICK)
         finally:  # after an error the others save, too
@@ -94,28 +77,28 @@ def work(
 
 
 def _fill(
-    waiting: list[Task],
-    children: dict[Task, Child],
+    waiting: list[Member],
+    children: dict[Member, Child],
     jobs: int,
     is_patient: bool,
-    told: Callable[[Task, State, str], None],
+    told: Callable[[Member, State, str], None],
 ) -> None:
-    """Start the tasks that may start now. Tasks that have to wait are started later."""
-    for task in list(waiting):
+    """Start the members that may start now. Those that have to wait are started later."""
+    for member in list(waiting):
         if len(children) >= jobs:
             return
         state, text = "finished", ""
         try:
-            if is_patient and task.is_busy():
+            if is_patient and member.is_busy():
                 continue
-            command = task.command()
+            command = member.command()
             if command is not None:
-                children[task] = Child(command, task.log)
+                children[member] = Child(command, member.log)
                 state = "running"
         except (RecollectError, OSError) as error:
             state, text = "failed", str(error)
-        waiting.remove(task)
-        told(task, state, text)
+        waiting.remove(member)
+        told(member, state, text)
 
 
 def _end(children: Iterable[Child], *, at_once: bool) -> None:
@@ -127,11 +110,10 @@ def _end(children: Iterable[Child], *, at_once: bool) -> None:
 
 
 class Child:
-    """The process of a task."""
+    """The process of a run."""
 
     def __init__(self, command: Sequence[str], log: Path):
         self._log, self._is_asked = log, False
-        self._code: int | None = None
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             file.write(f"{PROMPT}{shlex.join(command)}\n".encode())
@@ -141,9 +123,7 @@ class Child:
 
     def poll(self) -> int | None:
         """The exit code, once it has ended; no process that it started is left then."""
-        if self._code is None and self._group.has_ended():
-            self._code = self._group.end()
-        return self._code
+        return self._group.end() if self._group.has_ended() else None
 
     def interrupt(self) -> None:
         """Ask it to save and end; only once, because a second interrupt ends it at once."""
@@ -155,28 +135,22 @@ class Child:
         """End it and all processes that it started."""
         if self.poll() is None:
             self._is_asked = True
-            self._code = self._group.end()
+            self._group.end()
 
     def outcome(self) -> tuple[State, str]:
         """How it ended, with its last lines of output if it failed."""
-        code = self._code or 0
+        code = self._group.end()
         if code == 0:
             return "finished", ""
         if code in STOPPED or (self._is_asked and code == -signal.SIGKILL):
             return "stopped", ""
-        why = f"exit code {code}" if code > 0 else _signal_words(-code)
-        return "failed", "\n".join([*self._last_lines(), why])
+        return "failed", "\n".join([*self._last_lines(), describe_exit(code)])
 
     def _last_lines(self, count: int = 8) -> list[str]:
         with self._log.open("rb") as file:
             file.seek(max(self._from, file.seek(0, os.SEEK_END) - 8192))
             text = file.read().decode("utf-8", "replace")
         return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
-
-
-def _signal_words(number: int) -> str:
-    hint = ": was the memory full?" if number == signal.SIGKILL else ""
-    return f"ended by signal {number} ({signal.strsignal(number)}){hint}"
 
 
 def _end_with_parent() -> Callable[[], None] | None:
@@ -197,27 +171,3 @@ def _end_with_parent() -> Callable[[], None] | None:
 def _urgency(asked: Sequence[int]) -> int:
     """0: continue; 1: end; 2: end at once, which needs a second Ctrl-C, not a second SIGTERM."""
     return min(len(asked), 1) + (asked.count(signal.SIGINT) > 1)
-
-
-@contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The requests to end, as their signals arrive. Only the main thread of a program gets signals."""
-    asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield asked
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-
-    before = {}
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        number = getattr(signal, name, None)
-        # nohup ignores the hangup: keep that.
-        if number is not None and not (name == "SIGHUP" and signal.getsignal(number) == signal.SIG_IGN):
-            before[number] = signal.signal(number, handle)
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
