@@ -260,7 +260,7 @@ def test_a_sweep_is_written_through_no_link(tmp_path, name, monkeypatch):
     """Neither its runs nor their logs."""
     from tests.sweep.test_foreign import FLAGS, write_sweep
 
-    monkeypatch.setattr("recollect.sweep.sweep_folder.work", lambda *_, **__: 0)
+    monkeypatch.setattr("recollect.sweep.sweep_folder.run_members", lambda *_, **__: 0)
     kept = plant(tmp_path / "elsewhere")
     target = kept if name.endswith((".log", "lock")) else kept.parent
     write_sweep(tmp_path / "sweep", ["delayed-cue"], FLAGS)

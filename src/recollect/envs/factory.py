@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 import gymnasium as gym
@@ -80,14 +80,15 @@ def make_env(
 def makes_batches(env: Any) -> bool:
     """Whether ``env`` is a callable with a parameter ``num_envs``, which makes all slots at once."""
     is_env_class = isinstance(env, type) and issubclass(env, gym.Env)
-    return callable(env) and not is_env_class and not is_made(env) and "num_envs" in _parameters(env)
+    return callable(env) and not is_env_class and not is_made(env) and "num_envs" in parameters(env)
 
 
-def _parameters(make: Callable[..., Any]) -> Collection[str]:
+def parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of ``make`` by name."""
     try:
         return inspect.signature(make).parameters
     except (TypeError, ValueError):  # some callables written in C
-        return ()
+        return {}
 
 
 def _name(make: Any) -> str:
@@ -101,7 +102,7 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
             f"env_kwargs has num_envs, but {_name(make)} gets the setting of that name: num_envs=N "
             "(--num-envs N)"
         )
-    where = {"device": device} if "device" in _parameters(make) and "device" not in kwargs else {}
+    where = {"device": device} if "device" in parameters(make) and "device" not in kwargs else {}
     asked = ", ".join(f"{key}={value!r}" for key, value in {"num_envs": num_envs, **where, **kwargs}.items())
     try:
         made = make(num_envs=num_envs, **where, **kwargs)

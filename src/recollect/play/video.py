@@ -63,9 +63,13 @@ def pictures(film: Film) -> Iterator[tuple[Image, bool]]:
     from recollect.play.draw import Painter
 
     painter = Painter(film)
-    for episode, trace in enumerate(film.traces):
-        for step in range(len(trace) + 1):
-            yield painter.picture(episode, step), step == len(trace)
+    for episode, step in _steps(film):
+        yield painter.picture(episode, step), step == len(film.traces[episode])
+
+
+def _steps(film: Film) -> list[tuple[int, int]]:
+    """(episode, step) of every image; the step after the last is the image after the episode's end."""
+    return [(e, step) for e, trace in enumerate(film.traces) for step in range(len(trace) + 1)]
 
 
 def _write_gif(film: Film, path: Path, fps: float) -> None:
@@ -73,11 +77,8 @@ def _write_gif(film: Film, path: Path, fps: float) -> None:
 
     # GIF durations are in hundredths of a second, and viewers slow down durations below two.
     each = max(20, round(100 / fps) * 10)
-    durations = [
-        each if step < len(trace) else max(each, round(PAUSE * 1000))
-        for trace in film.traces
-        for step in range(len(trace) + 1)
-    ]
+    last = max(each, round(PAUSE * 1000))
+    durations = [each if step < len(film.traces[episode]) else last for episode, step in _steps(film)]
     palette = _palette(film)
     images = (image.quantize(palette=palette, dither=Dither.NONE) for image, _ in pictures(film))
     first = next(images)
@@ -91,7 +92,7 @@ def _palette(film: Film) -> Image:
     from recollect.play.draw import HEIGHT, WIDTH, Painter
 
     painter = Painter(film)
-    steps = [(e, step) for e, trace in enumerate(film.traces) for step in range(len(trace) + 1)]
+    steps = _steps(film)
     some = steps[:: -(-len(steps) // SAMPLED)]
     size = (WIDTH // 2, HEIGHT // 2)  # a quarter of the pixels has the same colours
     montage = Image.new("RGB", (size[0], size[1] * len(some)))

@@ -110,7 +110,7 @@ class Member:
             evaluation=self._final().get("mean"),
         )
 
-    # For work.py
+    # For run_processes.py
 
     def is_busy(self) -> bool:
         """Whether another process still trains in its folder."""

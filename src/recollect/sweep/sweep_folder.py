@@ -16,10 +16,10 @@ from recollect.display.words import path as typed
 from recollect.envs.named import is_importing
 from recollect.errors import ConfigError, Interrupted, RecollectError, StorageError
 from recollect.reports.statistics import bootstrap_interval, iqm
-from recollect.sweep.board import make_board
 from recollect.sweep.member import Member
 from recollect.sweep.plan import CONFIG, Plan, Settings, Variant, check, make_plan
-from recollect.sweep.work import State, work
+from recollect.sweep.progress import make_board
+from recollect.sweep.run_processes import State, run_members
 from recollect.training.parse_config import Parsed
 from recollect.training.run_folder import Run
 
@@ -221,13 +221,13 @@ class Sweep:
             self._save()
             with make_board(progress, self.path, self.members, members, jobs) as board:
 
-                def told(member: Member, state: State, text: str) -> None:
+                def changed(member: Member, state: State, text: str) -> None:
                     self._states[_key(member)] = {"state": state, "error": text or None}
                     with suppress(StorageError):  # the next change tries again; run folders have it too
                         self._save()
                     board.update(member, state, text)
 
-                number = work(members, jobs, told=told, tick=board.tick)
+                number = run_members(members, jobs, on_change=changed, tick=board.tick)
             self._save()
         finished = sum(state["state"] == "finished" for state in self._states.values())
         if number:

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from recollect.base.files import last_row
 from recollect.errors import ConfigError
-from recollect.sweep import board as module
-from recollect.sweep.board import make_board
+from recollect.sweep import progress as module
 from recollect.sweep.member import Member, Progress
 from recollect.sweep.plan import Variant
+from recollect.sweep.progress import make_board
 
 
 def members(path: Path, count: int = 3) -> list[Member]:

@@ -30,11 +30,11 @@ PROMPT = "$ "
 """Starts the line of a log that shows the command."""
 
 
-def work(
+def run_members(
     members: Sequence[Member],
     jobs: int,
     *,
-    told: Callable[[Member, State, str], None],
+    on_change: Callable[[Member, State, str], None],
     tick: Callable[[int], None],
 ) -> int:
     """Start the members in their order, at most ``jobs`` at a time. One that fails stops no other.
@@ -42,7 +42,7 @@ def work(
     Args:
         members: the runs.
         jobs: processes at a time.
-        told: called with every change of a member's state, and a text for a failure.
+        on_change: called with every change of a member's state, and a text for a failure.
         tick: called repeatedly, with 0, or 1 after a request to end, or 2 after one to end at once.
 
     Returns:
@@ -61,11 +61,11 @@ def work(
                     _end(children.values(), at_once=urgency > 1 or time.monotonic() > deadline)
                 else:
                     is_patient = time.monotonic() - began < BUSY
-                    _fill(waiting, children, jobs, is_patient, told)
+                    _fill(waiting, children, jobs, is_patient, on_change)
                 for member, child in list(children.items()):
                     if child.poll() is not None:
                         del children[member]
-                        told(member, *child.outcome())
+                        on_change(member, *child.outcome())
                 tick(urgency)
                 time.sleep(TICK)
         finally:  # after an error the others save, too
@@ -81,7 +81,7 @@ def _fill(
     children: dict[Member, Child],
     jobs: int,
     is_patient: bool,
-    told: Callable[[Member, State, str], None],
+    on_change: Callable[[Member, State, str], None],
 ) -> None:
     """Start the members that may start now. Those that have to wait are started later."""
     for member in list(waiting):
@@ -98,7 +98,7 @@ def _fill(
         except (RecollectError, OSError) as error:
             state, text = "failed", str(error)
         waiting.remove(member)
-        told(member, state, text)
+        on_change(member, state, text)
 
 
 def _end(children: Iterable[Child], *, at_once: bool) -> None:

@@ -19,7 +19,7 @@ from recollect.display.words import path as typed
 from recollect.display.words import shortened
 from recollect.errors import ConfigError
 from recollect.sweep.member import Member
-from recollect.sweep.work import State
+from recollect.sweep.run_processes import State
 
 DRAW = 0.5
 """Seconds between two redraws of the table."""
