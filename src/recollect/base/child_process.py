@@ -38,8 +38,6 @@ _START = (
     "import sys; sys.path[:] = {path!r}; "
     "from recollect.base import child_process; child_process.main({fds!r})"
 )
-
-
 _PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _SPARE_FILES = 256
@@ -115,11 +113,9 @@ class Child:
         fds: Sequence[int] = (),
         log: Path | None = None,
     ):
-        """Start it.
+        """Start it; target and arguments are sent by cloudpickle.
 
         Args:
-            target: the function, called with the child's end of the line and the arguments.
-            arguments: sent by cloudpickle.
             name: for errors.
             fds: file descriptors that the child inherits, under the same numbers.
             log: the file for its output; None: the output of this process.

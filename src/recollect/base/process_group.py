@@ -28,8 +28,7 @@ class ProcessGroup:
         """Start it.
 
         Args:
-            command: with its arguments.
-            output: the file for what it prints; None: the output of this process.
+            output: the file for its output; None: the output of this process.
             fds: file descriptors that it inherits, under the same numbers.
             before: called in the new process before the command.
         """

@@ -34,12 +34,7 @@ def space_to_json(space: gym.Space) -> dict[str, Any]:
         low, high = space.low, space.high
         is_uniform = low.size > 0 and (low == low.flat[0]).all() and (high == high.flat[0]).all()
         ends = (low.flat[0].item(), high.flat[0].item()) if is_uniform else (low.tolist(), high.tolist())
-        return {
-            "box": list(space.shape),
-            "low": ends[0],
-            "high": ends[1],
-            "dtype": space.dtype.name,
-        }
+        return {"box": list(space.shape), "low": ends[0], "high": ends[1], "dtype": space.dtype.name}
     raise SpaceError(f"a {type(space).__name__} space cannot be saved")
 
 

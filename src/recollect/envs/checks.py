@@ -72,7 +72,11 @@ def _drive(
         action = random_action(env, obs, rng) if actions is None else tree.clone(actions[t])
         made.append(tree.clone(action))
         step = env.step(action)
-        _check_untouched(action, made[t], t)
+        if not all(map(torch.equal, tree.leaves(action), tree.leaves(made[t]))):
+            raise EnvError(
+                f"step {t}: the env changed the action tensor in place, which belongs to the rollout: "
+                "clone it, or avoid in-place operations such as clamp_"
+            )
         _check_step(env, step, inside, t)
         inside = step.first | (inside & ~(step.terminated | step.truncated))
         obs = step.obs
@@ -165,8 +169,13 @@ def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
             raise EnvError(f"{where}, row {int(broken.nonzero()[0])}: {what}")
     _check_tree(env, step.obs, where, "obs", step.first | (inside & ~ended))
     _check_tree(env, step.final_obs, where, "final_obs", ended)
-    if (ended & step.first).any():
-        _check_apart(step, where)
+    pairs = zip(tree.leaves(step.obs), tree.leaves(step.final_obs))
+    is_shared = any(a.data_ptr() == b.data_ptr() and a.numel() for a, b in pairs)
+    if is_shared and (ended & step.first).any():
+        raise EnvError(
+            f"{where}: an episode ended and was reset, and final_obs is the same memory as obs: the "
+            "reset has overwritten the final observation. Copy it before the reset"
+        )
 
 
 def _rules(step: Step, inside: Tensor, ended: Tensor) -> list[tuple[Tensor, str]]:
@@ -194,24 +203,6 @@ def _rules(step: Step, inside: Tensor, ended: Tensor) -> list[tuple[Tensor, str]
             "or is first one step late?",
         ),
     ]
-
-
-def _check_apart(step: Step, where: str) -> None:
-    pairs = zip(tree.leaves(step.obs), tree.leaves(step.final_obs))
-    if any(a.data_ptr() == b.data_ptr() and a.numel() for a, b in pairs):
-        raise EnvError(
-            f"{where}: an episode ended and was reset, and final_obs is the same memory as obs: the "
-            "reset has overwritten the final observation. Copy it before the reset"
-        )
-
-
-def _check_untouched(action: Tree, given: Tree, t: int) -> None:
-    for a, b in zip(tree.leaves(action), tree.leaves(given)):
-        if not torch.equal(a, b):
-            raise EnvError(
-                f"step {t}: the env changed the action tensor in place, which belongs to the rollout: "
-                "clone it, or avoid in-place operations such as clamp_"
-            )
 
 
 def _record_step(step: Step) -> _Record:

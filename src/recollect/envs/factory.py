@@ -54,8 +54,10 @@ def make_env(
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}: at least one env is needed")
     kwargs = env_kwargs or {}
-    if isinstance(env, str):
-        return _from_name(env, num_envs, device, kwargs, first_slot)
+    if isinstance(env, str) and task_name(env):
+        task = registry.load(registry.MAKE_TASK)(env, num_envs, device=device, **kwargs)
+        task.first_slot = first_slot
+        return task
     if is_made(env):
         if first_slot:
             raise ConfigError(f"first_slot is {first_slot}, and the slots of a made env begin at 0")
@@ -69,8 +71,8 @@ def make_env(
         if first_slot:
             raise ConfigError(f"first_slot is {first_slot}, but {_name(env)} makes all of its slots together")
         return _batch(env, num_envs, torch.device(device), kwargs)
-    if callable(env):
-        return _looped(functools.partial(env, **kwargs), _name(env), num_envs, device, kwargs, first_slot)
+    if isinstance(env, str) or callable(env):
+        return on_device(_looped(env, num_envs, kwargs, first_slot), device)
     raise ConfigError(
         f"env is a {type(env).__name__}: give a task's name, a Gymnasium id, a callable that returns a "
         "gymnasium.Env, a VectorEnv or a BatchedEnv"
@@ -136,42 +138,26 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
     return made
 
 
-def _from_name(
-    name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any], first_slot: int
-) -> BatchedEnv:
-    if task_name(name):
-        task = registry.load(registry.MAKE_TASK)(name, num_envs, device=device, **kwargs)
-        task.first_slot = first_slot
-        return task
-    make = functools.partial(gym.make, name, disable_env_checker=True, **kwargs)
+def _looped(env: Any, num_envs: int, kwargs: dict[str, Any], first_slot: int) -> GymLoop:
+    """Envs of a Gymnasium id or a callable."""
+    is_id = isinstance(env, str)
+    make = functools.partial(gym.make, env, disable_env_checker=True) if is_id else env
+    name = env if is_id else _name(env)
     try:
-        return _looped(make, name, num_envs, device, kwargs, first_slot)
-    except (gym.error.Error, ModuleNotFoundError) as error:
-        if isinstance(error, ModuleNotFoundError) and ":" not in name:
-            raise  # a dependency of a registered env is missing
-        hint = nearest(name, [*TASKS, *gym.registry], _key)
-        raise ConfigError(
-            f"no env is registered as {name!r}{hint}. An env of another package needs its module, "
-            f"'module:Env-v0', or an import before. ({error})"
-        ) from None
-
-
-def _looped(
-    make: Callable[[], Any],
-    name: str,
-    num_envs: int,
-    device: torch.device | str,
-    kwargs: dict[str, Any],
-    first_slot: int,
-) -> BatchedEnv:
-    try:
-        loop = GymLoop([make] * num_envs, first_slot=first_slot)
+        return GymLoop([functools.partial(make, **kwargs)] * num_envs, first_slot=first_slot)
     except TypeError as error:
         text = f"does not take the options {kwargs}" if kwargs else "could not be made"
         raise ConfigError(
             f"{name} {text}: {error}. Options of an env are given by env_kwargs={{...}} (--task.NAME)"
         ) from error
-    return on_device(loop, device)
+    except (gym.error.Error, ModuleNotFoundError) as error:
+        if not is_id or (isinstance(error, ModuleNotFoundError) and ":" not in name):
+            raise  # an error of the callable, or a dependency of a registered env is missing
+        hint = nearest(name, [*TASKS, *gym.registry], _key)
+        raise ConfigError(
+            f"no env is registered as {name!r}{hint}. An env of another package needs its module, "
+            f"'module:Env-v0', or an import before. ({error})"
+        ) from None
 
 
 def _key(name: str) -> str:

@@ -40,7 +40,7 @@ class GymLoop:
         self.observation_space: gym.Space = self.envs[0].observation_space
         self.action_space: gym.Space = self.envs[0].action_space
         for what, space in (("observation", self.observation_space), ("action", self.action_space)):
-            list(spaces.walk(space, f"{what}_space of {_name(self.envs[0])}"))
+            list(spaces.walk(space, f"{what}_space of {env_name(self.envs[0])}"))
         self._steppers = [env.step for env in self.envs]
         self._now, self._next = (Buffers(self.observation_space, self.num_envs) for _ in range(2))
         self._steps = -1  # since the last reset; -1 before the first one
@@ -155,7 +155,7 @@ class GymLoop:
         return float(value)
 
     def _error(self, i: int, text: str) -> EnvError:
-        return EnvError(f"env {self.first_slot + i} ({_name(self.envs[i])}), step {self._steps}: {text}")
+        return EnvError(f"env {self.first_slot + i} ({env_name(self.envs[i])}), step {self._steps}: {text}")
 
 
 def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[gym.Env]:
@@ -177,7 +177,9 @@ def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[
         envs.append(env)
         for kind in ("observation_space", "action_space"):
             if not isinstance(getattr(env, kind, None), gym.Space):
-                raise SpaceError(f"env {i} ({_name(env)}) has no {kind}: set it in __init__, or on the class")
+                raise SpaceError(
+                    f"env {i} ({env_name(env)}) has no {kind}: set it in __init__, or on the class"
+                )
             own, expected = getattr(env, kind), getattr(envs[0], kind)
             if own != expected:
                 raise SpaceError(
@@ -199,5 +201,6 @@ def _wrong_result(result: Any) -> str:
     return text
 
 
-def _name(env: gym.Env) -> str:
+def env_name(env: gym.Env) -> str:
+    """The id of an env, or the name of its class."""
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__

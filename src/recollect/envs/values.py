@@ -21,6 +21,7 @@ from torch import Tensor
 
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
+from recollect.envs.contract import FLAGS
 from recollect.errors import ConfigError, SpaceError
 
 _OBS = "the observation"
@@ -50,15 +51,15 @@ class Buffers:
         self.flags = np.zeros((3, rows), np.bool_)
         self.terminated, self.truncated, self.first = self.flags
         self.valid = np.ones(rows, np.bool_)
-        self.step = Step(
-            obs=to_tensors(space, self.obs),
-            first=torch.from_numpy(self.first),
-            reward=torch.from_numpy(self.reward),
-            terminated=torch.from_numpy(self.terminated),
-            truncated=torch.from_numpy(self.truncated),
-            final_obs=to_tensors(space, self.final_obs),
-            valid=torch.from_numpy(self.valid),
-        )
+        columns = {name: torch.from_numpy(getattr(self, name)) for name in ("reward", *FLAGS)}
+        obs, final_obs = to_tensors(space, self.obs), to_tensors(space, self.final_obs)
+        self.step = Step(obs=obs, final_obs=final_obs, **columns)
+
+
+def step_zeros(space: gym.Space, rows: int) -> dict[str, Tree]:
+    """Zeroed tensors [rows, ...] for the fields of a Step but ``final_obs`` and ``info``."""
+    flags = {name: torch.zeros(rows, dtype=torch.bool) for name in FLAGS}
+    return {"obs": spaces.zeros(space, rows), "reward": torch.zeros(rows), **flags}
 
 
 def write_rows(space: gym.Space, arrays: Any, values: list[Any]) -> None:

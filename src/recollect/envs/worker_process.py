@@ -23,6 +23,7 @@ from recollect.base.child_process import HungUpError, Line, describe_raised
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Tree
 from recollect.envs.contract import FLAGS, BatchedEnv, Resumable
+from recollect.envs.values import step_zeros
 from recollect.errors import EnvError
 
 MakeSlots = Callable[[int, int], BatchedEnv]
@@ -52,23 +53,15 @@ class Made:
         Every leaf is [B, ...]; each worker uses a slice of rows.
         """
         rows = num_envs * self.agents
-        step = {
-            "obs": spaces.zeros(self.observation_space, rows),
-            "final_obs": spaces.zeros(self.observation_space, rows),
-            "reward": torch.zeros(rows),
-            **{name: torch.zeros(rows, dtype=torch.bool) for name in FLAGS},
-        }
+        step = step_zeros(self.observation_space, rows)
+        step["final_obs"] = step["obs"]  # of the same shapes
         return Layout.of({"action": spaces.zeros(self.action_space, rows), "steps": (step, step)})
 
 
 def serve(line: Line, make: MakeSlots, slots: range, stack: int) -> None:
-    """Main function of a worker.
+    """Main function of a worker that makes ``slots``.
 
-    Args:
-        line: connection to the actor's process.
-        make: makes the slots.
-        slots: the slots to make.
-        stack: file descriptor to write the stack to at ``STACK_SIGNAL``.
+    ``line``: connection to the actor's process; ``stack``: file descriptor to write the stack to.
     """
     # faulthandler works in C, also while the env holds the interpreter lock.
     faulthandler.register(STACK_SIGNAL, file=stack, all_threads=False)

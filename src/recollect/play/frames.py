@@ -13,6 +13,7 @@ import numpy as np
 
 from recollect.config.tasks import task_name
 from recollect.envs.factory import is_made, makes_batches, parameters
+from recollect.envs.gym_loop import env_name
 from recollect.envs.named import display_name, resolve_env
 from recollect.errors import EnvError
 from recollect.play.trace import Trace, record
@@ -110,12 +111,13 @@ class _Filmed(gym.Wrapper):
             image = self.env.render()
         except gym.error.DependencyNotInstalled as error:
             raise NoFramesError(
-                f"{_name(self.env)} cannot render its frames here: {error}. Or play it as text, with --text"
+                f"{env_name(self.env)} cannot render its frames here: {error}. Or play it as text, with --text"
             ) from None
         array = np.asarray(image)
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
+            found = "nothing" if image is None else f"{array.dtype} {list(array.shape)}"
             raise NoFramesError(
-                f"render() of {_name(self.env)} returned {_kind(image)}, but render_mode {MODE} means uint8 "
+                f"render() of {env_name(self.env)} returned {found}, but render_mode {MODE} means uint8 "
                 "[height, width, 3]. Correct it, or play as text, with --text"
             )
         return Frame(array)
@@ -146,12 +148,3 @@ def _maker(env: Any, kwargs: dict[str, Any]) -> tuple[Callable[[], gym.Env] | No
 def _takes_render_mode(make: Callable[..., Any]) -> bool:
     names = parameters(make)
     return "render_mode" in names or any(p.kind is p.VAR_KEYWORD for p in names.values())
-
-
-def _name(env: gym.Env) -> str:
-    return env.spec.id if env.spec is not None else type(env.unwrapped).__name__
-
-
-def _kind(image: Any) -> str:
-    array = np.asarray(image)
-    return "nothing" if image is None else f"{array.dtype} {list(array.shape)}"

@@ -174,9 +174,6 @@ def _validate(variant: Variant) -> None:
             raise ValueError(f"{word!r} is no setting of a variant")
 
 
-# Flags -----------------------------------------------------------------------------------------------------
-
-
 def _flags(settings: Mapping[str, Any]) -> list[str]:
     """Settings from Python as the flags of a sweep's command line."""
     words = []
@@ -223,9 +220,8 @@ def _env(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _seeds(listed: str | None, given: int | Sequence[int] | None, first: int) -> tuple[int, ...]:
-    parts = (
-        [] if listed is None else [parse_settings([f"--seed={part}"])["seed"] for part in listed.split(",")]
-    )
+    words = [] if listed is None else listed.split(",")
+    parts = [parse_settings([f"--seed={word}"])["seed"] for word in words]
     if len(parts) > 1 and given is not None:
         raise ConfigError(f"seed lists {listed}, and seeds says {given}: keep one of them")
     if isinstance(given, Sequence):
@@ -237,9 +233,6 @@ def _seeds(listed: str | None, given: int | Sequence[int] | None, first: int) ->
     if not parts or len(set(parts)) < len(parts) or min(parts) < 0:
         raise ConfigError(f"seeds: {listed or given}: give at least one seed, without duplicates, from 0 up")
     return tuple(parts)
-
-
-# Folders ---------------------------------------------------------------------------------------------------
 
 
 def _folders(labels: Iterable[str]) -> list[str]:

@@ -21,6 +21,7 @@ from recollect.errors import ConfigError
 from recollect.sweep.member import Member
 from recollect.sweep.run_processes import State
 
+MODES = ("auto", "live", "plain", "quiet")
 DRAW = 0.5
 """Seconds between two redraws of the table."""
 SAY = 30.0
@@ -35,7 +36,7 @@ STOPPING = ("", "stopping: the runs save after this update; Ctrl-C again kills t
 
 
 class Board:
-    """The state of all runs of a sweep; subclasses show it."""
+    """The state of all runs of a sweep: a line for each change, and the progress every ``SAY`` seconds."""
 
     every = SAY
 
@@ -74,7 +75,6 @@ class Board:
 
     def close(self) -> None:
         """Called when the sweep has ended."""
-        self._show(self.closed)
 
     def _show(self, show: Callable[..., None], *args: Any) -> None:
         """Stop showing anything if the output fails, for example in a closed terminal or pipe."""
@@ -85,16 +85,30 @@ class Board:
                 self._is_silent = True
 
     def changed(self, row: Row, text: str) -> None:
-        """The state of a run has changed."""
+        """Print the new state, with the error if there is one."""
+        progress = row.progress
+        why = f": {_essence(text)}" if text else ""
+        more = f", eval {number(progress.evaluation)}" if row.state == "finished" else ""
+        steps = f" at step {count(progress.steps)}" if row.state == "stopped" else ""
+        self._print(f"{row.member.name}: {row.state}{steps}{more}{why}")
 
     def interrupted(self) -> None:
-        """The sweep was interrupted."""
+        """Print what happens now, and the effect of a second Ctrl-C."""
+        self._print(STOPPING[self.urgency])
 
     def drawn(self) -> None:
-        """Show the progress."""
+        """Print the active runs and the summary."""
+        for row in self.rows.values():
+            if row.state == "running":
+                progress = row.progress
+                self._print(
+                    f"{row.member.name}: {share(row.fraction)}  return {number(progress.mean_return)}  "
+                    f"eval {number(progress.evaluation)}  left {duration(progress.left)}"
+                )
+        self._print(self.summary())
 
-    def closed(self) -> None:
-        """The sweep has ended."""
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True, emoji=False)
 
     @property
     def left(self) -> float | None:
@@ -131,36 +145,6 @@ class Row:
         self.progress = self.member.progress()
 
 
-class Lines(Board):
-    """Prints a line for each change of state, and the progress every ``SAY`` seconds."""
-
-    def changed(self, row: Row, text: str) -> None:
-        """Print the new state, with the error if there is one."""
-        progress = row.progress
-        why = f": {_essence(text)}" if text else ""
-        more = f", eval {number(progress.evaluation)}" if row.state == "finished" else ""
-        steps = f" at step {count(progress.steps)}" if row.state == "stopped" else ""
-        self._print(f"{row.member.name}: {row.state}{steps}{more}{why}")
-
-    def interrupted(self) -> None:
-        """Print what happens now, and the effect of a second Ctrl-C."""
-        self._print(STOPPING[self.urgency])
-
-    def drawn(self) -> None:
-        """Print the active runs and the summary."""
-        for row in self.rows.values():
-            if row.state == "running":
-                progress = row.progress
-                self._print(
-                    f"{row.member.name}: {share(row.fraction)}  return {number(progress.mean_return)}  "
-                    f"eval {number(progress.evaluation)}  left {duration(progress.left)}"
-                )
-        self._print(self.summary())
-
-    def _print(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True, emoji=False)
-
-
 class LiveTable(Board):
     """A table redrawn in place, and removed at the end."""
 
@@ -172,7 +156,6 @@ class LiveTable(Board):
         how: Any = {"auto_refresh": False, "transient": True, "redirect_stdout": False}
         self.live = Live(console=self.console, get_renderable=self.view, **how)
         self.interrupted = self.drawn = self.live.refresh
-        self.closed = self.live.stop
         self._show(self.live.start)
 
     def changed(self, row: Row, text: str) -> None:
@@ -181,6 +164,10 @@ class LiveTable(Board):
             words = f"{row.member.name}: {_essence(text)}"
             self.console.print(Text.assemble(("failed ", "bold red"), words), soft_wrap=True)
         self.live.refresh()
+
+    def close(self) -> None:
+        """Restore the terminal."""
+        self._show(self.live.stop)
 
     def view(self) -> RenderableType:
         """One line per run, as many as fit, and the summary."""
@@ -233,12 +220,11 @@ def make_board(
 ) -> Iterator[Board]:
     """A board for ``mode``; "auto" is a table if the terminal can redraw it, else lines."""
     mode = {True: "auto", False: "quiet"}.get(mode, mode) if isinstance(mode, bool) else mode
-    console = console or standard_error()
-    kinds = {"live": LiveTable, "plain": Lines, "quiet": Board}
-    kinds["auto"] = kinds["live" if can_redraw(console) else "plain"]
-    if mode not in kinds:
-        raise ConfigError(f"progress = {mode!r}: choose auto, live, plain or quiet")
-    board = kinds[mode](path, members, left, jobs, console)
+    if mode not in MODES:
+        raise ConfigError(f"progress = {mode!r}: choose {', '.join(MODES)}")
+    console = Console(quiet=True) if mode == "quiet" else console or standard_error()
+    is_live = mode == "live" or (mode == "auto" and can_redraw(console))
+    board = (LiveTable if is_live else Board)(path, members, left, jobs, console)
     try:
         yield board
     finally:
