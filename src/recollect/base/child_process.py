@@ -48,41 +48,29 @@ class HungUpError(EOFError):
     """The process at the other end of a line has closed it."""
 
 
-class Line:
+class Line(Connection):
     """One end of a socket for whole messages. Tensors are sent as bytes, never as shared memory."""
 
-    def __init__(self, connection: Connection):
-        self._connection = connection
+    def __init__(self, fd: int):
+        super().__init__(fd)
         self._sending = threading.Lock()
 
-    def send(self, message: Any) -> None:
+    def send(self, obj: Any) -> None:
         """Send; raises HungUpError if the other end is closed."""
-        data = pickle.dumps(message, protocol=5)
+        data = pickle.dumps(obj, protocol=5)
         try:
             with self._sending:
-                self._connection.send_bytes(data)
+                self.send_bytes(data)
         except OSError:
             raise HungUpError from None
 
     def recv(self) -> Any:
         """The next message; raises HungUpError if the other end is closed."""
         try:
-            data = self._connection.recv_bytes()
+            data = self.recv_bytes()
         except (EOFError, OSError):
             raise HungUpError from None
         return pickle.loads(data)
-
-    def poll(self, timeout: float | None = 0.0) -> bool:
-        """Whether a message or the end arrives within ``timeout`` seconds; None: no limit."""
-        return self._connection.poll(timeout)
-
-    def fileno(self) -> int:
-        """For ``multiprocessing.connection.wait``."""
-        return self._connection.fileno()
-
-    def close(self) -> None:
-        """Close this end."""
-        self._connection.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +138,7 @@ class Child:
                 fds=(*inherited, *fds),
             )
             ours.pop_all()
-            self._lifeline, self.line = kept, Line(Connection(near.detach()))
+            self._lifeline, self.line = kept, Line(near.detach())
         self.pid = self._group.pid
         self._is_stopped = False
 
@@ -279,7 +267,7 @@ def main(fds: tuple[int, int, int]) -> None:
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True, name="lifeline").start()
     _leave_signals_to_the_parent()
     faulthandler.enable()
-    line = Line(Connection(connection_fd))
+    line = Line(connection_fd)
     try:
         with open(given, "rb") as file:
             target, arguments = pickle.load(file)

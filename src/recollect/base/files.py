@@ -180,13 +180,19 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def lock(handle: Any) -> bool:
-    """Lock the open file until it is closed. Returns False if another process holds the lock."""
-    for _ in range(20):
-        if _try_lock(handle):
-            return True
-        time.sleep(0.05)  # ``is_locked`` holds the lock for a moment
-    return False
+@contextmanager
+def locked(file: Path, in_use: str) -> Iterator[None]:
+    """Hold the lock of ``file``; RecollectError(``in_use``) if another process holds it."""
+    with writing(f"{file} cannot be locked"):
+        handle = file.open("a")
+    with handle:
+        attempts = 20
+        while not _try_lock(handle):
+            attempts -= 1
+            if attempts == 0:
+                raise RecollectError(in_use)
+            time.sleep(0.05)  # ``is_locked`` holds the lock for a moment
+        yield
 
 
 def is_locked(file: Path) -> bool:

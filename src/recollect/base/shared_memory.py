@@ -152,8 +152,8 @@ class Layout:
             count = torch.Size(leaf.shape).numel()
             if count == 0:
                 return torch.empty(leaf.shape, dtype=leaf.dtype)
-            flat = torch.frombuffer(buffer, dtype=leaf.dtype, count=count, offset=offset + leaf.offset)
-            return flat.view(leaf.shape)
+            at = offset + leaf.offset
+            return torch.frombuffer(buffer, dtype=leaf.dtype, count=count, offset=at).view(leaf.shape)
 
         return _map(tensor, self.leaves)
 

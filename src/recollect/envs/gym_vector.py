@@ -23,7 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
-from recollect.envs.values import Buffers, env_seeds, to_batch, write_batch, write_row
+from recollect.envs.values import Buffers, env_seeds, to_batch, write_row
 from recollect.errors import EnvError, SpaceError
 
 
@@ -155,7 +155,7 @@ class GymVector:
 
     def _write(self, arrays: Any, obs: Any) -> None:
         try:
-            write_batch(self.observation_space, arrays, obs)
+            write_row(self.observation_space, arrays, ..., obs)
         except SpaceError as error:
             raise self._error(str(error)) from None
 

@@ -1,9 +1,8 @@
 """Conversion of observations and actions between Gymnasium's values and tensors, with validation.
 
-Observations are written into preallocated arrays: a list of single ones (``write_rows``), one of them
-(``write_row``) or a batch as a VectorEnv returns it (``write_batch``). Actions become one batch
-(``to_batch``) or a list of single actions (``to_rows``). Only this module reshapes values that differ from
-their space in dimensions of size one.
+Observations are written into preallocated arrays: a list of single ones (``write_rows``), one of them or a
+batch (``write_row``). Actions become one batch (``to_batch``) or a list of single actions (``to_rows``). Only
+this module reshapes values that differ from their space in dimensions of size one.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ class Buffers:
         self.flags = np.zeros((3, rows), np.bool_)
         self.terminated, self.truncated, self.first = self.flags
         self.valid = np.ones(rows, np.bool_)
-        columns = {name: torch.from_numpy(getattr(self, name)) for name in ("reward", *FLAGS)}
+        columns: Any = {name: torch.from_numpy(getattr(self, name)) for name in ("reward", *FLAGS)}
         obs, final_obs = to_tensors(space, self.obs), to_tensors(space, self.final_obs)
         self.step = Step(obs=obs, final_obs=final_obs, **columns)
 
@@ -96,7 +95,7 @@ def _write_at_once(space: gym.Space, arrays: Any, values: list[Any]) -> None:
 
 
 def write_row(space: gym.Space, arrays: Any, row: int | EllipsisType, value: Any, name: str = _OBS) -> None:
-    """Validate one observation and write it into its row of ``arrays`` [rows, ...]; ``...``: all rows."""
+    """Validate an observation and write it into its row of ``arrays`` [rows, ...]; ``...`` writes a batch."""
     if isinstance(arrays, np.ndarray):
         fitted = _fitted(value, arrays.dtype, arrays[row].shape, name)
         _check_range(space, fitted, name)
@@ -104,11 +103,6 @@ def write_row(space: gym.Space, arrays: Any, row: int | EllipsisType, value: Any
     else:
         for key, sub, item in _items(space, value, name):
             write_row(sub, arrays[key], row, item, f"{name}[{key!r}]")
-
-
-def write_batch(space: gym.Space, arrays: Any, values: Any) -> None:
-    """Validate a batch ``[rows, ...]`` of observations, as a VectorEnv returns it, and write it."""
-    write_row(space, arrays, ..., values)
 
 
 def to_batch(space: gym.Space, action: Tree, rows: int, name: str = "the action") -> Any:

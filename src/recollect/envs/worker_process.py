@@ -42,11 +42,6 @@ class Made:
     action_space: gym.Space
     is_resumable: bool
 
-    @classmethod
-    def of(cls, env: BatchedEnv) -> Made:
-        """The properties of ``env``."""
-        return cls(env.agents, env.observation_space, env.action_space, isinstance(env, Resumable))
-
     def layout(self, num_envs: int) -> Layout:
         """The shared memory of ``num_envs`` slots: the action, and two steps, one to read and one to write.
 
@@ -68,7 +63,8 @@ def serve(line: Line, make: MakeSlots, slots: range, stack: int) -> None:
     torch.set_num_threads(1)
     env = make(slots.start, len(slots))
     try:
-        line.send(cloudpickle.dumps(Made.of(env)))  # a space's class may be defined in the user's script
+        made = Made(env.agents, env.observation_space, env.action_space, isinstance(env, Resumable))
+        line.send(cloudpickle.dumps(made))  # a space's class may be defined in the user's script
         commands = _Slots(env, _memory(line), slots)
         while True:
             name, *arguments = line.recv()

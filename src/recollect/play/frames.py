@@ -111,7 +111,7 @@ class _Filmed(gym.Wrapper):
             image = self.env.render()
         except gym.error.DependencyNotInstalled as error:
             raise NoFramesError(
-                f"{env_name(self.env)} cannot render its frames here: {error}. Or play it as text, with --text"
+                f"{env_name(self.env)} cannot render its frames here: {error}. Or play as text, with --text"
             ) from None
         array = np.asarray(image)
         if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
@@ -125,12 +125,8 @@ class _Filmed(gym.Wrapper):
 
 def _maker(env: Any, kwargs: dict[str, Any]) -> tuple[Callable[[], gym.Env] | None, float | None]:
     """A factory of ``env`` with rendering and its ``render_fps``; None if it cannot render."""
-    make: Callable[..., Any]
     env = resolve_env(env) if isinstance(env, str) else env
-    if isinstance(env, str):
-        make = functools.partial(gym.make, env, disable_env_checker=True)
-    else:
-        make = env
+    make = functools.partial(gym.make, env, disable_env_checker=True) if isinstance(env, str) else env
     # An env instance keeps its render mode.
     if task_name(env) or is_made(env) or makes_batches(env) or not _takes_render_mode(make):
         return None, None

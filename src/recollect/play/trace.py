@@ -213,9 +213,8 @@ def record_env(
                     columns: dict[str, Any] = {key: [row[key] for row in steps] for key in steps[0]}
                     columns |= {key: np.array(columns[key]) for key in ("first", "memory", *_NUMBERS)}
                     columns["words"] = None if columns["words"][0] is None else columns["words"]
-                    how = {"terminated": terminated, "truncated": truncated, "cut": not ended}
-                    about = name, seed, checkpoint_steps, leaf_names(policy)
-                    traces.append(Trace(*about, **columns, **how))
+                    columns |= {"terminated": terminated, "truncated": truncated, "cut": not ended}
+                    traces.append(Trace(name, seed, checkpoint_steps, leaf_names(policy), **columns))
                     if not ended:
                         break
                     steps = []

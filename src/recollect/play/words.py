@@ -138,8 +138,7 @@ def _labels(env: str | None, count: int, start: int) -> list[str]:
 
 def _flat(action: Any) -> list[float]:
     """All numbers of an action, in the order of its space."""
-    if isinstance(action, dict):
-        return [number for part in action.values() for number in _flat(part)]
-    if isinstance(action, list):
-        return [number for part in action for number in _flat(part)]
+    if isinstance(action, dict | list):
+        parts = action.values() if isinstance(action, dict) else action
+        return [number for part in parts for number in _flat(part)]
     return [float("nan") if action is None else action]

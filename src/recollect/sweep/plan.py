@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +69,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, for sweep.json."""
-        variants = [
-            {"label": v.label, "folder": v.folder, "env": v.env, "flags": list(v.flags)}
-            for v in self.variants
-        ]
+        variants = [asdict(variant) for variant in self.variants]
         return {"seeds": list(self.seeds), "files": self.files, "variants": variants}
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from recollect.display.base import can_redraw, standard_error
 from recollect.display.words import path as typed
 from recollect.display.words import shortened
 from recollect.errors import ConfigError
-from recollect.sweep.member import Member
+from recollect.sweep.member import Member, Progress
 from recollect.sweep.run_processes import State
 
 MODES = ("auto", "live", "plain", "quiet")
@@ -44,11 +45,9 @@ class Board:
         self, path: Path, members: Sequence[Member], left: Sequence[Member], jobs: int, console: Console
     ):
         self.path, self.jobs, self.console = path, jobs, console
-        waiting = {member.path for member in left}
-        self.rows: dict[Path, Row] = {
-            member.path: Row(member, "waiting" if member.path in waiting else "finished")
-            for member in members
-        }
+        self.rows = {m.path: Row(m, "finished", m.progress()) for m in members}
+        for member in left:
+            self.rows[member.path].state = "waiting"
         self.urgency = 0
         self._refreshed = time.monotonic()
         self._is_silent = False
@@ -56,8 +55,7 @@ class Board:
     def update(self, member: Member, state: State, text: str) -> None:
         """Set the state of a run; ``text``: the end of its log."""
         row = self.rows[member.path]
-        row.state = state
-        row.refresh()
+        row.state, row.progress = state, member.progress()
         self._show(self.changed, row, text)
 
     def tick(self, urgency: int) -> None:
@@ -70,7 +68,7 @@ class Board:
             self._refreshed = now
             for row in self.rows.values():
                 if row.state == "running":
-                    row.refresh()
+                    row.progress = row.member.progress()
             self._show(self.drawn)
 
     def close(self) -> None:
@@ -128,21 +126,18 @@ class Board:
         return ", ".join([*parts, f"left {duration(self.left)}"])
 
 
+@dataclass(slots=True)
 class Row:
     """One run and its progress."""
 
-    def __init__(self, member: Member, state: State):
-        self.member, self.state = member, state
-        self.refresh()
+    member: Member
+    state: State
+    progress: Progress
 
     @property
     def fraction(self) -> float:
         """Progress of its training, in [0, 1]."""
         return 1.0 if self.state == "finished" else self.progress.fraction
-
-    def refresh(self) -> None:
-        """Read the progress from the run's folder."""
-        self.progress = self.member.progress()
 
 
 class LiveTable(Board):

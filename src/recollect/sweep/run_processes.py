@@ -8,7 +8,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -48,7 +48,7 @@ def run_members(
     Returns:
         The signal that ended the runs early, or 0.
     """
-    waiting, children = list(members), dict[Member, Child]()
+    waiting, children = list(members), dict[Member, RunProcess]()
     began = time.monotonic()
     asked: list[int] = []
     with interrupts.handled(lambda number, _: asked.append(number)):
@@ -58,27 +58,31 @@ def run_members(
                 urgency = _urgency(asked)
                 if urgency:
                     deadline = deadline or time.monotonic() + GRACE
-                    _end(children.values(), at_once=urgency > 1 or time.monotonic() > deadline)
+                    for child in children.values():
+                        child.ask(at_once=urgency > 1 or time.monotonic() > deadline)
                 else:
                     is_patient = time.monotonic() - began < BUSY
                     _fill(waiting, children, jobs, is_patient, on_change)
                 for member, child in list(children.items()):
-                    if child.poll() is not None:
+                    if child.has_ended():
                         del children[member]
                         on_change(member, *child.outcome())
                 tick(urgency)
                 time.sleep(TICK)
         finally:  # after an error the others save, too
             deadline = time.monotonic() + GRACE
-            while any(child.poll() is None for child in children.values()):
-                _end(children.values(), at_once=_urgency(asked) > 1 or time.monotonic() > deadline)
+            while running := [child for child in children.values() if not child.has_ended()]:
+                for child in running:
+                    child.ask(at_once=_urgency(asked) > 1 or time.monotonic() > deadline)
                 time.sleep(TICK)
+            for child in children.values():
+                child.end()
     return asked[0] if asked else 0
 
 
 def _fill(
     waiting: list[Member],
-    children: dict[Member, Child],
+    children: dict[Member, RunProcess],
     jobs: int,
     is_patient: bool,
     on_change: Callable[[Member, State, str], None],
@@ -93,7 +97,7 @@ def _fill(
                 continue
             command = member.command()
             if command is not None:
-                children[member] = Child(command, member.log)
+                children[member] = RunProcess(command, member.log)
                 state = "running"
         except (RecollectError, OSError) as error:
             state, text = "failed", str(error)
@@ -101,16 +105,8 @@ def _fill(
         on_change(member, state, text)
 
 
-def _end(children: Iterable[Child], *, at_once: bool) -> None:
-    for child in children:
-        if at_once:
-            child.kill()
-        else:
-            child.interrupt()
-
-
-class Child:
-    """The process of a run."""
+class RunProcess(ProcessGroup):
+    """The process of a run, and all processes that it starts."""
 
     def __init__(self, command: Sequence[str], log: Path):
         self._log, self._is_asked = log, False
@@ -119,27 +115,21 @@ class Child:
             file.write(f"{PROMPT}{shlex.join(command)}\n".encode())
             file.flush()
             self._from = file.tell()
-            self._group = ProcessGroup(command, output=file, before=_end_with_parent())
+            super().__init__(command, output=file, before=_end_with_parent())
 
-    def poll(self) -> int | None:
-        """The exit code, once it has ended; no process that it started is left then."""
-        return self._group.end() if self._group.has_ended() else None
-
-    def interrupt(self) -> None:
-        """Ask it to save and end; only once, because a second interrupt ends it at once."""
-        if not self._is_asked and self.poll() is None:
-            self._is_asked = True
-            self._group.interrupt()
-
-    def kill(self) -> None:
-        """End it and all processes that it started."""
-        if self.poll() is None:
-            self._is_asked = True
-            self._group.end()
+    def ask(self, *, at_once: bool) -> None:
+        """Ask it to save and end, only once, because a second interrupt ends it at once; or kill it."""
+        if self.has_ended() or (self._is_asked and not at_once):
+            return
+        self._is_asked = True
+        if at_once:
+            self.end()
+        else:
+            self.interrupt()
 
     def outcome(self) -> tuple[State, str]:
-        """How it ended, with its last lines of output if it failed."""
-        code = self._group.end()
+        """How it ended, with its last lines of output if it failed. No process that it started is left."""
+        code = self.end()
         if code == 0:
             return "finished", ""
         if code in STOPPED or (self._is_asked and code == -signal.SIGKILL):

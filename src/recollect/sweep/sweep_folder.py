@@ -296,10 +296,8 @@ class Sweep:
         files.refuse_links(self._places())
         with files.writing(f"the folder {self.path} could not be made"):
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = (self.path / "lock").open("a")
-        with handle:
-            if not files.lock(handle):
-                raise RecollectError(f"another process runs the sweep {self.path}: wait for it, or end it")
+        in_use = f"another process runs the sweep {self.path}: wait for it, or end it"
+        with files.locked(self.path / "lock", in_use):
             yield
 
     def _places(self) -> Iterator[Path]:

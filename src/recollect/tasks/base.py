@@ -94,8 +94,6 @@ class Task:
         """Minimum number of steps between two truncations of a row; None: the task never truncates."""
         return self.max_episode_steps if self.has_time_limit else None
 
-    # Defined by each task
-
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
         """The fields [B, ...] of a new episode in every row, from its key [B]."""
         raise NotImplementedError
@@ -119,8 +117,6 @@ class Task:
     def describe_row(self, obs: Tree) -> str:
         """The observation of row 0 in words."""
         return str(self.describe(tree.map(lambda leaf: leaf[0].cpu().numpy(), obs)))
-
-    # The env interface
 
     def reset(self, seed: int) -> Tensor:
         """Restart all rows, row i with the key of (seed, first_slot + i). Returns obs [B, ...]."""
@@ -175,8 +171,7 @@ class Task:
         if not self._field_names:
             self.reset(0)  # makes the fields
         mine = self._everything()
-        shapes = {name: tuple(tensor.shape) for name, tensor in mine.items()}
-        given = {name: tuple(tensor.shape) for name, tensor in snapshot.items()}
+        shapes, given = ({name: tuple(t.shape) for name, t in held.items()} for held in (mine, snapshot))
         if shapes != given:
             raise EnvError(
                 f"{type(self).__name__}.restore got {given}, this task holds {shapes}: was the "
@@ -188,8 +183,6 @@ class Task:
 
     def close(self) -> None:
         """Nothing to release."""
-
-    # Internals
 
     def _renew(self, rows: Tensor) -> None:
         """Put ``rows`` [B] bool at the start of their episode number ``_episode``."""

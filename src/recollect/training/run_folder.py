@@ -312,13 +312,8 @@ class Run:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     check_own(path)
-    with files.writing(f"{path} cannot be locked"):
-        handle = (path / "lock").open("a")
-    with handle:
-        if not files.lock(handle):
-            raise RecollectError(
-                f"{path} is in use by another process: wait for it, or end it (Ctrl-C saves)"
-            )
+    in_use = f"{path} is in use by another process: wait for it, or end it (Ctrl-C saves)"
+    with files.locked(path / "lock", in_use):
         yield
 
 
