@@ -135,7 +135,7 @@ def test_one_that_fails_stops_no_other(tmp_path):
     assert run_members(tasks, 1, on_change=told, tick=quiet) == 0
     assert told.last == {"bad": "failed", "killed": "failed", "good": "finished", "nothing": "finished"}
     assert told.texts["bad"].splitlines() == ["first", "error: no such thing", "ended with exit code 1"]
-    assert "signal 9" in told.texts["killed"]
+    assert "SIGKILL" in told.texts["killed"]
     assert "memory" in told.texts["killed"]
     assert tasks[0].log.read_text().startswith("of an earlier time\n$ ")
 

@@ -147,7 +147,8 @@ class Child:
         try:
             self.line.send(message)
         except HungUpError:
-            self._raise_last()
+            while True:  # until its last message, or its end, is raised
+                self.receive(1.0)
 
     def receive(self, timeout: float | None = None) -> Any:
         """Its next message.
@@ -187,11 +188,6 @@ class Child:
             self._group.end(grace)
         finally:
             os.close(self._lifeline)
-
-    def _raise_last(self) -> None:
-        """Raise the child's last exception, or how it ended."""
-        while True:
-            self.receive(1.0)
 
     def _how_it_ended(self) -> str:
         if not self._group.has_ended(2.0):

@@ -17,6 +17,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import torch
@@ -44,14 +45,7 @@ class Graphs:
     def captured(
         self, fn: Callable[[], T], what: str, module: nn.Module, generators: Sequence[torch.Generator] = ()
     ) -> Captured[T]:
-        """``fn`` as a graph, from its third call on.
-
-        Args:
-            fn: the function to capture.
-            what: its name in notes.
-            module: its parameters and buffers; if their addresses change, ``fn`` is captured again.
-            generators: the generators that it draws from.
-        """
+        """``fn`` as a graph, from its third call on; ``Captured`` describes the arguments."""
         return Captured(self, fn, what, module, generators)
 
     def taken_notes(self) -> list[str]:
@@ -133,28 +127,28 @@ def _no_garbage() -> Iterator[None]:
             gc.enable()
 
 
+@dataclass(slots=True, eq=False)
 class Captured(Generic[T]):
     """Calls a function twice eagerly, then as a graph. From then on it returns the tensors of the capture,
-    which every call overwrites. ``Graphs.captured`` describes the arguments."""
+    which every call overwrites."""
 
-    def __init__(
-        self,
-        graphs: Graphs,
-        fn: Callable[[], T],
-        what: str,
-        module: nn.Module,
-        generators: Sequence[torch.Generator],
-    ):
-        self._graphs, self._fn, self._what, self._generators = graphs, fn, what, generators
-        self._module, self._addresses = module, ()
-        self._calls = 0
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._result: T | None = None
-        self._is_eager = not graphs.is_on
+    _graphs: Graphs
+    _fn: Callable[[], T]
+    _what: str
+    """The name of the function in notes."""
+    _module: nn.Module
+    """Its parameters and buffers: if their addresses change, the function is captured again."""
+    _generators: Sequence[torch.Generator]
+    """The generators that it draws from."""
+    _addresses: tuple[int, ...] = ()
+    _calls: int = 0
+    _graph: torch.cuda.CUDAGraph | None = None
+    _result: T | None = None
+    _is_eager: bool = False
 
     def __call__(self) -> T:
         """Call the function, or launch its graph."""
-        if self._is_eager:
+        if self._is_eager or not self._graphs.is_on:
             return self._fn()
         addresses = tuple(t.data_ptr() for t in (*self._module.parameters(), *self._module.buffers()))
         if addresses != self._addresses:  # a graph would use the old addresses

@@ -43,16 +43,10 @@ class Segment:
     def create(
         cls, size: int, what: str, *, lower: str = "num_envs, rollout or actors", places: Places | None = None
     ) -> Segment:
-        """New memory of ``size`` zeroed bytes, all of it reserved.
+        """New memory of ``size`` zeroed bytes, all of it reserved; ResourceError if there is not that much.
 
-        Args:
-            size: in bytes.
-            what: the content, for the error message.
-            lower: the settings that reduce ``size``, for the error message.
-            places: system files to read the memory limits from.
-
-        Raises:
-            ResourceError: the system does not have that much memory.
+        The error names the content (``what``) and the settings that reduce it (``lower``). The memory limits
+        are read from ``places``.
         """
         # Without this check the kernel would kill processes when memory runs out.
         limits = read_limits(places or Places())

@@ -61,10 +61,10 @@ class WorkerEnv:
 
         Args:
             make: ``make(first_slot, count)`` returns these slots on the CPU; sent by cloudpickle.
-            num_envs: slots of all workers.
+            num_envs: slots of all workers together.
             workers: number of workers.
             timeout: seconds after which a worker that does not answer is ended; None: never.
-            name: name of a worker in errors.
+            name: of a worker in errors.
         """
         if not 1 <= workers <= num_envs:
             raise ConfigError(f"workers = {workers} for {num_envs} env slots: choose 1 to {num_envs}")

@@ -109,19 +109,16 @@ class Painter:
             view.draw.rectangle(box, fill=PANEL)
             view.text((left + 12, top + 12), "this policy has no memory", 13, MUTED)
             return
-        self._legend(view, right, top - 13)
+        legend = _colours(np.linspace(-1, 1, 60)[None]).repeat(7, 0)
+        view.text((right - 75, top - 18), "-", 12, MUTED, anchor="ra")
+        view.image.paste(Image.fromarray(legend), (right - 71, top - 13))
+        view.text((right, top - 18), "+", 12, MUTED, anchor="ra")
         view.draw.rectangle(box, fill=EMPTY)
         columns = (right - left) // self.column
         recent = view.trace.memory[max(0, view.step + 1 - columns) : view.step + 1, self.order] / self.limit
         height = min(16, (bottom - top) // len(self.order))
         colours = np.repeat(np.repeat(_colours(recent.T), height, 0), self.column, 1)
         view.image.paste(Image.fromarray(colours), (right - colours.shape[1], top))
-
-    def _legend(self, view: _View, right: int, top: int) -> None:
-        ramp = _colours(np.linspace(-1, 1, 60)[None]).repeat(7, 0)
-        view.text((right - 75, top - 5), "-", 12, MUTED, anchor="ra")
-        view.image.paste(Image.fromarray(ramp), (right - 71, top))
-        view.text((right, top - 5), "+", 12, MUTED, anchor="ra")
 
     def _value(self, view: _View, box: Box) -> None:
         _strip(view, box, "value", short(view.trace.value[view.step]))

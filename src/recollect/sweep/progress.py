@@ -126,7 +126,7 @@ class Board:
         return ", ".join([*parts, f"left {duration(self.left)}"])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Row:
     """One run and its progress."""
 
@@ -177,25 +177,17 @@ class LiveTable(Board):
             side = "left" if name == "state" else "right"
             table.add_column(name, justify=side, no_wrap=True, min_width=width)
         for row in rows:
-            table.add_row(*_cells(row), style="dim" if row.state == "waiting" else "")
+            name, seed, progress = row.member.variant.name, str(row.member.seed), row.progress
+            numbers = share(row.fraction), number(progress.mean_return), number(progress.evaluation)
+            shown = numbers if row.fraction > 0 else ("", "", "")
+            left = duration(progress.left) if row.state == "running" else ""
+            state = Text(row.state, STYLES[row.state])
+            table.add_row(name, seed, state, *shown, left, style="dim" if row.state == "waiting" else "")
         hidden = len(self.rows) - len(rows)
         more = [Text(f"and {hidden} more", "dim")] if hidden else []
         words = STOPPING[self.urgency] or f"{self.summary()}  {typed(self.path)}"
         last = Text(shortened(words, self.console.width), "yellow" if self.urgency else "bold")
         return Group(table, *more, last)
-
-
-def _cells(row: Row) -> tuple[RenderableType, ...]:
-    progress, has_begun = row.progress, row.fraction > 0
-    return (
-        row.member.variant.name,
-        str(row.member.seed),
-        Text(row.state, STYLES[row.state]),
-        share(row.fraction) if has_begun else "",
-        number(progress.mean_return) if has_begun else "",
-        number(progress.evaluation) if has_begun else "",
-        duration(progress.left) if row.state == "running" else "",
-    )
 
 
 def _essence(text: str) -> str:

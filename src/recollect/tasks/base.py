@@ -26,8 +26,6 @@ from recollect.config.tasks import TaskOptions
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import random
 
-_ONE = random.constant(1)
-
 
 class Task:
     """A ``Resumable`` and ``Capturable`` ``BatchedEnv`` with one agent per slot and same-step autoreset.
@@ -144,7 +142,7 @@ class Task:
     def step(self, action: Tensor) -> Step:
         """Apply ``action`` [B, ...]; a row whose episode ended starts its next one in the same step."""
         action = self._checked(action)
-        self.age.add_(_ONE)
+        self.age.add_(random.ONE)
         reward, terminated = self._advance(action)
         if not self.has_time_limit:
             truncated, ended = self._never, terminated

@@ -72,7 +72,7 @@ class AssociativeRecall(Task):
         }
 
     def _advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        due = self.answer.gather(1, (self.age - _ONE).unsqueeze(1)).squeeze(1)
+        due = self.answer.gather(1, (self.age - random.ONE).unsqueeze(1)).squeeze(1)
         return (action == due).float().mul_(self._share), self.age == self._limit
 
     def _observe(self) -> Tensor:
@@ -86,9 +86,6 @@ class AssociativeRecall(Task):
             return "blank"
         key = f"key {int(obs[: -VALUES - 1].argmax())}"
         return f"{key}?" if obs[-1] else f"{key}: value {int(obs[-VALUES - 1 : -1].argmax())}"
-
-
-_ONE = random.constant(1)
 
 
 def _sights(keys: int) -> Tensor:

@@ -71,15 +71,12 @@ class TMaze(Task):
 
     def _observe(self) -> Tensor:
         sight = (self.cell == self._junction).add(2)
-        return self._sights.index_select(0, torch.where(self.age == _START, self.goal, sight))
+        return self._sights.index_select(0, torch.where(self.age == random.ZERO, self.goal, sight))
 
     @staticmethod
     def describe(obs: np.ndarray) -> str:
         """Such as ``sign: left``, ``corridor`` or ``junction``."""
         return SIGHTS[int(obs.argmax())]
-
-
-_START = random.constant(0)
 
 
 def _rules(length: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

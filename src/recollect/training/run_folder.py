@@ -34,11 +34,11 @@ from recollect.acting.evaluate import Evaluation
 from recollect.base import files, provenance, run_files
 from recollect.base.run_files import (
     CHECKPOINTS,
+    LEFTOVER,
     UNFINISHED,
     WRITTEN_BESIDE,
     check_own,
     checked_status,
-    is_leftover,
 )
 from recollect.config import toml_yaml
 from recollect.config.serialise import config_to_json
@@ -220,7 +220,7 @@ class Run:
                 if UNFINISHED.fullmatch(folder.name):
                     run_files.remove(folder)
             for file in self.path.glob(".*"):
-                if is_leftover(file.name) and not file.is_dir():
+                if LEFTOVER.fullmatch(file.name) and not file.is_dir():
                     file.unlink(missing_ok=True)
             self._is_held = True
             try:
@@ -329,7 +329,8 @@ def _is_unused(path: Path, is_locked_here: bool) -> bool:
     """Whether the folder is empty, or holds only files of a run that ended before its first checkpoint."""
     if not path.is_dir():
         return False
-    found = {entry.name for entry in path.iterdir() if not is_leftover(entry.name)} - {CHECKPOINTS, "lock"}
+    found = {entry.name for entry in path.iterdir() if not LEFTOVER.fullmatch(entry.name)}
+    found -= {CHECKPOINTS, "lock"}
     # A run writes the glossary first, so a config.yaml without a glossary is the user's.
     is_ours = not found or "glossary.json" in found
     if (
