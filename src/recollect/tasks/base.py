@@ -207,7 +207,8 @@ class Task:
 
     def _checked(self, action: Any) -> Tensor:
         """Validate type, shape, dtype and device of ``action``, not its values: that would be a host read."""
-        self._need_reset("step")
+        if not self._field_names:
+            self._need_reset("step")
         if (
             not isinstance(action, Tensor)
             or action.shape != self._action_shape
