@@ -151,7 +151,7 @@ def test_the_mode_is_never_guessed() -> None:
         ("SAME_STEP", {"reward": np.array([0, np.nan])}, r"step 1: the reward of env 1 is nan"),
         ("SAME_STEP", {"reward": np.zeros(3)}, r"rewards have dtype float64 and shape \(3,\)"),
         ("SAME_STEP", {"reward": ["a", "b"]}, r"rewards have dtype <U1"),
-        ("SAME_STEP", {"truncated": None}, r"truncations has dtype object"),
+        ("SAME_STEP", {"truncated": None}, r"truncations have dtype object"),
         ("SAME_STEP", {"extra": 1}, r"step does not return .*a lone done is not accepted"),
         (
             "SAME_STEP",

@@ -15,7 +15,7 @@ import torch
 
 import recollect as rc
 from recollect import cli
-from recollect.base import own_files
+from recollect.base import run_files
 from recollect.errors import ConfigError, RecollectError, StateError
 from recollect.training.run_folder import Run
 from tests.support.doomed import UPDATE, edit
@@ -36,7 +36,7 @@ def empty(file: Path) -> None:
     file.write_bytes(b"")
 
 
-@pytest.mark.parametrize("name", own_files.FILES)
+@pytest.mark.parametrize("name", run_files.FILES)
 @pytest.mark.parametrize(
     "damage", [cut, flip, empty, Path.unlink], ids=["cut", "flipped", "empty", "missing"]
 )
@@ -168,7 +168,7 @@ class Boom:
         return os.mkdir, ("boom",)
 
 
-@pytest.mark.parametrize("name", own_files.TENSORS)
+@pytest.mark.parametrize("name", run_files.TENSORS)
 def test_a_pickle_in_place_of_tensors_is_not_opened(stopped, name, tmp_path, monkeypatch):
     """With the right checksum, and under the right name."""
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ import pytest
 
 import recollect as rc
 from recollect import cli
-from recollect.base import own_files
+from recollect.base import run_files
 from recollect.errors import RecollectError
 from recollect.reports import write_report
 from recollect.sweep import Sweep
@@ -260,7 +260,7 @@ def test_a_sweep_is_written_through_no_link(tmp_path, name, monkeypatch):
     """Neither its runs nor their logs."""
     from tests.sweep.test_foreign import FLAGS, write_sweep
 
-    monkeypatch.setattr("recollect.sweep.sweep_folder.work", lambda *_, **__: 0)
+    monkeypatch.setattr("recollect.sweep.sweep_folder.run_members", lambda *_, **__: 0)
     kept = plant(tmp_path / "elsewhere")
     target = kept if name.endswith((".log", "lock")) else kept.parent
     write_sweep(tmp_path / "sweep", ["delayed-cue"], FLAGS)
@@ -275,10 +275,10 @@ def test_a_sweep_is_written_through_no_link(tmp_path, name, monkeypatch):
 def test_only_files_of_an_agent_are_ours(tmp_path):
     """A folder of the name of one of them is not."""
     plant(tmp_path / "a", "agent.json")
-    assert own_files.is_ours(tmp_path / "a")
+    assert run_files.is_ours(tmp_path / "a")
     plant(tmp_path / "a" / "weights.safetensors")
-    assert not own_files.is_ours(tmp_path / "a")
-    assert not own_files.is_ours(tmp_path / "nothing")
+    assert not run_files.is_ours(tmp_path / "a")
+    assert not run_files.is_ours(tmp_path / "nothing")
 
 
 # Files that the user names ---------------------------------------------------------------------------------

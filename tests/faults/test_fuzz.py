@@ -320,7 +320,7 @@ def test_hostile_tensors(recorded, tmp_path):
 
 @pytest.mark.parametrize("damage", [*DAMAGES, "values"])
 def test_damaged_sweeps(tmp_path, damage, monkeypatch, capsys):
-    monkeypatch.setattr("recollect.sweep.sweep_folder.work", lambda *_, **__: 0)
+    monkeypatch.setattr("recollect.sweep.sweep_folder.run_members", lambda *_, **__: 0)
     luck, path = random.Random(damage), tmp_path / "sweep"
 
     def whole() -> dict[str, Any]:

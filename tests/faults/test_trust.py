@@ -240,7 +240,7 @@ ASKED = ["--sinks=wandb", "--ray-address=evil:1", "--task.mark=here"]
 def test_the_folder_of_a_sweep_chooses_none_of_it(tmp_path, monkeypatch, capsys, flag, in_file):
     """The flags of its variants, and the config files that it keeps."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("recollect.sweep.sweep_folder.work", lambda *_, **__: 0)
+    monkeypatch.setattr("recollect.sweep.sweep_folder.run_members", lambda *_, **__: 0)
     monkeypatch.setattr(
         "recollect.sweep.sweep_folder.check", lambda variant, flags: cli_parsed(variant, flags)
     )

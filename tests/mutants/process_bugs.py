@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from recollect.base import child_process
-from recollect.envs import worker
-from recollect.envs.worker import _Slots
+from recollect.envs import worker_process
+from recollect.envs.worker_process import _Slots
 from recollect.experience import rollout
 from recollect.experience.rollout import Rollout
 from recollect.learning import ranks
@@ -147,7 +147,7 @@ WORKERS = [
     ChildMutant(
         "worker slots are swapped as they are made",
         proofs.env_workers,
-        ((worker, "serve", "make(slots.start, len(slots))", "make(2 - slots.start, len(slots))"),),
+        ((worker_process, "serve", "make(slots.start, len(slots))", "make(2 - slots.start, len(slots))"),),
         "obs.a after 0 steps",
     ),
     ChildMutant(

@@ -93,7 +93,7 @@ def test_memory_bar_shows_size_and_sign():
     trace.memory[:] = 0
     trace.memory[:, 3] = np.linspace(-1, 2, len(trace))
     trace.memory[1, 5] = 0.1
-    assert most_active([trace], 2).tolist() == [3, 5]
+    assert most_active([trace], 2)[0].tolist() == [3, 5]
     bar = MemoryBar([trace], 2)
     assert bar.text(trace, 0).plain == "▅▁"
     assert bar.text(trace, 1).plain[1] == "█", "every unit is shown against its own largest"

@@ -262,14 +262,14 @@ def _half_of_the_description() -> None:
 def _places() -> dict[str, Callable[[], None]]:
     import shutil
 
-    from recollect.base import own_files
+    from recollect.base import run_files
     from recollect.training import checkpoints
 
     def is_checkpoint(self: Path, target: Any) -> bool:
         return re.fullmatch(r"\d{12}", Path(target).name) is not None
 
     def is_in_checkpoint(path: Path) -> bool:
-        return path.name in own_files.FILES
+        return path.name in run_files.FILES
 
     def is_status(_: Any, target: Any) -> bool:
         return Path(target).name == "status.json"

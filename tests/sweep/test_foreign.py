@@ -28,7 +28,7 @@ def trap(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "trap.py").write_text(TRAP)
-    monkeypatch.setattr("recollect.sweep.sweep_folder.work", lambda *_, **__: 0)
+    monkeypatch.setattr("recollect.sweep.sweep_folder.run_members", lambda *_, **__: 0)
     yield tmp_path
     for name in ("trap", "_env_trap"):
         sys.modules.pop(name, None)

@@ -268,7 +268,7 @@ def test_the_runs_read_copies_of_config_files(tmp_path, monkeypatch):
     file = tmp_path / "base.yaml"
     file.write_text("env: delayed-cue\nrollout: 8\nchunk: 8\nminibatches: 1\nnum_envs: 2\n")
     sweep = Sweep.plan(None, [f"--config={file}", "--core=lstm,gru"], out=tmp_path / "x")
-    monkeypatch.setattr("recollect.sweep.sweep_folder.work", lambda *_, **__: 0)
+    monkeypatch.setattr("recollect.sweep.sweep_folder.run_members", lambda *_, **__: 0)
     sweep.run(progress=False)
     (copy,) = (tmp_path / "x" / "configs").iterdir()
     assert copy.read_text() == file.read_text()
@@ -284,13 +284,13 @@ def test_the_runs_read_copies_of_config_files(tmp_path, monkeypatch):
 def test_failures_are_told_at_the_end(tmp_path, capsys, monkeypatch):
     """With the last lines of the run and where to find the rest, and with exit code 1."""
 
-    def work(members: Any, jobs: int, *, told: Any, **_: Any) -> int:
+    def run_members(members: Any, jobs: int, *, on_change: Any, **_: Any) -> int:
         for member in members:
-            told(member, "running", "")
-            told(member, "failed", "Traceback ...\nValueError: it broke\nexit code 1")
+            on_change(member, "running", "")
+            on_change(member, "failed", "Traceback ...\nValueError: it broke\nexit code 1")
         return 0
 
-    monkeypatch.setattr("recollect.sweep.sweep_folder.work", work)
+    monkeypatch.setattr("recollect.sweep.sweep_folder.run_members", run_members)
     path = tmp_path / "x"
     assert main(["sweep", "delayed-cue", *FLAGS, "--out", str(path)]) == 1
     out, err = capsys.readouterr()

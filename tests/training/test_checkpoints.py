@@ -15,7 +15,7 @@ import torch
 
 import recollect as rc
 from recollect.base import tree
-from recollect.base.space_json import space_from_json, space_to_json
+from recollect.base.spaces import space_from_json, space_to_json
 from recollect.config.encoder import EncoderConfig
 from recollect.config.head import HeadConfig
 from recollect.config.policy import PolicyConfig

@@ -18,7 +18,7 @@ import torch
 
 import recollect as rc
 from recollect.agent import Agent
-from recollect.base.own_files import FILES
+from recollect.base.run_files import FILES
 from recollect.config.toml_yaml import read_config
 from recollect.errors import RecollectError
 from recollect.policy import compiled

@@ -27,10 +27,7 @@ def observations(space: gym.Space, obs: Any, device: torch.device) -> tuple[Tree
             "shape, or a batch of them with rows first"
         )
     arrays = spaces.buffers(space, rows)
-    if is_single:
-        values.write_row(space, arrays, 0, obs)
-    else:
-        values.write_batch(space, arrays, obs)
+    values.write_row(space, arrays, 0 if is_single else ..., obs)
     batch = values.to_tensors(space, arrays)
     for name, leaf in tree.named_leaves(batch, "obs"):
         if leaf.is_floating_point() and not torch.isfinite(leaf).all():

@@ -31,15 +31,13 @@ from typing import Any
 
 import cloudpickle
 
-from recollect.base.process_group import ProcessGroup
+from recollect.base.process_group import ProcessGroup, describe_exit
 from recollect.errors import ChildError, LostError, RecollectError, ResourceError
 
 _START = (
     "import sys; sys.path[:] = {path!r}; "
     "from recollect.base import child_process; child_process.main({fds!r})"
 )
-
-
 _PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _SPARE_FILES = 256
@@ -50,41 +48,29 @@ class HungUpError(EOFError):
     """The process at the other end of a line has closed it."""
 
 
-class Line:
+class Line(Connection):
     """One end of a socket for whole messages. Tensors are sent as bytes, never as shared memory."""
 
-    def __init__(self, connection: Connection):
-        self._connection = connection
+    def __init__(self, fd: int):
+        super().__init__(fd)
         self._sending = threading.Lock()
 
-    def send(self, message: Any) -> None:
+    def send(self, obj: Any) -> None:
         """Send; raises HungUpError if the other end is closed."""
-        data = pickle.dumps(message, protocol=5)
+        data = pickle.dumps(obj, protocol=5)
         try:
             with self._sending:
-                self._connection.send_bytes(data)
+                self.send_bytes(data)
         except OSError:
             raise HungUpError from None
 
     def recv(self) -> Any:
         """The next message; raises HungUpError if the other end is closed."""
         try:
-            data = self._connection.recv_bytes()
+            data = self.recv_bytes()
         except (EOFError, OSError):
             raise HungUpError from None
         return pickle.loads(data)
-
-    def poll(self, timeout: float | None = 0.0) -> bool:
-        """Whether a message or the end arrives within ``timeout`` seconds; None: no limit."""
-        return self._connection.poll(timeout)
-
-    def fileno(self) -> int:
-        """For ``multiprocessing.connection.wait``."""
-        return self._connection.fileno()
-
-    def close(self) -> None:
-        """Close this end."""
-        self._connection.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +101,9 @@ class Child:
         fds: Sequence[int] = (),
         log: Path | None = None,
     ):
-        """Start it.
+        """Start it; target and arguments are sent by cloudpickle.
 
         Args:
-            target: the function, called with the child's end of the line and the arguments.
-            arguments: sent by cloudpickle.
             name: for errors.
             fds: file descriptors that the child inherits, under the same numbers.
             log: the file for its output; None: the output of this process.
@@ -138,9 +122,15 @@ class Child:
             theirs.callback(os.close, lifeline)
             ours.callback(os.close, kept)
             # Not over the line: the child reads from it only after all imports.
-            given = _unnamed_file(work)
+            given = anonymous_file()
             theirs.callback(os.close, given)
-            output = None if log is None else theirs.enter_context(_appended(log))
+            with open(given, "wb", closefd=False) as file:
+                file.write(work)
+            os.lseek(given, 0, os.SEEK_SET)
+            output = None
+            if log is not None:
+                log.parent.mkdir(parents=True, exist_ok=True)
+                output = theirs.enter_context(log.open("ab"))
             inherited = (far.fileno(), lifeline, given)
             self._group = ProcessGroup(
                 [sys.executable, "-c", _START.format(path=sys.path, fds=inherited), f"recollect {name}"],
@@ -148,7 +138,7 @@ class Child:
                 fds=(*inherited, *fds),
             )
             ours.pop_all()
-            self._lifeline, self.line = kept, Line(Connection(near.detach()))
+            self._lifeline, self.line = kept, Line(near.detach())
         self.pid = self._group.pid
         self._is_stopped = False
 
@@ -157,7 +147,8 @@ class Child:
         try:
             self.line.send(message)
         except HungUpError:
-            self._raise_last()
+            while True:  # until its last message, or its end, is raised
+                self.receive(1.0)
 
     def receive(self, timeout: float | None = None) -> Any:
         """Its next message.
@@ -198,22 +189,11 @@ class Child:
         finally:
             os.close(self._lifeline)
 
-    def _raise_last(self) -> None:
-        """Raise the child's last exception, or how it ended."""
-        while True:
-            self.receive(1.0)
-
     def _how_it_ended(self) -> str:
         if not self._group.has_ended(2.0):
             return f"{self} has closed its line"
-        code = self._group.end()
-        how = f"ended with exit code {code}"
-        if code < 0:
-            how = f"was killed by {_signal_name(-code)}"
-            if -code == signal.SIGKILL:
-                how += " (the system does so when memory runs out)"
         tail = "" if self.log is None else f"; its output is in {self.log}"
-        return f"{self} {how}{tail}"
+        return f"{self} {describe_exit(self._group.end())}{tail}"
 
 
 def stop_all(children: Sequence[Child], grace: float = 2.0) -> None:
@@ -267,33 +247,12 @@ def raised_error(raised: Raised, who: str) -> Exception:
     return error
 
 
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:  # real-time signals have no name
-        return f"signal {number}"
-
-
-def _unnamed_file(data: bytes) -> int:
-    """A file descriptor to read ``data`` from."""
+def anonymous_file() -> int:
+    """An open file without a name; children inherit it only through ``pass_fds``."""
     if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("recollect")
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    try:
-        with open(fd, "wb", closefd=False) as file:
-            file.write(data)
-        os.lseek(fd, 0, os.SEEK_SET)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _appended(log: Path) -> Any:
-    log.parent.mkdir(parents=True, exist_ok=True)
-    return log.open("ab")
+        return os.memfd_create("recollect")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def main(fds: tuple[int, int, int]) -> None:
@@ -304,7 +263,7 @@ def main(fds: tuple[int, int, int]) -> None:
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True, name="lifeline").start()
     _leave_signals_to_the_parent()
     faulthandler.enable()
-    line = Line(Connection(connection_fd))
+    line = Line(connection_fd)
     try:
         with open(given, "rb") as file:
             target, arguments = pickle.load(file)

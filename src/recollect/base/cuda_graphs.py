@@ -17,7 +17,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import torch
 from torch import nn
@@ -26,14 +27,6 @@ T = TypeVar("T")
 
 SYNCHRONISED = "called a synchronizing CUDA operation"
 """Text of torch's warning for a synchronising operation."""
-
-
-class Replayable(Protocol):
-    """A captured graph."""
-
-    def replay(self) -> None:
-        """Launch it."""
-        ...
 
 
 class Graphs:
@@ -47,19 +40,12 @@ class Graphs:
         self.seconds = 0.0
         """Time spent so far on first calls, which compile kernels, and on captures."""
         self._stream = torch.cuda.Stream(device) if self.is_on else None
-        self._failed: list[Replayable] = []
+        self._failed: list[torch.cuda.CUDAGraph] = []
 
     def captured(
         self, fn: Callable[[], T], what: str, module: nn.Module, generators: Sequence[torch.Generator] = ()
     ) -> Captured[T]:
-        """``fn`` as a graph, from its third call on.
-
-        Args:
-            fn: the function to capture.
-            what: its name in notes.
-            module: its parameters and buffers; if their addresses change, ``fn`` is captured again.
-            generators: the generators that it draws from.
-        """
+        """``fn`` as a graph, from its third call on; ``Captured`` describes the arguments."""
         return Captured(self, fn, what, module, generators)
 
     def taken_notes(self) -> list[str]:
@@ -100,7 +86,9 @@ class Graphs:
                 warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
         return result, where
 
-    def capture(self, fn: Callable[[], T], generators: Sequence[torch.Generator]) -> tuple[Replayable, T]:
+    def capture(
+        self, fn: Callable[[], T], generators: Sequence[torch.Generator]
+    ) -> tuple[torch.cuda.CUDAGraph, T]:
         """A graph of ``fn``, and its result, whose tensors hold no values before a replay."""
         started = time.perf_counter()
         stream, graph = torch.cuda.current_stream(self.device), torch.cuda.CUDAGraph()
@@ -139,29 +127,28 @@ def _no_garbage() -> Iterator[None]:
             gc.enable()
 
 
+@dataclass(slots=True, eq=False)
 class Captured(Generic[T]):
     """Calls a function twice eagerly, then as a graph. From then on it returns the tensors of the capture,
     which every call overwrites."""
 
-    def __init__(
-        self,
-        graphs: Graphs,
-        fn: Callable[[], T],
-        what: str,
-        module: nn.Module,
-        generators: Sequence[torch.Generator],
-    ):
-        """See ``Graphs.captured``."""
-        self._graphs, self._fn, self._what, self._generators = graphs, fn, what, generators
-        self._module, self._addresses = module, ()
-        self._calls = 0
-        self._graph: Replayable | None = None
-        self._result: T | None = None
-        self._is_eager = not graphs.is_on
+    _graphs: Graphs
+    _fn: Callable[[], T]
+    _what: str
+    """The name of the function in notes."""
+    _module: nn.Module
+    """Its parameters and buffers: if their addresses change, the function is captured again."""
+    _generators: Sequence[torch.Generator]
+    """The generators that it draws from."""
+    _addresses: tuple[int, ...] = ()
+    _calls: int = 0
+    _graph: torch.cuda.CUDAGraph | None = None
+    _result: T | None = None
+    _is_eager: bool = False
 
     def __call__(self) -> T:
         """Call the function, or launch its graph."""
-        if self._is_eager:
+        if self._is_eager or not self._graphs.is_on:
             return self._fn()
         addresses = tuple(t.data_ptr() for t in (*self._module.parameters(), *self._module.buffers()))
         if addresses != self._addresses:  # a graph would use the old addresses
@@ -171,10 +158,13 @@ class Captured(Generic[T]):
             if self._calls == 1:
                 return self._graphs.aside(self._fn)
             if self._calls == 2:
-                return self._watched()
-            if not self._capture():
+                result, where = self._graphs.watched(self._fn)
+                if where is not None:
+                    self._give_up(f"it reads numbers on the host (at {where})")
+                return result
+            self._capture()
+            if self._graph is None:
                 return self._fn()
-        assert self._graph is not None
         self._graph.replay()
         return self._result  # pyright: ignore[reportReturnType]
 
@@ -183,26 +173,16 @@ class Captured(Generic[T]):
         """Whether the function has been captured."""
         return self._graph is not None
 
-    def _watched(self) -> T:
-        """Call the function and detect synchronising operations."""
-        result, where = self._graphs.watched(self._fn)
-        if where is not None:
-            self._give_up(f"it reads numbers on the host (at {where})")
-        return result
-
-    def _capture(self) -> bool:
-        """Capture the function. Returns False if that failed."""
+    def _capture(self) -> None:
+        """Capture the function, or run it eagerly from now on if that fails."""
         try:
-            graph, result = self._graphs.capture(self._fn, self._generators)
+            self._graph, self._result = self._graphs.capture(self._fn, self._generators)
         except Exception as error:  # a user's encoder or env may raise anything
             cause: BaseException = error
             while cause.__context__ is not None:  # the end of a failed capture raises as well
                 cause = cause.__context__
             lines = str(cause).strip().splitlines() or [""]
             self._give_up(f"capturing it failed with {type(cause).__name__}: {lines[0]}")
-            return False
-        self._graph, self._result = graph, result
-        return True
 
     def _give_up(self, why: str) -> None:
         self._is_eager = True

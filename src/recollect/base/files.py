@@ -1,6 +1,7 @@
-"""Files of a run that one process writes while others read: JSON, JSON lines, a lock.
+"""Files that one process writes while others read: atomic writes, JSON, JSON lines, a lock.
 
-A reader always finds a complete file and complete lines, also after the writer was killed.
+A reader always finds a complete file and complete lines, also after the writer was killed. A failed write is
+a StorageError.
 """
 
 from __future__ import annotations
@@ -9,22 +10,67 @@ import json
 import math
 import os
 import time
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from errno import ENOSPC
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from recollect.errors import RecollectError
+from safetensors import SafetensorError
+
+from recollect.errors import RecollectError, StorageError
 
 LARGEST = 64 * 2**20
 """Size limit in bytes of a JSON file or line. Ours have a few thousand; a foreign file may have any size."""
 
 
+def write_atomically(file: Path, text: str) -> None:
+    """Write a text file beside its destination, flush it to disk, and rename it into place."""
+    with replacing(file) as beside:
+        beside.write_text(text, encoding="utf-8")
+        sync(beside)
+
+
+@contextmanager
+def replacing(file: Path, suffix: str = "") -> Iterator[Path]:
+    """A temporary path beside ``file``, which replaces ``file`` at the end of the context."""
+    check_replaceable(file)
+    with writing(f"{file} could not be written"):
+        beside = file.with_name(f".{file.name}-{uuid.uuid4().hex[:8]}{suffix}")
+        try:
+            yield beside
+            os.replace(beside, file)
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(failure: str) -> Iterator[None]:
+    """Turn an error of the disk into a StorageError: ``failure``, the cause and the fix."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise StorageError(
+            f"{failure}: {reason}. Free some space or choose a writable folder; earlier saves are intact"
+        ) from error
+
+
+def sync(path: Path) -> None:
+    """Flush a file or folder to the disk (fsync), so that a power failure cannot lose it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def append_whole(file: Path, text: str) -> None:
     """Append all of the text or none of it: a partial line would damage the next one."""
     with file.open("a+b", buffering=0) as handle:
-        size = _end_of_lines(handle)
+        size = _after_newline(handle, handle.seek(0, os.SEEK_END))
+        handle.truncate(size)  # removes the partial line of a killed process
         try:
             data = text.encode()
             if handle.write(data) != len(data):
@@ -45,6 +91,17 @@ def read_lines(file: Path) -> Iterator[dict[str, Any]]:
             if not line.endswith(b"\n"):
                 return
             yield _object(line, file)
+
+
+def last_row(file: Path) -> Any:
+    """The last complete row of a file of JSON lines, without reading all of it; empty if there is none."""
+    try:
+        with opened(file) as handle:
+            end = _after_newline(handle, handle.seek(0, os.SEEK_END), LARGEST)
+            start = handle.seek(_after_newline(handle, max(0, end - 1), LARGEST))
+            return json.loads(handle.read(end - start))
+    except (RecollectError, ValueError, RecursionError):
+        return {}
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -123,13 +180,19 @@ def finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def lock(handle: Any) -> bool:
-    """Lock the open file until it is closed. Returns False if another process holds the lock."""
-    for _ in range(20):
-        if _try_lock(handle):
-            return True
-        time.sleep(0.05)  # ``is_locked`` holds the lock for a moment
-    return False
+@contextmanager
+def locked(file: Path, in_use: str) -> Iterator[None]:
+    """Hold the lock of ``file``; RecollectError(``in_use``) if another process holds it."""
+    with writing(f"{file} cannot be locked"):
+        handle = file.open("a")
+    with handle:
+        attempts = 20
+        while not _try_lock(handle):
+            attempts -= 1
+            if attempts == 0:
+                raise RecollectError(in_use)
+            time.sleep(0.05)  # ``is_locked`` holds the lock for a moment
+        yield
 
 
 def is_locked(file: Path) -> bool:
@@ -142,14 +205,12 @@ def is_locked(file: Path) -> bool:
 
 def _try_lock(handle: Any, *, is_shared: bool = False) -> bool:
     try:
-        import fcntl  # not on Windows, which runs without locks
-    except ImportError:
-        return True
-    try:
+        import fcntl
+
         fcntl.flock(handle, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks
+    except (ImportError, OSError):  # Windows, or a file system without locks
         return True
     return True
 
@@ -164,17 +225,13 @@ def _object(text: bytes, file: Path) -> dict[str, Any]:
     return found
 
 
-def _end_of_lines(handle: Any) -> int:
-    """Offset of the end of the last complete line; a partial line of a killed process is removed."""
-    size = end = handle.seek(0, 2)
-    while end > 0:
-        start = max(0, end - 65536)
-        handle.seek(start)
+def _after_newline(handle: Any, end: int, most: int | None = None) -> int:
+    """Offset after the last newline before ``end``, or 0; it goes back about ``most`` bytes."""
+    least = 0 if most is None else max(0, end - most)
+    while end > least:
+        start = handle.seek(max(0, end - 65536))
         found = handle.read(end - start).rfind(b"\n")
         if found >= 0:
-            end = start + found + 1
-            break
+            return start + found + 1
         end = start
-    if end < size:
-        handle.truncate(end)
     return end

@@ -1,7 +1,7 @@
-"""Ctrl-C during the imports of the command line: an exit code instead of a traceback.
+"""Signals that ask this process to end: Ctrl-C, SIGTERM, SIGHUP.
 
-The imports take half a second before ``main`` can catch a KeyboardInterrupt. Nothing has been started by
-then, so that the process can exit at once.
+The imports of the command line take half a second before ``main`` can catch a KeyboardInterrupt. Nothing has
+been started by then, so that a Ctrl-C exits at once, with an exit code instead of a traceback.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 
@@ -25,6 +27,23 @@ def raise_again() -> None:
     """From now on, Ctrl-C raises KeyboardInterrupt, as usual."""
     if signal.getsignal(signal.SIGINT) is _end:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextmanager
+def handled(handle: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Within the context ``handle`` gets the signals, if this is the main thread, as Python requires."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # no nohup
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, handle) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

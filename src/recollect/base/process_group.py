@@ -28,8 +28,7 @@ class ProcessGroup:
         """Start it.
 
         Args:
-            command: with its arguments.
-            output: the file for what it prints; None: the output of this process.
+            output: the file for its output; None: the output of this process.
             fds: file descriptors that it inherits, under the same numbers.
             before: called in the new process before the command.
         """
@@ -82,3 +81,15 @@ class ProcessGroup:
         if not hasattr(os, "waitid"):  # macOS: the pid may be reused before ``end``
             return self._process.poll() is not None
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None
+
+
+def describe_exit(code: int) -> str:
+    """How a process with this exit code ended; a negative code is the number of a signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # real-time signals have no name
+        name = f"signal {-code}"
+    hint = " (the system does so when memory runs out)" if -code == signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"

@@ -29,8 +29,8 @@ def register_tasks(ids: dict[str, str]) -> None:
         if task_id not in gym.registry:
             gym.register(
                 task_id,
-                entry_point="recollect.tasks.registration:TaskEnv",
-                vector_entry_point="recollect.tasks.registration:TaskVectorEnv",
+                entry_point="recollect.tasks.gymnasium_envs:TaskEnv",
+                vector_entry_point="recollect.tasks.gymnasium_envs:TaskVectorEnv",
                 kwargs={"task": name},
             )
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,8 @@ from typing import Any
 
 import torch
 
+from recollect.base import tree as trees
+from recollect.base.child_process import anonymous_file
 from recollect.base.system_limits import Places, read_limits
 from recollect.base.types import Tree
 from recollect.errors import ResourceError
@@ -42,31 +43,24 @@ class Segment:
     def create(
         cls, size: int, what: str, *, lower: str = "num_envs, rollout or actors", places: Places | None = None
     ) -> Segment:
-        """New memory of ``size`` zeroed bytes, all of it reserved.
+        """New memory of ``size`` zeroed bytes, all of it reserved; ResourceError if there is not that much.
 
-        Args:
-            size: in bytes.
-            what: the content, for the error message.
-            lower: the settings that reduce ``size``, for the error message.
-            places: system files to read the memory limits from.
-
-        Raises:
-            ResourceError: the system does not have that much memory.
+        The error names the content (``what``) and the settings that reduce it (``lower``). The memory limits
+        are read from ``places``.
         """
         # Without this check the kernel would kill processes when memory runs out.
         limits = read_limits(places or Places())
         room = min((m for m in (limits.available, limits.memory_limit) if m is not None), default=None)
         if room is not None and size > room:
             raise _shortage(size, what, lower, f"{_amount(room)} are free")
+        fd = None
         try:
-            fd = _anonymous_file()
-        except OSError as error:
-            raise _shortage(size, what, lower, str(error)) from error
-        try:
+            fd = anonymous_file()
             _reserve(fd, max(size, 1))
             return cls(fd, size)
         except OSError as error:
-            os.close(fd)
+            if fd is not None:
+                os.close(fd)
             raise _shortage(size, what, lower, str(error)) from error
 
     @classmethod
@@ -128,22 +122,13 @@ class Layout:
         """The layout for the shapes and dtypes of ``tree``, on any device; every leaf starts a cache line."""
         end = 0
 
-        def place(part: Tree) -> Tree:
+        def place(tensor: torch.Tensor) -> Leaf:
             nonlocal end
-            if isinstance(part, dict):
-                return {key: place(value) for key, value in part.items()}
-            if isinstance(part, tuple):
-                return tuple(place(value) for value in part)
-            if not isinstance(part, torch.Tensor):
-                raise TypeError(
-                    f"a {type(part).__name__} cannot lie in shared memory: "
-                    "a tree is a tensor, a tuple or a dict of trees"
-                )
-            leaf = Leaf(end, tuple(part.shape), part.dtype)
-            end += aligned(part.numel() * part.element_size())
+            leaf = Leaf(end, tuple(tensor.shape), tensor.dtype)
+            end += aligned(tensor.numel() * tensor.element_size())
             return leaf
 
-        return cls(place(tree), end)
+        return cls(trees.map(place, tree), end)
 
     def view(self, segment: Segment, offset: int = 0) -> Tree:
         """Tensors in the memory of the segment, from ``offset`` on."""
@@ -161,8 +146,8 @@ class Layout:
             count = torch.Size(leaf.shape).numel()
             if count == 0:
                 return torch.empty(leaf.shape, dtype=leaf.dtype)
-            flat = torch.frombuffer(buffer, dtype=leaf.dtype, count=count, offset=offset + leaf.offset)
-            return flat.view(leaf.shape)
+            at = offset + leaf.offset
+            return torch.frombuffer(buffer, dtype=leaf.dtype, count=count, offset=at).view(leaf.shape)
 
         return _map(tensor, self.leaves)
 
@@ -188,15 +173,6 @@ def _map(fn: Callable[[Leaf], torch.Tensor], part: Tree) -> Tree:
 def aligned(size: int, to: int = ALIGNMENT) -> int:
     """``size`` rounded up to a multiple of ``to``."""
     return -(-size // to) * to
-
-
-def _anonymous_file() -> int:
-    """An open file without a name; children inherit it only through ``pass_fds``."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("recollect")
-    fd, path = tempfile.mkstemp(prefix="recollect")
-    os.unlink(path)
-    return fd
 
 
 def _reserve(fd: int, size: int) -> None:

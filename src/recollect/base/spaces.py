@@ -1,4 +1,4 @@
-"""Gymnasium spaces as trees of tensors.
+"""Gymnasium spaces as trees of tensors, and as JSON.
 
 ============================  ==================================================
 space                         tensor for B rows
@@ -14,6 +14,8 @@ Tuple, Dict                   tuple, dict of these
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -23,9 +25,11 @@ import torch
 from gymnasium import spaces
 
 from recollect.base.types import Tree
-from recollect.errors import SpaceError
+from recollect.errors import ConfigError, SpaceError
 
 LEAVES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
+MOST_NUMBERS = 2**26
+"""Largest observation that is accepted from a file, which may be damaged."""
 
 
 def walk(space: gym.Space, name: str = "") -> Iterator[tuple[str, gym.Space]]:
@@ -74,10 +78,7 @@ def buffers(space: gym.Space, rows: int) -> Any:
 
 def zeros(space: gym.Space, rows: int, device: torch.device | str = "cpu") -> Tree:
     """Zeroed tensors ``[rows, ...]`` for values of ``space``."""
-    return map(
-        lambda leaf: torch.from_numpy(np.zeros((rows, *(leaf.shape or ())), numpy_dtype(leaf))).to(device),
-        space,
-    )
+    return map(lambda _, array: torch.from_numpy(array).to(device), space, buffers(space, rows))
 
 
 def is_image(space: gym.Space) -> bool:
@@ -90,13 +91,9 @@ def is_image(space: gym.Space) -> bool:
 
 def is_tokens(space: gym.Space) -> bool:
     """Whether ``space`` is a set of tokens: a uint8 Box of shape (M, 3), see ``recollect.policy.tokens``."""
-    return (
-        isinstance(space, spaces.Box)
-        and space.dtype == np.uint8
-        and len(space.shape) == 2
-        and space.shape[0] > 0
-        and space.shape[1] == 3
-    )
+    if not isinstance(space, spaces.Box) or space.dtype != np.uint8:
+        return False
+    return space.shape[1:] == (3,) and space.shape[0] > 0
 
 
 def sample(space: gym.Space, rows: int, rng: np.random.Generator) -> Tree:
@@ -106,13 +103,9 @@ def sample(space: gym.Space, rows: int, rng: np.random.Generator) -> Tree:
 
 def _sample(space: gym.Space, rows: int, rng: np.random.Generator) -> np.ndarray:
     shape, dtype = (rows, *(space.shape or ())), numpy_dtype(space)
-    if isinstance(space, spaces.Discrete):
-        return rng.integers(space.start, space.start + space.n, shape, np.int64)
-    if isinstance(space, spaces.MultiDiscrete):
-        return rng.integers(space.start, space.start + space.nvec, shape, np.int64)
-    if isinstance(space, spaces.MultiBinary):
-        return rng.integers(0, 2, shape, np.int8)
-    assert isinstance(space, spaces.Box)
+    if not isinstance(space, spaces.Box):
+        low, high = _bounds(space)
+        return rng.integers(low, high + 1, shape, dtype.type)
     if dtype.kind != "f":
         low, high = space.low.astype(object), space.high.astype(object)  # high + 1 may not fit the dtype
         return (low + np.floor(rng.random(shape) * (high - low + 1)).astype(object)).astype(dtype)
@@ -125,16 +118,69 @@ def _sample(space: gym.Space, rows: int, rng: np.random.Generator) -> np.ndarray
 
 def outside(space: gym.Space, value: torch.Tensor) -> torch.Tensor:
     """[B] bool: rows of ``value`` [B, ...] that the leaf ``space`` does not contain. NaN is outside."""
-    if isinstance(space, spaces.MultiBinary):
-        low, high = np.zeros(space.shape), np.ones(space.shape)
-    elif isinstance(space, spaces.Discrete):
-        low, high = space.start, space.start + space.n - 1
-    elif isinstance(space, spaces.MultiDiscrete):
-        low, high = space.start, space.start + space.nvec - 1
-    else:
-        assert isinstance(space, spaces.Box)
-        # In the dtype of the tensors: float32 may have rounded a value past a float64 bound.
-        low, high = space.low.astype(numpy_dtype(space)), space.high.astype(numpy_dtype(space))
-    low, high = (torch.as_tensor(np.asarray(bound), device=value.device) for bound in (low, high))
+    low, high = (torch.as_tensor(np.asarray(bound), device=value.device) for bound in _bounds(space))
     inside = (value >= low) & (value <= high)
     return ~inside.flatten(1).all(1) if inside.dim() > 1 else ~inside
+
+
+def _bounds(space: gym.Space) -> tuple[Any, Any]:
+    """The smallest and the largest value of a leaf space."""
+    if isinstance(space, spaces.MultiBinary):
+        return 0, 1
+    if isinstance(space, spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    assert isinstance(space, spaces.Box)
+    # In the dtype of the tensors: float32 may have rounded a value past a float64 bound.
+    return space.low.astype(numpy_dtype(space)), space.high.astype(numpy_dtype(space))
+
+
+def space_to_json(space: gym.Space) -> dict[str, Any]:
+    """A space as plain JSON."""
+    if isinstance(space, spaces.Dict):
+        return {"dict": {key: space_to_json(sub) for key, sub in space.spaces.items()}}
+    if isinstance(space, spaces.Tuple):
+        return {"tuple": [space_to_json(sub) for sub in space.spaces]}
+    if isinstance(space, spaces.Discrete):
+        return {"discrete": int(space.n), "start": int(space.start), "dtype": space.dtype.name}
+    if isinstance(space, spaces.MultiDiscrete):
+        nvec, start = space.nvec.tolist(), space.start.tolist()
+        return {"multidiscrete": nvec, "start": start, "dtype": space.dtype.name}
+    if isinstance(space, spaces.MultiBinary):
+        # MultiBinary(5) and MultiBinary([5]) are not equal.
+        return {"multibinary": space.n if isinstance(space.n, int) else list(space.shape)}
+    if isinstance(space, spaces.Box):
+        low, high = space.low, space.high
+        is_uniform = low.size > 0 and (low == low.flat[0]).all() and (high == high.flat[0]).all()
+        ends = (low.flat[0].item(), high.flat[0].item()) if is_uniform else (low.tolist(), high.tolist())
+        return {"box": list(space.shape), "low": ends[0], "high": ends[1], "dtype": space.dtype.name}
+    raise SpaceError(f"a {type(space).__name__} space cannot be saved")
+
+
+def space_from_json(data: dict[str, Any]) -> gym.Space:
+    """The space that ``space_to_json`` described."""
+    _check_shape(data.get("box", data.get("multibinary", ())))
+    if "dict" in data:
+        # Gymnasium would sort a plain dict, and the weights are in the order of the parts.
+        return spaces.Dict(OrderedDict((key, space_from_json(sub)) for key, sub in data["dict"].items()))
+    if "tuple" in data:
+        return spaces.Tuple([space_from_json(sub) for sub in data["tuple"]])
+    if "discrete" in data:
+        more = {} if data["dtype"] == "int64" else {"dtype": data["dtype"]}  # not in every Gymnasium
+        return spaces.Discrete(data["discrete"], start=data["start"], **more)
+    if "multidiscrete" in data:
+        dtype = np.dtype(data["dtype"])
+        nvec, start = np.array(data["multidiscrete"]), np.array(data["start"])
+        return spaces.MultiDiscrete(nvec, dtype=dtype.type, start=start)
+    if "multibinary" in data:
+        return spaces.MultiBinary(data["multibinary"])
+    dtype, shape = np.dtype(data["dtype"]), tuple(data["box"])
+    low, high = (np.broadcast_to(np.array(data[k], dtype), shape).copy() for k in ("low", "high"))
+    return spaces.Box(low, high, dtype=dtype.type)
+
+
+def _check_shape(shape: Any) -> None:
+    sizes = [shape] if isinstance(shape, int) else shape
+    if min(sizes, default=0) < 0 or math.prod(sizes) > MOST_NUMBERS:
+        raise ConfigError(f"a space of shape {shape}: at most {MOST_NUMBERS} numbers are taken from a folder")

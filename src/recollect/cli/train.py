@@ -108,7 +108,7 @@ def _finish(agent: Agent, run: Run, say: Say, evaluate: bool, report: bool) -> N
 
 def new_folder(env: str) -> Path:
     """A new, empty folder under runs/."""
-    from recollect.base.atomic import writing
+    from recollect.base.files import writing
 
     name = Path(env.replace(":", "-")).name.removesuffix("-v0").lower().replace(".py", "")
     stem = f"{name}-{datetime.now():%Y%m%d-%H%M%S}"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recollect.base import spaces, tree
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import BatchedEnv, Resumable
+from recollect.envs.contract import FLAGS, BatchedEnv, Resumable
 from recollect.errors import ConfigError, EnvError, SpaceError
 
 
@@ -55,9 +55,6 @@ UNSEEDED = (
     "generator, an RNG made in __init__), or keeps state over a reset"
 )
 _UNSAVED = "a part of the env's state is missing in snapshot, or is shared instead of copied"
-
-
-_FLAGS = ("first", "terminated", "truncated", "valid")
 _Record = dict[str, Tensor]
 
 
@@ -75,7 +72,11 @@ def _drive(
         action = random_action(env, obs, rng) if actions is None else tree.clone(actions[t])
         made.append(tree.clone(action))
         step = env.step(action)
-        _check_untouched(action, made[t], t)
+        if not all(map(torch.equal, tree.leaves(action), tree.leaves(made[t]))):
+            raise EnvError(
+                f"step {t}: the env changed the action tensor in place, which belongs to the rollout: "
+                "clone it, or avoid in-place operations such as clamp_"
+            )
         _check_step(env, step, inside, t)
         inside = step.first | (inside & ~(step.terminated | step.truncated))
         obs = step.obs
@@ -151,7 +152,7 @@ def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
     if not isinstance(step, Step):
         raise EnvError(f"{where}: step returned a {type(step).__name__}, not a recollect.Step")
     rows = (env.num_envs * env.agents,)
-    for name in (*_FLAGS, "reward"):
+    for name in (*FLAGS, "reward"):
         value = getattr(step, name)
         dtype = torch.float32 if name == "reward" else torch.bool
         if not isinstance(value, Tensor) or value.dtype != dtype or tuple(value.shape) != rows:
@@ -168,8 +169,13 @@ def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
             raise EnvError(f"{where}, row {int(broken.nonzero()[0])}: {what}")
     _check_tree(env, step.obs, where, "obs", step.first | (inside & ~ended))
     _check_tree(env, step.final_obs, where, "final_obs", ended)
-    if (ended & step.first).any():
-        _check_apart(step, where)
+    pairs = zip(tree.leaves(step.obs), tree.leaves(step.final_obs))
+    is_shared = any(a.data_ptr() == b.data_ptr() and a.numel() for a, b in pairs)
+    if is_shared and (ended & step.first).any():
+        raise EnvError(
+            f"{where}: an episode ended and was reset, and final_obs is the same memory as obs: the "
+            "reset has overwritten the final observation. Copy it before the reset"
+        )
 
 
 def _rules(step: Step, inside: Tensor, ended: Tensor) -> list[tuple[Tensor, str]]:
@@ -199,28 +205,10 @@ def _rules(step: Step, inside: Tensor, ended: Tensor) -> list[tuple[Tensor, str]
     ]
 
 
-def _check_apart(step: Step, where: str) -> None:
-    pairs = zip(tree.leaves(step.obs), tree.leaves(step.final_obs))
-    if any(a.data_ptr() == b.data_ptr() and a.numel() for a, b in pairs):
-        raise EnvError(
-            f"{where}: an episode ended and was reset, and final_obs is the same memory as obs: the "
-            "reset has overwritten the final observation. Copy it before the reset"
-        )
-
-
-def _check_untouched(action: Tree, given: Tree, t: int) -> None:
-    for a, b in zip(tree.leaves(action), tree.leaves(given)):
-        if not torch.equal(a, b):
-            raise EnvError(
-                f"step {t}: the env changed the action tensor in place, which belongs to the rollout: "
-                "clone it, or avoid in-place operations such as clamp_"
-            )
-
-
 def _record_step(step: Step) -> _Record:
     """The tensors of a step by name, with zeros where the contract defines no value."""
     ended = step.terminated | step.truncated
-    flags = {name: getattr(step, name).clone() for name in (*_FLAGS, "reward")}
+    flags = {name: getattr(step, name).clone() for name in (*FLAGS, "reward")}
     inside = step.first | (step.valid & ~ended)
     return flags | _record(step.obs, "obs", inside) | _record(step.final_obs, "final_obs", ended)
 
@@ -232,7 +220,7 @@ def _record(obs: Tree, name: str, rows: Tensor) -> _Record:
 def _check_same(one: list[_Record], other: list[_Record], how: str, cause: str) -> None:
     for t, (a, b) in enumerate(zip(one, other)):
         for name in a:
-            differ = (a[name] != b[name]).flatten(1) if a[name].dim() > 1 else a[name] != b[name]
+            differ = a[name] != b[name]
             if differ.any():
                 row = int(differ.nonzero()[0, 0])
                 raise EnvError(f"{how} gave another {name} after {t} steps, row {row}: {cause}")

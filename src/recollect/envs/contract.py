@@ -9,6 +9,9 @@ import torch
 
 from recollect.base.types import Step, Tree
 
+FLAGS = ("first", "terminated", "truncated", "valid")
+"""The bool tensors of a Step."""
+
 
 @runtime_checkable
 class BatchedEnv(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from typing import Any, TypeGuard
 
 import gymnasium as gym
@@ -54,8 +54,10 @@ def make_env(
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}: at least one env is needed")
     kwargs = env_kwargs or {}
-    if isinstance(env, str):
-        return _from_name(env, num_envs, device, kwargs, first_slot)
+    if isinstance(env, str) and task_name(env):
+        task = registry.load(registry.MAKE_TASK)(env, num_envs, device=device, **kwargs)
+        task.first_slot = first_slot
+        return task
     if is_made(env):
         if first_slot:
             raise ConfigError(f"first_slot is {first_slot}, and the slots of a made env begin at 0")
@@ -69,8 +71,8 @@ def make_env(
         if first_slot:
             raise ConfigError(f"first_slot is {first_slot}, but {_name(env)} makes all of its slots together")
         return _batch(env, num_envs, torch.device(device), kwargs)
-    if callable(env):
-        return _looped(functools.partial(env, **kwargs), _name(env), num_envs, device, kwargs, first_slot)
+    if isinstance(env, str) or callable(env):
+        return on_device(_looped(env, num_envs, kwargs, first_slot), device)
     raise ConfigError(
         f"env is a {type(env).__name__}: give a task's name, a Gymnasium id, a callable that returns a "
         "gymnasium.Env, a VectorEnv or a BatchedEnv"
@@ -80,14 +82,15 @@ def make_env(
 def makes_batches(env: Any) -> bool:
     """Whether ``env`` is a callable with a parameter ``num_envs``, which makes all slots at once."""
     is_env_class = isinstance(env, type) and issubclass(env, gym.Env)
-    return callable(env) and not is_env_class and not is_made(env) and "num_envs" in _parameters(env)
+    return callable(env) and not is_env_class and not is_made(env) and "num_envs" in parameters(env)
 
 
-def _parameters(make: Callable[..., Any]) -> Collection[str]:
+def parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """The parameters of ``make`` by name."""
     try:
         return inspect.signature(make).parameters
     except (TypeError, ValueError):  # some callables written in C
-        return ()
+        return {}
 
 
 def _name(make: Any) -> str:
@@ -101,7 +104,7 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
             f"env_kwargs has num_envs, but {_name(make)} gets the setting of that name: num_envs=N "
             "(--num-envs N)"
         )
-    where = {"device": device} if "device" in _parameters(make) and "device" not in kwargs else {}
+    where = {"device": device} if "device" in parameters(make) and "device" not in kwargs else {}
     asked = ", ".join(f"{key}={value!r}" for key, value in {"num_envs": num_envs, **where, **kwargs}.items())
     try:
         made = make(num_envs=num_envs, **where, **kwargs)
@@ -135,42 +138,26 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
     return made
 
 
-def _from_name(
-    name: str, num_envs: int, device: torch.device | str, kwargs: dict[str, Any], first_slot: int
-) -> BatchedEnv:
-    if task_name(name):
-        task = registry.load(registry.MAKE_TASK)(name, num_envs, device=device, **kwargs)
-        task.first_slot = first_slot
-        return task
-    make = functools.partial(gym.make, name, disable_env_checker=True, **kwargs)
+def _looped(env: Any, num_envs: int, kwargs: dict[str, Any], first_slot: int) -> GymLoop:
+    """Envs of a Gymnasium id or a callable."""
+    is_id = isinstance(env, str)
+    make = functools.partial(gym.make, env, disable_env_checker=True) if is_id else env
+    name = env if is_id else _name(env)
     try:
-        return _looped(make, name, num_envs, device, kwargs, first_slot)
-    except (gym.error.Error, ModuleNotFoundError) as error:
-        if isinstance(error, ModuleNotFoundError) and ":" not in name:
-            raise  # a dependency of a registered env is missing
-        hint = nearest(name, [*TASKS, *gym.registry], _key)
-        raise ConfigError(
-            f"no env is registered as {name!r}{hint}. An env of another package needs its module, "
-            f"'module:Env-v0', or an import before. ({error})"
-        ) from None
-
-
-def _looped(
-    make: Callable[[], Any],
-    name: str,
-    num_envs: int,
-    device: torch.device | str,
-    kwargs: dict[str, Any],
-    first_slot: int,
-) -> BatchedEnv:
-    try:
-        loop = GymLoop([make] * num_envs, first_slot=first_slot)
+        return GymLoop([functools.partial(make, **kwargs)] * num_envs, first_slot=first_slot)
     except TypeError as error:
         text = f"does not take the options {kwargs}" if kwargs else "could not be made"
         raise ConfigError(
             f"{name} {text}: {error}. Options of an env are given by env_kwargs={{...}} (--task.NAME)"
         ) from error
-    return on_device(loop, device)
+    except (gym.error.Error, ModuleNotFoundError) as error:
+        if not is_id or (isinstance(error, ModuleNotFoundError) and ":" not in name):
+            raise  # an error of the callable, or a dependency of a registered env is missing
+        hint = nearest(name, [*TASKS, *gym.registry], _key)
+        raise ConfigError(
+            f"no env is registered as {name!r}{hint}. An env of another package needs its module, "
+            f"'module:Env-v0', or an import before. ({error})"
+        ) from None
 
 
 def _key(name: str) -> str:

@@ -17,7 +17,7 @@ import torch
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import BatchedEnv, Describes
-from recollect.envs.values import Buffers, RowError, env_seeds, flag, number, to_rows, write_row, write_rows
+from recollect.envs.values import Buffers, RowError, env_seeds, scalar, to_rows, write_row, write_rows
 from recollect.errors import ConfigError, EnvError, SpaceError
 
 _NUMBERS = frozenset({float, int, np.float64, np.float32})
@@ -31,12 +31,7 @@ class GymLoop:
     device = torch.device("cpu")
 
     def __init__(self, makers: Sequence[Callable[[], gym.Env]], *, first_slot: int = 0) -> None:
-        """Make the envs.
-
-        Args:
-            makers: one per env.
-            first_slot: the slot of the first env, if they are part of a larger env.
-        """
+        """Make the envs. ``first_slot``: the slot of the first one, if they are part of a larger env."""
         if not makers:
             raise ConfigError("num_envs is 0: a GymLoop needs at least one env")
         self.first_slot = first_slot
@@ -45,7 +40,7 @@ class GymLoop:
         self.observation_space: gym.Space = self.envs[0].observation_space
         self.action_space: gym.Space = self.envs[0].action_space
         for what, space in (("observation", self.observation_space), ("action", self.action_space)):
-            list(spaces.walk(space, f"{what}_space of {_name(self.envs[0])}"))
+            list(spaces.walk(space, f"{what}_space of {env_name(self.envs[0])}"))
         self._steppers = [env.step for env in self.envs]
         self._now, self._next = (Buffers(self.observation_space, self.num_envs) for _ in range(2))
         self._steps = -1  # since the last reset; -1 before the first one
@@ -100,7 +95,7 @@ class GymLoop:
         """Validate the flags of env ``i``; at an end store ``obs`` and reset. Returns the next obs."""
         out = self._next
         for key, given in (("terminated", terminated), ("truncated", truncated)):
-            value = flag(given)
+            value = scalar(given, "b")
             if value is None:
                 raise self._error(
                     i,
@@ -152,15 +147,15 @@ class GymLoop:
             )
 
     def _number(self, i: int, reward: Any) -> float:
-        value = number(reward)
+        value = scalar(reward, "fiub")
         if value is None:
             raise self._error(
                 i, f"the reward is {reward!r} ({type(reward).__name__}), not a number: return a float"
             )
-        return value
+        return float(value)
 
     def _error(self, i: int, text: str) -> EnvError:
-        return EnvError(f"env {self.first_slot + i} ({_name(self.envs[i])}), step {self._steps}: {text}")
+        return EnvError(f"env {self.first_slot + i} ({env_name(self.envs[i])}), step {self._steps}: {text}")
 
 
 def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[gym.Env]:
@@ -182,7 +177,9 @@ def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[
         envs.append(env)
         for kind in ("observation_space", "action_space"):
             if not isinstance(getattr(env, kind, None), gym.Space):
-                raise SpaceError(f"env {i} ({_name(env)}) has no {kind}: set it in __init__, or on the class")
+                raise SpaceError(
+                    f"env {i} ({env_name(env)}) has no {kind}: set it in __init__, or on the class"
+                )
             own, expected = getattr(env, kind), getattr(envs[0], kind)
             if own != expected:
                 raise SpaceError(
@@ -193,15 +190,17 @@ def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[
 
 def _wrong_result(result: Any) -> str:
     expected = "step returns (obs, reward, terminated, truncated, info)"
-    if isinstance(result, tuple) and len(result) == 4:
-        return (
-            f"step returned 4 values, and {expected}: a lone done is not accepted, since a time limit "
-            "is not a death. Split done into terminated and truncated"
+    if not isinstance(result, tuple):
+        return f"step returned a {type(result).__name__}, and {expected}"
+    text = f"step returned {len(result)} values, and {expected}"
+    if len(result) == 4:
+        text += (
+            ": a lone done is not accepted, since a time limit is not a death. Split done into terminated "
+            "and truncated"
         )
-    if isinstance(result, tuple):
-        return f"step returned {len(result)} values, and {expected}"
-    return f"step returned a {type(result).__name__}, and {expected}"
+    return text
 
 
-def _name(env: gym.Env) -> str:
+def env_name(env: gym.Env) -> str:
+    """The id of an env, or the name of its class."""
     return env.spec.id if env.spec is not None else type(env.unwrapped).__name__

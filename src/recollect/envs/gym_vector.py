@@ -12,6 +12,7 @@ DISABLED    this adapter resets the env in the same step: as SAME_STEP
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,7 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
-from recollect.envs.values import Buffers, env_seeds, to_batch, write_batch, write_row
+from recollect.envs.values import Buffers, env_seeds, to_batch, write_row
 from recollect.errors import EnvError, SpaceError
 
 
@@ -85,16 +86,25 @@ class GymVector:
         obs, reward, terminated, truncated, info = result
         out = self._next
         self._write(out.obs, obs)
-        out.terminated[:] = self._flags("terminations", terminated)
-        out.truncated[:] = self._flags("truncations", truncated)
-        out.reward[:] = self._rewards(reward)
+        out.terminated[:] = self._column("terminations", terminated, "b")
+        out.truncated[:] = self._column("truncations", truncated, "b")
+        out.reward[:] = self._column("rewards", reward, "fiub")
         if self.autoreset_mode == AutoresetMode.NEXT_STEP:
             self._finish_next_step(out)
         else:
             np.logical_or(out.terminated, out.truncated, out=out.first)
-            if out.first.any():
-                self._finish_same_step(out, info)
-        self._check_finite(out.reward)
+            if out.first.any() and self.autoreset_mode == AutoresetMode.SAME_STEP:
+                self._take_final_obs(out, info)
+            elif out.first.any():
+                _copy_rows(self.observation_space, out.final_obs, out.obs, out.first)
+                self._write(self._scratch, self._reset(options={"reset_mask": out.first.copy()}))
+                _copy_rows(self.observation_space, out.obs, self._scratch, out.first)
+        if not np.isfinite(out.reward).all():
+            i = int(np.flatnonzero(~np.isfinite(out.reward))[0])
+            raise self._error(
+                f"the reward of env {i} is {out.reward[i]}: look for a division by zero or a diverged "
+                "simulation in the env"
+            )
         self._now, self._next = out, self._now
         return out.step
 
@@ -117,15 +127,6 @@ class GymVector:
         if ended.any():
             _copy_rows(self.observation_space, out.final_obs, out.obs, ended)
         self._ended = ended
-
-    def _finish_same_step(self, out: Buffers, info: Mapping[str, Any]) -> None:
-        """Take the final observations from the info (SAME_STEP), or reset the envs (DISABLED)."""
-        if self.autoreset_mode == AutoresetMode.SAME_STEP:
-            self._take_final_obs(out, info)
-            return
-        _copy_rows(self.observation_space, out.final_obs, out.obs, out.first)
-        self._write(self._scratch, self._reset(options={"reset_mask": out.first.copy()}))
-        _copy_rows(self.observation_space, out.obs, self._scratch, out.first)
 
     def _take_final_obs(self, out: Buffers, info: Mapping[str, Any]) -> None:
         """Read Gymnasium's object array, with an observation for each env that ended, or a batch."""
@@ -154,35 +155,19 @@ class GymVector:
 
     def _write(self, arrays: Any, obs: Any) -> None:
         try:
-            write_batch(self.observation_space, arrays, obs)
+            write_row(self.observation_space, arrays, ..., obs)
         except SpaceError as error:
             raise self._error(str(error)) from None
 
-    def _flags(self, name: str, value: Any) -> np.ndarray:
+    def _column(self, name: str, value: Any, kinds: str) -> np.ndarray:
+        """``value`` as an array [num_envs], validated: one number of these kinds of dtypes for each env."""
         array = np.asarray(value)
-        if array.dtype != np.bool_ or array.shape != (self.num_envs,):
+        if array.dtype.kind not in kinds or array.shape != (self.num_envs,):
             raise self._error(
-                f"{name} has dtype {array.dtype} and shape {array.shape}, not bool ({self.num_envs},)"
+                f"{name} have dtype {array.dtype} and shape {array.shape}, and one "
+                f"{'bool' if kinds == 'b' else 'number'} for each of {self.num_envs} envs is needed"
             )
         return array
-
-    def _rewards(self, value: Any) -> np.ndarray:
-        array = np.asarray(value)
-        if array.dtype.kind not in "fiub" or array.shape != (self.num_envs,):
-            raise self._error(
-                f"rewards have dtype {array.dtype} and shape {array.shape}, and one number for each of "
-                f"{self.num_envs} envs is needed"
-            )
-        return array
-
-    def _check_finite(self, rewards: np.ndarray) -> None:
-        finite = np.isfinite(rewards)
-        if not finite.all():
-            i = int(np.flatnonzero(~finite)[0])
-            raise self._error(
-                f"the reward of env {i} is {rewards[i]}: look for a division by zero or a diverged "
-                "simulation in the env"
-            )
 
     def _error(self, text: str) -> EnvError:
         return EnvError(f"{self.env}, step {self._steps}: {text}")
@@ -217,8 +202,4 @@ def _check_async(env: VectorEnv, mode: AutoresetMode) -> None:
 
 def _copy_rows(space: gym.Space, target: Any, source: Any, mask: np.ndarray) -> None:
     """Copy the rows of ``mask`` [B] in every leaf [B, ...]."""
-
-    def copy(_: gym.Space, into: np.ndarray, out_of: np.ndarray) -> None:
-        into[mask] = out_of[mask]
-
-    spaces.map(copy, space, target, source)
+    spaces.map(lambda _, into, out_of: operator.setitem(into, mask, out_of[mask]), space, target, source)

@@ -113,14 +113,12 @@ def _load_file(path: Path, name: str) -> ModuleType:
     path = path.resolve()
     if not path.is_file():
         raise ConfigError(f"the env {name!r}: there is no file {path}")
-    module_name = path.stem
-    known = sys.modules.get(module_name)
-    if known is not None:
-        if _is_from(known, path):
-            return known
-        module_name = f"_env_{path.stem}"  # a file may be called random.py
+    for module_name in (path.stem, f"_env_{path.stem}"):  # a file may be called random.py
         known = sys.modules.get(module_name)
-        if known is not None and _is_from(known, path):
+        if known is None:
+            break
+        file = getattr(known, "__file__", None)
+        if file is not None and Path(file).resolve() == path:
             return known
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:
@@ -134,11 +132,6 @@ def _load_file(path: Path, name: str) -> ModuleType:
         del sys.modules[module_name]
         raise ConfigError(_failed(path.name, name, error)) from error
     return module
-
-
-def _is_from(module: ModuleType, path: Path) -> bool:
-    file = getattr(module, "__file__", None)
-    return file is not None and Path(file).resolve() == path
 
 
 def _failed(source: str, name: str, error: Exception) -> str:
@@ -160,10 +153,9 @@ def _attribute(module: ModuleType, attr: str, name: str) -> Callable[..., Any]:
             raise ConfigError(f"the env {name!r}: {owner} has no {part!r}{nearest(part, public)}")
         found = getattr(found, part)
     if not callable(found):
-        kind = type(found).__name__
         raise ConfigError(
-            f"the env {name!r} is of type {kind}: it must be an Env class, or a function that makes a new "
-            "env in each call"
+            f"the env {name!r} is of type {type(found).__name__}: it must be an Env class, or a "
+            "function that makes a new env in each call"
         )
     return found
 

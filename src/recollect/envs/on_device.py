@@ -18,9 +18,8 @@ from torch import Tensor
 from recollect.base import spaces, tree
 from recollect.base.shared_memory import Layout
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import AsyncStep, BatchedEnv, EnvWrapper, Resumable
-from recollect.envs.values import is_like
-from recollect.envs.worker import FLAGS
+from recollect.envs.contract import FLAGS, AsyncStep, BatchedEnv, EnvWrapper, Resumable
+from recollect.envs.values import is_like, step_zeros
 from recollect.errors import ConfigError, EnvError
 
 
@@ -192,14 +191,7 @@ class _Upload(_Event):
     @torch.inference_mode(False)  # tensors made in inference mode cannot be written outside of it
     def __init__(self, space: gym.Space, rows: int, info: dict[str, Tensor], device: torch.device) -> None:
         super().__init__(device)
-        always = Layout.of(
-            {
-                "obs": spaces.zeros(space, rows),
-                "info": info,
-                "reward": torch.zeros(rows),
-                **{name: torch.zeros(rows, dtype=torch.bool) for name in FLAGS},
-            }
-        )
+        always = Layout.of({**step_zeros(space, rows), "info": info})
         # At the end of the memory: the upload of a step in which no episode ends leaves them out.
         at_ends = Layout.of(
             {"final_obs": spaces.zeros(space, rows), "truncated_rows": torch.zeros(rows, dtype=torch.int64)}
@@ -257,8 +249,7 @@ def _memory(size: int, device: torch.device, *, is_here: bool) -> Tensor:
 
 def _is_on(action: Tree, device: torch.device) -> bool:
     """Whether all leaves are tensors on ``device``."""
-    if isinstance(action, dict):
-        return all(_is_on(part, device) for part in action.values())
-    if isinstance(action, tuple):
-        return all(_is_on(part, device) for part in action)
-    return isinstance(action, Tensor) and action.device == device
+    try:
+        return all(leaf.device == device for leaf in tree.leaves(action))
+    except TypeError:  # not a tree of tensors
+        return False

@@ -1,14 +1,15 @@
 """Conversion of observations and actions between Gymnasium's values and tensors, with validation.
 
-Observations are written into preallocated arrays: a list of single ones (``write_rows``), one of them
-(``write_row``) or a batch as a VectorEnv returns it (``write_batch``). Actions become one batch
-(``to_batch``) or a list of single actions (``to_rows``). Only this module reshapes values that differ from
-their space in dimensions of size one.
+Observations are written into preallocated arrays: a list of single ones (``write_rows``), one of them or a
+batch (``write_row``). Actions become one batch (``to_batch``) or a list of single actions (``to_rows``). Only
+this module reshapes values that differ from their space in dimensions of size one.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
+from types import EllipsisType
 from typing import Any
 
 import gymnasium as gym
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
+from recollect.envs.contract import FLAGS
 from recollect.errors import ConfigError, SpaceError
 
 _OBS = "the observation"
@@ -48,15 +50,15 @@ class Buffers:
         self.flags = np.zeros((3, rows), np.bool_)
         self.terminated, self.truncated, self.first = self.flags
         self.valid = np.ones(rows, np.bool_)
-        self.step = Step(
-            obs=to_tensors(space, self.obs),
-            first=torch.from_numpy(self.first),
-            reward=torch.from_numpy(self.reward),
-            terminated=torch.from_numpy(self.terminated),
-            truncated=torch.from_numpy(self.truncated),
-            final_obs=to_tensors(space, self.final_obs),
-            valid=torch.from_numpy(self.valid),
-        )
+        columns: Any = {name: torch.from_numpy(getattr(self, name)) for name in ("reward", *FLAGS)}
+        obs, final_obs = to_tensors(space, self.obs), to_tensors(space, self.final_obs)
+        self.step = Step(obs=obs, final_obs=final_obs, **columns)
+
+
+def step_zeros(space: gym.Space, rows: int) -> dict[str, Tree]:
+    """Zeroed tensors [rows, ...] for the fields of a Step but ``final_obs`` and ``info``."""
+    flags = {name: torch.zeros(rows, dtype=torch.bool) for name in FLAGS}
+    return {"obs": spaces.zeros(space, rows), "reward": torch.zeros(rows), **flags}
 
 
 def write_rows(space: gym.Space, arrays: Any, values: list[Any]) -> None:
@@ -92,26 +94,15 @@ def _write_at_once(space: gym.Space, arrays: Any, values: list[Any]) -> None:
             _write_at_once(sub, arrays[i], [value[i] for value in values])
 
 
-def write_row(space: gym.Space, arrays: Any, row: int, value: Any, name: str = _OBS) -> None:
-    """Validate one observation and write it into its row of ``arrays`` [rows, ...]."""
+def write_row(space: gym.Space, arrays: Any, row: int | EllipsisType, value: Any, name: str = _OBS) -> None:
+    """Validate an observation and write it into its row of ``arrays`` [rows, ...]; ``...`` writes a batch."""
     if isinstance(arrays, np.ndarray):
-        fitted = _fitted(value, arrays.dtype, arrays.shape[1:], name)
+        fitted = _fitted(value, arrays.dtype, arrays[row].shape, name)
         _check_range(space, fitted, name)
         arrays[row] = fitted
     else:
         for key, sub, item in _items(space, value, name):
             write_row(sub, arrays[key], row, item, f"{name}[{key!r}]")
-
-
-def write_batch(space: gym.Space, arrays: Any, values: Any, name: str = _OBS) -> None:
-    """Validate a batch ``[rows, ...]`` of observations, as a VectorEnv returns it, and write it."""
-    if isinstance(arrays, np.ndarray):
-        fitted = _fitted(values, arrays.dtype, arrays.shape, name)
-        _check_range(space, fitted, name)
-        arrays[...] = fitted
-    else:
-        for key, sub, item in _items(space, values, name):
-            write_batch(sub, arrays[key], item, f"{name}[{key!r}]")
 
 
 def to_batch(space: gym.Space, action: Tree, rows: int, name: str = "the action") -> Any:
@@ -180,23 +171,12 @@ def is_like(action: Tree, like: Tree) -> bool:
     return isinstance(action, tuple) and len(action) == len(like) and all(map(is_like, action, like))
 
 
-def number(value: Any) -> float | None:
-    """``value`` as a float if it is a real number or an array of one, else None."""
-    if isinstance(value, bool | int | float | np.number | np.bool_ | np.ndarray | Tensor):
+def scalar(value: Any, kinds: str) -> Any:
+    """``value`` as a Python number if it is one, or an array of one, of these kinds of dtypes, else None."""
+    if isinstance(value, bool | int | float | np.generic | np.ndarray | Tensor):
         array = np.asarray(value)
-        if array.size == 1 and array.dtype.kind in "fiub":
-            return float(array.reshape(()))
-    return None
-
-
-def flag(value: Any) -> bool | None:
-    """``value`` as a bool if it is one or an array of one, else None."""
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, np.ndarray | Tensor):
-        array = np.asarray(value)
-        if array.size == 1 and array.dtype.kind == "b":
-            return bool(array.reshape(()))
+        if array.size == 1 and array.dtype.kind in kinds:
+            return array.item()
     return None
 
 
@@ -209,31 +189,26 @@ def env_seeds(seed: int, count: int) -> list[int]:
         raise ConfigError(f"reset(seed={seed!r}): a seed is an integer from 0 up")
     seeds: dict[int, None] = {}
     for i in range(count):
-        attempt = 0
-        while (drawn := _draw(int(seed), i, attempt)) in seeds:
-            attempt += 1
-        seeds[drawn] = None
+        draws = (np.random.SeedSequence((int(seed), i, attempt)) for attempt in itertools.count())
+        numbers = (int(draw.generate_state(1)[0]) >> 1 for draw in draws)
+        seeds[next(number for number in numbers if number not in seeds)] = None
     return list(seeds)
-
-
-def _draw(*key: int) -> int:
-    return int(np.random.SeedSequence(key).generate_state(1)[0]) >> 1
 
 
 def _items(space: gym.Space, value: Any, name: str) -> Iterator[tuple[Any, gym.Space, Any]]:
     """(key, sub-space, sub-value) of a value, which must have the structure of ``space``."""
+    assert isinstance(space, gym_spaces.Dict | gym_spaces.Tuple)
+    parts: Any = space.spaces
     if isinstance(space, gym_spaces.Dict):
-        if not isinstance(value, Mapping) or value.keys() != space.spaces.keys():
-            expected = f"a dict with the keys {sorted(space.spaces)}"
-            raise SpaceError(f"{name} is {_described(value)}, and its space says {expected}")
-        for key, sub in space.spaces.items():
-            yield key, sub, value[key]
-    elif isinstance(space, gym_spaces.Tuple):
-        if not isinstance(value, tuple | list) or len(value) != len(space.spaces):
-            expected = f"a tuple of {len(space.spaces)}"
-            raise SpaceError(f"{name} is {_described(value)}, and its space says {expected}")
-        for i, sub in enumerate(space.spaces):
-            yield i, sub, value[i]
+        is_like = isinstance(value, Mapping) and value.keys() == parts.keys()
+        items = parts.items()
+    else:
+        is_like = isinstance(value, tuple | list) and len(value) == len(parts)
+        items = enumerate(parts)
+    if not is_like:
+        raise SpaceError(f"{name} is {_described(value)}, and its space says {_described(parts)}")
+    for key, sub in items:
+        yield key, sub, value[key]
 
 
 def _fitted(value: Any, dtype: np.dtype, shape: tuple[int, ...], name: str) -> np.ndarray:

@@ -26,7 +26,7 @@ from recollect.base.child_process import Child, stop_all
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Step, Tree
 from recollect.envs.values import is_like, to_batch, to_tensors
-from recollect.envs.worker import STACK_SIGNAL, Made, MakeSlots, give_memory, serve
+from recollect.envs.worker_process import STACK_SIGNAL, Made, MakeSlots, give_memory, serve
 from recollect.errors import ConfigError, EnvError, LostError, SpaceError
 
 START_SECONDS = 60.0
@@ -61,10 +61,10 @@ class WorkerEnv:
 
         Args:
             make: ``make(first_slot, count)`` returns these slots on the CPU; sent by cloudpickle.
-            num_envs: slots of all workers.
+            num_envs: slots of all workers together.
             workers: number of workers.
             timeout: seconds after which a worker that does not answer is ended; None: never.
-            name: name of a worker in errors.
+            name: of a worker in errors.
         """
         if not 1 <= workers <= num_envs:
             raise ConfigError(f"workers = {workers} for {num_envs} env slots: choose 1 to {num_envs}")
@@ -73,23 +73,12 @@ class WorkerEnv:
         self._shares = shares(num_envs, workers)
         self._workers: list[_Worker] = []
         self._stop = weakref.finalize(self, _stop, self._workers)
-        started, made = self._start(range(workers))
-        self._workers += started
-        self._made = made[0]
-        self.agents: int = self._made.agents
-        self.observation_space: gym.Space = self._made.observation_space
-        self.action_space: gym.Space = self._made.action_space
+        self._made: Made | None = None
+        made = self._start(range(workers))
+        self.agents: int = made[0].agents
+        self.observation_space: gym.Space = made[0].observation_space
+        self.action_space: gym.Space = made[0].action_space
         self._rows = num_envs * self.agents
-        self._layout = self._made.layout(num_envs)
-        try:
-            self._segment = Segment.create(
-                self._layout.size, f"the observations of {num_envs} env slots", lower="num_envs"
-            )
-            for worker in started:
-                worker.give_memory(self._segment, self._layout)
-        except BaseException:
-            self._stop()
-            raise
         memory = self._layout.view(self._segment)
         self._action: Tree = memory["action"]
         self._steps = [Step(**step) for step in memory["steps"]]
@@ -104,15 +93,11 @@ class WorkerEnv:
         """Restart all rows, also after lost workers, errors, or during a step."""
         self._repair()
         try:
-            self._send_reset(seed)
+            self._send("reset", seed, 1 - self._now)
         except LostError:  # a worker died after the repair
             self._repair()
-            self._send_reset(seed)
+            self._send("reset", seed, 1 - self._now)
         return self._obs()
-
-    def _send_reset(self, seed: int) -> None:
-        for worker in self._workers:
-            worker.send("reset", seed, 1 - self._now)
 
     def step(self, action: Tree) -> Step:
         """Apply ``action`` [B, ...]."""
@@ -123,9 +108,7 @@ class WorkerEnv:
         """Start a step in all workers."""
         self._expect("ready", "step")
         self._write(action)
-        self._phase = "unknown"
-        for worker in self._workers:
-            worker.send("step", 1 - self._now)
+        self._send("step", 1 - self._now)
         self._phase = "stepping"
 
     def receive(self) -> Step:
@@ -149,9 +132,7 @@ class WorkerEnv:
 
     def _snapshot(self) -> dict[str, Tensor]:
         self._expect("ready", "snapshot")
-        self._phase = "unknown"
-        for worker in self._workers:
-            worker.send("snapshot")
+        self._send("snapshot")
         parts = self._answers(is_step=False)
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
@@ -168,6 +149,12 @@ class WorkerEnv:
             part = {name: tensor[rows].cpu().clone() for name, tensor in snapshot.items()}
             worker.send("restore", part, 1 - self._now)
         return self._obs()
+
+    def _send(self, command: str, *arguments: Any) -> None:
+        """Send a command to all workers."""
+        self._phase = "unknown"
+        for worker in self._workers:
+            worker.send(command, *arguments)
 
     def _obs(self) -> Tree:
         """Wait for the observations of a reset or restore."""
@@ -209,20 +196,10 @@ class WorkerEnv:
         if not lost:
             return
         _stop([self._workers[i] for i in lost], grace=0.0)
-        started, _ = self._start(lost, self._made)
-        try:
-            for worker in started:
-                worker.give_memory(self._segment, self._layout)
-        except BaseException:
-            _stop(started)
-            raise
-        for i, worker in zip(lost, started):
-            self._workers[i] = worker
+        self._start(lost)
 
-    def _start(
-        self, numbers: Sequence[int], expected: Made | None = None
-    ) -> tuple[list[_Worker], list[Made]]:
-        """Start these workers in parallel. Returns them, and the properties of their slots."""
+    def _start(self, numbers: Sequence[int]) -> list[Made]:
+        """Start or restart these workers in parallel. Returns the properties of their slots."""
         started: list[_Worker] = []
         try:
             for i in numbers:
@@ -230,11 +207,19 @@ class WorkerEnv:
             deadline = _Deadline(START_SECONDS + (self._timeout or 0.0))
             made: list[Made] = [pickle.loads(worker.answer(deadline)) for worker in started]
             for worker, one in zip(started, made):
-                _check_same(worker.name, one, expected or made[0])
+                _check_same(worker.name, one, self._made or made[0])
+            if self._made is None:
+                self._made, self._layout = made[0], made[0].layout(self.num_envs)
+                content = f"the observations of {self.num_envs} env slots"
+                self._segment = Segment.create(self._layout.size, content, lower="num_envs")
+            for worker in started:
+                worker.give_memory(self._segment, self._layout)
         except BaseException:
             _stop(started)
             raise
-        return started, made
+        for i, worker in zip(numbers, started):
+            self._workers[i : i + 1] = [worker]  # appends at the first start
+        return made
 
 
 class _Deadline:

@@ -70,11 +70,11 @@ class LastActionReward(EnvWrapper):
     def step(self, action: Tree) -> Step:
         """Apply ``action`` [B, ...] and add it, with its reward, to the observations."""
         step = self.env.step(action)
-        return self._extended(step, self._encoded(action))
+        return self._extended(step, _encoded(self.action_space, action))
 
     def _send(self, action: Tree) -> None:
         self.env.send(action)
-        self._sent = self._encoded(action)
+        self._sent = _encoded(self.action_space, action)
 
     def _receive(self) -> Step:
         step = self.env.receive()  # raises if nothing was sent
@@ -110,11 +110,12 @@ class LastActionReward(EnvWrapper):
         parts = {**parts, ACTION: action, REWARD: reward}
         return {key: parts[key] for key in self._keys}  # Gymnasium sorts them
 
-    def _encoded(self, action: Tree) -> Tensor:
-        """The action [B, ...] as one float32 vector [B, D]."""
-        parts: list[Tensor] = []
-        spaces.map(lambda space, leaf: parts.append(_encode(space, leaf)), self.action_space, action)
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
+
+def _encoded(space: gym.Space, action: Tree) -> Tensor:
+    """The action [B, ...] as one float32 vector [B, D]."""
+    parts: list[Tensor] = []
+    spaces.map(lambda leaf_space, leaf: parts.append(_encode(leaf_space, leaf)), space, action)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 def _encode(space: gym.Space, action: Tensor) -> Tensor:
@@ -123,9 +124,8 @@ def _encode(space: gym.Space, action: Tensor) -> Tensor:
     if isinstance(space, gym_spaces.Discrete):
         return F.one_hot(action - int(space.start), int(space.n)).float()
     if isinstance(space, gym_spaces.MultiDiscrete):
-        kinds = zip(
-            action.flatten(1).unbind(1), space.start.flatten().tolist(), space.nvec.flatten().tolist()
-        )
+        starts, sizes = space.start.flatten().tolist(), space.nvec.flatten().tolist()
+        kinds = zip(action.flatten(1).unbind(1), starts, sizes)
         return torch.cat([F.one_hot(column - start, n) for column, start, n in kinds], 1).float()
     if isinstance(space, gym_spaces.MultiBinary):
         return action.flatten(1).float() * 2 - 1
@@ -134,15 +134,7 @@ def _encode(space: gym.Space, action: Tensor) -> Tensor:
 
 def _width(space: gym.Space) -> int:
     """D, the size of an encoded action."""
-    width = 0
-    for _, leaf in spaces.walk(space):
-        if isinstance(leaf, gym_spaces.Discrete):
-            width += int(leaf.n)
-        elif isinstance(leaf, gym_spaces.MultiDiscrete):
-            width += int(leaf.nvec.sum())
-        else:
-            width += int(np.prod(leaf.shape or ()))
-    return width
+    return _encoded(space, spaces.sample(space, 1, np.random.default_rng(0))).shape[1]
 
 
 def _with_keys(observation: gym.Space, action: gym.Space) -> gym_spaces.Dict:

@@ -45,7 +45,7 @@ from torch.export import ExportedProgram
 
 from recollect.base import provenance, tree
 from recollect.base.files import check_replaceable, finite, read_json
-from recollect.base.space_json import space_to_json
+from recollect.base.spaces import space_to_json
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.export.check import check as check_step
 from recollect.export.check import short

@@ -42,15 +42,13 @@ class Painter:
 
     def __init__(self, film: Film):
         self.film, traces = film, film.traces
-        self.order = most_active(traces, UNITS)
+        self.order, self.limit = most_active(traces, UNITS)
         self.units = traces[0].units
-        memory = np.concatenate([np.abs(trace.memory[:, self.order]) for trace in traces])
-        self.limit = np.maximum(np.nan_to_num(memory.max(0)), 1e-9)
         self.column = int(np.clip(RIGHT_WIDTH // max(len(trace) for trace in traces), 4, 16))
         self.values = _limits([trace.value for trace in traces])
         self.rewards = _limits([trace.reward for trace in traces])
         self.reach = _reach(traces)
-        self.lines = [[] if self._is_pictured(e) else lines_of(trace) for e, trace in enumerate(traces)]
+        self.lines = [lines_of(t) if self._seen(e, 0) is None else [] for e, t in enumerate(traces)]
         self.fonts = {size: ImageFont.load_default(size) for size in (12, 13, 15, 22)}
 
     def picture(self, episode: int, step: int) -> Image.Image:
@@ -71,8 +69,6 @@ class Painter:
         self._reward(view, (RIGHT, 326, WIDTH - MARGIN, 352))
         self._action(view, (RIGHT, 380, WIDTH - MARGIN, HEIGHT - MARGIN))
         return image
-
-    # The panels ---------------------------------------------------------------------------------
 
     def _title(self, view: _View, episode: int, is_over: bool) -> None:
         trace, count = view.trace, len(self.film.traces)
@@ -107,26 +103,22 @@ class Painter:
 
     def _memory(self, view: _View, box: Box) -> None:
         left, top, right, bottom = box
+        which = "" if self.units <= UNITS else f", the {len(self.order)} most active of {self.units} units"
+        view.text((left, top - 18), "memory" + which, 12, MUTED)
         if self.units == 0:
-            view.text((left, top - 18), "memory", 12, MUTED)
             view.draw.rectangle(box, fill=PANEL)
             view.text((left + 12, top + 12), "this policy has no memory", 13, MUTED)
             return
-        which = "" if self.units <= UNITS else f", the {len(self.order)} most active of {self.units} units"
-        view.text((left, top - 18), "memory" + which, 12, MUTED)
-        self._legend(view, right, top - 13)
+        legend = _colours(np.linspace(-1, 1, 60)[None]).repeat(7, 0)
+        view.text((right - 75, top - 18), "-", 12, MUTED, anchor="ra")
+        view.image.paste(Image.fromarray(legend), (right - 71, top - 13))
+        view.text((right, top - 18), "+", 12, MUTED, anchor="ra")
         view.draw.rectangle(box, fill=EMPTY)
         columns = (right - left) // self.column
         recent = view.trace.memory[max(0, view.step + 1 - columns) : view.step + 1, self.order] / self.limit
         height = min(16, (bottom - top) // len(self.order))
         colours = np.repeat(np.repeat(_colours(recent.T), height, 0), self.column, 1)
         view.image.paste(Image.fromarray(colours), (right - colours.shape[1], top))
-
-    def _legend(self, view: _View, right: int, top: int) -> None:
-        ramp = _colours(np.linspace(-1, 1, 60)[None]).repeat(7, 0)
-        view.text((right - 75, top - 5), "-", 12, MUTED, anchor="ra")
-        view.image.paste(Image.fromarray(ramp), (right - 71, top))
-        view.text((right, top - 5), "+", 12, MUTED, anchor="ra")
 
     def _value(self, view: _View, box: Box) -> None:
         _strip(view, box, "value", short(view.trace.value[view.step]))
@@ -159,13 +151,14 @@ class Painter:
         width = (box[2] - box[0] + 12) // max(len(shown), 1)
         for i, choice in enumerate(shown):
             left = box[0] + i * width
-            own = (left, box[1], left + width - 12, box[3])
+            right, bottom = left + width - 12, box[3]
+            if choice.part:
+                view.fit((left, bottom - 12), choice.part, right - left, (12,), MUTED)
+                bottom -= 15
             if choice.kind == "normal":
-                _normals(view, own, choice, self.reach[i])
+                _normals(view, (left, box[1], right, bottom), choice, self.reach[i])
             else:
-                _bars(view, own, choice)
-
-    # Helpers ------------------------------------------------------------------------------------
+                _bars(view, (left, box[1], right, bottom), choice)
 
     def _recent(self, box: Box, values: np.ndarray, step: int) -> list[tuple[int, float]]:
         """(left edge of its column, value) for the steps that fit, the current one at the right."""
@@ -173,9 +166,6 @@ class Painter:
         start = max(0, step + 1 - columns)
         edge = box[2] - self.column
         return [(edge - (step - t) * self.column, float(values[t])) for t in range(start, step + 1)]
-
-    def _is_pictured(self, episode: int) -> bool:
-        return self._seen(episode, 0) is not None
 
     def _seen(self, episode: int, step: int) -> np.ndarray | None:
         """The frame of a step, or the image in its observation; None if there is neither."""
@@ -244,9 +234,6 @@ def _bars(view: _View, box: Box, choice: Choice) -> None:
     count = len(choice.numbers)
     wide = min((right - left) / count, 72)
     named = wide >= 22
-    if choice.part:
-        view.fit((left, bottom - 12), choice.part, right - left, (12,), MUTED)
-        bottom -= 15
     foot = bottom - 16 if named else bottom
     # Among many choices none is likely: scale so that the likeliest fills the height.
     full = 1.0 if count <= 12 else max(np.nan_to_num(choice.numbers).max(), 1e-9)
@@ -269,9 +256,6 @@ def _bars(view: _View, box: Box, choice: Choice) -> None:
 def _normals(view: _View, box: Box, choice: Choice, reach: tuple[float, float]) -> None:
     """Every dimension on an axis: mean and standard deviation in grey, the action in colour."""
     left, top, right, bottom = box
-    if choice.part:
-        view.fit((left, bottom - 12), choice.part, right - left, (12,), MUTED)
-        bottom -= 15
     shown = list(zip(choice.numbers, choice.std, choice.value))[:6]
     each = min((bottom - top) / len(shown), 22)
     low, high = reach
@@ -321,6 +305,5 @@ def _reach(traces: list[Trace]) -> dict[int, tuple[float, float]]:
             for i, choice in enumerate(choices(trace, step)):
                 if choice.kind == "normal":
                     edges = [m + s * sign for m, s in zip(choice.numbers, choice.std) for sign in (-1, 1)]
-                    low, high = _limits([np.array([*edges, *choice.value, *ranges.get(i, ())])])
-                    ranges[i] = (low, high)
+                    ranges[i] = _limits([np.array([*edges, *choice.value, *ranges.get(i, ())])])
     return ranges

@@ -45,8 +45,7 @@ def show(traces: list[Trace], console: Console, *, fold: bool = True) -> None:
     memory = MemoryBar(traces)
     for number, trace in enumerate(traces, 1):
         console.print()
-        title = f"Episode {number} of {len(traces)}, seed {trace.seed}"
-        console.print(Text(title, style="bold"))
+        console.print(Text(f"Episode {number} of {len(traces)}, seed {trace.seed}", style="bold"))
         for line in _table(trace, memory, console.width, fold):
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
         console.print(Text(ending(trace), style="bold"))
@@ -59,8 +58,8 @@ def lines_of(trace: Trace) -> list[Line]:
     """One line per step."""
     made: list[Line] = []
     for step in range(len(trace)):
-        sees = seen(trace, step)
-        made.append(Line(step, sees, *chosen(trace, step), (sees, _act(trace, step), trace.reward[step])))
+        sees, does = seen(trace, step), [choice.value for choice in choices(trace, step)]
+        made.append(Line(step, sees, *chosen(trace, step), (sees, does, trace.reward[step])))
     return made
 
 
@@ -89,10 +88,8 @@ class MemoryBar:
     """The most active units as a row of blocks; height is the distance from zero."""
 
     def __init__(self, traces: list[Trace], count: int = UNITS):
-        self.order = most_active(traces, count)
+        self.order, self.limit = most_active(traces, count)
         self.units = traces[0].units
-        largest = np.abs(np.concatenate([trace.memory for trace in traces])[:, self.order])
-        self.limit = np.maximum(np.nan_to_num(largest.max(0)), 1e-9)
 
     def text(self, trace: Trace, step: int) -> Text:
         """The bar of one step: blue for negative, orange for positive, as in the report."""
@@ -108,10 +105,6 @@ class MemoryBar:
         which = f"the {shown} most active of {self.units} units" if shown < self.units else "all units"
         signs = "; orange is positive, blue negative" if colours else ""
         return f"memory: {which} before each step, higher is further from 0{signs}"
-
-
-def _act(trace: Trace, step: int) -> tuple:
-    return tuple(tuple(choice.value) for choice in choices(trace, step))
 
 
 def _table(trace: Trace, memory: MemoryBar, width: int, fold: bool) -> Iterable[Text]:

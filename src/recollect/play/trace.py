@@ -7,7 +7,7 @@ The report and ``recollect play`` show traces. ``Trace.save`` writes one JSON fi
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +17,12 @@ from torch import Tensor
 
 from recollect.base import row_threads, tree
 from recollect.base.files import finite
-from recollect.base.types import State, Step, Tree
+from recollect.base.types import State, Tree
 from recollect.envs.contract import BatchedEnv, Describes
 from recollect.envs.named import display_name
 from recollect.errors import ConfigError, RecollectError
 from recollect.play.trace_values import action_json, distribution_parts, observation_parts, rounded
-from recollect.policy.policy import Acted, Policy
+from recollect.policy.policy import Policy
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Version of the JSON file."""
+_NUMBERS = ("reward", "value", "log_prob")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,27 +85,14 @@ class Trace:
 
     def to_json(self) -> dict[str, Any]:
         """JSON form. Numbers are rounded; NaN and Inf become None."""
-        return {
-            "format": FORMAT,
-            "env": self.env,
-            "seed": self.seed,
-            "checkpoint_steps": self.checkpoint_steps,
-            "units": self.units,
+        converted = {
             "leaves": [{"name": name, "size": size} for name, size in self.leaves],
             "first": self.first.tolist(),
-            "reward": rounded(self.reward),
-            "value": rounded(self.value),
-            "action": self.action,
-            "log_prob": rounded(self.log_prob),
-            "distribution": self.distribution,
-            "obs": self.obs,
-            "words": self.words,
-            "memory": [_four_digits(row) for row in self.memory],
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            "cut": self.cut,
-            "return": rounded(self.return_, 7)[0],
+            **{name: rounded(getattr(self, name)) for name in _NUMBERS},
+            "memory": finite([[round(x, 4) for x in row] for row in self.memory.tolist()]),
         }
+        about = {"format": FORMAT, "units": self.units, "return": rounded(self.return_, 7)[0]}
+        return {field.name: getattr(self, field.name) for field in fields(self)} | converted | about
 
     @classmethod
     def from_json(cls, data: dict[str, Any] | str) -> Trace:
@@ -115,17 +103,13 @@ class Trace:
                 f"a recorded episode of format {read.get('format')!r}, but this version reads {FORMAT}: "
                 "record it again with recollect play, or update Recollect"
             )
-        same = ("env", "seed", "checkpoint_steps", "action", "distribution", "obs", "words")
-        flags = ("terminated", "truncated", "cut")
-        return cls(
-            **{name: read[name] for name in (*same, *flags)},
-            leaves=tuple((leaf["name"], leaf["size"]) for leaf in read["leaves"]),
-            first=np.array(read["first"], dtype=bool),
-            reward=np.array(read["reward"], dtype=float),
-            value=np.array(read["value"], dtype=float),
-            log_prob=np.array(read["log_prob"], dtype=float),
-            memory=np.array(read["memory"], dtype=float).reshape(len(read["reward"]), read["units"]),
-        )
+        converted = {
+            "leaves": tuple((leaf["name"], leaf["size"]) for leaf in read["leaves"]),
+            "first": np.array(read["first"], dtype=bool),
+            **{name: np.array(read[name], dtype=float) for name in _NUMBERS},
+            "memory": np.array(read["memory"], dtype=float).reshape(len(read["reward"]), read["units"]),
+        }
+        return cls(**{field.name: read[field.name] for field in fields(cls)} | converted)
 
     def save(self, path: str | Path) -> Path:
         """Write the JSON file; parent folders are created."""
@@ -209,20 +193,31 @@ def record_env(
     try:
         obs, state = env.reset(seed), policy.initial_state(rows)
         first = torch.ones(rows, dtype=torch.bool, device=env.device)
-        steps = _Steps(policy, env)
+        steps: list[dict[str, Any]] = []
         while len(traces) < episodes:
-            before = steps.before(obs, state, first)  # env tensors are valid until the next step only
+            before = _before(policy, env, obs, state, first)  # env tensors are valid until the next step only
             acted, state = policy.act(obs, state, first, generator, deterministic)
             action = policy.to_env(acted.action)
             step = env.step(action)
             if step.valid[0]:
-                steps.add(before, action, acted, step.reward)
-                ended = bool(step.terminated[0] | step.truncated[0])
+                after = {
+                    "action": action_json(policy.action_space, action),
+                    "log_prob": float(acted.log_prob[0]),
+                    "value": float(acted.value[0]),
+                    "reward": float(step.reward[0]),
+                }
+                steps.append(before | after)
+                terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
+                ended = terminated or truncated
                 if ended or len(steps) == max_steps:
-                    traces.append(steps.trace(name, seed, checkpoint_steps, step))
+                    columns: dict[str, Any] = {key: [row[key] for row in steps] for key in steps[0]}
+                    columns |= {key: np.array(columns[key]) for key in ("first", "memory", *_NUMBERS)}
+                    columns["words"] = None if columns["words"][0] is None else columns["words"]
+                    columns |= {"terminated": terminated, "truncated": truncated, "cut": not ended}
+                    traces.append(Trace(name, seed, checkpoint_steps, leaf_names(policy), **columns))
                     if not ended:
                         break
-                    steps = _Steps(policy, env)
+                    steps = []
             obs, first = step.obs, step.first
     finally:
         policy.train(was_training)
@@ -235,67 +230,16 @@ def leaf_names(policy: Policy) -> tuple[tuple[str, int], ...]:
     return tuple((name, leaf[0].numel()) for name, leaf in zip(policy.core.state_names, leaves, strict=True))
 
 
-class _Steps:
-    """The steps of a trace while it is recorded."""
-
-    def __init__(self, policy: Policy, env: BatchedEnv):
-        self.policy, self.env = policy, env
-        self.rows: list[dict[str, Any]] = []
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def before(self, obs: Tree, state: State, first: Tensor) -> dict[str, Any]:
-        """The values of row 0 before the step: observation, state, distribution."""
-        policy = self.policy
-        obs, first = tree.index(obs, slice(0, 1)), first[:1]
-        state = policy.core.reset(tree.index(state, slice(0, 1)), first)
-        parts = [leaf.flatten().float() for leaf in tree.leaves(state)]
-        dist, _, _ = policy.step(obs, state, first)
-        return {
-            "first": bool(first),
-            "memory": torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32),
-            "distribution": distribution_parts(policy, dist),
-            "obs": observation_parts(policy.observation_space, obs),
-            "words": self.env.describe_row(obs) if isinstance(self.env, Describes) else None,
-        }
-
-    def add(self, before: dict[str, Any], action: Tree, acted: Acted, reward: Tensor) -> None:
-        """Add a step, with its action, value and reward."""
-        after = {
-            "action": action_json(self.policy.action_space, action),
-            "log_prob": float(acted.log_prob[0]),
-            "value": float(acted.value[0]),
-            "reward": float(reward[0]),
-        }
-        self.rows.append(before | after)
-
-    def trace(self, name: str | None, seed: int, checkpoint_steps: int, last: Step) -> Trace:
-        """The episode; ``last`` is its last step."""
-
-        def column(key: str) -> list[Any]:
-            return [row[key] for row in self.rows]
-
-        terminated, truncated = bool(last.terminated[0]), bool(last.truncated[0])
-        return Trace(
-            env=name,
-            seed=seed,
-            checkpoint_steps=checkpoint_steps,
-            leaves=leaf_names(self.policy),
-            first=np.array(column("first")),
-            reward=np.array(column("reward")),
-            value=np.array(column("value")),
-            action=column("action"),
-            log_prob=np.array(column("log_prob")),
-            distribution=column("distribution"),
-            obs=column("obs"),
-            words=None if self.rows[0]["words"] is None else column("words"),
-            memory=np.stack(column("memory")),
-            terminated=terminated,
-            truncated=truncated,
-            cut=not (terminated or truncated),
-        )
-
-
-def _four_digits(row: np.ndarray) -> list[float | None]:
-    return finite([round(x, 4) for x in row.tolist()])
+def _before(policy: Policy, env: BatchedEnv, obs: Tree, state: State, first: Tensor) -> dict[str, Any]:
+    """The values of row 0 before a step: observation, state, distribution."""
+    obs, first = tree.index(obs, slice(0, 1)), first[:1]
+    state = policy.core.reset(tree.index(state, slice(0, 1)), first)
+    parts = [leaf.flatten().float() for leaf in tree.leaves(state)]
+    dist, _, _ = policy.step(obs, state, first)
+    return {
+        "first": bool(first),
+        "memory": torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32),
+        "distribution": distribution_parts(policy, dist),
+        "obs": observation_parts(policy.observation_space, obs),
+        "words": env.describe_row(obs) if isinstance(env, Describes) else None,
+    }

@@ -48,9 +48,6 @@ def action_json(space: gym.Space, action: Tree) -> Any:
     return numbers.reshape(row.shape).tolist() if row.ndim else numbers[0]
 
 
-# Observations ------------------------------------------------------------------------------------
-
-
 def observation_parts(space: gym.Space, obs: Tree) -> list[dict[str, Any]]:
     """Row 0 of an observation [B, ...], leaf by leaf: a vector, an image, or one of n (from 0)."""
     leaves = zip(spaces.walk(space), tree.leaves(obs))
@@ -95,9 +92,6 @@ def png(image: np.ndarray) -> bytes:
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in chunks
     )
-
-
-# Distributions -----------------------------------------------------------------------------------
 
 
 def distribution_parts(policy: Policy, dist: Distribution) -> list[dict[str, Any]]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.base import atomic, files
+from recollect.base import files
 from recollect.errors import ConfigError, RecollectError
 from recollect.play.frames import Film
 
@@ -37,15 +35,12 @@ def write_film(film: Film, path: str | Path, *, fps: float | None = None) -> Pat
     rate = fps if fps is not None else min(film.fps or FAST, FAST) if film.frames else SLOW
     if not 0 < rate <= 100:
         raise ConfigError(f"fps = {rate}: give a number above 0 and up to 100")
-    with atomic.writing(f"{path} could not be written"):
+    suffix = path.suffix.lower()
+    with files.writing(f"{path} could not be written"):
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f".{path.stem}-{uuid.uuid4().hex[:8]}{path.suffix.lower()}")
-        try:
-            part.touch(exist_ok=False)  # fails here, not in an encoder, if the folder is read-only
-            (_write_gif if path.suffix.lower() == ".gif" else _write_mp4)(film, part, rate)
-            os.replace(part, path)
-        finally:
-            part.unlink(missing_ok=True)
+    with files.replacing(path, suffix) as part:
+        part.touch(exist_ok=False)  # fails here, not in an encoder, if the folder is read-only
+        (_write_gif if suffix == ".gif" else _write_mp4)(film, part, rate)
     return path
 
 
@@ -68,9 +63,13 @@ def pictures(film: Film) -> Iterator[tuple[Image, bool]]:
     from recollect.play.draw import Painter
 
     painter = Painter(film)
-    for episode, trace in enumerate(film.traces):
-        for step in range(len(trace) + 1):
-            yield painter.picture(episode, step), step == len(trace)
+    for episode, step in _steps(film):
+        yield painter.picture(episode, step), step == len(film.traces[episode])
+
+
+def _steps(film: Film) -> list[tuple[int, int]]:
+    """(episode, step) of every image; the step after the last is the image after the episode's end."""
+    return [(e, step) for e, trace in enumerate(film.traces) for step in range(len(trace) + 1)]
 
 
 def _write_gif(film: Film, path: Path, fps: float) -> None:
@@ -78,11 +77,8 @@ def _write_gif(film: Film, path: Path, fps: float) -> None:
 
     # GIF durations are in hundredths of a second, and viewers slow down durations below two.
     each = max(20, round(100 / fps) * 10)
-    durations = [
-        each if step < len(trace) else max(each, round(PAUSE * 1000))
-        for trace in film.traces
-        for step in range(len(trace) + 1)
-    ]
+    last = max(each, round(PAUSE * 1000))
+    durations = [each if step < len(film.traces[episode]) else last for episode, step in _steps(film)]
     palette = _palette(film)
     images = (image.quantize(palette=palette, dither=Dither.NONE) for image, _ in pictures(film))
     first = next(images)
@@ -96,7 +92,7 @@ def _palette(film: Film) -> Image:
     from recollect.play.draw import HEIGHT, WIDTH, Painter
 
     painter = Painter(film)
-    steps = [(e, step) for e, trace in enumerate(film.traces) for step in range(len(trace) + 1)]
+    steps = _steps(film)
     some = steps[:: -(-len(steps) // SAMPLED)]
     size = (WIDTH // 2, HEIGHT // 2)  # a quarter of the pixels has the same colours
     montage = Image.new("RGB", (size[0], size[1] * len(some)))

@@ -106,10 +106,14 @@ def ending(trace: Trace) -> str:
     return f"return {short(trace.return_)} after {steps}, {how}"
 
 
-def most_active(traces: list[Trace], count: int) -> np.ndarray:
-    """Indices of the units with the largest standard deviation over all steps, at most ``count``."""
-    spread = np.nan_to_num(np.concatenate([trace.memory for trace in traces]).std(0))
-    return np.argsort(-spread, kind="stable")[:count]
+def most_active(traces: list[Trace], count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The units with the largest standard deviation over all steps, and the largest size of each.
+
+    Returns their indices, at most ``count``, and the sizes, never zero.
+    """
+    memory = np.concatenate([trace.memory for trace in traces])
+    order = np.argsort(-np.nan_to_num(memory.std(0)), kind="stable")[:count]
+    return order, np.maximum(np.nan_to_num(np.abs(memory[:, order]).max(0)), 1e-9)
 
 
 def _part(part: dict[str, Any], alone: bool) -> str:
@@ -134,8 +138,7 @@ def _labels(env: str | None, count: int, start: int) -> list[str]:
 
 def _flat(action: Any) -> list[float]:
     """All numbers of an action, in the order of its space."""
-    if isinstance(action, dict):
-        return [number for part in action.values() for number in _flat(part)]
-    if isinstance(action, list):
-        return [number for part in action for number in _flat(part)]
+    if isinstance(action, dict | list):
+        parts = action.values() if isinstance(action, dict) else action
+        return [number for part in parts for number in _flat(part)]
     return [float("nan") if action is None else action]

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recollect.base import atomic
-from recollect.base.files import check_replaceable
+from recollect.base.files import check_replaceable, write_atomically, writing
 from recollect.errors import RecollectError
 from recollect.reports.compare import gather_comparison
 from recollect.reports.data import gather_run
@@ -55,7 +54,7 @@ def write_report(
         data = gather_comparison(folders)
         title = f"{len(folders)} runs · Recollect"
     data["made"] = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    with atomic.writing(f"{place.parent} could not be made"):
+    with writing(f"{place.parent} could not be made"):
         place.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write_atomically(place, render(data, title))
+    write_atomically(place, render(data, title))
     return place

@@ -12,9 +12,8 @@ import gymnasium
 
 from recollect.agent import Agent
 from recollect.api import load
-from recollect.base import atomic
-from recollect.base.files import finite
-from recollect.base.own_files import CHECKPOINTS, check_own
+from recollect.base.files import finite, write_atomically
+from recollect.base.run_files import CHECKPOINTS, check_own
 from recollect.errors import RecollectError
 from recollect.play.trace import record
 from recollect.reports.episodes import INDEX
@@ -144,7 +143,7 @@ def _record(folder: Folder, agent: Agent, source: Row) -> None:
     for old in (INDEX, *(f"report-{i}.json" for i in range(EPISODES))):
         (place / old).unlink(missing_ok=True)  # there may be fewer episodes this time
     files = [trace.save(place / f"report-{i}.json").name for i, trace in enumerate(traces)]
-    atomic.write_atomically(place / INDEX, json.dumps({"format": 1, **source, "files": files}))
+    write_atomically(place / INDEX, json.dumps({"format": 1, **source, "files": files}))
 
 
 def _measure(folder: Folder, agent: Agent, source: Row) -> None:
@@ -166,4 +165,4 @@ def _measure(folder: Folder, agent: Agent, source: Row) -> None:
         points.append({"length": length, "mean": result.mean, "low": low, "high": high, **levels(other)})
     about = {"option": option, "trained": trained, "episodes": EVALUATED}
     data = {"format": 1, **source, **about, "points": points}
-    atomic.write_atomically(folder.path / LENGTHS, json.dumps(finite(data)))
+    write_atomically(folder.path / LENGTHS, json.dumps(finite(data)))

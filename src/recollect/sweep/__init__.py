@@ -19,16 +19,15 @@ in the folder              contents
 
 Each run is a process: ``recollect train``, or ``recollect resume`` if it was stopped. The first Ctrl-C (or
 SIGTERM, or a closed terminal) is passed on to the runs once, and they save; a second Ctrl-C kills them. If
-the sweep itself is killed, its runs get a signal on Linux, save and end; elsewhere they train to their end.
-The next start of the sweep waits a minute for such runs and then resumes them; a run that still trains
-counts as failed until the next start, as does a run whose folder is damaged. Other runs continue.
+the sweep itself is killed, its runs save and end on Linux, and train to their end elsewhere. The next start
+waits a minute for such runs and then resumes them; one that still trains, or whose folder is damaged, counts
+as failed until the next start.
 
 Nothing that only a folder names is imported: to resume a sweep whose env is code, name the env again,
 ``Sweep.open(path, env="module:Env")``.
 """
 
 from recollect.sweep.member import Member
-from recollect.sweep.results import Result
-from recollect.sweep.sweep_folder import Sweep
+from recollect.sweep.sweep_folder import Result, Sweep
 
 __all__ = ["Member", "Result", "Sweep"]

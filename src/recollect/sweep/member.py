@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +101,7 @@ class Member:
     def progress(self) -> Progress:
         """Its progress, from the last lines of its files."""
         status = _numbers(_read(self.path / "status.json"))
-        metrics = _numbers(last_row(self.path / "metrics.jsonl"))
+        metrics = _numbers(files.last_row(self.path / "metrics.jsonl"))
         return Progress(
             steps=int(metrics.get("steps") or status.get("steps") or 0),
             end=status.get("end"),
@@ -111,7 +110,7 @@ class Member:
             evaluation=self._final().get("mean"),
         )
 
-    # For work.py
+    # For run_processes.py
 
     def is_busy(self) -> bool:
         """Whether another process still trains in its folder."""
@@ -163,7 +162,7 @@ class Member:
             raise RecollectError(f"{error}, or remove {self.path} to restart this run") from None
 
     def _final(self) -> dict[str, Any]:
-        return _numbers(last_row(self.path / "evaluations.jsonl"))
+        return _numbers(files.last_row(self.path / "evaluations.jsonl"))
 
 
 def evaluate(path: str, options: str = "{}", env: str | None = None) -> None:
@@ -175,29 +174,6 @@ def evaluate(path: str, options: str = "{}", env: str | None = None) -> None:
 
     with load(path, env=env, env_kwargs=json.loads(options), checkpoint="last") as agent:
         Run(path).add_evaluation(agent.steps, agent.evaluate(agent.config.eval_episodes))
-
-
-def last_row(file: Path) -> Any:
-    """The last complete row of a JSONL file, without reading the whole file; empty if there is none."""
-    size = 4096
-    try:
-        if not file.is_file():
-            return {}
-        with file.open("rb") as handle:
-            end = handle.seek(0, os.SEEK_END)
-            while True:
-                start = max(0, end - size)
-                handle.seek(start)
-                lines = handle.read(end - start).split(b"\n")
-                # The first line may be truncated, and the last is still being written.
-                whole = lines[0 if start == 0 else 1 : -1]
-                if whole:
-                    return json.loads(whole[-1])
-                if start == 0 or size > files.LARGEST:
-                    return {}
-                size *= 4
-    except (OSError, ValueError, RecursionError):
-        return {}
 
 
 def _read(file: Path) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,10 +69,7 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """JSON form, for sweep.json."""
-        variants = [
-            {"label": v.label, "folder": v.folder, "env": v.env, "flags": list(v.flags)}
-            for v in self.variants
-        ]
+        variants = [asdict(variant) for variant in self.variants]
         return {"seeds": list(self.seeds), "files": self.files, "variants": variants}
 
     @classmethod
@@ -107,7 +105,8 @@ def make_plan(env: str | None, settings: Settings, seeds: int | Sequence[int] | 
     variants, first_seed = [], None
     for (label, words), folder in zip(found, names):
         own, rest = _env(words)
-        parsed = _parsed(label, rest, own)
+        with _errors_of(label):
+            parsed = parse_config(list(rest), env=own)
         if parsed.env is None:
             raise ConfigError(
                 "which env? recollect sweep ENV, or env: in the --config file; see recollect tasks"
@@ -132,31 +131,31 @@ def check(variant: Variant, flags: Sequence[str]) -> Parsed:
     from recollect.api import new_agent
     from recollect.training.sinks import make_sinks
 
-    parsed = _parsed(variant.label, flags, variant.env)
-    config = parsed.config
-    try:
+    with _errors_of(variant.label):
+        parsed = parse_config(list(flags), env=variant.env)
+        config = parsed.config
         make_sinks(config.sinks)
         check_device(config.device)
         if config.device.startswith("cuda"):
             config = replace(config, device="cpu")  # leaves the GPU's memory to the runs
-        with new_agent(variant.env, config, given=parsed.given, preset=parsed.preset):
-            pass
-    except RecollectError as error:
-        raise _in_variant(variant.label, error) from error
-    except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError if a network is too large
-        raise _in_variant(variant.label, ConfigError(f"the agent cannot be made: {error}")) from error
+        try:
+            new_agent(variant.env, config, given=parsed.given, preset=parsed.preset).close()
+        except RecollectError:
+            raise
+        except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError if a network is too large
+            raise ConfigError(f"the agent cannot be made: {error}") from error
     return parsed
 
 
-def _parsed(label: str, flags: Sequence[str], env: str | None) -> Parsed:
+@contextmanager
+def _errors_of(label: str) -> Iterator[None]:
+    """Name the variant in its errors."""
     try:
-        return parse_config(list(flags), env=env)
+        yield
     except RecollectError as error:
-        raise _in_variant(label, error) from error
-
-
-def _in_variant(label: str, error: RecollectError) -> RecollectError:
-    return ConfigError(f"{label}: {error}") if label else error
+        if not label:
+            raise
+        raise ConfigError(f"{label}: {error}") from error
 
 
 def _validate(variant: Variant) -> None:
@@ -170,9 +169,6 @@ def _validate(variant: Variant) -> None:
         name = Flag(word.partition("=")[0], None).name
         if not word.startswith("--") or name in ("", "env"):
             raise ValueError(f"{word!r} is no setting of a variant")
-
-
-# Flags -----------------------------------------------------------------------------------------------------
 
 
 def _flags(settings: Mapping[str, Any]) -> list[str]:
@@ -221,9 +217,8 @@ def _env(words: list[str]) -> tuple[str | None, list[str]]:
 
 
 def _seeds(listed: str | None, given: int | Sequence[int] | None, first: int) -> tuple[int, ...]:
-    parts = (
-        [] if listed is None else [parse_settings([f"--seed={part}"])["seed"] for part in listed.split(",")]
-    )
+    words = [] if listed is None else listed.split(",")
+    parts = [parse_settings([f"--seed={word}"])["seed"] for word in words]
     if len(parts) > 1 and given is not None:
         raise ConfigError(f"seed lists {listed}, and seeds says {given}: keep one of them")
     if isinstance(given, Sequence):
@@ -235,9 +230,6 @@ def _seeds(listed: str | None, given: int | Sequence[int] | None, first: int) ->
     if not parts or len(set(parts)) < len(parts) or min(parts) < 0:
         raise ConfigError(f"seeds: {listed or given}: give at least one seed, without duplicates, from 0 up")
     return tuple(parts)
-
-
-# Folders ---------------------------------------------------------------------------------------------------
 
 
 def _folders(labels: Iterable[str]) -> list[str]:

@@ -6,25 +6,60 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from recollect.base import atomic, files
+from recollect.base import files
 from recollect.base.provenance import usable_cores
 from recollect.display.words import path as typed
 from recollect.envs.named import is_importing
 from recollect.errors import ConfigError, Interrupted, RecollectError, StorageError
-from recollect.sweep.board import make_board
+from recollect.reports.statistics import bootstrap_interval, iqm
 from recollect.sweep.member import Member
 from recollect.sweep.plan import CONFIG, Plan, Settings, Variant, check, make_plan
-from recollect.sweep.results import Result, summarise
-from recollect.sweep.work import State, work
+from recollect.sweep.progress import make_board
+from recollect.sweep.run_processes import State, run_members
 from recollect.training.parse_config import Parsed
 from recollect.training.run_folder import Run
 
 FORMAT = 1
 FILE = "sweep.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The final evaluations of one variant."""
+
+    variant: Variant
+    scores: dict[int, float | None]
+    """The mean return of the last evaluation by seed; None where the run has not finished."""
+    iqm: float | None
+    """The interquartile mean over seeds, None without any score."""
+    low: float | None
+    """The 95% bootstrap interval over seeds, None with less than two."""
+    high: float | None
+
+    @property
+    def label(self) -> str:
+        """The variant's name."""
+        return self.variant.name
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form."""
+        variant = {"label": self.variant.label, "env": self.variant.env, "flags": list(self.variant.flags)}
+        scores = {str(seed): score for seed, score in self.scores.items()}
+        return {**variant, "scores": scores, "iqm": self.iqm, "low": self.low, "high": self.high}
+
+    @classmethod
+    def of(cls, variant: Variant, members: Sequence[Member]) -> Result:
+        """The result of one variant, from its runs."""
+        scores = {member.seed: member.score() for member in members}
+        known = [score for score in scores.values() if score is not None]
+        if len(known) < 2:
+            return cls(variant, scores, known[0] if known else None, None, None)
+        low, high = bootstrap_interval(known)
+        return cls(variant, scores, float(iqm(known)), float(low), float(high))
 
 
 class Sweep:
@@ -186,13 +221,13 @@ class Sweep:
             self._save()
             with make_board(progress, self.path, self.members, members, jobs) as board:
 
-                def told(member: Any, state: State, text: str) -> None:
+                def changed(member: Member, state: State, text: str) -> None:
                     self._states[_key(member)] = {"state": state, "error": text or None}
                     with suppress(StorageError):  # the next change tries again; run folders have it too
                         self._save()
                     board.update(member, state, text)
 
-                number = work(members, jobs, told=told, tick=board.tick)
+                number = run_members(members, jobs, on_change=changed, tick=board.tick)
             self._save()
         finished = sum(state["state"] == "finished" for state in self._states.values())
         if number:
@@ -204,7 +239,7 @@ class Sweep:
 
     def results(self) -> list[Result]:
         """The final evaluations of each variant over its seeds."""
-        return [summarise(v, [self._member(v, seed) for seed in self.seeds]) for v in self.variants]
+        return [Result.of(v, [self._member(v, seed) for seed in self.seeds]) for v in self.variants]
 
     def report(self, out: str | Path | None = None) -> Path | None:
         """Write the comparison of the undamaged runs as one HTML file; None if there are none."""
@@ -259,12 +294,10 @@ class Sweep:
     def _working(self) -> Iterator[None]:
         """Hold the sweep's lock."""
         files.refuse_links(self._places())
-        with atomic.writing(f"the folder {self.path} could not be made"):
+        with files.writing(f"the folder {self.path} could not be made"):
             self.path.mkdir(parents=True, exist_ok=True)
-            handle = (self.path / "lock").open("a")
-        with handle:
-            if not files.lock(handle):
-                raise RecollectError(f"another process runs the sweep {self.path}: wait for it, or end it")
+        in_use = f"another process runs the sweep {self.path}: wait for it, or end it"
+        with files.locked(self.path / "lock", in_use):
             yield
 
     def _places(self) -> Iterator[Path]:
@@ -279,7 +312,7 @@ class Sweep:
         for name, copy in self._copies():
             if not copy.is_file():
                 copy.parent.mkdir(exist_ok=True)
-                atomic.write_atomically(copy, self._plan.files[name])
+                files.write_atomically(copy, self._plan.files[name])
 
     def _save(self) -> None:
         plan = self._plan.to_json()
@@ -287,7 +320,7 @@ class Sweep:
             members = [self._member(variant, seed) for seed in self.seeds]
             row["runs"] = [{"seed": m.seed, "folder": m.path.name} | self._state(m) for m in members]
         text = json.dumps({"format": FORMAT} | plan, indent=2) + "\n"
-        atomic.write_atomically(self.path / FILE, text)
+        files.write_atomically(self.path / FILE, text)
 
     def __repr__(self) -> str:
         return f"Sweep({str(self.path)!r}, {len(self.variants)} variants, {len(self.seeds)} seeds)"

@@ -26,8 +26,6 @@ from recollect.config.tasks import TaskOptions
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import random
 
-_ONE = random.constant(1)
-
 
 class Task:
     """A ``Resumable`` and ``Capturable`` ``BatchedEnv`` with one agent per slot and same-step autoreset.
@@ -41,6 +39,8 @@ class Task:
     """The short name, as in ``recollect train NAME``."""
     id: ClassVar[str]
     """The id in Gymnasium."""
+    has_time_limit: ClassVar[bool] = False
+    """Whether episodes are truncated after ``max_episode_steps``; else the rules terminate them by then."""
 
     agents = 1
 
@@ -66,16 +66,10 @@ class Task:
         self,
         num_envs: int,
         device: torch.device | str,
-        *,
         observation_space: gym.Space,
         action_space: gym.Space,
         max_episode_steps: int,
-        time_limit: bool,
     ) -> None:
-        """``time_limit``: whether an episode is truncated after ``max_episode_steps``.
-
-        If not, the rules of the task terminate every episode by then.
-        """
         if num_envs < 1:
             raise ConfigError(f"num_envs is {num_envs} ({type(self).__name__}); it must be at least 1")
         self.num_envs = num_envs
@@ -83,25 +77,20 @@ class Task:
         self.observation_space = observation_space
         self.action_space = action_space
         self.max_episode_steps = max_episode_steps
-        self._time_limit = time_limit
         self._limit = random.constant(max_episode_steps)
         like = spaces.zeros(action_space, num_envs, self.device)
         self._action_shape, self._action_dtype = like.shape, like.dtype
         self._never = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         self._always = ~self._never
         self._rows = torch.arange(num_envs, device=self.device)
-        self._episode = torch.zeros_like(self._rows)
-        self._root = torch.zeros_like(self._rows)  # the key of (seed, row)
-        self.age = torch.zeros_like(self._rows)
-        self.key = torch.zeros_like(self._rows)
+        # ``_root`` is the key of (seed, row).
+        self._root, self._episode, self.age, self.key = (torch.zeros_like(self._rows) for _ in range(4))
         self._field_names: tuple[str, ...] = ()  # known after the first reset
 
     @property
     def truncation_gap(self) -> int | None:
         """Minimum number of steps between two truncations of a row; None: the task never truncates."""
-        return self.max_episode_steps if self._time_limit else None
-
-    # Defined by each task
+        return self.max_episode_steps if self.has_time_limit else None
 
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
         """The fields [B, ...] of a new episode in every row, from its key [B]."""
@@ -126,8 +115,6 @@ class Task:
     def describe_row(self, obs: Tree) -> str:
         """The observation of row 0 in words."""
         return str(self.describe(tree.map(lambda leaf: leaf[0].cpu().numpy(), obs)))
-
-    # The env interface
 
     def reset(self, seed: int) -> Tensor:
         """Restart all rows, row i with the key of (seed, first_slot + i). Returns obs [B, ...]."""
@@ -155,9 +142,9 @@ class Task:
     def step(self, action: Tensor) -> Step:
         """Apply ``action`` [B, ...]; a row whose episode ended starts its next one in the same step."""
         action = self._checked(action)
-        self.age.add_(_ONE)
+        self.age.add_(random.ONE)
         reward, terminated = self._advance(action)
-        if not self._time_limit:
+        if not self.has_time_limit:
             truncated, ended = self._never, terminated
         elif terminated is self._never:
             truncated = ended = self.age >= self._limit
@@ -182,8 +169,7 @@ class Task:
         if not self._field_names:
             self.reset(0)  # makes the fields
         mine = self._everything()
-        shapes = {name: tuple(tensor.shape) for name, tensor in mine.items()}
-        given = {name: tuple(tensor.shape) for name, tensor in snapshot.items()}
+        shapes, given = ({name: tuple(t.shape) for name, t in held.items()} for held in (mine, snapshot))
         if shapes != given:
             raise EnvError(
                 f"{type(self).__name__}.restore got {given}, this task holds {shapes}: was the "
@@ -195,8 +181,6 @@ class Task:
 
     def close(self) -> None:
         """Nothing to release."""
-
-    # Internals
 
     def _renew(self, rows: Tensor) -> None:
         """Put ``rows`` [B] bool at the start of their episode number ``_episode``."""
@@ -211,8 +195,7 @@ class Task:
             return
         for name, value in fresh.items():
             field: Tensor = getattr(self, name)
-            mask = rows if field.dim() == 1 else rows.view(-1, *(1,) * (field.dim() - 1))
-            torch.where(mask, value, field, out=field)
+            torch.where(rows.view(-1, *(1,) * (field.dim() - 1)), value, field, out=field)
 
     def _everything(self) -> dict[str, Tensor]:
         own = {"root": self._root, "episode": self._episode, "age": self.age, "key": self.key}
@@ -232,11 +215,9 @@ class Task:
             or action.dtype != self._action_dtype
             or action.device != self.device
         ):
-            given = (
-                f"{action.dtype} {list(action.shape)} on {action.device}"
-                if isinstance(action, Tensor)
-                else f"a {type(action).__name__}"
-            )
+            given = f"a {type(action).__name__}"
+            if isinstance(action, Tensor):
+                given = f"{action.dtype} {list(action.shape)} on {action.device}"
             raise EnvError(
                 f"{type(self).__name__}.step got {given} as action, expected {self._action_dtype} "
                 f"{list(self._action_shape)} on {self.device}, one of {self.action_space} a row: "

@@ -10,14 +10,12 @@ from recollect.config.fields import field_names
 from recollect.config.tasks import task_name
 from recollect.errors import ConfigError, nearest
 from recollect.tasks.base import Task
+from recollect.tasks.classic_control import PositionCartPole, PositionPendulum
 from recollect.tasks.copy_task import Copy
 from recollect.tasks.delayed_cue import DelayedCue
 from recollect.tasks.forage import Forage
-from recollect.tasks.position_cartpole import PositionCartPole
-from recollect.tasks.position_pendulum import PositionPendulum
+from recollect.tasks.popgym_cards import RepeatFirst, RepeatPrevious
 from recollect.tasks.recall import AssociativeRecall
-from recollect.tasks.repeat_first import RepeatFirst
-from recollect.tasks.repeat_previous import RepeatPrevious
 from recollect.tasks.t_maze import TMaze
 
 TASKS: dict[str, type[Task]] = {

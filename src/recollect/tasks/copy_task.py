@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
 from recollect.config.tasks import CopyOptions
@@ -44,20 +44,13 @@ class Copy(Task):
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
         self.length, self.delay = CopyOptions(**options).numbers()
-        super().__init__(
-            num_envs,
-            device,
-            observation_space=gym.spaces.Box(0.0, 1.0, (SYMBOLS + 1,), np.float32),
-            action_space=gym.spaces.Discrete(SYMBOLS),
-            max_episode_steps=2 * self.length + self.delay,
-            time_limit=False,
-        )
+        observed = Box(0.0, 1.0, (SYMBOLS + 1,), np.float32)
+        super().__init__(num_envs, device, observed, Discrete(SYMBOLS), 2 * self.length + self.delay)
         self.horizon = self.length + self.delay  # from seeing a symbol to naming it
         self._lanes = torch.arange(self.length, device=self.device)
         self._extra = torch.tensor([BLANK, FLAG], device=self.device).expand(num_envs, 2)
         self._share = random.constant(1.0 / self.length)
-        # The columns of the sheet to show at each age, and to compare the answer with: no answer equals
-        # BLANK.
+        # The columns of the sheet to show at each age, and to compare the answer with, which never is BLANK.
         shown = torch.full((self.max_episode_steps + 1, 1), self.length, device=self.device)
         asked = shown.clone()
         shown[: self.length, 0] = self._lanes

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
 from recollect.config.tasks import DelayedCueOptions
@@ -30,19 +30,14 @@ class DelayedCue(Task):
 
     Options = DelayedCueOptions
 
+    max_return = 1.0
+
     cue: Tensor
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
         self.cues, self.horizon = DelayedCueOptions(**options).numbers()
-        super().__init__(
-            num_envs,
-            device,
-            observation_space=gym.spaces.Box(0.0, 1.0, (self.cues + 1,), np.float32),
-            action_space=gym.spaces.Discrete(self.cues),
-            max_episode_steps=self.horizon + 2,
-            time_limit=False,
-        )
-        self.max_return = 1.0
+        observed = Box(0.0, 1.0, (self.cues + 1,), np.float32)
+        super().__init__(num_envs, device, observed, Discrete(self.cues), self.horizon + 2)
         self.memoryless_return = 1.0 / self.cues
         # The observation at each age: 0 the cue, 1 a blank, 2 the query.
         scene = torch.ones(self.max_episode_steps + 1, dtype=torch.int64, device=self.device)
@@ -58,8 +53,7 @@ class DelayedCue(Task):
 
     def _advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
         answered = self.age == self._limit
-        reward = (answered & (action == self.cue)).float()
-        return reward, answered
+        return (answered & (action == self.cue)).float(), answered
 
     def _observe(self) -> Tensor:
         scene = self._scene.index_select(0, self.age)

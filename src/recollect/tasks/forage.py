@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
 from recollect.config.tasks import ForageOptions
@@ -65,6 +65,7 @@ class Forage(Task):
     """
 
     Options = ForageOptions
+    has_time_limit = True
 
     cell: Tensor
     """[B]: the cell of the agent, as row * stride + column."""
@@ -76,20 +77,13 @@ class Forage(Task):
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
         self.side, self.kinds, self.view, self.limit = ForageOptions(**options).numbers()
         self._check()
-        walls = _most_walls(self.view)
+        self._walls = _most_walls(self.view)
         high = np.array([0xFF, BUSH + 2 * self.kinds - 1, 1], np.uint8)
-        high = np.tile(high, (walls + 2 + self.kinds, 1))
-        super().__init__(
-            num_envs,
-            device,
-            observation_space=gym.spaces.Box(np.zeros_like(high), high, dtype=np.uint8),
-            action_space=gym.spaces.Discrete(4),
-            max_episode_steps=self.limit,
-            time_limit=True,
-        )
+        high = np.tile(high, (self._walls + 2 + self.kinds, 1))
+        observed = Box(np.zeros_like(high), high, dtype=np.uint8)
+        super().__init__(num_envs, device, observed, Discrete(4), self.limit)
         # One visit to every kind, there and back, over the largest distance.
         self.horizon = self.kinds * 2 * (self.side - 1)
-        self._walls = walls
         self._lanes = torch.arange(self.kinds + 2, device=self.device)
         self._drawn = random.constant(self.kinds + 1)  # a start uses the counters up to this one
         self._wishes = random.constant(self.kinds)
@@ -101,15 +95,12 @@ class Forage(Task):
         """Validate the options against the range of the tokens and the size of the grid."""
         if self.view > EDGE:
             raise ConfigError(f"{self.name}: view is {self.view}; tokens have room for at most {EDGE}")
-        if self.side > 2 * EDGE + 1:
-            most = 2 * EDGE + 1
+        if self.side > (most := 2 * EDGE + 1):
             raise ConfigError(f"{self.name}: side is {self.side}; the nest can be seen only up to {most}")
-        room = int(_distant(self.side).sum())
-        if self.kinds > min(room, MOST_KINDS):
-            raise ConfigError(
-                f"{self.name}: kinds is {self.kinds}; there is room for {min(room, MOST_KINDS)}"
-                + (": raise side" if room < MOST_KINDS else "")
-            )
+        room = min(int(_distant(self.side).sum()), MOST_KINDS)
+        if self.kinds > room:
+            fix = ": raise side" if room < MOST_KINDS else ""
+            raise ConfigError(f"{self.name}: kinds is {self.kinds}; there is room for {room}{fix}")
 
     def _make_tables(self) -> None:
         """Make the lookup tables.
@@ -119,39 +110,17 @@ class Forage(Task):
         """
         side, stride = self.side, 2 * self.side - 1
         cells = torch.arange(side).unsqueeze(1) * stride + torch.arange(side)
-        nest = cells[side // 2, side // 2]
-        tables = {
-            "_cells": cells.flatten(),
-            "_distant": _distant(side).flatten(),
-            "_nest": nest.expand(self.num_envs, 1),
-            "_moves": _moves(side, stride),
-            "_ground": _ground(side, stride, self.view, self.kinds),
-            "_sights": _sights(side, stride, self.view, self.kinds),
-            "_reach": _reach(side, stride, self.kinds),
-            "_origins": torch.arange(self.kinds + 1) * stride**2 + (side - 1) * (stride + 1),
-            "_errands": _errands(self.kinds),
-        }
-        for name, table in tables.items():
-            setattr(self, name, table.to(self.device))
-
-    _cells: Tensor
-    """[side^2]: row * stride + column."""
-    _distant: Tensor
-    """[side^2]: whether a cell can have a bush."""
-    _nest: Tensor
-    """[B, 1]: the cell of the nest."""
-    _moves: Tensor
-    """The next cell, over cell * 4 + action."""
-    _ground: Tensor
-    """[., M, 3]: the wall tokens at each cell, then padding."""
-    _sights: Tensor
-    """[., 3]: the token of each goal, by offset."""
-    _reach: Tensor
-    """[.]: whether the goal is reached, by offset."""
-    _origins: Tensor
-    """[kinds + 1]: the index of offset 0 of each goal in these two tables."""
-    _errands: Tensor
-    """[kinds + 1, 3]: the token of each errand."""
+        self._cells = cells.flatten().to(self.device)  # [side^2]: row * stride + column
+        self._distant = _distant(side).flatten().to(self.device)
+        self._nest = cells[side // 2, side // 2].expand(self.num_envs, 1).to(self.device)
+        self._moves = _moves(side, stride).to(self.device)
+        self._ground = _ground(side, stride, self.view, self.kinds).to(self.device)
+        self._sights = _sights(side, stride, self.view, self.kinds).to(self.device)
+        self._reach = _reach(side, stride, self.kinds).to(self.device)
+        # [kinds + 1]: the index of offset 0 of each goal in the last two tables.
+        origins = torch.arange(self.kinds + 1) * stride**2 + (side - 1) * (stride + 1)
+        self._origins = origins.to(self.device)
+        self._errands = _errands(self.kinds).to(self.device)
 
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
         *places, start, wish = random.bits(key.unsqueeze(1), self._lanes).unbind(1)
@@ -268,13 +237,11 @@ def _ground(side: int, stride: int, view: int, kinds: int) -> Tensor:
     inside = range(side)
     for row in inside:
         for column in inside:
-            walls = [
-                (_byte(x, y), WALL, 1)
-                for y in window
-                for x in window
-                if row + y not in inside or column + x not in inside
-            ]
-            tokens[row, column, : len(walls)] = np.array(walls, np.uint8).reshape(-1, 3)
+            beyond = (
+                (x, y) for y in window for x in window if row + y not in inside or column + x not in inside
+            )
+            for i, (x, y) in enumerate(beyond):
+                tokens[row, column, i] = (_byte(x, y), WALL, 1)
     return torch.from_numpy(tokens).flatten(0, 1)
 
 

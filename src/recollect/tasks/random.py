@@ -27,6 +27,7 @@ def constant(number: int | float) -> Tensor:
     return torch.tensor(number, dtype=torch.int64 if isinstance(number, int) else torch.float32)
 
 
+ZERO, ONE = constant(0), constant(1)
 _GOLDEN = as_int64(0x9E3779B97F4A7C15)
 _EPISODE = as_int64(0xD1342543DE82EF95)
 _MIX_1 = constant(as_int64(0xBF58476D1CE4E5B9))

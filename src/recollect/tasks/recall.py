@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
 from recollect.config.tasks import AssociativeRecallOptions
@@ -47,14 +47,8 @@ class AssociativeRecall(Task):
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
         (self.pairs,) = AssociativeRecallOptions(**options).numbers()
         self.keys = 2 * self.pairs
-        super().__init__(
-            num_envs,
-            device,
-            observation_space=gym.spaces.Box(0.0, 1.0, (self.keys + VALUES + 1,), np.float32),
-            action_space=gym.spaces.Discrete(VALUES),
-            max_episode_steps=2 * self.pairs,
-            time_limit=False,
-        )
+        observed = Box(0.0, 1.0, (self.keys + VALUES + 1,), np.float32)
+        super().__init__(num_envs, device, observed, Discrete(VALUES), 2 * self.pairs)
         self.horizon = 2 * self.pairs - 1  # from the first pair to the last query
         self._lanes = torch.arange(self.keys + 2 * self.pairs, device=self.device)
         self._share = random.constant(1.0 / self.pairs)
@@ -78,7 +72,7 @@ class AssociativeRecall(Task):
         }
 
     def _advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        due = self.answer.gather(1, (self.age - _ONE).unsqueeze(1)).squeeze(1)
+        due = self.answer.gather(1, (self.age - random.ONE).unsqueeze(1)).squeeze(1)
         return (action == due).float().mul_(self._share), self.age == self._limit
 
     def _observe(self) -> Tensor:
@@ -92,9 +86,6 @@ class AssociativeRecall(Task):
             return "blank"
         key = f"key {int(obs[: -VALUES - 1].argmax())}"
         return f"{key}?" if obs[-1] else f"{key}: value {int(obs[-VALUES - 1 : -1].argmax())}"
-
-
-_ONE = random.constant(1)
 
 
 def _sights(keys: int) -> Tensor:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
 from recollect.config.tasks import TMazeOptions
@@ -40,6 +40,7 @@ class TMaze(Task):
     """
 
     Options = TMazeOptions
+    has_time_limit = True
 
     max_return = 1.0
     memoryless_return = 0.5
@@ -50,14 +51,8 @@ class TMaze(Task):
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
         (self.length,) = TMazeOptions(**options).numbers()
-        super().__init__(
-            num_envs,
-            device,
-            observation_space=gym.spaces.Box(0.0, 1.0, (len(SIGHTS),), np.float32),
-            action_space=gym.spaces.Discrete(4),
-            max_episode_steps=self.length + 1,
-            time_limit=True,
-        )
+        observed = Box(0.0, 1.0, (len(SIGHTS),), np.float32)
+        super().__init__(num_envs, device, observed, Discrete(4), self.length + 1)
         self.horizon = self.length
         self._junction = random.constant(self.length)
         self._sights = torch.eye(len(SIGHTS), device=self.device)
@@ -76,15 +71,12 @@ class TMaze(Task):
 
     def _observe(self) -> Tensor:
         sight = (self.cell == self._junction).add(2)
-        return self._sights.index_select(0, torch.where(self.age == _START, self.goal, sight))
+        return self._sights.index_select(0, torch.where(self.age == random.ZERO, self.goal, sight))
 
     @staticmethod
     def describe(obs: np.ndarray) -> str:
         """Such as ``sign: left``, ``corridor`` or ``junction``."""
         return SIGHTS[int(obs.argmax())]
-
-
-_START = random.constant(0)
 
 
 def _rules(length: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

@@ -37,9 +37,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from recollect.base import files
-from recollect.base.atomic import sync, writing
-from recollect.base.own_files import TENSORS, foreign_files, is_ours, remove
-from recollect.base.space_json import space_from_json, space_to_json
+from recollect.base.files import sync, writing
+from recollect.base.run_files import TENSORS, foreign_files, is_ours, remove
+from recollect.base.spaces import space_from_json, space_to_json
 from recollect.config import bounds, serialise
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig

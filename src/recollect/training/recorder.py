@@ -7,7 +7,7 @@ from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.base import atomic, files
+from recollect.base import files
 from recollect.errors import StorageError
 from recollect.training.callbacks import Callback
 from recollect.training.run_folder import Run, now
@@ -93,7 +93,7 @@ class Recorder(Callback):
             if not waiting:
                 continue
             try:
-                with atomic.writing(f"{self._run.path / name} could not be written"):
+                with files.writing(f"{self._run.path / name} could not be written"):
                     files.append_whole(self._run.path / name, "".join(waiting))
                 waiting.clear()
             except StorageError as error:

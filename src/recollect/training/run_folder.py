@@ -31,14 +31,14 @@ from pathlib import Path
 from typing import Any
 
 from recollect.acting.evaluate import Evaluation
-from recollect.base import atomic, files, own_files, provenance
-from recollect.base.own_files import (
+from recollect.base import files, provenance, run_files
+from recollect.base.run_files import (
     CHECKPOINTS,
+    LEFTOVER,
     UNFINISHED,
     WRITTEN_BESIDE,
     check_own,
     checked_status,
-    is_leftover,
 )
 from recollect.config import toml_yaml
 from recollect.config.serialise import config_to_json
@@ -79,7 +79,7 @@ class Run:
         """
         path = Path(path)
         _check_unused(path)
-        with atomic.writing(f"the run folder {path} could not be made"):
+        with files.writing(f"the run folder {path} could not be made"):
             path.mkdir(parents=True, exist_ok=True)
         with _locked(path):
             _check_unused(path, is_locked_here=True)  # again: another process may have been quicker
@@ -104,17 +104,17 @@ class Run:
             "started": now(),
             "command": command,
         }
-        with atomic.writing(f"the run folder {path} could not be made"):
+        with files.writing(f"the run folder {path} could not be made"):
             (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             for stale in ("status.json", "metrics.jsonl", "evaluations.jsonl", "events.jsonl"):
                 (path / stale).unlink(missing_ok=True)
         glossary = json.dumps(GLOSSARY, indent=2) + "\n"
-        atomic.write_atomically(path / "glossary.json", glossary)
+        files.write_atomically(path / "glossary.json", glossary)
         config = replace(agent.config, policy=agent.policy.config)  # as it was built, also by a factory
         is_custom = type(agent.policy) is not Policy
         text = toml_yaml.config_text(config, agent.env_name, custom_policy=is_custom)
-        atomic.write_atomically(path / "config.yaml", text)
-        atomic.write_atomically(path / "run.json", json.dumps(description, indent=2, default=str) + "\n")
+        files.write_atomically(path / "config.yaml", text)
+        files.write_atomically(path / "run.json", json.dumps(description, indent=2, default=str) + "\n")
         return cls(path)
 
     @property
@@ -218,9 +218,9 @@ class Run:
         with _locked(self.path):
             for folder in (self.path / CHECKPOINTS).glob(".*"):  # left by a killed process
                 if UNFINISHED.fullmatch(folder.name):
-                    own_files.remove(folder)
+                    run_files.remove(folder)
             for file in self.path.glob(".*"):
-                if is_leftover(file.name) and not file.is_dir():
+                if LEFTOVER.fullmatch(file.name) and not file.is_dir():
                     file.unlink(missing_ok=True)
             self._is_held = True
             try:
@@ -236,8 +236,8 @@ class Run:
         """
         later = [path for path in reversed(self.checkpoints()) if int(path.name) > steps]
         for path in later:
-            if not own_files.is_ours(path):
-                foreign = own_files.foreign_files(path) if path.is_dir() else []
+            if not run_files.is_ours(path):
+                foreign = run_files.foreign_files(path) if path.is_dir() else []
                 holds = f"holds {', '.join(foreign[:4])}" if path.is_dir() else "is not a folder"
                 raise RecollectError(
                     f"going back to step {steps:,} would delete {path}, which "
@@ -248,7 +248,7 @@ class Run:
             _remove(path)
         for name in ("metrics.jsonl", "evaluations.jsonl"):
             rows = [row for row in self._rows(name) if row["steps"] <= steps]
-            atomic.write_atomically(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
+            files.write_atomically(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
 
     def _best_until(self, steps: int) -> dict[str, Any] | None:
         """The best evaluation up to ``steps`` whose checkpoint exists.
@@ -272,8 +272,8 @@ class Run:
             learned.trainer.numbers["seconds"] = seconds
         for name in ("metrics.jsonl", "evaluations.jsonl"):  # a checkpoint never outlives its metrics
             if (self.path / name).is_file():
-                with atomic.writing(f"{self.path / name} could not be written"):
-                    atomic.sync(self.path / name)
+                with files.writing(f"{self.path / name} could not be written"):
+                    files.sync(self.path / name)
         checkpoints.write(path, agent.policy, agent.config, agent.env_name, learned)
         best = {} if mean is None else {"best": _best(learned.steps, mean)}
         self.update_status(checkpoint=path.name, **best)
@@ -282,7 +282,7 @@ class Run:
         if status["best"] is not None:
             kept.add(status["best"]["checkpoint"])
         for old in self.checkpoints():
-            if old.name not in kept and own_files.is_ours(old):
+            if old.name not in kept and run_files.is_ours(old):
                 with suppress(StorageError):  # retried at the next checkpoint
                     _remove(old)
         return path
@@ -291,7 +291,7 @@ class Run:
         """Append an evaluation made after training, and update the best checkpoint."""
         row = {"steps": steps, "seconds": self.status.get("seconds", 0.0)} | evaluation.to_json()
         with self.writing():
-            with atomic.writing(f"{self.path / 'evaluations.jsonl'} could not be written"):
+            with files.writing(f"{self.path / 'evaluations.jsonl'} could not be written"):
                 files.append_whole(self.path / "evaluations.jsonl", json.dumps(files.finite(row)) + "\n")
             self.update_status(best=self._best_until(steps))
 
@@ -303,7 +303,7 @@ class Run:
     def update_status(self, **changes: Any) -> None:
         """Change these fields of ``status.json``."""
         text = json.dumps(self._read_status() | changes, indent=2) + "\n"
-        atomic.write_atomically(self.path / "status.json", text)
+        files.write_atomically(self.path / "status.json", text)
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
@@ -312,13 +312,8 @@ class Run:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     check_own(path)
-    with atomic.writing(f"{path} cannot be locked"):
-        handle = (path / "lock").open("a")
-    with handle:
-        if not files.lock(handle):
-            raise RecollectError(
-                f"{path} is in use by another process: wait for it, or end it (Ctrl-C saves)"
-            )
+    in_use = f"{path} is in use by another process: wait for it, or end it (Ctrl-C saves)"
+    with files.locked(path / "lock", in_use):
         yield
 
 
@@ -334,7 +329,8 @@ def _is_unused(path: Path, is_locked_here: bool) -> bool:
     """Whether the folder is empty, or holds only files of a run that ended before its first checkpoint."""
     if not path.is_dir():
         return False
-    found = {entry.name for entry in path.iterdir() if not is_leftover(entry.name)} - {CHECKPOINTS, "lock"}
+    found = {entry.name for entry in path.iterdir() if not LEFTOVER.fullmatch(entry.name)}
+    found -= {CHECKPOINTS, "lock"}
     # A run writes the glossary first, so a config.yaml without a glossary is the user's.
     is_ours = not found or "glossary.json" in found
     if (
@@ -352,10 +348,10 @@ def _is_unused(path: Path, is_locked_here: bool) -> bool:
 def _remove(checkpoint: Path) -> None:
     """Rename, then delete: if this process is killed, no half-deleted checkpoint is left."""
     hidden = checkpoint.with_name(f".{checkpoint.name}-removed")
-    with atomic.writing(f"{checkpoint} could not be removed"):
-        own_files.remove(hidden)
+    with files.writing(f"{checkpoint} could not be removed"):
+        run_files.remove(hidden)
         checkpoint.rename(hidden)
-    own_files.remove(hidden)
+    run_files.remove(hidden)
 
 
 def _best(steps: int, mean: float) -> dict[str, Any]:

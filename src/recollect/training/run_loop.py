@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from recollect.base import interrupts
 from recollect.config.train import TrainConfig
 from recollect.errors import (
     AlignmentError,
@@ -278,9 +278,9 @@ class Training:
     def _signals(self) -> Iterator[None]:
         """Stop after this iteration on the first Ctrl-C or SIGTERM, at once on a second Ctrl-C.
 
-        Only with a run folder to save to, and in the main thread, as Python requires.
+        Only with a run folder to save to.
         """
-        if self.run is None or threading.current_thread() is not threading.main_thread():
+        if self.run is None:
             yield
             return
 
@@ -297,12 +297,5 @@ class Training:
             with suppress(OSError):  # stderr may be closed
                 os.write(2, b"\nstopping after this update; Ctrl-C again ends at once\n")
 
-        numbers = [signal.SIGINT, signal.SIGTERM]
-        if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # no nohup
-            numbers.append(signal.SIGHUP)
-        before = {number: signal.signal(number, handle) for number in numbers}
-        try:
+        with interrupts.handled(handle):
             yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from recollect.base.files import last_row
 from recollect.errors import ConfigError
-from recollect.sweep import board as module
-from recollect.sweep.board import make_board
-from recollect.sweep.member import Member, Progress, last_row
+from recollect.sweep import progress as module
+from recollect.sweep.member import Member, Progress
 from recollect.sweep.plan import Variant
+from recollect.sweep.progress import make_board
 
 
 def members(path: Path, count: int = 3) -> list[Member]:
@@ -115,7 +116,7 @@ def test_where_not_all_fit_the_urgent_are_shown(tmp_path):
 
 
 def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
-    monkeypatch.setattr(module.Lines, "every", 0.0)
+    monkeypatch.setattr(module.Board, "every", 0.0)
     runs, shown = members(tmp_path), console()
     with make_board("auto", tmp_path, runs, runs, 2, shown) as board:
         board.update(runs[0], "running", "")
@@ -123,7 +124,7 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
         board.update(runs[0], "stopped", "")
         board.update(runs[1], "finished", "")
         board.update(runs[2], "failed", "Traceback\nValueError: no such thing\nexit code 1")
-        monkeypatch.setattr(module.Lines, "every", 1e9)
+        monkeypatch.setattr(module.Board, "every", 1e9)
         board.tick(1)
     assert text(shown).splitlines() == [
         "core=lstm,learning_rate=0.0000 seed 0: running",

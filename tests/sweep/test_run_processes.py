@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from recollect.errors import RecollectError
-from recollect.sweep import work as module
-from recollect.sweep.work import work
+from recollect.sweep import run_processes as module
+from recollect.sweep.run_processes import run_members
 
 TIMEOUT = 60.0
 
@@ -53,7 +53,7 @@ class Script:
 
 
 class Told:
-    """What ``work`` told, in order; with ``when`` something happens in answer."""
+    """What ``run_members`` told, in order; with ``when`` something happens in answer."""
 
     def __init__(self) -> None:
         self.events: list[tuple[str, str]] = []
@@ -104,7 +104,7 @@ def interrupt() -> None:
 def test_all_are_done_a_few_at_a_time(tmp_path):
     tasks = [Script(tmp_path, f"t{i}", "print('said by', name)") for i in range(5)]
     told = Told()
-    assert work(tasks, 2, told=told, tick=quiet) == 0
+    assert run_members(tasks, 2, on_change=told, tick=quiet) == 0
     assert told.last == dict.fromkeys((task.name for task in tasks), "finished")
     assert [name for name, state in told.events if state == "running"] == ["t0", "t1", "t2", "t3", "t4"]
     assert told.most <= 2
@@ -116,7 +116,10 @@ def test_as_many_run_as_may(tmp_path):
     """Each of two waits for the other, which one at a time never could."""
     code = "(here / name).touch(); wait('a' if name == 'b' else 'b')"
     told = Told()
-    assert work([Script(tmp_path, "a", code), Script(tmp_path, "b", code)], 2, told=told, tick=quiet) == 0
+    assert (
+        run_members([Script(tmp_path, "a", code), Script(tmp_path, "b", code)], 2, on_change=told, tick=quiet)
+        == 0
+    )
     assert set(told.last.values()) == {"finished"}
 
 
@@ -129,10 +132,10 @@ def test_one_that_fails_stops_no_other(tmp_path):
     ]
     tasks[0].log.write_text("of an earlier time\n")
     told = Told()
-    assert work(tasks, 1, told=told, tick=quiet) == 0
+    assert run_members(tasks, 1, on_change=told, tick=quiet) == 0
     assert told.last == {"bad": "failed", "killed": "failed", "good": "finished", "nothing": "finished"}
-    assert told.texts["bad"].splitlines() == ["first", "error: no such thing", "exit code 1"]
-    assert "signal 9" in told.texts["killed"]
+    assert told.texts["bad"].splitlines() == ["first", "error: no such thing", "ended with exit code 1"]
+    assert "SIGKILL" in told.texts["killed"]
     assert "memory" in told.texts["killed"]
     assert tasks[0].log.read_text().startswith("of an earlier time\n$ ")
 
@@ -148,7 +151,7 @@ def test_what_cannot_be_started_fails(tmp_path):
 
     told = Told()
     tasks = [Broken(tmp_path, "broken", ""), Absent(tmp_path, "absent", ""), Script(tmp_path, "good", "pass")]
-    work(tasks, 1, told=told, tick=quiet)
+    run_members(tasks, 1, on_change=told, tick=quiet)
     assert told.last == {"broken": "failed", "absent": "failed", "good": "finished"}
     assert told.texts["broken"] == "the folder is damaged"
 
@@ -176,7 +179,7 @@ def test_ctrl_c_reaches_each_once_and_they_save(tmp_path):
         lambda: wait_for(lambda: len([n for n in seen if n == 1]) > 5),  # long after they got theirs
         (tmp_path / "go").touch,
     )
-    assert work(tasks, 2, told=told, tick=seen.append) == signal.SIGINT
+    assert run_members(tasks, 2, on_change=told, tick=seen.append) == signal.SIGINT
     helper.join(TIMEOUT)
     assert told.last == {"a": "stopped", "b": "stopped"}
     assert [(tmp_path / f"{name}-count").read_text() for name in "ab"] == ["1", "1"]
@@ -207,7 +210,9 @@ def test_a_second_ctrl_c_kills_with_all_that_was_started(tmp_path):
         lambda: wait_for(lambda: 1 in seen),
         interrupt,
     )
-    assert work([Script(tmp_path, "a", STUBBORN)], 1, told=told, tick=seen.append) == signal.SIGINT
+    assert (
+        run_members([Script(tmp_path, "a", STUBBORN)], 1, on_change=told, tick=seen.append) == signal.SIGINT
+    )
     helper.join(TIMEOUT)
     assert told.last == {"a": "stopped"}
     for pid in (tmp_path / "pids").read_text().split():
@@ -218,7 +223,7 @@ def test_who_does_not_save_in_time_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "GRACE", 0.2)
     told = Told()
     helper = in_thread(lambda: wait_for((tmp_path / "ready").exists), interrupt)
-    assert work([Script(tmp_path, "a", STUBBORN)], 1, told=told, tick=quiet) == signal.SIGINT
+    assert run_members([Script(tmp_path, "a", STUBBORN)], 1, on_change=told, tick=quiet) == signal.SIGINT
     helper.join(TIMEOUT)
     assert told.last == {"a": "stopped"}
 
@@ -234,14 +239,16 @@ def test_an_error_leaves_nobody_behind(tmp_path):
             raise RuntimeError("the display broke")
 
     with pytest.raises(RuntimeError, match="the display broke"):
-        work([task], 1, told=Told(), tick=tick)
+        run_members([task], 1, on_change=Told(), tick=tick)
     assert (tmp_path / "a-count").read_text() == "1"
 
 
 def test_what_a_process_leaves_behind_ends_with_it(tmp_path):
     code = "p = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
     told = Told()
-    work([Script(tmp_path, "a", code + "(here / 'pid').write_text(str(p.pid))")], 1, told=told, tick=quiet)
+    run_members(
+        [Script(tmp_path, "a", code + "(here / 'pid').write_text(str(p.pid))")], 1, on_change=told, tick=quiet
+    )
     assert told.last == {"a": "finished"}
     wait_for(lambda: not is_alive(int((tmp_path / "pid").read_text())))
 
@@ -250,20 +257,20 @@ def test_who_has_to_wait_lets_the_others_go_first(tmp_path):
     second = Script(tmp_path, "second", "(here / 'free').touch()")
     first = Script(tmp_path, "first", "pass", busy=lambda: not (tmp_path / "free").exists())
     told = Told()
-    work([first, second], 2, told=told, tick=quiet)
+    run_members([first, second], 2, on_change=told, tick=quiet)
     assert [name for name, state in told.events if state == "running"] == ["second", "first"]
 
 
 def test_nobody_waits_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "BUSY", 0.2)
     told = Told()
-    work([Script(tmp_path, "a", "pass", busy=lambda: True)], 1, told=told, tick=quiet)
+    run_members([Script(tmp_path, "a", "pass", busy=lambda: True)], 1, on_change=told, tick=quiet)
     assert told.last == {"a": "finished"}
 
 
 def test_in_a_thread_no_signal_is_taken(tmp_path):
     told, before = Told(), signal.getsignal(signal.SIGINT)
-    thread = in_thread(lambda: work([Script(tmp_path, "a", "pass")], 1, told=told, tick=quiet))
+    thread = in_thread(lambda: run_members([Script(tmp_path, "a", "pass")], 1, on_change=told, tick=quiet))
     thread.join(TIMEOUT)
     assert told.last == {"a": "finished"}
     assert signal.getsignal(signal.SIGINT) == before

@@ -1,4 +1,4 @@
-"""Names of the files that Recollect writes. It deletes or replaces nothing else, and follows no link."""
+"""Files of a run and of a saved agent. Recollect deletes or replaces nothing else, and follows no link."""
 
 from __future__ import annotations
 
@@ -15,22 +15,16 @@ TENSORS = ("weights.safetensors", "optimizer.safetensors", "trainer.safetensors"
 FILES = ("agent.json", *TENSORS)
 """Files of a saved agent or a checkpoint."""
 CHECKPOINTS = "checkpoints"
-WRITTEN_BESIDE = (
-    "run.json",
-    "config.yaml",
-    "glossary.json",
-    "status.json",
-    "metrics.jsonl",
-    "evaluations.jsonl",
-)
+JSON_FILES = ("run.json", "glossary.json", "status.json", "metrics.jsonl", "evaluations.jsonl")
+WRITTEN_BESIDE = (*JSON_FILES, "config.yaml")
 """Files that are written under a temporary name and renamed; a killed process may leave that name."""
+LEFTOVER = re.compile(rf"\.({'|'.join(map(re.escape, WRITTEN_BESIDE))})-[0-9a-f]{{8}}")
+"""Temporary names of these files."""
 UNFINISHED = re.compile(r"\.[0-9]{12}-([0-9a-f]{8}|old|removed)")
 """Names of folders of checkpoints that are being written, replaced or removed."""
 OWN_FILES = (*WRITTEN_BESIDE, "events.jsonl", "lock", "memory_lengths.json", "wandb/id.txt")
 OWN_FOLDERS = (CHECKPOINTS, "logs", "episodes", "tensorboard", "wandb")
 """Files and folders of a run, besides the files in ``logs`` and ``episodes``."""
-
-
 PARTIAL = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 """Temporary file names of safetensors."""
 
@@ -70,12 +64,6 @@ def check_own(path: Path) -> None:
     for file in places:
         if file.exists() and not file.is_file():
             raise RecollectError(f"{file} is no file: move it out of the run")
-
-
-def is_leftover(name: str) -> bool:
-    """Whether this is the temporary name of an atomic write."""
-    place, _, key = name.removeprefix(".").rpartition("-")
-    return name.startswith(".") and place in WRITTEN_BESIDE and bool(re.fullmatch(r"[0-9a-f]{8}", key))
 
 
 def checked_status(status: dict[str, Any], file: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from recollect.base.registry import register_tasks, when_imported
 from recollect.config import tasks as options
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import TASKS
-from recollect.tasks.registration import TaskEnv, TaskVectorEnv
+from recollect.tasks.gymnasium_envs import TaskEnv, TaskVectorEnv
 from tests.support.task_worlds import NAMES, SMALL
 
 

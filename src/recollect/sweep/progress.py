@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,8 @@ from recollect.display.base import can_redraw, standard_error
 from recollect.display.words import path as typed
 from recollect.display.words import shortened
 from recollect.errors import ConfigError
-from recollect.sweep.member import Member
-from recollect.sweep.work import State
+from recollect.sweep.member import Member, Progress
+from recollect.sweep.run_processes import State
 
 MODES = ("auto", "live", "plain", "quiet")
 DRAW = 0.5
@@ -31,29 +32,30 @@ WIDTHS = {"seed": 4, "state": 8, "steps": 5, "return": 7, "eval": 7, "left": 8}
 """Widths of the table's columns; the label gets the rest."""
 URGENT = ("running", "failed", "stopped", "waiting", "finished")
 """States in the order in which runs are shown if not all fit."""
+STOPPING = ("", "stopping: the runs save after this update; Ctrl-C again kills them", "killing the runs")
+"""By urgency."""
 
 
 class Board:
-    """The state of all runs of a sweep; subclasses show it."""
+    """The state of all runs of a sweep: a line for each change, and the progress every ``SAY`` seconds."""
 
     every = SAY
 
-    def __init__(self, path: Path, members: Sequence[Member], left: Sequence[Member], jobs: int):
-        self.path, self.jobs = path, jobs
-        waiting = {member.path for member in left}
-        self.rows: dict[Path, Row] = {
-            member.path: Row(member, "waiting" if member.path in waiting else "finished")
-            for member in members
-        }
+    def __init__(
+        self, path: Path, members: Sequence[Member], left: Sequence[Member], jobs: int, console: Console
+    ):
+        self.path, self.jobs, self.console = path, jobs, console
+        self.rows = {m.path: Row(m, "finished", m.progress()) for m in members}
+        for member in left:
+            self.rows[member.path].state = "waiting"
         self.urgency = 0
         self._refreshed = time.monotonic()
         self._is_silent = False
 
-    def update(self, member: Any, state: State, text: str) -> None:
+    def update(self, member: Member, state: State, text: str) -> None:
         """Set the state of a run; ``text``: the end of its log."""
         row = self.rows[member.path]
-        row.state = state
-        row.refresh()
+        row.state, row.progress = state, member.progress()
         self._show(self.changed, row, text)
 
     def tick(self, urgency: int) -> None:
@@ -66,12 +68,11 @@ class Board:
             self._refreshed = now
             for row in self.rows.values():
                 if row.state == "running":
-                    row.refresh()
+                    row.progress = row.member.progress()
             self._show(self.drawn)
 
     def close(self) -> None:
         """Called when the sweep has ended."""
-        self._show(self.closed)
 
     def _show(self, show: Callable[..., None], *args: Any) -> None:
         """Stop showing anything if the output fails, for example in a closed terminal or pipe."""
@@ -82,16 +83,30 @@ class Board:
                 self._is_silent = True
 
     def changed(self, row: Row, text: str) -> None:
-        """The state of a run has changed."""
+        """Print the new state, with the error if there is one."""
+        progress = row.progress
+        why = f": {_essence(text)}" if text else ""
+        more = f", eval {number(progress.evaluation)}" if row.state == "finished" else ""
+        steps = f" at step {count(progress.steps)}" if row.state == "stopped" else ""
+        self._print(f"{row.member.name}: {row.state}{steps}{more}{why}")
 
     def interrupted(self) -> None:
-        """The sweep was interrupted."""
+        """Print what happens now, and the effect of a second Ctrl-C."""
+        self._print(STOPPING[self.urgency])
 
     def drawn(self) -> None:
-        """Show the progress."""
+        """Print the active runs and the summary."""
+        for row in self.rows.values():
+            if row.state == "running":
+                progress = row.progress
+                self._print(
+                    f"{row.member.name}: {share(row.fraction)}  return {number(progress.mean_return)}  "
+                    f"eval {number(progress.evaluation)}  left {duration(progress.left)}"
+                )
+        self._print(self.summary())
 
-    def closed(self) -> None:
-        """The sweep has ended."""
+    def _print(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True, emoji=False)
 
     @property
     def left(self) -> float | None:
@@ -111,59 +126,18 @@ class Board:
         return ", ".join([*parts, f"left {duration(self.left)}"])
 
 
+@dataclass(slots=True, eq=False)
 class Row:
     """One run and its progress."""
 
-    def __init__(self, member: Member, state: State):
-        self.member, self.state = member, state
-        self.refresh()
+    member: Member
+    state: State
+    progress: Progress
 
     @property
     def fraction(self) -> float:
         """Progress of its training, in [0, 1]."""
         return 1.0 if self.state == "finished" else self.progress.fraction
-
-    def refresh(self) -> None:
-        """Read the progress from the run's folder."""
-        self.progress = self.member.progress()
-
-    def line(self) -> str:
-        """The progress as one line."""
-        progress = self.progress
-        return (
-            f"{self.member.name}: {share(self.fraction)}  return {number(progress.mean_return)}  "
-            f"eval {number(progress.evaluation)}  left {duration(progress.left)}"
-        )
-
-
-class Lines(Board):
-    """Prints a line for each change of state, and the progress every ``SAY`` seconds."""
-
-    def __init__(self, *args: Any, console: Console):
-        super().__init__(*args)
-        self.console = console
-
-    def changed(self, row: Row, text: str) -> None:
-        """Print the new state, with the error if there is one."""
-        progress = row.progress
-        why = f": {_essence(text)}" if text else ""
-        more = f", eval {number(progress.evaluation)}" if row.state == "finished" else ""
-        steps = f" at step {count(progress.steps)}" if row.state == "stopped" else ""
-        self._print(f"{row.member.name}: {row.state}{steps}{more}{why}")
-
-    def interrupted(self) -> None:
-        """Print what happens now, and the effect of a second Ctrl-C."""
-        self._print(STOPPING[self.urgency])
-
-    def drawn(self) -> None:
-        """Print the active runs and the summary."""
-        for row in self.rows.values():
-            if row.state == "running":
-                self._print(row.line())
-        self._print(self.summary())
-
-    def _print(self, text: str) -> None:
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True, emoji=False)
 
 
 class LiveTable(Board):
@@ -171,17 +145,12 @@ class LiveTable(Board):
 
     every = DRAW
 
-    def __init__(self, *args: Any, console: Console):
+    def __init__(self, *args: Any):
         super().__init__(*args)
-        self.console = console
         # No redraw thread: it might hold a lock while this process starts another.
-        self.live = Live(
-            console=console,
-            auto_refresh=False,
-            transient=True,
-            get_renderable=self.view,
-            redirect_stdout=False,
-        )
+        how: Any = {"auto_refresh": False, "transient": True, "redirect_stdout": False}
+        self.live = Live(console=self.console, get_renderable=self.view, **how)
+        self.interrupted = self.drawn = self.live.refresh
         self._show(self.live.start)
 
     def changed(self, row: Row, text: str) -> None:
@@ -191,17 +160,9 @@ class LiveTable(Board):
             self.console.print(Text.assemble(("failed ", "bold red"), words), soft_wrap=True)
         self.live.refresh()
 
-    def interrupted(self) -> None:
-        """Redraw: the last line shows it."""
-        self.live.refresh()
-
-    def drawn(self) -> None:
-        """Redraw."""
-        self.live.refresh()
-
-    def closed(self) -> None:
+    def close(self) -> None:
         """Restore the terminal."""
-        self.live.stop()
+        self._show(self.live.stop)
 
     def view(self) -> RenderableType:
         """One line per run, as many as fit, and the summary."""
@@ -216,33 +177,17 @@ class LiveTable(Board):
             side = "left" if name == "state" else "right"
             table.add_column(name, justify=side, no_wrap=True, min_width=width)
         for row in rows:
-            table.add_row(*_cells(row), style="dim" if row.state == "waiting" else "")
+            name, seed, progress = row.member.variant.name, str(row.member.seed), row.progress
+            numbers = share(row.fraction), number(progress.mean_return), number(progress.evaluation)
+            shown = numbers if row.fraction > 0 else ("", "", "")
+            left = duration(progress.left) if row.state == "running" else ""
+            state = Text(row.state, STYLES[row.state])
+            table.add_row(name, seed, state, *shown, left, style="dim" if row.state == "waiting" else "")
         hidden = len(self.rows) - len(rows)
         more = [Text(f"and {hidden} more", "dim")] if hidden else []
         words = STOPPING[self.urgency] or f"{self.summary()}  {typed(self.path)}"
         last = Text(shortened(words, self.console.width), "yellow" if self.urgency else "bold")
         return Group(table, *more, last)
-
-
-STOPPING = (
-    "",
-    "stopping: the runs save after this update; Ctrl-C again kills them",
-    "killing the runs",
-)
-"""By urgency."""
-
-
-def _cells(row: Row) -> tuple[RenderableType, ...]:
-    progress, has_begun = row.progress, row.fraction > 0
-    return (
-        row.member.variant.name,
-        str(row.member.seed),
-        Text(row.state, STYLES[row.state]),
-        share(row.fraction) if has_begun else "",
-        number(progress.mean_return) if has_begun else "",
-        number(progress.evaluation) if has_begun else "",
-        duration(progress.left) if row.state == "running" else "",
-    )
 
 
 def _essence(text: str) -> str:
@@ -264,14 +209,9 @@ def make_board(
     mode = {True: "auto", False: "quiet"}.get(mode, mode) if isinstance(mode, bool) else mode
     if mode not in MODES:
         raise ConfigError(f"progress = {mode!r}: choose {', '.join(MODES)}")
-    console = console or standard_error()
-    about = (path, members, left, jobs)
-    if mode == "auto":
-        mode = "live" if can_redraw(console) else "plain"
-    if mode == "live":
-        board = LiveTable(*about, console=console)
-    else:
-        board = Board(*about) if mode == "quiet" else Lines(*about, console=console)
+    console = Console(quiet=True) if mode == "quiet" else console or standard_error()
+    is_live = mode == "live" or (mode == "auto" and can_redraw(console))
+    board = (LiveTable if is_live else Board)(path, members, left, jobs, console)
     try:
         yield board
     finally:

@@ -22,7 +22,8 @@ from recollect.base import spaces, tree
 from recollect.base.child_process import HungUpError, Line, describe_raised
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Tree
-from recollect.envs.contract import BatchedEnv, Resumable
+from recollect.envs.contract import FLAGS, BatchedEnv, Resumable
+from recollect.envs.values import step_zeros
 from recollect.errors import EnvError
 
 MakeSlots = Callable[[int, int], BatchedEnv]
@@ -30,7 +31,6 @@ MakeSlots = Callable[[int, int], BatchedEnv]
 
 STACK_SIGNAL = signal.SIGUSR1
 """Makes a worker write its stack to a file."""
-FLAGS = ("first", "terminated", "truncated", "valid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,41 +42,29 @@ class Made:
     action_space: gym.Space
     is_resumable: bool
 
-    @classmethod
-    def of(cls, env: BatchedEnv) -> Made:
-        """The properties of ``env``."""
-        return cls(env.agents, env.observation_space, env.action_space, isinstance(env, Resumable))
-
     def layout(self, num_envs: int) -> Layout:
         """The shared memory of ``num_envs`` slots: the action, and two steps, one to read and one to write.
 
         Every leaf is [B, ...]; each worker uses a slice of rows.
         """
         rows = num_envs * self.agents
-        step = {
-            "obs": spaces.zeros(self.observation_space, rows),
-            "final_obs": spaces.zeros(self.observation_space, rows),
-            "reward": torch.zeros(rows),
-            **{name: torch.zeros(rows, dtype=torch.bool) for name in FLAGS},
-        }
+        step = step_zeros(self.observation_space, rows)
+        step["final_obs"] = step["obs"]  # of the same shapes
         return Layout.of({"action": spaces.zeros(self.action_space, rows), "steps": (step, step)})
 
 
 def serve(line: Line, make: MakeSlots, slots: range, stack: int) -> None:
-    """Main function of a worker.
+    """Main function of a worker that makes ``slots``.
 
-    Args:
-        line: connection to the actor's process.
-        make: makes the slots.
-        slots: the slots to make.
-        stack: file descriptor to write the stack to at ``STACK_SIGNAL``.
+    ``line``: connection to the actor's process; ``stack``: file descriptor to write the stack to.
     """
     # faulthandler works in C, also while the env holds the interpreter lock.
     faulthandler.register(STACK_SIGNAL, file=stack, all_threads=False)
     torch.set_num_threads(1)
     env = make(slots.start, len(slots))
     try:
-        line.send(cloudpickle.dumps(Made.of(env)))  # a space's class may be defined in the user's script
+        made = Made(env.agents, env.observation_space, env.action_space, isinstance(env, Resumable))
+        line.send(cloudpickle.dumps(made))  # a space's class may be defined in the user's script
         commands = _Slots(env, _memory(line), slots)
         while True:
             name, *arguments = line.recv()

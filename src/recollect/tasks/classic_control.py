@@ -1,24 +1,31 @@
-"""CartPole without velocities: balance a pole from positions alone."""
+"""Gymnasium's CartPole and Pendulum without velocities: control a pole from positions alone."""
 
 from __future__ import annotations
 
 import math
 
-import gymnasium as gym
 import numpy as np
 import torch
+from gymnasium.spaces import Box, Discrete
 from torch import Tensor
 
-from recollect.config.tasks import PositionCartPoleOptions
+from recollect.config.tasks import PositionCartPoleOptions, PositionPendulumOptions
 from recollect.tasks import random
 from recollect.tasks.base import Task
 
 GRAVITY, POLE_MASS, TOTAL_MASS, HALF_LENGTH = 9.8, 0.1, 1.1, 0.5
 POLE_MOMENT = POLE_MASS * HALF_LENGTH
-FORCE, SECONDS = 10.0, 0.02
+FORCE, CARTPOLE_SECONDS = 10.0, 0.02
 X_LIMIT, THETA_LIMIT = 2.4, 12 * 2 * math.pi / 360
 
+PENDULUM_SECONDS, MAX_SPEED, MAX_TORQUE = 0.05, 8.0, 2.0
+GRAVITY_PULL = 3 * 10.0 / 2
+"""3 g / (2 l), with a pole of 1 kg and 1 m."""
+TORQUE_PULL = 3.0
+"""3 / (m l^2)."""
+
 _HALF, _TENTH, _GRAVITY = random.constant(0.5), random.constant(0.1), random.constant(GRAVITY)
+_PI, _TURN = random.constant(math.pi), random.constant(2 * math.pi)
 
 
 class PositionCartPole(Task):
@@ -33,6 +40,7 @@ class PositionCartPole(Task):
     """
 
     Options = PositionCartPoleOptions
+    has_time_limit = True
 
     max_return = 500.0
     horizon = 1
@@ -44,14 +52,8 @@ class PositionCartPole(Task):
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu") -> None:
         high = np.array([2 * X_LIMIT, 2 * THETA_LIMIT], np.float32)
-        super().__init__(
-            num_envs,
-            device,
-            observation_space=gym.spaces.Box(-high, high, dtype=np.float32),
-            action_space=gym.spaces.Discrete(2),
-            max_episode_steps=500,
-            time_limit=True,
-        )
+        observed = Box(-high, high, dtype=np.float32)
+        super().__init__(num_envs, device, observed, Discrete(2), max_episode_steps=500)
         self._reward = torch.ones(num_envs, device=self.device)
         self._limits = torch.tensor([X_LIMIT, THETA_LIMIT], device=self.device)
         self._pushes = torch.tensor([-FORCE / TOTAL_MASS, FORCE / TOTAL_MASS], device=self.device)
@@ -76,10 +78,54 @@ class PositionCartPole(Task):
         theta_acc = sin.mul_(_GRAVITY).addcmul_(cos, push, value=-1.0).div_(inertia)
         x_acc = push.addcmul_(theta_acc, cos, value=-POLE_MOMENT / TOTAL_MASS)
         # Euler: the positions move by the old velocities.
-        self.place.add_(self.speed, alpha=SECONDS)
-        self.speed.add_(torch.stack((x_acc, theta_acc), 1), alpha=SECONDS)
+        self.place.add_(self.speed, alpha=CARTPOLE_SECONDS)
+        self.speed.add_(torch.stack((x_acc, theta_acc), 1), alpha=CARTPOLE_SECONDS)
         terminated = (self.place.abs() > self._limits).any(1)
         return self._reward, terminated
 
     def _observe(self) -> Tensor:
         return self.place.clone()
+
+
+class PositionPendulum(Task):
+    """Gymnasium's Pendulum-v1 in float32, with the position as the only observation.
+
+    Action, Box [1] in [-2, 2]: the torque, clipped to that range. theta = 0 is upright. Reward, from the
+    state before the step: -(theta^2 + 0.1 speed^2 + 0.001 torque^2), theta in [-pi, pi). Never terminates;
+    truncates after 200 steps. theta starts uniformly in [-pi, pi), the speed in [-1, 1).
+
+    Observation, Box [2]: cos(theta), sin(theta). The speed has to be inferred from earlier positions.
+    """
+
+    Options = PositionPendulumOptions
+    has_time_limit = True
+
+    horizon = 1
+
+    theta: Tensor
+    speed: Tensor
+
+    def __init__(self, num_envs: int, device: torch.device | str = "cpu") -> None:
+        observed = Box(-1.0, 1.0, (2,), np.float32)
+        torques = Box(-MAX_TORQUE, MAX_TORQUE, (1,), np.float32)
+        super().__init__(num_envs, device, observed, torques, max_episode_steps=200)
+        self._lanes = torch.arange(2, device=self.device)
+        self._spread = torch.tensor([2 * math.pi, 2.0], device=self.device)
+
+    def _begin(self, key: Tensor) -> dict[str, Tensor]:
+        draws = random.uniform(random.bits(key.unsqueeze(1), self._lanes))
+        theta, speed = draws.sub_(0.5).mul_(self._spread).unbind(1)
+        return {"theta": theta, "speed": speed}
+
+    def _advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
+        torque = action.squeeze(1).clamp(-MAX_TORQUE, MAX_TORQUE)
+        angle = (self.theta + _PI).remainder_(_TURN).sub_(_PI)
+        cost = angle.square_().addcmul_(self.speed, self.speed, value=0.1)
+        cost.addcmul_(torque, torque, value=0.001)
+        self.speed.add_(self.theta.sin(), alpha=GRAVITY_PULL * PENDULUM_SECONDS)
+        self.speed.add_(torque, alpha=TORQUE_PULL * PENDULUM_SECONDS).clamp_(-MAX_SPEED, MAX_SPEED)
+        self.theta.add_(self.speed, alpha=PENDULUM_SECONDS)
+        return cost.neg_(), self._never
+
+    def _observe(self) -> Tensor:
+        return torch.stack((self.theta.cos(), self.theta.sin()), 1)

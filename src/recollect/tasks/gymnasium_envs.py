@@ -1,6 +1,6 @@
 """The tasks as Gymnasium envs: ``gymnasium.make("recollect/TMaze-v0", size="hard")`` and ``make_vec``.
 
-Seeding: a single env reset with seed s plays row 0 of s; ``reset()`` without a seed starts the next episode
+A single env reset with seed s plays row 0 of s; ``reset()`` without a seed starts the next episode
 of the same stream. Row i of a vector env reset with seed s equals a single env reset with s + i, as in
 Gymnasium's own vector envs, so that ``vectorization_mode`` changes only the speed. (A task used directly,
 without Gymnasium, keys its rows by (seed, row): there neighbouring seeds share no rows.)
@@ -90,10 +90,7 @@ class TaskVectorEnv(gym.vector.VectorEnv[Any, Any, np.ndarray]):
         self._seen: Any = None
 
     def reset(
-        self,
-        *,
-        seed: int | Sequence[int | None] | None = None,
-        options: dict[str, Any] | None = None,
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
         """Start the next episode in all rows, or in those of ``options["reset_mask"]``.
 
@@ -102,12 +99,10 @@ class TaskVectorEnv(gym.vector.VectorEnv[Any, Any, np.ndarray]):
         super().reset(seed=seed if isinstance(seed, int) else None)
         if seed is None and self._seen is None:
             seed = self.np_random_seed
-        if seed is None:
-            seeds = [None] * self.num_envs
-        elif isinstance(seed, int):
-            seeds = [seed + row for row in range(self.num_envs)]
-        else:
+        if isinstance(seed, Sequence):
             seeds = list(seed)
+        else:
+            seeds = [None if seed is None else seed + row for row in range(self.num_envs)]
         if len(seeds) != self.num_envs:
             raise EnvError(f"{self.task.name}.reset got {len(seeds)} seeds for {self.num_envs} envs")
         rows = _mask(options, self.num_envs)
@@ -128,19 +123,9 @@ class TaskVectorEnv(gym.vector.VectorEnv[Any, Any, np.ndarray]):
             final = np.full(self.num_envs, None, dtype=object)
             for row in np.flatnonzero(ended):
                 final[row] = _row(step.final_obs, int(row))
-            info = {
-                "final_obs": final,
-                "_final_obs": ended,
-                "final_info": {},
-                "_final_info": ended.copy(),
-            }
-        return (
-            self._seen.copy(),
-            step.reward.numpy().astype(np.float64),
-            step.terminated.numpy().copy(),
-            step.truncated.numpy().copy(),
-            info,
-        )
+            info = {"final_obs": final, "_final_obs": ended, "final_info": {}, "_final_info": ended.copy()}
+        flags = step.terminated.numpy().copy(), step.truncated.numpy().copy()
+        return self._seen.copy(), step.reward.numpy().astype(np.float64), *flags, info
 
     def render(self) -> tuple[str, ...] | None:
         """The last observation of each row in words."""
