@@ -37,7 +37,7 @@ class EpisodeSegments:
     valid: Tensor
     """[T * B] bool"""
     data: dict[str, Tensor]
-    """[T * B] each: what acting recorded, advantages, returns."""
+    """[T * B] each: the record of acting, advantages, returns."""
     state: State
     """[B, ...] the raw input state of step 0."""
     rows: int
@@ -100,14 +100,7 @@ class EpisodeSegments:
             taken = taken if is_full else tree.zero_where(is_padding, taken)
             return tree.map(lambda leaf: leaf.unflatten(0, (length, -1)), taken)  # [L * C, ..] -> [L, C, ..]
 
-        return Chunks(
-            columns(self.obs),
-            columns(self.first),
-            columns(self.action),
-            columns(self.valid),
-            {name: columns(value) for name, value in self.data.items()},
-            state,
-        )
+        return Chunks(*columns((self.obs, self.first, self.action, self.valid, self.data)), state)
 
     def _heads(self, which: Tensor, column: Tensor) -> State:
         """The states [C, ...] that the columns start from; zeros where the first step is a ``first``."""
@@ -147,7 +140,7 @@ def make_segments(rollout: Rollout, data: dict[str, Tensor]) -> EpisodeSegments:
         first=rollout.first[:T].flatten(),
         action=flat(rollout.action),
         valid=rollout.valid.flatten(),
-        data={name: flat(value) for name, value in (rollout.record | data).items()},
+        data=flat(rollout.record | data),
         state=state if is_clean else tree.zero_where(invalid[0], state),
         rows=B,
         begin=begin,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from recollect.acting.truncation import truncation_slots
+from recollect.algos.catalog import acting
 from recollect.base.numbers import plural
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
@@ -16,7 +17,8 @@ def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> s
     algo, rows = config.algo, collector.rows
     envs = collector.envs if isinstance(collector, InlineCollector) else ()
     kept = max((truncation_slots(env, algo.rollout) for env in envs), default=0)
-    size = rollout_size(algo, policy, rows, kept)
+    stored = len(acting(algo).state_steps)
+    size = rollout_size(policy, rows, steps=algo.rollout, stored=stored, slots=kept)
     weights = sum(p.numel() for p in policy.parameters())
     return (
         f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "

@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from recollect.algos.catalog import acting
 from recollect.base import provenance
 from recollect.base.files import short
 from recollect.config.convert import plain_value
@@ -108,7 +109,8 @@ def check_memory(config: TrainConfig, policy: Policy) -> None:
     algo, have = config.algo, provenance.memory()
     if config.device.startswith("cuda"):  # several learners share the rows
         have = sum(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
-    need = rollout_size(algo, policy, config.num_envs).total
+    stored = len(acting(algo).state_steps)
+    need = rollout_size(policy, config.num_envs, steps=algo.rollout, stored=stored).total
     if have is not None and need > have:
         raise ConfigError(
             f"a rollout of {algo.rollout} steps x {config.num_envs} env slots takes {need / 1e9:,.1f} GB, "

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recollect.algos.catalog import acting
 from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.errors import LostError
@@ -196,6 +197,8 @@ class RayTransport:
 
     def _store_bytes(self) -> int:
         """Twice the largest size of all rollouts and weights in the object store."""
-        size = rollout_size(self._config.algo, self._policy, self._rows)
+        algo = self._config.algo
+        stored = len(acting(algo).state_steps)
+        size = rollout_size(self._policy, self._rows, steps=algo.rollout, stored=stored)
         weights = tree.size_bytes(dict(self._policy.state_dict()))
         return 2 * (self._config.lag_limit + 3) * (size.total + weights)
