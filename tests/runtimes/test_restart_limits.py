@@ -45,7 +45,7 @@ def _ray_channel(waited: float, is_started: bool) -> Any:
 
     heartbeats = SimpleNamespace(look=lambda key: (waited, None))
     channel: Any = RayChannel(0, SimpleNamespace(heartbeats=heartbeats))  # pyright: ignore
-    channel.remote = SimpleNamespace(facts="there" if is_started else None)
+    channel.remote = SimpleNamespace(location="there" if is_started else None)
     return channel
 
 

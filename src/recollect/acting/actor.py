@@ -70,6 +70,7 @@ class Actor:
         self.first = torch.ones(self.rows, dtype=torch.bool, device=env.device)
         self.state: State = policy.initial_state(self.rows)
         self.sequence = 0
+        """Index of the next rollout."""
         self.seconds: dict[str, SupportsFloat] = {"env": 0.0, "act": 0.0}
         self.info: dict[str, float] = {}
         """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``."""
@@ -108,13 +109,10 @@ class Actor:
         """Copies of all that determines the next rollouts; None if the env is not ``Resumable``."""
         if not isinstance(self.env, Resumable):
             return None
-        own = {
-            "first": self.first.clone(),
-            "rng": self.generator.get_state(),
-            "sequence": torch.tensor(self.sequence),
-        }
+        own = {"rng": self.generator.get_state(), "sequence": torch.tensor(self.sequence)}
         env = {f"env:{name}": leaf for name, leaf in self.env.snapshot().items()}
-        return own | env | dict(tree.named_leaves(tree.clone(self.state), "state"))
+        live = tree.clone({"first": self.first, "state": self.state})
+        return own | env | dict(tree.named_leaves(live))
 
     def fits(self, snapshot: dict[str, Tensor]) -> bool:
         """Whether the snapshot is of a single actor, on the same type of device."""

@@ -45,16 +45,10 @@ class Collector(Protocol):
     """The rows of a batch with one rollout per actor."""
     is_exact: bool
     """Whether a run resumes bit for bit from ``snapshot``, if its envs can: false in async mode."""
-
-    @property
-    def host(self) -> str:
-        """The address of this machine for other learners."""
-        ...
-
-    @property
-    def make_peer(self) -> MakePeer | None:
-        """Starts another learner on the machines of this collector; None: in a process on this machine."""
-        ...
+    host: str
+    """The address of this machine for other learners."""
+    make_peer: MakePeer | None
+    """Starts another learner on the machines of this collector; None: in a process on this machine."""
 
     def collect(self, version: int) -> Batch:
         """The experience for update ``version``."""
@@ -62,21 +56,15 @@ class Collector(Protocol):
 
     def recall(self, metrics: Mapping[str, float]) -> None:
         """Continue the counters from the last metrics of a resumed run."""
-        ...
 
     def publish(self, version: int) -> None:
         """Give the actors the policy's present weights as ``version``."""
-        ...
 
     def restart_episodes(self) -> None:
         """Start new episodes at the next ``collect``."""
-        ...
 
     def snapshot(self) -> dict[str, Tensor] | None:
-        """The state that determines the next rollouts, under the same names in every runtime.
-
-        None if an env has no snapshots.
-        """
+        """The state that determines the next rollouts, alike in all runtimes; None if an env has none."""
         ...
 
     def restore(self, snapshot: dict[str, Tensor], version: int) -> bool:
@@ -85,7 +73,6 @@ class Collector(Protocol):
 
     def close(self) -> None:
         """Close all envs and end all processes."""
-        ...
 
 
 def stream(*key: int) -> int:

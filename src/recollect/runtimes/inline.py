@@ -18,13 +18,15 @@ from recollect.errors import LostError
 from recollect.policy.policy import Policy
 from recollect.runtimes import restart_limits
 from recollect.runtimes.collector import Batch, actor_stream, mean_info, merge_snapshots, split_snapshot
+from recollect.runtimes.learner_group import MakePeer
 
 
 class InlineCollector:
     """Actors in this process that act with the learner's own policy."""
 
     is_exact = True
-    host, make_peer = "127.0.0.1", None
+    host = "127.0.0.1"
+    make_peer: MakePeer | None = None
 
     def __init__(self, envs: Sequence[BatchedEnv], policy: Policy, config: TrainConfig):
         """``envs``: one per actor."""
@@ -42,22 +44,20 @@ class InlineCollector:
     def collect(self, version: int) -> Batch:
         """One rollout per actor. While the env workers of one actor step, another actor acts."""
         notes: list[str] = []
-        for attempt in range(restart_limits.ATTEMPTS):
+        while True:
             is_new = not self.actors
             try:
-                actors = self._ready_actors(version, attempt)
+                actors = self._ready_actors(version, len(notes))
                 rollouts = together([actor.collecting(version) for actor in actors])
                 break
             except LostError as error:  # an env worker died: the unfinished rollouts are discarded
                 self.restart_episodes()
                 notes.append(f"{error}; new episodes were started")
-                if attempt == restart_limits.ATTEMPTS - 1:
+                if len(notes) == restart_limits.ATTEMPTS:
                     raise
             except BaseException:
                 self.restart_episodes()  # the env is ahead of its actor by an unknown number of steps
                 raise
-        else:
-            raise AssertionError("unreachable")
         names = actors[0].seconds
         return Batch(
             rollouts,

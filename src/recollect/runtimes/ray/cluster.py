@@ -30,7 +30,7 @@ except ImportError as error:  # an extra
         f"runtime = 'ray' needs the extra 'ray' ({error}): pip install 'recollect[ray]'"
     ) from error
 
-from recollect.runtimes.ray.server import Facts, bootstrap_class, call_safely, heartbeats_class
+from recollect.runtimes.ray.server import Location, bootstrap_class, call_safely, heartbeats_class
 
 STORE = 256 * 2**20
 """The least size, in bytes, of the object store of a cluster that Recollect starts."""
@@ -68,10 +68,13 @@ class Cluster:
             )
         if not ray.is_initialized():
             _ours = _connect(address) if address is not None else _started(cpus, max(store, STORE))
-        else:
-            _check_same(address)
-            if _ours is not None:
-                _ours.users += 1
+        elif address not in (None, "auto", present := ray.get_runtime_context().gcs_address):
+            raise ConfigError(
+                f"ray_address = {address!r}, but this program is already connected to the Ray cluster at "
+                f"{present}: leave ray_address out, or call ray.shutdown() before"
+            )
+        elif _ours is not None:
+            _ours.users += 1
         self._connection = _ours
 
     @property
@@ -103,16 +106,15 @@ class Cluster:
         """Disconnect, and end the cluster if Recollect has started it and no other run uses it."""
         global _ours
         left, self._connection = self._connection, None
-        if left is None:
+        if left is not None:
+            left.users -= 1
+        if left is None or left.users:
             return
-        left.users -= 1
-        if left.users:
-            return
-        if ray.is_initialized() and left is _ours:
-            with signals_kept():
-                ray.shutdown(wait_for_processes=True)
         if left is _ours:
             _ours = None
+            if ray.is_initialized():
+                with signals_kept():
+                    ray.shutdown(wait_for_processes=True)
         if left.folder is not None:
             shutil.rmtree(left.folder, ignore_errors=True)
 
@@ -130,7 +132,9 @@ def _connect(address: str) -> _Connection:
 
 def _started(cpus: int, store: int) -> _Connection:
     """Start a cluster on this machine."""
-    folder = Path(tempfile.mkdtemp(prefix="recollect-ray-", dir=_short_folder()))
+    # A folder with a short name: paths of Ray's sockets may have only 107 characters.
+    short = "/tmp" if os.access("/tmp", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="recollect-ray-", dir=short))
     try:
         with signals_kept(), on_loopback():
             ray.init(
@@ -156,7 +160,7 @@ class Heartbeats:
     def __init__(self) -> None:
         here = ray.get_runtime_context().get_node_id()
         near = NodeAffinitySchedulingStrategy(node_id=here, soft=True)
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": near}
+        options: Any = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": near}
         self.handle: Any = ray.remote(**options)(heartbeats_class()).remote()
 
     def look(self, key: str) -> tuple[float | None, str | None]:
@@ -191,11 +195,10 @@ class Remote:
             make: its class, called in the Ray actor with the handles and the arguments.
             arguments: sent by cloudpickle.
             handles: of other Ray actors.
-            cpus: CPUs that Ray reserves for it.
-            gpus: GPUs that Ray reserves for it.
+            cpus, gpus: reserved for it by Ray.
         """
         self.name = name
-        self.facts: Facts | None = None
+        self.location: Location | None = None
         """Its place, once that is known."""
         try:
             work = cloudpickle.dumps((call_safely, make, tuple(arguments)))
@@ -204,16 +207,11 @@ class Remote:
                 f"{name} cannot be started: its arguments cannot be sent to another process ({error}). "
                 "Give the env by its name, or by a function that makes it"
             ) from error
-        options: dict[str, Any] = {
-            "num_cpus": cpus,
-            "num_gpus": gpus,
-            "max_restarts": 0,
-            "scheduling_strategy": "SPREAD",
-        }
-        self._handle: Any = ray.remote(**options)(bootstrap_class()).remote()
+        options: Any = {"num_cpus": cpus, "num_gpus": gpus, "scheduling_strategy": "SPREAD"}
+        self._handle: Any = ray.remote(**options, max_restarts=0)(bootstrap_class()).remote()
         path = [entry or os.getcwd() for entry in sys.path]
         self.started = self._handle.start.remote(path, work, *handles)
-        """Ray's reference to its ``Facts``, which are ready once the object is made."""
+        """Ray's reference to its ``Location``, which is ready once the object is made."""
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a method. Returns Ray's reference to the reply."""
@@ -244,7 +242,7 @@ class Remote:
         _kill(self._handle)
 
     def __str__(self) -> str:
-        return self.name if self.facts is None else f"{self.name} ({self.facts})"
+        return self.name if self.location is None else f"{self.name} ({self.location})"
 
 
 def close_all(remotes: Sequence[Remote], grace: float = 2.0) -> None:
@@ -272,16 +270,6 @@ def _how(error: RayError) -> str:
     return f"lost its reply ({type(error).__name__}): a node may have left the cluster"
 
 
-def _check_same(address: str | None) -> None:
-    """Validate ``ray_address`` against the cluster that the program is connected to."""
-    present = ray.get_runtime_context().gcs_address
-    if address not in (None, "auto", present):
-        raise ConfigError(
-            f"ray_address = {address!r}, but this program is already connected to the Ray cluster at "
-            f"{present}: leave ray_address out, or call ray.shutdown() before"
-        )
-
-
 def check_reachable(address: str) -> None:
     """Validate the address quickly: Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
@@ -300,11 +288,6 @@ def _absent(address: str, error: Exception) -> ConfigError:
     )
 
 
-def _short_folder() -> str | None:
-    """A folder with a short name: paths of Ray's sockets may have only 107 characters."""
-    return "/tmp" if os.access("/tmp", os.W_OK) else None
-
-
 @contextlib.contextmanager
 def on_loopback() -> Iterator[None]:
     """Let a new cluster listen on the loopback interface only.
@@ -314,24 +297,21 @@ def on_loopback() -> Iterator[None]:
     """
     constants: Any = sys.modules.get("ray._private.ray_constants")
     before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
-    if before is None:
-        yield
-        return
-    constants.ENABLE_RAY_CLUSTER = False
+    if before is not None:
+        constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
     finally:
-        constants.ENABLE_RAY_CLUSTER = before
+        if before is not None:
+            constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager
 def signals_kept() -> Iterator[None]:
     """Keep the handler of SIGTERM: that of ``ray.init`` would end a run without saving it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

@@ -50,13 +50,13 @@ class RayChannel:
     @property
     def pid(self) -> int | None:
         """The server's process; None: not known yet."""
-        facts = None if self.remote is None else self.remote.facts
-        return None if facts is None else facts.pid
+        location = None if self.remote is None else self.remote.location
+        return None if location is None else location.pid
 
     @property
     def is_started(self) -> bool:
         """Whether the server has opened its env."""
-        return self._actor.facts is not None
+        return self._actor.location is not None
 
     def start(self, blueprint: Blueprint) -> None:
         """Start a Ray actor."""
@@ -93,7 +93,7 @@ class RayChannel:
             raise error if hung is None else LostError(f"{self} hangs: {hung}") from error
         self.calls.popleft()
         if not self.is_started:
-            self._actor.facts = reply
+            self._actor.location = reply
             return STARTED
         if not isinstance(reply, tuple):
             return reply
@@ -132,14 +132,10 @@ class RayTransport:
         self.is_single = config.actors == 1 and torch.device(config.device).type == "cpu"
         """Whether rollouts are learned from in the memory in which they arrive."""
         self.host = "127.0.0.1"
-        self._has_peers = False
-        if config.learners > 1 and devices_and_backend(config)[1] == "gloo" and not self.cluster.is_own:
-            self.host, self._has_peers = self.cluster.here, True
-
-    @property
-    def make_peer(self) -> MakePeer | None:
+        self.make_peer: MakePeer | None = None
         """Starts another learner on the cluster; None: in a process, which is faster on one machine."""
-        return self._make_peer if self._has_peers else None
+        if config.learners > 1 and devices_and_backend(config)[1] == "gloo" and not self.cluster.is_own:
+            self.host, self.make_peer = self.cluster.here, self._make_peer
 
     def _make_peer(self, blueprint: LearnerBlueprint, example: Rollout) -> RayPeer:
         return RayPeer(self.cluster, blueprint, example)
