@@ -185,28 +185,16 @@ def read(path: Path) -> Saved:
         _check_description(description)
         intact = checksums.pop("agent.json") == checksum(description)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise RecollectError(
-            f"{file} is damaged ({files.short(repr(error))}): take another copy of the folder{_others(path)}"
-        ) from None
+        raise _damaged(file, f"is damaged ({files.short(repr(error))})") from None
     except RecollectError as error:
         raise RecollectError(f"{error}{_others(path)}") from None
     if not intact:
-        raise RecollectError(
-            f"{file} differs from what was saved: take another copy of the folder{_others(path)}"
-        )
-    tensors = {}
-    for name in TENSORS:
-        part = path / name
-        if name not in checksums and name != TENSORS[0]:
-            tensors[name] = {}
-            continue
-        if not part.is_file() or _sha256_of(part) != checksums.get(name):
-            raise RecollectError(
-                f"{part} is missing or differs from what was saved: take another copy of the folder"
-                f"{_others(path)}"
-            )
-        tensors[name] = _load(part)
-    weights, optimizer, live = (tensors[name] for name in TENSORS)
+        raise _damaged(file, "differs from what was saved")
+    # Only the weights are always there.
+    weights, optimizer, live = (
+        _load(path / name, checksums.get(name)) if name in checksums or name == TENSORS[0] else {}
+        for name in TENSORS
+    )
     numbers = description["trainer"]
     trainer = None if numbers is None else TrainerState(numbers, live)
     learned = Learned(description["steps"], description["updates"], optimizer, trainer)
@@ -235,15 +223,11 @@ def load_weights(policy: Policy, saved: Saved) -> None:
 
 
 def _check_fit(own: dict[str, torch.Tensor], saved: Saved) -> None:
-    tensors = saved.weights
-    wrong = [
-        name
-        for name in own.keys() | tensors.keys()
-        if name not in own or name not in tensors or own[name].shape != tensors[name].shape
-    ]
+    ours, theirs = ({(name, t.shape) for name, t in named.items()} for named in (own, saved.weights))
+    wrong = sorted({name for name, _ in ours ^ theirs})
     if wrong:
         raise ConfigError(
-            f"{saved.path} does not fit this policy: {', '.join(sorted(wrong)[:4])} "
+            f"{saved.path} does not fit this policy: {', '.join(wrong[:4])} "
             f"{'differs or is' if len(wrong) == 1 else 'differ or are'} missing; was it built with other "
             "settings?"
         )
@@ -296,13 +280,17 @@ def _old(path: Path) -> Path:
     return path.parent / f".{path.name}-old"
 
 
-def _load(file: Path) -> dict[str, torch.Tensor]:
+def _load(file: Path, checksum: str | None) -> dict[str, torch.Tensor]:
+    if not file.is_file() or _sha256_of(file) != checksum:
+        raise _damaged(file, "is missing or differs from what was saved")
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
-        raise RecollectError(
-            f"{file} cannot be read ({error}): take another copy of the folder{_others(file.parent)}"
-        ) from None
+        raise _damaged(file, f"cannot be read ({error})") from None
+
+
+def _damaged(file: Path, how: str) -> RecollectError:
+    return RecollectError(f"{file} {how}: take another copy of the folder{_others(file.parent)}")
 
 
 def _others(path: Path) -> str:
@@ -327,9 +315,8 @@ def _sha256(data: bytes) -> str:
 
 def _swap(new: Path, path: Path) -> None:
     """Replace ``path`` by ``new``."""
-    old = None
-    if path.exists():
-        old = _old(path)
+    old = _old(path) if path.exists() else None
+    if old is not None:
         remove(old)
         path.rename(old)
     try:

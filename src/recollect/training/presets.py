@@ -103,16 +103,12 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     if is_far:
         found |= far | {"rollout": task.max_episode_steps}
     usual = found.pop("core", "lstm")
-    found = {key: value for key, value in found.items() if not _is_set(key, settings)}
+    is_whole_algo = not isinstance(settings.get("algo", "ppo"), str)  # its config sets all of its fields
+    is_set = settings.keys() | (algo_fields() if is_whole_algo else ())
+    found = {key: value for key, value in found.items() if key not in is_set}
     core = settings.get("core", usual)
     if (horizon >= LONG or is_far) and isinstance(core, str) and "policy" not in settings and core in known:
         reached = reaching(core, horizon)
         if reached != settings.get("core", "lstm"):
             found["core"] = reached
     return found
-
-
-def _is_set(name: str, settings: dict[str, Any]) -> bool:
-    """Whether the user set this, by name or through the config of an algorithm."""
-    is_whole = not isinstance(settings.get("algo", "ppo"), str)
-    return name in settings or (name in algo_fields() and is_whole)

@@ -44,7 +44,6 @@ from recollect.config import toml_yaml
 from recollect.config.serialise import config_to_json
 from recollect.errors import RecollectError, StorageError
 from recollect.learning.learner_state import Learned
-from recollect.policy.policy import Policy
 from recollect.training import checkpoints
 from recollect.training.agent_protocol import Trainee
 from recollect.training.metrics import GLOSSARY, History
@@ -111,8 +110,7 @@ class Run:
         glossary = json.dumps(GLOSSARY, indent=2) + "\n"
         atomic.write_atomically(path / "glossary.json", glossary)
         config = replace(agent.config, policy=agent.policy.config)  # as it was built, also by a factory
-        is_custom = type(agent.policy) is not Policy
-        text = toml_yaml.config_text(config, agent.env_name, custom_policy=is_custom)
+        text = toml_yaml.config_text(config, agent.env_name, custom_policy=agent.policy.is_custom)
         atomic.write_atomically(path / "config.yaml", text)
         atomic.write_atomically(path / "run.json", json.dumps(description, indent=2, default=str) + "\n")
         return cls(path)
@@ -189,22 +187,20 @@ class Run:
 
         ``which`` is "best" by evaluation (the last if none was evaluated), "last", or its env steps.
         """
-        found = self.checkpoints()
+        found = {int(path.name): path for path in self.checkpoints()}
         if not found:
             raise RecollectError(
                 f"{self.path} has no checkpoint yet. If the run ended before its first one, train into the "
                 "same folder again"
             )
         if which == "best":
-            best = self.status["best"] or {}
-            kept = {int(path.name) for path in found}
-            which = best["steps"] if best.get("steps") in kept else "last"
+            best = (self.status["best"] or {}).get("steps")
+            which = best if best in found else "last"
         if which == "last":
-            return found[-1]
-        for path in found:
-            if str(which).isdecimal() and int(path.name) == int(which):
-                return path
-        known = ", ".join(str(int(path.name)) for path in found)
+            return found[max(found)]
+        if str(which).isdecimal() and int(which) in found:
+            return found[int(which)]
+        known = ", ".join(map(str, found))
         raise RecollectError(f"{self.path} has no checkpoint {which!r}: choose best, last, or one of {known}")
 
     # For the process that trains
@@ -255,13 +251,9 @@ class Run:
 
         Evaluations count too, since a process can be killed between an evaluation and its status update.
         """
-        kept = {int(path.name) for path in self.checkpoints()}
-        known = [row for row in (self._read_status()["best"], *self.evaluations()) if row is not None]
-        rows = [
-            row
-            for row in known
-            if row["steps"] in kept and row["steps"] <= steps and row.get("mean") is not None
-        ]
+        kept = {int(path.name) for path in self.checkpoints() if int(path.name) <= steps}
+        known = (self._read_status()["best"], *self.evaluations())
+        rows = [row for row in known if row and row["steps"] in kept and row.get("mean") is not None]
         best = max(rows, key=lambda row: (row["mean"], row["steps"]), default=None)
         return None if best is None else _best(best["steps"], best["mean"])
 

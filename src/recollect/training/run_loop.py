@@ -183,7 +183,7 @@ class Training:
                 self._callbacks.call("on_evaluation", self, evaluation)
                 if self.run is not None and self.run.is_better(evaluation.mean):
                     self._try_checkpoint(best_mean=evaluation.mean)
-        if self._is_checkpoint_due():
+        if self.run is not None and self._is_checkpoint_due():
             self._try_checkpoint()
 
     def _last_evaluation(self) -> int:
@@ -201,10 +201,7 @@ class Training:
             self.continue_without_disk(error)
 
     def _is_checkpoint_due(self) -> bool:
-        if self.run is None:
-            return False
-        steps, moment = self._last_checkpoint
-        every = self.config.checkpoint_every
+        (steps, moment), every = self._last_checkpoint, self.config.checkpoint_every
         if every is None:
             return time.monotonic() - moment >= CHECKPOINT_SECONDS
         return self.steps // every > steps // every
@@ -219,15 +216,9 @@ class Training:
         return self._stop_reason == "interrupt" or self._is_time_up
 
     def _why_stop(self) -> str | None:
-        if self._stop_reason is not None:
-            return self._stop_reason
-        if self._trainer.is_solved:
-            return "target"
-        if self._trainer.is_at_end:
-            return "steps"
-        if self._is_time_up:
-            return "time"
-        return None
+        trainer = self._trainer
+        reasons = {"target": trainer.is_solved, "steps": trainer.is_at_end, "time": self._is_time_up}
+        return self._stop_reason or next((reason for reason, holds in reasons.items() if holds), None)
 
     def _save_after(self, error: BaseException) -> None:
         """After an error: save a checkpoint, if the weights are sound, and call ``on_end``."""
@@ -247,7 +238,7 @@ class Training:
     def _call_on_end(self, reason: str) -> BaseException | None:
         """Call every ``on_end``, even if one raises, since they close files. Returns the first error."""
         first: BaseException | None = None
-        for callback in self._callbacks:
+        for callback in self._callbacks.all:
             try:
                 callback.on_end(self, reason)
             except BaseException as error:
@@ -292,7 +283,7 @@ class Training:
                 return
             self._interrupted_at = time.monotonic()
             self._stop_reason, self.signal = "interrupt", number  # overrides any other reason
-            if any(getattr(callback, "shows_signals", False) for callback in self._callbacks):
+            if any(getattr(callback, "shows_signals", False) for callback in self._callbacks.all):
                 return  # the live panel shows it; a printed line would garble the panel
             with suppress(OSError):  # stderr may be closed
                 os.write(2, b"\nstopping after this update; Ctrl-C again ends at once\n")

@@ -20,8 +20,7 @@ import re
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
@@ -100,10 +99,8 @@ class Sink(Callback):
         """Send the last metrics, and close."""
         if self._waiting is not None:
             self._attempt(self.write, int(self._waiting["steps"]), _numbers(self._waiting))
-        if self._is_open:
-            self._is_open = False
-            with self._guarded():  # also after a failure, to release resources
-                self.close(reason)
+        self._attempt(self.close, reason, is_last=True)
+        self._is_open = False
 
     def open(self, training: Training) -> None:
         """Open the connection or file."""
@@ -114,23 +111,19 @@ class Sink(Callback):
     def close(self, reason: str) -> None:
         """Flush and close."""
 
-    def _attempt(self, action: Callable[..., None], *args: Any) -> None:
-        if self._is_open and not self._has_failed:
-            with self._guarded():
-                action(*args)
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Warn once about any error."""
+    def _attempt(self, action: Callable[..., None], *args: Any, is_last: bool = False) -> None:
+        """Call ``action`` and warn once about errors; after one, only the last call, to release resources."""
+        if not self._is_open or (self._has_failed and not is_last):
+            return
         try:
-            yield
+            action(*args)
         except Exception as error:
             if not self._has_failed:
                 self._has_failed = True
                 warnings.warn(
                     f"{self.label} failed ({type(error).__name__}: {error}); the run continues without it",
                     RuntimeWarning,
-                    stacklevel=4,
+                    stacklevel=2,
                 )
 
 
@@ -242,11 +235,8 @@ class WandbSink(Sink):
 
     def _options(self, training: Training, wandb: Any) -> dict[str, Any]:
         """Arguments for ``wandb.init``; environment variables take precedence."""
-        settings: dict[str, Any] = {}
-        if "WANDB_CONSOLE" not in os.environ:
-            settings["console"] = "off"  # it would capture every redraw of the display
-        if "WANDB_QUIET" not in os.environ:
-            settings["quiet"] = True
+        settings = {"console": "off", "quiet": True}  # a console would capture every redraw of the display
+        settings = {name: v for name, v in settings.items() if f"WANDB_{name.upper()}" not in os.environ}
         options: dict[str, Any] = {
             "project": os.environ.get("WANDB_PROJECT", "recollect"),
             "settings": wandb.Settings(**settings),

@@ -165,7 +165,7 @@ class Trainer:
             del self._past[version]
 
     def restart_episodes(self) -> None:
-        """Begin new episodes at the next iteration: for when the env was used by somebody else."""
+        """Start new episodes at the next iteration, for example because the env was used elsewhere."""
         self.collector.restart_episodes()
 
     def learned(self, *, live: bool) -> Learned:
@@ -189,11 +189,14 @@ class Trainer:
         if saved is None:
             return
         self.start, self.end = saved.numbers["start"], saved.numbers["end"]
-        parts = _grouped(saved.tensors)
-        self.episodes.restore({name: tensor.numpy() for name, tensor in parts["episodes"].items()})
+        episodes, actor = (
+            {name.removeprefix(group): t for name, t in saved.tensors.items() if name.startswith(group)}
+            for group in ("episodes/", "actor/")
+        )
+        self.episodes.restore({name: tensor.numpy() for name, tensor in episodes.items()})
         # It does not fit if the env is a foreign one, or a generator of another kind of device.
-        is_known = "actor" in parts and self.collector.is_exact
-        self.is_exact = is_known and self.collector.restore(parts["actor"], learned.updates)
+        is_known = bool(actor) and self.collector.is_exact
+        self.is_exact = is_known and self.collector.restore(actor, learned.updates)
 
     @property
     def how_restored(self) -> str:
@@ -221,12 +224,3 @@ class Trainer:
         tensors = {f"episodes/{name}": tensor for name, tensor in episodes.items()}
         tensors |= {f"actor/{name}": tensor for name, tensor in (live or {}).items()}
         return TrainerState({"start": self.start, "end": self.end}, tensors)
-
-
-def _grouped(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """``{"a/b": x}`` as ``{"a": {"b": x}}``, split at the first slash."""
-    groups: dict[str, dict[str, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
-        group, rest = name.split("/", 1)
-        groups.setdefault(group, {})[rest] = tensor
-    return groups

@@ -81,7 +81,11 @@ def named_env(
         if known is None:
             return None, options, UNKNOWN
         if is_importing(known):
-            return None, options, _code_words(known)
+            error = (
+                f"the env of this agent is code, {known}, which is not imported automatically: if you trust "
+                f"it, give it again with env={known!r} (--env {known})"
+            )
+            return None, options, error
         env = known
     elif isinstance(env, str) and env != known and not is_importing(env):
         options = {}  # another env: the saved options are not meant for it
@@ -89,9 +93,15 @@ def named_env(
         return env, options, ""
     named = given or {}
     missing = {} if task_name(env) else {name: options[name] for name in options if name not in named}
-    if missing:
-        return None, options, _option_words(where, env, missing)
-    return env, options | named, ""
+    if not missing:
+        return env, options | named, ""
+    name = env if isinstance(env, str) else getattr(env, "__name__", "that is given")
+    flags, words = short(shlex.join(option_flags(missing))), short(repr(missing))
+    error = (
+        f"{where} holds options for the env {name}, which is not a built-in task. If you trust these "
+        f"options, repeat them: {flags} (in Python env_kwargs={words})"
+    )
+    return None, options, error
 
 
 def outward(config: TrainConfig, given: Collection[str]) -> dict[str, Any]:
@@ -127,22 +137,6 @@ def option_flags(options: dict[str, Any]) -> list[str]:
 def _word(value: Any) -> str:
     """A value in the syntax of ``--task.NAME``."""
     return value if isinstance(value, str) and plain_value(value) == value else json.dumps(value)
-
-
-def _code_words(known: str) -> str:
-    return (
-        f"the env of this agent is code, {known}, which is not imported automatically: if you trust it, give "
-        f"it again with env={known!r} (--env {known})"
-    )
-
-
-def _option_words(where: Path, env: EnvSpec, missing: dict[str, Any]) -> str:
-    name = env if isinstance(env, str) else getattr(env, "__name__", "that is given")
-    flags, options = short(shlex.join(option_flags(missing))), short(repr(missing))
-    return (
-        f"{where} holds options for the env {name}, which is not a built-in task. If you trust these "
-        f"options, repeat them: {flags} (in Python env_kwargs={options})"
-    )
 
 
 def _outward_words(where: Path | None, name: str, value: Any) -> str:

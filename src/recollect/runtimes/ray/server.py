@@ -83,7 +83,7 @@ class RayActorServer:
     """An actor server in a Ray actor. Its methods are called by name, and their exceptions are returned."""
 
     def __init__(self, heartbeats: Any, key: str, blueprint: Blueprint, rows: int):
-        """Open the env for ``rows`` rows. ``heartbeats``: handle of their recipient; ``key``: its name there."""
+        """Open an env of ``rows`` rows; ``heartbeats``: handle of their recipient; ``key``: its key there."""
         algo = blueprint.config.algo
         state_steps = acting(algo).state_steps
         self._heartbeats, self._key, self._last_beat = heartbeats, key, 0.0
