@@ -114,14 +114,10 @@ class EpisodeSegments:
 
 
 def make_segments(rollout: Rollout, data: dict[str, Tensor]) -> EpisodeSegments:
-    """Split a rollout at its episode starts.
+    """Split a rollout at its episode starts, with the [T, B] tensors ``data`` as in ``make_chunks``.
 
-    Invalid steps become zeros, as in ``make_chunks``. Fillers and the steps of dead agents follow the last
-    step of their episode, so they are in no segment.
-
-    Args:
-        rollout: T steps of B rows.
-        data: [T, B] tensors to split along with the record, or to replace parts of it.
+    Invalid steps become zeros. Fillers and the steps of dead agents follow the last step of their episode, so
+    they are in no segment.
     """
     T, B = rollout.steps, rollout.rows
     invalid = ~rollout.valid

@@ -58,18 +58,15 @@ class LearnerGroup:
     ):
         """The other learners start with the first update.
 
-        Args:
-            learner: the learner in this process.
-            config: of the run.
-            rows: rows of every batch.
-            make: starts another learner; None: in a process on this machine.
-            host: the address of this machine for the others.
+        ``learner``: the one in this process; ``rows``: of every batch; ``make``: starts another learner
+        (None: in a process on this machine); ``host``: the address of this machine for the others.
         """
         self.learner, self._config, self._host = learner, config, host
         self.rows = even_rows(rows, config.learners)
         self._make = make or ProcessPeer
         self._peers: list[Peer] = []
-        self._asked: list[Peer] = []  # their replies are outstanding
+        self._asked: list[Peer] = []
+        """Those with outstanding replies."""
         self._group: Group | None = None
         self._is_equal = False
         self._stop = weakref.finalize(self, _stop_all, self._peers)

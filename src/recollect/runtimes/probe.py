@@ -39,7 +39,7 @@ class EnvProbe:
             from recollect.runtimes.ray.transport import RayTransport  # an extra
 
             transport = RayTransport(policy, config, rows)
-        return RemoteCollector(transport, self._env, policy, config, rows=rows)
+        return RemoteCollector(transport, self._env, policy, config, rows)
 
 
 @contextmanager

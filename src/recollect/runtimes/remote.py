@@ -27,12 +27,14 @@ from recollect.policy.policy import Policy
 from recollect.runtimes import restart_limits
 from recollect.runtimes.actor_metrics import Reports
 from recollect.runtimes.actor_server import Blueprint, Report, on_cpu
-from recollect.runtimes.collector import Batch, merge_snapshots, split_snapshot
+from recollect.runtimes.collector import Batch, mean_info, merge_snapshots, split_snapshot
 from recollect.runtimes.tickets import Tickets
 
 if TYPE_CHECKING:
     from recollect.runtimes.process.transport import ProcessChannel, ProcessTransport
     from recollect.runtimes.ray.transport import RayChannel, RayTransport
+
+    Transport = ProcessTransport | RayTransport
 
 STARTED = object()
 """The reply of a server that has opened its env."""
@@ -97,15 +99,7 @@ class ActorHandle:
 class RemoteCollector:
     """Actors in other processes. Their servers start with the first ``collect`` and run until ``close``."""
 
-    def __init__(
-        self,
-        transport: ProcessTransport | RayTransport,
-        env: EnvSpec,
-        policy: Policy,
-        config: TrainConfig,
-        *,
-        rows: int,
-    ):
+    def __init__(self, transport: Transport, env: EnvSpec, policy: Policy, config: TrainConfig, rows: int):
         """``rows``: of all actors together."""
         self._transport, self._env, self._policy, self._config = transport, env, policy, config
         self.rows, self.host, self.make_peer = rows, transport.host, transport.make_peer
@@ -160,8 +154,10 @@ class RemoteCollector:
         rollouts = [Rollout.read(delivery.slot, delivery.header) for delivery in batch]
         return Batch(
             [rollout.to(self._config.device) for rollout in rollouts],
-            seconds=self._reports.seconds(reports) | {"wait": waited},
-            info=self._reports.info(reports),
+            # The actors run in parallel: the slowest one counts.
+            seconds={name: max(report.seconds[name] for _, report in reports) for name in ("env", "act")}
+            | {"wait": waited},
+            info=mean_info([(report.info, 1) for _, report in reports]),
             metrics=self._reports.metrics(reports, ready=waiting, running=self._tickets.running),
             restarted={actor for actor, report in reports if report.is_new},
             notes=notes,

@@ -70,12 +70,8 @@ def named_env(
 ) -> tuple[EnvSpec | None, dict[str, Any], str]:
     """The env, its options and an error message; without a required repetition the env is None.
 
-    Args:
-        where: the folder.
-        known: the env's name in the folder.
-        options: the env's options in the folder.
-        env: the env that the user gave.
-        given: options that the user gave.
+    ``known`` and ``options`` are the env's name and options in the folder ``where``, ``env`` and ``given``
+    those of the user.
     """
     if env is None:
         if known is None:

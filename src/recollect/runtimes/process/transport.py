@@ -152,7 +152,9 @@ class ProcessTransport:
         allow_open_files(FILES_PER_ACTOR * actors)
         board = self._board = WeightBoard.create(self._policy.state_dict())
         self._ready = selectors.DefaultSelector()
-        layout = Layout.of(self._slot_example())
+        algo = self._config.algo
+        empty = allocate(self._policy, self._rows // actors, algo.rollout, acting(algo).state_steps)
+        layout = Layout.of({**empty.slot(), "heartbeat": torch.zeros((), dtype=torch.float64)})
         for index in range(actors):
             self.channels.append(ProcessChannel(index, layout, self._slots, board, self._ready))
 
@@ -176,12 +178,4 @@ class ProcessTransport:
             self._board.close()
             self._board = None
 
-    def close(self) -> None:
-        """End all processes."""
-        self.end_servers()
-
-    def _slot_example(self) -> Tree:
-        algo = self._config.algo
-        rows = self._rows // self._config.actors
-        empty = allocate(self._policy, rows, algo.rollout, acting(algo).state_steps)
-        return {**empty.slot(), "heartbeat": torch.zeros((), dtype=torch.float64)}
+    close = end_servers

@@ -54,11 +54,8 @@ class Cluster:
     def __init__(self, address: str | None, *, cpus: int, store: int):
         """Connect, or start a cluster.
 
-        Args:
-            address: of the cluster: "auto", or host:port. None: the cluster that this program is connected
-                to, or else a new one.
-            cpus: of a new cluster: as many as there are actors, whatever the machine has.
-            store: bytes of the object store of a new cluster.
+        ``address``: "auto" or host:port; None: the cluster that this program is connected to, or else a new
+        one with ``cpus`` CPUs, whatever the machine has, and an object store of ``store`` bytes.
         """
         global _ours
         if address is not None and "://" in address:
@@ -188,14 +185,10 @@ class Remote:
         cpus: float,
         gpus: float = 0,
     ):
-        """Start it.
+        """Start it, with ``cpus`` and ``gpus`` reserved for it.
 
-        Args:
-            name: for errors.
-            make: its class, called in the Ray actor with the handles and the arguments.
-            arguments: sent by cloudpickle.
-            handles: of other Ray actors.
-            cpus, gpus: reserved for it by Ray.
+        ``make``, its class, is called in the Ray actor with the handles of other Ray actors and the
+        arguments, which are sent by cloudpickle. ``name`` is for errors.
         """
         self.name = name
         self.location: Location | None = None
