@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import recollect as rc
-from recollect.acting.captured_act import CapturedAct
+from recollect.acting.actor import CapturedAct
 from recollect.base import devices, tree
 from recollect.base.cuda_graphs import Graphs
 from recollect.config.impala import ImpalaConfig

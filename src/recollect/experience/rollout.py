@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -41,9 +41,9 @@ class Finals:
         return Finals(fn(self.time), fn(self.row), tree.map(fn, self.obs))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Header:
-    """All of a rollout except the tensors in its slot."""
+    """All of a rollout except the tensors in its slot, by the names of its fields."""
 
     state_steps: tuple[int, ...]
     actor: int
@@ -198,14 +198,8 @@ class Rollout:
         finals = header.finals
         if isinstance(finals, int):
             finals = Finals(**tree.index(slot["finals"], slice(finals))) if finals else None
-        return cls(
-            **slot["rollout"],
-            state_steps=header.state_steps,
-            finals=finals,
-            actor=header.actor,
-            sequence=header.sequence,
-            version=header.version,
-        )
+        rest: dict[str, Any] = vars(header) | {"finals": finals}
+        return cls(**slot["rollout"], **rest)
 
 
 def _join_finals(rollouts: Sequence[Rollout]) -> Finals | None:

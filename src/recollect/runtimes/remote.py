@@ -103,7 +103,7 @@ class RemoteCollector:
         """``rows``: of all actors together."""
         self._transport, self._env, self._policy, self._config = transport, env, policy, config
         self.rows, self.host, self.make_peer = rows, transport.host, transport.make_peer
-        self.is_exact = config.mode == "lockstep"
+        self.is_exact = config.mode == "lockstep"  # actors that run ahead cannot be saved in mid-rollout
         self._lag = config.lag_limit
         self._handles: list[ActorHandle] = []
         self._tickets = Tickets(config.actors, self._lag, self.is_exact)

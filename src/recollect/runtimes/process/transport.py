@@ -25,7 +25,6 @@ from recollect.base.types import Tree
 from recollect.config.train import TrainConfig
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_server import Blueprint
-from recollect.runtimes.learner_group import MakePeer
 from recollect.runtimes.process.server import SharedMemory, serve
 from recollect.runtimes.process.weights import WeightBoard
 from recollect.runtimes.remote import Delivery
@@ -133,8 +132,7 @@ class ProcessChannel:
 class ProcessTransport:
     """Starts actor servers in processes. See ``remote.Transport``."""
 
-    host = "127.0.0.1"
-    make_peer: MakePeer | None = None
+    host, make_peer = "127.0.0.1", None
 
     def __init__(self, policy: Policy, config: TrainConfig, rows: int):
         """``rows``: of all actors together."""

@@ -148,21 +148,18 @@ class WeightBoard:
         return self._head[(1 + buffer) * _LINE :][:4]
 
     def _require_fit(self, named: Mapping[str, Tensor], verb: str) -> None:
-        leaves = self.handle.leaves
+        leaves, alike = self.handle.leaves, "the policies of actor and learner are not built alike"
         if not self._views:
             raise WeightsError(f"cannot {verb} weights: the board is closed")
         if named.keys() != leaves.keys():
             missing, extra = sorted(leaves.keys() - named.keys()), sorted(named.keys() - leaves.keys())
-            raise WeightsError(
-                f"cannot {verb} weights: missing {missing}, unknown {extra}: "
-                "the policies of actor and learner are not built alike"
-            )
+            raise WeightsError(f"cannot {verb} weights: missing {missing}, unknown {extra}: {alike}")
         for name, leaf in leaves.items():
-            tensor = named[name]
-            if tuple(tensor.shape) != leaf.shape or tensor.dtype != leaf.dtype:
+            shape, dtype = tuple(named[name].shape), named[name].dtype
+            if shape != leaf.shape or dtype != leaf.dtype:
                 raise WeightsError(
-                    f"cannot {verb} weights: {name} is {tuple(tensor.shape)} {tensor.dtype}, and the board "
-                    f"has {leaf.shape} {leaf.dtype}: the policies of actor and learner are not built alike"
+                    f"cannot {verb} weights: {name} is {shape} {dtype}, and the board has {leaf.shape} "
+                    f"{leaf.dtype}: {alike}"
                 )
 
 

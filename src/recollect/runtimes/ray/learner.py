@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import torch
 
+from recollect.base import tree
 from recollect.base.shared_memory import Layout
 from recollect.experience.rollout import Header, Rollout
 from recollect.runtimes.learner_server import LearnerBlueprint, LearnerHost, LearnerState
@@ -71,4 +72,4 @@ class RemoteLearner:
 
     def update(self, packed: Packed, header: Header, progress: float, lag: int) -> None:
         """One update on its own rows of a batch."""
-        self._host.update(Rollout.read(packed.copy(), header), progress, lag)
+        self._host.update(Rollout.read(tree.clone(packed.open()), header), progress, lag)

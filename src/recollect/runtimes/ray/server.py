@@ -45,10 +45,6 @@ class Packed:
             warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
             return self.layout.over(self.data)
 
-    def copy(self) -> Tree:
-        """Copies of the tensors."""
-        return tree.clone(self.open())
-
 
 def pack(value: Tree) -> Packed:
     """A copy of the tree, from any device."""

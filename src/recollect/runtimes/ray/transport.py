@@ -98,8 +98,9 @@ class RayChannel:
         if not isinstance(reply, tuple):
             return reply
         report, header, packed = reply
+        slot = packed.open()
         # The object store is read-only. Several rollouts are copied when they are joined.
-        return Delivery(report, header, packed.copy() if self._transport.is_single else packed.open())
+        return Delivery(report, header, tree.clone(slot) if self._transport.is_single else slot)
 
     def silence(self) -> float | None:
         """Seconds since the server's last heartbeat; None: not known."""
