@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -122,10 +123,9 @@ class Actor:
         """Continue from a snapshot, with the same policy and an env with the same settings."""
         assert isinstance(self.env, Resumable)
         device = self.env.device
-        want = tree.spec(self.state, lead=0)
+        want = tree.spec({"state": self.state}, lead=0)
         found = {name: leaf.to(device) for name, leaf in snapshot.items()}
-        state = {name.removeprefix("state"): leaf for name, leaf in found.items() if name.startswith("state")}
-        given = {name.removeprefix("."): (tuple(leaf.shape), leaf.dtype) for name, leaf in state.items()}
+        given = tree.spec({name: leaf for name, leaf in found.items() if name.startswith("state")}, lead=0)
         if given != want or found["first"].shape != self.first.shape:
             raise StateError(
                 f"the saved memories have leaves {given}, this actor's {want}: were they saved with another "
@@ -290,21 +290,17 @@ def allocate(
     obs = spaces.zeros(policy.observation_space, 1, device)
     action = spaces.zeros(policy.action_space, 1, device)
 
-    def floats() -> Tensor:
-        return torch.zeros(steps, rows, device=device)
-
-    def flags(extra: int = 0) -> Tensor:
-        return torch.zeros(steps + extra, rows, dtype=torch.bool, device=device)
-
+    floats = functools.partial(torch.zeros, steps, rows, device=device)
+    flags = functools.partial(torch.zeros, dtype=torch.bool, device=device)
     return Rollout(
         obs=tree.empty(obs, (steps + 1, rows)),
-        first=flags(extra=1),
+        first=flags(steps + 1, rows),
         action=tree.empty(action, (steps, rows)),
         record={"log_prob": floats(), "value": floats()},
         reward=floats(),
-        terminated=flags(),
-        truncated=flags(),
-        valid=flags(),
+        terminated=flags(steps, rows),
+        truncated=flags(steps, rows),
+        valid=flags(steps, rows),
         final_value=floats(),
         bootstrap=torch.zeros(rows, device=device),
         state_steps=state_steps,

@@ -84,8 +84,8 @@ class Chunks:
         old, prefix = self.prefix, None
         if old is not None:
             prefix = Prefix(columns(old.obs), columns(old.first), rows(old.state), rows(old.exists))
-        steps = columns((self.obs, self.first, self.action, self.valid, self.data))
-        return Chunks(*steps, rows(self.state), prefix)
+        obs, first, action, valid, data = columns((self.obs, self.first, self.action, self.valid, self.data))
+        return Chunks(obs, first, action, valid, data, rows(self.state), prefix)
 
 
 def make_chunks(rollout: Rollout, length: int, data: dict[str, Tensor], burn_in: int = 0) -> Chunks:

@@ -100,7 +100,8 @@ class EpisodeSegments:
             taken = taken if is_full else tree.zero_where(is_padding, taken)
             return tree.map(lambda leaf: leaf.unflatten(0, (length, -1)), taken)  # [L * C, ..] -> [L, C, ..]
 
-        return Chunks(*columns((self.obs, self.first, self.action, self.valid, self.data)), state)
+        obs, first, action, valid, data = columns((self.obs, self.first, self.action, self.valid, self.data))
+        return Chunks(obs, first, action, valid, data, state)
 
     def _heads(self, which: Tensor, column: Tensor) -> State:
         """The states [C, ...] that the columns start from; zeros where the first step is a ``first``."""

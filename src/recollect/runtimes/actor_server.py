@@ -1,6 +1,6 @@
 """The actor server: an env, a copy of the policy and their actor, in a process other than the learner's.
 
-It is the same in every remote runtime. ``process/server.py`` and ``ray/server.py`` connect it to the learner.
+It is the same in every remote runtime; ``process/transport.py`` and ``ray/server.py`` connect it.
 """
 
 from __future__ import annotations
@@ -110,8 +110,7 @@ class ActorServer:
                 if len(notes) == restart_limits.ATTEMPTS:
                     raise
         own = {name: float(value) for name, value in actor.seconds.items()}
-        seconds = {**own, "weights": loaded, "idle": idle}
-        steps = int(rollout.valid.sum())
+        seconds, steps = own | {"weights": loaded, "idle": idle}, int(rollout.valid.sum())
         self._idle_since = time.monotonic()
         return rollout, Report(ticket, steps, actor.info, seconds, is_new or bool(notes), tuple(notes))
 

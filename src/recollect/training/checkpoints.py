@@ -41,7 +41,6 @@ from recollect.base.atomic import sync, writing
 from recollect.base.own_files import TENSORS, foreign_files, is_ours, remove
 from recollect.base.space_json import space_from_json, space_to_json
 from recollect.config import bounds, serialise
-from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError, RecollectError
 from recollect.learning.learner_state import Learned, TrainerState
@@ -77,14 +76,14 @@ class Saved:
         """The env's id, if it has one."""
         return self.description["env"]
 
-    def policy_config(self) -> PolicyConfig:
-        """The network's config; ConfigError if any part of the network was made by a factory."""
-        with self._reading():
-            return serialise.policy_config_from_json(self.description["config"], self.path)
-
     def build(self) -> Policy:
-        """The network, without its weights. If the weights do not fit, it fails before allocating memory."""
-        config, spaces = self.policy_config(), (self.observation_space, self.action_space)
+        """The network, without its weights. If the weights do not fit, it fails before allocating memory.
+
+        Raises ConfigError if any part of the network was made by a factory.
+        """
+        with self._reading():
+            config = serialise.policy_config_from_json(self.description["config"], self.path)
+        spaces = self.observation_space, self.action_space
         numbers = sum(tensor.numel() for tensor in self.weights.values())
         with self._reading(), torch.random.fork_rng(devices=[]), without_memory(numbers):
             shapes = config.build(*spaces).state_dict()
@@ -133,7 +132,9 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
     parts = (policy.state_dict(), learned.optimizer, {} if trainer is None else trainer.tensors)
     for name, tensors in zip(TENSORS, parts):
         if tensors:
-            save_file(_copies(tensors), folder / name)
+            # Copies: safetensors accepts neither views nor tensors that share memory.
+            own = {key: t.detach().clone(memory_format=torch.contiguous_format) for key, t in tensors.items()}
+            save_file(own, folder / name)
     description = {
         "format": FORMAT,
         "env": env if isinstance(env, str) else None,
@@ -245,13 +246,6 @@ def _listed(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _listed(part) for key, part in value.items()}
     return [_listed(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Contiguous copies: safetensors accepts neither views nor tensors that share memory."""
-    return {
-        name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
-    }
 
 
 def _check_free(path: Path) -> None:

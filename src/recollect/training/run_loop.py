@@ -211,10 +211,6 @@ class Training:
         limit = self.config.max_seconds
         return limit is not None and self.seconds >= limit
 
-    def _cancels_evaluation(self) -> bool:
-        """Whether a running evaluation is to be cancelled: the run was interrupted, or its time is up."""
-        return self._stop_reason == "interrupt" or self._is_time_up
-
     def _why_stop(self) -> str | None:
         trainer = self._trainer
         reasons = {"target": trainer.is_solved, "steps": trainer.is_at_end, "time": self._is_time_up}
@@ -258,7 +254,9 @@ class Training:
             )
         env = self.agent.make_env(min(self.config.eval_episodes, 16))
         episodes = self.config.eval_episodes
-        self._evaluate = lambda: self.agent.evaluate(episodes, env=env, cancelled=self._cancels_evaluation)
+        self._evaluate = lambda: self.agent.evaluate(
+            episodes, env=env, cancelled=lambda: self._stop_reason == "interrupt" or self._is_time_up
+        )
         try:
             yield
         finally:

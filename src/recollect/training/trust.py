@@ -62,11 +62,7 @@ class Unnamed:
 
 
 def named_env(
-    where: Path,
-    known: str | None,
-    options: dict[str, Any],
-    env: EnvSpec | None,
-    given: dict[str, Any] | None,
+    where: Path, known: str | None, options: dict[str, Any], env: EnvSpec | None, given: dict[str, Any] | None
 ) -> tuple[EnvSpec | None, dict[str, Any], str]:
     """The env, its options and an error message; without a required repetition the env is None.
 

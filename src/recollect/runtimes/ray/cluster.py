@@ -211,12 +211,8 @@ class Remote:
         return self._handle.call.remote(name, *arguments)
 
     def receive(self, reference: Any, timeout: float | None = None) -> Any:
-        """The reply to a call.
-
-        Raises:
-            LostError: it died, alone or with its node.
-            ChildError: it raised; a RecollectError is raised as it is, with the traceback as a note.
-            TimeoutError: there was no reply.
+        """The reply to a call. Raises LostError if the object died, alone or with its node, and a ChildError
+        if it raised; a RecollectError is raised as it is, with the traceback as a note.
         """
         try:
             found = ray.get(reference, timeout=timeout)

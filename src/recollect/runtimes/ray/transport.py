@@ -30,7 +30,7 @@ from recollect.runtimes.remote import STARTED, Delivery
 
 
 class RayChannel:
-    """The connection to one Ray actor. See ``remote.Channel``."""
+    """The connection to one actor, over all its restarts. See ``recollect.runtimes.remote``."""
 
     start_failure = "the cluster has no room for it, or it hangs while its env is made"
     has_room = True
@@ -116,7 +116,7 @@ class RayChannel:
 
 
 class RayTransport:
-    """Starts actor servers on a Ray cluster. See ``remote.Transport``."""
+    """Starts actor servers on a Ray cluster and carries weights to them."""
 
     def __init__(self, policy: Policy, config: TrainConfig, rows: int):
         """``rows``: of all actors together."""
@@ -145,9 +145,12 @@ class RayTransport:
     def cluster(self) -> Cluster:
         """The cluster, which is connected or started on first use."""
         if self._cluster is None:
-            self._cluster = Cluster(
-                self._config.ray_address, cpus=self._config.actors, store=self._store_bytes()
-            )
+            config, algo = self._config, self._config.algo
+            stored = len(acting(algo).state_steps)
+            size = rollout_size(self._policy, self._rows, steps=algo.rollout, stored=stored).total
+            size += tree.size_bytes(dict(self._policy.state_dict()))
+            store = 2 * (config.lag_limit + 3) * size  # twice what rollouts and weights take at most
+            self._cluster = Cluster(config.ray_address, cpus=config.actors, store=store)
         return self._cluster
 
     @property
@@ -191,11 +194,3 @@ class RayTransport:
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
-
-    def _store_bytes(self) -> int:
-        """Twice the largest size of all rollouts and weights in the object store."""
-        algo = self._config.algo
-        stored = len(acting(algo).state_steps)
-        size = rollout_size(self._policy, self._rows, steps=algo.rollout, stored=stored)
-        weights = tree.size_bytes(dict(self._policy.state_dict()))
-        return 2 * (self._config.lag_limit + 3) * (size.total + weights)
