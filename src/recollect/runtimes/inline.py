@@ -8,10 +8,8 @@ from torch import Tensor
 
 from recollect.acting.actor import Actor, together
 from recollect.algos.catalog import acting
-from recollect.base import tree
 from recollect.base.cuda_graphs import Graphs
 from recollect.base.devices import Total
-from recollect.base.types import State
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.errors import LostError
@@ -33,11 +31,6 @@ class InlineCollector:
         self._graphs = Graphs(envs[0].device, config.graphs and not config.compile)
         self.actors: list[Actor] = []
         """Empty until the next rollout starts new episodes."""
-
-    @property
-    def state(self) -> State:
-        """The live states of all rows, in the order of the actors."""
-        return tree.cat([actor.state for actor in self.actors])
 
     def collect(self, version: int) -> Batch:
         """One rollout per actor. While the env workers of one actor step, another actor acts."""

@@ -169,11 +169,10 @@ def checksum(description: dict[str, Any]) -> str:
 
 def read(path: Path) -> Saved:
     """Read and verify an agent's folder."""
-    file = path / "agent.json"
-    if not path.exists() and not _old(path).is_dir():
+    file, old = path / "agent.json", _old(path)
+    if not path.exists() and not old.is_dir():
         raise RecollectError(f"there is no folder {path}: give that of a run, or of a saved agent")
     if not file.is_file():
-        old = _old(path)
         hint = f". A save was interrupted: {old} holds the previous one" if old.is_dir() else ""
         raise RecollectError(
             f"{path} holds no agent: {file.name} is missing. Agent.save writes such a folder"

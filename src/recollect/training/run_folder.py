@@ -107,8 +107,7 @@ class Run:
             (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             for stale in ("status.json", "metrics.jsonl", "evaluations.jsonl", "events.jsonl"):
                 (path / stale).unlink(missing_ok=True)
-        glossary = json.dumps(GLOSSARY, indent=2) + "\n"
-        atomic.write_atomically(path / "glossary.json", glossary)
+        atomic.write_atomically(path / "glossary.json", json.dumps(GLOSSARY, indent=2) + "\n")
         config = replace(agent.config, policy=agent.policy.config)  # as it was built, also by a factory
         text = toml_yaml.config_text(config, agent.env_name, custom_policy=agent.policy.is_custom)
         atomic.write_atomically(path / "config.yaml", text)

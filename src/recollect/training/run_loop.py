@@ -49,6 +49,9 @@ class Training:
     ):
         """``run``: locked; ``seconds``: duration of earlier training; ``opening``: text for displays."""
         self.agent, self.run, self.opening = agent, run, opening
+        self.config: TrainConfig = agent.config
+        self.start, self.end = trainer.start, trainer.end
+        """Env steps at which this training starts and ends."""
         self.history: History = agent.history
         self.metrics: dict[str, float] = {}
         self.reason: str | None = None
@@ -71,21 +74,6 @@ class Training:
         self._is_disk_failing = False
         self._evaluated = self._last_evaluation()
         self._evaluate: Callable[[], Any] | None = None
-
-    @property
-    def config(self) -> TrainConfig:
-        """The agent's config."""
-        return self.agent.config
-
-    @property
-    def start(self) -> int:
-        """Env steps at which this training started."""
-        return self._trainer.start
-
-    @property
-    def end(self) -> int:
-        """Env steps at which it ends."""
-        return self._trainer.end
 
     @property
     def steps(self) -> int:

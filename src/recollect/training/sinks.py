@@ -199,11 +199,8 @@ class WandbSink(Sink):
     """
 
     label = "Weights & Biases"
-
-    def __init__(self, **options: Any):
-        super().__init__(**options)
-        self._run: Any = None
-        self._is_ours = False
+    _run: Any = None
+    _is_ours = False
 
     def open(self, training: Training) -> None:
         """Start the W&B run, or continue it."""

@@ -1,8 +1,4 @@
-"""The trainer: the collector brings experience, the learner updates the weights and publishes them.
-
-There is one loop for all runtimes. They differ in the collector: where its actors are, and how experience and
-weights travel.
-"""
+"""The trainer: collect experience, update the weights, publish them; runtimes differ in the collector only."""
 
 from __future__ import annotations
 
@@ -123,14 +119,10 @@ class Trainer:
         metrics |= {f"speed/{name}": count / max(value, 1e-9) for name, value in seconds.items()}
         if self.learner.graphs.is_on:
             metrics["start_seconds"] = metrics.get("start_seconds", 0.0) + self.learner.graphs.seconds
-        notes = [
-            *self._notes,
-            *batch.notes,
-            *self.learner.graphs.taken_notes(),
-            *self.learner.deviation_check.notes,
-        ]
+        check = self.learner.deviation_check
+        notes = [*self._notes, *batch.notes, *self.learner.graphs.taken_notes(), *check.notes]
         self._notes.clear()
-        self.learner.deviation_check.notes.clear()
+        check.notes.clear()
         return Iteration(metrics, episodes, notes)
 
     def _lags(self, rollouts: Sequence[Rollout]) -> list[int]:

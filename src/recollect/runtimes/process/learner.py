@@ -29,11 +29,6 @@ class ProcessPeer:
             log=None if run is None else Path(run) / "logs" / f"learner-{blueprint.rank}.log",
         )
 
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self._child.pid
-
     def load(self, state: LearnerState) -> None:
         """Give it the state of the first learner."""
         self._child.send(("load", state))

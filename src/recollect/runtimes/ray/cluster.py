@@ -92,12 +92,11 @@ class Cluster:
         """Ray's reference to the value, which every node fetches at most once."""
         return ray.put(value)
 
-    def wait(self, references: Sequence[Any], timeout: float) -> list[Any]:
+    def wait(self, references: list[Any], timeout: float) -> list[Any]:
         """The references that are ready; waits up to ``timeout`` seconds for the first."""
-        every = list(references)
-        if not every or not ray.wait(every, num_returns=1, timeout=timeout)[0]:
+        if not references or not ray.wait(references, num_returns=1, timeout=timeout)[0]:
             return []
-        return ray.wait(every, num_returns=len(every), timeout=0)[0]
+        return ray.wait(references, num_returns=len(references), timeout=0)[0]
 
     def close(self) -> None:
         """Disconnect, and end the cluster if Recollect has started it and no other run uses it."""
