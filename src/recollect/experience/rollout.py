@@ -203,15 +203,14 @@ class Rollout:
 
 
 def _join_finals(rollouts: Sequence[Rollout]) -> Finals | None:
-    offset, times, rows, obs = 0, [], [], []
+    offset, found = 0, []
     for rollout in rollouts:
         if rollout.finals is not None:
-            times.append(rollout.finals.time)
-            rows.append(rollout.finals.row + offset)
-            obs.append(rollout.finals.obs)
+            found.append((rollout.finals.time, rollout.finals.row + offset, rollout.finals.obs))
         offset += rollout.rows
-    if not times:
+    if not found:
         return None
+    times, rows, obs = zip(*found)
     time = torch.cat(times)
     order = time.argsort(stable=True)  # in order of time, as one actor records them
     return Finals(time[order], torch.cat(rows)[order], tree.index(tree.cat(obs), order))

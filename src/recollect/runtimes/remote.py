@@ -71,11 +71,6 @@ class ActorHandle:
     answer: Any = None
     """The last reply that was not a rollout."""
 
-    @property
-    def tickets(self) -> int:
-        """The number of requested rollouts."""
-        return sum(ticket is not None for ticket in self.requests)
-
     def expect(self, ticket: int | None) -> None:
         """Note a request."""
         if not self.requests and self.channel.is_started:
@@ -253,7 +248,8 @@ class RemoteCollector:
         version = self._tickets.version if self.is_exact else None
         for level in range(depth):
             for handle in self._handles if handles is None else handles:
-                if handle.tickets != level or not handle.channel.has_room:
+                requested = sum(ticket is not None for ticket in handle.requests)
+                if requested != level or not handle.channel.has_room:
                     continue
                 ticket = self._tickets.take(handle.index)
                 if ticket is not None:

@@ -96,7 +96,7 @@ class Run:
             "name": path.name,
             "env": agent.env_name,
             "config": config_to_json(agent.config, agent.policy.config, custom_policy=agent.policy.is_custom),
-            "preset": {name: _words(value) for name, value in agent.preset.items()},
+            "preset": {k: v if checkpoints.is_json(v) else repr(v) for k, v in agent.preset.items()},
             "versions": provenance.versions(),
             "git": provenance.git_commit(),
             "machine": provenance.machine(),
@@ -351,10 +351,6 @@ def _remove(checkpoint: Path) -> None:
 
 def _best(steps: int, mean: float) -> dict[str, Any]:
     return {"checkpoint": f"{steps:012d}", "mean": mean, "steps": steps}
-
-
-def _words(value: Any) -> Any:
-    return value if checkpoints.is_json(value) else repr(value)
 
 
 def now() -> str:

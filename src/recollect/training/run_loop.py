@@ -72,7 +72,10 @@ class Training:
         if run is not None and any(int(path.name) == trainer.steps for path in run.checkpoints()):
             self._saved_at = trainer.steps
         self._is_disk_failing = False
-        self._evaluated = self._last_evaluation()
+        rows = [] if run is None else run.evaluations()
+        evaluated = trainer.steps if run is None else rows[-1]["steps"] if rows else 0
+        self._evaluated = evaluated - evaluated % max(1, self.config.eval_every)
+        """The multiple of ``eval_every`` that was evaluated last; a failed evaluation is still due."""
         self._evaluate: Callable[[], Any] | None = None
 
     @property
@@ -173,12 +176,6 @@ class Training:
                     self._try_checkpoint(best_mean=evaluation.mean)
         if self.run is not None and self._is_checkpoint_due():
             self._try_checkpoint()
-
-    def _last_evaluation(self) -> int:
-        """The multiple of ``eval_every`` that was evaluated last; a failed evaluation is still due."""
-        rows = [] if self.run is None else self.run.evaluations()
-        steps = self.steps if self.run is None else rows[-1]["steps"] if rows else 0
-        return steps - steps % max(1, self.config.eval_every)
 
     def _try_checkpoint(self, best_mean: float | None = None) -> None:
         """Write a checkpoint; a full disk does not end the run."""

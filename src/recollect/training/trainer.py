@@ -1,4 +1,4 @@
-"""The trainer: collect experience, update the weights, publish them; runtimes differ in the collector only."""
+"""The trainer: collect, update, publish. Runtimes differ only in the collector."""
 
 from __future__ import annotations
 

@@ -83,11 +83,6 @@ class Cluster:
         """Whether so many CPUs are free now."""
         return ray.available_resources().get("CPU", 0.0) >= count
 
-    @property
-    def here(self) -> str:
-        """The address of this machine in the cluster."""
-        return ray.util.get_node_ip_address()
-
     def put(self, value: Any) -> Any:
         """Ray's reference to the value, which every node fetches at most once."""
         return ray.put(value)

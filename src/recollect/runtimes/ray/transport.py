@@ -25,7 +25,7 @@ from recollect.runtimes.learner_group import MakePeer, devices_and_backend
 from recollect.runtimes.learner_server import LearnerBlueprint
 from recollect.runtimes.ray.cluster import Cluster, Heartbeats, Remote, close_all
 from recollect.runtimes.ray.learner import RayPeer
-from recollect.runtimes.ray.server import RayActorServer, pack
+from recollect.runtimes.ray.server import Location, RayActorServer, pack
 from recollect.runtimes.remote import STARTED, Delivery
 
 
@@ -136,7 +136,7 @@ class RayTransport:
         self.make_peer: MakePeer | None = None
         """Starts another learner on the cluster; None: in a process, which is faster on one machine."""
         if config.learners > 1 and devices_and_backend(config)[1] == "gloo" and not self.cluster.is_own:
-            self.host, self.make_peer = self.cluster.here, self._make_peer
+            self.host, self.make_peer = Location.here().node, self._make_peer
 
     def _make_peer(self, blueprint: LearnerBlueprint, example: Rollout) -> RayPeer:
         return RayPeer(self.cluster, blueprint, example)
