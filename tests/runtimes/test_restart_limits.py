@@ -11,7 +11,7 @@ import torch
 from recollect.errors import LostError
 from recollect.runtimes import restart_limits
 from recollect.runtimes.process.transport import ProcessChannel
-from recollect.runtimes.remote import ActorHandle
+from recollect.runtimes.remote_collector import ActorHandle
 
 
 def test_the_start_is_bounded_whatever_the_env_may_take():

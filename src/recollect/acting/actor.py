@@ -140,7 +140,7 @@ class Actor:
 
     def collect(self, version: int = 0, buffer: int = 0) -> Rollout:
         """Record T steps. The next call with the same buffer overwrites the rollout."""
-        return together([self.collecting(version, buffer)])[0]
+        return interleaved([self.collecting(version, buffer)])[0]
 
     @torch.no_grad()
     def collecting(self, version: int = 0, buffer: int = 0) -> Generator[None, None, Rollout]:
@@ -259,12 +259,12 @@ class _Buffer:
         def play_all() -> list[dict[str, Tensor]]:
             actor = acting()
             assert actor is not None
-            return together([actor._play(rollout, views)])[0]
+            return interleaved([actor._play(rollout, views)])[0]
 
         self.play_all = graphs.captured(play_all, "acting", actor.policy, [actor.generator])
 
 
-def together(running: Sequence[Generator[None, None, T]]) -> list[T]:
+def interleaved(running: Sequence[Generator[None, None, T]]) -> list[T]:
     """Run several ``collecting`` interleaved and return their results: while one env steps, another acts."""
     done: dict[int, T] = {}
     while len(done) < len(running):

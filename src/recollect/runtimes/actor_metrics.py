@@ -22,7 +22,7 @@ class Reports:
         self._last: list[tuple[float, int, float]] = [(time.monotonic(), 0, 0.0)] * actors
         """Of each actor: when it was last in a batch, its valid steps in that batch, and its speed."""
 
-    def recall(self, metrics: Mapping[str, float]) -> None:
+    def restore_counters(self, metrics: Mapping[str, float]) -> None:
         """Continue the counters from the last metrics of a resumed run."""
         self.restarts = int(metrics.get("restarts", 0))
         self._steps = [int(metrics.get(f"actor/{index}/steps", 0)) for index in range(len(self._steps))]

@@ -42,7 +42,7 @@ class Blueprint:
     """With the CPU as the device."""
     index: int
     """Index of the actor."""
-    life: int = 0
+    restarts: int = 0
     """The number of times that this actor was restarted."""
     sequence: int = 0
     """Index of its next rollout."""
@@ -145,7 +145,7 @@ class ActorServer:
                 self.policy,
                 rollout=config.algo.rollout,
                 state_steps=acting(config.algo).state_steps,
-                seed=actor_stream(config.seed, version, index, self.blueprint.life, self._resets),
+                seed=actor_stream(config.seed, version, index, self.blueprint.restarts, self._resets),
                 index=index,
                 buffers=self._buffers,
             )

@@ -12,8 +12,8 @@ from torch import Tensor
 from recollect.experience.rollout import Rollout
 
 if TYPE_CHECKING:
-    from recollect.runtimes.inline import InlineCollector
-    from recollect.runtimes.remote import RemoteCollector
+    from recollect.runtimes.inline_collector import InlineCollector
+    from recollect.runtimes.remote_collector import RemoteCollector
 
 
 @dataclass(slots=True)
@@ -50,12 +50,12 @@ def stream(*key: int) -> int:
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(2))
 
 
-def actor_stream(seed: int, updates: int, index: int, life: int = 0, resets: int = 0) -> int:
+def actor_stream(seed: int, updates: int, index: int, restarts: int = 0, resets: int = 0) -> int:
     """The seed of an actor that starts new episodes after ``updates``.
 
-    ``life``: the number of its restarts; ``resets``: how often it lost its episodes since the last one.
+    ``restarts``: of its process so far; ``resets``: how often it lost its episodes since the last one.
     """
-    key = [index, life, resets] if resets else [index, life] if life else [index] if index else []
+    key = [index, restarts, resets] if resets else [index, restarts] if restarts else [index] if index else []
     return stream(seed, 1, updates, *key)
 
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 120.0
 """Seconds for a learner to start, or to reply once the first one is done."""
-LAST_WORDS = 5.0
+REPORT_SECONDS = 5.0
 """Seconds in which failed learners may still report their error."""
 
 
@@ -143,7 +143,7 @@ class LearnerGroup:
             return error
         if self._group is not None:
             self._group.close()  # the others stop waiting for the first learner
-        ends, found = time.monotonic() + LAST_WORDS, []
+        ends, found = time.monotonic() + REPORT_SECONDS, []
         for peer in self._asked:
             try:
                 peer.done(max(0.0, ends - time.monotonic()))

@@ -9,7 +9,7 @@ from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
 from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Collector
-from recollect.runtimes.inline import InlineCollector
+from recollect.runtimes.inline_collector import InlineCollector
 
 
 def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> str:

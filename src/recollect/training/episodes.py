@@ -51,7 +51,7 @@ class EpisodeTracker:
             # The first of several rollouts of an actor may predate its restart.
             if rollout.actor in restarted and bool(rollout.first[0].all()):
                 self.forget_running(_rows_of(rollout))
-            add = self._add_there if devices.synchronises(rollout.reward) else self._add
+            add = self._add_on_device if devices.synchronises(rollout.reward) else self._add
             *part, count = add(rollout)
             parts.append(part)
             steps += count
@@ -80,7 +80,7 @@ class EpisodeTracker:
         np.subtract.at(so_far, rows + own.start, lengths)
         return times, returns, lengths, int(np.count_nonzero(valid))
 
-    def _add_there(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    def _add_on_device(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
         """The same in order of time, computed on the rollout's device, with two synchronisations."""
         own, valid = _rows_of(rollout), rollout.valid
         ended = (rollout.terminated | rollout.truncated) & valid

@@ -29,7 +29,7 @@ from recollect.experience.rollout import Header, Rollout
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_server import ActorServer, Blueprint, Report, Watchdog
 from recollect.runtimes.process.weights import WeightBoard
-from recollect.runtimes.remote import Delivery
+from recollect.runtimes.remote_collector import Delivery
 
 FILES_PER_ACTOR = 4
 """File descriptors of this process per actor: its socket, its lifeline, its slots (twice)."""
@@ -91,7 +91,7 @@ def serve(line: Line, blueprint: Blueprint, memory: SharedMemory) -> None:
 
 
 class ProcessChannel:
-    """The connection to one actor's process, over all its restarts. See ``recollect.runtimes.remote``."""
+    """The connection to one actor's process, over all its restarts. See ``remote_collector.py``."""
 
     start_failure = "it hangs while its env is made"
 

@@ -26,11 +26,11 @@ from recollect.runtimes.learner_server import LearnerBlueprint
 from recollect.runtimes.ray.cluster import Cluster, Heartbeats, Remote, close_all
 from recollect.runtimes.ray.learner import RayPeer
 from recollect.runtimes.ray.server import Location, RayActorServer, pack
-from recollect.runtimes.remote import STARTED, Delivery
+from recollect.runtimes.remote_collector import STARTED, Delivery
 
 
 class RayChannel:
-    """The connection to one actor, over all its restarts. See ``recollect.runtimes.remote``."""
+    """The connection to one actor, over all its restarts. See ``remote_collector.py``."""
 
     start_failure = "the cluster has no room for it, or it hangs while its env is made"
     has_room = True
@@ -62,7 +62,7 @@ class RayChannel:
         """Start a Ray actor."""
         transport, self._key = self._transport, uuid.uuid4().hex
         cpus = transport.cpus
-        if blueprint.life:  # the CPU of the last one may have left with its node
+        if blueprint.restarts:  # the CPU of the last one may have left with its node
             cpus = int(transport.cluster.has_cpus(1))
         self.remote = Remote(
             f"actor {self._index}",
@@ -149,7 +149,7 @@ class RayTransport:
             stored = len(acting(algo).state_steps)
             size = rollout_size(self._policy, self._rows, steps=algo.rollout, stored=stored).total
             size += tree.size_bytes(dict(self._policy.state_dict()))
-            store = 2 * (config.lag_limit + 3) * size  # twice what rollouts and weights take at most
+            store = 2 * (config.lag_limit + 3) * size  # twice the largest size of rollouts and weights
             self._cluster = Cluster(config.ray_address, cpus=config.actors, store=store)
         return self._cluster
 

@@ -58,8 +58,8 @@ class ActorHandle:
 
     index: int
     channel: ProcessChannel | RayChannel
-    life: int = 0
-    """The number of restarts."""
+    restarts: int = 0
+    """How often it was restarted."""
     deaths: int = 0
     """Deaths since the last finished rollout."""
     sequence: int = 0
@@ -158,9 +158,9 @@ class RemoteCollector:
             notes=notes,
         )
 
-    def recall(self, metrics: Mapping[str, float]) -> None:
+    def restore_counters(self, metrics: Mapping[str, float]) -> None:
         """Continue the counters from the last metrics of a resumed run."""
-        self._reports.recall(metrics)
+        self._reports.restore_counters(metrics)
 
     def publish(self, version: int) -> None:
         """Publish the policy's weights; in async mode idle actors start at once."""
@@ -225,7 +225,7 @@ class RemoteCollector:
     def _start_server(self, handle: ActorHandle) -> None:
         handle.since = time.monotonic()
         env, policy, config = portable(self._env), on_cpu(self._policy), replace(self._config, device="cpu")
-        handle.channel.start(Blueprint(env, policy, config, handle.index, handle.life, handle.sequence))
+        handle.channel.start(Blueprint(env, policy, config, handle.index, handle.restarts, handle.sequence))
 
     def _end_servers(self) -> None:
         self._handles = []
@@ -293,7 +293,7 @@ class RemoteCollector:
         handle.requests.clear()
         self._tickets.give_back(handle.index)
         restart_limits.check_deaths(handle.deaths, error)
-        handle.life += 1
+        handle.restarts += 1
         self._reports.restarts += 1
         self._notes.append(f"{error}; it was restarted in new episodes")
         self._start_server(handle)

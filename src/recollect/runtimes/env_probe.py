@@ -13,9 +13,9 @@ from recollect.envs.factory import EnvSpec, is_made
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import check_remakable, open_env, open_envs
 from recollect.runtimes.collector import Collector
-from recollect.runtimes.inline import InlineCollector
+from recollect.runtimes.inline_collector import InlineCollector
 from recollect.runtimes.process.transport import ProcessTransport
-from recollect.runtimes.remote import RemoteCollector
+from recollect.runtimes.remote_collector import RemoteCollector
 
 
 class EnvProbe:

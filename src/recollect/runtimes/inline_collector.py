@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from recollect.acting.actor import Actor, together
+from recollect.acting.actor import Actor, interleaved
 from recollect.algos.catalog import acting
 from recollect.base.cuda_graphs import Graphs
 from recollect.base.devices import Total
@@ -39,7 +39,7 @@ class InlineCollector:
             is_new = not self.actors
             try:
                 actors = self._ready_actors(version, len(notes))
-                rollouts = together([actor.collecting(version) for actor in actors])
+                rollouts = interleaved([actor.collecting(version) for actor in actors])
                 break
             except LostError as error:  # an env worker died: the unfinished rollouts are discarded
                 self.restart_episodes()
@@ -59,7 +59,7 @@ class InlineCollector:
             notes=[*notes, *self._graphs.taken_notes()],
         )
 
-    def recall(self, metrics: Mapping[str, float]) -> None:
+    def restore_counters(self, metrics: Mapping[str, float]) -> None:
         """Do nothing: there are no counters."""
 
     def publish(self, version: int) -> None:
