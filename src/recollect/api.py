@@ -264,7 +264,7 @@ def _restored(
     if policy is None:
         network = saved.build()
     else:
-        network = made_policy(policy, *saved.spaces)
+        network = made_policy(policy, saved.observation_space, saved.action_space)
     checkpoints.load_weights(network, saved)
     config = saved.config(network)
     if device is None and not torch.cuda.is_available():

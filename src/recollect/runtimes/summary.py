@@ -38,8 +38,7 @@ def placement_summary(config: TrainConfig, rows: int) -> str:
         each = f"{config.actors} actors x {rows // config.actors} rows" if config.actors > 1 else "1 actor"
         mode = "" if config.runtime == "inline" else f", {config.mode}"
         if config.mode == "async":
-            lag = config.lag_limit
-            mode += f" (at most {plural(lag, 'update')} behind)"
+            mode += f" (at most {plural(config.lag_limit, 'update')} behind)"
         parts.append(f"{each} {place}{mode}")
     if config.env_workers:
         parts.append(f"{config.env_workers} env workers{' each' if config.actors > 1 else ''}")

@@ -60,11 +60,16 @@ class Saved:
     learned: Learned
 
     @property
-    def spaces(self) -> tuple[gym.Space, gym.Space]:
-        """The observation space and the action space of one row."""
-        saved = self.description
+    def observation_space(self) -> gym.Space:
+        """The observation space of one row."""
         with self._reading():
-            return space_from_json(saved["observation_space"]), space_from_json(saved["action_space"])
+            return space_from_json(self.description["observation_space"])
+
+    @property
+    def action_space(self) -> gym.Space:
+        """The action space of one row."""
+        with self._reading():
+            return space_from_json(self.description["action_space"])
 
     @property
     def env(self) -> str | None:
@@ -78,7 +83,7 @@ class Saved:
         """
         with self._reading():
             config = serialise.policy_config_from_json(self.description["config"], self.path)
-        spaces = self.spaces
+        spaces = self.observation_space, self.action_space
         numbers = sum(tensor.numel() for tensor in self.weights.values())
         with self._reading(), torch.random.fork_rng(devices=[]), without_memory(numbers):
             shapes = config.build(*spaces).state_dict()

@@ -54,7 +54,8 @@ def make_sinks(names: Sequence[str]) -> list[Callback]:
             raise ConfigError(
                 f"there is no sink {name!r}{nearest(str(name), SINKS)}: choose {' or '.join(SINKS)}"
             )
-        if not _is_installed(name):
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:  # a folder ``./wandb`` without code has no origin
             raise ConfigError(
                 f"sinks has {name!r}, but the package {name} is not installed: "
                 f"pip install 'recollect[{name}]'"
@@ -277,12 +278,6 @@ def _wandb_id(folder: Path) -> str:
 
 def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items() if not math.isnan(value)}
-
-
-def _is_installed(package: str) -> bool:
-    """Whether the package is installed; a folder ``./wandb`` without code has no origin."""
-    spec = find_spec(package)
-    return spec is not None and spec.origin is not None
 
 
 def _missing(package: str, error: ImportError) -> ConfigError:

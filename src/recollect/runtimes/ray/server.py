@@ -146,7 +146,6 @@ def heartbeats_class() -> type:
             self._hung[key] = text
 
         def look(self, key: str) -> tuple[float | None, str | None]:
-            """Seconds since a server's last heartbeat (None: it had none), and its report if it hangs."""
             seen = self._beats.get(key)
             return None if seen is None else self._now() - seen, self._hung.get(key)
 
