@@ -30,9 +30,9 @@ import common
 import torch
 
 import recollect as rc
-from recollect.runtimes import remote
+from recollect.runtimes import remote_collector
 from recollect.runtimes.collector import Batch
-from recollect.runtimes.remote import RemoteCollector
+from recollect.runtimes.remote_collector import RemoteCollector
 from recollect.runtimes.tickets import Tickets
 
 GROWTH_MB = 16.0
@@ -150,7 +150,7 @@ def resident_mb() -> float:
 
 
 def soak(mode: str, minutes: float, every: float, actors: int) -> dict[str, Any]:
-    remote.Tickets = Counted
+    remote_collector.Tickets = Counted
     Counted.count, Counted.under_way, Counted.ready, Counted.learned = Counter(), set(), set(), 0
     max_lag = 0 if mode == "lockstep" else 1
     settings: dict[str, Any] = {"num_envs": 4 * actors, "rollout": 64, "chunk": 16, "threads": 1}

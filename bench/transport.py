@@ -31,7 +31,7 @@ import torch
 from recollect.acting.actor import allocate
 from recollect.base import tree
 from recollect.experience.rollout import Rollout
-from recollect.runtimes.probe import env_probe
+from recollect.runtimes.env_probe import env_probe
 
 MEGABYTES = (0.1, 1.0, 10.0, 50.0)
 ACTORS = 2

@@ -28,8 +28,8 @@ from recollect.learning.learner_state import Learned
 from recollect.policy import compiled, precision
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
-from recollect.runtimes.inline import InlineCollector
-from recollect.runtimes.probe import env_probe
+from recollect.runtimes.env_probe import env_probe
+from recollect.runtimes.inline_collector import InlineCollector
 from recollect.runtimes.summary import placement_summary, size_summary
 from recollect.training import checkpoints
 from recollect.training.advice import Advisor
@@ -161,7 +161,7 @@ class Agent:
             if resumed is not None and self.run is not None:
                 self.run.rewind(resumed.steps)
                 self.history = self.run.history()
-                trainer.collector.recall(self.history.last)
+                trainer.collector.restore_counters(self.history.last)
                 self._seconds = 0.0 if resumed.trainer is None else resumed.trainer.numbers["seconds"]
                 opening = f"resumes at step {resumed.steps:,}, {trainer.how_restored}\n{opening}"
             training = Training(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import recollect as rc
-from recollect.acting.captured_act import CapturedAct
+from recollect.acting.actor import CapturedAct
 from recollect.base import devices, tree
 from recollect.base.cuda_graphs import Graphs
 from recollect.config.impala import ImpalaConfig
@@ -25,7 +25,7 @@ from recollect.cores.stack import StackConfig
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import DivergedError
 from recollect.learning import learner
-from recollect.runtimes import inline
+from recollect.runtimes import inline_collector
 from recollect.tasks import TASKS, make_task
 from recollect.training.trainer import Trainer
 from tests.support.tape import TapeGraphs
@@ -38,7 +38,7 @@ UPDATES = 6
 def taped(monkeypatch):
     """The path of a GPU, with tapes for graphs."""
     monkeypatch.setattr(devices, "synchronises", lambda where: True)
-    monkeypatch.setattr(inline, "Graphs", TapeGraphs)
+    monkeypatch.setattr(inline_collector, "Graphs", TapeGraphs)
     monkeypatch.setattr(learner, "Graphs", TapeGraphs)
 
 
@@ -52,7 +52,7 @@ def make_trainer(task="position-cartpole", algo=None, graphs=True, wrap=False, r
     torch.manual_seed(0)
     core = policy.pop("core", rc.MinGRUConfig(hidden=8))
     made = PolicyConfig(core=core, **policy).build(env.observation_space, env.action_space)
-    found = Trainer(inline.InlineCollector([env], made, config), made, config)
+    found = Trainer(inline_collector.InlineCollector([env], made, config), made, config)
     found.begin(10_000)
     return found
 
@@ -64,7 +64,7 @@ def compare(**settings) -> Trainer:
         found, wanted = graphed.iterate(), plain.iterate()
         assert not found.notes
     collector = graphed.collector
-    assert isinstance(collector, inline.InlineCollector)
+    assert isinstance(collector, inline_collector.InlineCollector)
     assert all(buffer.play_all.is_graph for actor in collector.actors for buffer in actor._buffers)
     steps = [one.step.is_graph for one in graphed.learner.make_update()._minibatches.values()]
     assert steps

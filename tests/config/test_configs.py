@@ -15,7 +15,7 @@ from recollect.base import spaces, tree
 from recollect.cli import main
 from recollect.config.train import TrainConfig
 from recollect.cores import GRUConfig
-from recollect.experience.rollout import rollout_bytes
+from recollect.experience.rollout import rollout_size
 from recollect.tasks import TASKS
 from recollect.training.parse_config import parse_config
 from recollect.training.presets import preset
@@ -206,12 +206,6 @@ def test_pictures_are_kept_as_bytes():
     assert rollout.obs.untyped_storage().nbytes() == 65 * 2 * 48 * 48 * 3
     assert rollout.state_steps == (0, 16, 32, 48)
     full = parsed("long_episode_recurrent.yaml").config
-    size = rollout_bytes(
-        agent.policy.observation_space,
-        agent.policy.action_space,
-        agent.policy.initial_state(1),
-        rows=full.num_envs,
-        steps=full.algo.rollout,
-        stored=len(full.algo.state_steps),
-    )
+    stored = len(full.algo.state_steps)
+    size = rollout_size(agent.policy, full.num_envs, steps=full.algo.rollout, stored=stored)
     assert 57e6 < size.total < 58e6, "as the file says"

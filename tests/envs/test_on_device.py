@@ -16,7 +16,7 @@ import torch
 from gymnasium import spaces as gym_spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from recollect.acting.actor import together
+from recollect.acting.actor import interleaved
 from recollect.base import spaces, tree
 from recollect.base.types import Step
 from recollect.config.train import TrainConfig
@@ -217,7 +217,7 @@ def test_two_actors_take_turns(split: bool) -> None:
 
     envs = [Logged(Noted(log, name, split=split), "cpu") for name in "ab"]
     actors = [make_actor(env, counting_policy(env), rollout=3, chunk=3) for env in envs]
-    together([actor.collecting() for actor in actors])
+    interleaved([actor.collecting() for actor in actors])
     begins = {name: [f"{name} acts", f"{name} begins"] if split else [f"{name} acts"] for name in "ab"}
     ends = {name: [f"{name} ends" if split else f"{name} steps"] for name in "ab"}
     turn = [*ends["a"], *begins["a"], *ends["b"], *begins["b"]]

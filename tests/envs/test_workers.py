@@ -19,7 +19,7 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect.acting.actor import Actor, together
+from recollect.acting.actor import Actor, interleaved
 from recollect.base import spaces, tree
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
@@ -339,7 +339,7 @@ def test_one_acts_while_the_other_steps(tmp_path: Path) -> None:
             envs.append(in_workers(Gate, 1, 1, mine=mine, other=other, timeout=60.0))
         policy = Policy(envs[0].observation_space, envs[0].action_space, PolicyConfig())
         actors = [Actor(env, policy, rollout=4, state_steps=(0,), seed=i) for i, env in enumerate(envs)]
-        rollouts = together([actor.collecting() for actor in actors])
+        rollouts = interleaved([actor.collecting() for actor in actors])
         assert all(rollout.valid.all() for rollout in rollouts)
     finally:
         for env in envs:

@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -240,7 +241,7 @@ def test_a_shortage_of_memory_is_told_before_anything_starts(monkeypatch):
         patch.setattr(shared_memory.os, "posix_fallocate", _no_space)
         with pytest.raises(ResourceError, match=r"no shared memory for .*lower"):
             rc.train("delayed-cue", **PROCESSES)
-    monkeypatch.setattr(transport.ProcessTransport, "_slot_example", lambda _: _huge())
+    monkeypatch.setattr(transport, "allocate", lambda *_: SimpleNamespace(slot=_huge))
     with (
         process_collector("delayed-cue") as (collector, _),
         pytest.raises(ResourceError, match=r"no shared memory for the rollouts of actor 0.*num_envs"),

@@ -145,7 +145,7 @@ class Thing:
     def __init__(self, _: Any = None):
         pass
 
-    def facts(self) -> None:
+    def location(self) -> None:
         raise KeyError("inside")
 
 
@@ -153,13 +153,15 @@ def _ask_until_lost(remote: ray_cluster.Remote) -> None:
     """Ray ends an actor a little after it was told to: until then it may answer."""
     while True:
         with contextlib.suppress(ChildError):
-            remote.receive(remote.call("facts"))
+            remote.receive(remote.call("location"))
 
 
 def test_what_is_raised_elsewhere_keeps_its_cause_and_traceback(cluster):
     """S000-25."""
     remote = ray_cluster.Remote("thing 3", Thing, (), cpus=0)
-    with pytest.raises(ChildError, match=r"thing 3 failed:\nTraceback(.|\n)*in facts(.|\n)*inside") as raised:
+    with pytest.raises(
+        ChildError, match=r"thing 3 failed:\nTraceback(.|\n)*in location(.|\n)*inside"
+    ) as raised:
         remote.receive(remote.started)
     assert isinstance(raised.value.__cause__, KeyError)
     remote.kill()

@@ -166,7 +166,7 @@ def reached(monkeypatch) -> list[Any]:
         raise ReachedError
 
     monkeypatch.setattr("recollect.agent.make_sinks", sinks)
-    monkeypatch.setattr("recollect.runtimes.probe.EnvProbe.collector", collector)
+    monkeypatch.setattr("recollect.runtimes.env_probe.EnvProbe.collector", collector)
     return seen
 
 

@@ -12,7 +12,7 @@ from recollect.config.train import TrainConfig
 from recollect.experience import chunks
 from recollect.learning.captured_update import CapturedUpdate
 from recollect.learning.learner import Learner
-from recollect.runtimes.remote import RemoteCollector
+from recollect.runtimes.remote_collector import RemoteCollector
 from tests.config import test_honoured
 from tests.mutants.mutant import Mutant
 from tests.support import config_cases

@@ -12,10 +12,9 @@ from recollect.policy.normalise import ObservationNorm
 from recollect.runtimes.actor_server import ActorServer
 from recollect.runtimes.learner_group import LearnerGroup
 from recollect.runtimes.learner_server import LearnerHost
-from recollect.runtimes.process.server import ProcessActorServer
-from recollect.runtimes.process.transport import ProcessChannel
+from recollect.runtimes.process.transport import ProcessActorServer, ProcessChannel
 from recollect.runtimes.process.weights import WeightBoard
-from recollect.runtimes.remote import RemoteCollector
+from recollect.runtimes.remote_collector import RemoteCollector
 from recollect.runtimes.tickets import Tickets
 from recollect.training.trainer import Trainer
 from tests.mutants import process_proofs as proofs

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from recollect.experience.rollout import Rollout
-from recollect.runtimes.remote import RemoteCollector
+from recollect.runtimes.remote_collector import RemoteCollector
 from tests.mutants.mutant import Mutant
 from tests.mutants.planted import ChildMutant
 from tests.mutants.process_bugs import OLD_WEIGHTS

@@ -128,11 +128,11 @@ MODES, BIT_FOR_BIT = "assert set(modes) == {(False, False)}", "assert differing(
 
 
 def play(old: str, new: str) -> Edit:
-    return (evaluate, "_play", old, new)
-
-
-def around(old: str, new: str) -> Edit:
     return (evaluate, "evaluate", old, new)
+
+
+def mode(old: str, new: str) -> Edit:
+    return (evaluate, "_eval_mode", old, new)
 
 
 EVALUATIONS = [
@@ -176,7 +176,7 @@ EVALUATIONS = [
         "actions of an evaluation are drawn without a seed",
         repeated,
         (
-            around(
+            play(
                 "torch.Generator(env.device).manual_seed(seed)",
                 "torch.Generator(env.device)\n    generator.seed()",
             ),
@@ -192,17 +192,22 @@ EVALUATIONS = [
     Mutant(
         "an evaluation moves the observation statistics",
         untouched,
-        (play("valid = step", "policy.obs_norm.update(obs[None], step.valid[None])\n        valid = step"),),
+        (
+            play(
+                "valid = step",
+                "policy.obs_norm.update(obs[None], step.valid[None])\n            valid = step",
+            ),
+        ),
         EVERYTHING,
     ),
     Mutant(
         "an evaluation leaves the policy in eval mode",
         untouched,
-        (around("policy.train(was_training)", "pass"),),
+        (mode("policy.train(was_training)", "pass"),),
         "assert policy.training",
     ),
-    Mutant("an evaluation is played in train mode", modes, (around("policy.eval()", "pass"),), MODES),
-    Mutant("an evaluation keeps graphs", modes, (around("@torch.no_grad()", "@torch.enable_grad()"),), MODES),
+    Mutant("an evaluation is played in train mode", modes, (mode("policy.eval()", "pass"),), MODES),
+    Mutant("an evaluation keeps graphs", modes, (play("@torch.no_grad()", "@torch.enable_grad()"),), MODES),
     Mutant(
         "evaluations are played in the env of the training",
         run,

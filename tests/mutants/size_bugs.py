@@ -22,7 +22,7 @@ def known_on_a_gpu() -> None:
 
 
 def size(old: str, new: str) -> Edit:
-    return (rollout, "rollout_bytes", old, new)
+    return (rollout, "rollout_size", old, new)
 
 
 def off(name: str, proof: Callable[[], None], edits: tuple[Edit, ...]) -> Mutant:
@@ -44,12 +44,12 @@ SIZES = [
     off(
         "the estimate takes observations for floats",
         known,
-        (size("spaces.zeros(observation_space, 1))", "spaces.zeros(observation_space, 1)) * 4"),),
+        (size("policy.observation_space, 1))", "policy.observation_space, 1)) * 4"),),
     ),
     off(
         "the estimate forgets what truncated rows keep",
         known_on_a_gpu,
-        (size("kept = places", "kept = 0 * places"),),
+        (size("kept = slots", "kept = 0 * slots"),),
     ),
     off(
         "states are stored in half precision",

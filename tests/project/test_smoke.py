@@ -83,5 +83,6 @@ def test_every_core_resumes_bit_for_bit(name, tmp_path):
     assert half.config.policy == whole.config.policy
     for a, b in zip(whole.policy.parameters(), half.policy.parameters(), strict=True):
         assert torch.equal(a, b)
-    live = [tree.leaves(agent._trainer.collector.state) for agent in (whole, half)]
+    actors = [agent._trainer.collector.actors for agent in (whole, half)]
+    live = [tree.leaves(tuple(actor.state for actor in each)) for each in actors]
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(*live, strict=True))

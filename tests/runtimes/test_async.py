@@ -14,7 +14,7 @@ import torch
 import recollect as rc
 from recollect.errors import AlignmentError
 from recollect.experience.rollout import Rollout
-from recollect.runtimes.remote import RemoteCollector
+from recollect.runtimes.remote_collector import RemoteCollector
 from recollect.training.episodes import EpisodeTracker
 from recollect.training.run_folder import Run
 from tests.support.doomed import SMALL, UPDATE

@@ -65,7 +65,7 @@ def group_of(
 
 
 def pids_of(group: LearnerGroup) -> list[int]:
-    return [peer.pid for peer in group._peers]  # pyright: ignore[reportAttributeAccessIssue] all are children
+    return [peer._child.pid for peer in group._peers]  # pyright: ignore[reportAttributeAccessIssue] all are children
 
 
 def is_running(pid: int) -> bool:

@@ -19,7 +19,7 @@ from recollect.base import tree
 from recollect.envs import make_env
 from recollect.errors import ConfigError
 from recollect.runtimes.collector import actor_stream
-from recollect.runtimes.remote import RemoteCollector
+from recollect.runtimes.remote_collector import RemoteCollector
 from recollect.training.run_folder import Run
 from tests.support.doomed import SMALL, UPDATE, differing, weights
 from tests.support.helpers import assert_reproduced, deviation

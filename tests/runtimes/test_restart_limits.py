@@ -11,7 +11,7 @@ import torch
 from recollect.errors import LostError
 from recollect.runtimes import restart_limits
 from recollect.runtimes.process.transport import ProcessChannel
-from recollect.runtimes.remote import ActorHandle
+from recollect.runtimes.remote_collector import ActorHandle
 
 
 def test_the_start_is_bounded_whatever_the_env_may_take():
@@ -45,7 +45,7 @@ def _ray_channel(waited: float, is_started: bool) -> Any:
 
     heartbeats = SimpleNamespace(look=lambda key: (waited, None))
     channel: Any = RayChannel(0, SimpleNamespace(heartbeats=heartbeats))  # pyright: ignore
-    channel.remote = SimpleNamespace(facts="there" if is_started else None)
+    channel.remote = SimpleNamespace(location="there" if is_started else None)
     return channel
 
 

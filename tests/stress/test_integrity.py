@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from recollect.runtimes.process import server
+from recollect.runtimes.process import transport
 from tests.mutants.planted import ChildMutant
 from tests.support.integrity import Careless, kill_writers, stress_slots, stress_weights
 
@@ -69,9 +69,9 @@ EARLY = ChildMutant(
     "an index is sent before its data",
     partial(slots, 10),
     (
-        (server.ProcessActorServer, "__init__", "    self._board =", f"    {IMPORT}\n    self._board ="),
-        (server.ProcessActorServer, "__init__", "Rollout.read(slot,", "Rollout.read(tree.clone(slot),"),
-        (server, "serve", "(*arguments))", f"(*arguments)){LATE}"),
+        (transport.ProcessActorServer, "__init__", "    self._board =", f"    {IMPORT}\n    self._board ="),
+        (transport.ProcessActorServer, "__init__", "Rollout.read(slot,", "Rollout.read(tree.clone(slot),"),
+        (transport, "serve", "(*arguments))", f"(*arguments)){LATE}"),
     ),
     "assert not any(found.values())",
 )

@@ -21,7 +21,7 @@ from recollect.errors import ConfigError, LostError
 from recollect.learning import learner
 from recollect.learning.learner import Learner
 from recollect.policy import compiled, precision
-from recollect.runtimes import inline
+from recollect.runtimes import inline_collector
 from recollect.runtimes.learner_group import LearnerGroup
 from recollect.training.run_folder import Run
 from tests.support.config_runs import TASK, differ, equal, trained
@@ -213,7 +213,7 @@ def case_graphs() -> None:
     """Its effect needs a GPU (tests/training/test_gpu_graphs.py); here, that it arrives."""
     asked: list[bool] = []
     with pytest.MonkeyPatch.context() as patch:
-        for module in (inline, learner):
+        for module in (inline_collector, learner):
             patch.setattr(module, "Graphs", lambda device, is_on: asked.append(is_on) or Graphs(device))
         trained(graphs=True)
         trained(graphs=False)

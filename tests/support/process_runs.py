@@ -19,8 +19,8 @@ from recollect.experience.rollout import Rollout
 from recollect.learning.learner_state import learner_tensors
 from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Batch
-from recollect.runtimes.probe import env_probe
-from recollect.runtimes.remote import RemoteCollector
+from recollect.runtimes.env_probe import env_probe
+from recollect.runtimes.remote_collector import RemoteCollector
 from tests.support.doomed import SMALL, UPDATE, rows, wait_for, weights, without
 
 TINY = without(SMALL, "progress", "checkpoint_every")

@@ -16,8 +16,8 @@ from gymnasium.wrappers import TimeLimit
 import recollect as rc
 from recollect.base import tree
 from recollect.experience.rollout import Rollout
-from recollect.runtimes.probe import env_probe
-from recollect.runtimes.remote import RemoteCollector
+from recollect.runtimes.env_probe import env_probe
+from recollect.runtimes.remote_collector import RemoteCollector
 from tests.support.doomed import SMALL, UPDATE, wait_for, weights, without
 from tests.support.process_runs import parents, run_ahead, say
 

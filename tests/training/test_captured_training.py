@@ -22,7 +22,7 @@ from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError, DivergedError, EnvError
 from recollect.learning.captured_update import CapturedUpdate
 from recollect.policy.policy import Policy
-from recollect.runtimes.inline import InlineCollector
+from recollect.runtimes.inline_collector import InlineCollector
 from recollect.tasks import make_task
 from recollect.training.trainer import Trainer
 from tests.support.reads import unread

@@ -117,7 +117,7 @@ def test_a_run_goes_on_where_it_was(tmp_path):
     rc.train("delayed-cue", steps=1024, run=str(path), callbacks=stop, **settings)
     halves = rc.resume(path, progress=False)
     assert halves._trainer.is_exact
-    assert all(leaf.is_cuda for leaf in tree.leaves(halves._trainer.collector.state))
+    assert all(leaf.is_cuda for leaf in tree.leaves(halves._trainer.collector.actors[0].state))
     one, two = whole.policy.state_dict(), halves.policy.state_dict()
     assert all(torch.allclose(one[name].double(), two[name].double(), atol=1e-3) for name in one)
     assert [row["episodes"] for row in rc.Run(path).metrics()] == [

@@ -193,6 +193,7 @@ def test_external_memory_is_kept_like_any_other(tmp_path):
         rc.resume(tmp_path / "halves", progress=False)
     halves = rc.resume(tmp_path / "halves", policy=slots_policy, progress=False)
     assert_equal(weights(whole), weights(halves))
-    live = [dict(tree.named_leaves(agent._trainer.collector.state)) for agent in (whole, halves)]
+    actors = [agent._trainer.collector.actors for agent in (whole, halves)]
+    live = [dict(tree.named_leaves(tuple(actor.state for actor in each))) for each in actors]
     assert_equal(*live)
     assert {leaf.dtype for leaf in live[0].values()} == {torch.float32, torch.bool, torch.int64}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 import weakref
 from collections.abc import Callable, Generator, Sequence
@@ -10,7 +11,6 @@ from typing import SupportsFloat, TypeVar
 import torch
 from torch import Tensor
 
-from recollect.acting.captured_act import CapturedAct
 from recollect.acting.truncation import (
     DeferredFinalValues,
     ImmediateFinalValues,
@@ -70,6 +70,7 @@ class Actor:
         self.first = torch.ones(self.rows, dtype=torch.bool, device=env.device)
         self.state: State = policy.initial_state(self.rows)
         self.sequence = 0
+        """Index of the next rollout."""
         self.seconds: dict[str, SupportsFloat] = {"env": 0.0, "act": 0.0}
         self.info: dict[str, float] = {}
         """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``."""
@@ -108,13 +109,10 @@ class Actor:
         """Copies of all that determines the next rollouts; None if the env is not ``Resumable``."""
         if not isinstance(self.env, Resumable):
             return None
-        own = {
-            "first": self.first.clone(),
-            "rng": self.generator.get_state(),
-            "sequence": torch.tensor(self.sequence),
-        }
+        own = {"rng": self.generator.get_state(), "sequence": torch.tensor(self.sequence)}
         env = {f"env:{name}": leaf for name, leaf in self.env.snapshot().items()}
-        return own | env | dict(tree.named_leaves(tree.clone(self.state), "state"))
+        live = tree.clone({"first": self.first, "state": self.state})
+        return own | env | dict(tree.named_leaves(live))
 
     def fits(self, snapshot: dict[str, Tensor]) -> bool:
         """Whether the snapshot is of a single actor, on the same type of device."""
@@ -125,10 +123,9 @@ class Actor:
         """Continue from a snapshot, with the same policy and an env with the same settings."""
         assert isinstance(self.env, Resumable)
         device = self.env.device
-        want = tree.spec(self.state, lead=0)
+        want = tree.spec({"state": self.state}, lead=0)
         found = {name: leaf.to(device) for name, leaf in snapshot.items()}
-        state = {name.removeprefix("state"): leaf for name, leaf in found.items() if name.startswith("state")}
-        given = {name.removeprefix("."): (tuple(leaf.shape), leaf.dtype) for name, leaf in state.items()}
+        given = tree.spec({name: leaf for name, leaf in found.items() if name.startswith("state")}, lead=0)
         if given != want or found["first"].shape != self.first.shape:
             raise StateError(
                 f"the saved memories have leaves {given}, this actor's {want}: were they saved with another "
@@ -143,7 +140,7 @@ class Actor:
 
     def collect(self, version: int = 0, buffer: int = 0) -> Rollout:
         """Record T steps. The next call with the same buffer overwrites the rollout."""
-        return together([self.collecting(version, buffer)])[0]
+        return interleaved([self.collecting(version, buffer)])[0]
 
     @torch.no_grad()
     def collecting(self, version: int = 0, buffer: int = 0) -> Generator[None, None, Rollout]:
@@ -215,6 +212,43 @@ class Actor:
         return infos
 
 
+class CapturedAct:
+    """``policy.act``, captured in a CUDA graph.
+
+    The next call overwrites the returned state, but not the returned ``Acted``.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        obs: Tree,
+        state: State,
+        first: Tensor,
+        generator: torch.Generator,
+        graphs: Graphs,
+    ):
+        """``obs``, ``state`` and ``first`` of B rows give the shapes."""
+        self._obs, self._state, self._first = tree.clone(obs), tree.clone(state), first.clone()
+
+        def act() -> Acted:
+            acted, after = policy.act(self._obs, self._state, self._first, generator)
+            tree.copy_(self._state, after)
+            return acted
+
+        self._act = graphs.captured(act, "choosing actions", policy, [generator])
+
+    def __call__(self, obs: Tree, state: State, first: Tensor) -> tuple[Acted, State]:
+        """obs [B, ...], state, first [B] -> actions and the next state."""
+        tree.copy_(self._obs, obs)
+        self._first.copy_(first)
+        if state is not self._state:
+            tree.copy_(self._state, state)
+        acted = self._act()
+        if self._act.is_graph:
+            acted = Acted(*(tree.clone(part) for part in acted))
+        return acted, self._state
+
+
 class _Buffer:
     """A rollout, its views per step, and the captured function that fills it."""
 
@@ -225,12 +259,12 @@ class _Buffer:
         def play_all() -> list[dict[str, Tensor]]:
             actor = acting()
             assert actor is not None
-            return together([actor._play(rollout, views)])[0]
+            return interleaved([actor._play(rollout, views)])[0]
 
         self.play_all = graphs.captured(play_all, "acting", actor.policy, [actor.generator])
 
 
-def together(running: Sequence[Generator[None, None, T]]) -> list[T]:
+def interleaved(running: Sequence[Generator[None, None, T]]) -> list[T]:
     """Run several ``collecting`` interleaved and return their results: while one env steps, another acts."""
     done: dict[int, T] = {}
     while len(done) < len(running):
@@ -256,21 +290,17 @@ def allocate(
     obs = spaces.zeros(policy.observation_space, 1, device)
     action = spaces.zeros(policy.action_space, 1, device)
 
-    def floats() -> Tensor:
-        return torch.zeros(steps, rows, device=device)
-
-    def flags(extra: int = 0) -> Tensor:
-        return torch.zeros(steps + extra, rows, dtype=torch.bool, device=device)
-
+    floats = functools.partial(torch.zeros, steps, rows, device=device)
+    flags = functools.partial(torch.zeros, dtype=torch.bool, device=device)
     return Rollout(
         obs=tree.empty(obs, (steps + 1, rows)),
-        first=flags(extra=1),
+        first=flags(steps + 1, rows),
         action=tree.empty(action, (steps, rows)),
         record={"log_prob": floats(), "value": floats()},
         reward=floats(),
-        terminated=flags(),
-        truncated=flags(),
-        valid=flags(),
+        terminated=flags(steps, rows),
+        truncated=flags(steps, rows),
+        valid=flags(steps, rows),
         final_value=floats(),
         bootstrap=torch.zeros(rows, device=device),
         state_steps=state_steps,

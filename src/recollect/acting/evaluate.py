@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,55 +94,41 @@ def evaluate(
     quota = np.full(rows, episodes // rows)
     quota[: episodes % rows] += 1
     generator = torch.Generator(env.device).manual_seed(seed)
+    total, length, played = np.zeros(rows), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    returns: list[float] = []
+    lengths: list[int] = []
+    with _eval_mode(policy), row_threads.intra_op_threads(1):
+        obs, state = env.reset(seed), policy.initial_state(rows)
+        first = torch.ones(rows, dtype=torch.bool, device=env.device)
+        for _ in range(max(1, max_steps // rows)):
+            if cancelled is not None and cancelled():
+                raise EvaluationCancelledError("the evaluation was cancelled: the run is stopping")
+            acted, state = policy.act(obs, state, first, generator, deterministic)
+            step = env.step(policy.to_env(acted.action))
+            obs, first = step.obs, step.first
+            valid = step.valid.cpu().numpy()
+            total += np.where(valid, step.reward.cpu().numpy(), 0)
+            length += valid
+            ended = (step.terminated | step.truncated).cpu().numpy() & valid
+            for row in ended.nonzero()[0]:
+                if played[row] < quota[row]:
+                    returns.append(float(total[row]))
+                    lengths.append(int(length[row]))
+                played[row] += 1
+                total[row], length[row] = 0.0, 0
+            if (played >= quota).all():
+                return Evaluation(np.array(returns), np.array(lengths))
+    raise ConfigError(
+        f"the evaluation did not finish {episodes} episodes within {max_steps} steps: does the env "
+        "have a time limit? Give it one, or raise max_steps"
+    )
+
+
+@contextmanager
+def _eval_mode(policy: Policy) -> Iterator[None]:
     was_training = policy.training
     policy.eval()
     try:
-        with row_threads.intra_op_threads(1):
-            return _play(policy, env, quota, generator, seed, deterministic, max_steps, cancelled)
+        yield
     finally:
         policy.train(was_training)
-
-
-def _play(
-    policy: Policy,
-    env: BatchedEnv,
-    quota: np.ndarray,
-    generator: torch.Generator,
-    seed: int,
-    deterministic: bool,
-    max_steps: int,
-    cancelled: Callable[[], bool] | None,
-) -> Evaluation:
-    rows = len(quota)
-    obs = env.reset(seed)
-    first = torch.ones(rows, dtype=torch.bool, device=env.device)
-    state = policy.initial_state(rows)
-    total, length, played = (
-        np.zeros(rows),
-        np.zeros(rows, dtype=np.int64),
-        np.zeros(rows, dtype=np.int64),
-    )
-    returns: list[float] = []
-    lengths: list[int] = []
-    for _ in range(max(1, max_steps // rows)):
-        if cancelled is not None and cancelled():
-            raise EvaluationCancelledError("the evaluation was cancelled: the run is stopping")
-        acted, state = policy.act(obs, state, first, generator, deterministic)
-        step = env.step(policy.to_env(acted.action))
-        obs, first = step.obs, step.first
-        valid = step.valid.cpu().numpy()
-        total += np.where(valid, step.reward.cpu().numpy(), 0)
-        length += valid
-        ended = (step.terminated | step.truncated).cpu().numpy() & valid
-        for row in ended.nonzero()[0]:
-            if played[row] < quota[row]:
-                returns.append(float(total[row]))
-                lengths.append(int(length[row]))
-            played[row] += 1
-            total[row], length[row] = 0.0, 0
-        if (played >= quota).all():
-            return Evaluation(np.array(returns), np.array(lengths))
-    raise ConfigError(
-        f"the evaluation did not finish {int(quota.sum())} episodes within {max_steps} steps: does the env "
-        "have a time limit? Give it one, or raise max_steps"
-    )

@@ -17,8 +17,6 @@ from recollect.policy.policy import Policy
 
 Memory = dict[str, Any]
 """Result of ``get_memory``: copies of ``state``, ``first`` and the RNG state."""
-
-
 Rows = Sequence[int] | np.ndarray | Tensor
 """Indices of envs, or a mask over all envs."""
 
@@ -27,9 +25,9 @@ class Session:
     """Envs with their memories. Every env begins at the start of an episode."""
 
     def __init__(self, policy: Policy, num_envs: int, *, deterministic: bool = True, seed: int = 0):
-        self.policy, self.num_envs, self.deterministic = policy, num_envs, deterministic
         if num_envs < 1:
             raise StateError(f"a session needs at least one env, not {num_envs}")
+        self.policy, self.num_envs, self.deterministic = policy, num_envs, deterministic
         self._device = next(policy.parameters()).device
         self._generator = torch.Generator(self._device).manual_seed(seed)
         self._state: State = policy.initial_state(num_envs)
@@ -74,8 +72,7 @@ class Session:
     def set_memory(self, memory: Memory) -> None:
         """Continue from the result of ``get_memory``. If it does not fit, raise and change nothing."""
         own = self.get_memory()
-        missing = own.keys() - memory.keys()
-        if missing:
+        if missing := own.keys() - memory.keys():
             raise StateError(f"the memory lacks {', '.join(sorted(missing))}: pass what get_memory returned")
         given = {name: memory[name] for name in own}
         want, got = tree.spec(own, lead=0), tree.spec(given, lead=0)
@@ -104,8 +101,6 @@ class Session:
             given = given.nonzero()[0]
         elif given.size and given.dtype.kind not in "iu":
             raise StateError(f"rows of dtype {given.dtype}: give the numbers of envs, or a mask of bools")
-        which = torch.as_tensor(given.astype(np.int64), device=self._device)
-        known = set(range(self.num_envs))
-        if len(set(which.tolist()) & known) != len(which):
-            raise StateError(f"rows {which.tolist()}: each of 0 to {self.num_envs - 1} at most once")
-        return which
+        if len(set(given.tolist()) & set(range(self.num_envs))) != len(given):
+            raise StateError(f"rows {given.tolist()}: each of 0 to {self.num_envs - 1} at most once")
+        return torch.as_tensor(given.astype(np.int64), device=self._device)

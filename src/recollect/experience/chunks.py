@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -51,16 +52,13 @@ class Chunks:
     """[N, ...] the raw input state of each chunk's first step."""
     prefix: Prefix | None = None
     """The burn-in steps, if any."""
+    sizes: ClassVar[None] = None
+    """The sequence lengths by which minibatches are balanced: none, since all chunks have one length."""
 
     @property
     def count(self) -> int:
         """N."""
         return self.valid.shape[1]
-
-    @property
-    def sizes(self) -> None:
-        """The sequence lengths by which minibatches are balanced: None, all chunks have one length."""
-        return None
 
     def whole(self) -> Chunks:
         """All chunks in one batch."""
@@ -83,25 +81,11 @@ class Chunks:
         def rows(value: Tree) -> Tree:
             return tree.map(lambda leaf: leaf.index_select(0, which), value)
 
-        prefix = (
-            None
-            if self.prefix is None
-            else Prefix(
-                columns(self.prefix.obs),
-                columns(self.prefix.first),
-                rows(self.prefix.state),
-                rows(self.prefix.exists),
-            )
-        )
-        return Chunks(
-            columns(self.obs),
-            columns(self.first),
-            columns(self.action),
-            columns(self.valid),
-            {name: columns(value) for name, value in self.data.items()},
-            rows(self.state),
-            prefix,
-        )
+        old, prefix = self.prefix, None
+        if old is not None:
+            prefix = Prefix(columns(old.obs), columns(old.first), rows(old.state), rows(old.exists))
+        obs, first, action, valid, data = columns((self.obs, self.first, self.action, self.valid, self.data))
+        return Chunks(obs, first, action, valid, data, rows(self.state), prefix)
 
 
 def make_chunks(rollout: Rollout, length: int, data: dict[str, Tensor], burn_in: int = 0) -> Chunks:
@@ -153,7 +137,7 @@ def make_chunks(rollout: Rollout, length: int, data: dict[str, Tensor], burn_in:
         first=cut(rollout.first[:T]),
         action=cut(clean(rollout.action)),
         valid=cut(rollout.valid),
-        data={name: cut(clean(value)) for name, value in (rollout.record | data).items()},
+        data=cut(clean(rollout.record | data)),
         state=states_at(starts),
         prefix=prefix,
     )

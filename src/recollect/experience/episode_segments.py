@@ -37,7 +37,7 @@ class EpisodeSegments:
     valid: Tensor
     """[T * B] bool"""
     data: dict[str, Tensor]
-    """[T * B] each: what acting recorded, advantages, returns."""
+    """[T * B] each: the record of acting, advantages, returns."""
     state: State
     """[B, ...] the raw input state of step 0."""
     rows: int
@@ -100,14 +100,8 @@ class EpisodeSegments:
             taken = taken if is_full else tree.zero_where(is_padding, taken)
             return tree.map(lambda leaf: leaf.unflatten(0, (length, -1)), taken)  # [L * C, ..] -> [L, C, ..]
 
-        return Chunks(
-            columns(self.obs),
-            columns(self.first),
-            columns(self.action),
-            columns(self.valid),
-            {name: columns(value) for name, value in self.data.items()},
-            state,
-        )
+        obs, first, action, valid, data = columns((self.obs, self.first, self.action, self.valid, self.data))
+        return Chunks(obs, first, action, valid, data, state)
 
     def _heads(self, which: Tensor, column: Tensor) -> State:
         """The states [C, ...] that the columns start from; zeros where the first step is a ``first``."""
@@ -121,14 +115,10 @@ class EpisodeSegments:
 
 
 def make_segments(rollout: Rollout, data: dict[str, Tensor]) -> EpisodeSegments:
-    """Split a rollout at its episode starts.
+    """Split a rollout at its episode starts, with the [T, B] tensors ``data`` as in ``make_chunks``.
 
-    Invalid steps become zeros, as in ``make_chunks``. Fillers and the steps of dead agents follow the last
-    step of their episode, so they are in no segment.
-
-    Args:
-        rollout: T steps of B rows.
-        data: [T, B] tensors to split along with the record, or to replace parts of it.
+    Invalid steps become zeros. Fillers and the steps of dead agents follow the last step of their episode, so
+    they are in no segment.
     """
     T, B = rollout.steps, rollout.rows
     invalid = ~rollout.valid
@@ -147,7 +137,7 @@ def make_segments(rollout: Rollout, data: dict[str, Tensor]) -> EpisodeSegments:
         first=rollout.first[:T].flatten(),
         action=flat(rollout.action),
         valid=rollout.valid.flatten(),
-        data={name: flat(value) for name, value in (rollout.record | data).items()},
+        data=flat(rollout.record | data),
         state=state if is_clean else tree.zero_where(invalid[0], state),
         rows=B,
         begin=begin,

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-import gymnasium as gym
 import torch
 from torch import Tensor
 
 from recollect.base import spaces, tree
 from recollect.base.types import State, Tree
-from recollect.config.learner import LearnerConfig
 from recollect.errors import RecollectError
 from recollect.policy.policy import Policy
 
@@ -42,9 +41,9 @@ class Finals:
         return Finals(fn(self.time), fn(self.row), tree.map(fn, self.obs))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Header:
-    """All of a rollout except the tensors in its slot."""
+    """All of a rollout except the tensors in its slot, by the names of its fields."""
 
     state_steps: tuple[int, ...]
     actor: int
@@ -108,8 +107,7 @@ class Rollout:
                 f"the state at step {step} was not stored (stored: {self.state_steps}): the actor and the "
                 "learner disagree about the chunk length or the burn-in"
             )
-        slot = self.state_steps.index(step)
-        return tree.index(self.states, slot)
+        return tree.index(self.states, self.state_steps.index(step))
 
     def tensors(self) -> dict[str, Tree]:
         """All tensors except the finals, by name."""
@@ -126,15 +124,15 @@ class Rollout:
     def select_rows(self, begin: int, end: int) -> Rollout:
         """The rows from ``begin`` up to ``end``, exclusive. The tensors are views; the finals are copies."""
         parts = {
-            name: tree.index(getattr(self, name), (slice(None),) * dim + (slice(begin, end),))
-            for name, dim in ROW_DIMENSION.items()
+            name: tree.index(value, (slice(None),) * ROW_DIMENSION[name] + (slice(begin, end),))
+            for name, value in self.tensors().items()
         }
-        finals = None
-        if self.finals is not None:
-            own = (self.finals.row >= begin) & (self.finals.row < end)
-            if own.any():
-                finals = self.finals.map(lambda leaf: leaf[own])
-                finals.row -= begin
+        finals = self.finals
+        if finals is not None:
+            own = (finals.row >= begin) & (finals.row < end)
+            finals = finals.map(lambda leaf: leaf[own]) if own.any() else None
+        if finals is not None:
+            finals.row -= begin
         return replace(self, **parts, finals=finals)
 
     @staticmethod
@@ -200,33 +198,25 @@ class Rollout:
         finals = header.finals
         if isinstance(finals, int):
             finals = Finals(**tree.index(slot["finals"], slice(finals))) if finals else None
-        return cls(
-            **slot["rollout"],
-            state_steps=header.state_steps,
-            finals=finals,
-            actor=header.actor,
-            sequence=header.sequence,
-            version=header.version,
-        )
+        rest: dict[str, Any] = vars(header) | {"finals": finals}
+        return cls(**slot["rollout"], **rest)
 
 
 def _join_finals(rollouts: Sequence[Rollout]) -> Finals | None:
-    offset, times, rows, obs = 0, [], [], []
+    offset, found = 0, []
     for rollout in rollouts:
         if rollout.finals is not None:
-            times.append(rollout.finals.time)
-            rows.append(rollout.finals.row + offset)
-            obs.append(rollout.finals.obs)
+            found.append((rollout.finals.time, rollout.finals.row + offset, rollout.finals.obs))
         offset += rollout.rows
-    if not times:
+    if not found:
         return None
+    times, rows, obs = zip(*found)
     time = torch.cat(times)
     order = time.argsort(stable=True)  # in order of time, as one actor records them
     return Finals(time[order], torch.cat(rows)[order], tree.index(tree.cat(obs), order))
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutSize:
+class RolloutSize(NamedTuple):
     """The memory that acting takes: the rollout, and the live state of the rows."""
 
     total: int
@@ -235,39 +225,17 @@ class RolloutSize:
     """Bytes of ``total`` that are stored states."""
 
 
-def rollout_bytes(
-    observation_space: gym.Space,
-    action_space: gym.Space,
-    state: State,
-    *,
-    rows: int,
-    steps: int,
-    stored: int,
-    places: int = 0,
-) -> RolloutSize:
+def rollout_size(policy: Policy, rows: int, *, steps: int, stored: int, slots: int = 0) -> RolloutSize:
     """The size of a rollout of ``steps`` x ``rows`` with ``stored`` states, before it is allocated.
 
-    ``state`` is that of one row, such as ``policy.initial_state(1)``; ``places`` is the number of truncations
-    per row whose observation and state are kept (``acting.truncation.places``).
+    ``slots`` is the number of truncations per row whose observation and state are kept
+    (``acting.truncation.truncation_slots``).
     """
-    obs = tree.size_bytes(spaces.zeros(observation_space, 1))
-    action = tree.size_bytes(spaces.zeros(action_space, 1))
-    memory = tree.size_bytes(state)
+    obs = tree.size_bytes(spaces.zeros(policy.observation_space, 1))
+    action = tree.size_bytes(spaces.zeros(policy.action_space, 1))
+    memory = tree.size_bytes(policy.initial_state(1))
     floats, flags = 4 * 4, 4  # log_prob, value, reward, final_value; first, terminated, truncated, valid
     per_row = steps * (obs + action + floats + flags) + obs + 1 + 4  # and obs[T], first[T], bootstrap
     live = obs + 1 + memory
-    kept = places * (obs + memory + 8 + 2)  # and its time, whether it is used, and its ``first``
+    kept = slots * (obs + memory + 8 + 2)  # and its time, whether it is used, and its ``first``
     return RolloutSize((per_row + live + kept + stored * memory) * rows, stored * memory * rows)
-
-
-def rollout_size(algo: LearnerConfig, policy: Policy, rows: int, places: int = 0) -> RolloutSize:
-    """The size of a rollout of ``rows`` rows with these settings; ``places``: see ``rollout_bytes``."""
-    return rollout_bytes(
-        policy.observation_space,
-        policy.action_space,
-        policy.initial_state(1),
-        rows=rows,
-        steps=algo.rollout,
-        stored=len(algo.state_steps),
-        places=places,
-    )

@@ -1,1 +1,1 @@
-"""Runtimes: who collects where."""
+"""Runtimes: collectors inline, in processes and on a Ray cluster; data-parallel learners."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from contextlib import ExitStack, closing
 from typing import Any
 
 import torch
@@ -24,10 +25,9 @@ def open_env(
 
     Without ``num_envs`` and ``env_kwargs``, an env object is used as it is, and any other as in the config.
     """
-    if num_envs is None:
-        num_envs = slots(env) if is_made(env) else config.num_envs
-    if env_kwargs is None:
-        env_kwargs = {} if is_made(env) else config.env_kwargs
+    own_size, own_kwargs = (slots(env), {}) if is_made(env) else (config.num_envs, config.env_kwargs)
+    num_envs = own_size if num_envs is None else num_envs
+    env_kwargs = own_kwargs if env_kwargs is None else env_kwargs
     batched = make_env(resolved(env), num_envs, device=torch.device(config.device), env_kwargs=env_kwargs)
     return LastActionReward(batched) if config.last_action_reward else batched
 
@@ -60,18 +60,15 @@ def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> lis
     """
     check_remakable(env, config)
     if is_made(env):
-        return [
-            open_env(env, config, config.num_envs, config.env_kwargs) if is_new else open_env(env, config)
+        num_envs, env_kwargs = (config.num_envs, config.env_kwargs) if is_new else (None, None)
+        return [open_env(env, config, num_envs, env_kwargs)]
+    with ExitStack() as opened:
+        envs = [
+            opened.enter_context(closing(open_actor_env(env, config, index)))
+            for index in range(config.actors)
         ]
-    made: list[BatchedEnv] = []
-    try:
-        for index in range(config.actors):
-            made.append(open_actor_env(env, config, index))
-    except BaseException:
-        for batched in made:
-            batched.close()
-        raise
-    return made
+        opened.pop_all()
+        return envs
 
 
 def check_remakable(env: EnvSpec, config: TrainConfig) -> None:

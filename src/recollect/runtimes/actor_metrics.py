@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 
 from recollect.runtimes.actor_server import Report
-from recollect.runtimes.collector import mean_info
 
 SHOWN = 16
 """The number of actors up to which each has metrics of its own; of more, the slowest and the fastest."""
@@ -23,28 +22,16 @@ class Reports:
         self._last: list[tuple[float, int, float]] = [(time.monotonic(), 0, 0.0)] * actors
         """Of each actor: when it was last in a batch, its valid steps in that batch, and its speed."""
 
-    def recall(self, metrics: Mapping[str, float]) -> None:
+    def restore_counters(self, metrics: Mapping[str, float]) -> None:
         """Continue the counters from the last metrics of a resumed run."""
         self.restarts = int(metrics.get("restarts", 0))
         self._steps = [int(metrics.get(f"actor/{index}/steps", 0)) for index in range(len(self._steps))]
 
-    def seconds(self, batch: Sequence[tuple[int, Report]]) -> dict[str, float]:
-        """The wall-clock time of a batch: that of the slowest actor, as actors run in parallel."""
-        return {name: max(report.seconds[name] for _, report in batch) for name in ("env", "act")}
-
-    def info(self, batch: Sequence[tuple[int, Report]]) -> dict[str, float]:
-        """The means over a batch of the numbers in ``Step.info``."""
-        return mean_info([(report.info, 1) for _, report in batch])
-
     def metrics(self, batch: Sequence[tuple[int, Report]], *, ready: int, running: int) -> dict[str, float]:
         """The metrics by the names of the glossary. ``batch``: (actor, report) of each rollout."""
-        reports = [report for _, report in batch]
-        total = max(sum(_busy(report) for report in reports), 1e-9)
-        names = {"env": "env", "act": "policy", "weights": "transport", "idle": "learner"}
-        found = {
-            f"time/{name}": sum(report.seconds[key] for report in reports) / total
-            for key, name in names.items()
-        }
+        total = max(sum(_busy(report) for _, report in batch), 1e-9)
+        parts = {"env": "env", "act": "policy", "weights": "transport", "idle": "learner"}
+        found = {f"time/{name}": sum(r.seconds[key] for _, r in batch) / total for key, name in parts.items()}
         speeds = self._speeds(batch)
         for index, report in batch:
             self._steps[index] += report.steps

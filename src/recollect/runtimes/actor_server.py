@@ -1,6 +1,6 @@
 """The actor server: an env, a copy of the policy and their actor, in a process other than the learner's.
 
-It is the same in every remote runtime. ``process/server.py`` and ``ray/server.py`` connect it to the learner.
+It is the same in every remote runtime; ``process/transport.py`` and ``ray/server.py`` connect it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,8 +22,7 @@ from recollect.algos.catalog import acting
 from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.factory import EnvSpec
-from recollect.envs.named import Portable, portable, restored
+from recollect.envs.named import Portable, restored
 from recollect.errors import LostError
 from recollect.experience.rollout import Rollout
 from recollect.policy.policy import Policy
@@ -40,19 +39,13 @@ class Blueprint:
     policy: Policy
     """A copy on the CPU, where remote actors act."""
     config: TrainConfig
+    """With the CPU as the device."""
     index: int
     """Index of the actor."""
-    life: int = 0
+    restarts: int = 0
     """The number of times that this actor was restarted."""
     sequence: int = 0
     """Index of its next rollout."""
-
-    @classmethod
-    def of(
-        cls, env: EnvSpec, policy: Policy, config: TrainConfig, index: int, life: int = 0, sequence: int = 0
-    ) -> Blueprint:
-        """A blueprint with a copy of the policy."""
-        return cls(portable(env), on_cpu(policy), replace(config, device="cpu"), index, life, sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +92,7 @@ class ActorServer:
         """Record a rollout. ``load`` writes new weights to ``self.weights`` and returns their version."""
         idle = time.monotonic() - self._idle_since
         notes: list[str] = []
-        for attempt in range(restart_limits.ATTEMPTS):
+        while True:
             started = time.monotonic()
             version = load()
             self.policy.load_state_dict(self.weights)  # not a plain copy: policies hook into it
@@ -114,13 +107,10 @@ class ActorServer:
                     self._sequence = self.actor.sequence
                 self.actor, self._resets = None, self._resets + 1
                 notes.append(f"actor {self.blueprint.index}: {error}; new episodes were started")
-                if attempt == restart_limits.ATTEMPTS - 1:
+                if len(notes) == restart_limits.ATTEMPTS:
                     raise
-        else:
-            raise AssertionError("unreachable")
         own = {name: float(value) for name, value in actor.seconds.items()}
-        seconds = {**own, "weights": loaded, "idle": idle}
-        steps = int(rollout.valid.sum())
+        seconds, steps = own | {"weights": loaded, "idle": idle}, int(rollout.valid.sum())
         self._idle_since = time.monotonic()
         return rollout, Report(ticket, steps, actor.info, seconds, is_new or bool(notes), tuple(notes))
 
@@ -155,7 +145,7 @@ class ActorServer:
                 self.policy,
                 rollout=config.algo.rollout,
                 state_steps=acting(config.algo).state_steps,
-                seed=actor_stream(config.seed, version, index, self.blueprint.life, self._resets),
+                seed=actor_stream(config.seed, version, index, self.blueprint.restarts, self._resets),
                 index=index,
                 buffers=self._buffers,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, SupportsFloat
+from typing import TYPE_CHECKING, SupportsFloat, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -12,7 +12,8 @@ from torch import Tensor
 from recollect.experience.rollout import Rollout
 
 if TYPE_CHECKING:
-    from recollect.runtimes.learner_group import MakePeer
+    from recollect.runtimes.inline_collector import InlineCollector
+    from recollect.runtimes.remote_collector import RemoteCollector
 
 
 @dataclass(slots=True)
@@ -33,59 +34,15 @@ class Batch:
     """Messages to the user, such as restarts of actors."""
 
 
-class Collector(Protocol):
-    """Actors with their envs, in this process or in others.
+Collector: TypeAlias = "InlineCollector | RemoteCollector"
+"""Actors with their envs, in this process or in others; both have the same methods.
 
-    The trainer calls ``collect(k)`` for the experience of update k, updates the weights, and calls
-    ``publish(k + 1)``. In lockstep, version k acted in the whole batch; in async mode, versions from
-    k - max_lag on. Each rollout names its version.
-    """
-
-    rows: int
-    """The rows of a batch with one rollout per actor."""
-    is_exact: bool
-    """Whether a run resumes bit for bit from ``snapshot``, if its envs can: false in async mode."""
-
-    @property
-    def host(self) -> str:
-        """The address of this machine for other learners."""
-        ...
-
-    @property
-    def make_peer(self) -> MakePeer | None:
-        """Starts another learner on the machines of this collector; None: in a process on this machine."""
-        ...
-
-    def collect(self, version: int) -> Batch:
-        """The experience for update ``version``."""
-        ...
-
-    def recall(self, metrics: Mapping[str, float]) -> None:
-        """Continue the counters from the last metrics of a resumed run."""
-        ...
-
-    def publish(self, version: int) -> None:
-        """Give the actors the policy's present weights as ``version``."""
-        ...
-
-    def restart_episodes(self) -> None:
-        """Start new episodes at the next ``collect``."""
-        ...
-
-    def snapshot(self) -> dict[str, Tensor] | None:
-        """The state that determines the next rollouts, under the same names in every runtime.
-
-        None if an env has no snapshots.
-        """
-        ...
-
-    def restore(self, snapshot: dict[str, Tensor], version: int) -> bool:
-        """Resume from a snapshot. If it does not fit, return False and start new episodes."""
-        ...
-
-    def close(self) -> None:
-        """Close all envs and end all processes."""
-        ...
+The trainer calls ``collect(k)`` for the experience of update k, updates the weights, and calls
+``publish(k + 1)``. In lockstep, version k acted in the whole batch; in async mode, versions from k - max_lag
+on. Each rollout names its version. ``rows`` are those of a batch with one rollout per actor. If ``is_exact``,
+a run resumes bit for bit from a ``snapshot``, which has the same names in every runtime. ``host`` is the
+address of this machine for other learners, and ``make_peer`` starts one; None: in a process on this machine.
+"""
 
 
 def stream(*key: int) -> int:
@@ -93,25 +50,23 @@ def stream(*key: int) -> int:
     return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(2))
 
 
-def actor_stream(seed: int, updates: int, index: int, life: int = 0, resets: int = 0) -> int:
+def actor_stream(seed: int, updates: int, index: int, restarts: int = 0, resets: int = 0) -> int:
     """The seed of an actor that starts new episodes after ``updates``.
 
-    ``life``: the number of its restarts; ``resets``: how often it lost its episodes since the last one.
+    ``restarts``: of its process so far; ``resets``: how often it lost its episodes since the last one.
     """
-    key = [index, life, resets] if resets else [index, life] if life else [index] if index else []
+    key = [index, restarts, resets] if resets else [index, restarts] if restarts else [index] if index else []
     return stream(seed, 1, updates, *key)
 
 
 def merge_snapshots(parts: Sequence[dict[str, Tensor] | None]) -> dict[str, Tensor] | None:
     """The snapshots of all actors as one, with names ``INDEX/NAME`` if there are several."""
-    if len(parts) == 1:
-        return parts[0]
-    found: dict[str, Tensor] = {}
-    for index, part in enumerate(parts):
-        if part is None:
-            return None
-        found |= {f"{index}/{name}": tensor for name, tensor in part.items()}
-    return found
+    found = [part for part in parts if part is not None]
+    if len(found) < len(parts):
+        return None
+    if len(found) == 1:
+        return found[0]
+    return {f"{index}/{name}": tensor for index, part in enumerate(found) for name, tensor in part.items()}
 
 
 def split_snapshot(snapshot: dict[str, Tensor], actors: int) -> list[dict[str, Tensor]]:

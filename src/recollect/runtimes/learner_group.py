@@ -12,7 +12,8 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
@@ -23,44 +24,22 @@ from recollect.learning import diagnostics
 from recollect.learning.learner import Learner
 from recollect.learning.ranks import ALONE, Backend, Group, GroupError, host_store
 from recollect.learning.shards import even_rows, shards
+from recollect.runtimes.actor_server import on_cpu
 from recollect.runtimes.learner_server import LearnerBlueprint, LearnerState
 from recollect.runtimes.process.learner import ProcessPeer
 
+if TYPE_CHECKING:
+    from recollect.runtimes.ray.learner import RayPeer
+
 PATIENCE = 120.0
 """Seconds for a learner to start, or to reply once the first one is done."""
-LAST_WORDS = 5.0
+REPORT_SECONDS = 5.0
 """Seconds in which failed learners may still report their error."""
 
 
-class Peer(Protocol):
-    """Another learner, as this process sees it. Every call except ``stop`` is followed by one ``done``.
-
-    A new one replies twice: when it is ready to connect, and when it is connected.
-    """
-
-    def load(self, state: LearnerState) -> None:
-        """Give it the state of the first learner."""
-        ...
-
-    def begin(self, rollout: Rollout, progress: float, lag: int) -> None:
-        """Start an update on its rows of a batch, which may change after its reply."""
-        ...
-
-    def done(self, timeout: float) -> None:
-        """Wait for its reply.
-
-        Raises:
-            LostError: it was killed.
-            ChildError: it raised; a RecollectError is raised as it is.
-            TimeoutError: there was no reply.
-        """
-        ...
-
-    def stop(self) -> None:
-        """End it, by force if necessary."""
-        ...
-
-
+Peer: TypeAlias = "ProcessPeer | RayPeer"
+"""Another learner, as this process sees it. Every call except ``stop`` is followed by one ``done``. A new one
+replies twice: when it is ready to connect, and when it is connected."""
 MakePeer = Callable[[LearnerBlueprint, Rollout], Peer]
 """Starts a learner. The rollout is an example of those that it will get."""
 
@@ -79,18 +58,15 @@ class LearnerGroup:
     ):
         """The other learners start with the first update.
 
-        Args:
-            learner: the learner in this process.
-            config: of the run.
-            rows: of every batch.
-            make: starts another learner; None: in a process on this machine.
-            host: the address of this machine for the others.
+        ``learner``: the one in this process; ``rows``: of every batch; ``make``: starts another learner
+        (None: in a process on this machine); ``host``: the address of this machine for the others.
         """
         self.learner, self._config, self._host = learner, config, host
         self.rows = even_rows(rows, config.learners)
         self._make = make or ProcessPeer
         self._peers: list[Peer] = []
-        self._asked: list[Peer] = []  # their replies are outstanding
+        self._asked: list[Peer] = []
+        """Those with outstanding replies."""
         self._group: Group | None = None
         self._is_equal = False
         self._stop = weakref.finalize(self, _stop_all, self._peers)
@@ -138,15 +114,9 @@ class LearnerGroup:
             devices, backend = devices_and_backend(self._config)
             store, port = host_store(self._host)
             for rank in range(1, len(self.rows)):
-                blueprint = LearnerBlueprint.of(
-                    self.learner.policy,
-                    self._config,
-                    rank=rank,
-                    rows=self.rows,
-                    address=(self._host, port),
-                    device=devices[rank],
-                    backend=backend,
-                )
+                policy, config = on_cpu(self.learner.policy), replace(self._config, device=devices[rank])
+                address = (self._host, port)
+                blueprint = LearnerBlueprint(policy, config, rank, self.rows, address, backend)
                 self._peers.append(self._make(blueprint, parts[rank]))
             self._asked.extend(self._peers)
             self._wait()  # before connecting: a learner that fails to start would be waited for
@@ -173,7 +143,7 @@ class LearnerGroup:
             return error
         if self._group is not None:
             self._group.close()  # the others stop waiting for the first learner
-        ends, found = time.monotonic() + LAST_WORDS, []
+        ends, found = time.monotonic() + REPORT_SECONDS, []
         for peer in self._asked:
             try:
                 peer.done(max(0.0, ends - time.monotonic()))

@@ -6,7 +6,7 @@ steps, so that no weights are sent.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -19,7 +19,6 @@ from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, learner_tensors, load_learner
 from recollect.learning.ranks import Backend, Group, join_store
 from recollect.policy.policy import Policy
-from recollect.runtimes.actor_server import on_cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +36,6 @@ class LearnerBlueprint:
     address: tuple[str, int]
     """Address of the first learner's store."""
     backend: Backend
-
-    @classmethod
-    def of(
-        cls,
-        policy: Policy,
-        config: TrainConfig,
-        *,
-        rank: int,
-        rows: tuple[int, ...],
-        address: tuple[str, int],
-        device: str,
-        backend: Backend,
-    ) -> LearnerBlueprint:
-        """A blueprint with a copy of the policy."""
-        return cls(on_cpu(policy), replace(config, device=device), rank, rows, address, backend)
 
 
 @dataclass(frozen=True, slots=True)

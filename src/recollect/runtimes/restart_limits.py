@@ -17,9 +17,7 @@ START = 120.0
 def patience(env_timeout: float | None, *, is_started: bool) -> float | None:
     """Seconds without a heartbeat after which an actor counts as dead; None: unlimited.
 
-    Args:
-        env_timeout: seconds that a step of its env may take; None: unlimited. Starting is always limited.
-        is_started: whether it has opened its env.
+    ``env_timeout``: seconds that a step of its env may take; ``is_started``: whether the env is open.
     """
     if not is_started:
         return START + (env_timeout or 0.0)

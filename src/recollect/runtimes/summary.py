@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from recollect.acting.truncation import truncation_slots
+from recollect.algos.catalog import acting
 from recollect.base.numbers import plural
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
 from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Collector
-from recollect.runtimes.inline import InlineCollector
+from recollect.runtimes.inline_collector import InlineCollector
 
 
 def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> str:
@@ -16,7 +17,8 @@ def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> s
     algo, rows = config.algo, collector.rows
     envs = collector.envs if isinstance(collector, InlineCollector) else ()
     kept = max((truncation_slots(env, algo.rollout) for env in envs), default=0)
-    size = rollout_size(algo, policy, rows, kept)
+    stored = len(acting(algo).state_steps)
+    size = rollout_size(policy, rows, steps=algo.rollout, stored=stored, slots=kept)
     weights = sum(p.numel() for p in policy.parameters())
     return (
         f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "
@@ -36,8 +38,7 @@ def placement_summary(config: TrainConfig, rows: int) -> str:
         each = f"{config.actors} actors x {rows // config.actors} rows" if config.actors > 1 else "1 actor"
         mode = "" if config.runtime == "inline" else f", {config.mode}"
         if config.mode == "async":
-            lag = config.lag_limit
-            mode += f" (at most {plural(lag, 'update')} behind)"
+            mode += f" (at most {plural(config.lag_limit, 'update')} behind)"
         parts.append(f"{each} {place}{mode}")
     if config.env_workers:
         parts.append(f"{config.env_workers} env workers{' each' if config.actors > 1 else ''}")

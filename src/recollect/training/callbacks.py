@@ -16,7 +16,7 @@ A plain function counts as ``on_iteration``: ``callbacks=[lambda training, metri
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,9 +135,6 @@ class CallbackList:
         self.all = [_checked(callback) for callback in callbacks]
         self.wants_episodes = any(type(c).on_episode is not Callback.on_episode for c in self.all)
         """Whether any callback overrides ``on_episode``; if not, the loop over episodes is skipped."""
-
-    def __iter__(self) -> Iterator[Callback]:
-        return iter(self.all)
 
     def call(self, event: str, *args: Any) -> None:
         """Call the method ``event`` of each callback."""

@@ -41,7 +41,6 @@ from recollect.base.files import sync, writing
 from recollect.base.run_files import TENSORS, foreign_files, is_ours, remove
 from recollect.base.spaces import space_from_json, space_to_json
 from recollect.config import bounds, serialise
-from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError, RecollectError
 from recollect.learning.learner_state import Learned, TrainerState
@@ -77,14 +76,14 @@ class Saved:
         """The env's id, if it has one."""
         return self.description["env"]
 
-    def policy_config(self) -> PolicyConfig:
-        """The network's config; ConfigError if any part of the network was made by a factory."""
-        with self._reading():
-            return serialise.policy_config_from_json(self.description["config"], self.path)
-
     def build(self) -> Policy:
-        """The network, without its weights. If the weights do not fit, it fails before allocating memory."""
-        config, spaces = self.policy_config(), (self.observation_space, self.action_space)
+        """The network, without its weights. If the weights do not fit, it fails before allocating memory.
+
+        Raises ConfigError if any part of the network was made by a factory.
+        """
+        with self._reading():
+            config = serialise.policy_config_from_json(self.description["config"], self.path)
+        spaces = self.observation_space, self.action_space
         numbers = sum(tensor.numel() for tensor in self.weights.values())
         with self._reading(), torch.random.fork_rng(devices=[]), without_memory(numbers):
             shapes = config.build(*spaces).state_dict()
@@ -133,7 +132,9 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
     parts = (policy.state_dict(), learned.optimizer, {} if trainer is None else trainer.tensors)
     for name, tensors in zip(TENSORS, parts):
         if tensors:
-            save_file(_copies(tensors), folder / name)
+            # Copies: safetensors accepts neither views nor tensors that share memory.
+            own = {key: t.detach().clone(memory_format=torch.contiguous_format) for key, t in tensors.items()}
+            save_file(own, folder / name)
     description = {
         "format": FORMAT,
         "env": env if isinstance(env, str) else None,
@@ -168,11 +169,10 @@ def checksum(description: dict[str, Any]) -> str:
 
 def read(path: Path) -> Saved:
     """Read and verify an agent's folder."""
-    file = path / "agent.json"
-    if not path.exists() and not _old(path).is_dir():
+    file, old = path / "agent.json", _old(path)
+    if not path.exists() and not old.is_dir():
         raise RecollectError(f"there is no folder {path}: give that of a run, or of a saved agent")
     if not file.is_file():
-        old = _old(path)
         hint = f". A save was interrupted: {old} holds the previous one" if old.is_dir() else ""
         raise RecollectError(
             f"{path} holds no agent: {file.name} is missing. Agent.save writes such a folder"
@@ -185,28 +185,16 @@ def read(path: Path) -> Saved:
         _check_description(description)
         intact = checksums.pop("agent.json") == checksum(description)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
-        raise RecollectError(
-            f"{file} is damaged ({files.short(repr(error))}): take another copy of the folder{_others(path)}"
-        ) from None
+        raise _damaged(file, f"is damaged ({files.short(repr(error))})") from None
     except RecollectError as error:
         raise RecollectError(f"{error}{_others(path)}") from None
     if not intact:
-        raise RecollectError(
-            f"{file} differs from what was saved: take another copy of the folder{_others(path)}"
-        )
-    tensors = {}
-    for name in TENSORS:
-        part = path / name
-        if name not in checksums and name != TENSORS[0]:
-            tensors[name] = {}
-            continue
-        if not part.is_file() or _sha256_of(part) != checksums.get(name):
-            raise RecollectError(
-                f"{part} is missing or differs from what was saved: take another copy of the folder"
-                f"{_others(path)}"
-            )
-        tensors[name] = _load(part)
-    weights, optimizer, live = (tensors[name] for name in TENSORS)
+        raise _damaged(file, "differs from what was saved")
+    # Only the weights are always there.
+    weights, optimizer, live = (
+        _load(path / name, checksums.get(name)) if name in checksums or name == TENSORS[0] else {}
+        for name in TENSORS
+    )
     numbers = description["trainer"]
     trainer = None if numbers is None else TrainerState(numbers, live)
     learned = Learned(description["steps"], description["updates"], optimizer, trainer)
@@ -235,15 +223,11 @@ def load_weights(policy: Policy, saved: Saved) -> None:
 
 
 def _check_fit(own: dict[str, torch.Tensor], saved: Saved) -> None:
-    tensors = saved.weights
-    wrong = [
-        name
-        for name in own.keys() | tensors.keys()
-        if name not in own or name not in tensors or own[name].shape != tensors[name].shape
-    ]
+    ours, theirs = ({(name, t.shape) for name, t in named.items()} for named in (own, saved.weights))
+    wrong = sorted({name for name, _ in ours ^ theirs})
     if wrong:
         raise ConfigError(
-            f"{saved.path} does not fit this policy: {', '.join(sorted(wrong)[:4])} "
+            f"{saved.path} does not fit this policy: {', '.join(wrong[:4])} "
             f"{'differs or is' if len(wrong) == 1 else 'differ or are'} missing; was it built with other "
             "settings?"
         )
@@ -261,13 +245,6 @@ def _listed(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _listed(part) for key, part in value.items()}
     return [_listed(part) for part in value] if isinstance(value, list | tuple) else value
-
-
-def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Contiguous copies: safetensors accepts neither views nor tensors that share memory."""
-    return {
-        name: tensor.detach().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
-    }
 
 
 def _check_free(path: Path) -> None:
@@ -296,13 +273,17 @@ def _old(path: Path) -> Path:
     return path.parent / f".{path.name}-old"
 
 
-def _load(file: Path) -> dict[str, torch.Tensor]:
+def _load(file: Path, checksum: str | None) -> dict[str, torch.Tensor]:
+    if not file.is_file() or _sha256_of(file) != checksum:
+        raise _damaged(file, "is missing or differs from what was saved")
     try:
         return load_file(file)
     except (SafetensorError, OSError) as error:
-        raise RecollectError(
-            f"{file} cannot be read ({error}): take another copy of the folder{_others(file.parent)}"
-        ) from None
+        raise _damaged(file, f"cannot be read ({error})") from None
+
+
+def _damaged(file: Path, how: str) -> RecollectError:
+    return RecollectError(f"{file} {how}: take another copy of the folder{_others(file.parent)}")
 
 
 def _others(path: Path) -> str:
@@ -327,9 +308,8 @@ def _sha256(data: bytes) -> str:
 
 def _swap(new: Path, path: Path) -> None:
     """Replace ``path`` by ``new``."""
-    old = None
-    if path.exists():
-        old = _old(path)
+    old = _old(path) if path.exists() else None
+    if old is not None:
         remove(old)
         path.rename(old)
     try:

@@ -51,9 +51,8 @@ class EpisodeTracker:
             # The first of several rollouts of an actor may predate its restart.
             if rollout.actor in restarted and bool(rollout.first[0].all()):
                 self.forget_running(_rows_of(rollout))
-            *part, count = (
-                self._add_there(rollout) if devices.synchronises(rollout.reward) else self._add(rollout)
-            )
+            add = self._add_on_device if devices.synchronises(rollout.reward) else self._add
+            *part, count = add(rollout)
             parts.append(part)
             steps += count
         times, returns, lengths = (np.concatenate(column) for column in zip(*parts))
@@ -74,16 +73,14 @@ class EpisodeTracker:
         total = reward.cumsum(0) + running[own]
         steps = valid.cumsum(0) + so_far[own]
         rows, times = ended.T.nonzero()  # row by row, and in order of time within each
-        returns, lengths = (
-            _since_previous(total[times, rows], rows),
-            _since_previous(steps[times, rows], rows),
-        )
+        returns = _since_previous(total[times, rows], rows)
+        lengths = _since_previous(steps[times, rows], rows)
         running[own], so_far[own] = total[-1], steps[-1]
         np.subtract.at(running, rows + own.start, returns)
         np.subtract.at(so_far, rows + own.start, lengths)
         return times, returns, lengths, int(np.count_nonzero(valid))
 
-    def _add_there(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    def _add_on_device(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
         """The same in order of time, computed on the rollout's device, with two synchronisations."""
         own, valid = _rows_of(rollout), rollout.valid
         ended = (rollout.terminated | rollout.truncated) & valid

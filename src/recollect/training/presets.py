@@ -33,13 +33,7 @@ OWN: dict[str, dict[str, Any]] = {
     "position-cartpole": {"steps": 150_000},
     # Rewards are dense, so the discount can be low; exploration only costs return; wider batches and more
     # epochs halve the steps needed.
-    "position-pendulum": {
-        "steps": 500_000,
-        "num_envs": 32,
-        "epochs": 8,
-        "gamma": 0.95,
-        "entropy": 0.0,
-    },
+    "position-pendulum": {"steps": 500_000, "num_envs": 32, "epochs": 8, "gamma": 0.95, "entropy": 0.0},
     # Food comes every few steps once a bush is found: the discount can be low, the learning rate high. With
     # twice the rows, and so half the updates, one seed reached 8 instead of 14 after 150k steps.
     "forage": {"steps": 1_000_000, "learning_rate": 2e-3, "gamma": 0.97, "entropy": 0.005},
@@ -103,16 +97,12 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     if is_far:
         found |= far | {"rollout": task.max_episode_steps}
     usual = found.pop("core", "lstm")
-    found = {key: value for key, value in found.items() if not _is_set(key, settings)}
+    is_whole_algo = not isinstance(settings.get("algo", "ppo"), str)  # its config sets all of its fields
+    is_set = settings.keys() | (algo_fields() if is_whole_algo else ())
+    found = {key: value for key, value in found.items() if key not in is_set}
     core = settings.get("core", usual)
     if (horizon >= LONG or is_far) and isinstance(core, str) and "policy" not in settings and core in known:
         reached = reaching(core, horizon)
         if reached != settings.get("core", "lstm"):
             found["core"] = reached
     return found
-
-
-def _is_set(name: str, settings: dict[str, Any]) -> bool:
-    """Whether the user set this, by name or through the config of an algorithm."""
-    is_whole = not isinstance(settings.get("algo", "ppo"), str)
-    return name in settings or (name in algo_fields() and is_whole)

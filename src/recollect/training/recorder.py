@@ -67,16 +67,9 @@ class Recorder(Callback):
                 self._status(training, state, reason)
 
     def _status(self, training: Training, state: str, reason: str | None = None) -> None:
-        self._run.update_status(
-            state=state,
-            reason=reason,
-            steps=training.steps,
-            start=training.start,
-            end=training.end,
-            updates=training.updates,
-            episodes=training.episodes,
-            seconds=round(training.seconds, 3),
-        )
+        counts = {name: getattr(training, name) for name in ("steps", "start", "end", "updates", "episodes")}
+        seconds = round(training.seconds, 3)
+        self._run.update_status(state=state, reason=reason, **counts, seconds=seconds)
 
     def _event(self, training: Training, kind: str, text: str) -> None:
         row = {"steps": training.steps, "seconds": round(training.seconds, 3), "time": now()}

@@ -44,7 +44,6 @@ from recollect.config import toml_yaml
 from recollect.config.serialise import config_to_json
 from recollect.errors import RecollectError, StorageError
 from recollect.learning.learner_state import Learned
-from recollect.policy.policy import Policy
 from recollect.training import checkpoints
 from recollect.training.agent_protocol import Trainee
 from recollect.training.metrics import GLOSSARY, History
@@ -97,7 +96,7 @@ class Run:
             "name": path.name,
             "env": agent.env_name,
             "config": config_to_json(agent.config, agent.policy.config, custom_policy=agent.policy.is_custom),
-            "preset": {name: _words(value) for name, value in agent.preset.items()},
+            "preset": {k: v if checkpoints.is_json(v) else repr(v) for k, v in agent.preset.items()},
             "versions": provenance.versions(),
             "git": provenance.git_commit(),
             "machine": provenance.machine(),
@@ -108,11 +107,9 @@ class Run:
             (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
             for stale in ("status.json", "metrics.jsonl", "evaluations.jsonl", "events.jsonl"):
                 (path / stale).unlink(missing_ok=True)
-        glossary = json.dumps(GLOSSARY, indent=2) + "\n"
-        files.write_atomically(path / "glossary.json", glossary)
+        files.write_atomically(path / "glossary.json", json.dumps(GLOSSARY, indent=2) + "\n")
         config = replace(agent.config, policy=agent.policy.config)  # as it was built, also by a factory
-        is_custom = type(agent.policy) is not Policy
-        text = toml_yaml.config_text(config, agent.env_name, custom_policy=is_custom)
+        text = toml_yaml.config_text(config, agent.env_name, custom_policy=agent.policy.is_custom)
         files.write_atomically(path / "config.yaml", text)
         files.write_atomically(path / "run.json", json.dumps(description, indent=2, default=str) + "\n")
         return cls(path)
@@ -189,22 +186,20 @@ class Run:
 
         ``which`` is "best" by evaluation (the last if none was evaluated), "last", or its env steps.
         """
-        found = self.checkpoints()
+        found = {int(path.name): path for path in self.checkpoints()}
         if not found:
             raise RecollectError(
                 f"{self.path} has no checkpoint yet. If the run ended before its first one, train into the "
                 "same folder again"
             )
         if which == "best":
-            best = self.status["best"] or {}
-            kept = {int(path.name) for path in found}
-            which = best["steps"] if best.get("steps") in kept else "last"
+            best = (self.status["best"] or {}).get("steps")
+            which = best if best in found else "last"
         if which == "last":
-            return found[-1]
-        for path in found:
-            if str(which).isdecimal() and int(path.name) == int(which):
-                return path
-        known = ", ".join(str(int(path.name)) for path in found)
+            return found[max(found)]
+        if str(which).isdecimal() and int(which) in found:
+            return found[int(which)]
+        known = ", ".join(map(str, found))
         raise RecollectError(f"{self.path} has no checkpoint {which!r}: choose best, last, or one of {known}")
 
     # For the process that trains
@@ -255,13 +250,9 @@ class Run:
 
         Evaluations count too, since a process can be killed between an evaluation and its status update.
         """
-        kept = {int(path.name) for path in self.checkpoints()}
-        known = [row for row in (self._read_status()["best"], *self.evaluations()) if row is not None]
-        rows = [
-            row
-            for row in known
-            if row["steps"] in kept and row["steps"] <= steps and row.get("mean") is not None
-        ]
+        kept = {int(path.name) for path in self.checkpoints() if int(path.name) <= steps}
+        known = (self._read_status()["best"], *self.evaluations())
+        rows = [row for row in known if row and row["steps"] in kept and row.get("mean") is not None]
         best = max(rows, key=lambda row: (row["mean"], row["steps"]), default=None)
         return None if best is None else _best(best["steps"], best["mean"])
 
@@ -356,10 +347,6 @@ def _remove(checkpoint: Path) -> None:
 
 def _best(steps: int, mean: float) -> dict[str, Any]:
     return {"checkpoint": f"{steps:012d}", "mean": mean, "steps": steps}
-
-
-def _words(value: Any) -> Any:
-    return value if checkpoints.is_json(value) else repr(value)
 
 
 def now() -> str:

@@ -49,6 +49,9 @@ class Training:
     ):
         """``run``: locked; ``seconds``: duration of earlier training; ``opening``: text for displays."""
         self.agent, self.run, self.opening = agent, run, opening
+        self.config: TrainConfig = agent.config
+        self.start, self.end = trainer.start, trainer.end
+        """Env steps at which this training starts and ends."""
         self.history: History = agent.history
         self.metrics: dict[str, float] = {}
         self.reason: str | None = None
@@ -69,23 +72,11 @@ class Training:
         if run is not None and any(int(path.name) == trainer.steps for path in run.checkpoints()):
             self._saved_at = trainer.steps
         self._is_disk_failing = False
-        self._evaluated = self._last_evaluation()
+        rows = [] if run is None else run.evaluations()
+        evaluated = trainer.steps if run is None else rows[-1]["steps"] if rows else 0
+        self._evaluated = evaluated - evaluated % max(1, self.config.eval_every)
+        """The multiple of ``eval_every`` that was evaluated last; a failed evaluation is still due."""
         self._evaluate: Callable[[], Any] | None = None
-
-    @property
-    def config(self) -> TrainConfig:
-        """The agent's config."""
-        return self.agent.config
-
-    @property
-    def start(self) -> int:
-        """Env steps at which this training started."""
-        return self._trainer.start
-
-    @property
-    def end(self) -> int:
-        """Env steps at which it ends."""
-        return self._trainer.end
 
     @property
     def steps(self) -> int:
@@ -183,14 +174,8 @@ class Training:
                 self._callbacks.call("on_evaluation", self, evaluation)
                 if self.run is not None and self.run.is_better(evaluation.mean):
                     self._try_checkpoint(best_mean=evaluation.mean)
-        if self._is_checkpoint_due():
+        if self.run is not None and self._is_checkpoint_due():
             self._try_checkpoint()
-
-    def _last_evaluation(self) -> int:
-        """The multiple of ``eval_every`` that was evaluated last; a failed evaluation is still due."""
-        rows = [] if self.run is None else self.run.evaluations()
-        steps = self.steps if self.run is None else rows[-1]["steps"] if rows else 0
-        return steps - steps % max(1, self.config.eval_every)
 
     def _try_checkpoint(self, best_mean: float | None = None) -> None:
         """Write a checkpoint; a full disk does not end the run."""
@@ -201,10 +186,7 @@ class Training:
             self.continue_without_disk(error)
 
     def _is_checkpoint_due(self) -> bool:
-        if self.run is None:
-            return False
-        steps, moment = self._last_checkpoint
-        every = self.config.checkpoint_every
+        (steps, moment), every = self._last_checkpoint, self.config.checkpoint_every
         if every is None:
             return time.monotonic() - moment >= CHECKPOINT_SECONDS
         return self.steps // every > steps // every
@@ -214,20 +196,10 @@ class Training:
         limit = self.config.max_seconds
         return limit is not None and self.seconds >= limit
 
-    def _cancels_evaluation(self) -> bool:
-        """Whether a running evaluation is to be cancelled: the run was interrupted, or its time is up."""
-        return self._stop_reason == "interrupt" or self._is_time_up
-
     def _why_stop(self) -> str | None:
-        if self._stop_reason is not None:
-            return self._stop_reason
-        if self._trainer.is_solved:
-            return "target"
-        if self._trainer.is_at_end:
-            return "steps"
-        if self._is_time_up:
-            return "time"
-        return None
+        trainer = self._trainer
+        reasons = {"target": trainer.is_solved, "steps": trainer.is_at_end, "time": self._is_time_up}
+        return self._stop_reason or next((reason for reason, holds in reasons.items() if holds), None)
 
     def _save_after(self, error: BaseException) -> None:
         """After an error: save a checkpoint, if the weights are sound, and call ``on_end``."""
@@ -247,7 +219,7 @@ class Training:
     def _call_on_end(self, reason: str) -> BaseException | None:
         """Call every ``on_end``, even if one raises, since they close files. Returns the first error."""
         first: BaseException | None = None
-        for callback in self._callbacks:
+        for callback in self._callbacks.all:
             try:
                 callback.on_end(self, reason)
             except BaseException as error:
@@ -267,7 +239,9 @@ class Training:
             )
         env = self.agent.make_env(min(self.config.eval_episodes, 16))
         episodes = self.config.eval_episodes
-        self._evaluate = lambda: self.agent.evaluate(episodes, env=env, cancelled=self._cancels_evaluation)
+        self._evaluate = lambda: self.agent.evaluate(
+            episodes, env=env, cancelled=lambda: self._stop_reason == "interrupt" or self._is_time_up
+        )
         try:
             yield
         finally:
@@ -292,7 +266,7 @@ class Training:
                 return
             self._interrupted_at = time.monotonic()
             self._stop_reason, self.signal = "interrupt", number  # overrides any other reason
-            if any(getattr(callback, "shows_signals", False) for callback in self._callbacks):
+            if any(getattr(callback, "shows_signals", False) for callback in self._callbacks.all):
                 return  # the live panel shows it; a printed line would garble the panel
             with suppress(OSError):  # stderr may be closed
                 os.write(2, b"\nstopping after this update; Ctrl-C again ends at once\n")

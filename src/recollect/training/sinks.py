@@ -20,8 +20,7 @@ import re
 import secrets
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from importlib import import_module
 from importlib.util import find_spec
@@ -55,7 +54,8 @@ def make_sinks(names: Sequence[str]) -> list[Callback]:
             raise ConfigError(
                 f"there is no sink {name!r}{nearest(str(name), SINKS)}: choose {' or '.join(SINKS)}"
             )
-        if not _is_installed(name):
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:  # a folder ``./wandb`` without code has no origin
             raise ConfigError(
                 f"sinks has {name!r}, but the package {name} is not installed: "
                 f"pip install 'recollect[{name}]'"
@@ -100,10 +100,8 @@ class Sink(Callback):
         """Send the last metrics, and close."""
         if self._waiting is not None:
             self._attempt(self.write, int(self._waiting["steps"]), _numbers(self._waiting))
-        if self._is_open:
-            self._is_open = False
-            with self._guarded():  # also after a failure, to release resources
-                self.close(reason)
+        self._attempt(self.close, reason, is_last=True)
+        self._is_open = False
 
     def open(self, training: Training) -> None:
         """Open the connection or file."""
@@ -114,23 +112,19 @@ class Sink(Callback):
     def close(self, reason: str) -> None:
         """Flush and close."""
 
-    def _attempt(self, action: Callable[..., None], *args: Any) -> None:
-        if self._is_open and not self._has_failed:
-            with self._guarded():
-                action(*args)
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Warn once about any error."""
+    def _attempt(self, action: Callable[..., None], *args: Any, is_last: bool = False) -> None:
+        """Call ``action`` and warn once about errors; after one, only the last call, to release resources."""
+        if not self._is_open or (self._has_failed and not is_last):
+            return
         try:
-            yield
+            action(*args)
         except Exception as error:
             if not self._has_failed:
                 self._has_failed = True
                 warnings.warn(
                     f"{self.label} failed ({type(error).__name__}: {error}); the run continues without it",
                     RuntimeWarning,
-                    stacklevel=4,
+                    stacklevel=2,
                 )
 
 
@@ -206,11 +200,8 @@ class WandbSink(Sink):
     """
 
     label = "Weights & Biases"
-
-    def __init__(self, **options: Any):
-        super().__init__(**options)
-        self._run: Any = None
-        self._is_ours = False
+    _run: Any = None
+    _is_ours = False
 
     def open(self, training: Training) -> None:
         """Start the W&B run, or continue it."""
@@ -242,11 +233,8 @@ class WandbSink(Sink):
 
     def _options(self, training: Training, wandb: Any) -> dict[str, Any]:
         """Arguments for ``wandb.init``; environment variables take precedence."""
-        settings: dict[str, Any] = {}
-        if "WANDB_CONSOLE" not in os.environ:
-            settings["console"] = "off"  # it would capture every redraw of the display
-        if "WANDB_QUIET" not in os.environ:
-            settings["quiet"] = True
+        settings = {"console": "off", "quiet": True}  # a console would capture every redraw of the display
+        settings = {name: v for name, v in settings.items() if f"WANDB_{name.upper()}" not in os.environ}
         options: dict[str, Any] = {
             "project": os.environ.get("WANDB_PROJECT", "recollect"),
             "settings": wandb.Settings(**settings),
@@ -290,12 +278,6 @@ def _wandb_id(folder: Path) -> str:
 
 def _numbers(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items() if not math.isnan(value)}
-
-
-def _is_installed(package: str) -> bool:
-    """Whether the package is installed; a folder ``./wandb`` without code has no origin."""
-    spec = find_spec(package)
-    return spec is not None and spec.origin is not None
 
 
 def _missing(package: str, error: ImportError) -> ConfigError:

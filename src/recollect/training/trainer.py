@@ -1,8 +1,4 @@
-"""The trainer: the collector brings experience, the learner updates the weights and publishes them.
-
-There is one loop for all runtimes. They differ in the collector: where its actors are, and how experience and
-weights travel.
-"""
+"""The trainer: collect, update, publish. Runtimes differ only in the collector."""
 
 from __future__ import annotations
 
@@ -123,14 +119,10 @@ class Trainer:
         metrics |= {f"speed/{name}": count / max(value, 1e-9) for name, value in seconds.items()}
         if self.learner.graphs.is_on:
             metrics["start_seconds"] = metrics.get("start_seconds", 0.0) + self.learner.graphs.seconds
-        notes = [
-            *self._notes,
-            *batch.notes,
-            *self.learner.graphs.taken_notes(),
-            *self.learner.deviation_check.notes,
-        ]
+        check = self.learner.deviation_check
+        notes = [*self._notes, *batch.notes, *self.learner.graphs.taken_notes(), *check.notes]
         self._notes.clear()
-        self.learner.deviation_check.notes.clear()
+        check.notes.clear()
         return Iteration(metrics, episodes, notes)
 
     def _lags(self, rollouts: Sequence[Rollout]) -> list[int]:
@@ -165,7 +157,7 @@ class Trainer:
             del self._past[version]
 
     def restart_episodes(self) -> None:
-        """Begin new episodes at the next iteration: for when the env was used by somebody else."""
+        """Start new episodes at the next iteration, for example because the env was used elsewhere."""
         self.collector.restart_episodes()
 
     def learned(self, *, live: bool) -> Learned:
@@ -189,11 +181,14 @@ class Trainer:
         if saved is None:
             return
         self.start, self.end = saved.numbers["start"], saved.numbers["end"]
-        parts = _grouped(saved.tensors)
-        self.episodes.restore({name: tensor.numpy() for name, tensor in parts["episodes"].items()})
+        episodes, actor = (
+            {name.removeprefix(group): t for name, t in saved.tensors.items() if name.startswith(group)}
+            for group in ("episodes/", "actor/")
+        )
+        self.episodes.restore({name: tensor.numpy() for name, tensor in episodes.items()})
         # It does not fit if the env is a foreign one, or a generator of another kind of device.
-        is_known = "actor" in parts and self.collector.is_exact
-        self.is_exact = is_known and self.collector.restore(parts["actor"], learned.updates)
+        is_known = bool(actor) and self.collector.is_exact
+        self.is_exact = is_known and self.collector.restore(actor, learned.updates)
 
     @property
     def how_restored(self) -> str:
@@ -221,12 +216,3 @@ class Trainer:
         tensors = {f"episodes/{name}": tensor for name, tensor in episodes.items()}
         tensors |= {f"actor/{name}": tensor for name, tensor in (live or {}).items()}
         return TrainerState({"start": self.start, "end": self.end}, tensors)
-
-
-def _grouped(tensors: dict[str, torch.Tensor]) -> dict[str, dict[str, torch.Tensor]]:
-    """``{"a/b": x}`` as ``{"a": {"b": x}}``, split at the first slash."""
-    groups: dict[str, dict[str, torch.Tensor]] = {}
-    for name, tensor in tensors.items():
-        group, rest = name.split("/", 1)
-        groups.setdefault(group, {})[rest] = tensor
-    return groups

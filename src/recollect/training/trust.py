@@ -26,6 +26,7 @@ from typing import Any
 
 import torch
 
+from recollect.algos.catalog import acting
 from recollect.base import provenance
 from recollect.base.files import short
 from recollect.config.convert import plain_value
@@ -61,26 +62,22 @@ class Unnamed:
 
 
 def named_env(
-    where: Path,
-    known: str | None,
-    options: dict[str, Any],
-    env: EnvSpec | None,
-    given: dict[str, Any] | None,
+    where: Path, known: str | None, options: dict[str, Any], env: EnvSpec | None, given: dict[str, Any] | None
 ) -> tuple[EnvSpec | None, dict[str, Any], str]:
     """The env, its options and an error message; without a required repetition the env is None.
 
-    Args:
-        where: the folder.
-        known: the env's name in the folder.
-        options: the env's options in the folder.
-        env: the env that the user gave.
-        given: options that the user gave.
+    ``known`` and ``options`` are the env's name and options in the folder ``where``, ``env`` and ``given``
+    those of the user.
     """
     if env is None:
         if known is None:
             return None, options, UNKNOWN
         if is_importing(known):
-            return None, options, _code_words(known)
+            error = (
+                f"the env of this agent is code, {known}, which is not imported automatically: if you trust "
+                f"it, give it again with env={known!r} (--env {known})"
+            )
+            return None, options, error
         env = known
     elif isinstance(env, str) and env != known and not is_importing(env):
         options = {}  # another env: the saved options are not meant for it
@@ -88,9 +85,15 @@ def named_env(
         return env, options, ""
     named = given or {}
     missing = {} if task_name(env) else {name: options[name] for name in options if name not in named}
-    if missing:
-        return None, options, _option_words(where, env, missing)
-    return env, options | named, ""
+    if not missing:
+        return env, options | named, ""
+    name = env if isinstance(env, str) else getattr(env, "__name__", "that is given")
+    flags, words = short(shlex.join(option_flags(missing))), short(repr(missing))
+    error = (
+        f"{where} holds options for the env {name}, which is not a built-in task. If you trust these "
+        f"options, repeat them: {flags} (in Python env_kwargs={words})"
+    )
+    return None, options, error
 
 
 def outward(config: TrainConfig, given: Collection[str]) -> dict[str, Any]:
@@ -108,7 +111,8 @@ def check_memory(config: TrainConfig, policy: Policy) -> None:
     algo, have = config.algo, provenance.memory()
     if config.device.startswith("cuda"):  # several learners share the rows
         have = sum(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
-    need = rollout_size(algo, policy, config.num_envs).total
+    stored = len(acting(algo).state_steps)
+    need = rollout_size(policy, config.num_envs, steps=algo.rollout, stored=stored).total
     if have is not None and need > have:
         raise ConfigError(
             f"a rollout of {algo.rollout} steps x {config.num_envs} env slots takes {need / 1e9:,.1f} GB, "
@@ -125,22 +129,6 @@ def option_flags(options: dict[str, Any]) -> list[str]:
 def _word(value: Any) -> str:
     """A value in the syntax of ``--task.NAME``."""
     return value if isinstance(value, str) and plain_value(value) == value else json.dumps(value)
-
-
-def _code_words(known: str) -> str:
-    return (
-        f"the env of this agent is code, {known}, which is not imported automatically: if you trust it, give "
-        f"it again with env={known!r} (--env {known})"
-    )
-
-
-def _option_words(where: Path, env: EnvSpec, missing: dict[str, Any]) -> str:
-    name = env if isinstance(env, str) else getattr(env, "__name__", "that is given")
-    flags, options = short(shlex.join(option_flags(missing))), short(repr(missing))
-    return (
-        f"{where} holds options for the env {name}, which is not a built-in task. If you trust these "
-        f"options, repeat them: {flags} (in Python env_kwargs={options})"
-    )
 
 
 def _outward_words(where: Path | None, name: str, value: Any) -> str:

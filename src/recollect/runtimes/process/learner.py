@@ -11,7 +11,7 @@ from recollect.runtimes.learner_server import LearnerBlueprint, LearnerHost, Lea
 
 
 class ProcessPeer:
-    """Another learner, as the process of the first one sees it. See ``learners.Peer``."""
+    """Another learner, as the process of the first one sees it. See ``learner_group.Peer``."""
 
     def __init__(self, blueprint: LearnerBlueprint, example: Rollout):
         """Start it; ``example``: a rollout of its rows."""
@@ -29,21 +29,16 @@ class ProcessPeer:
             log=None if run is None else Path(run) / "logs" / f"learner-{blueprint.rank}.log",
         )
 
-    @property
-    def pid(self) -> int:
-        """Its process."""
-        return self._child.pid
-
     def load(self, state: LearnerState) -> None:
         """Give it the state of the first learner."""
         self._child.send(("load", state))
 
     def begin(self, rollout: Rollout, progress: float, lag: int) -> None:
-        """Start an update on its rows of a batch."""
+        """Start an update on its rows of a batch, which may change after the reply."""
         self._child.send(("update", rollout.write(self._slot), progress, lag))
 
     def done(self, timeout: float) -> None:
-        """Wait for its reply."""
+        """Wait for its reply; a LostError, ChildError or TimeoutError if there is none."""
         self._child.receive(timeout)
 
     def stop(self) -> None:

@@ -7,9 +7,11 @@ whole versions.
 
 from __future__ import annotations
 
+import os
 import selectors
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,22 +21,77 @@ from torch import Tensor
 
 from recollect.acting.actor import allocate
 from recollect.algos.catalog import acting
-from recollect.base.child_process import Child, allow_open_files, stop_all
+from recollect.base.child_process import Child, Hung, Line, allow_open_files, stop_all
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Tree
 from recollect.config.train import TrainConfig
+from recollect.experience.rollout import Header, Rollout
 from recollect.policy.policy import Policy
-from recollect.runtimes.actor_server import Blueprint
-from recollect.runtimes.process.server import SharedMemory, serve
+from recollect.runtimes.actor_server import ActorServer, Blueprint, Report, Watchdog
 from recollect.runtimes.process.weights import WeightBoard
-from recollect.runtimes.remote import Delivery
+from recollect.runtimes.remote_collector import Delivery
 
 FILES_PER_ACTOR = 4
 """File descriptors of this process per actor: its socket, its lifeline, its slots (twice)."""
 
 
+@dataclass(frozen=True, slots=True)
+class SharedMemory:
+    """The shared memory of an actor: its slots for rollouts, and the weights."""
+
+    count: int
+    """The number of slots."""
+    layout: Layout
+    """Of one slot."""
+    fd: int
+    board_fd: int
+    board: Layout
+
+    def slots(self, segment: Segment) -> list[Tree]:
+        """The tensors of every slot."""
+        return [self.layout.view(segment, i * self.layout.size) for i in range(self.count)]
+
+
+class ProcessActorServer:
+    """An actor server whose rollouts and weights are in shared memory."""
+
+    def __init__(self, line: Line, blueprint: Blueprint, memory: SharedMemory):
+        self._board = WeightBoard.attach(memory.board_fd, memory.board)
+        self._slots = memory.slots(Segment.attach(memory.fd, memory.layout.size * memory.count))
+        header = Header(acting(blueprint.config.algo).state_steps, blueprint.index)
+        self.server = ActorServer(blueprint, [Rollout.read(slot, header) for slot in self._slots])
+        heartbeat = self._slots[0]["heartbeat"]
+
+        def give_up(text: str) -> None:
+            line.send(Hung(text))
+            os._exit(1)
+
+        Watchdog(self.server, give_up, lambda: heartbeat.fill_(time.monotonic()))
+
+    def collect(self, ticket: int, slot: int, version: int | None) -> tuple[Report, Header]:
+        """Record a rollout in a slot, with the weights of this version, or the newest if None."""
+
+        def load() -> int:
+            return self._board.read(self.server.weights, version=version)
+
+        rollout, report = self.server.collect(ticket, load, slot)
+        return report, rollout.write_finals(self._slots[slot])
+
+
+def serve(line: Line, blueprint: Blueprint, memory: SharedMemory) -> None:
+    """Answer requests until the parent closes the socket: a method and its arguments, each with one reply."""
+    process = ProcessActorServer(line, blueprint, memory)
+    try:
+        while True:
+            method, *arguments = line.recv()
+            owner: Any = process if method == "collect" else process.server
+            line.send(getattr(owner, method)(*arguments))
+    finally:
+        process.server.close()
+
+
 class ProcessChannel:
-    """The connection to one actor's process. See ``remote.Channel``."""
+    """The connection to one actor's process, over all its restarts. See ``remote_collector.py``."""
 
     start_failure = "it hangs while its env is made"
 
@@ -44,9 +101,7 @@ class ProcessChannel:
         """Allocate the slots; ``ready``: the selector of all sockets, each with its actor's index."""
         self._index, self._board, self._ready = index, board, ready
         self._segment = Segment.create(layout.size * slots, f"the rollouts of actor {index}")
-        self._memory = SharedMemory(
-            slots, layout, self._segment.fd, self._segment.size, board.fd, board.handle
-        )
+        self._memory = SharedMemory(slots, layout, self._segment.fd, board.fd, board.handle)
         self._slots: list[Tree] = self._memory.slots(self._segment)
         self._free = list(range(slots))
         self._taken: dict[int, int] = {}
@@ -130,7 +185,7 @@ class ProcessChannel:
 
 
 class ProcessTransport:
-    """Starts actor servers in processes. See ``remote.Transport``."""
+    """Starts actor servers in processes and carries weights to them."""
 
     host, make_peer = "127.0.0.1", None
 
@@ -150,7 +205,9 @@ class ProcessTransport:
         allow_open_files(FILES_PER_ACTOR * actors)
         board = self._board = WeightBoard.create(self._policy.state_dict())
         self._ready = selectors.DefaultSelector()
-        layout = Layout.of(self._slot_example())
+        algo = self._config.algo
+        empty = allocate(self._policy, self._rows // actors, algo.rollout, acting(algo).state_steps)
+        layout = Layout.of({**empty.slot(), "heartbeat": torch.zeros((), dtype=torch.float64)})
         for index in range(actors):
             self.channels.append(ProcessChannel(index, layout, self._slots, board, self._ready))
 
@@ -174,12 +231,4 @@ class ProcessTransport:
             self._board.close()
             self._board = None
 
-    def close(self) -> None:
-        """End all processes."""
-        self.end_servers()
-
-    def _slot_example(self) -> Tree:
-        algo = self._config.algo
-        rows = self._rows // self._config.actors
-        empty = allocate(self._policy, rows, algo.rollout, acting(algo).state_steps)
-        return {**empty.slot(), "heartbeat": torch.zeros((), dtype=torch.float64)}
+    close = end_servers

@@ -71,12 +71,8 @@ class WeightBoard:
     def publish(self, version: int, named: Mapping[str, Tensor]) -> None:
         """Copy the tensors to the board, then make them the newest.
 
-        Args:
-            version: 0 or more, never less than the last; an equal one replaces it.
-            named: tensors of the names, shapes and dtypes of the board.
-
-        Raises:
-            WeightsError: the tensors differ, or the version is older.
+        ``version``: 0 or more, never less than the last; an equal one replaces it. Raises WeightsError if it
+        is older, or if the tensors differ from the board in names, shapes or dtypes.
         """
         self._require_fit(named, "publish")
         if version < max(self.version, 0):
@@ -95,17 +91,11 @@ class WeightBoard:
         self._head[0] = (version + 1) << 8 | buffer
 
     def read(self, into: Mapping[str, Tensor], *, version: int | None = None, patience: float = 30.0) -> int:
-        """Copy the newest weights to the given tensors and return their version.
+        """Copy the newest weights to the given tensors, on any device, and return their version.
 
         ``into`` is written only after the weights are known to be whole and of the right version.
-
-        Args:
-            into: tensors of the names, shapes and dtypes of the board, on any device.
-            version: the only one to accept; None: any.
-            patience: seconds of retrying.
-
-        Raises:
-            WeightsError: nothing is published, or another version, or the tensors differ.
+        ``version``: the only one to accept; None: any. ``patience``: seconds of retrying. Raises WeightsError
+        if nothing is published, or another version, or if the tensors differ from the board.
         """
         self._require_fit(into, "read")
         deadline = time.monotonic() + patience
@@ -151,7 +141,6 @@ class WeightBoard:
         return version if is_whole and wanted in (None, version) else None
 
     def _newest(self) -> int:
-        """The newest buffer."""
         return (int(self._head[0]) & 0xFF) % BUFFERS
 
     def _marks(self, buffer: int) -> np.ndarray:
@@ -159,21 +148,18 @@ class WeightBoard:
         return self._head[(1 + buffer) * _LINE :][:4]
 
     def _require_fit(self, named: Mapping[str, Tensor], verb: str) -> None:
-        leaves = self.handle.leaves
+        leaves, alike = self.handle.leaves, "the policies of actor and learner are not built alike"
         if not self._views:
             raise WeightsError(f"cannot {verb} weights: the board is closed")
         if named.keys() != leaves.keys():
             missing, extra = sorted(leaves.keys() - named.keys()), sorted(named.keys() - leaves.keys())
-            raise WeightsError(
-                f"cannot {verb} weights: missing {missing}, unknown {extra}: "
-                "the policies of actor and learner are not built alike"
-            )
+            raise WeightsError(f"cannot {verb} weights: missing {missing}, unknown {extra}: {alike}")
         for name, leaf in leaves.items():
-            tensor = named[name]
-            if tuple(tensor.shape) != leaf.shape or tensor.dtype != leaf.dtype:
+            shape, dtype = tuple(named[name].shape), named[name].dtype
+            if shape != leaf.shape or dtype != leaf.dtype:
                 raise WeightsError(
-                    f"cannot {verb} weights: {name} is {tuple(tensor.shape)} {tensor.dtype}, and the board "
-                    f"has {leaf.shape} {leaf.dtype}: the policies of actor and learner are not built alike"
+                    f"cannot {verb} weights: {name} is {shape} {dtype}, and the board has {leaf.shape} "
+                    f"{leaf.dtype}: {alike}"
                 )
 
 

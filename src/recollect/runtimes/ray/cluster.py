@@ -30,7 +30,7 @@ except ImportError as error:  # an extra
         f"runtime = 'ray' needs the extra 'ray' ({error}): pip install 'recollect[ray]'"
     ) from error
 
-from recollect.runtimes.ray.server import Facts, bootstrap_class, call_safely, heartbeats_class
+from recollect.runtimes.ray.server import Location, bootstrap_class, call_safely, heartbeats_class
 
 STORE = 256 * 2**20
 """The least size, in bytes, of the object store of a cluster that Recollect starts."""
@@ -54,11 +54,8 @@ class Cluster:
     def __init__(self, address: str | None, *, cpus: int, store: int):
         """Connect, or start a cluster.
 
-        Args:
-            address: of the cluster: "auto", or host:port. None: the cluster that this program is connected
-                to, or else a new one.
-            cpus: of a new cluster: as many as there are actors, whatever the machine has.
-            store: bytes of the object store of a new cluster.
+        ``address``: "auto" or host:port; None: the cluster that this program is connected to, or else a new
+        one with ``cpus`` CPUs, whatever the machine has, and an object store of ``store`` bytes.
         """
         global _ours
         if address is not None and "://" in address:
@@ -68,10 +65,13 @@ class Cluster:
             )
         if not ray.is_initialized():
             _ours = _connect(address) if address is not None else _started(cpus, max(store, STORE))
-        else:
-            _check_same(address)
-            if _ours is not None:
-                _ours.users += 1
+        elif address not in (None, "auto", present := ray.get_runtime_context().gcs_address):
+            raise ConfigError(
+                f"ray_address = {address!r}, but this program is already connected to the Ray cluster at "
+                f"{present}: leave ray_address out, or call ray.shutdown() before"
+            )
+        elif _ours is not None:
+            _ours.users += 1
         self._connection = _ours
 
     @property
@@ -83,36 +83,29 @@ class Cluster:
         """Whether so many CPUs are free now."""
         return ray.available_resources().get("CPU", 0.0) >= count
 
-    @property
-    def here(self) -> str:
-        """The address of this machine in the cluster."""
-        return ray.util.get_node_ip_address()
-
     def put(self, value: Any) -> Any:
         """Ray's reference to the value, which every node fetches at most once."""
         return ray.put(value)
 
-    def wait(self, references: Sequence[Any], timeout: float) -> list[Any]:
+    def wait(self, references: list[Any], timeout: float) -> list[Any]:
         """The references that are ready; waits up to ``timeout`` seconds for the first."""
-        every = list(references)
-        if not every or not ray.wait(every, num_returns=1, timeout=timeout)[0]:
+        if not references or not ray.wait(references, num_returns=1, timeout=timeout)[0]:
             return []
-        return ray.wait(every, num_returns=len(every), timeout=0)[0]
+        return ray.wait(references, num_returns=len(references), timeout=0)[0]
 
     def close(self) -> None:
         """Disconnect, and end the cluster if Recollect has started it and no other run uses it."""
         global _ours
         left, self._connection = self._connection, None
-        if left is None:
+        if left is not None:
+            left.users -= 1
+        if left is None or left.users:
             return
-        left.users -= 1
-        if left.users:
-            return
-        if ray.is_initialized() and left is _ours:
-            with signals_kept():
-                ray.shutdown(wait_for_processes=True)
         if left is _ours:
             _ours = None
+            if ray.is_initialized():
+                with signals_kept():
+                    ray.shutdown(wait_for_processes=True)
         if left.folder is not None:
             shutil.rmtree(left.folder, ignore_errors=True)
 
@@ -130,7 +123,9 @@ def _connect(address: str) -> _Connection:
 
 def _started(cpus: int, store: int) -> _Connection:
     """Start a cluster on this machine."""
-    folder = Path(tempfile.mkdtemp(prefix="recollect-ray-", dir=_short_folder()))
+    # A folder with a short name: paths of Ray's sockets may have only 107 characters.
+    short = "/tmp" if os.access("/tmp", os.W_OK) else None
+    folder = Path(tempfile.mkdtemp(prefix="recollect-ray-", dir=short))
     try:
         with signals_kept(), on_loopback():
             ray.init(
@@ -156,7 +151,7 @@ class Heartbeats:
     def __init__(self) -> None:
         here = ray.get_runtime_context().get_node_id()
         near = NodeAffinitySchedulingStrategy(node_id=here, soft=True)
-        options: dict[str, Any] = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": near}
+        options: Any = {"num_cpus": 0, "max_restarts": -1, "scheduling_strategy": near}
         self.handle: Any = ray.remote(**options)(heartbeats_class()).remote()
 
     def look(self, key: str) -> tuple[float | None, str | None]:
@@ -184,18 +179,13 @@ class Remote:
         cpus: float,
         gpus: float = 0,
     ):
-        """Start it.
+        """Start it, with ``cpus`` and ``gpus`` reserved for it.
 
-        Args:
-            name: for errors.
-            make: its class, called in the Ray actor with the handles and the arguments.
-            arguments: sent by cloudpickle.
-            handles: of other Ray actors.
-            cpus: CPUs that Ray reserves for it.
-            gpus: GPUs that Ray reserves for it.
+        ``make``, its class, is called in the Ray actor with the handles of other Ray actors and the
+        arguments, which are sent by cloudpickle. ``name`` is for errors.
         """
         self.name = name
-        self.facts: Facts | None = None
+        self.location: Location | None = None
         """Its place, once that is known."""
         try:
             work = cloudpickle.dumps((call_safely, make, tuple(arguments)))
@@ -204,28 +194,19 @@ class Remote:
                 f"{name} cannot be started: its arguments cannot be sent to another process ({error}). "
                 "Give the env by its name, or by a function that makes it"
             ) from error
-        options: dict[str, Any] = {
-            "num_cpus": cpus,
-            "num_gpus": gpus,
-            "max_restarts": 0,
-            "scheduling_strategy": "SPREAD",
-        }
-        self._handle: Any = ray.remote(**options)(bootstrap_class()).remote()
+        options: Any = {"num_cpus": cpus, "num_gpus": gpus, "scheduling_strategy": "SPREAD"}
+        self._handle: Any = ray.remote(**options, max_restarts=0)(bootstrap_class()).remote()
         path = [entry or os.getcwd() for entry in sys.path]
         self.started = self._handle.start.remote(path, work, *handles)
-        """Ray's reference to its ``Facts``, which are ready once the object is made."""
+        """Ray's reference to its ``Location``, which is ready once the object is made."""
 
     def call(self, name: str, *arguments: Any) -> Any:
         """Call a method. Returns Ray's reference to the reply."""
         return self._handle.call.remote(name, *arguments)
 
     def receive(self, reference: Any, timeout: float | None = None) -> Any:
-        """The reply to a call.
-
-        Raises:
-            LostError: it died, alone or with its node.
-            ChildError: it raised; a RecollectError is raised as it is, with the traceback as a note.
-            TimeoutError: there was no reply.
+        """The reply to a call. Raises LostError if the object died, alone or with its node, and a ChildError
+        if it raised; a RecollectError is raised as it is, with the traceback as a note.
         """
         try:
             found = ray.get(reference, timeout=timeout)
@@ -244,7 +225,7 @@ class Remote:
         _kill(self._handle)
 
     def __str__(self) -> str:
-        return self.name if self.facts is None else f"{self.name} ({self.facts})"
+        return self.name if self.location is None else f"{self.name} ({self.location})"
 
 
 def close_all(remotes: Sequence[Remote], grace: float = 2.0) -> None:
@@ -272,16 +253,6 @@ def _how(error: RayError) -> str:
     return f"lost its reply ({type(error).__name__}): a node may have left the cluster"
 
 
-def _check_same(address: str | None) -> None:
-    """Validate ``ray_address`` against the cluster that the program is connected to."""
-    present = ray.get_runtime_context().gcs_address
-    if address not in (None, "auto", present):
-        raise ConfigError(
-            f"ray_address = {address!r}, but this program is already connected to the Ray cluster at "
-            f"{present}: leave ray_address out, or call ray.shutdown() before"
-        )
-
-
 def check_reachable(address: str) -> None:
     """Validate the address quickly: Ray itself would retry for minutes."""
     host, _, port = address.rpartition(":")
@@ -300,11 +271,6 @@ def _absent(address: str, error: Exception) -> ConfigError:
     )
 
 
-def _short_folder() -> str | None:
-    """A folder with a short name: paths of Ray's sockets may have only 107 characters."""
-    return "/tmp" if os.access("/tmp", os.W_OK) else None
-
-
 @contextlib.contextmanager
 def on_loopback() -> Iterator[None]:
     """Let a new cluster listen on the loopback interface only.
@@ -314,24 +280,21 @@ def on_loopback() -> Iterator[None]:
     """
     constants: Any = sys.modules.get("ray._private.ray_constants")
     before = getattr(constants, "ENABLE_RAY_CLUSTER", None)
-    if before is None:
-        yield
-        return
-    constants.ENABLE_RAY_CLUSTER = False
+    if before is not None:
+        constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
     finally:
-        constants.ENABLE_RAY_CLUSTER = before
+        if before is not None:
+            constants.ENABLE_RAY_CLUSTER = before
 
 
 @contextlib.contextmanager
 def signals_kept() -> Iterator[None]:
     """Keep the handler of SIGTERM: that of ``ray.init`` would end a run without saving it."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

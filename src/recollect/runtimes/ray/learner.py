@@ -7,15 +7,16 @@ from dataclasses import replace
 
 import torch
 
+from recollect.base import tree
 from recollect.base.shared_memory import Layout
 from recollect.experience.rollout import Header, Rollout
 from recollect.runtimes.learner_server import LearnerBlueprint, LearnerHost, LearnerState
 from recollect.runtimes.ray.cluster import Cluster, Remote, close_all
-from recollect.runtimes.ray.server import Facts, Packed, blank
+from recollect.runtimes.ray.server import Location, Packed, blank
 
 
 class RayPeer:
-    """Another learner, as the process of the first one sees it. See ``learners.Peer``."""
+    """Another learner, as the process of the first one sees it. See ``learner_group.Peer``."""
 
     def __init__(self, cluster: Cluster, blueprint: LearnerBlueprint, example: Rollout):
         """Start it; ``example``: a rollout of its rows."""
@@ -37,17 +38,17 @@ class RayPeer:
         self._calls.append(self._remote.call("load", state))
 
     def begin(self, rollout: Rollout, progress: float, lag: int) -> None:
-        """Start an update on its rows of a batch."""
+        """Start an update on its rows of a batch, which may change after the reply."""
         packed = blank(self._layout)
         header = rollout.write(packed.open())
         self._calls.append(self._remote.call("update", packed, header, progress, lag))
 
     def done(self, timeout: float) -> None:
-        """Wait for its reply."""
+        """Wait for its reply; a LostError, ChildError or TimeoutError if there is none."""
         found = self._remote.receive(self._calls[0], timeout)
         self._calls.popleft()
-        if isinstance(found, Facts):
-            self._remote.facts = found
+        if isinstance(found, Location):
+            self._remote.location = found
 
     def stop(self) -> None:
         """End it."""
@@ -61,14 +62,14 @@ class RemoteLearner:
         self._host = LearnerHost(blueprint)
         self.load, self.close = self._host.load, self._host.close
 
-    def facts(self) -> Facts:
+    def location(self) -> Location:
         """The place of this learner."""
-        return Facts.here()
+        return Location.here()
 
     def connect(self) -> None:
         """Connect to the other learners."""
-        self._host.connect(Facts.here().node)
+        self._host.connect(Location.here().node)
 
     def update(self, packed: Packed, header: Header, progress: float, lag: int) -> None:
         """One update on its own rows of a batch."""
-        self._host.update(Rollout.read(packed.copy(), header), progress, lag)
+        self._host.update(Rollout.read(tree.clone(packed.open()), header), progress, lag)

@@ -45,10 +45,6 @@ class Packed:
             warnings.filterwarnings("ignore", "The given buffer is not writable", UserWarning)
             return self.layout.over(self.data)
 
-    def copy(self) -> Tree:
-        """Copies of the tensors."""
-        return tree.clone(self.open())
-
 
 def pack(value: Tree) -> Packed:
     """A copy of the tree, from any device."""
@@ -63,7 +59,7 @@ def blank(layout: Layout) -> Packed:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Location:
     """The place of a Ray actor."""
 
     pid: int
@@ -74,7 +70,7 @@ class Facts:
         return f"process {self.pid} on {self.node}"
 
     @classmethod
-    def here(cls) -> Facts:
+    def here(cls) -> Location:
         """The place of this process."""
         return cls(os.getpid(), ray.util.get_node_ip_address())
 
@@ -83,14 +79,7 @@ class RayActorServer:
     """An actor server in a Ray actor. Its methods are called by name, and their exceptions are returned."""
 
     def __init__(self, heartbeats: Any, key: str, blueprint: Blueprint, rows: int):
-        """Open the env.
-
-        Args:
-            heartbeats: the handle of the recipient.
-            key: identifies this server there.
-            blueprint: of the server.
-            rows: of this actor.
-        """
+        """Open an env of ``rows`` rows; ``heartbeats``: handle of their recipient; ``key``: its key there."""
         algo = blueprint.config.algo
         state_steps = acting(algo).state_steps
         self._heartbeats, self._key, self._last_beat = heartbeats, key, 0.0
@@ -104,9 +93,9 @@ class RayActorServer:
         self.restart_episodes, self.close = self._server.restart_episodes, self._server.close
         Watchdog(self._server, self._give_up, self._beat)
 
-    def facts(self) -> Facts:
+    def location(self) -> Location:
         """The place of this server."""
-        return Facts.here()
+        return Location.here()
 
     def collect(self, ticket: int, version: int, weights: list[Any]) -> tuple[Report, Header, Packed]:
         """Record a rollout with the weights of the one reference in ``weights``."""
@@ -157,7 +146,6 @@ def heartbeats_class() -> type:
             self._hung[key] = text
 
         def look(self, key: str) -> tuple[float | None, str | None]:
-            """Seconds since a server's last heartbeat (None: it had none), and its report if it hangs."""
             seen = self._beats.get(key)
             return None if seen is None else self._now() - seen, self._hung.get(key)
 
@@ -182,7 +170,7 @@ def bootstrap_class() -> type:
             sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
             self._call, make, arguments = pickle.loads(work)
             self._made = self._call(make, *handles, *arguments)
-            return self.call("facts")
+            return self.call("location")
 
         def call(self, name: str, *arguments: Any) -> Any:
             """Call a method of the object."""

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recollect.algos.catalog import acting
 from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.errors import LostError
@@ -24,12 +25,12 @@ from recollect.runtimes.learner_group import MakePeer, devices_and_backend
 from recollect.runtimes.learner_server import LearnerBlueprint
 from recollect.runtimes.ray.cluster import Cluster, Heartbeats, Remote, close_all
 from recollect.runtimes.ray.learner import RayPeer
-from recollect.runtimes.ray.server import RayActorServer, pack
-from recollect.runtimes.remote import STARTED, Delivery
+from recollect.runtimes.ray.server import Location, RayActorServer, pack
+from recollect.runtimes.remote_collector import STARTED, Delivery
 
 
 class RayChannel:
-    """The connection to one Ray actor. See ``remote.Channel``."""
+    """The connection to one actor, over all its restarts. See ``remote_collector.py``."""
 
     start_failure = "the cluster has no room for it, or it hangs while its env is made"
     has_room = True
@@ -49,19 +50,19 @@ class RayChannel:
     @property
     def pid(self) -> int | None:
         """The server's process; None: not known yet."""
-        facts = None if self.remote is None else self.remote.facts
-        return None if facts is None else facts.pid
+        location = None if self.remote is None else self.remote.location
+        return None if location is None else location.pid
 
     @property
     def is_started(self) -> bool:
         """Whether the server has opened its env."""
-        return self._actor.facts is not None
+        return self._actor.location is not None
 
     def start(self, blueprint: Blueprint) -> None:
         """Start a Ray actor."""
         transport, self._key = self._transport, uuid.uuid4().hex
         cpus = transport.cpus
-        if blueprint.life:  # the CPU of the last one may have left with its node
+        if blueprint.restarts:  # the CPU of the last one may have left with its node
             cpus = int(transport.cluster.has_cpus(1))
         self.remote = Remote(
             f"actor {self._index}",
@@ -92,13 +93,14 @@ class RayChannel:
             raise error if hung is None else LostError(f"{self} hangs: {hung}") from error
         self.calls.popleft()
         if not self.is_started:
-            self._actor.facts = reply
+            self._actor.location = reply
             return STARTED
         if not isinstance(reply, tuple):
             return reply
         report, header, packed = reply
+        slot = packed.open()
         # The object store is read-only. Several rollouts are copied when they are joined.
-        return Delivery(report, header, packed.copy() if self._transport.is_single else packed.open())
+        return Delivery(report, header, tree.clone(slot) if self._transport.is_single else slot)
 
     def silence(self) -> float | None:
         """Seconds since the server's last heartbeat; None: not known."""
@@ -114,7 +116,7 @@ class RayChannel:
 
 
 class RayTransport:
-    """Starts actor servers on a Ray cluster. See ``remote.Transport``."""
+    """Starts actor servers on a Ray cluster and carries weights to them."""
 
     def __init__(self, policy: Policy, config: TrainConfig, rows: int):
         """``rows``: of all actors together."""
@@ -131,14 +133,10 @@ class RayTransport:
         self.is_single = config.actors == 1 and torch.device(config.device).type == "cpu"
         """Whether rollouts are learned from in the memory in which they arrive."""
         self.host = "127.0.0.1"
-        self._has_peers = False
-        if config.learners > 1 and devices_and_backend(config)[1] == "gloo" and not self.cluster.is_own:
-            self.host, self._has_peers = self.cluster.here, True
-
-    @property
-    def make_peer(self) -> MakePeer | None:
+        self.make_peer: MakePeer | None = None
         """Starts another learner on the cluster; None: in a process, which is faster on one machine."""
-        return self._make_peer if self._has_peers else None
+        if config.learners > 1 and devices_and_backend(config)[1] == "gloo" and not self.cluster.is_own:
+            self.host, self.make_peer = Location.here().node, self._make_peer
 
     def _make_peer(self, blueprint: LearnerBlueprint, example: Rollout) -> RayPeer:
         return RayPeer(self.cluster, blueprint, example)
@@ -147,9 +145,12 @@ class RayTransport:
     def cluster(self) -> Cluster:
         """The cluster, which is connected or started on first use."""
         if self._cluster is None:
-            self._cluster = Cluster(
-                self._config.ray_address, cpus=self._config.actors, store=self._store_bytes()
-            )
+            config, algo = self._config, self._config.algo
+            stored = len(acting(algo).state_steps)
+            size = rollout_size(self._policy, self._rows, steps=algo.rollout, stored=stored).total
+            size += tree.size_bytes(dict(self._policy.state_dict()))
+            store = 2 * (config.lag_limit + 3) * size  # twice the largest size of rollouts and weights
+            self._cluster = Cluster(config.ray_address, cpus=config.actors, store=store)
         return self._cluster
 
     @property
@@ -193,9 +194,3 @@ class RayTransport:
         if self._cluster is not None:
             self._cluster.close()
             self._cluster = None
-
-    def _store_bytes(self) -> int:
-        """Twice the largest size of all rollouts and weights in the object store."""
-        size = rollout_size(self._config.algo, self._policy, self._rows)
-        weights = tree.size_bytes(dict(self._policy.state_dict()))
-        return 2 * (self._config.lag_limit + 3) * (size.total + weights)

@@ -1,8 +1,9 @@
 """The collector of the runtimes whose actors are in other processes.
 
 ``RemoteCollector`` decides which actor collects what, restarts actors that die, and keeps the counters. A
-``Transport`` carries bytes: it starts actor servers, publishes weights and brings rollouts back. There is one
-in ``process/`` and one in ``ray/``.
+transport carries bytes: it starts actor servers, publishes weights and brings rollouts back. It has a channel
+per actor, which outlives the server: a restarted one gets the same channel. Requests are answered in their
+order. Both transports, ``process/transport.py`` and ``ray/transport.py``, have the same methods.
 """
 
 from __future__ import annotations
@@ -11,120 +12,29 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from recollect.base.types import Tree
 from recollect.config.train import TrainConfig
 from recollect.envs.factory import EnvSpec
+from recollect.envs.named import portable
 from recollect.errors import LostError
 from recollect.experience.rollout import Header, Rollout
 from recollect.policy.policy import Policy
 from recollect.runtimes import restart_limits
 from recollect.runtimes.actor_metrics import Reports
-from recollect.runtimes.actor_server import Blueprint, Report
-from recollect.runtimes.collector import Batch, merge_snapshots, split_snapshot
-from recollect.runtimes.learner_group import MakePeer
+from recollect.runtimes.actor_server import Blueprint, Report, on_cpu
+from recollect.runtimes.collector import Batch, mean_info, merge_snapshots, split_snapshot
 from recollect.runtimes.tickets import Tickets
 
+if TYPE_CHECKING:
+    from recollect.runtimes.process.transport import ProcessChannel, ProcessTransport
+    from recollect.runtimes.ray.transport import RayChannel, RayTransport
 
-class Channel(Protocol):
-    """The connection to one actor server. It outlives the server: a restarted one gets the same channel.
-
-    Requests are answered in their order. ``str(channel)`` names the actor and its process.
-    """
-
-    start_failure: str
-    """The likely causes if the server does not start."""
-
-    @property
-    def pid(self) -> int | None:
-        """The server's process; None: not known yet."""
-        ...
-
-    @property
-    def is_started(self) -> bool:
-        """Whether the server has opened its env."""
-        ...
-
-    @property
-    def has_room(self) -> bool:
-        """Whether there is memory for another rollout."""
-        ...
-
-    def start(self, blueprint: Blueprint) -> None:
-        """Start a server."""
-        ...
-
-    def collect(self, ticket: int, version: int | None) -> None:
-        """Request a rollout; the reply is a ``Delivery``. ``version``: of the weights; None: the newest."""
-        ...
-
-    def call(self, method: str, *arguments: Any) -> None:
-        """Request a call of another method; the reply is its result."""
-        ...
-
-    def receive(self) -> Any:
-        """The reply that ``Transport.wait`` has announced; ``STARTED`` if the server only reports its start.
-
-        Raises:
-            LostError: the server died or hangs.
-            ChildError: it raised; a RecollectError is raised as it is.
-        """
-        ...
-
-    def silence(self) -> float | None:
-        """Seconds since the server's last heartbeat; None: not known."""
-        ...
-
-    def kill(self) -> None:
-        """End the server at once, and discard its unanswered requests."""
-        ...
-
-
-class Transport(Protocol):
-    """Starts actor servers and carries weights to them."""
-
-    notes: list[str]
-    """Messages to the user."""
-
-    @property
-    def channels(self) -> Sequence[Channel]:
-        """One per actor, in order; empty while there are no servers."""
-        ...
-
-    @property
-    def host(self) -> str:
-        """The address of this machine for other learners."""
-        ...
-
-    @property
-    def make_peer(self) -> MakePeer | None:
-        """Starts another learner; None: in a process on this machine."""
-        ...
-
-    def open(self) -> None:
-        """Make the channels, without servers yet."""
-        ...
-
-    def publish(self, version: int, weights: Mapping[str, Tensor]) -> None:
-        """Make these weights the newest."""
-        ...
-
-    def wait(self, timeout: float) -> list[int]:
-        """The actors with a reply to receive; waits up to ``timeout`` seconds for the first."""
-        ...
-
-    def end_servers(self) -> None:
-        """End all servers and drop the channels."""
-        ...
-
-    def close(self) -> None:
-        """End everything that was started."""
-        ...
-
+    Transport = ProcessTransport | RayTransport
 
 STARTED = object()
 """The reply of a server that has opened its env."""
@@ -147,9 +57,9 @@ class ActorHandle:
     """One actor as the collector sees it, over all its restarts."""
 
     index: int
-    channel: Channel
-    life: int = 0
-    """The number of restarts."""
+    channel: ProcessChannel | RayChannel
+    restarts: int = 0
+    """How often it was restarted."""
     deaths: int = 0
     """Deaths since the last finished rollout."""
     sequence: int = 0
@@ -160,11 +70,6 @@ class ActorHandle:
     """Time of the last reply, of the start, or of a request after an idle time."""
     answer: Any = None
     """The last reply that was not a rollout."""
-
-    @property
-    def tickets(self) -> int:
-        """The number of requested rollouts."""
-        return sum(ticket is not None for ticket in self.requests)
 
     def expect(self, ticket: int | None) -> None:
         """Note a request."""
@@ -189,11 +94,11 @@ class ActorHandle:
 class RemoteCollector:
     """Actors in other processes. Their servers start with the first ``collect`` and run until ``close``."""
 
-    def __init__(self, transport: Transport, env: EnvSpec, policy: Policy, config: TrainConfig, *, rows: int):
+    def __init__(self, transport: Transport, env: EnvSpec, policy: Policy, config: TrainConfig, rows: int):
         """``rows``: of all actors together."""
         self._transport, self._env, self._policy, self._config = transport, env, policy, config
-        self.rows = rows
-        self.is_exact = config.mode == "lockstep"
+        self.rows, self.host, self.make_peer = rows, transport.host, transport.make_peer
+        self.is_exact = config.mode == "lockstep"  # actors that run ahead cannot be saved in mid-rollout
         self._lag = config.lag_limit
         self._handles: list[ActorHandle] = []
         self._tickets = Tickets(config.actors, self._lag, self.is_exact)
@@ -204,16 +109,6 @@ class RemoteCollector:
         self._reports = Reports(config.actors)
         self._notes: list[str] = []
         self._finalizer = weakref.finalize(self, transport.close)
-
-    @property
-    def host(self) -> str:
-        """The address of this machine for other learners."""
-        return self._transport.host
-
-    @property
-    def make_peer(self) -> MakePeer | None:
-        """Starts another learner; None: in a process on this machine."""
-        return self._transport.make_peer
 
     @property
     def pids(self) -> list[int]:
@@ -254,16 +149,18 @@ class RemoteCollector:
         rollouts = [Rollout.read(delivery.slot, delivery.header) for delivery in batch]
         return Batch(
             [rollout.to(self._config.device) for rollout in rollouts],
-            seconds=self._reports.seconds(reports) | {"wait": waited},
-            info=self._reports.info(reports),
+            # The actors run in parallel: the slowest one counts.
+            seconds={name: max(report.seconds[name] for _, report in reports) for name in ("env", "act")}
+            | {"wait": waited},
+            info=mean_info([(report.info, 1) for _, report in reports]),
             metrics=self._reports.metrics(reports, ready=waiting, running=self._tickets.running),
             restarted={actor for actor, report in reports if report.is_new},
             notes=notes,
         )
 
-    def recall(self, metrics: Mapping[str, float]) -> None:
+    def restore_counters(self, metrics: Mapping[str, float]) -> None:
         """Continue the counters from the last metrics of a resumed run."""
-        self._reports.recall(metrics)
+        self._reports.restore_counters(metrics)
 
     def publish(self, version: int) -> None:
         """Publish the policy's weights; in async mode idle actors start at once."""
@@ -309,7 +206,7 @@ class RemoteCollector:
     # -- starting ---------------------------------------------------------------------------------
 
     def _start(self, version: int) -> None:
-        """Start all servers, if there are none, or if they wait for another update."""
+        """Start all servers, unless they run and wait for this update."""
         if self._handles and self._tickets.is_next(version):
             return
         self._end_servers()  # after a failed update: its tickets are used up, and weights may have changed
@@ -327,9 +224,8 @@ class RemoteCollector:
 
     def _start_server(self, handle: ActorHandle) -> None:
         handle.since = time.monotonic()
-        handle.channel.start(
-            Blueprint.of(self._env, self._policy, self._config, handle.index, handle.life, handle.sequence)
-        )
+        env, policy, config = portable(self._env), on_cpu(self._policy), replace(self._config, device="cpu")
+        handle.channel.start(Blueprint(env, policy, config, handle.index, handle.restarts, handle.sequence))
 
     def _end_servers(self) -> None:
         self._handles = []
@@ -347,15 +243,13 @@ class RemoteCollector:
         """Give tickets to the actors with the fewest, up to ``depth`` each, while there is memory.
 
         A depth above 1 is only for the time of an update: a slow actor would delay its second ticket.
-
-        Args:
-            depth: tickets per actor.
-            handles: the actors that may have become able to take one; None: all.
+        ``handles``: the actors that may have become able to take one; None: all.
         """
         version = self._tickets.version if self.is_exact else None
         for level in range(depth):
             for handle in self._handles if handles is None else handles:
-                if handle.tickets != level or not handle.channel.has_room:
+                requested = sum(ticket is not None for ticket in handle.requests)
+                if requested != level or not handle.channel.has_room:
                     continue
                 ticket = self._tickets.take(handle.index)
                 if ticket is not None:
@@ -399,7 +293,7 @@ class RemoteCollector:
         handle.requests.clear()
         self._tickets.give_back(handle.index)
         restart_limits.check_deaths(handle.deaths, error)
-        handle.life += 1
+        handle.restarts += 1
         self._reports.restarts += 1
         self._notes.append(f"{error}; it was restarted in new episodes")
         self._start_server(handle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import gymnasium as gym
 
@@ -13,51 +13,47 @@ from recollect.envs.factory import EnvSpec, is_made
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import check_remakable, open_env, open_envs
 from recollect.runtimes.collector import Collector
-from recollect.runtimes.inline import InlineCollector
+from recollect.runtimes.inline_collector import InlineCollector
 from recollect.runtimes.process.transport import ProcessTransport
-from recollect.runtimes.remote import RemoteCollector
+from recollect.runtimes.remote_collector import RemoteCollector
 
 
 class EnvProbe:
     """The envs of an inline run; the env of one slot if actors are in other processes."""
 
-    def __init__(self, env: EnvSpec, config: TrainConfig, envs: list[BatchedEnv], probe: BatchedEnv):
-        self._env, self._config, self._envs, self._probe = env, config, envs, probe
-        self.observation_space: gym.Space = probe.observation_space
-        self.action_space: gym.Space = probe.action_space
+    def __init__(self, env: EnvSpec, config: TrainConfig, envs: list[BatchedEnv]):
+        self._env, self._config, self._envs = env, config, envs
+        self.observation_space: gym.Space = envs[0].observation_space
+        self.action_space: gym.Space = envs[0].action_space
 
     def collector(self, policy: Policy) -> Collector:
         """The collector of the run, for this policy."""
-        policy.check_spaces(self._probe.observation_space, self._probe.action_space)
+        policy.check_spaces(self.observation_space, self.action_space)
         config = self._config
         if config.runtime == "inline":
             return InlineCollector(self._envs, policy, config)
-        rows = config.num_envs * self._probe.agents
+        rows = config.num_envs * self._envs[0].agents
         if config.runtime == "processes":
             transport = ProcessTransport(policy, config, rows)
         else:
             from recollect.runtimes.ray.transport import RayTransport  # an extra
 
             transport = RayTransport(policy, config, rows)
-        return RemoteCollector(transport, self._env, policy, config, rows=rows)
+        return RemoteCollector(transport, self._env, policy, config, rows)
 
 
 @contextmanager
 def env_probe(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> Iterator[EnvProbe]:
-    """The probe of a run. Envs that were opened for it are closed if the body raises."""
-    if config.runtime != "inline":
+    """The probe of a run. It closes the envs that no collector uses, and all envs if the body raises."""
+    is_inline = config.runtime == "inline"
+    if is_inline:
+        envs = open_envs(env, config, is_new=is_new)
+    else:
         check_remakable(env, config)
-        probe = open_env(env, config, 1, config.env_kwargs)
-        try:
-            yield EnvProbe(env, config, [], probe)
-        finally:
-            probe.close()
-        return
-    envs = open_envs(env, config, is_new=is_new)
-    try:
-        yield EnvProbe(env, config, envs, envs[0])
-    except BaseException:
-        if not is_made(env):
-            for batched in envs:
-                batched.close()
-        raise
+        envs = [open_env(env, config, 1, config.env_kwargs)]
+    with ExitStack() as opened:
+        for batched in () if is_made(env) else envs:
+            opened.callback(batched.close)
+        yield EnvProbe(env, config, envs)
+        if is_inline:
+            opened.pop_all()

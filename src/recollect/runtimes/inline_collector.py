@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from recollect.acting.actor import Actor, together
+from recollect.acting.actor import Actor, interleaved
 from recollect.algos.catalog import acting
-from recollect.base import tree
 from recollect.base.cuda_graphs import Graphs
 from recollect.base.devices import Total
-from recollect.base.types import State
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.errors import LostError
@@ -34,30 +32,23 @@ class InlineCollector:
         self.actors: list[Actor] = []
         """Empty until the next rollout starts new episodes."""
 
-    @property
-    def state(self) -> State:
-        """The live states of all rows, in the order of the actors."""
-        return tree.cat([actor.state for actor in self.actors])
-
     def collect(self, version: int) -> Batch:
         """One rollout per actor. While the env workers of one actor step, another actor acts."""
         notes: list[str] = []
-        for attempt in range(restart_limits.ATTEMPTS):
+        while True:
             is_new = not self.actors
             try:
-                actors = self._ready_actors(version, attempt)
-                rollouts = together([actor.collecting(version) for actor in actors])
+                actors = self._ready_actors(version, len(notes))
+                rollouts = interleaved([actor.collecting(version) for actor in actors])
                 break
             except LostError as error:  # an env worker died: the unfinished rollouts are discarded
                 self.restart_episodes()
                 notes.append(f"{error}; new episodes were started")
-                if attempt == restart_limits.ATTEMPTS - 1:
+                if len(notes) == restart_limits.ATTEMPTS:
                     raise
             except BaseException:
                 self.restart_episodes()  # the env is ahead of its actor by an unknown number of steps
                 raise
-        else:
-            raise AssertionError("unreachable")
         names = actors[0].seconds
         return Batch(
             rollouts,
@@ -68,7 +59,7 @@ class InlineCollector:
             notes=[*notes, *self._graphs.taken_notes()],
         )
 
-    def recall(self, metrics: Mapping[str, float]) -> None:
+    def restore_counters(self, metrics: Mapping[str, float]) -> None:
         """Do nothing: there are no counters."""
 
     def publish(self, version: int) -> None:
