@@ -19,14 +19,13 @@ reads are computed by the block, and the loop has two products,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from recollect.kernels.segments import Segments, before, blocks, carried, pack, prefixes, survivors, unpack
+from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.segments import Segments
 
 EPSILON = 1e-6
 """Under the root of every norm, of slots and of keys: smooth where one is zero."""
@@ -58,11 +57,7 @@ def recall(orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments
     Returns:
         The reads [T, B, reads * width], and the memory [B, slots, width] after the last step.
     """
-    inputs = (orders, memory, slot_keys)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return _Recall.apply(*inputs, segments)  # pyright: ignore[reportReturnType]
-    reads, end, _ = _forward(*inputs, segments)
-    return reads, end
+    return node(_forward, _backward, orders, memory, slot_keys, segments=segments)
 
 
 def recall_by_steps(
@@ -80,27 +75,12 @@ def recall_by_steps(
     return torch.stack(reads).flatten(2), memory
 
 
-class _Recall(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        reads, end, kept = _forward(*inputs)
-        ctx.save_for_backward(*kept, inputs[2])
-        ctx.segments = inputs[3]
-        ctx.set_materialize_grads(False)
-        return reads, end
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *_backward(*grads, *ctx.saved_tensors, segments=ctx.segments), None
-
-
 def _forward(
-    orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """The reads, the last memory, and the inputs of the backward pass."""
-    sizes, B, (S, slots, width) = segments.sizes, orders.shape[1], memory.shape
-    orders = pack(orders, segments).unflatten(1, (-1, width))  # [N, R + 3, width]
+    orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments, keep: bool
+) -> tuple[tuple[Tensor, Tensor], Saved]:
+    """The reads and the last memory, and the inputs of the backward pass."""
+    sizes, (S, slots, width) = segments.sizes, memory.shape
+    orders = segments.pack(orders).unflatten(1, (-1, width))  # [N, R + 3, width]
     N, R = orders.shape[0], orders.shape[1] - 3
     epsilon = orders.new_full((), EPSILON)
 
@@ -110,16 +90,16 @@ def _forward(
     by_write, by_read = orders.new_empty(N, 1, slots), orders.new_empty(N, R, slots)
     reads = orders.new_empty(N, R, width)
 
-    m_before = carried(memories, segments)
+    m_before = segments.carried(memories)
     m_after = memories[S:].unflatten(1, (slots, width)).split(sizes)
     query, erase, add = (orders[:, i : i + 1].split(sizes) for i in range(R, R + 3))
     weight = by_write.split(sizes)
-    address = prefixes(orders.new_empty(S, slots, width), sizes)
-    change = prefixes(orders.new_empty(S, slots, width), sizes)
-    inverse = prefixes(orders.new_empty(S, slots), sizes)
-    score = prefixes(orders.new_empty(S, 1, slots), sizes)
+    address = segments.prefixes(orders.new_empty(S, slots, width))
+    change = segments.prefixes(orders.new_empty(S, slots, width))
+    inverse = segments.prefixes(orders.new_empty(S, slots))
+    score = segments.prefixes(orders.new_empty(S, 1, slots))
 
-    plan = blocks(sizes)
+    plan = segments.blocks()
     scratch = orders.new_empty(max(rows.stop - rows.start for _, rows in plan), slots * width)
     for steps, rows in plan:
         for k in steps:
@@ -131,17 +111,16 @@ def _forward(
             torch.softmax(score[k], 2, out=weight[k])
             torch.addcmul(add[k], erase[k], m, value=-1, out=change[k])
             torch.addcmul(m, weight[k].mT, change[k], out=m_after[k])
-        m = before(memories, m_before, segments, steps, rows, scratch).unflatten(1, (slots, width))
+        m = segments.before(memories, m_before, (steps, rows), scratch).unflatten(1, (slots, width))
         found = _Addresses.of(m, slot_keys)
         torch.softmax(torch.bmm(orders[rows, :R], found.unit.mT), 2, out=by_read[rows])
         torch.bmm(by_read[rows], m, out=reads[rows])
 
     end = memories[S:].index_select(0, segments.end).unflatten(1, (slots, width))
-    return unpack(reads.flatten(1), segments, B), end, (orders, memories, by_write, by_read)
+    return (segments.unpack(reads.flatten(1)), end), (orders, memories, by_write, by_read, slot_keys)
 
 
-@dataclass(frozen=True, slots=True)
-class _Addresses:
+class _Addresses(NamedTuple):
     """The normalised addresses of a block of n steps."""
 
     unit: Tensor
@@ -157,20 +136,12 @@ class _Addresses:
         return _Addresses(unit.mul_(inverse), inverse)
 
 
-def _backward(
-    dreads: Tensor | None,
-    dend: Tensor | None,
-    orders: Tensor,
-    memories: Tensor,
-    by_write: Tensor,
-    by_read: Tensor,
-    slot_keys: Tensor,
-    segments: Segments,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(grads: Grads, saved: Saved, need: Need, segments: Segments) -> Grads:
     """The gradients of the orders, the first memories and the slot keys."""
+    (dreads, dend), (orders, memories, by_write, by_read, slot_keys) = grads, saved
     sizes, (slots, width) = segments.sizes, slot_keys.shape
     S, R = sizes[0], by_read.shape[1]
-    dread = None if dreads is None else pack(dreads, segments).unflatten(1, (R, width))
+    dread = None if dreads is None else segments.pack(dreads).unflatten(1, (R, width))
 
     # [N, slots * width] the gradient of the memory after each packed step, accumulated from later steps.
     dmemories = torch.zeros_like(memories[S:])
@@ -179,16 +150,16 @@ def _backward(
     dstart = dmemories.new_zeros(S, slots * width)
     dorders, dslot_keys = torch.zeros_like(orders), torch.zeros_like(slot_keys)
 
-    m_before = carried(memories, segments)
+    m_before = segments.carried(memories)
     dm_after = dmemories.unflatten(1, (slots, width)).split(sizes)
-    dm_before = (dstart, *survivors(dmemories, segments))
-    plan = blocks(sizes)
+    dm_before = (dstart, *segments.survivors(dmemories))
+    plan = segments.blocks()
     scratch = orders.new_empty(max(rows.stop - rows.start for _, rows in plan), slots * width)
-    product = prefixes(orders.new_empty(S, slots, width), sizes)
-    total = prefixes(orders.new_empty(S, 1), sizes)
+    product = segments.prefixes(orders.new_empty(S, slots, width))
+    total = segments.prefixes(orders.new_empty(S, 1))
 
     for steps, rows in reversed(plan):
-        m = before(memories, m_before, segments, steps, rows, scratch).unflatten(1, (slots, width))
+        m = segments.before(memories, m_before, (steps, rows), scratch).unflatten(1, (slots, width))
         found = _Addresses.of(m, slot_keys)
         here = sizes[steps.start : steps.stop]
         dorder, order = dorders[rows], orders[rows]
@@ -223,8 +194,7 @@ def _backward(
         dorder[:, R + 1] = torch.bmm(weight.mT, dafter * m).squeeze(1).neg_()
         dorder[:, R + 2] = torch.bmm(weight.mT, dafter).squeeze(1)
 
-    rows_out = segments.end.shape[0]
-    return unpack(dorders.flatten(1), segments, rows_out), dstart.unflatten(1, (slots, width)), dslot_keys
+    return segments.unpack(dorders.flatten(1)), dstart.unflatten(1, (slots, width)), dslot_keys
 
 
 def _slope(query: Tensor, found: _Addresses) -> Tensor:

@@ -23,11 +23,11 @@ the products of dS with keys, queries and positions; dZ = P^T dO.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from recollect.kernels.node import Grads, Need, Saved, node
 
 QUERIES = 32
 """Queries of a row in a block: more waste products outside the band, fewer make products too small."""
@@ -51,24 +51,7 @@ def attend(q: Tensor, u: Tensor, v: Tensor, memory: Tensor, positions: Tensor, a
     Returns:
         [T, B, heads * d].
     """
-    inputs = (q, u, v, memory, positions)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return _Attend.apply(*inputs, age)  # pyright: ignore[reportReturnType]
-    return _forward(*inputs, age, weights=None)
-
-
-class _Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        weights: list[Tensor] = []
-        out = _forward(*inputs, weights=weights)
-        ctx.save_for_backward(*inputs[:5], *weights)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *_backward(*grads, *ctx.saved_tensors[:5], weights=ctx.saved_tensors[5:]), None
+    return node(_forward, _backward, q, u, v, memory, positions, age)[0]
 
 
 def _blocks(q: Tensor, heads: int, window: int) -> Iterator[tuple[slice, slice, slice]]:
@@ -109,18 +92,12 @@ class _Scratch:
         return self.made
 
 
-def _forward(
-    q: Tensor,
-    u: Tensor,
-    v: Tensor,
-    memory: Tensor,
-    positions: Tensor,
-    age: Tensor,
-    weights: list[Tensor] | None,
-) -> Tensor:
-    """out [T, B, heads * d]; the softmax of every block is appended to ``weights``."""
+def _forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor], Saved]:
+    """out [T, B, heads * d]; with ``keep`` the inputs, and the softmax of every block."""
+    q, u, v, memory, positions, age = inputs
+    weights: list[Tensor] = []
     heads, W, _ = positions.shape
-    u, v = u.unsqueeze(1), v.unsqueeze(1)
+    u_, v_ = u.unsqueeze(1), v.unsqueeze(1)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     ages = torch.arange(W - 1, -1, -1, device=q.device)
     scratch = _Scratch(q, W, 2)
@@ -130,29 +107,23 @@ def _forward(
         R, _, C, d = query.shape
         n = R * heads
         (scores, score_band), (weight, weight_band) = scratch.of(n, C)
-        torch.bmm((query + u).view(n, C, d), keys.mT, out=scores)
-        band = torch.matmul(query + v, positions.mT).view(n, C, W).add_(score_band)
+        torch.bmm((query + u_).view(n, C, d), keys.mT, out=scores)
+        band = torch.matmul(query + v_, positions.mT).view(n, C, W).add_(score_band)
         too_old = ages > age[rows, steps].unsqueeze(2)  # [R, C, W]
         band.view(R, heads, C, W).masked_fill_(too_old.unsqueeze(1), float("-inf"))
         softmax = torch.softmax(band, 2)
         weight_band.copy_(softmax)
         product = torch.bmm(weight, values)
         _by_head(out, rows, steps, heads).copy_(product.view(R, heads, C, d))
-        if weights is not None:
+        if keep:
             weights.append(softmax)
-    return out
+    return (out,), (q, u, v, memory, positions, *weights) if keep else ()
 
 
-def _backward(
-    dout: Tensor,
-    q: Tensor,
-    u: Tensor,
-    v: Tensor,
-    memory: Tensor,
-    positions: Tensor,
-    weights: tuple[Tensor, ...],
-) -> tuple[Tensor, ...]:
+def _backward(grads: Grads, saved: Saved, need: Need) -> Grads:
     """The gradients of q, u, v, memory and positions."""
+    (dout,), (q, u, v, memory, positions, *weights) = grads, saved
+    assert dout is not None
     heads, W, _ = positions.shape
     u, v = u.unsqueeze(1), v.unsqueeze(1)
     dq = torch.empty_like(q, memory_format=torch.contiguous_format)

@@ -16,14 +16,15 @@ Complex numbers are pairs of reals. For real numbers the imaginary part aliases 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from recollect.kernels.node import Grads, Need, Saved
 from recollect.kernels.triton.tiling import launch
 
 BLOCK = 128
@@ -31,31 +32,6 @@ BLOCK = 128
 WARPS = 2
 STEPS = 4
 """Steps whose inputs are loaded together, a power of two; more need more registers."""
-
-
-def scan(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None = None) -> Tensor:
-    """h [T, B, ...]; arguments as in ``recollect.kernels.linear_scan.scan``, in float32 or complex64."""
-    tensors = (a, b, h0, initial)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        return _Scan.apply(a, b, h0, first, initial)  # pyright: ignore[reportReturnType]
-    return _forward(*_plain(a, b, h0, first, initial))
-
-
-class _Scan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        a, b, h0, first, initial = _plain(*inputs)
-        h = _forward(a, b, h0, first, initial)
-        ctx.save_for_backward(a, h, h0, first, initial)
-        return h
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        (dh,) = _plain(*grads)
-        need_a = ctx.needs_input_grad[0]
-        da, db, dh0, dinitial = _backward(dh, *ctx.saved_tensors, need_a=need_a)
-        return da, db, dh0, None, dinitial
 
 
 def _plain(*tensors: Any) -> Any:
@@ -93,34 +69,33 @@ def _grid(sizes: dict[str, Any]) -> tuple[int]:
     return (triton.cdiv(sizes["n"], sizes["BLOCK"]),)
 
 
-def _forward(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None) -> Tensor:
-    """h [T, B, ...]; all tensors are plain."""
+def forward(*inputs: Tensor | None, keep: bool) -> tuple[tuple[Tensor], Sequence[Tensor | None]]:
+    """h [T, B, ...] of a, b, h0, first and initial as in ``linear_scan.scan``, in float32 or complex64."""
+    a, b, h0, first, initial = _plain(*inputs)
     h = torch.empty_like(b)
     sizes = _sizes(a, b)
-    if h.numel() == 0:
-        return h
-    tensors = (_reals(t) for t in (a, b, h0, first, h0 if initial is None else initial, h))
-    launch(_scan_forward, _grid(sizes), *tensors, HAS_INITIAL=initial is not None, **sizes)
-    return h
+    if h.numel():
+        tensors = (_reals(t) for t in (a, b, h0, first, h0 if initial is None else initial, h))
+        launch(_scan_forward, _grid(sizes), *tensors, HAS_INITIAL=initial is not None, **sizes)
+    return (h,), (a, h, h0, first, initial)
 
 
-def _backward(
-    dh: Tensor, a: Tensor, h: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None, need_a: bool
-) -> tuple[Tensor | None, Tensor, Tensor, Tensor | None]:
-    """The gradients of a (None unless needed), b, h0 and initial; all tensors are plain."""
+def backward(grads: Grads, saved: Saved, need: Need) -> Grads:
+    """The gradients of a, b, h0, first and initial."""
+    (dh,), (a, h, h0, first, initial) = _plain(*grads), saved
     db, dh0 = torch.empty_like(h), torch.empty_like(h0)
     sizes = _sizes(a, h)
     # The kernel sums over time, torch over rows, in a fixed order.
-    da = torch.empty_like(h if sizes["VARIES"] else h0) if need_a else None
+    da = torch.empty_like(h if sizes["VARIES"] else h0) if need[0] else None
     dinitial = None if initial is None else torch.empty_like(h0)
     if h.numel():
         given = (dh, a, h, h0, first, h0 if initial is None else initial)
         wanted = (db if da is None else da, db, dh0, dh0 if dinitial is None else dinitial)
-        flags = {"HAS_INITIAL": initial is not None, "NEED_A": need_a, **sizes}
+        flags = {"HAS_INITIAL": initial is not None, "NEED_A": need[0], **sizes}
         launch(_scan_backward, _grid(sizes), *(_reals(t) for t in (*given, *wanted)), **flags)
     if da is not None and not sizes["VARIES"]:
         da = da.sum(0)
-    return da, db, dh0, None if dinitial is None else dinitial.sum(0, keepdim=True)
+    return da, db, dh0, None, None if dinitial is None else dinitial.sum(0, keepdim=True)
 
 
 # The kernels. Pointers are to the first step; a step has n columns, those of a row side by side. The

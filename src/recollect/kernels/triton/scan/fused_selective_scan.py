@@ -26,8 +26,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from recollect.kernels.node import Grads, Need, Saved
 from recollect.kernels.triton.tiling import launch
 
 CHUNK = 8
@@ -40,40 +40,6 @@ LOG2_E = tl.constexpr(math.log2(math.e))
 """exp(v) is exp2(v log2 e)."""
 MOST_NUMBERS = 32
 """The largest N that fits into the registers of a thread."""
-
-
-def selective_scan(
-    x: Tensor,
-    delta: Tensor,
-    z: Tensor,
-    B: Tensor,
-    C: Tensor,
-    A: Tensor,
-    D: Tensor,
-    h: Tensor,
-    first: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """y [T, R, I] and h [R, N, I]; as ``kernels.cpu.selective_scan.selective_scan``, in float32."""
-    inputs = (x, delta, z, B, C, A, D, h)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return _Scan.apply(*inputs, first)  # pyright: ignore[reportReturnType]
-    y, h, _ = _forward(*(t.contiguous() for t in (*inputs, first)), keep=False)
-    return y, h
-
-
-class _Scan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        x, delta, z, B, C, A, D, h, first = (t.contiguous() for t in inputs)
-        y, h_end, between = _forward(x, delta, z, B, C, A, D, h, first, keep=True)
-        ctx.save_for_backward(x, delta, z, B, C, A, D, first, between)
-        ctx.set_materialize_grads(False)
-        return y, h_end
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *_backward(*grads, *ctx.saved_tensors), None
 
 
 def _sizes(x: Tensor, A: Tensor) -> dict[str, Any]:
@@ -91,19 +57,9 @@ def _sizes(x: Tensor, A: Tensor) -> dict[str, Any]:
     }
 
 
-def _forward(
-    x: Tensor,
-    delta: Tensor,
-    z: Tensor,
-    B: Tensor,
-    C: Tensor,
-    A: Tensor,
-    D: Tensor,
-    h: Tensor,
-    first: Tensor,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y [T, R, I], h [R, N, I] and, with ``keep``, the h before every chunk [chunks, R, N, I]."""
+def forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor, Tensor], Saved]:
+    """As ``kernels.cpu.selective_scan``, in float32; kept are the inputs, and h before every chunk."""
+    x, delta, z, B, C, A, D, h, first = (t.contiguous() for t in inputs)
     sizes = _sizes(x, A)
     y, h_end = torch.empty_like(x), torch.empty_like(h)
     between = h.new_empty(triton.cdiv(x.shape[0], CHUNK) if keep else 0, *h.shape)
@@ -111,23 +67,12 @@ def _forward(
         tensors = (x, delta, z, B, C, A, D, h, first.view(torch.uint8), y, h_end, between if keep else h_end)
         grid = (x.shape[1], triton.cdiv(x.shape[2], sizes["CHANNELS"]))
         launch(_selective_forward, grid, *tensors, KEEP=keep, **sizes)
-    return y, h_end, between
+    return (y, h_end), (x, delta, z, B, C, A, D, first, between)
 
 
-def _backward(
-    dy: Tensor | None,
-    dh_end: Tensor | None,
-    x: Tensor,
-    delta: Tensor,
-    z: Tensor,
-    B: Tensor,
-    C: Tensor,
-    A: Tensor,
-    D: Tensor,
-    first: Tensor,
-    between: Tensor,
-) -> tuple[Tensor, ...]:
+def backward(grads: Grads, saved: Saved, need: Need) -> Grads:
     """The gradients of x, delta, z, B, C, A, D and h."""
+    (dy, dh_end), (x, delta, z, B, C, A, D, first, between) = grads, saved
     sizes = _sizes(x, A)
     (T, R, inner), N = x.shape, A.shape[0]
     parts = triton.cdiv(inner, sizes["CHANNELS"])
