@@ -19,8 +19,6 @@ reads are computed by the block, and the loop has two products,
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -112,28 +110,19 @@ def _forward(
             torch.addcmul(add[k], erase[k], m, value=-1, out=change[k])
             torch.addcmul(m, weight[k].mT, change[k], out=m_after[k])
         m = segments.before(memories, m_before, (steps, rows), scratch).unflatten(1, (slots, width))
-        found = _Addresses.of(m, slot_keys)
-        torch.softmax(torch.bmm(orders[rows, :R], found.unit.mT), 2, out=by_read[rows])
+        unit, _ = _addresses(m, slot_keys)
+        torch.softmax(torch.bmm(orders[rows, :R], unit.mT), 2, out=by_read[rows])
         torch.bmm(by_read[rows], m, out=reads[rows])
 
     end = memories[S:].index_select(0, segments.end).unflatten(1, (slots, width))
     return (segments.unpack(reads.flatten(1)), end), (orders, memories, by_write, by_read, slot_keys)
 
 
-class _Addresses(NamedTuple):
-    """The normalised addresses of a block of n steps."""
-
-    unit: Tensor
-    """[n, slots, width] A / s."""
-    inverse: Tensor
-    """[n, slots, 1] 1 / s."""
-
-    @staticmethod
-    def of(m: Tensor, slot_keys: Tensor) -> _Addresses:
-        """Of the memories m [n, slots, width]."""
-        unit = m + slot_keys
-        inverse = unit.square().sum(2, keepdim=True).add_(EPSILON).rsqrt_()
-        return _Addresses(unit.mul_(inverse), inverse)
+def _addresses(m: Tensor, slot_keys: Tensor) -> tuple[Tensor, Tensor]:
+    """A / s [n, slots, width] and 1 / s [n, slots, 1] of the memories m [n, slots, width]."""
+    unit = m + slot_keys
+    inverse = unit.square().sum(2, keepdim=True).add_(EPSILON).rsqrt_()
+    return unit.mul_(inverse), inverse
 
 
 def _backward(grads: Grads, saved: Saved, need: Need, segments: Segments) -> Grads:
@@ -160,7 +149,7 @@ def _backward(grads: Grads, saved: Saved, need: Need, segments: Segments) -> Gra
 
     for steps, rows in reversed(plan):
         m = segments.before(memories, m_before, (steps, rows), scratch).unflatten(1, (slots, width))
-        found = _Addresses.of(m, slot_keys)
+        found = unit, inverse = _addresses(m, slot_keys)
         here = sizes[steps.start : steps.stop]
         dorder, order = dorders[rows], orders[rows]
         daddress = torch.zeros_like(m)  # the gradient of A by the reads, then by the write too
@@ -174,7 +163,7 @@ def _backward(grads: Grads, saved: Saved, need: Need, segments: Segments) -> Gra
         # multiplied by these), ``stay`` from dM' to M.
         query, erase, add = order[:, R:].split(1, 1)
         weight = by_write[rows].mT  # [n, slots, 1]
-        slope = _slope(query, found)
+        slope = torch.addcmul(query, unit, torch.bmm(unit, query.mT), value=-1).mul_(inverse)
         gain = torch.addcmul(add, erase, m, value=-1).mul_(weight)
         stay = 1 - weight * erase
         dscore = m.new_empty(m.shape[:2])
@@ -190,26 +179,21 @@ def _backward(grads: Grads, saved: Saved, need: Need, segments: Segments) -> Gra
 
         dafter = dmemories[rows].unflatten(1, (slots, width))
         dslot_keys += daddress.addcmul_(dscore.unsqueeze(2), slope).sum(0)
-        dorder[:, R] = torch.bmm(dscore.unsqueeze(1), found.unit).squeeze(1)
+        dorder[:, R] = torch.bmm(dscore.unsqueeze(1), unit).squeeze(1)
         dorder[:, R + 1] = torch.bmm(weight.mT, dafter * m).squeeze(1).neg_()
         dorder[:, R + 2] = torch.bmm(weight.mT, dafter).squeeze(1)
 
     return segments.unpack(dorders.flatten(1)), dstart.unflatten(1, (slots, width)), dslot_keys
 
 
-def _slope(query: Tensor, found: _Addresses) -> Tensor:
-    """d score / d A [n, slots, width] of one query [n, 1, width]."""
-    score = torch.bmm(found.unit, query.mT)  # [n, slots, 1]
-    return torch.addcmul(query, found.unit, score, value=-1).mul_(found.inverse)
-
-
 def _through_reads(
-    dread: Tensor, weight: Tensor, query: Tensor, m: Tensor, found: _Addresses, daddress: Tensor
+    dread: Tensor, weight: Tensor, query: Tensor, m: Tensor, found: tuple[Tensor, Tensor], daddress: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of the queries [n, R, width] and of m [n, slots, width]; that of A into ``daddress``."""
+    unit, inverse = found
     dweight = torch.bmm(dread, m.mT).mul_(weight)  # [n, R, slots], times the weights
     dscore = dweight.addcmul_(weight, dweight.sum(2, keepdim=True), value=-1)
     dunit = torch.bmm(dscore.mT, query)
-    along = (dunit * found.unit).sum(2, keepdim=True)
-    torch.addcmul(dunit, found.unit, along, value=-1, out=daddress).mul_(found.inverse)
-    return torch.bmm(dscore, found.unit), torch.baddbmm(daddress, weight.mT, dread)
+    along = (dunit * unit).sum(2, keepdim=True)
+    torch.addcmul(dunit, unit, along, value=-1, out=daddress).mul_(inverse)
+    return torch.bmm(dscore, unit), torch.baddbmm(daddress, weight.mT, dread)

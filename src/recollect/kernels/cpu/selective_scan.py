@@ -104,14 +104,13 @@ def _plan(first: Tensor) -> tuple[int, list[tuple[slice, list[Reset]]]]:
     R = first.shape[1]
     if devices.synchronises(first):
         return GPU_STEPS, [(slice(0, R), list(first.unbind()))]
-    rows, steps = ROWS, STEPS
     blocks = []
-    for low in range(0, R, rows):
-        block = slice(low, min(low + rows, R))
+    for low in range(0, R, ROWS):
+        block = slice(low, min(low + ROWS, R))
         flags = first[:, block]
         resets = flags.nonzero()[:, 1].split(flags.sum(1).tolist())  # nonzero is in the order of time
         blocks.append((block, [reset if len(reset) else None for reset in resets]))
-    return steps, blocks
+    return STEPS, blocks
 
 
 def _carry(into: Tensor, factor: Tensor, carried: Tensor, reset: Reset) -> None:
@@ -213,16 +212,16 @@ def _chunk_backward(
     resets: list[Reset],
     room: _Scratch,
 ) -> Tensor:
-    """Back-propagate through one chunk; returns the gradient of the raw state before it.
+    """Back-propagate through one chunk; returns the gradient [rows, N, I] of the raw state before it.
 
     Args:
         dh_end: [rows, N, I] the gradient of the state after it.
         before: [rows, N, I] the raw state before it.
         given: x, delta, z [K, rows, I], B, C [K, rows, N], the reads and dy [K, rows, I].
-        grads: the gradients of x, delta, z, B and C, to be filled.
+        grads: of x, delta, z, B and C, to be filled.
         weights: A [N, I], the same times log2 e, and D [I].
         totals: the gradients of A and D, to be added to.
-        resets: the resets of every step.
+        resets: of every step.
         room: buffers [K, rows, N, I].
     """
     x, delta, z, B, C, read, dy = given
@@ -233,7 +232,12 @@ def _chunk_backward(
     written = dt * x
     _states(dt, written, B, A_log2, before, resets, room)
 
-    dout = _gate_backward(read, x, z, D, dy, dz)
+    # y = (read + D x) silu(z)
+    share = torch.sigmoid(z)
+    gate = z * share
+    dout = dy * gate
+    slope = gate.addcmul_(share, 1 - gate)  # of the silu
+    torch.mul(torch.addcmul(read, x, D).mul_(dy), slope, out=dz)
     dout_ = dout.unsqueeze(2)
     dC.copy_(torch.mul(h, dout_, out=product).sum(3))
     torch.mul(dout_, C.unsqueeze(3), out=dh)
@@ -257,13 +261,3 @@ def _chunk_backward(
     torch.mul(ddt.addcmul_(dwritten, x), torch.sigmoid(delta), out=ddelta)
     torch.mul(dout, D, out=dx).addcmul_(dwritten, dt)
     return dh_start
-
-
-def _gate_backward(read: Tensor, x: Tensor, z: Tensor, D: Tensor, dy: Tensor, dz: Tensor) -> Tensor:
-    """Back-propagate through y = (read + D x) silu(z), all [K, rows, I]: fills dz, returns that of read."""
-    share = torch.sigmoid(z)
-    gate = z * share
-    dread = dy * gate
-    slope = gate.addcmul_(share, 1 - gate)  # of the silu
-    torch.mul(torch.addcmul(read, x, D).mul_(dy), slope, out=dz)
-    return dread

@@ -66,13 +66,6 @@ def _blocks(q: Tensor, heads: int, window: int) -> Iterator[tuple[slice, slice, 
             yield slice(row, min(row + group, rows)), slice(step, end), slice(step, end + window - 1)
 
 
-def _banded(like: Tensor, n: int, C: int, W: int) -> tuple[Tensor, Tensor]:
-    """Zeros [n, C, C + W - 1], and their band [n, C, W]."""
-    K = C + W - 1
-    full = like.new_zeros(n, C, K)
-    return full, full.as_strided((n, C, W), (C * K, K + 1, 1))
-
-
 def _by_head(x: Tensor, rows: slice, steps: slice, heads: int) -> Tensor:
     """x [T, B, heads * d] -> the view [rows, heads, C, d] of a block."""
     return x[steps, rows].unflatten(2, (heads, -1)).permute(1, 2, 0, 3)
@@ -81,14 +74,15 @@ def _by_head(x: Tensor, rows: slice, steps: slice, heads: int) -> Tensor:
 class _Scratch:
     """The matrices of a block, reallocated only when its shape changes: at the last rows and steps."""
 
-    def __init__(self, like: Tensor, W: int, count: int):
-        self.like, self.W, self.count, self.shape = like, W, count, (0, 0)
+    def __init__(self, like: Tensor, W: int):
+        self.like, self.W, self.shape = like, W, (0, 0)
 
     def of(self, n: int, C: int) -> list[tuple[Tensor, Tensor]]:
-        """``count`` pairs of a matrix and its band; zero outside the band unless written to."""
+        """Two matrices [n, C, C + W - 1], each with its band [n, C, W]; zero outside unless written to."""
         if self.shape != (n, C):
-            self.shape = (n, C)
-            self.made = [_banded(self.like, n, C, self.W) for _ in range(self.count)]
+            self.shape, K = (n, C), C + self.W - 1
+            made = [self.like.new_zeros(n, C, K) for _ in range(2)]
+            self.made = [(full, full.as_strided((n, C, self.W), (C * K, K + 1, 1))) for full in made]
         return self.made
 
 
@@ -100,7 +94,7 @@ def _forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor], Saved]:
     u_, v_ = u.unsqueeze(1), v.unsqueeze(1)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     ages = torch.arange(W - 1, -1, -1, device=q.device)
-    scratch = _Scratch(q, W, 2)
+    scratch = _Scratch(q, W)
     for rows, steps, seen in _blocks(q, heads, W):
         query = _by_head(q, rows, steps, heads)
         keys, values = memory[rows, :, seen].flatten(0, 1).chunk(2, 2)  # [n, C + W - 1, d]
@@ -129,7 +123,7 @@ def _backward(grads: Grads, saved: Saved, need: Need) -> Grads:
     dq = torch.empty_like(q, memory_format=torch.contiguous_format)
     dmemory = torch.zeros_like(memory)
     du, dv, dpositions = torch.zeros_like(u), torch.zeros_like(v), torch.zeros_like(positions)
-    scratch = _Scratch(q, W, 2)
+    scratch = _Scratch(q, W)
     for (rows, steps, seen), softmax in zip(_blocks(q, heads, W), weights, strict=True):
         query = _by_head(q, rows, steps, heads)
         keys, values = memory[rows, :, seen].flatten(0, 1).chunk(2, 2)  # [n, C + W - 1, d]

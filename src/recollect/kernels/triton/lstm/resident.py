@@ -44,7 +44,7 @@ def forward(
     y,  # [T, B, H]
     h_end,  # [B, H]
     c_end,  # [B, H]
-    begun,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
+    h_in,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
     gates,  # [T, B, 4H] i, f, g, o, with KEEP
     cells,  # [T + 1, B, H] c before step 0, then after each step, with KEEP
     T,
@@ -98,7 +98,7 @@ def forward(
         c_now = tl.where(is_open, c_start, c_now)
         low = h_now.to(w.dtype.element_ty)
         if KEEP:
-            tl.store(begun + at * WIDTH + wide, h_now.to(begun.dtype.element_ty), inside)
+            tl.store(h_in + at * WIDTH + wide, h_now.to(h_in.dtype.element_ty), inside)
         i = sigmoid(dot(w_i, low, x_i.to(tl.float32), PRECISION, MATH), MATH)
         g = tanh(dot(w_g, low, x_g.to(tl.float32), PRECISION, MATH), MATH)
         f = sigmoid(dot(w_f, low, x_f.to(tl.float32), PRECISION, MATH), MATH)

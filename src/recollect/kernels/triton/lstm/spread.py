@@ -40,7 +40,7 @@ def forward(
     y,  # [T, B, H]
     h_end,  # [B, H]
     c_end,  # [B, H]
-    begun,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
+    h_in,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
     gates,  # [T, B, 4H] i, f, g, o, with KEEP
     cells,  # [T + 1, B, H] c before step 0, then after each step, with KEEP
     exchange,  # [slots, groups, BB, HP] the input h of steps, as a factor
@@ -83,7 +83,7 @@ def forward(
         if KEEP:
             tl.store(cells + top * H + one, c_now, inside)
             h_now = tl.where(is_open, h_start, tl.load(h + top * H + one, inside, 0))
-            tl.store(begun + top * WIDTH + wide, h_now.to(begun.dtype.element_ty), inside)
+            tl.store(h_in + top * WIDTH + wide, h_now.to(h_in.dtype.element_ty), inside)
         c_now = tl.where(is_open, c_start, c_now)
         x_i, x_f, x_g, x_o = parts.four(xg + top * (4 * H), four, inside, H)
         opens = tl.load(first + step + top + row, is_row & (T > 1), 0)  # of the next step
@@ -115,8 +115,8 @@ def forward(
             tl.store(y + at * H + one, h_now, inside)
             if KEEP:
                 tl.store(cells + (at + step) * H + one, c_now, inside)
-                h_next = h_next.to(begun.dtype.element_ty)
-                tl.store(begun + (at + step) * WIDTH + wide, h_next, inside & goes_on)
+                h_next = h_next.to(h_in.dtype.element_ty)
+                tl.store(h_in + (at + step) * WIDTH + wide, h_next, inside & goes_on)
             if goes_on:
                 c_now = materialise(tl.where(is_open, c_start, c_now), MATH)
                 phase += 1
