@@ -1,7 +1,7 @@
 """The GRU in Triton with weights spread over processors, against plain steps in float64.
 
 Triton's interpreter runs the programs that meet one after the other, as often as there are steps
-(``fused_blocks.groups``); there members have 16 units each, so that four of them have 64.
+(``tiling.groups``); there members have 16 units each, so that four of them have 64.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The LSTM whose weights are spread over processors against float64: in Triton's interpreter, and on a GPU.
 
-The interpreter runs one program after the other, so that nobody can wait there: see ``fused_blocks.groups``.
+The interpreter runs one program after the other, so that nobody can wait there: see ``tiling.groups``.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.base import devices
-from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton import available
 from recollect.kernels.triton.tiling import launch, padded, rounding
 
@@ -118,7 +118,7 @@ def _unrounded(x: Tensor) -> AbstractContextManager:
 
 def _thin(
     x: Tensor, weight: Tensor, bias: Tensor | None, is_tanh: bool, keep: bool
-) -> tuple[tuple[Tensor], tuple[Tensor | None, ...]]:
+) -> tuple[tuple[Tensor], Kept]:
     """y [..., M], and the inputs of the backward pass."""
     x = _plain(x)
     y = _forward(x, weight, bias, is_tanh)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from recollect.base import devices
-from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton import available
 
 Reset = tuple[Tensor, Tensor] | None
@@ -61,7 +61,7 @@ def scan(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None
 
 def _forward(
     a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None, keep: bool
-) -> tuple[tuple[Tensor], Sequence[Tensor | None]]:
+) -> tuple[tuple[Tensor], Kept]:
     """h [T, B, ...], and the inputs of the backward pass; the arguments are those of ``scan``."""
     if initial is not None:  # fold the initial state into the summands
         b = torch.where(_over(first, b), b + a * initial, b)

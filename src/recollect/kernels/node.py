@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+Kept = Sequence[Tensor | None]
+"""The tensors that a forward pass keeps for the backward pass."""
 Saved = Sequence[Tensor]
-"""The tensors that a forward pass keeps for the backward pass; a None among them stays None."""
+"""The same tensors in the backward pass, where a None stays None."""
 Grads = Sequence[Tensor | None]
 """The gradients of all outputs, or of all inputs; None: no gradient."""
 Need = Sequence[bool]
@@ -19,7 +21,7 @@ Need = Sequence[bool]
 
 
 def node(
-    forward: Callable[..., tuple[Any, Sequence[Tensor | None]]],
+    forward: Callable[..., tuple[Any, Kept]],
     backward: Callable[..., Grads],
     *inputs: Tensor | None,
     **options: Any,

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from recollect.base import devices
-from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 
 
 def causal_conv(
@@ -38,8 +38,8 @@ def causal_conv(
     K, T = weight.shape[0], x.shape[0]
     padded = torch.cat((window.transpose(0, 1), x))  # [K - 1 + T, B, D]
     steps = torch.arange(T, device=x.device).unsqueeze(1)
-    begun = torch.where(first, steps, -K).cummax(0).values  # [T, B] the step that opened the episode
-    age = steps - begun
+    opened = torch.where(first, steps, -K).cummax(0).values  # [T, B] the step that opened the episode
+    age = steps - opened
     lags = torch.arange(K - 2, -1, -1, device=x.device)  # of the steps in the window, from the last step
     is_empty = age[-1].unsqueeze(1) < lags
     window = padded[T:].transpose(0, 1).masked_fill(is_empty.unsqueeze(2), 0)  # [B, K - 1, D]
@@ -49,7 +49,7 @@ def causal_conv(
 
 def _forward(
     padded: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor, keep: bool
-) -> tuple[tuple[Tensor], tuple[Tensor | None, ...]]:
+) -> tuple[tuple[Tensor], Kept]:
     """padded [K - 1 + T, B, D], age [T, B] -> [T, B, D], and the inputs of the backward pass."""
     K, T = weight.shape[0], age.shape[0]
     v = padded[:T] * weight[0]

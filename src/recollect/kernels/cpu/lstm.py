@@ -23,7 +23,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.segments import Segments, scratch_rows
 
 
@@ -55,7 +55,7 @@ def lstm(
     return node(_forward, _backward, x, h, c, w_ih, w_hh, b_ih, b_hh, segments=segments)
 
 
-def _forward(*inputs: Tensor, segments: Segments, keep: bool) -> tuple[tuple[Tensor, ...], Saved]:
+def _forward(*inputs: Tensor, segments: Segments, keep: bool) -> tuple[tuple[Tensor, ...], Kept]:
     """y [T, B, H], h and c [B, H], and with ``keep`` the inputs of the backward pass."""
     x, h, c, w_ih, w_hh, b_ih, b_hh = inputs
     sizes, (S, H) = segments.sizes, h.shape

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from recollect.base import row_threads
-from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 
 SATURATING = 1e6
 """Added to the input of a gate, this makes its sigmoid exactly 0 or 1 in float32."""
@@ -85,7 +85,7 @@ def lstm(
     return y, y[-1], c_end
 
 
-def _spread(x: Tensor, place: Tensor, reset: Tensor, hold: Tensor, keep: bool) -> tuple[tuple[Tensor], Saved]:
+def _spread(x: Tensor, place: Tensor, reset: Tensor, hold: Tensor, keep: bool) -> tuple[tuple[Tensor], Kept]:
     """x [T, B, D] -> [length, B, D + 2]: every step at its new position, with flags for the inserted ones."""
     D = x.shape[2]
     out = x.new_zeros(*hold.shape, D + 2)
@@ -104,7 +104,7 @@ def _spread_backward(grads: Grads, saved: Saved, need: Need) -> Grads:
     return (dx.view(-1, B, width - 2),)
 
 
-def _collect(y: Tensor, place: Tensor, length: int, keep: bool) -> tuple[tuple[Tensor], Saved]:
+def _collect(y: Tensor, place: Tensor, length: int, keep: bool) -> tuple[tuple[Tensor], Kept]:
     """y [length, B, H] -> [T, B, H]: without the inserted steps."""
     return (y.flatten(0, 1).index_select(0, place).view(-1, *y.shape[1:]),), (place,)
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.segments import Segments
 
 EPSILON = 1e-6
@@ -75,7 +75,7 @@ def recall_by_steps(
 
 def _forward(
     orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments, keep: bool
-) -> tuple[tuple[Tensor, Tensor], Saved]:
+) -> tuple[tuple[Tensor, Tensor], Kept]:
     """The reads and the last memory, and the inputs of the backward pass."""
     sizes, (S, slots, width) = segments.sizes, memory.shape
     orders = segments.pack(orders).unflatten(1, (-1, width))  # [N, R + 3, width]

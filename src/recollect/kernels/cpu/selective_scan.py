@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from recollect.base import devices
-from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton import available
 
 Reset = Tensor | None
@@ -150,7 +150,7 @@ def _states(
         h = after
 
 
-def _forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor, Tensor], Saved]:
+def _forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor, Tensor], Kept]:
     """y [T, R, I] and h [R, N, I], and with ``keep`` the inputs of the backward pass."""
     x, delta, z, B, C, A, D, h, first = inputs
     y, h_end = x.new_empty(x.shape), h.new_empty(h.shape)

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, logsigmoid
 
-from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.segments import Segments, scratch_rows
 
 
@@ -89,7 +89,7 @@ def slstm(
     return node(_forward, _backward, x, h, c, m, weight, recurrent, bias, segments=segments)
 
 
-def _forward(*inputs: Tensor, segments: Segments, keep: bool) -> tuple[tuple[Tensor, ...], Saved]:
+def _forward(*inputs: Tensor, segments: Segments, keep: bool) -> tuple[tuple[Tensor, ...], Kept]:
     """y [T, B, H], h, c and m [B, H], and with ``keep`` the inputs of the backward pass."""
     x, h, c, m, weight, recurrent, bias = inputs
     sizes, (S, H), (heads, unit, _) = segments.sizes, h.shape, recurrent.shape

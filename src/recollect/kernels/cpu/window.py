@@ -27,7 +27,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 
 QUERIES = 32
 """Queries of a row in a block: more waste products outside the band, fewer make products too small."""
@@ -86,7 +86,7 @@ class _Scratch:
         return self.made
 
 
-def _forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor], Saved]:
+def _forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor], Kept]:
     """out [T, B, heads * d]; with ``keep`` the inputs, and the softmax of every block."""
     q, u, v, memory, positions, age = inputs
     weights: list[Tensor] = []

@@ -118,7 +118,7 @@ def groups(x: Tensor, T: int, B: int, H: int, rows: int) -> Groups:
 
     Triton's interpreter runs one program after the other, so a program does not see the data of later ones.
     There no buffer is reused, and every launch completes one more step. (The maxima that kernels measure for
-    ``halves`` are then those over all launches.)
+    ``scaled_float16`` are then those over all launches.)
     """
     members, blocks = padded(H) // MEMBER_UNITS, -(-B // rows)
     if not x.is_cuda:

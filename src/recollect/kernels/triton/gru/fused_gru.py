@@ -20,7 +20,7 @@ from torch import Tensor
 
 from recollect.base import devices
 from recollect.base.devices import Products
-from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton.gru import resident, spread, streamed
 from recollect.kernels.triton.tiling import ANY, FACTOR, OUTSIDE, Blocks, Plan, nearest, product
 from recollect.kernels.triton.tiling import suits as suits
@@ -63,25 +63,17 @@ def gru(
 ) -> tuple[Tensor, Tensor]:
     """One layer over a batch of sequences with resets.
 
-    Args:
-        x: [T, B, D] float32.
-        h: [B, H] the raw state before step 0; ``first[0]`` resets it here.
-        w_ih: [3H, D].
-        w_hh: [3H, H].
-        b_ih: [3H].
-        b_hh: [3H].
-        first: [T, B] bool.
-        initial: [1, H] the state after a reset; None: zeros.
+    The arguments are those of ``kernels.cpu.gru`` in float32, except for: h [B, H], the raw state before step
+    0; first [T, B], where ``initial`` replaces it; initial [1, H], None: zeros.
 
-    Returns:
-        y [T, B, H], and h [B, H] after the last step.
+    Returns y [T, B, H], and h [B, H] after the last step.
     """
     inputs = (x, h, w_ih, w_hh, b_ih, b_hh, first, initial)
     with torch.autocast(x.device.type, enabled=False):
         return node(_forward, _backward, *inputs, products=devices.products())
 
 
-def _forward(*inputs: Any, products: Products, keep: bool) -> tuple[tuple[Tensor, Tensor], Saved]:
+def _forward(*inputs: Any, products: Products, keep: bool) -> tuple[tuple[Tensor, Tensor], Kept]:
     """y [T, B, H] and h [B, H], and with ``keep`` the inputs of the backward pass."""
     x, h, w_ih, w_hh, b_ih, b_hh, first, initial = inputs
     (T, B, _), H, outside = x.shape, w_hh.shape[1], OUTSIDE[products]

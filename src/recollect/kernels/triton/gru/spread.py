@@ -192,10 +192,8 @@ def backward(
         w_r += (parts.weights(w, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
         w_z += (parts.weights(w + H * H, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
         w_n += (parts.weights(w + 2 * H * H, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
-    sum_m = tl.zeros((UNITS,), tl.float32)
-    sum_r = tl.zeros((UNITS,), tl.float32)
-    sum_z = tl.zeros((UNITS,), tl.float32)
-    sum_n = tl.zeros((UNITS,), tl.float32)
+    zeros = tl.zeros((UNITS,), tl.float32)
+    sum_m, sum_r, sum_z, sum_n = zeros, zeros, zeros, zeros
     sum_start = tl.zeros((BB, UNITS), tl.float32)
 
     SIZE: tl.constexpr = BB * UNITS
@@ -208,11 +206,9 @@ def backward(
         if HAS_DH:
             carried += tl.load(dh_end + home * H + one, is_here, 0)
         last = (T - 1) * step + top
-        low_m, low_r, low_z, low_n = parts.four(kept + last * (4 * H), four, is_here, H)
-        low_state = tl.load(before + last * H + one, is_here, 0)
-        dy_now = tl.zeros((BB, UNITS), tl.float32)
-        if HAS_DY:
-            dy_now = tl.load(dy + last * H + one, is_here, 0)
+        low_m, low_r, low_z, low_n, low_state, dy_now = parts.step(
+            kept, before, dy, last, four, one, is_here, H, HAS_DY
+        )
         for back in range(T):
             at = (T - 1 - back) * step + top
             opens = tl.load(first + at + row, is_row, 0)
@@ -241,10 +237,9 @@ def backward(
             sum_z += more_z
             sum_n += more_n
             ahead = tl.maximum(T - 2 - back, 0) * step + top
-            low_m, low_r, low_z, low_n = parts.four(kept + ahead * (4 * H), four, is_here, H)
-            low_state = tl.load(before + ahead * H + one, is_here, 0)
-            if HAS_DY:
-                dy_now = tl.load(dy + ahead * H + one, is_here, 0)
+            low_m, low_r, low_z, low_n, low_state, dy_now = parts.step(
+                kept, before, dy, ahead, four, one, is_here, H, HAS_DY
+            )
             phase += 1
             if SYNC:
                 wait(counters, group, phase * MEMBERS)

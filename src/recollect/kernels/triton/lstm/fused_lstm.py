@@ -41,7 +41,7 @@ from torch import Tensor
 
 from recollect.base import devices
 from recollect.base.devices import Products
-from recollect.kernels.node import Grads, Need, Saved, node
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton import scaled_float16
 from recollect.kernels.triton.lstm import resident, spread, streamed
 from recollect.kernels.triton.tiling import ANY, FACTOR, OUTSIDE, Blocks, Plan, nearest, product
@@ -91,26 +91,17 @@ def lstm(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One layer over a batch of sequences with resets, in the rounding of ``devices.products``.
 
-    Args:
-        x: [T, B, D], in float32 like everything else.
-        h: [B, H] the raw state before step 0.
-        c: [B, H] likewise.
-        w_ih: [4H, D].
-        w_hh: [4H, H].
-        b_ih: [4H].
-        b_hh: [4H].
-        first: [T, B]: where the initial state replaces the state.
-        initial: (h, c), each [1, H]; None: zeros.
+    The arguments are those of ``kernels.cpu.lstm`` in float32, except for: h and c [B, H], the raw state
+    before step 0; first [T, B], where ``initial`` replaces it; initial (h, c), each [1, H], None: zeros.
 
-    Returns:
-        y [T, B, H], and h and c after the last step, [B, H].
+    Returns y [T, B, H], and h and c [B, H] after the last step.
     """
     tensors = (x, h, c, w_ih, w_hh, b_ih, b_hh, *(initial or (None, None)), first)
     with torch.autocast(x.device.type, enabled=False):
         return node(_forward, _backward, *tensors, products=devices.products())
 
 
-def _forward(*inputs: Any, products: Products, keep: bool) -> tuple[tuple[Tensor, ...], Saved]:
+def _forward(*inputs: Any, products: Products, keep: bool) -> tuple[tuple[Tensor, ...], Kept]:
     """y, h, c, and with ``keep`` the inputs of the backward pass."""
     x, h, c, w_ih, w_hh, b_ih, b_hh, h0, c0, first = inputs
     (T, B, D), H, outside = x.shape, w_hh.shape[1], OUTSIDE[products]

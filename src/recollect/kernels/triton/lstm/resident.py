@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from recollect.kernels.triton.lstm import parts
-from recollect.kernels.triton.math import dot, prefetch, sigmoid, tanh
+from recollect.kernels.triton.math import divisor, dot, prefetch, sigmoid, tanh
 
 
 @triton.jit
@@ -157,10 +157,8 @@ def backward(
     w_g = _square(w + 2 * H * H, H, HP, True)
     w_o = _square(w + 3 * H * H, H, HP, True)
     c_start = tl.zeros((HP, 1), tl.float32)
-    sum_i = tl.zeros((HP,), tl.float32)
-    sum_f = tl.zeros((HP,), tl.float32)
-    sum_g = tl.zeros((HP,), tl.float32)
-    sum_o = tl.zeros((HP,), tl.float32)
+    zeros = tl.zeros((HP,), tl.float32)
+    sum_i, sum_f, sum_g, sum_o = zeros, zeros, zeros, zeros
     h_sum = tl.zeros((HP, BB), tl.float32)
     c_sum = tl.zeros((HP, BB), tl.float32)
     if LEARNED:
@@ -209,7 +207,7 @@ def backward(
         sum_o += tl.sum(do, 1)
         scale = tl.full((1, BB), 1.0, tl.float32)
         if SCALED:
-            scale = parts.scale(di, df, dg, do)
+            scale = divisor(parts.largest(di, df, dg, do))[None, :]
             unscale = 1 / scale
             di, df, dg, do = di * unscale, df * unscale, dg * unscale, do * unscale
         h_carry = tl.zeros((HP, BB), tl.float32)

@@ -163,7 +163,7 @@ def backward(
     MATH: tl.constexpr,
 ):
     """Gradients, from the last step to the first. With SCALED every row is scaled to the range of float16,
-    for the product of a step by its largest number, and for d by ``gains`` (``halves``).
+    for the product of a step by its largest number, and for d by ``gains`` (``scaled_float16``).
 
     A member has the weights from all units to its own gates. With them it computes a part of the dh of all
     units, and sends the other members theirs.
@@ -180,12 +180,8 @@ def backward(
     gate, lines = tl.arange(0, HP) // UNITS, member * UNITS + tl.arange(0, HP) % UNITS
     w_all = parts.weights(w + (gate * (H * H))[None, :], lines[None, :], column[:, None], H, HP)
     c_start = parts.start(c0, unit, H, LEARNED)
-    sum_i = tl.zeros((UNITS, 16), tl.float32)
-    sum_f = tl.zeros((UNITS, 16), tl.float32)
-    sum_g = tl.zeros((UNITS, 16), tl.float32)
-    sum_o = tl.zeros((UNITS, 16), tl.float32)
-    h_sum = tl.zeros((UNITS, 16), tl.float32)
-    c_sum = tl.zeros((UNITS, 16), tl.float32)
+    zeros = tl.zeros((UNITS, 16), tl.float32)
+    sum_i, sum_f, sum_g, sum_o, h_sum, c_sum = zeros, zeros, zeros, zeros, zeros, zeros
     PART: tl.constexpr = BB * UNITS
     step, phase = tl.cast(B, tl.int64), 0
     for block in tl.range(group, tl.cdiv(B, BB), groups, num_stages=1):
@@ -228,7 +224,7 @@ def backward(
                 peak = tl.maximum(peak, tl.where(largest < float("inf"), largest, 0))
             low = parts.joined(di * unscale, df * unscale, dg * unscale, do * unscale, w.dtype.element_ty)
             total = dot(w_all, low, tl.zeros((HP, BB), tl.float32), PRECISION, MATH)
-            h_own, h_1, h_2, h_3 = parts.parted(total * scale, UNITS, BB)
+            h_own, h_1, h_2, h_3 = parts.apart(parts.beside(total * scale, UNITS, BB))
             slot = exchange + ((phase & (slots - 1)) * groups + group) * (16 * PART) + tl.arange(0, PART)
             tl.store(slot + ((member + 1) % 4 * 4 + 1) * PART, parts.flat(h_1))
             tl.store(slot + ((member + 2) % 4 * 4 + 2) * PART, parts.flat(h_2))

@@ -93,10 +93,8 @@ def forward(
             four = row[None, :] * (4 * H) + unit[:, None]
             x_i, x_f, x_g, x_o = parts.four(xg + at * (4 * H), four, inside, H)
             c_now = tl.load(before + one, inside, 0)
-            i = tl.zeros((BN, BB), tl.float32)
-            f = tl.zeros((BN, BB), tl.float32)
-            g = tl.zeros((BN, BB), tl.float32)
-            o = tl.zeros((BN, BB), tl.float32)
+            zeros = tl.zeros((BN, BB), tl.float32)
+            i, f, g, o = zeros, zeros, zeros, zeros
             for k in tl.range(0, H, BK, num_stages=STAGES):
                 deep = k + tl.arange(0, BK)
                 block = row[None, :] * H + deep[:, None]

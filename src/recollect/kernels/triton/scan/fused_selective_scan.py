@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from recollect.kernels.node import Grads, Need, Saved
+from recollect.kernels.node import Grads, Kept, Need, Saved
 from recollect.kernels.triton.tiling import launch
 
 CHUNK = 8
@@ -57,7 +57,7 @@ def _sizes(x: Tensor, A: Tensor) -> dict[str, Any]:
     }
 
 
-def forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor, Tensor], Saved]:
+def forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor, Tensor], Kept]:
     """As ``kernels.cpu.selective_scan``, in float32; kept are the inputs, and h before every chunk."""
     x, delta, z, B, C, A, D, h, first = (t.contiguous() for t in inputs)
     sizes = _sizes(x, A)
