@@ -107,21 +107,9 @@ def _reversed(a: Tensor, dh: Tensor, first: Tensor) -> Tensor:
 
 
 def steps(
-    a: Sequence[Tensor],
-    b: Sequence[Tensor],
-    h: Sequence[Tensor],
-    before: Tensor,
-    resets: Sequence[Reset],
+    a: Sequence[Tensor], b: Sequence[Tensor], h: Sequence[Tensor], before: Tensor, resets: Sequence[Reset]
 ) -> None:
-    """Write h step by step.
-
-    Args:
-        a: the factors of every step, [B, ...] or [...].
-        b: the summands of every step, [B, ...].
-        h: the outputs, [B, ...] each.
-        before: [B, ...] the state before the first of the steps.
-        resets: the resets of every step.
-    """
+    """Write h [B, ...] of every step, from its a [B, ...] or [...] and b; ``before`` is the state before all."""
     for factor, term, out, reset in zip(a, b, h, resets, strict=True):
         before = torch.addcmul(term, factor, before, out=out)
         if reset is not None:

@@ -28,6 +28,7 @@ import triton.language as tl
 from torch import Tensor
 
 from recollect.kernels.node import Grads, Kept, Need, Saved
+from recollect.kernels.triton.math import sigmoid
 from recollect.kernels.triton.tiling import launch
 
 CHUNK = 8
@@ -44,17 +45,10 @@ MOST_NUMBERS = 32
 
 def _sizes(x: Tensor, A: Tensor) -> dict[str, Any]:
     """Sizes for both kernels."""
-    channels = min(CHANNELS, triton.next_power_of_2(x.shape[2]))
-    return {
-        "rows": x.shape[1],
-        "T": x.shape[0],
-        "N": A.shape[0],
-        "NUMBERS": triton.next_power_of_2(A.shape[0]),
-        "WIDTH": x.shape[2],
-        "CHANNELS": channels,
-        "CHUNK": CHUNK,
-        "num_warps": max(1, channels // 32),
-    }
+    (T, R, inner), N = x.shape, A.shape[0]
+    channels = min(CHANNELS, triton.next_power_of_2(inner))
+    sizes = {"rows": R, "T": T, "N": N, "NUMBERS": triton.next_power_of_2(N), "WIDTH": inner}
+    return {**sizes, "CHANNELS": channels, "CHUNK": CHUNK, "num_warps": max(1, channels // 32)}
 
 
 def forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor, Tensor], Kept]:
@@ -104,12 +98,6 @@ def _softplus(v):
     q = s * s
     series = 1 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q * (1 / 9 + q * (1 / 11 + q / 13)))))
     return tl.maximum(v, 0.0) + 2 * s * series
-
-
-@triton.jit
-def _sigmoid(v):
-    """1 / (1 + exp(-v))."""
-    return 1 / (1 + tl.exp(-v))
 
 
 @triton.jit(do_not_specialize_on_alignment=["first_ptr"])
@@ -162,7 +150,7 @@ def _selective_forward(
             kept = tl.where(begins, 0.0, tl.exp2(dt[None, :] * A) * h)
             h = kept + (dt * x)[None, :] * B[:, None]
             out = tl.sum(h * C[:, None], 0) + D * x
-            tl.store(y_ptr + at * WIDTH + i, out * z * _sigmoid(z), mask=has_i)
+            tl.store(y_ptr + at * WIDTH + i, out * z * sigmoid(z, "plain"), mask=has_i)
     tl.store(h_end_ptr + r * (N * WIDTH) + i[None, :] + down, h, mask=has)
 
 
@@ -244,7 +232,7 @@ def _selective_backward(
             h = tl.where(begins, 0.0, decay * before) + written[None, :] * B[:, None]
 
             out = tl.sum(h * C[:, None], 0) + D * x
-            share = _sigmoid(z)
+            share = sigmoid(z, "plain")
             dout = dy * z * share
             tl.store(dz_ptr + at * WIDTH + i, dy * out * share * (1 + z * (1 - share)), mask=has_i)
             dD += dout * x
@@ -258,7 +246,7 @@ def _selective_backward(
             by_decay = tl.where(begins, 0.0, dh * before)  # the gradient of dt A
             dA += by_decay * dt[None, :]
             ddt = tl.sum(by_decay * A, 0) + dwritten * x
-            tl.store(ddelta_ptr + at * WIDTH + i, ddt * _sigmoid(delta), mask=has_i)
+            tl.store(ddelta_ptr + at * WIDTH + i, ddt * sigmoid(delta, "plain"), mask=has_i)
         tl.debug_barrier()
 
     tl.store(dA_ptr + state + i[None, :] + down, dA, mask=has)
