@@ -109,7 +109,7 @@ def _reversed(a: Tensor, dh: Tensor, first: Tensor) -> Tensor:
 def steps(
     a: Sequence[Tensor], b: Sequence[Tensor], h: Sequence[Tensor], before: Tensor, resets: Sequence[Reset]
 ) -> None:
-    """Write h [B, ...] of every step, from its a [B, ...] or [...] and b; ``before`` is the state before all."""
+    """Write h [B, ...] of every step, from a [B, ...] or [...] and b; ``before`` is the state before them."""
     for factor, term, out, reset in zip(a, b, h, resets, strict=True):
         before = torch.addcmul(term, factor, before, out=out)
         if reset is not None:
