@@ -30,6 +30,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.base import devices
+from recollect.kernels.triton import tiling
 from recollect.kernels.triton.tiling import Blocks
 
 STEPS = 64
@@ -51,12 +52,12 @@ class Variant(NamedTuple):
     core: str
     hidden: int
     products: devices.Products
-    way: str
+    way: tiling.Way
     blocks: Blocks
 
 
 def module(core: str) -> Any:
-    return import_module(f"recollect.kernels.fused_{core}")
+    return import_module(f"recollect.kernels.triton.{core}.fused_{core}")
 
 
 # What is measured -------------------------------------------------------------------------------
@@ -191,9 +192,9 @@ def report(what: Any, error: Exception) -> None:
 # Blocks -----------------------------------------------------------------------------------------
 
 
-def variants(core: str, hidden: int, products: devices.Products, way: str) -> Iterator[Variant]:
+def variants(core: str, hidden: int, products: devices.Products, way: tiling.Way) -> Iterator[Variant]:
     """Blocks that are worth a try."""
-    kind, _ = getattr(module(core), f"{core}_blocks")(4096, hidden, products, way, True)
+    kind, _ = tiling.choose(module(core).TABLE, 4096, hidden, products, way, True)
     found = {"resident": _resident(core, way), "spread": _spread(core, way), "streamed": _streamed(products)}
     for blocks in found[kind]:
         yield Variant(core, hidden, products, way, blocks)
@@ -218,11 +219,9 @@ def _resident(core: str, way: str) -> Iterator[Blocks]:
 
 def _spread(core: str, way: str) -> Iterator[Blocks]:
     for rows in (64, 32, 16):
-        yield Blocks(rows, 8, prefetch=True, stages=1)
-    if core == "gru":
-        yield Blocks(32, 8, stages=1)
-    elif way == "forward":
-        yield Blocks(64, 16, prefetch=True, stages=1)
+        yield Blocks(rows, 8)
+    if core == "lstm" and way == "forward":
+        yield Blocks(64, 16)
 
 
 def _streamed(products: devices.Products) -> Iterator[Blocks]:
@@ -236,8 +235,8 @@ def _streamed(products: devices.Products) -> Iterator[Blocks]:
 
 def compile_one(variant: Variant) -> None:
     """Leave one kernel in Triton's cache; what does not fit on the chip is not tried later either."""
-    module(variant.core).CHOSEN.clear()
-    module(variant.core).CHOSEN[variant.way] = variant.blocks
+    tiling.CHOSEN.clear()
+    tiling.CHOSEN[variant.way] = variant.blocks
     try:
         forward, both = ours(Case(variant.core, variant.hidden, 64, variant.products), steps=16)
         (forward if variant.way == "forward" else both)()
@@ -297,13 +296,13 @@ def tune(cases: list[Case], seconds: float, write: Callable[[Any], None]) -> Non
             except Exception as error:  # of many kinds; the other cases are worth having
                 report(case, error)
             write(results)
-            module(case.core).CHOSEN.clear()
+            tiling.CHOSEN.clear()
             torch.cuda.empty_cache()
 
 
 def best(case: Case) -> dict[str, Any]:
     """The best blocks, first of the forward kernel, then with these of the backward one."""
-    chosen, found = module(case.core).CHOSEN, {}
+    chosen, found = tiling.CHOSEN, {}
     chosen.clear()
     for way, work in zip(("forward", "backward"), ours(case)):
         times: list[tuple[float, Blocks]] = []

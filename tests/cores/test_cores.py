@@ -28,7 +28,7 @@ from recollect.cores import (
 from recollect.errors import ConfigError
 from recollect.kernels.cpu import lstm_onednn
 from recollect.kernels.cpu.lstm import lstm
-from recollect.kernels.segments import split_at_resets, start
+from recollect.kernels.segments import split_at_resets
 
 torch.set_num_threads(1)
 
@@ -64,7 +64,7 @@ def test_the_two_lstm_kernels_agree(T, B, chance):
     weights = core.rnn.all_weights[0]
     segments = split_at_resets(first)
     zero = torch.zeros(1, 6)
-    ours = lstm(x, start(h, zero, segments), start(c, zero, segments), *weights, segments=segments)
+    ours = lstm(x, segments.start(h, zero), segments.start(c, zero), *weights, segments=segments)
     theirs = lstm_onednn.lstm(x, h, c, *weights, first=first)
     factors = [torch.randn_like(out) for out in ours]
     gradients = [

@@ -179,7 +179,7 @@ def fused_gru(request, fused_on_cpu, monkeypatch):
     from recollect.kernels.triton.gru import fused_gru
 
     small = tiling.Blocks(16, 4, prefetch=request.param == "ahead", units=16, depth=16, stages=2)
-    monkeypatch.setattr(fused_gru, "CHOSEN", {"forward": small, "backward": small})
+    monkeypatch.setattr(tiling, "CHOSEN", {"forward": small, "backward": small})
     if request.param == "streamed":
         monkeypatch.setattr(tiling, "RESIDENT", dict.fromkeys(ON_GPU, 0))
     return fused_gru

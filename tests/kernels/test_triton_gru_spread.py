@@ -1,7 +1,7 @@
 """The GRU in Triton with weights spread over processors, against plain steps in float64.
 
 Triton's interpreter runs the programs that meet one after the other, as often as there are steps
-(``fused_blocks.groups``); there members have 16 units each, so that four of them have 64.
+(``tiling.groups``); there members have 16 units each, so that four of them have 64.
 """
 
 from __future__ import annotations
@@ -34,18 +34,12 @@ every_rounding = pytest.mark.parametrize("products", SPREAD)
 
 
 @pytest.fixture
-def ahead():
-    """Whether members ask for what a step reads one step before: as ``TABLE`` says of all sizes."""
-    return True
-
-
-@pytest.fixture
-def fused_gru(ahead, fused_on_cpu, monkeypatch):
+def fused_gru(fused_on_cpu, monkeypatch):
     """The module, with so few units for a member, and so few rows in a block, that there are several."""
     from recollect.kernels.triton import tiling
     from recollect.kernels.triton.gru import fused_gru
 
-    small = tiling.Blocks(16, 4, prefetch=ahead)
+    small = tiling.Blocks(16, 4)
     monkeypatch.setattr(tiling, "MEMBER_UNITS", 16)
     monkeypatch.setattr(tiling, "RESIDENT", dict.fromkeys(ON_GPU, 0))
     monkeypatch.setattr(tiling, "SPREAD", dict.fromkeys(ON_GPU, (64,)))
@@ -55,16 +49,16 @@ def fused_gru(ahead, fused_on_cpu, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("T", "B", "H", "learned", "products", "ahead"),
+    ("T", "B", "H", "learned", "products"),
     [
-        (3, 2, 64, False, "fp32", True),
-        (2, 5, 64, False, "tf32", True),
-        (2, 3, 33, True, "fp32", True),
-        (2, 3, 33, True, "bf16", True),
-        (2, 3, 33, True, "tf32", False),
-        (1, 2, 50, True, "tf32", True),
-        (2, 40, 49, True, "fp32", True),
-        (2, 20, 49, False, "fp32", False),
+        (3, 2, 64, False, "fp32"),
+        (2, 5, 64, False, "tf32"),
+        (2, 3, 33, True, "fp32"),
+        (2, 3, 33, True, "bf16"),
+        (2, 3, 33, True, "tf32"),
+        (1, 2, 50, True, "tf32"),
+        (2, 40, 49, True, "fp32"),
+        (2, 20, 49, False, "fp32"),
     ],
 )
 def test_equals_the_steps(T, B, H, learned, products, fused_gru):
@@ -74,9 +68,9 @@ def test_equals_the_steps(T, B, H, learned, products, fused_gru):
 
 
 def test_it_is_spread(fused_gru):
-    from recollect.kernels.triton.tiling import groups
+    from recollect.kernels.triton.tiling import choose, groups
 
-    assert fused_gru.gru_blocks(40, 49, "tf32", "forward", True)[0] == "spread"
+    assert choose(fused_gru.TABLE, 40, 49, "tf32", "forward", True)[0] == "spread"
     assert groups(torch.zeros(1), 2, 40, 49, 16) == (4, 2, 8, 3)
 
 
@@ -107,10 +101,11 @@ def test_some_gradients_of_one_output(output, wanted, fused_gru):
 
 
 def test_when_it_is_spread(fused_on_cpu):
-    from recollect.kernels.triton.gru.fused_gru import gru_blocks
+    from recollect.kernels.triton.gru.fused_gru import TABLE
+    from recollect.kernels.triton.tiling import choose
 
     def kind(H, products: devices.Products = "tf32", has_room=True):
-        (found,) = {gru_blocks(64, H, products, way, has_room)[0] for way in ("forward", "backward")}
+        (found,) = {choose(TABLE, 64, H, products, way, has_room)[0] for way in ("forward", "backward")}
         return found
 
     assert [kind(H) for H in (128, 129, 256, 257)] == ["resident", "spread", "spread", "streamed"]

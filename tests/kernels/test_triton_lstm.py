@@ -29,11 +29,11 @@ def kernels(request, fused_on_cpu, monkeypatch):
     """Both ways to hold the weights, whatever their size, and of those on the chip both to read ahead."""
     if request.param != "streamed":
         blocks = Blocks(16, 4, prefetch=request.param == "ahead", stages=2)
-        monkeypatch.setattr(fused_lstm, "CHOSEN", {"forward": blocks, "backward": blocks})
+        monkeypatch.setattr(tiling, "CHOSEN", {"forward": blocks, "backward": blocks})
     else:
         monkeypatch.setattr(tiling, "RESIDENT", dict.fromkeys(ROUNDINGS, 0))
         blocks = Blocks(16, 4, units=16, depth=16)
-        monkeypatch.setattr(fused_lstm, "CHOSEN", {"forward": blocks, "backward": blocks})
+        monkeypatch.setattr(tiling, "CHOSEN", {"forward": blocks, "backward": blocks})
 
 
 def reference(x, h, c, w_ih, w_hh, b_ih, b_hh, first, initial):
@@ -244,7 +244,7 @@ def test_only_what_is_asked_for(kernels):
 
 def test_nothing_is_read_on_the_host(unread, monkeypatch):
     """All but the kernels themselves, which cannot: a CUDA graph holds the whole of it."""
-    monkeypatch.setattr(fused_lstm, "launch_rows", lambda *args, **flags: None)
+    monkeypatch.setattr(tiling.Plan, "launch", lambda *args, **flags: None)
     for products in ROUNDINGS:
         for resident in (0, 128):
             monkeypatch.setattr(tiling, "RESIDENT", dict.fromkeys(ROUNDINGS, resident))

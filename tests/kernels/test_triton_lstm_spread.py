@@ -1,6 +1,6 @@
 """The LSTM whose weights are spread over processors against float64: in Triton's interpreter, and on a GPU.
 
-The interpreter runs one program after the other, so that nobody can wait there: see ``fused_blocks.groups``.
+The interpreter runs one program after the other, so that nobody can wait there: see ``tiling.groups``.
 """
 
 from __future__ import annotations
@@ -40,18 +40,17 @@ def spread(fused_on_cpu, monkeypatch):
     """Four members of 16 units, whatever the number of units; keeps how launches were spread."""
     monkeypatch.setattr(tiling, "MEMBER_UNITS", 16)
     monkeypatch.setattr(tiling, "padded", lambda size: 64)
-    monkeypatch.setattr(fused_lstm, "padded", lambda size: 64)
     monkeypatch.setattr(tiling, "RESIDENT", dict.fromkeys(("fp32", *PRODUCTS), 0))
     monkeypatch.setattr(tiling, "SPREAD", {"fp32": (), "tf32": (64,), "bf16": (64,)})
     blocks = Blocks(16, 8)
-    monkeypatch.setattr(fused_lstm, "CHOSEN", {"forward": blocks, "backward": blocks})
-    teams = []
+    monkeypatch.setattr(tiling, "CHOSEN", {"forward": blocks, "backward": blocks})
+    teams, launch = [], tiling.Plan.launch
 
-    def counted(kernel, team, *args, **kwargs):
-        teams.append(team)
-        tiling.launch_spread(kernel, team, *args, **kwargs)
+    def counted(plan, *args, **kwargs):
+        teams.append(plan.groups)
+        launch(plan, *args, **kwargs)
 
-    monkeypatch.setattr(fused_lstm, "launch_spread", counted)
+    monkeypatch.setattr(tiling.Plan, "launch", counted)
     return teams
 
 
@@ -80,7 +79,7 @@ def test_one_group_for_all_rows(spread, monkeypatch):
     def one(x, T, B, H, rows):
         return found(x, T, B, H, rows)._replace(number=1, slots=1 << (-(-B // rows) * T).bit_length())
 
-    monkeypatch.setattr(fused_lstm, "groups", one)
+    monkeypatch.setattr(tiling, "groups", one)
     assert_right(*draw(2, 40, 3, 50, learned=True), "tf32")
 
 
@@ -205,13 +204,13 @@ def test_which_sizes_are_spread():
         (257, "bf16", "streamed"),
     ):
         for way in ("forward", "backward"):
-            assert fused_lstm.lstm_blocks(1000, H, products, way, True)[0] == kind
-            assert fused_lstm.lstm_blocks(1000, H, products, way, False)[0] == "streamed"
+            assert tiling.choose(fused_lstm.TABLE, 1000, H, products, way, True)[0] == kind
+            assert tiling.choose(fused_lstm.TABLE, 1000, H, products, way, False)[0] == "streamed"
 
 
 def test_nothing_is_read_on_the_host(unread, monkeypatch):
     """All but the kernels themselves, which cannot: a CUDA graph holds the whole of it."""
-    monkeypatch.setattr(fused_lstm, "launch_spread", lambda *args, **flags: None)
+    monkeypatch.setattr(tiling.Plan, "launch", lambda *args, **flags: None)
     for products in PRODUCTS:
         assert_nothing_is_read(unread, products, 130)
 
@@ -304,5 +303,5 @@ def test_gpu_two_streams_at_once():
 def test_gpu_other_blocks(rows, warps, products, monkeypatch):
     """What a benchmark may try is as right; more rows than all groups take at once."""
     blocks = Blocks(rows, warps)
-    monkeypatch.setattr(fused_lstm, "CHOSEN", {"forward": blocks, "backward": blocks})
+    monkeypatch.setattr(tiling, "CHOSEN", {"forward": blocks, "backward": blocks})
     assert_right(*draw(7, 3000, 64, 256, True, chance=0.05, device="cuda"), products, slack=3.0)

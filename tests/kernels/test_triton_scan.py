@@ -8,6 +8,7 @@ import torch
 from recollect.cores import make_core
 from recollect.kernels import linear_scan as scans
 from recollect.kernels.cpu import selective_scan
+from recollect.kernels.node import node
 from recollect.kernels.triton import available
 from tests.support.core_cases import CASES
 
@@ -19,21 +20,21 @@ SCANS = [name for name in CASES if name.split("-")[0] in ("mingru", "minlstm", "
 
 @pytest.fixture
 def fused_scan(fused_on_cpu, monkeypatch):
-    """The module, with programs so small that there are several."""
+    """The scan by the kernel, with programs so small that there are several."""
     from recollect.kernels.triton.scan import fused_scan
 
     monkeypatch.setattr(fused_scan, "BLOCK", 16)
-    return fused_scan
+    return lambda *inputs: node(fused_scan.forward, fused_scan.backward, *inputs)[0]
 
 
 @pytest.fixture
 def fused_selective_scan(fused_on_cpu, monkeypatch):
-    """The module, with programs and chunks so small that there are several."""
-    from recollect.kernels.triton.scan import fused_selective_scan
+    """The scan by the kernel, with programs and chunks so small that there are several."""
+    from recollect.kernels.triton.scan import fused_selective_scan as fused
 
-    monkeypatch.setattr(fused_selective_scan, "CHANNELS", 4)
-    monkeypatch.setattr(fused_selective_scan, "CHUNK", 3)
-    return fused_selective_scan
+    monkeypatch.setattr(fused, "CHANNELS", 4)
+    monkeypatch.setattr(fused, "CHUNK", 3)
+    return lambda *inputs: node(fused.forward, fused.backward, *inputs)
 
 
 def draw(T, B, dtype, varies, learned, width=(3,), chance=0.3, device="cpu"):
@@ -87,10 +88,10 @@ def test_equals_the_scan_in_torch(fused_scan, dtype, learned, varies, T, B, widt
     """S002-23: values and gradients, against double precision."""
     inputs = draw(T, B, dtype, varies, learned, width, chance)
     exact = wide(inputs)
-    h, want = fused_scan.scan(*inputs), scans.scan(*exact)
+    h, want = fused_scan(*inputs), scans.scan(*exact)
     assert_close([h, *gradients(h, inputs)], [want, *gradients(want, exact)], 1e-6)
     with torch.no_grad():
-        assert torch.equal(fused_scan.scan(*inputs), h)
+        assert torch.equal(fused_scan(*inputs), h)
 
 
 @kinds
@@ -106,7 +107,7 @@ def test_nothing_passes_a_wall(fused_scan, dtype, bad, wall, learned):
     h0[1] = bad
     a[:wall, 1], b[:wall, 1] = bad, bad
     spoilt = (*(t.requires_grad_() for t in (a, b, h0)), first, clean[4])
-    h, want = fused_scan.scan(*spoilt), fused_scan.scan(*clean)
+    h, want = fused_scan(*spoilt), fused_scan(*clean)
     assert torch.equal(h[wall:, 1], want[wall:, 1])
     assert torch.equal(h[:, [0, 2]], want[:, [0, 2]])
     assert not h[:wall, 1].isfinite().any()
@@ -125,15 +126,15 @@ def test_a_constant_factor_ignores_what_a_reset_threw_away(fused_scan):
     a, b, h0, first, _ = draw(6, 3, torch.float32, False, False, chance=0)
     first[0, 1] = True
     poisoned = h0.detach().index_fill(0, torch.tensor([1]), float("nan"))
-    (got,) = torch.autograd.grad(fused_scan.scan(a, b, poisoned, first).sum(), a)
-    (want,) = torch.autograd.grad(fused_scan.scan(a, b, h0, first).sum(), a)
+    (got,) = torch.autograd.grad(fused_scan(a, b, poisoned, first, None).sum(), a)
+    (want,) = torch.autograd.grad(fused_scan(a, b, h0, first, None).sum(), a)
     assert torch.equal(got, want)
 
 
 def test_odd_layouts_and_single_gradients(fused_scan):
     """Transposed, expanded and conjugated views; each input alone gives what it gives among the others."""
     inputs = draw(6, 2, torch.complex64, True, True)
-    h = fused_scan.scan(*inputs)
+    h = fused_scan(*inputs)
     everything = gradients(h, inputs)
     odd = [
         inputs[0].detach().conj().resolve_conj().conj(),
@@ -142,14 +143,14 @@ def test_odd_layouts_and_single_gradients(fused_scan):
         inputs[3].T.contiguous().T,
         inputs[4].detach(),
     ]
-    assert torch.equal(fused_scan.scan(*odd), h)
+    assert torch.equal(fused_scan(*odd), h)
     for place, want in zip((0, 1, 2, 4), everything, strict=True):
         alone = [t.detach() for t in inputs]
         alone[place].requires_grad_()
-        (got,) = gradients(fused_scan.scan(*alone), alone)
+        (got,) = gradients(fused_scan(*alone), alone)
         assert torch.equal(got, want)
-    (got,) = torch.autograd.grad(fused_scan.scan(*inputs).real.sum(), inputs[1])  # an expanded gradient
-    (want,) = torch.autograd.grad(scans._Scan.apply(*inputs).real.sum(), inputs[1])
+    (got,) = torch.autograd.grad(fused_scan(*inputs).real.sum(), inputs[1])  # an expanded gradient
+    (want,) = torch.autograd.grad(node(scans._forward, scans._backward, *inputs)[0].real.sum(), inputs[1])
     assert_close([got], [want], 1e-6)
 
 
@@ -175,20 +176,15 @@ def test_the_selective_scan_equals_that_in_torch(fused_selective_scan, T, R, inn
     """S002-23: values and gradients, against double precision, over several chunks and programs of a row."""
     inputs = draw_selective(T, R, inner, N, chance)
     exact = wide(inputs)
-    got, want = fused_selective_scan.selective_scan(*inputs), selective_scan.selective_scan(*exact)
+    got, want = fused_selective_scan(*inputs), selective_scan.selective_scan(*exact)
     assert_close([*got, *gradients(got, inputs)], [*want, *gradients(want, exact)], 1e-6)
     for part in (0, 1):  # one of the results unused
-        assert_close(gradients(got_part(fused_selective_scan, inputs, part), inputs),
-                     gradients(got_part(selective_scan, exact, part), exact), 1e-6)  # fmt: skip
+        assert_close(gradients(fused_selective_scan(*inputs)[part], inputs),
+                     gradients(selective_scan.selective_scan(*exact)[part], exact), 1e-6)  # fmt: skip
     with torch.no_grad():
-        y, h = fused_selective_scan.selective_scan(*inputs)
+        y, h = fused_selective_scan(*inputs)
     assert torch.equal(y, got[0])
     assert torch.equal(h, got[1])
-
-
-def got_part(module, inputs, part):
-    """One of the two results."""
-    return module.selective_scan(*inputs)[part]
 
 
 def test_nothing_passes_a_wall_of_the_selective_scan(fused_selective_scan):
@@ -203,7 +199,7 @@ def test_nothing_passes_a_wall_of_the_selective_scan(fused_selective_scan):
     spoilt = [*(t.requires_grad_() for t in spoilt), first]
     results = []
     for inputs in (spoilt, clean):
-        y, h = fused_selective_scan.selective_scan(*inputs)
+        y, h = fused_selective_scan(*inputs)
         dx, ddelta, dz, dB, dC, _, _, dh = gradients((y[4:], y[:, [0, 2]], h), inputs)
         sequences = [part for t in (y, dx, ddelta, dz, dB, dC) for part in (t[4:], t[:, [0, 2]])]
         results.append([*sequences, h, dh[[0, 2]]])
@@ -217,7 +213,7 @@ def test_small_step_sizes_are_exact(fused_selective_scan):
     one = torch.ones_like(delta)
     B, D, h = torch.ones(1, 1, 1), torch.zeros(61), torch.zeros(1, 1, 61)
     first = torch.zeros(1, 1, dtype=torch.bool)
-    _, h = fused_selective_scan.selective_scan(one, delta, one, B, B, -one[0], D, h, first)
+    _, h = fused_selective_scan(one, delta, one, B, B, -one[0], D, h, first)
     want = torch.nn.functional.softplus(delta.double(), threshold=50)
     torch.testing.assert_close(h.double(), want, rtol=3e-7, atol=0)
 
@@ -229,7 +225,7 @@ def test_cores_take_them(fused_on_cpu, unread, name, monkeypatch):
 
     calls = []
     for module in (fused_scan, fused_selective_scan):
-        monkeypatch.setattr(module, "_forward", watched(module._forward, calls))
+        monkeypatch.setattr(module, "forward", watched(module.forward, calls))
     torch.manual_seed(0)
     core = make_core(CASES[name], 3)
     x, first = torch.randn(6, 2, 3), torch.rand(6, 2) < 0.3

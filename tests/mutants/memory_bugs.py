@@ -5,7 +5,7 @@ from __future__ import annotations
 from recollect.acting.truncation import ImmediateFinalValues
 from recollect.base import tree
 from recollect.cores.contract import Core
-from recollect.kernels import segments
+from recollect.kernels.segments import Segments
 from recollect.learning import refresh, sequences
 from recollect.policy.policy import Policy
 from tests.mutants import proofs
@@ -87,7 +87,7 @@ RESETS = [
     Mutant(
         "a learned initial state gets no gradient",
         proofs.only_starts,
-        ((segments, "start", "torch.cat((state, initial))", "torch.cat((state, initial.detach()))"),),
+        ((Segments, "start", "torch.cat((state, initial))", "torch.cat((state, initial.detach()))"),),
         by="assert opening.abs().max() > 1e-4",
     ),
 ]

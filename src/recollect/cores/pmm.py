@@ -30,7 +30,7 @@ from recollect.config.cores.pmm import PMMConfig
 from recollect.cores.contract import Core
 from recollect.cores.factory import check_part, make_core
 from recollect.kernels.cpu.pmm import EPSILON, access, recall, recall_by_steps
-from recollect.kernels.segments import split_at_resets, start
+from recollect.kernels.segments import split_at_resets
 
 PMMState = dict[str, Any]
 """``controller``: the controller's state; ``memory``: [B, slots, width]."""
@@ -87,7 +87,7 @@ class PMM(Core):
             )
         else:
             segments = split_at_resets(first)
-            memory = start(state["memory"], self.empty, segments)
+            memory = segments.start(state["memory"], self.empty)
             reads, memory = recall(self._orders(y), memory, self.slot_keys, segments)
         return self._output(y, reads), {"controller": controller, "memory": memory}
 

@@ -35,7 +35,7 @@ from recollect.config.cores.slstm import SLSTMConfig
 from recollect.cores.contract import Core
 from recollect.cores.shared.initial_weights import chrono_bias
 from recollect.kernels.cpu.slstm import slstm, slstm_by_steps, step
-from recollect.kernels.segments import split_at_resets, start
+from recollect.kernels.segments import split_at_resets
 
 SLSTMState = tuple[Tensor, Tensor, Tensor]
 """(h, c, m), each [B, hidden]."""
@@ -94,7 +94,7 @@ class SLSTM(Core):
             y, h, c, m = slstm_by_steps(x, *state, *weights, self.initial, first)
         else:
             segments = split_at_resets(first)
-            h, c, m = (start(leaf, self.initial, segments) for leaf in state)  # [S, H] each
+            h, c, m = (segments.start(leaf, self.initial) for leaf in state)  # [S, H] each
             y, h, c, m = slstm(x, h, c, m, *weights, segments)
         return self._normalised(y), (h, c, m)
 

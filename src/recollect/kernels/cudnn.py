@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from recollect.kernels.segments import Segments, pack, unpack
+from recollect.kernels.segments import Segments
 
 
 def suits(x: Tensor) -> bool:
@@ -55,7 +55,7 @@ def run_packed(
         if segments.order is None:  # equal lengths have faster algorithms
             y, *end = function(x, hx, *settings, False)
         else:
-            y, *end = function(pack(x, segments), torch.tensor(segments.sizes), hx, *settings)
-            y = unpack(y, segments, x.shape[1])
+            y, *end = function(segments.pack(x), torch.tensor(segments.sizes), hx, *settings)
+            y = segments.unpack(y)
     rows = [leaf.index_select(1, segments.last).transpose(0, 1) for leaf in end]
     return y, *rows

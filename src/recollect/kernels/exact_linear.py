@@ -15,14 +15,14 @@ Nothing is read on the host, so a CUDA graph can capture all of it.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal, TypeGuard, cast
+from typing import Any, Literal, TypeGuard
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from recollect.base import devices
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton import available
 from recollect.kernels.triton.tiling import launch, padded, rounding
 
@@ -77,10 +77,7 @@ def linear(
             y = F.linear(x, weight, bias)
         return y if activation is None else torch.tanh(y)
     is_fused = activation is not None and weight.shape[1] <= FEW
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
-        y = cast(Tensor, _Thin.apply(x, weight, bias, is_fused))
-    else:
-        y = _forward(_plain(x), weight, bias, is_fused)
+    (y,) = node(_thin, _thin_backward, x, weight, bias, is_tanh=is_fused)
     return y if activation is None or is_fused else torch.tanh(y)
 
 
@@ -119,38 +116,35 @@ def _unrounded(x: Tensor) -> AbstractContextManager:
     return devices.rounded("fp32")
 
 
-class _Thin(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        x, weight, bias, is_tanh = given
-        x = _plain(x)
-        y = _forward(x, weight, bias, is_tanh)
-        ctx.save_for_backward(x, weight, y if is_tanh else None)
-        return y
+def _thin(
+    x: Tensor, weight: Tensor, bias: Tensor | None, is_tanh: bool, keep: bool
+) -> tuple[tuple[Tensor], Kept]:
+    """y [..., M], and the inputs of the backward pass."""
+    x = _plain(x)
+    y = _forward(x, weight, bias, is_tanh)
+    return (y,), (x, weight, y if is_tanh else None)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Any) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        x, weight, y = ctx.saved_tensors
-        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
-        (M, K), (g,) = weight.shape, gradients
-        g, sums, dx = _plain(g), None, None
-        if K <= FEW:
-            g, sums = _shallow_backward(g, y, x, needs_x)
-        elif needs_weight or needs_bias:
-            dx, sums = _narrow_backward(g, x, weight, needs_x)
-        if needs_x and dx is None:
-            dx = _forward(g, weight.t(), None, False)
-        if sums is None:
-            return dx, None, None, None
-        total = sums.sum(0)  # [programs, M K + M] -> [M K + M]
-        return dx, total[: M * K].view(M, K), total[M * K :] if needs_bias else None, None
+
+def _thin_backward(grads: Grads, saved: Saved, need: Need, is_tanh: bool) -> Grads:
+    """The gradients of x, weight and bias."""
+    (g,), (x, weight, y), (needs_x, needs_weight, needs_bias) = grads, saved, need
+    assert g is not None
+    M, K = weight.shape
+    g, sums, dx = _plain(g), None, None
+    if K <= FEW:
+        g, sums = _shallow_backward(g, y, x, needs_x)
+    elif needs_weight or needs_bias:
+        dx, sums = _narrow_backward(g, x, weight, needs_x)
+    if needs_x and dx is None:
+        dx = _forward(g, weight.t(), None, False)
+    if sums is None:
+        return (dx,)
+    total = sums.sum(0)  # [programs, M K + M] -> [M K + M]
+    return dx, total[: M * K].view(M, K), total[M * K :] if needs_bias else None
 
 
 def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, is_tanh: bool) -> Tensor:
     """y [..., M] of x [..., K]; ``is_tanh`` only with few inputs."""
-    from recollect.kernels.triton import exact_linear
-
     (M, K), N = weight.shape, x.numel() // weight.shape[1]
     y = torch.empty(*x.shape[:-1], M, dtype=x.dtype, device=x.device)
     given = (x, _plain(weight), y if bias is None else _plain(bias), y, N)
@@ -159,17 +153,15 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor | None, is_tanh: bool) -> T
         units, across = _units(M)
         rows = 4 * WARPS * 128 // units  # 16 numbers per thread
         flags |= {"TANH": is_tanh, "MATH": rounding(x, "fp32")["MATH"], "ROWS": rows, "UNITS": units}
-        _launch(exact_linear.shallow, _programs("forward", N, rows, across), across, *given, **flags)
+        _launch("shallow", _programs("forward", N, rows, across), across, *given, **flags)
     else:
         rows = 4 * WARPS * min(4, _power(16 * CHUNK // K))  # up to 128 inputs: 4 rows per thread
-        _launch(exact_linear.narrow, -(-N // rows), 1, *given, **flags, ROWS=rows, CHUNK=CHUNK)
+        _launch("narrow", -(-N // rows), 1, *given, **flags, ROWS=rows, CHUNK=CHUNK)
     return y
 
 
 def _narrow_backward(g: Tensor, x: Tensor, weight: Tensor, needs_x: bool) -> tuple[Tensor | None, Tensor]:
     """dx if needed, and the sums [programs, M K + M] of dW and db."""
-    from recollect.kernels.triton import exact_linear
-
     (M, K), N = weight.shape, x.numel() // weight.shape[1]
     dx = torch.empty_like(x) if needs_x else None
     chunks = -(-K // CHUNK)
@@ -179,14 +171,12 @@ def _narrow_backward(g: Tensor, x: Tensor, weight: Tensor, needs_x: bool) -> tup
     sums = x.new_empty(_programs("backward", N, rows, across), M * K + M)
     flags = {"K": K, "M": M, "ROWS": rows, "CHUNK": CHUNK, "CHUNKS": chunks, "STAGES": STAGES, "DX": needs_x}
     given = (g, x, _plain(weight), g if dx is None else dx, sums, N)
-    _launch(exact_linear.narrow_backward, len(sums), across, *given, **flags)
+    _launch("narrow_backward", len(sums), across, *given, **flags)
     return dx, sums
 
 
 def _shallow_backward(g: Tensor, y: Tensor | None, x: Tensor, keep: bool) -> tuple[Tensor, Tensor]:
     """The gradient before the tanh with output y, if ``keep``, and the sums of dW and db."""
-    from recollect.kernels.triton import exact_linear
-
     (M, K), N = (g.shape[-1], x.shape[-1]), x.numel() // x.shape[-1]
     dz = torch.empty_like(g) if keep and y is not None else g
     units, across = _units(M)
@@ -194,13 +184,15 @@ def _shallow_backward(g: Tensor, y: Tensor | None, x: Tensor, keep: bool) -> tup
     sums = x.new_empty(_programs("backward", N, rows, across), M * K + M)
     flags = {"K": K, "M": M, "ROWS": rows, "UNITS": units, "STAGES": STAGES, "KEEP": keep}
     given = (g, g if y is None else y, x, dz, sums, N)
-    _launch(exact_linear.shallow_backward, len(sums), across, *given, **flags, TANH=y is not None)
+    _launch("shallow_backward", len(sums), across, *given, **flags, TANH=y is not None)
     return dz, sums
 
 
-def _launch(kernel: Any, programs: int, across: int, *given: Any, **flags: Any) -> None:
+def _launch(name: str, programs: int, across: int, *given: Any, **flags: Any) -> None:
+    from recollect.kernels.triton import exact_linear as kernels
+
     if programs:
-        launch(kernel, (programs, across), *given, **flags, num_warps=WARPS)
+        launch(getattr(kernels, name), (programs, across), *given, **flags, num_warps=WARPS)
 
 
 def _programs(way: str, N: int, rows: int, across: int) -> int:

@@ -22,13 +22,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from recollect.base import devices
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton import available
 
 Reset = tuple[Tensor, Tensor] | None
@@ -52,56 +51,47 @@ def scan(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None
     Returns:
         h [T, B, ...].
     """
+    forward, backward = _forward, _backward
     if available.suits(torch.view_as_real(b) if b.is_complex() else b):
         from recollect.kernels.triton.scan import fused_scan
 
-        return fused_scan.scan(a, b, h0, first, initial)
-    tensors = (a, b, h0, initial)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        return _Scan.apply(a, b, h0, first, initial)  # pyright: ignore[reportReturnType]
-    return _forward(a, b, h0, first, initial)
+        forward, backward = fused_scan.forward, fused_scan.backward
+    return node(forward, backward, a, b, h0, first, initial)[0]
 
 
-class _Scan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        a, b, h0, first, initial = inputs
-        h = _forward(a, b, h0, first, initial)
-        ctx.save_for_backward(a, h, h0, first, initial)
-        return h
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        a, h, h0, first, initial = ctx.saved_tensors
-        need_a, need_b, need_h0, _, need_initial = ctx.needs_input_grad
-        back = a.conj().resolve_conj()
-        varies = a.dim() == h.dim()
-        g = _backward(back, grads[0], first)
-        dh0 = dinitial = None
-        if need_h0 or need_initial:
-            before = back * g if need_initial else (back[:1] if varies else back) * g[:1]
-            mask = _over(first, before)
-            if need_h0:
-                dh0 = before[0].masked_fill(mask[0], 0)
-            if need_initial:
-                dinitial = before.masked_fill_(~mask, 0).sum((0, 1)).unsqueeze(0)
-        da = _factors(g, h, h0, first, initial, varies) if need_a else None
-        return da, g if need_b else None, dh0, None, dinitial
-
-
-def _forward(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None) -> Tensor:
-    """h [T, B, ...]; the arguments are those of ``scan``."""
+def _forward(
+    a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None, keep: bool
+) -> tuple[tuple[Tensor], Kept]:
+    """h [T, B, ...], and the inputs of the backward pass; the arguments are those of ``scan``."""
     if initial is not None:  # fold the initial state into the summands
         b = torch.where(_over(first, b), b + a * initial, b)
     if suits_blocks(b):
-        return blocks(a, b, h0, first)
-    h = torch.empty_like(b, memory_format=torch.contiguous_format)
-    steps(_each(a, b), b.unbind(), h.unbind(), h0, _resets(b, first, behind=0))
-    return h
+        h = blocks(a, b, h0, first)
+    else:
+        h = torch.empty_like(b, memory_format=torch.contiguous_format)
+        steps(_each(a, b), b.unbind(), h.unbind(), h0, _resets(b, first, behind=0))
+    return (h,), (a, h, h0, first, initial)
 
 
-def _backward(a: Tensor, dh: Tensor, first: Tensor) -> Tensor:
+def _backward(grads: Grads, saved: Saved, need: Need) -> Grads:
+    """The gradients of a, b, h0, first and initial."""
+    a, h, h0, first, initial = saved
+    needs_a, _, needs_h0, _, needs_initial = need
+    back, varies = a.conj().resolve_conj(), a.dim() == h.dim()
+    assert grads[0] is not None
+    g = _reversed(back, grads[0], first)
+    dh0 = dinitial = None
+    if needs_h0 or needs_initial:
+        before = back * g if needs_initial else (back[:1] if varies else back) * g[:1]
+        mask = _over(first, before)
+        dh0 = before[0].masked_fill(mask[0], 0)
+        if needs_initial:
+            dinitial = before.masked_fill_(~mask, 0).sum((0, 1)).unsqueeze(0)
+    da = _factors(g, h, h0, first, initial, varies) if needs_a else None
+    return da, g, dh0, None, dinitial
+
+
+def _reversed(a: Tensor, dh: Tensor, first: Tensor) -> Tensor:
     """g [T, B, ...] of g_t = dh_t + a_{t+1} g_{t+1}, without the second term at resets."""
     nothing = torch.zeros_like(dh[0])
     if suits_blocks(dh):
@@ -117,21 +107,9 @@ def _backward(a: Tensor, dh: Tensor, first: Tensor) -> Tensor:
 
 
 def steps(
-    a: Sequence[Tensor],
-    b: Sequence[Tensor],
-    h: Sequence[Tensor],
-    before: Tensor,
-    resets: Sequence[Reset],
+    a: Sequence[Tensor], b: Sequence[Tensor], h: Sequence[Tensor], before: Tensor, resets: Sequence[Reset]
 ) -> None:
-    """Write h step by step.
-
-    Args:
-        a: the factors of every step, [B, ...] or [...].
-        b: the summands of every step, [B, ...].
-        h: the outputs, [B, ...] each.
-        before: [B, ...] the state before the first of the steps.
-        resets: the resets of every step.
-    """
+    """Write h [B, ...] of every step, from a [B, ...] or [...] and b; ``before`` is the state before them."""
     for factor, term, out, reset in zip(a, b, h, resets, strict=True):
         before = torch.addcmul(term, factor, before, out=out)
         if reset is not None:

@@ -22,6 +22,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+BLOCK = 128
+"""Packed rows per block of a kernel: enough for fast products, few enough for the cache of a CPU core."""
+Block = tuple[range, slice]
+"""The steps of a block, and its packed rows."""
+
 
 @dataclass(frozen=True, slots=True)
 class Segments:
@@ -39,6 +44,72 @@ class Segments:
     """[B] the packed position of the last step of each row."""
     last: Tensor
     """[B] the last segment of each row."""
+
+    def pack(self, x: Tensor, fresh: bool = False) -> Tensor:
+        """x [T, B, D] -> [N, D] in packed order; with ``fresh`` always a copy."""
+        flat = x.reshape(-1, x.shape[-1])
+        if self.order is not None:
+            return flat.index_select(0, self.order)
+        return flat.clone(memory_format=torch.contiguous_format) if fresh else flat
+
+    def pack_gradients(self, dy: Tensor | None, d_end: Tensor | None, y: Tensor) -> Tensor:
+        """The gradient of packed y [N, H], from dy [T, B, H] and that of each row's last step, [B, H]."""
+        packed = torch.zeros_like(y) if dy is None else self.pack(dy, fresh=True)
+        return packed if d_end is None else packed.index_add_(0, self.end, d_end)
+
+    def unpack(self, y: Tensor) -> Tensor:
+        """y [N, H] in packed order -> [T, B, H]."""
+        if self.place is not None:
+            y = y.index_select(0, self.place)
+        return y.view(-1, self.end.shape[0], y.shape[-1])
+
+    def start(self, state: Tensor, initial: Tensor) -> Tensor:
+        """The start states of the segments: state [B, ...], initial [1, ...] -> [S, ...].
+
+        States that a reset discards are dropped rather than masked, so that no NaN in them has an effect.
+        """
+        if self.source is None:
+            return state
+        return torch.cat((state, initial)).index_select(0, self.source)
+
+    def blocks(self) -> list[Block]:
+        """Blocks of consecutive steps with about ``BLOCK`` packed rows."""
+        out, begin, low, high = [], 0, 0, 0
+        for k, n in enumerate(self.sizes):
+            high += n
+            if high - low >= BLOCK or k == len(self.sizes) - 1:
+                out.append((range(begin, k + 1), slice(low, high)))
+                begin, low = k + 1, high
+        return out
+
+    def survivors(self, after: Tensor) -> tuple[Tensor, ...]:
+        """after [N, H] -> for every step but the last the rows that continue, as views [sizes[k+1], H]."""
+        sizes = self.sizes
+        if sizes[-1] == sizes[0]:
+            return after.split(sizes)[:-1]
+        lengths = [n for k in range(1, len(sizes)) for n in (sizes[k], sizes[k - 1] - sizes[k])]
+        return after[: after.shape[0] - sizes[-1]].split(lengths)[::2]
+
+    def carried(self, buffer: Tensor) -> tuple[Tensor, ...]:
+        """buffer = cat(start [S, H], after [N, H]) -> the input states of each step, views [sizes[k], H]."""
+        S = self.sizes[0]
+        return (buffer[:S], *self.survivors(buffer[S:]))
+
+    def prefixes(self, buffer: Tensor) -> tuple[Tensor, ...]:
+        """buffer [S, ...] -> for every step the rows of its active segments, as views."""
+        views, view = [], buffer
+        for n in self.sizes:
+            if n != view.shape[0]:  # a view costs as much as a small product: reuse it
+                view = view[:n]
+            views.append(view)
+        return tuple(views)
+
+    def before(self, buffer: Tensor, views: tuple[Tensor, ...], block: Block, out: Tensor) -> Tensor:
+        """The input states of the steps of a block, as one tensor; ``views`` are ``carried(buffer)``."""
+        steps, rows = block
+        if self.order is None:  # equal sizes: the input of a step is the output of the one before
+            return buffer[rows]
+        return torch.cat(views[steps.start : steps.stop], out=out[: rows.stop - rows.start])
 
 
 def split_at_resets(first: Tensor) -> Segments:
@@ -83,82 +154,10 @@ def split_at_resets(first: Tensor) -> Segments:
     def tensor(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
-    return Segments(
-        tuple(sizes.tolist()),
-        tensor(order),
-        tensor(place),
-        tensor(source),
-        tensor(end),
-        tensor(last),
-    )
+    return Segments(tuple(sizes.tolist()), *(tensor(array) for array in (order, place, source, end, last)))
 
 
-def pack(x: Tensor, segments: Segments, fresh: bool = False) -> Tensor:
-    """x [T, B, D] -> [N, D] in packed order; with ``fresh`` always a copy."""
-    flat = x.reshape(-1, x.shape[-1])
-    if segments.order is not None:
-        return flat.index_select(0, segments.order)
-    return flat.clone(memory_format=torch.contiguous_format) if fresh else flat
-
-
-def unpack(y: Tensor, segments: Segments, rows: int) -> Tensor:
-    """y [N, H] in packed order -> [T, B, H] with B = ``rows``."""
-    if segments.place is not None:
-        y = y.index_select(0, segments.place)
-    return y.view(-1, rows, y.shape[-1])
-
-
-def start(state: Tensor, initial: Tensor, segments: Segments) -> Tensor:
-    """The start states of the segments: state [B, ...], initial [1, ...] -> [S, ...].
-
-    States that a reset discards are dropped rather than masked, so that no NaN in them has an effect.
-    """
-    if segments.source is None:
-        return state
-    return torch.cat((state, initial)).index_select(0, segments.source)
-
-
-BLOCK = 128
-"""Packed rows per block of a kernel: enough for fast products, few enough for the cache of a CPU core."""
-
-
-def blocks(sizes: tuple[int, ...]) -> list[tuple[range, slice]]:
-    """Blocks of consecutive steps with about ``BLOCK`` packed rows: the steps and the rows of each."""
-    out, begin, low, high = [], 0, 0, 0
-    for k, n in enumerate(sizes):
-        high += n
-        if high - low >= BLOCK or k == len(sizes) - 1:
-            out.append((range(begin, k + 1), slice(low, high)))
-            begin, low = k + 1, high
-    return out
-
-
-def survivors(after: Tensor, segments: Segments) -> tuple[Tensor, ...]:
-    """after [N, H] -> for every step but the last the rows that continue, as views [sizes[k+1], H]."""
-    sizes = segments.sizes
-    if sizes[-1] == sizes[0]:
-        return after.split(sizes)[:-1]
-    lengths = [n for k in range(1, len(sizes)) for n in (sizes[k], sizes[k - 1] - sizes[k])]
-    return after[: after.shape[0] - sizes[-1]].split(lengths)[::2]
-
-
-def carried(buffer: Tensor, segments: Segments) -> tuple[Tensor, ...]:
-    """buffer = cat(start [S, H], after [N, H]) -> the input states of each step, as views [sizes[k], H]."""
-    S = segments.sizes[0]
-    return (buffer[:S], *survivors(buffer[S:], segments))
-
-
-def prefixes(buffer: Tensor, sizes: tuple[int, ...]) -> tuple[Tensor, ...]:
-    """buffer [S, ...] -> for every step the rows of its active segments, as views."""
-    views, view = [], buffer
-    for n in sizes:
-        if n != view.shape[0]:  # a view costs as much as a small product: reuse it
-            view = view[:n]
-        views.append(view)
-    return tuple(views)
-
-
-def scratch_rows(like: Tensor, plan: list[tuple[range, slice]], width: int) -> Tensor:
+def scratch_rows(like: Tensor, plan: list[Block], width: int) -> Tensor:
     """An empty [rows of the largest block, width].
 
     Rows are padded: with strides such as 2 KiB they would share few cache lines, which costs the product with
@@ -166,17 +165,3 @@ def scratch_rows(like: Tensor, plan: list[tuple[range, slice]], width: int) -> T
     """
     rows = max(rows.stop - rows.start for _, rows in plan)
     return like.new_empty(rows, width + 16)[:, :width]
-
-
-def before(
-    buffer: Tensor,
-    views: tuple[Tensor, ...],
-    segments: Segments,
-    steps: range,
-    rows: slice,
-    out: Tensor,
-) -> Tensor:
-    """The input states of the steps of a block, as one tensor; ``views`` are ``carried(buffer)``."""
-    if segments.order is None:  # equal sizes: the input of a step is the output of the one before
-        return buffer[rows]
-    return torch.cat(views[steps.start : steps.stop], out=out[: rows.stop - rows.start])

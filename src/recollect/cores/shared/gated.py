@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from recollect.cores.contract import Core
 from recollect.cores.shared.initial_weights import init_gates
 from recollect.kernels import cudnn
-from recollect.kernels.segments import Segments, split_at_resets, start
+from recollect.kernels.segments import Segments, split_at_resets
 from recollect.kernels.triton import available
 
 Leaves = tuple[Tensor, ...]
@@ -96,7 +96,7 @@ class GatedCore(Core):
     ) -> tuple[Tensor, Leaves]:
         """All steps over packed segments: on cuDNN by ``function``, elsewhere by the kernel ``layer``."""
         segments = split_at_resets(first)
-        state = tuple(start(leaf, initial, segments) for leaf, initial in zip(state, self._initial()))
+        state = tuple(segments.start(leaf, initial) for leaf, initial in zip(state, self._initial()))
         if cudnn.suits(x) and not self.config.layer_norm:
             weights = [w for layer in self.rnn.all_weights for w in layer]
             y, *end = cudnn.run_packed(function, x, state, weights, segments)

@@ -12,14 +12,12 @@ for every lag, and no product with values that a reset discarded.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import silu
 
 from recollect.base import devices
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 
 
 def causal_conv(
@@ -40,57 +38,54 @@ def causal_conv(
     K, T = weight.shape[0], x.shape[0]
     padded = torch.cat((window.transpose(0, 1), x))  # [K - 1 + T, B, D]
     steps = torch.arange(T, device=x.device).unsqueeze(1)
-    begun = torch.where(first, steps, -K).cummax(0).values  # [T, B] the step that opened the episode
-    age = steps - begun
+    opened = torch.where(first, steps, -K).cummax(0).values  # [T, B] the step that opened the episode
+    age = steps - opened
     lags = torch.arange(K - 2, -1, -1, device=x.device)  # of the steps in the window, from the last step
     is_empty = age[-1].unsqueeze(1) < lags
     window = padded[T:].transpose(0, 1).masked_fill(is_empty.unsqueeze(2), 0)  # [B, K - 1, D]
-    y: Any = _Convolve.apply(padded, weight, bias, age)
+    (y,) = node(_forward, _backward, padded, weight, bias, age)
     return y, window
 
 
-class _Convolve(torch.autograd.Function):
-    """padded [K - 1 + T, B, D], weight [K, D], bias [D] or None, age [T, B] -> [T, B, D]."""
+def _forward(
+    padded: Tensor, weight: Tensor, bias: Tensor | None, age: Tensor, keep: bool
+) -> tuple[tuple[Tensor], Kept]:
+    """padded [K - 1 + T, B, D], age [T, B] -> [T, B, D], and the inputs of the backward pass."""
+    K, T = weight.shape[0], age.shape[0]
+    v = padded[:T] * weight[0]
+    for tap in range(1, K):
+        _clear(v, age < K - tap)  # of the taps before this one
+        v.addcmul_(padded[tap : tap + T], weight[tap])
+    if bias is None:
+        return (v,), (padded, weight, age, None)
+    v += bias
+    return (silu(v),), (padded, weight, age, v)
 
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        padded, weight, bias, age = inputs
-        K, T = weight.shape[0], age.shape[0]
-        v = padded[:T] * weight[0]
-        for tap in range(1, K):
-            _clear(v, age < K - tap)  # of the taps before this one
-            v.addcmul_(padded[tap : tap + T], weight[tap])
-        if bias is None:
-            ctx.save_for_backward(padded, weight, age, None)
-            return v
-        v += bias
-        ctx.save_for_backward(padded, weight, age, v)
-        return silu(v)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        padded, weight, age, v = ctx.saved_tensors
-        need_padded, need_weight, need_bias, _ = ctx.needs_input_grad
-        K, T = weight.shape[0], age.shape[0]
-        if v is None:
-            dv = grads[0].clone(memory_format=torch.contiguous_format)
-        else:
-            dv = torch.ops.aten.silu_backward(grads[0], v).contiguous()
-        dbias = dv.sum((0, 1)) if need_bias else None
-        dpadded = torch.zeros_like(padded) if need_padded else None
-        dweight = torch.empty_like(weight) if need_weight else None
-        for tap in range(K - 1, -1, -1):
-            hidden = age < K - 1 - tap
-            _clear(dv, hidden)
-            seen = slice(tap, tap + T)
-            if dpadded is not None:
-                dpadded[seen].addcmul_(dv, weight[tap])
-            if dweight is not None:
-                products = dv * padded[seen]
-                _clear(products, hidden)  # zero times NaN is NaN
-                torch.sum(products, (0, 1), out=dweight[tap])
-        return dpadded, dweight, dbias, None
+def _backward(grads: Grads, saved: Saved, need: Need) -> Grads:
+    """The gradients of ``padded``, the weight and the bias."""
+    (dy,), (padded, weight, age, v) = grads, saved
+    assert dy is not None
+    needs_padded, needs_weight, needs_bias, _ = need
+    K, T = weight.shape[0], age.shape[0]
+    if v is None:
+        dv = dy.clone(memory_format=torch.contiguous_format)
+    else:
+        dv = torch.ops.aten.silu_backward(dy, v).contiguous()
+    dbias = dv.sum((0, 1)) if needs_bias else None
+    dpadded = torch.zeros_like(padded) if needs_padded else None
+    dweight = torch.empty_like(weight) if needs_weight else None
+    for tap in range(K - 1, -1, -1):
+        hidden = age < K - 1 - tap
+        _clear(dv, hidden)
+        seen = slice(tap, tap + T)
+        if dpadded is not None:
+            dpadded[seen].addcmul_(dv, weight[tap])
+        if dweight is not None:
+            products = dv * padded[seen]
+            _clear(products, hidden)  # zero times NaN is NaN
+            torch.sum(products, (0, 1), out=dweight[tap])
+    return dpadded, dweight, dbias
 
 
 def _clear(x: Tensor, mask: Tensor) -> None:

@@ -16,23 +16,11 @@ tanh is computed by the sigmoid, as in ``kernels.cpu.lstm``.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from recollect.kernels.segments import (
-    Segments,
-    before,
-    blocks,
-    carried,
-    pack,
-    prefixes,
-    scratch_rows,
-    survivors,
-    unpack,
-)
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.segments import Segments, scratch_rows
 
 
 def gru(
@@ -52,42 +40,14 @@ def gru(
     Returns:
         y [T, B, H], and h [B, H] after the last step.
     """
-    inputs = (x, h, w_ih, w_hh, b_ih, b_hh)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return _GRU.apply(*inputs, segments)  # pyright: ignore[reportReturnType]
-    y, h, _ = _forward(*inputs, segments, keep=False)
-    return y, h
+    return node(_forward, _backward, x, h, w_ih, w_hh, b_ih, b_hh, segments=segments)
 
 
-class _GRU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        y, h, kept = _forward(*inputs, keep=True)
-        ctx.save_for_backward(*kept, *inputs[2:4])
-        ctx.segments = inputs[-1]
-        ctx.set_materialize_grads(False)
-        return y, h
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        saved, need = ctx.saved_tensors, ctx.needs_input_grad
-        return *_backward(*grads, *saved, segments=ctx.segments, need=need), None
-
-
-def _forward(
-    x: Tensor,
-    h: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor,
-    b_hh: Tensor,
-    segments: Segments,
-    keep: bool,
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """y [T, B, H], h [B, H], and with ``keep`` the inputs of the backward pass."""
-    sizes, B, (S, H) = segments.sizes, x.shape[1], h.shape
-    x = pack(x, segments)  # [N, D]
+def _forward(*inputs: Tensor, segments: Segments, keep: bool) -> tuple[tuple[Tensor, Tensor], Kept]:
+    """y [T, B, H] and h [B, H], and with ``keep`` the inputs of the backward pass."""
+    x, h, w_ih, w_hh, b_ih, b_hh = inputs
+    sizes, (S, H) = segments.sizes, h.shape
+    x = segments.pack(x)  # [N, D]
     N = x.shape[0]
     wx, wh = w_ih.t(), w_hh.t()
     minus_one = x.new_full((), -1.0)
@@ -99,14 +59,14 @@ def _forward(
     memory = x.new_empty(N if keep else 0, H)  # its part for n, which the backward pass needs
     hidden[:S] = h
 
-    h_before, h_after = carried(hidden, segments), hidden[S:].split(sizes)
-    all_part = prefixes(product, sizes)
-    rz_part, n_part = prefixes(product[:, : 2 * H], sizes), prefixes(product[:, 2 * H :], sizes)
+    h_before, h_after = segments.carried(hidden), hidden[S:].split(sizes)
+    all_part = segments.prefixes(product)
+    rz_part, n_part = (segments.prefixes(part) for part in product.split((2 * H, H), 1))
     rz = gates[:, : 2 * H].split(sizes)
     r, z, new = (part.split(sizes) for part in gates.split(H, 1))
     kept = memory.split(sizes) if keep else ()
 
-    for steps, rows in blocks(sizes):
+    for steps, rows in segments.blocks():
         torch.addmm(b_ih, x[rows], wx, out=gates[rows])
         for k in steps:
             torch.addmm(b_hh, h_before[k], wh, out=all_part[k])
@@ -119,48 +79,35 @@ def _forward(
             torch.lerp(new[k], h_before[k], z[k], out=h_after[k])
 
     y = hidden[S:]
-    h = y.index_select(0, segments.end)
-    return unpack(y, segments, B), h, (x, hidden, gates, memory) if keep else ()
+    outputs = segments.unpack(y), y.index_select(0, segments.end)
+    return outputs, (x, hidden, gates, memory, w_ih, w_hh) if keep else ()
 
 
-def _backward(
-    dy: Tensor | None,
-    dh_end: Tensor | None,
-    x: Tensor,
-    hidden: Tensor,
-    gates: Tensor,
-    memory: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    segments: Segments,
-    need: tuple[bool, ...],
-) -> tuple[Tensor | None, ...]:
-    """The gradients of x, h, w_ih, w_hh, b_ih and b_hh; None where ``need`` is false."""
-    sizes, H, rows_out = segments.sizes, w_hh.shape[1], segments.end.shape[0]
+def _backward(grads: Grads, saved: Saved, need: Need, segments: Segments) -> Grads:
+    """The gradients of x, h, w_ih, w_hh, b_ih and b_hh."""
+    (dy, dh_end), (x, hidden, gates, memory, w_ih, w_hh) = grads, saved
+    sizes, H = segments.sizes, w_hh.shape[1]
     S = sizes[0]
-    y = hidden[S:]
     weight = w_hh.roll(H, 0)  # n, r, z: the order of m, r, z
 
     # dh [N, H] accumulates gradients from later steps.
-    dh = torch.zeros_like(y) if dy is None else pack(dy, segments, fresh=True)
-    if dh_end is not None:
-        dh.index_add_(0, segments.end, dh_end)
+    dh = segments.pack_gradients(dy, dh_end, hidden[S:])
     dh_start = dh.new_zeros(S, H) if need[1] else None
     dx = torch.empty_like(x) if need[0] else None
     dw_ih, dw_mrz, db = torch.empty_like(w_ih), torch.empty_like(w_hh), w_hh.new_empty(4 * H)
 
-    plan = blocks(sizes)
+    plan = segments.blocks()
     scratch = scratch_rows(gates, plan, 4 * H)
     h_block = scratch_rows(gates, plan, H)
     ones = gates.new_ones(scratch.shape[0])
-    h_before = carried(hidden, segments)
-    dh_after, dh_before = dh.split(sizes), (dh_start, *survivors(dh, segments))
+    h_before = segments.carried(hidden)
+    dh_after, dh_before = dh.split(sizes), (dh_start, *segments.survivors(dh))
     z = gates[:, H : 2 * H].split(sizes)
     beta = 0  # the first block writes the gradients of the weights, the others add to them
 
     for steps, rows in reversed(plan):
         n, here = rows.stop - rows.start, slice(steps.start, steps.stop)
-        h_was = before(hidden, h_before, segments, steps, rows, h_block)
+        h_was = segments.before(hidden, h_before, (steps, rows), h_block)
         dgates = scratch[:n]
         dmrz, drzn = dgates[:, : 3 * H], dgates[:, H:]
         _factors(gates[rows], memory[rows], h_was, dgates)
@@ -179,14 +126,8 @@ def _backward(
         db.addmv_(dgates.t(), ones[:n], beta=beta)
         beta = 1
 
-    return (
-        None if dx is None else unpack(dx, segments, rows_out),
-        dh_start,
-        dw_ih if need[2] else None,
-        dw_mrz.roll(-H, 0) if need[3] else None,
-        db[H:].clone() if need[4] else None,
-        db[: 3 * H].roll(-H) if need[5] else None,
-    )
+    dx = None if dx is None else segments.unpack(dx)
+    return dx, dh_start, dw_ih, dw_mrz.roll(-H, 0), db[H:].clone(), db[: 3 * H].roll(-H)
 
 
 def _factors(gates: Tensor, memory: Tensor, h_was: Tensor, factors: Tensor) -> None:

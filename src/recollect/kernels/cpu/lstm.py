@@ -20,23 +20,11 @@ for it, and the cell is stored as 2c; both are exact.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from recollect.kernels.segments import (
-    Segments,
-    before,
-    blocks,
-    carried,
-    pack,
-    prefixes,
-    scratch_rows,
-    survivors,
-    unpack,
-)
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.segments import Segments, scratch_rows
 
 
 def lstm(
@@ -64,43 +52,14 @@ def lstm(
     Returns:
         y [T, B, H], and h, c [B, H] after the last step.
     """
-    inputs = (x, h, c, w_ih, w_hh, b_ih, b_hh)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return _LSTM.apply(*inputs, segments)  # pyright: ignore[reportReturnType]
-    y, h, c, _ = _forward(*inputs, segments, keep=False)
-    return y, h, c
+    return node(_forward, _backward, x, h, c, w_ih, w_hh, b_ih, b_hh, segments=segments)
 
 
-class _LSTM(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
-        y, h, c, kept = _forward(*inputs, keep=True)
-        ctx.save_for_backward(*kept, *inputs[3:5])
-        ctx.segments = inputs[-1]
-        ctx.set_materialize_grads(False)
-        return y, h, c
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        saved, need = ctx.saved_tensors, ctx.needs_input_grad
-        return *_backward(*grads, *saved, segments=ctx.segments, need=need), None
-
-
-def _forward(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor,
-    b_hh: Tensor,
-    segments: Segments,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
+def _forward(*inputs: Tensor, segments: Segments, keep: bool) -> tuple[tuple[Tensor, ...], Kept]:
     """y [T, B, H], h and c [B, H], and with ``keep`` the inputs of the backward pass."""
-    sizes, B, (S, H) = segments.sizes, x.shape[1], h.shape
-    x = pack(x, segments)  # [N, D]
+    x, h, c, w_ih, w_hh, b_ih, b_hh = inputs
+    sizes, (S, H) = segments.sizes, h.shape
+    x = segments.pack(x)  # [N, D]
     N = x.shape[0]
     wx, wh, bias = _double_g(w_ih).t(), _double_g(w_hh).t(), _double_g(b_ih + b_hh)
     minus_one = x.new_full((), -1.0)
@@ -113,16 +72,16 @@ def _forward(
     hidden[:S] = h
     torch.add(c, c, out=cell[:S])
 
-    h_before, h_after = carried(hidden, segments), hidden[S:].split(sizes)
+    h_before, h_after = segments.carried(hidden), hidden[S:].split(sizes)
     if keep:
-        c_before, c_after, squash = carried(cell, segments), cell[S:].split(sizes), squashed.split(sizes)
+        c_before, c_after, squash = segments.carried(cell), cell[S:].split(sizes), squashed.split(sizes)
     else:
-        c_before = c_after = prefixes(cell, sizes)
-        squash = prefixes(squashed, sizes)
+        c_before = c_after = segments.prefixes(cell)
+        squash = segments.prefixes(squashed)
     gate = gates.split(sizes)
     i, f, g, o = (part.split(sizes) for part in gates.split(H, 1))
 
-    for steps, rows in blocks(sizes):
+    for steps, rows in segments.blocks():
         torch.addmm(bias, x[rows], wx, out=gates[rows])
         for k in steps:
             gate[k].addmm_(h_before[k], wh).sigmoid_()
@@ -135,7 +94,8 @@ def _forward(
     y = hidden[S:]
     h = y.index_select(0, segments.end)
     c = cell[S:].index_select(0, segments.end) if keep else cell.index_select(0, segments.last)
-    return unpack(y, segments, B), h, c.mul_(0.5), (x, hidden, cell, gates, squashed) if keep else ()
+    saved = (x, hidden, cell, gates, squashed, w_ih, w_hh) if keep else ()
+    return (segments.unpack(y), h, c.mul_(0.5)), saved
 
 
 def _double_g(weight: Tensor) -> Tensor:
@@ -146,49 +106,34 @@ def _double_g(weight: Tensor) -> Tensor:
     return weight
 
 
-def _backward(
-    dy: Tensor | None,
-    dh_end: Tensor | None,
-    dc_end: Tensor | None,
-    x: Tensor,
-    hidden: Tensor,
-    cell: Tensor,
-    gates: Tensor,
-    squashed: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    segments: Segments,
-    need: tuple[bool, ...],
-) -> tuple[Tensor | None, ...]:
-    """The gradients of x, h, c, w_ih, w_hh, b_ih and b_hh; None where ``need`` is false."""
-    sizes, H, rows_out = segments.sizes, w_hh.shape[1], segments.end.shape[0]
+def _backward(grads: Grads, saved: Saved, need: Need, segments: Segments) -> Grads:
+    """The gradients of x, h, c, w_ih, w_hh, b_ih and b_hh."""
+    (dy, dh_end, dc_end), (x, hidden, cell, gates, squashed, w_ih, w_hh) = grads, saved
+    sizes, H = segments.sizes, w_hh.shape[1]
     S = sizes[0]
     y = hidden[S:]
 
     # dh [N, H] accumulates gradients from later steps; dc [S, H] runs back along the segments.
-    dh = torch.zeros_like(y) if dy is None else pack(dy, segments, fresh=True)
-    dc = y.new_zeros(S, H)
-    if dh_end is not None:
-        dh.index_add_(0, segments.end, dh_end)
+    dh, dc = segments.pack_gradients(dy, dh_end, y), y.new_zeros(S, H)
     if dc_end is not None:
         dc.index_copy_(0, segments.last, dc_end)
     dx = torch.empty_like(x) if need[0] else None
     dw_ih, dw_hh, db = torch.empty_like(w_ih), torch.empty_like(w_hh), w_hh.new_empty(4 * H)
 
-    plan = blocks(sizes)
+    plan = segments.blocks()
     scratch = scratch_rows(gates, plan, 4 * H)
     into_dc, h_block, c_block = (scratch_rows(gates, plan, H) for _ in range(3))
     ones = gates.new_ones(scratch.shape[0])
-    h_before, c_before = carried(hidden, segments), carried(cell, segments)
-    dh_after, dh_before = dh.split(sizes), (dh, *survivors(dh, segments))
-    dc_alive, dc_wide = prefixes(dc, sizes), prefixes(dc.unsqueeze(1), sizes)
+    h_before, c_before = segments.carried(hidden), segments.carried(cell)
+    dh_after, dh_before = dh.split(sizes), (dh, *segments.survivors(dh))
+    dc_alive, dc_wide = segments.prefixes(dc), segments.prefixes(dc.unsqueeze(1))
     f = gates[:, H : 2 * H].split(sizes)
     beta = 0  # the first block writes the gradients of the weights, the others add to them
 
     for steps, rows in reversed(plan):
         n, here = rows.stop - rows.start, slice(steps.start, steps.stop)
-        h_was = before(hidden, h_before, segments, steps, rows, h_block)
-        c_was = before(cell, c_before, segments, steps, rows, c_block)
+        h_was = segments.before(hidden, h_before, (steps, rows), h_block)
+        c_was = segments.before(cell, c_before, (steps, rows), c_block)
         dgates = scratch[:n]
         _factors(gates[rows], y[rows], squashed[rows], c_was, dgates, into_dc[:n])
         dgate = dgates.split(sizes[here])
@@ -210,15 +155,9 @@ def _backward(
         db.addmv_(dgates.t(), ones[:n], beta=beta)
         beta = 1
 
-    return (
-        None if dx is None else unpack(dx, segments, rows_out),
-        scratch[:S] @ w_hh if need[1] else None,  # the block of step 0 came last
-        dc if need[2] else None,
-        dw_ih if need[3] else None,
-        dw_hh if need[4] else None,
-        db if need[5] else None,
-        db.clone() if need[6] else None,
-    )
+    dx = None if dx is None else segments.unpack(dx)
+    dh_start = scratch[:S] @ w_hh if need[1] else None  # the block of step 0 came last
+    return dx, dh_start, dc, dw_ih, dw_hh, db, db.clone()
 
 
 def _factors(

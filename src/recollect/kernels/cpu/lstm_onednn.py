@@ -14,13 +14,11 @@ The initial state must be zero, and all numbers finite: a gate of zero does not 
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from recollect.base import row_threads
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 
 SATURATING = 1e6
 """Added to the input of a gate, this makes its sigmoid exactly 0 or 1 in float32."""
@@ -68,7 +66,7 @@ def lstm(
         place = (time * B + torch.arange(B)).view(-1)
         hold = torch.arange(length).unsqueeze(1) > time[-1]  # [length, B]
         reset = place.view(T, B)[1:][first[1:]] - B  # the places right before the resets
-        steps = _Spread.apply(x, place, reset, hold)
+        (steps,) = node(_spread, _spread_backward, x, place, reset, hold)
         columns = w_ih.new_full((4, H, 2), -SATURATING)  # [gate, unit, (reset, hold)]: i and o shut
         columns[1, :, 1] = SATURATING  # f open to hold
         columns[2] = 0  # g does not matter behind a shut i
@@ -83,47 +81,37 @@ def lstm(
     y, h_end, c_end = row_threads.side_by_side(fused, (steps,), (h, c), lambda: weights)
     if place is None:
         return y, h_end, c_end
-    y = _Collect.apply(y, place, T)
-    return y, y[-1], c_end  # pyright: ignore
+    (y,) = node(_collect, _collect_backward, y, place, length=length)
+    return y, y[-1], c_end
 
 
-class _Spread(torch.autograd.Function):
+def _spread(x: Tensor, place: Tensor, reset: Tensor, hold: Tensor, keep: bool) -> tuple[tuple[Tensor], Kept]:
     """x [T, B, D] -> [length, B, D + 2]: every step at its new position, with flags for the inserted ones."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, place: Tensor, reset: Tensor, hold: Tensor) -> Tensor:
-        D = x.shape[2]
-        out = x.new_zeros(*hold.shape, D + 2)
-        out[..., D + 1] = hold
-        flat = out.view(-1, D + 2)
-        flat[:, D].index_fill_(0, reset, 1)
-        flat[:, :D].index_copy_(0, place, x.reshape(-1, D))
-        ctx.save_for_backward(place)
-        ctx.shape = x.shape
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore
-        (place,) = ctx.saved_tensors
-        D = ctx.shape[2]
-        dx = grad.reshape(-1, D + 2)[:, :D].index_select(0, place)
-        return dx.view(ctx.shape), None, None, None
+    D = x.shape[2]
+    out = x.new_zeros(*hold.shape, D + 2)
+    out[..., D + 1] = hold
+    flat = out.view(-1, D + 2)
+    flat[:, D].index_fill_(0, reset, 1)
+    flat[:, :D].index_copy_(0, place, x.reshape(-1, D))
+    return (out,), (place,)
 
 
-class _Collect(torch.autograd.Function):
+def _spread_backward(grads: Grads, saved: Saved, need: Need) -> Grads:
+    (grad,), (place,) = grads, saved
+    assert grad is not None
+    _, B, width = grad.shape
+    dx = grad.reshape(-1, width)[:, : width - 2].index_select(0, place)
+    return (dx.view(-1, B, width - 2),)
+
+
+def _collect(y: Tensor, place: Tensor, length: int, keep: bool) -> tuple[tuple[Tensor], Kept]:
     """y [length, B, H] -> [T, B, H]: without the inserted steps."""
+    return (y.flatten(0, 1).index_select(0, place).view(-1, *y.shape[1:]),), (place,)
 
-    @staticmethod
-    def forward(ctx: Any, y: Tensor, place: Tensor, T: int) -> Tensor:
-        ctx.save_for_backward(place)
-        ctx.shape = y.shape
-        return y.reshape(-1, y.shape[-1]).index_select(0, place).view(T, y.shape[1], -1)
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore
-        (place,) = ctx.saved_tensors
-        length, B, H = ctx.shape
-        out = grad.new_zeros(length * B, H).index_copy_(0, place, grad.reshape(-1, H))
-        return out.view(length, B, H), None, None
+def _collect_backward(grads: Grads, saved: Saved, need: Need, length: int) -> Grads:
+    (grad,), (place,) = grads, saved
+    assert grad is not None
+    _, B, H = grad.shape
+    out = grad.new_zeros(length * B, H).index_copy_(0, place, grad.reshape(-1, H))
+    return (out.view(length, B, H),)

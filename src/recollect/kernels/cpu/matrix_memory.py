@@ -66,12 +66,11 @@ def matrix_memory(
 def _block(sequences: Sequence[Tensor], state: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """The reads and the state after the last step, for a block of rows, chunk after chunk."""
     reads, now = [], torch.zeros_like(sequences[-1][0])  # the episode of the state
-    C, n, m = state
-    for q, k, v, i, log_f, episode in zip(*(t.split(STEPS) for t in sequences)):
-        read, C, n, m = _chunk(q, k, v, i, log_f, *_mask(now, episode), C, n, m)
+    for *given, episode in zip(*(t.split(STEPS) for t in sequences)):
+        read, *state = _chunk(given, state, *_mask(now, episode))
         reads.append(read)
         now = episode[-1]
-    return torch.cat(reads), C, n, m
+    return torch.cat(reads), *state
 
 
 def _mask(now: Tensor, episode: Tensor) -> tuple[Tensor, Tensor]:
@@ -87,18 +86,10 @@ def _mask(now: Tensor, episode: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _chunk(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    i: Tensor,
-    log_f: Tensor,
-    seen: Tensor,
-    held: Tensor,
-    C: Tensor,
-    n: Tensor,
-    m: Tensor,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    sequences: Sequence[Tensor], state: Sequence[Tensor], seen: Tensor, held: Tensor
+) -> tuple[Tensor, ...]:
     """One chunk: as ``matrix_memory``, with the masks of ``_mask`` instead of ``first``."""
+    (q, k, v, i, log_f), (C, n, m) = sequences, state
     q, k, v = (t.permute(1, 2, 0, 3) for t in (q, k, v))  # [B, H, L, .]
     i, log_f = i.permute(1, 2, 0), log_f.permute(1, 2, 0)  # [B, H, L]
 

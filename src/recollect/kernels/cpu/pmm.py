@@ -19,14 +19,11 @@ reads are computed by the block, and the loop has two products,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from recollect.kernels.segments import Segments, before, blocks, carried, pack, prefixes, survivors, unpack
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.segments import Segments
 
 EPSILON = 1e-6
 """Under the root of every norm, of slots and of keys: smooth where one is zero."""
@@ -58,11 +55,7 @@ def recall(orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments
     Returns:
         The reads [T, B, reads * width], and the memory [B, slots, width] after the last step.
     """
-    inputs = (orders, memory, slot_keys)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return _Recall.apply(*inputs, segments)  # pyright: ignore[reportReturnType]
-    reads, end, _ = _forward(*inputs, segments)
-    return reads, end
+    return node(_forward, _backward, orders, memory, slot_keys, segments=segments)
 
 
 def recall_by_steps(
@@ -80,27 +73,12 @@ def recall_by_steps(
     return torch.stack(reads).flatten(2), memory
 
 
-class _Recall(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        reads, end, kept = _forward(*inputs)
-        ctx.save_for_backward(*kept, inputs[2])
-        ctx.segments = inputs[3]
-        ctx.set_materialize_grads(False)
-        return reads, end
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *_backward(*grads, *ctx.saved_tensors, segments=ctx.segments), None
-
-
 def _forward(
-    orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """The reads, the last memory, and the inputs of the backward pass."""
-    sizes, B, (S, slots, width) = segments.sizes, orders.shape[1], memory.shape
-    orders = pack(orders, segments).unflatten(1, (-1, width))  # [N, R + 3, width]
+    orders: Tensor, memory: Tensor, slot_keys: Tensor, segments: Segments, keep: bool
+) -> tuple[tuple[Tensor, Tensor], Kept]:
+    """The reads and the last memory, and the inputs of the backward pass."""
+    sizes, (S, slots, width) = segments.sizes, memory.shape
+    orders = segments.pack(orders).unflatten(1, (-1, width))  # [N, R + 3, width]
     N, R = orders.shape[0], orders.shape[1] - 3
     epsilon = orders.new_full((), EPSILON)
 
@@ -110,16 +88,16 @@ def _forward(
     by_write, by_read = orders.new_empty(N, 1, slots), orders.new_empty(N, R, slots)
     reads = orders.new_empty(N, R, width)
 
-    m_before = carried(memories, segments)
+    m_before = segments.carried(memories)
     m_after = memories[S:].unflatten(1, (slots, width)).split(sizes)
     query, erase, add = (orders[:, i : i + 1].split(sizes) for i in range(R, R + 3))
     weight = by_write.split(sizes)
-    address = prefixes(orders.new_empty(S, slots, width), sizes)
-    change = prefixes(orders.new_empty(S, slots, width), sizes)
-    inverse = prefixes(orders.new_empty(S, slots), sizes)
-    score = prefixes(orders.new_empty(S, 1, slots), sizes)
+    address = segments.prefixes(orders.new_empty(S, slots, width))
+    change = segments.prefixes(orders.new_empty(S, slots, width))
+    inverse = segments.prefixes(orders.new_empty(S, slots))
+    score = segments.prefixes(orders.new_empty(S, 1, slots))
 
-    plan = blocks(sizes)
+    plan = segments.blocks()
     scratch = orders.new_empty(max(rows.stop - rows.start for _, rows in plan), slots * width)
     for steps, rows in plan:
         for k in steps:
@@ -131,46 +109,28 @@ def _forward(
             torch.softmax(score[k], 2, out=weight[k])
             torch.addcmul(add[k], erase[k], m, value=-1, out=change[k])
             torch.addcmul(m, weight[k].mT, change[k], out=m_after[k])
-        m = before(memories, m_before, segments, steps, rows, scratch).unflatten(1, (slots, width))
-        found = _Addresses.of(m, slot_keys)
-        torch.softmax(torch.bmm(orders[rows, :R], found.unit.mT), 2, out=by_read[rows])
+        m = segments.before(memories, m_before, (steps, rows), scratch).unflatten(1, (slots, width))
+        unit, _ = _addresses(m, slot_keys)
+        torch.softmax(torch.bmm(orders[rows, :R], unit.mT), 2, out=by_read[rows])
         torch.bmm(by_read[rows], m, out=reads[rows])
 
     end = memories[S:].index_select(0, segments.end).unflatten(1, (slots, width))
-    return unpack(reads.flatten(1), segments, B), end, (orders, memories, by_write, by_read)
+    return (segments.unpack(reads.flatten(1)), end), (orders, memories, by_write, by_read, slot_keys)
 
 
-@dataclass(frozen=True, slots=True)
-class _Addresses:
-    """The normalised addresses of a block of n steps."""
-
-    unit: Tensor
-    """[n, slots, width] A / s."""
-    inverse: Tensor
-    """[n, slots, 1] 1 / s."""
-
-    @staticmethod
-    def of(m: Tensor, slot_keys: Tensor) -> _Addresses:
-        """Of the memories m [n, slots, width]."""
-        unit = m + slot_keys
-        inverse = unit.square().sum(2, keepdim=True).add_(EPSILON).rsqrt_()
-        return _Addresses(unit.mul_(inverse), inverse)
+def _addresses(m: Tensor, slot_keys: Tensor) -> tuple[Tensor, Tensor]:
+    """A / s [n, slots, width] and 1 / s [n, slots, 1] of the memories m [n, slots, width]."""
+    unit = m + slot_keys
+    inverse = unit.square().sum(2, keepdim=True).add_(EPSILON).rsqrt_()
+    return unit.mul_(inverse), inverse
 
 
-def _backward(
-    dreads: Tensor | None,
-    dend: Tensor | None,
-    orders: Tensor,
-    memories: Tensor,
-    by_write: Tensor,
-    by_read: Tensor,
-    slot_keys: Tensor,
-    segments: Segments,
-) -> tuple[Tensor, Tensor, Tensor]:
+def _backward(grads: Grads, saved: Saved, need: Need, segments: Segments) -> Grads:
     """The gradients of the orders, the first memories and the slot keys."""
+    (dreads, dend), (orders, memories, by_write, by_read, slot_keys) = grads, saved
     sizes, (slots, width) = segments.sizes, slot_keys.shape
     S, R = sizes[0], by_read.shape[1]
-    dread = None if dreads is None else pack(dreads, segments).unflatten(1, (R, width))
+    dread = None if dreads is None else segments.pack(dreads).unflatten(1, (R, width))
 
     # [N, slots * width] the gradient of the memory after each packed step, accumulated from later steps.
     dmemories = torch.zeros_like(memories[S:])
@@ -179,17 +139,17 @@ def _backward(
     dstart = dmemories.new_zeros(S, slots * width)
     dorders, dslot_keys = torch.zeros_like(orders), torch.zeros_like(slot_keys)
 
-    m_before = carried(memories, segments)
+    m_before = segments.carried(memories)
     dm_after = dmemories.unflatten(1, (slots, width)).split(sizes)
-    dm_before = (dstart, *survivors(dmemories, segments))
-    plan = blocks(sizes)
+    dm_before = (dstart, *segments.survivors(dmemories))
+    plan = segments.blocks()
     scratch = orders.new_empty(max(rows.stop - rows.start for _, rows in plan), slots * width)
-    product = prefixes(orders.new_empty(S, slots, width), sizes)
-    total = prefixes(orders.new_empty(S, 1), sizes)
+    product = segments.prefixes(orders.new_empty(S, slots, width))
+    total = segments.prefixes(orders.new_empty(S, 1))
 
     for steps, rows in reversed(plan):
-        m = before(memories, m_before, segments, steps, rows, scratch).unflatten(1, (slots, width))
-        found = _Addresses.of(m, slot_keys)
+        m = segments.before(memories, m_before, (steps, rows), scratch).unflatten(1, (slots, width))
+        found = unit, inverse = _addresses(m, slot_keys)
         here = sizes[steps.start : steps.stop]
         dorder, order = dorders[rows], orders[rows]
         daddress = torch.zeros_like(m)  # the gradient of A by the reads, then by the write too
@@ -203,7 +163,7 @@ def _backward(
         # multiplied by these), ``stay`` from dM' to M.
         query, erase, add = order[:, R:].split(1, 1)
         weight = by_write[rows].mT  # [n, slots, 1]
-        slope = _slope(query, found)
+        slope = torch.addcmul(query, unit, torch.bmm(unit, query.mT), value=-1).mul_(inverse)
         gain = torch.addcmul(add, erase, m, value=-1).mul_(weight)
         stay = 1 - weight * erase
         dscore = m.new_empty(m.shape[:2])
@@ -219,27 +179,21 @@ def _backward(
 
         dafter = dmemories[rows].unflatten(1, (slots, width))
         dslot_keys += daddress.addcmul_(dscore.unsqueeze(2), slope).sum(0)
-        dorder[:, R] = torch.bmm(dscore.unsqueeze(1), found.unit).squeeze(1)
+        dorder[:, R] = torch.bmm(dscore.unsqueeze(1), unit).squeeze(1)
         dorder[:, R + 1] = torch.bmm(weight.mT, dafter * m).squeeze(1).neg_()
         dorder[:, R + 2] = torch.bmm(weight.mT, dafter).squeeze(1)
 
-    rows_out = segments.end.shape[0]
-    return unpack(dorders.flatten(1), segments, rows_out), dstart.unflatten(1, (slots, width)), dslot_keys
-
-
-def _slope(query: Tensor, found: _Addresses) -> Tensor:
-    """d score / d A [n, slots, width] of one query [n, 1, width]."""
-    score = torch.bmm(found.unit, query.mT)  # [n, slots, 1]
-    return torch.addcmul(query, found.unit, score, value=-1).mul_(found.inverse)
+    return segments.unpack(dorders.flatten(1)), dstart.unflatten(1, (slots, width)), dslot_keys
 
 
 def _through_reads(
-    dread: Tensor, weight: Tensor, query: Tensor, m: Tensor, found: _Addresses, daddress: Tensor
+    dread: Tensor, weight: Tensor, query: Tensor, m: Tensor, found: tuple[Tensor, Tensor], daddress: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The gradients of the queries [n, R, width] and of m [n, slots, width]; that of A into ``daddress``."""
+    unit, inverse = found
     dweight = torch.bmm(dread, m.mT).mul_(weight)  # [n, R, slots], times the weights
     dscore = dweight.addcmul_(weight, dweight.sum(2, keepdim=True), value=-1)
     dunit = torch.bmm(dscore.mT, query)
-    along = (dunit * found.unit).sum(2, keepdim=True)
-    torch.addcmul(dunit, found.unit, along, value=-1, out=daddress).mul_(found.inverse)
-    return torch.bmm(dscore, found.unit), torch.baddbmm(daddress, weight.mT, dread)
+    along = (dunit * unit).sum(2, keepdim=True)
+    torch.addcmul(dunit, unit, along, value=-1, out=daddress).mul_(inverse)
+    return torch.bmm(dscore, unit), torch.baddbmm(daddress, weight.mT, dread)

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import silu, softplus
 
 from recollect.base import devices
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton import available
 
 Reset = Tensor | None
@@ -66,30 +66,13 @@ def selective_scan(
     Returns:
         y [T, R, I] and h [R, N, I] after the last step.
     """
-    inputs = (x, delta, z, B, C, A, D, h)
+    forward, backward = _forward, _backward
     if available.suits(x):
-        from recollect.kernels.triton.scan import fused_selective_scan
+        from recollect.kernels.triton.scan import fused_selective_scan as fused
 
-        if A.shape[0] <= fused_selective_scan.MOST_NUMBERS:
-            return fused_selective_scan.selective_scan(*inputs, first)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return _Scan.apply(*inputs, first)  # pyright: ignore[reportReturnType]
-    y, h, _ = _forward(*inputs, first, keep=False)
-    return y, h
-
-
-class _Scan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        y, h, kept = _forward(*inputs, keep=True)
-        ctx.save_for_backward(*inputs[:7], inputs[8], *kept)
-        ctx.set_materialize_grads(False)
-        return y, h
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *_backward(*grads, *ctx.saved_tensors), None
+        if A.shape[0] <= fused.MOST_NUMBERS:
+            forward, backward = fused.forward, fused.backward
+    return node(forward, backward, x, delta, z, B, C, A, D, h, first)
 
 
 class _Scratch(NamedTuple):
@@ -121,14 +104,13 @@ def _plan(first: Tensor) -> tuple[int, list[tuple[slice, list[Reset]]]]:
     R = first.shape[1]
     if devices.synchronises(first):
         return GPU_STEPS, [(slice(0, R), list(first.unbind()))]
-    rows, steps = ROWS, STEPS
     blocks = []
-    for low in range(0, R, rows):
-        block = slice(low, min(low + rows, R))
+    for low in range(0, R, ROWS):
+        block = slice(low, min(low + ROWS, R))
         flags = first[:, block]
         resets = flags.nonzero()[:, 1].split(flags.sum(1).tolist())  # nonzero is in the order of time
         blocks.append((block, [reset if len(reset) else None for reset in resets]))
-    return steps, blocks
+    return STEPS, blocks
 
 
 def _carry(into: Tensor, factor: Tensor, carried: Tensor, reset: Reset) -> None:
@@ -168,22 +150,12 @@ def _states(
         h = after
 
 
-def _forward(
-    x: Tensor,
-    delta: Tensor,
-    z: Tensor,
-    B: Tensor,
-    C: Tensor,
-    A: Tensor,
-    D: Tensor,
-    h: Tensor,
-    first: Tensor,
-    keep: bool,
-) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
-    """y [T, R, I], h [R, N, I], and with ``keep`` the inputs of the backward pass."""
+def _forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor, Tensor], Kept]:
+    """y [T, R, I] and h [R, N, I], and with ``keep`` the inputs of the backward pass."""
+    x, delta, z, B, C, A, D, h, first = inputs
     y, h_end = x.new_empty(x.shape), h.new_empty(h.shape)
     read = x.new_empty(x.shape) if keep else y  # h . C
-    A = A * LOG2_E
+    A_log2 = A * LOG2_E
     steps, blocks = _plan(first)
     between = h.new_empty(-(-len(x) // steps) if keep else 0, *h.shape)  # the states before the chunks
     rooms: dict[tuple[int, int], _Scratch] = {}
@@ -194,34 +166,22 @@ def _forward(
         for i, (x_, delta_, z_, B_, C_, y_, read_) in enumerate(chunks):
             if keep:
                 between[i, rows] = carried
-            room = _take_room(rooms, A, x_, backward=False)
+            room = _take_room(rooms, A_log2, x_, backward=False)
             dt = softplus(delta_)
-            _states(dt, dt * x_, B_, A, carried, resets[i * steps :], room)
+            _states(dt, dt * x_, B_, A_log2, carried, resets[i * steps :], room)
             carried = room.h_steps[-1].clone()  # the next chunk overwrites it
             out = (C_.unsqueeze(2) @ room.h).squeeze(2)
             if keep:
                 read_.copy_(out)
             torch.mul(out.addcmul_(x_, D), silu(z_), out=y_)
         h_end[rows] = carried
-    return y, h_end, (read, between)
+    return (y, h_end), (x, delta, z, B, C, A, D, first, read, between) if keep else ()
 
 
-def _backward(
-    dy: Tensor | None,
-    dh_end: Tensor | None,
-    x: Tensor,
-    delta: Tensor,
-    z: Tensor,
-    B: Tensor,
-    C: Tensor,
-    A: Tensor,
-    D: Tensor,
-    first: Tensor,
-    read: Tensor,
-    between: Tensor,
-) -> tuple[Tensor, ...]:
+def _backward(grads: Grads, saved: Saved, need: Need) -> Grads:
     """The gradients of x, delta, z, B, C, A, D and h."""
-    sequences = (x, delta, z, B, C)
+    (dy, dh_end), (*sequences, A, D, first, read, between) = grads, saved
+    x = sequences[0]
     grads = [t.new_empty(t.shape) for t in sequences]
     dy = torch.zeros_like(x) if dy is None else dy
     dh_start = torch.zeros_like(between[0]) if dh_end is None else dh_end.clone()
@@ -252,16 +212,16 @@ def _chunk_backward(
     resets: list[Reset],
     room: _Scratch,
 ) -> Tensor:
-    """Back-propagate through one chunk; returns the gradient of the raw state before it.
+    """Back-propagate through one chunk; returns the gradient [rows, N, I] of the raw state before it.
 
     Args:
         dh_end: [rows, N, I] the gradient of the state after it.
         before: [rows, N, I] the raw state before it.
         given: x, delta, z [K, rows, I], B, C [K, rows, N], the reads and dy [K, rows, I].
-        grads: the gradients of x, delta, z, B and C, to be filled.
+        grads: of x, delta, z, B and C, to be filled.
         weights: A [N, I], the same times log2 e, and D [I].
         totals: the gradients of A and D, to be added to.
-        resets: the resets of every step.
+        resets: of every step.
         room: buffers [K, rows, N, I].
     """
     x, delta, z, B, C, read, dy = given
@@ -272,7 +232,12 @@ def _chunk_backward(
     written = dt * x
     _states(dt, written, B, A_log2, before, resets, room)
 
-    dout = _gate_backward(read, x, z, D, dy, dz)
+    # y = (read + D x) silu(z)
+    share = torch.sigmoid(z)
+    gate = z * share
+    dout = dy * gate
+    slope = gate.addcmul_(share, 1 - gate)  # of the silu
+    torch.mul(torch.addcmul(read, x, D).mul_(dy), slope, out=dz)
     dout_ = dout.unsqueeze(2)
     dC.copy_(torch.mul(h, dout_, out=product).sum(3))
     torch.mul(dout_, C.unsqueeze(3), out=dh)
@@ -296,13 +261,3 @@ def _chunk_backward(
     torch.mul(ddt.addcmul_(dwritten, x), torch.sigmoid(delta), out=ddelta)
     torch.mul(dout, D, out=dx).addcmul_(dwritten, dt)
     return dh_start
-
-
-def _gate_backward(read: Tensor, x: Tensor, z: Tensor, D: Tensor, dy: Tensor, dz: Tensor) -> Tensor:
-    """Back-propagate through y = (read + D x) silu(z), all [K, rows, I]: fills dz, returns that of read."""
-    share = torch.sigmoid(z)
-    gate = z * share
-    dread = dy * gate
-    slope = gate.addcmul_(share, 1 - gate)  # of the silu
-    torch.mul(torch.addcmul(read, x, D).mul_(dy), slope, out=dz)
-    return dread

@@ -23,24 +23,12 @@ tanh is computed by the sigmoid, as in ``kernels.cpu.lstm``: one call for z, o a
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear, logsigmoid
 
-from recollect.kernels.segments import (
-    Segments,
-    before,
-    blocks,
-    carried,
-    pack,
-    prefixes,
-    scratch_rows,
-    survivors,
-    unpack,
-)
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.segments import Segments, scratch_rows
 
 
 def step(gates: Tensor, h: Tensor, c: Tensor, m: Tensor, recurrent: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -98,43 +86,14 @@ def slstm(
     Returns:
         y [T, B, H], and h, c, m [B, H] after the last step.
     """
-    inputs = (x, h, c, m, weight, recurrent, bias)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return _SLSTM.apply(*inputs, segments)  # pyright: ignore[reportReturnType]
-    y, h, c, m, _ = _forward(*inputs, segments, keep=False)
-    return y, h, c, m
+    return node(_forward, _backward, x, h, c, m, weight, recurrent, bias, segments=segments)
 
 
-class _SLSTM(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        y, h, c, m, kept = _forward(*inputs, keep=True)
-        ctx.save_for_backward(*kept, *inputs[4:6])
-        ctx.segments = inputs[-1]
-        ctx.set_materialize_grads(False)
-        return y, h, c, m
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        saved, need = ctx.saved_tensors, ctx.needs_input_grad
-        return *_backward(*grads, *saved, segments=ctx.segments, need=need), None
-
-
-def _forward(
-    x: Tensor,
-    h: Tensor,
-    c: Tensor,
-    m: Tensor,
-    weight: Tensor,
-    recurrent: Tensor,
-    bias: Tensor,
-    segments: Segments,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
+def _forward(*inputs: Tensor, segments: Segments, keep: bool) -> tuple[tuple[Tensor, ...], Kept]:
     """y [T, B, H], h, c and m [B, H], and with ``keep`` the inputs of the backward pass."""
-    sizes, B, (S, H), (heads, unit, _) = segments.sizes, x.shape[1], h.shape, recurrent.shape
-    x = pack(x, segments)  # [N, D]
+    x, h, c, m, weight, recurrent, bias = inputs
+    sizes, (S, H), (heads, unit, _) = segments.sizes, h.shape, recurrent.shape
+    x = segments.pack(x)  # [N, D]
     N = x.shape[0]
     wx, wh, b = _double_z(weight.t(), heads), _double_z(recurrent, 1), _double_z(bias, heads)
     minus_one = x.new_full((), -1.0)
@@ -148,18 +107,18 @@ def _forward(
     for buffer, leaf in ((hidden, h), (cell, c), (stabiliser, m)):
         buffer[:S] = leaf.unflatten(1, (heads, unit))
 
-    h_before = [view.transpose(0, 1) for view in carried(hidden, segments)]
+    h_before = [view.transpose(0, 1) for view in segments.carried(hidden)]
     h_after = hidden[S:].split(sizes)
     if keep:
-        c_before, c_after = carried(cell, segments), cell[S:].split(sizes)
+        c_before, c_after = segments.carried(cell), cell[S:].split(sizes)
     else:
-        c_before = c_after = prefixes(cell, sizes)
-    alive, a = prefixes(stabiliser, sizes), prefixes(forgotten, sizes)
+        c_before = c_after = segments.prefixes(cell)
+    alive, a = segments.prefixes(stabiliser), segments.prefixes(forgotten)
     product = gates.transpose(0, 1).split(sizes, 1)
     zof = gates[..., unit:].split(sizes)
     i, z, o, f = (part.split(sizes) for part in gates.split(unit, 2))
 
-    for steps, rows in blocks(sizes):
+    for steps, rows in segments.blocks():
         torch.addmm(b, x[rows], wx, out=gates.view(N, 4 * H)[rows])
         for k in steps:
             product[k].baddbmm_(h_before[k], wh)
@@ -175,8 +134,8 @@ def _forward(
     h = y.index_select(0, segments.end)
     c = cell[S:].index_select(0, segments.end) if keep else cell.index_select(0, segments.last)
     m = stabiliser.index_select(0, segments.last)
-    kept = (x, hidden, cell, gates) if keep else ()
-    return unpack(y, segments, B), h, c.flatten(1), m.flatten(1), kept
+    saved = (x, hidden, cell, gates, weight, recurrent) if keep else ()
+    return (segments.unpack(y), h, c.flatten(1), m.flatten(1)), saved
 
 
 def _double_z(weight: Tensor, heads: int) -> Tensor:
@@ -186,30 +145,16 @@ def _double_z(weight: Tensor, heads: int) -> Tensor:
     return weight
 
 
-def _backward(
-    dy: Tensor | None,
-    dh_end: Tensor | None,
-    dc_end: Tensor | None,
-    dm_end: Tensor | None,
-    x: Tensor,
-    hidden: Tensor,
-    cell: Tensor,
-    gates: Tensor,
-    weight: Tensor,
-    recurrent: Tensor,
-    segments: Segments,
-    need: tuple[bool, ...],
-) -> tuple[Tensor | None, ...]:
-    """The gradients of x, h, c, m, weight, recurrent and bias; None where ``need`` is false."""
-    sizes, (heads, unit, _), rows_out = segments.sizes, recurrent.shape, segments.end.shape[0]
+def _backward(grads: Grads, saved: Saved, need: Need, segments: Segments) -> Grads:
+    """The gradients of x, h, c, m, weight, recurrent and bias."""
+    (dy, dh_end, dc_end, dm_end), (x, hidden, cell, gates, weight, recurrent) = grads, saved
+    sizes, (heads, unit, _) = segments.sizes, recurrent.shape
     S, H = sizes[0], heads * unit
     back = recurrent.transpose(1, 2).contiguous()
 
     # dh [N, H] accumulates gradients from later steps; dc and dm [S, H] run back along the segments.
-    dh = x.new_zeros(x.shape[0], H) if dy is None else pack(dy, segments, fresh=True)
+    dh = segments.pack_gradients(dy, dh_end, hidden[S:].flatten(1))
     dc, dm = x.new_zeros(2, S, H)
-    if dh_end is not None:
-        dh.index_add_(0, segments.end, dh_end)
     for grad, end in ((dc, dc_end), (dm, dm_end)):
         if end is not None:
             grad.index_copy_(0, segments.last, end)
@@ -218,26 +163,26 @@ def _backward(
     dweight, drecurrent = torch.empty_like(weight), torch.empty_like(recurrent)
     dbias = weight.new_empty(4 * H)
 
-    plan = blocks(sizes)
+    plan = segments.blocks()
     scratch = scratch_rows(gates, plan, 4 * H)
     h_block, c_block = (scratch_rows(gates, plan, H).unflatten(1, (heads, unit)) for _ in range(2))
     ones = gates.new_ones(scratch.shape[0])
-    h_before, c_before = carried(hidden, segments), carried(cell, segments)
+    h_before, c_before = segments.carried(hidden), segments.carried(cell)
     dh = dh.unflatten(1, (heads, unit))
     dh_after = dh.split(sizes)
     dh_before = [
         dh_start if dh_start is None else dh_start.unflatten(1, (heads, unit)),
-        *survivors(dh, segments),
+        *segments.survivors(dh),
     ]
-    dc_alive, dm_alive = (prefixes(grad.view(S, heads, unit), sizes) for grad in (dc, dm))
-    dc_wide = prefixes(dc.view(S, heads, 1, unit), sizes)
+    dc_alive, dm_alive = (segments.prefixes(grad.view(S, heads, unit)) for grad in (dc, dm))
+    dc_wide = segments.prefixes(dc.view(S, heads, 1, unit))
     w, _, o, _ = (part.split(sizes) for part in gates.split(unit, 2))
     beta = 0  # the first block writes the gradients of the weights, the others add to them
 
     for steps, rows in reversed(plan):
         n, here = rows.stop - rows.start, slice(steps.start, steps.stop)
-        h_was = before(hidden, h_before, segments, steps, rows, h_block)
-        c_was = before(cell, c_before, segments, steps, rows, c_block)
+        h_was = segments.before(hidden, h_before, (steps, rows), h_block)
+        c_was = segments.before(cell, c_before, (steps, rows), c_block)
         dgates = scratch[:n]
         by_head = dgates.unflatten(1, (heads, 4 * unit))
         _factors(gates[rows], c_was, cell[S:][rows], by_head)
@@ -263,15 +208,8 @@ def _backward(
         dbias.addmv_(dgates.t(), ones[:n], beta=beta)
         beta = 1
 
-    return (
-        None if dx is None else unpack(dx, segments, rows_out),
-        dh_start,
-        dc if need[2] else None,
-        dm if need[3] else None,
-        dweight if need[4] else None,
-        drecurrent if need[5] else None,
-        dbias if need[6] else None,
-    )
+    dx = None if dx is None else segments.unpack(dx)
+    return dx, dh_start, dc, dm, dweight, drecurrent, dbias
 
 
 def _factors(gates: Tensor, c_before: Tensor, c_after: Tensor, factors: Tensor) -> None:

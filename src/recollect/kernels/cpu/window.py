@@ -23,11 +23,11 @@ the products of dS with keys, queries and positions; dZ = P^T dO.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 
 QUERIES = 32
 """Queries of a row in a block: more waste products outside the band, fewer make products too small."""
@@ -51,24 +51,7 @@ def attend(q: Tensor, u: Tensor, v: Tensor, memory: Tensor, positions: Tensor, a
     Returns:
         [T, B, heads * d].
     """
-    inputs = (q, u, v, memory, positions)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return _Attend.apply(*inputs, age)  # pyright: ignore[reportReturnType]
-    return _forward(*inputs, age, weights=None)
-
-
-class _Attend(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        weights: list[Tensor] = []
-        out = _forward(*inputs, weights=weights)
-        ctx.save_for_backward(*inputs[:5], *weights)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *_backward(*grads, *ctx.saved_tensors[:5], weights=ctx.saved_tensors[5:]), None
+    return node(_forward, _backward, q, u, v, memory, positions, age)[0]
 
 
 def _blocks(q: Tensor, heads: int, window: int) -> Iterator[tuple[slice, slice, slice]]:
@@ -83,13 +66,6 @@ def _blocks(q: Tensor, heads: int, window: int) -> Iterator[tuple[slice, slice, 
             yield slice(row, min(row + group, rows)), slice(step, end), slice(step, end + window - 1)
 
 
-def _banded(like: Tensor, n: int, C: int, W: int) -> tuple[Tensor, Tensor]:
-    """Zeros [n, C, C + W - 1], and their band [n, C, W]."""
-    K = C + W - 1
-    full = like.new_zeros(n, C, K)
-    return full, full.as_strided((n, C, W), (C * K, K + 1, 1))
-
-
 def _by_head(x: Tensor, rows: slice, steps: slice, heads: int) -> Tensor:
     """x [T, B, heads * d] -> the view [rows, heads, C, d] of a block."""
     return x[steps, rows].unflatten(2, (heads, -1)).permute(1, 2, 0, 3)
@@ -98,67 +74,56 @@ def _by_head(x: Tensor, rows: slice, steps: slice, heads: int) -> Tensor:
 class _Scratch:
     """The matrices of a block, reallocated only when its shape changes: at the last rows and steps."""
 
-    def __init__(self, like: Tensor, W: int, count: int):
-        self.like, self.W, self.count, self.shape = like, W, count, (0, 0)
+    def __init__(self, like: Tensor, W: int):
+        self.like, self.W, self.shape = like, W, (0, 0)
 
     def of(self, n: int, C: int) -> list[tuple[Tensor, Tensor]]:
-        """``count`` pairs of a matrix and its band; zero outside the band unless written to."""
+        """Two matrices [n, C, C + W - 1], each with its band [n, C, W]; zero outside unless written to."""
         if self.shape != (n, C):
-            self.shape = (n, C)
-            self.made = [_banded(self.like, n, C, self.W) for _ in range(self.count)]
+            self.shape, K = (n, C), C + self.W - 1
+            made = [self.like.new_zeros(n, C, K) for _ in range(2)]
+            self.made = [(full, full.as_strided((n, C, self.W), (C * K, K + 1, 1))) for full in made]
         return self.made
 
 
-def _forward(
-    q: Tensor,
-    u: Tensor,
-    v: Tensor,
-    memory: Tensor,
-    positions: Tensor,
-    age: Tensor,
-    weights: list[Tensor] | None,
-) -> Tensor:
-    """out [T, B, heads * d]; the softmax of every block is appended to ``weights``."""
+def _forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor], Kept]:
+    """out [T, B, heads * d]; with ``keep`` the inputs, and the softmax of every block."""
+    q, u, v, memory, positions, age = inputs
+    weights: list[Tensor] = []
     heads, W, _ = positions.shape
-    u, v = u.unsqueeze(1), v.unsqueeze(1)
+    u_, v_ = u.unsqueeze(1), v.unsqueeze(1)
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     ages = torch.arange(W - 1, -1, -1, device=q.device)
-    scratch = _Scratch(q, W, 2)
+    scratch = _Scratch(q, W)
     for rows, steps, seen in _blocks(q, heads, W):
         query = _by_head(q, rows, steps, heads)
         keys, values = memory[rows, :, seen].flatten(0, 1).chunk(2, 2)  # [n, C + W - 1, d]
         R, _, C, d = query.shape
         n = R * heads
         (scores, score_band), (weight, weight_band) = scratch.of(n, C)
-        torch.bmm((query + u).view(n, C, d), keys.mT, out=scores)
-        band = torch.matmul(query + v, positions.mT).view(n, C, W).add_(score_band)
+        torch.bmm((query + u_).view(n, C, d), keys.mT, out=scores)
+        band = torch.matmul(query + v_, positions.mT).view(n, C, W).add_(score_band)
         too_old = ages > age[rows, steps].unsqueeze(2)  # [R, C, W]
         band.view(R, heads, C, W).masked_fill_(too_old.unsqueeze(1), float("-inf"))
         softmax = torch.softmax(band, 2)
         weight_band.copy_(softmax)
         product = torch.bmm(weight, values)
         _by_head(out, rows, steps, heads).copy_(product.view(R, heads, C, d))
-        if weights is not None:
+        if keep:
             weights.append(softmax)
-    return out
+    return (out,), (q, u, v, memory, positions, *weights) if keep else ()
 
 
-def _backward(
-    dout: Tensor,
-    q: Tensor,
-    u: Tensor,
-    v: Tensor,
-    memory: Tensor,
-    positions: Tensor,
-    weights: tuple[Tensor, ...],
-) -> tuple[Tensor, ...]:
+def _backward(grads: Grads, saved: Saved, need: Need) -> Grads:
     """The gradients of q, u, v, memory and positions."""
+    (dout,), (q, u, v, memory, positions, *weights) = grads, saved
+    assert dout is not None
     heads, W, _ = positions.shape
     u, v = u.unsqueeze(1), v.unsqueeze(1)
     dq = torch.empty_like(q, memory_format=torch.contiguous_format)
     dmemory = torch.zeros_like(memory)
     du, dv, dpositions = torch.zeros_like(u), torch.zeros_like(v), torch.zeros_like(positions)
-    scratch = _Scratch(q, W, 2)
+    scratch = _Scratch(q, W)
     for (rows, steps, seen), softmax in zip(_blocks(q, heads, W), weights, strict=True):
         query = _by_head(q, rows, steps, heads)
         keys, values = memory[rows, :, seen].flatten(0, 1).chunk(2, 2)  # [n, C + W - 1, d]

@@ -20,14 +20,9 @@ _is_forced = False
 _HAS_TRITON = find_spec("triton") is not None
 
 
-def is_available() -> bool:
-    """Whether Triton is installed."""
-    return _HAS_TRITON
-
-
 def suits(x: Tensor) -> bool:
     """Whether the kernels take the device and dtype of x."""
-    if x.dtype != torch.float32 or not is_available():
+    if x.dtype != torch.float32 or not _HAS_TRITON:
         return False
     if x.is_cuda:
         return torch.cuda.get_device_capability(x.device)[0] >= CAPABILITY
@@ -38,7 +33,7 @@ def why_not(device: torch.device) -> str | None:
     """Why a GPU cannot run these kernels, as a message for the user; None if it can."""
     if device.type != "cuda":
         return None
-    if not is_available():
+    if not _HAS_TRITON:
         lacks = "Triton is not installed (pip install triton)"
     elif (found := torch.cuda.get_device_capability(device))[0] < CAPABILITY:
         lacks = f"this GPU has compute capability {found[0]}.{found[1]}, and they need {CAPABILITY}.0"

@@ -37,14 +37,6 @@ _GUESSED, _SURE = tl.constexpr(10), tl.constexpr(14)
 
 
 @triton.jit
-def _fitting(largest, AIM: tl.constexpr):
-    """The power of two that brings ``largest`` to about 2^AIM; 1 for 0."""
-    power = AIM + 127 - (largest.to(tl.int32, bitcast=True) >> 23)
-    power = tl.minimum(tl.maximum(power, -126), 126)
-    return tl.where(largest > 0, ((power + 127) << 23).to(tl.float32, bitcast=True), 1)
-
-
-@triton.jit
 def _size(x):
     """|x|; 0 where x is not finite."""
     size = tl.abs(x)
@@ -63,11 +55,13 @@ def _settle(
     FIRST: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The power of two that brings the largest number to about 2^AIM; a given gain that fits is kept."""
+    """The power of two that brings the largest number, unless 0, to about 2^AIM; a gain that fits is kept."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     is_in = at < n
     largest = _size(tl.load(most + at * APART, is_in, 0))
-    fit = _fitting(largest, AIM)
+    power = AIM + 127 - (largest.to(tl.int32, bitcast=True) >> 23)
+    power = tl.minimum(tl.maximum(power, -126), 126)
+    fit = tl.where(largest > 0, ((power + 127) << 23).to(tl.float32, bitcast=True), 1)
     if not FIRST:
         old = tl.load(given + at, is_in, 1)
         fits = (largest == 0) | ((largest * old >= _LEAST) & (largest * old <= _MOST))

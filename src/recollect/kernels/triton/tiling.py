@@ -17,7 +17,12 @@ ANY = 1 << 31
 """More rows than any batch has."""
 MAX_HIDDEN = 1024
 """The largest number of units that was tested."""
+FACTOR: dict[Products, torch.dtype] = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
+"""Factors of products with weights on the chip: float16 has the mantissa bits of TF32."""
+OUTSIDE: dict[Products, torch.dtype] = {**FACTOR, "tf32": torch.float32}
+"""Tensors between kernels and products outside of them, and weights that are streamed."""
 
+Way = Literal["forward", "backward"]
 Kind = Literal["resident", "spread", "streamed"]
 """Where the recurrent weights are stored: on every processor, split over a few of them, or in memory."""
 RESIDENT: dict[Products, int] = {"fp32": 64, "tf32": 128, "bf16": 128}
@@ -74,43 +79,25 @@ def suits(x: Tensor, H: int) -> bool:
     return available.suits(x) and H <= MAX_HIDDEN and x.numel() > 0
 
 
-def choose(table: Table, B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[Kind, Blocks]:
-    """Where the weights are stored, and the blocks of a launch.
+CHOSEN: dict[Way, Blocks] = {}
+"""Blocks that a test or a benchmark tries in place of those in the tables."""
 
-    Args:
-        table: the table of the core.
-        B: number of rows.
-        H: number of units.
-        products: the rounding of factors.
-        way: ``forward`` or ``backward``.
-        has_room: the result of ``has_room``.
-    """
-    if not has_room:
-        return "streamed", SMALL
+
+def choose(table: Table, B: int, H: int, products: Products, way: Way, has_room: bool) -> tuple[Kind, Blocks]:
+    """Where the weights of H units are stored, and the blocks for B rows; ``has_room`` as below."""
     kind: Kind = "streamed"
-    if padded(H) <= RESIDENT[products]:
+    if has_room and padded(H) <= RESIDENT[products]:
         kind = "resident"
-    elif padded(H) in SPREAD[products]:
+    elif has_room and padded(H) in SPREAD[products]:
         kind = "spread"
-    rows = table[f"{way} {kind}", products]
-    return kind, next(blocks for most, blocks in rows if most >= B)
+    rows = table[f"{way} {kind}", products] if has_room else ((ANY, SMALL),)
+    return kind, CHOSEN.get(way) or next(blocks for most, blocks in rows if most >= B)
 
 
 def launch(kernel: Any, grid: tuple[int, ...], *given: Any, **flags: Any) -> None:
     """Launch a kernel on the device of its first argument."""
     with torch.cuda.device_of(given[0]):
         kernel[grid](*given, **flags)
-
-
-def launch_rows(kernel: Any, B: int, blocks: Blocks, *given: Any, **flags: Any) -> None:
-    """Launch a recurrent kernel whose programs are independent of each other."""
-    launch(kernel, (-(-B // blocks.rows),), *given, B=B, BB=blocks.rows, **blocks.options, **flags)
-
-
-def streamed_sizes(blocks: Blocks, H: int) -> dict[str, int]:
-    """Constants of the kernels that stream H units of weights."""
-    most = padded(H)
-    return {"BN": min(blocks.units, most), "BK": min(blocks.depth, most), "STAGES": blocks.stages}
 
 
 class Groups(NamedTuple):
@@ -131,7 +118,7 @@ def groups(x: Tensor, T: int, B: int, H: int, rows: int) -> Groups:
 
     Triton's interpreter runs one program after the other, so a program does not see the data of later ones.
     There no buffer is reused, and every launch completes one more step. (The maxima that kernels measure for
-    ``halves`` are then those over all launches.)
+    ``scaled_float16`` are then those over all launches.)
     """
     members, blocks = padded(H) // MEMBER_UNITS, -(-B // rows)
     if not x.is_cuda:
@@ -140,32 +127,46 @@ def groups(x: Tensor, T: int, B: int, H: int, rows: int) -> Groups:
     return Groups(members, min(blocks, max(1, _processors(x.device) // members)), 2, 1)
 
 
-def launch_spread(
-    kernel: Any,
-    groups: Groups,
-    blocks: Blocks,
-    *given: Any,
-    exchange: tuple[int, ...],
-    dtype: Any,
-    **flags: Any,
-) -> None:
-    """Launch a kernel whose programs synchronise at barriers.
+class Plan:
+    """One launch of a recurrent kernel, ``way`` over T steps of B rows with H units, on the device of x.
 
-    After ``given`` the kernel takes a buffer [slots, groups, *exchange] of ``dtype``, and counters
-    [groups, COUNTER_STRIDE].
+    ``sums`` is the number of programs or groups, each of which sums gradients over its rows.
     """
-    x: Tensor = given[0]
-    shape, options = (groups.slots, groups.number, *exchange), blocks.options
-    if x.is_cuda:
-        memory = torch.empty(shape, dtype=dtype, device=x.device)
-        options = {**options, "launch_cooperative_grid": True, "num_stages": 1}
-    else:
-        memory = torch.zeros(shape, dtype=dtype)
-    for _ in range(groups.launches):
-        counters = torch.zeros(groups.number, COUNTER_STRIDE, dtype=torch.int32, device=x.device)
-        sizes = {"slots": groups.slots, "UNITS": MEMBER_UNITS, "BB": blocks.rows, "SYNC": x.is_cuda}
-        grid = (groups.members * groups.number,)
-        launch(kernel, grid, *given, memory, counters, **sizes, **options, **flags)
+
+    def __init__(
+        self, table: Table, x: Tensor, shape: tuple[int, int, int], products: Products, way: Way
+    ) -> None:
+        """``shape`` is (T, B, H)."""
+        T, B, H = shape
+        self.kind, blocks = choose(table, B, H, products, way, has_room(x))
+        self.flags = {"T": T, "B": B, "H": H, "BB": blocks.rows, **blocks.options, **rounding(x, products)}
+        self.groups, self.sums = None, -(-B // blocks.rows)
+        HP = padded(H)
+        if self.kind == "streamed":
+            self.flags |= {"BN": min(blocks.units, HP), "BK": min(blocks.depth, HP), "STAGES": blocks.stages}
+        elif self.kind == "resident":
+            self.flags |= {"HP": HP, "AHEAD": blocks.prefetch, "STAGES": blocks.stages}
+        else:
+            self.groups = groups(x, T, B, H, blocks.rows)
+            members, self.sums, slots, _ = self.groups
+            self.flags |= {"HP": HP, "UNITS": MEMBER_UNITS, "slots": slots, "SYNC": x.is_cuda}
+            if x.is_cuda:
+                self.flags |= {"launch_cooperative_grid": True, "num_stages": 1}
+            is_forward = way == "forward"
+            self.exchange = (slots, self.sums, 1 if is_forward else members, blocks.rows, HP)
+            self.exchange_dtype = FACTOR[products] if is_forward else torch.float32
+
+    def launch(self, kernel: Any, *given: Any, **flags: Any) -> None:
+        """Launch ``kernel``. A spread one also takes a buffer for ``exchange``, and counters of arrivals."""
+        if self.groups is None:
+            launch(kernel, (self.sums,), *given, **flags, **self.flags)
+            return
+        grid, device = (self.groups.members * self.sums,), given[0].device
+        make = torch.empty if self.flags["SYNC"] else torch.zeros
+        memory = make(self.exchange, dtype=self.exchange_dtype, device=device)
+        for _ in range(self.groups.launches):
+            counters = torch.zeros(self.sums, COUNTER_STRIDE, dtype=torch.int32, device=device)
+            launch(kernel, grid, *given, memory, counters, **flags, **self.flags)
 
 
 @lru_cache

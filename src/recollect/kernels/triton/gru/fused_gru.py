@@ -13,30 +13,16 @@ each row scaled to its range, in the backward pass. The gates that are kept are 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from recollect.base import devices
 from recollect.base.devices import Products
+from recollect.kernels.node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton.gru import resident, spread, streamed
-from recollect.kernels.triton.tiling import (
-    ANY,
-    Blocks,
-    Kind,
-    choose,
-    groups,
-    has_room,
-    launch_rows,
-    launch_spread,
-    nearest,
-    padded,
-    product,
-    rounding,
-    streamed_sizes,
-)
+from recollect.kernels.triton.tiling import ANY, FACTOR, OUTSIDE, Blocks, Plan, nearest, product
 from recollect.kernels.triton.tiling import suits as suits
 
 TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
@@ -46,10 +32,10 @@ TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
     ("backward resident", "bf16"): ((2112, Blocks(16, 8)), (ANY, Blocks(32, 8))),
     ("backward resident", "tf32"): ((ANY, Blocks(16, 8)),),
     ("backward resident", "fp32"): ((2112, Blocks(16, 8, stages=1)), (ANY, Blocks(32, 8, stages=1))),
-    ("forward spread", "bf16"): ((1056, Blocks(32, 8, True)), (ANY, Blocks(64, 8, True))),
-    ("forward spread", "tf32"): ((1056, Blocks(32, 8, True)), (ANY, Blocks(64, 8, True))),
-    ("backward spread", "bf16"): ((1056, Blocks(32, 8, True)), (ANY, Blocks(64, 8, True))),
-    ("backward spread", "tf32"): ((1056, Blocks(32, 8, True)), (ANY, Blocks(64, 8, True))),
+    ("forward spread", "bf16"): ((1056, Blocks(32, 8)), (ANY, Blocks(64, 8))),
+    ("forward spread", "tf32"): ((1056, Blocks(32, 8)), (ANY, Blocks(64, 8))),
+    ("backward spread", "bf16"): ((1056, Blocks(32, 8)), (ANY, Blocks(64, 8))),
+    ("backward spread", "tf32"): ((1056, Blocks(32, 8)), (ANY, Blocks(64, 8))),
     ("forward streamed", "bf16"): ((2112, Blocks(16, 8)), (ANY, Blocks(32, 8))),
     ("forward streamed", "tf32"): ((2112, Blocks(16, 8, depth=32)), (ANY, Blocks(32, 8, depth=32))),
     ("forward streamed", "fp32"): (
@@ -61,16 +47,8 @@ TABLE: dict[tuple[str, Products], tuple[tuple[int, Blocks], ...]] = {
     ("backward streamed", "fp32"): ((2112, Blocks(16, 8, depth=32)), (ANY, Blocks(32, 8, depth=32))),
 }
 """Measured on an H100; see ``tiling.Table``."""
-CHOSEN: dict[str, Blocks] = {}
-"""Blocks for ``forward`` and ``backward`` that a benchmark tries in place of the table."""
 
-_KEPT = {"fp32": torch.float32, "tf32": torch.float16, "bf16": torch.bfloat16}
-
-
-def gru_blocks(B: int, H: int, products: Products, way: str, has_room: bool) -> tuple[Kind, Blocks]:
-    """See ``tiling.choose``; ``CHOSEN`` overrides the table."""
-    kind, blocks = choose(TABLE, B, H, products, way, has_room)
-    return kind, CHOSEN.get(way, blocks)
+_KERNELS = {"resident": resident, "spread": spread, "streamed": streamed}
 
 
 def gru(
@@ -85,166 +63,75 @@ def gru(
 ) -> tuple[Tensor, Tensor]:
     """One layer over a batch of sequences with resets.
 
-    Args:
-        x: [T, B, D] float32.
-        h: [B, H] the raw state before step 0; ``first[0]`` resets it here.
-        w_ih: [3H, D].
-        w_hh: [3H, H].
-        b_ih: [3H].
-        b_hh: [3H].
-        first: [T, B] bool.
-        initial: [1, H] the state after a reset; None: zeros.
+    The arguments are those of ``kernels.cpu.gru`` in float32, except for: h [B, H], the raw state before step
+    0; first [T, B], where ``initial`` replaces it; initial [1, H], None: zeros.
 
-    Returns:
-        y [T, B, H], and h [B, H] after the last step.
+    Returns y [T, B, H], and h [B, H] after the last step.
     """
     inputs = (x, h, w_ih, w_hh, b_ih, b_hh, first, initial)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in inputs):
-        return _GRU.apply(*inputs, devices.products())  # pyright: ignore[reportReturnType]
-    y, h, _ = _forward(*inputs, devices.products(), keep=False)
-    return y, h
+    with torch.autocast(x.device.type, enabled=False):
+        return node(_forward, _backward, *inputs, products=devices.products())
 
 
-class _Kept(NamedTuple):
-    """Inputs of the backward pass."""
-
-    x: Tensor  # [T * B, D]
-    first: Tensor  # [T, B] bytes
-    parts: Tensor  # [T, B, 4H] m, r, z, n
-    before: Tensor  # [T, B, H] the input states of the steps
-
-
-class _GRU(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        y, h, kept = _forward(*inputs, keep=True)
-        assert kept is not None
-        ctx.save_for_backward(*inputs[2:4], *kept)
-        ctx.products = inputs[-1]
-        ctx.set_materialize_grads(False)
-        return y, h
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        w_ih, w_hh, *kept = ctx.saved_tensors
-        dy, dh = grads
-        return _backward(dy, dh, w_ih, w_hh, _Kept(*kept), ctx.products, ctx.needs_input_grad)
+def _forward(*inputs: Any, products: Products, keep: bool) -> tuple[tuple[Tensor, Tensor], Kept]:
+    """y [T, B, H] and h [B, H], and with ``keep`` the inputs of the backward pass."""
+    x, h, w_ih, w_hh, b_ih, b_hh, first, initial = inputs
+    (T, B, _), H, outside = x.shape, w_hh.shape[1], OUTSIDE[products]
+    flat = x.flatten(0, 1).to(outside)  # [T * B, D]
+    with devices.rounded(products):
+        xg = flat @ w_ih.to(outside).t()
+    plan = Plan(TABLE, x, (T, B, H), products, "forward")
+    y, h_end, first = x.new_empty(T, B, H), x.new_empty(B, H), first.contiguous().view(torch.uint8)
+    parts = x.new_empty(T if keep else 0, B, 4 * H, dtype=FACTOR[products])  # m, r, z, n
+    before = x.new_empty(T if keep else 2, B, H, dtype=outside)  # the input states of the steps
+    w = _streamed(w_hh, products) if plan.kind == "streamed" else w_hh.contiguous()
+    start = y if initial is None else initial.contiguous()
+    given = (xg, h.contiguous(), w, b_ih.contiguous(), b_hh.contiguous(), first, start)
+    flags = {"LEARNED": initial is not None, "KEEP": keep, **_half(plan, products)}
+    plan.launch(_KERNELS[plan.kind].forward, *given, y, h_end, parts, before, **flags)
+    return (y, h_end), (w_ih, w_hh, flat, first, parts, before)
 
 
-def _forward(
-    x: Tensor,
-    h: Tensor,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor,
-    b_hh: Tensor,
-    first: Tensor,
-    initial: Tensor | None,
-    products: Products,
-    keep: bool,
-) -> tuple[Tensor, Tensor, _Kept | None]:
-    """y [T, B, H], h [B, H], and with ``keep`` the inputs of the backward pass."""
-    (T, B, _), H = x.shape, w_hh.shape[1]
-    dtype = _stored(products)
-    flat = x.flatten(0, 1).to(dtype)  # [T * B, D]
-    with devices.rounded(products), torch.autocast(x.device.type, enabled=False):
-        xg = flat @ w_ih.to(dtype).t()
-    flags = first.contiguous().view(torch.uint8)
-    kind, blocks = gru_blocks(B, H, products, "forward", has_room(x))
-    y, h_end = x.new_empty(T, B, H), x.new_empty(B, H)
-    kept = x.new_empty(T if keep else 0, B, 4 * H, dtype=_KEPT[products])
-    before = x.new_empty(T if keep else 2, B, H, dtype=dtype)
-    given = (
-        xg,
-        h.contiguous(),
-        _factor(w_hh, products) if kind == "streamed" else w_hh.contiguous(),
-        b_ih.contiguous(),
-        b_hh.contiguous(),
-        flags,
-        y if initial is None else initial.contiguous(),
-        y,
-        h_end,
-        kept,
-        before,
-    )
-    settings = {"LEARNED": initial is not None, "KEEP": keep, **_settings(T, H, blocks, kind, products, x)}
-    if kind == "spread":
-        settings |= {"exchange": (blocks.rows, padded(H)), "dtype": _KEPT[products], "B": B}
-        launch_spread(spread.forward, groups(x, T, B, H, blocks.rows), blocks, *given, **settings)
+def _backward(grads: Grads, saved: Saved, need: Need, products: Products) -> Grads:
+    """The gradients of all arguments of ``gru``; products only where ``need`` is true."""
+    (dy, dh_end), (w_ih, w_hh, x, first, parts, before) = grads, saved
+    (T, B, H), outside, is_learned = before.shape, OUTSIDE[products], need[7]
+    plan = Plan(TABLE, w_hh, (T, B, H), products, "backward")
+    is_streamed = plan.kind == "streamed"
+    d, dh = w_hh.new_empty(T, B, 4 * H, dtype=outside), w_hh.new_empty(B, H)
+    d_bias = None if is_streamed else w_hh.new_empty(plan.sums, 4 * H)
+    d_initial = w_hh.new_zeros((B if is_streamed else plan.sums) if is_learned else 0, H)
+    ends = (dh if grad is None else grad.contiguous() for grad in grads)
+    if is_streamed:
+        w = _streamed(w_hh.roll(H, 0).t(), products)  # n, r, z: the order of m, r, z
     else:
-        kernel = resident.forward if kind == "resident" else streamed.forward
-        launch_rows(kernel, B, blocks, *given, **settings)
-    return y, h_end, _Kept(flat, flags, kept, before) if keep else None
-
-
-def _backward(
-    dy: Tensor | None,
-    dh_end: Tensor | None,
-    w_ih: Tensor,
-    w_hh: Tensor,
-    kept: _Kept,
-    products: Products,
-    need: tuple[bool, ...],
-) -> tuple[Tensor | None, ...]:
-    """The gradients of all arguments of ``gru``; None where ``need`` is false."""
-    (T, B, H), dtype = kept.before.shape, _stored(products)
-    kind, blocks = gru_blocks(B, H, products, "backward", has_room(w_hh))
-    team = groups(w_hh, T, B, H, blocks.rows) if kind == "spread" else None
-    sums = team.number if team else -(-B // blocks.rows)
-    d, dh = w_hh.new_empty(T, B, 4 * H, dtype=dtype), w_hh.new_empty(B, H)
-    d_bias = w_hh.new_empty(0 if kind == "streamed" else sums, 4 * H)
-    has_initial = need[7]
-    d_initial = w_hh.new_zeros((B if kind == "streamed" else sums) if has_initial else 0, H)
-    ends = (dh if dy is None else dy.contiguous(), dh if dh_end is None else dh_end.contiguous())
-    given = (kept.first, kept.parts, kept.before, d, dh, d_initial)
-    settings: dict[str, Any] = {
-        "LEARNED": has_initial,
-        "HAS_DY": dy is not None,
-        "HAS_DH": dh_end is not None,
-    }
-    settings |= _settings(T, H, blocks, kind, products, dh)
-    if kind == "resident":
-        w = w_hh.unflatten(0, (3, H)).transpose(1, 2).contiguous()
-        launch_rows(resident.backward, B, blocks, *ends, w, *given, d_bias, **settings)
-    elif team:
-        w, parts = w_hh.contiguous(), (team.members, team.members, blocks.rows, padded(H) // team.members)
-        settings |= {"exchange": parts, "dtype": torch.float32, "B": B}
-        launch_spread(spread.backward, team, blocks, *ends, w, *given, d_bias, **settings)
-    else:
-        w = _factor(w_hh.roll(H, 0).t(), products)  # n, r, z: the order of m, r, z
-        launch_rows(streamed.backward, B, blocks, *ends, w, *given, **settings)
+        w = w_hh.contiguous() if plan.kind == "spread" else w_hh.unflatten(0, (3, H)).mT.contiguous()
+    given = (*ends, w, first, parts, before, d, dh, d_initial, *(() if d_bias is None else (d_bias,)))
+    flags = {"LEARNED": is_learned, "HAS_DY": dy is not None, "HAS_DH": dh_end is not None}
+    plan.launch(_KERNELS[plan.kind].backward, *given, **flags, **_half(plan, products))
 
     d = d.flatten(0, 1)  # [T * B, 4H]
     dmrz, drzn = d[:, : 3 * H], d[:, H:]
+    dx = dw_ih = dw_hh = db_ih = db_hh = None
     with devices.rounded(products), torch.autocast(dh.device.type, enabled=False):
-        dx = product(drzn, w_ih.to(dtype)).unflatten(0, (T, B)) if need[0] else None
-        dw_ih = product(drzn.t(), kept.x) if need[2] else None
-        dw_hh = product(dmrz.t(), kept.before.flatten(0, 1)).roll(-H, 0) if need[3] else None
-    db_ih = db_hh = None
+        if need[0]:
+            dx = product(drzn, w_ih.to(outside)).unflatten(0, (T, B))
+        if need[2]:
+            dw_ih = product(drzn.t(), x)
+        if need[3]:
+            dw_hh = product(dmrz.t(), before.flatten(0, 1)).roll(-H, 0)
     if need[4] or need[5]:
-        db = d.sum(0, dtype=torch.float32) if kind == "streamed" else d_bias.sum(0)
+        db = d.sum(0, dtype=torch.float32) if d_bias is None else d_bias.sum(0)
         db_ih, db_hh = db[H:], db[: 3 * H].roll(-H)
-    start = d_initial.sum(0, keepdim=True) if has_initial else None
-    return dx, dh if need[1] else None, dw_ih, dw_hh, db_ih, db_hh, None, start, None
+    start = d_initial.sum(0, keepdim=True) if is_learned else None
+    return dx, dh, dw_ih, dw_hh, db_ih, db_hh, None, start
 
 
-def _settings(T: int, H: int, blocks: Blocks, kind: Kind, products: Products, x: Tensor) -> dict[str, Any]:
-    """Sizes and constants of a kernel."""
-    if kind == "streamed":
-        sizes = streamed_sizes(blocks, H)
-    else:
-        sizes = {"HP": padded(H), "AHEAD": blocks.prefetch, "HALF": products == "tf32"}
-        if kind == "resident":
-            sizes["STAGES"] = blocks.stages
-    return {**sizes, "T": T, "H": H, **rounding(x, products)}
+def _half(plan: Plan, products: Products) -> dict[str, bool]:
+    """Whether factors of weights on the chip are float16."""
+    return {} if plan.kind == "streamed" else {"HALF": products == "tf32"}
 
 
-def _stored(products: Products) -> torch.dtype:
-    """The dtype of tensors between kernels and products."""
-    return torch.bfloat16 if products == "bf16" else torch.float32
-
-
-def _factor(w: Tensor, products: Products) -> Tensor:
-    """w as a factor, contiguous."""
-    return nearest(w.to(_stored(products)).contiguous(), products)
+def _streamed(w: Tensor, products: Products) -> Tensor:
+    """w as a factor that is streamed, contiguous."""
+    return nearest(w.to(OUTSIDE[products]).contiguous(), products)

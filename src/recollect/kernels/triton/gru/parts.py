@@ -4,7 +4,7 @@ Blocks are [rows, units]. Four blocks are in the order m, r, z, n of ``kernels.c
 m = W_hn h + b_hn is the recurrent part of n; three are in the order r, z, n.
 """
 
-# pyright: reportMissingImports=false
+# pyright: reportMissingImports=false, reportGeneralTypeIssues=false
 
 from __future__ import annotations
 
@@ -47,6 +47,17 @@ def four(kept, four, is_here, H: tl.constexpr):
     z = tl.load(kept + 2 * H + four, is_here, 0)
     n = tl.load(kept + 3 * H + four, is_here, 0)
     return m, r, z, n
+
+
+@triton.jit
+def step(kept, before, dy, at, places, one, is_here, H: tl.constexpr, HAS_DY: tl.constexpr):
+    """Load m, r, z, n at the offsets ``places`` from row ``at``, and at ``one`` the input state and dy."""
+    m, r, z, n = four(kept + at * (4 * H), places, is_here, H)
+    state = tl.load(before + at * H + one, is_here, 0)
+    gradient = tl.zeros(one.shape, tl.float32)
+    if HAS_DY:
+        gradient = tl.load(dy + at * H + one, is_here, 0)
+    return m, r, z, n, state, gradient
 
 
 @triton.jit

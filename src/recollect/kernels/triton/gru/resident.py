@@ -144,21 +144,17 @@ def backward(
     w_r = _square(w, TYPE, H, HP, PRECISION, MATH)
     w_z = _square(w + H * H, TYPE, H, HP, PRECISION, MATH)
     w_n = _square(w + 2 * H * H, TYPE, H, HP, PRECISION, MATH)
-    sum_m = tl.zeros((HP,), tl.float32)
-    sum_r = tl.zeros((HP,), tl.float32)
-    sum_z = tl.zeros((HP,), tl.float32)
-    sum_n = tl.zeros((HP,), tl.float32)
+    zeros = tl.zeros((HP,), tl.float32)
+    sum_m, sum_r, sum_z, sum_n = zeros, zeros, zeros, zeros
     sum_start = tl.zeros((BB, HP), tl.float32)
 
     carried = tl.zeros((BB, HP), tl.float32)
     if HAS_DH:
         carried += tl.load(dh_end + top.to(tl.int64) * H + one, is_here, 0)
     last = (T - 1) * step + top
-    low_m, low_r, low_z, low_n = parts.four(kept + last * (4 * H), four, is_here, H)
-    low_state = tl.load(before + last * H + one, is_here, 0)
-    dy_now = tl.zeros((BB, HP), tl.float32)
-    if HAS_DY:
-        dy_now = tl.load(dy + last * H + one, is_here, 0)
+    low_m, low_r, low_z, low_n, low_state, dy_now = parts.step(
+        kept, before, dy, last, four, one, is_here, H, HAS_DY
+    )
     for back in tl.range(0, T, num_stages=STAGES):
         at = (T - 1 - back) * step + top
         if STAGES < 3:
@@ -168,10 +164,9 @@ def backward(
             if HAS_DY:
                 prefetch(dy + there * H, number, H, HP * BB, MATH)
         if not AHEAD:
-            low_m, low_r, low_z, low_n = parts.four(kept + at * (4 * H), four, is_here, H)
-            low_state = tl.load(before + at * H + one, is_here, 0)
-            if HAS_DY:
-                dy_now = tl.load(dy + at * H + one, is_here, 0)
+            low_m, low_r, low_z, low_n, low_state, dy_now = parts.step(
+                kept, before, dy, at, four, one, is_here, H, HAS_DY
+            )
         opens = tl.load(first + at + row, is_row, 0)
         m, r = low_m.to(tl.float32), low_r.to(tl.float32)
         z, n, state = low_z.to(tl.float32), low_n.to(tl.float32), low_state.to(tl.float32)
@@ -180,10 +175,9 @@ def backward(
         dm, dr, dz, dn, carried = parts.gradients(carried, m, r, z, n, state)
         if AHEAD:
             ahead = tl.maximum(T - 2 - back, 0) * step + top
-            low_m, low_r, low_z, low_n = parts.four(kept + ahead * (4 * H), four, is_here, H)
-            low_state = tl.load(before + ahead * H + one, is_here, 0)
-            if HAS_DY:
-                dy_now = tl.load(dy + ahead * H + one, is_here, 0)
+            low_m, low_r, low_z, low_n, low_state, dy_now = parts.step(
+                kept, before, dy, ahead, four, one, is_here, H, HAS_DY
+            )
         # One product after the other, so that their left factors share one place in shared memory.
         now = d + at * (4 * H) + four
         tl.store(now + 3 * H, dn.to(STORED), is_here)

@@ -7,8 +7,8 @@ the new state as a factor, backwards each member's contribution to the gradient 
 buffer k % slots. Two buffers suffice: a member writes to a buffer only after a barrier that follows all reads
 of it. Groups take blocks of rows in turn, so weights are read once.
 
-Between arriving and waiting a member stores its own results and, with AHEAD, loads the inputs of its next
-step. Without SYNC there are no barriers, for Triton's interpreter (``tiling.groups``).
+Between arriving and waiting a member stores its own results and loads the inputs of its next step. Without
+SYNC there are no barriers, for Triton's interpreter (``tiling.groups``).
 
 Stored blocks of H columns are in the order m, r, z, n (``parts``). Units beyond H are 0.
 """
@@ -77,7 +77,6 @@ def forward(
     UNITS: tl.constexpr,
     LEARNED: tl.constexpr,
     KEEP: tl.constexpr,
-    AHEAD: tl.constexpr,
     HALF: tl.constexpr,
     SYNC: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -121,9 +120,6 @@ def forward(
         opens = tl.load(first + step + top + row, is_row & (T > 1), 0)  # of the next step
         for t in range(T):
             at = t * step + top
-            if not AHEAD:
-                x_r, x_z, x_n = parts.three(xg + at * (3 * H), three, is_here, H)
-                opens = tl.load(first + at + step + row, is_row & (t + 1 < T), 0)
             m = dot(low, w_n, tl.zeros((BB, UNITS), tl.float32), PRECISION, MATH) + b_m
             r = sigmoid(dot(low, w_r, x_r.to(tl.float32), PRECISION, MATH) + b_r, MATH)
             z = sigmoid(dot(low, w_z, x_z.to(tl.float32), PRECISION, MATH) + b_z, MATH)
@@ -139,10 +135,9 @@ def forward(
             if KEEP:
                 tl.store(before + at * H + one, old.to(before.dtype.element_ty), is_here)
                 parts.store_four(kept + at * (4 * H), four, m, r, z, n, is_here, H)
-            if AHEAD:
-                ahead = tl.minimum(t + 1, T - 1) * step + top
-                x_r, x_z, x_n = parts.three(xg + ahead * (3 * H), three, is_here, H)
-                opens = tl.load(first + ahead + step + row, is_row & (t + 2 < T), 0)
+            ahead = tl.minimum(t + 1, T - 1) * step + top
+            x_r, x_z, x_n = parts.three(xg + ahead * (3 * H), three, is_here, H)
+            opens = tl.load(first + ahead + step + row, is_row & (t + 2 < T), 0)
             if t + 1 < T:
                 phase += 1
                 if SYNC:
@@ -175,7 +170,6 @@ def backward(
     LEARNED: tl.constexpr,
     HAS_DY: tl.constexpr,
     HAS_DH: tl.constexpr,
-    AHEAD: tl.constexpr,
     HALF: tl.constexpr,
     SYNC: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -198,10 +192,8 @@ def backward(
         w_r += (parts.weights(w, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
         w_z += (parts.weights(w + H * H, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
         w_n += (parts.weights(w + 2 * H * H, unit[:, None], theirs, TYPE, H, PRECISION, MATH),)
-    sum_m = tl.zeros((UNITS,), tl.float32)
-    sum_r = tl.zeros((UNITS,), tl.float32)
-    sum_z = tl.zeros((UNITS,), tl.float32)
-    sum_n = tl.zeros((UNITS,), tl.float32)
+    zeros = tl.zeros((UNITS,), tl.float32)
+    sum_m, sum_r, sum_z, sum_n = zeros, zeros, zeros, zeros
     sum_start = tl.zeros((BB, UNITS), tl.float32)
 
     SIZE: tl.constexpr = BB * UNITS
@@ -214,18 +206,11 @@ def backward(
         if HAS_DH:
             carried += tl.load(dh_end + home * H + one, is_here, 0)
         last = (T - 1) * step + top
-        low_m, low_r, low_z, low_n = parts.four(kept + last * (4 * H), four, is_here, H)
-        low_state = tl.load(before + last * H + one, is_here, 0)
-        dy_now = tl.zeros((BB, UNITS), tl.float32)
-        if HAS_DY:
-            dy_now = tl.load(dy + last * H + one, is_here, 0)
+        low_m, low_r, low_z, low_n, low_state, dy_now = parts.step(
+            kept, before, dy, last, four, one, is_here, H, HAS_DY
+        )
         for back in range(T):
             at = (T - 1 - back) * step + top
-            if not AHEAD:
-                low_m, low_r, low_z, low_n = parts.four(kept + at * (4 * H), four, is_here, H)
-                low_state = tl.load(before + at * H + one, is_here, 0)
-                if HAS_DY:
-                    dy_now = tl.load(dy + at * H + one, is_here, 0)
             opens = tl.load(first + at + row, is_row, 0)
             m, r = low_m.to(tl.float32), low_r.to(tl.float32)
             z, n, state = low_z.to(tl.float32), low_n.to(tl.float32), low_state.to(tl.float32)
@@ -251,12 +236,10 @@ def backward(
             sum_r += more_r
             sum_z += more_z
             sum_n += more_n
-            if AHEAD:
-                ahead = tl.maximum(T - 2 - back, 0) * step + top
-                low_m, low_r, low_z, low_n = parts.four(kept + ahead * (4 * H), four, is_here, H)
-                low_state = tl.load(before + ahead * H + one, is_here, 0)
-                if HAS_DY:
-                    dy_now = tl.load(dy + ahead * H + one, is_here, 0)
+            ahead = tl.maximum(T - 2 - back, 0) * step + top
+            low_m, low_r, low_z, low_n, low_state, dy_now = parts.step(
+                kept, before, dy, ahead, four, one, is_here, H, HAS_DY
+            )
             phase += 1
             if SYNC:
                 wait(counters, group, phase * MEMBERS)

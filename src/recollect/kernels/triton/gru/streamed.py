@@ -70,9 +70,8 @@ def forward(
         for j in range(0, H, BN):
             unit = j + column
             is_here = is_row & (unit < H)
-            m = tl.zeros((BB, BN), tl.float32)
-            r = tl.zeros((BB, BN), tl.float32)
-            z = tl.zeros((BB, BN), tl.float32)
+            zeros = tl.zeros((BB, BN), tl.float32)
+            m, r, z = zeros, zeros, zeros
             for k in tl.range(0, H, BK, num_stages=STAGES):
                 across, down = (k + depth)[None, :], (k + depth)[:, None]
                 low = tl.load(before + now * H + row * H + across, is_row & (across < H), 0)

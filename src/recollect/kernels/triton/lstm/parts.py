@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.kernels.triton.math import divisor, tanh
+from recollect.kernels.triton.math import tanh
 
 
 @triton.jit
@@ -78,12 +78,6 @@ def largest(a, b, c, d):
 
 
 @triton.jit
-def scale(a, b, c, d):
-    """Divisors [1, rows] that bring the columns of four blocks into the range of float16."""
-    return divisor(largest(a, b, c, d))[None, :]
-
-
-@triton.jit
 def own(member, UNITS: tl.constexpr):
     """The units of a member, hinted to be moved in fours for every dtype: then no block changes its layout
     between threads for a store."""
@@ -95,7 +89,7 @@ def mixed(UNITS: tl.constexpr):
     """For every line of a product: which of four blocks of UNITS lines it belongs to, and which line of it.
 
     In the output layout of tensor cores, one thread holds lines that are 8 apart or in the other half. These
-    become one line of each block, so that ``parted`` moves no data.
+    become one line of each block, so that ``apart`` moves no data.
     """
     line = tl.arange(0, 4 * UNITS)
     which, units = line // (2 * UNITS) * 2 + line // 8 % 2, line % (2 * UNITS) // 16 * 8 + line % 8
@@ -103,22 +97,16 @@ def mixed(UNITS: tl.constexpr):
 
 
 @triton.jit
-def parted(total, UNITS: tl.constexpr, BB: tl.constexpr):
-    """The four blocks [UNITS, BB] of a product with ``mixed`` weights."""
-    return apart(beside(total, UNITS, BB))
-
-
-@triton.jit
 def parted_sums(total, a, b, c, d):
-    """``parted`` of total, plus a block each. The sum comes before the split, so that the product as a whole
-    moves to the layout of the added blocks."""
+    """The four blocks of a product, plus a block each. The sum comes before the split, so that the product as
+    a whole moves to the layout of the added blocks."""
     more = tl.join(tl.join(a, c), tl.join(b, d)).to(tl.float32)
     return apart(beside(total, a.shape[0], a.shape[1]) + more)
 
 
 @triton.jit
 def beside(total, UNITS: tl.constexpr, BB: tl.constexpr):
-    """The four blocks of ``parted`` as one, [UNITS, BB, 2, 2]."""
+    """The four blocks [UNITS, BB] of a product with ``mixed`` weights as one, [UNITS, BB, 2, 2]."""
     total = tl.reshape(total, (2, UNITS // 8, 2, 8, BB))
     return tl.reshape(tl.permute(total, (1, 3, 4, 0, 2)), (UNITS, BB, 2, 2))
 

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from recollect.kernels.triton.lstm import parts
-from recollect.kernels.triton.math import dot, prefetch, sigmoid, tanh
+from recollect.kernels.triton.math import divisor, dot, prefetch, sigmoid, tanh
 
 
 @triton.jit
@@ -44,7 +44,7 @@ def forward(
     y,  # [T, B, H]
     h_end,  # [B, H]
     c_end,  # [B, H]
-    begun,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
+    h_in,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
     gates,  # [T, B, 4H] i, f, g, o, with KEEP
     cells,  # [T + 1, B, H] c before step 0, then after each step, with KEEP
     T,
@@ -98,7 +98,7 @@ def forward(
         c_now = tl.where(is_open, c_start, c_now)
         low = h_now.to(w.dtype.element_ty)
         if KEEP:
-            tl.store(begun + at * WIDTH + wide, h_now.to(begun.dtype.element_ty), inside)
+            tl.store(h_in + at * WIDTH + wide, h_now.to(h_in.dtype.element_ty), inside)
         i = sigmoid(dot(w_i, low, x_i.to(tl.float32), PRECISION, MATH), MATH)
         g = tanh(dot(w_g, low, x_g.to(tl.float32), PRECISION, MATH), MATH)
         f = sigmoid(dot(w_f, low, x_f.to(tl.float32), PRECISION, MATH), MATH)
@@ -157,10 +157,8 @@ def backward(
     w_g = _square(w + 2 * H * H, H, HP, True)
     w_o = _square(w + 3 * H * H, H, HP, True)
     c_start = tl.zeros((HP, 1), tl.float32)
-    sum_i = tl.zeros((HP,), tl.float32)
-    sum_f = tl.zeros((HP,), tl.float32)
-    sum_g = tl.zeros((HP,), tl.float32)
-    sum_o = tl.zeros((HP,), tl.float32)
+    zeros = tl.zeros((HP,), tl.float32)
+    sum_i, sum_f, sum_g, sum_o = zeros, zeros, zeros, zeros
     h_sum = tl.zeros((HP, BB), tl.float32)
     c_sum = tl.zeros((HP, BB), tl.float32)
     if LEARNED:
@@ -209,7 +207,7 @@ def backward(
         sum_o += tl.sum(do, 1)
         scale = tl.full((1, BB), 1.0, tl.float32)
         if SCALED:
-            scale = parts.scale(di, df, dg, do)
+            scale = divisor(parts.largest(di, df, dg, do))[None, :]
             unscale = 1 / scale
             di, df, dg, do = di * unscale, df * unscale, dg * unscale, do * unscale
         h_carry = tl.zeros((HP, BB), tl.float32)

@@ -40,7 +40,7 @@ def forward(
     y,  # [T, B, H]
     h_end,  # [B, H]
     c_end,  # [B, H]
-    begun,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
+    h_in,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
     gates,  # [T, B, 4H] i, f, g, o, with KEEP
     cells,  # [T + 1, B, H] c before step 0, then after each step, with KEEP
     exchange,  # [slots, groups, BB, HP] the input h of steps, as a factor
@@ -83,7 +83,7 @@ def forward(
         if KEEP:
             tl.store(cells + top * H + one, c_now, inside)
             h_now = tl.where(is_open, h_start, tl.load(h + top * H + one, inside, 0))
-            tl.store(begun + top * WIDTH + wide, h_now.to(begun.dtype.element_ty), inside)
+            tl.store(h_in + top * WIDTH + wide, h_now.to(h_in.dtype.element_ty), inside)
         c_now = tl.where(is_open, c_start, c_now)
         x_i, x_f, x_g, x_o = parts.four(xg + top * (4 * H), four, inside, H)
         opens = tl.load(first + step + top + row, is_row & (T > 1), 0)  # of the next step
@@ -115,8 +115,8 @@ def forward(
             tl.store(y + at * H + one, h_now, inside)
             if KEEP:
                 tl.store(cells + (at + step) * H + one, c_now, inside)
-                h_next = h_next.to(begun.dtype.element_ty)
-                tl.store(begun + (at + step) * WIDTH + wide, h_next, inside & goes_on)
+                h_next = h_next.to(h_in.dtype.element_ty)
+                tl.store(h_in + (at + step) * WIDTH + wide, h_next, inside & goes_on)
             if goes_on:
                 c_now = materialise(tl.where(is_open, c_start, c_now), MATH)
                 phase += 1
@@ -163,7 +163,7 @@ def backward(
     MATH: tl.constexpr,
 ):
     """Gradients, from the last step to the first. With SCALED every row is scaled to the range of float16,
-    for the product of a step by its largest number, and for d by ``gains`` (``halves``).
+    for the product of a step by its largest number, and for d by ``gains`` (``scaled_float16``).
 
     A member has the weights from all units to its own gates. With them it computes a part of the dh of all
     units, and sends the other members theirs.
@@ -180,12 +180,8 @@ def backward(
     gate, lines = tl.arange(0, HP) // UNITS, member * UNITS + tl.arange(0, HP) % UNITS
     w_all = parts.weights(w + (gate * (H * H))[None, :], lines[None, :], column[:, None], H, HP)
     c_start = parts.start(c0, unit, H, LEARNED)
-    sum_i = tl.zeros((UNITS, 16), tl.float32)
-    sum_f = tl.zeros((UNITS, 16), tl.float32)
-    sum_g = tl.zeros((UNITS, 16), tl.float32)
-    sum_o = tl.zeros((UNITS, 16), tl.float32)
-    h_sum = tl.zeros((UNITS, 16), tl.float32)
-    c_sum = tl.zeros((UNITS, 16), tl.float32)
+    zeros = tl.zeros((UNITS, 16), tl.float32)
+    sum_i, sum_f, sum_g, sum_o, h_sum, c_sum = zeros, zeros, zeros, zeros, zeros, zeros
     PART: tl.constexpr = BB * UNITS
     step, phase = tl.cast(B, tl.int64), 0
     for block in tl.range(group, tl.cdiv(B, BB), groups, num_stages=1):
@@ -228,7 +224,7 @@ def backward(
                 peak = tl.maximum(peak, tl.where(largest < float("inf"), largest, 0))
             low = parts.joined(di * unscale, df * unscale, dg * unscale, do * unscale, w.dtype.element_ty)
             total = dot(w_all, low, tl.zeros((HP, BB), tl.float32), PRECISION, MATH)
-            h_own, h_1, h_2, h_3 = parts.parted(total * scale, UNITS, BB)
+            h_own, h_1, h_2, h_3 = parts.apart(parts.beside(total * scale, UNITS, BB))
             slot = exchange + ((phase & (slots - 1)) * groups + group) * (16 * PART) + tl.arange(0, PART)
             tl.store(slot + ((member + 1) % 4 * 4 + 1) * PART, parts.flat(h_1))
             tl.store(slot + ((member + 2) % 4 * 4 + 2) * PART, parts.flat(h_2))

@@ -40,7 +40,7 @@ def forward(
     c0,  # [H], with LEARNED
     y,  # [T, B, H]
     low,  # [2, B, H] scratch for h as a factor: the input of this step and of the next
-    begun,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
+    h_in,  # [T, B, WIDTH] of which H are written: the input h of each step, with KEEP
     gates,  # [T, B, 4H] i, f, g, o, with KEEP
     cells,  # [T + 1, B, H] c before step 0, then after each step; without KEEP [B, H], the latest
     T,
@@ -74,7 +74,7 @@ def forward(
         tl.store(low + one, h_now.to(low.dtype.element_ty), inside)
         tl.store(cells + one, tl.load(c + one, inside, 0), inside)
         if KEEP:
-            tl.store(begun + row[None, :] * WIDTH + unit[:, None], h_now.to(begun.dtype.element_ty), inside)
+            tl.store(h_in + row[None, :] * WIDTH + unit[:, None], h_now.to(h_in.dtype.element_ty), inside)
 
     opens = tl.load(first + row, is_row, 0)
     for t in range(T):
@@ -93,10 +93,8 @@ def forward(
             four = row[None, :] * (4 * H) + unit[:, None]
             x_i, x_f, x_g, x_o = parts.four(xg + at * (4 * H), four, inside, H)
             c_now = tl.load(before + one, inside, 0)
-            i = tl.zeros((BN, BB), tl.float32)
-            f = tl.zeros((BN, BB), tl.float32)
-            g = tl.zeros((BN, BB), tl.float32)
-            o = tl.zeros((BN, BB), tl.float32)
+            zeros = tl.zeros((BN, BB), tl.float32)
+            i, f, g, o = zeros, zeros, zeros, zeros
             for k in tl.range(0, H, BK, num_stages=STAGES):
                 deep = k + tl.arange(0, BK)
                 block = row[None, :] * H + deep[:, None]
@@ -127,7 +125,7 @@ def forward(
             if KEEP:
                 parts.store_four(gates + at * (4 * H) + four, i, f, g, o, inside, H)
                 wide = (at + step) * WIDTH + row[None, :] * WIDTH + unit[:, None]
-                tl.store(begun + wide, h_next.to(begun.dtype.element_ty), inside & (t + 1 < T))
+                tl.store(h_in + wide, h_next.to(h_in.dtype.element_ty), inside & (t + 1 < T))
 
 
 @triton.jit(do_not_specialize=["T", "B"], do_not_specialize_on_alignment=["first"])

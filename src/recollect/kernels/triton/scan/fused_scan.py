@@ -22,8 +22,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from recollect.kernels.node import Grads, Kept, Need, Saved
 from recollect.kernels.triton.tiling import launch
 
 BLOCK = 128
@@ -33,94 +33,51 @@ STEPS = 4
 """Steps whose inputs are loaded together, a power of two; more need more registers."""
 
 
-def scan(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None = None) -> Tensor:
-    """h [T, B, ...]; arguments as in ``recollect.kernels.linear_scan.scan``, in float32 or complex64."""
-    tensors = (a, b, h0, initial)
-    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors):
-        return _Scan.apply(a, b, h0, first, initial)  # pyright: ignore[reportReturnType]
-    return _forward(*_plain(a, b, h0, first, initial))
-
-
-class _Scan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Tensor:
-        a, b, h0, first, initial = _plain(*inputs)
-        h = _forward(a, b, h0, first, initial)
-        ctx.save_for_backward(a, h, h0, first, initial)
-        return h
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        (dh,) = _plain(*grads)
-        need_a = ctx.needs_input_grad[0]
-        da, db, dh0, dinitial = _backward(dh, *ctx.saved_tensors, need_a=need_a)
-        return da, db, dh0, None, dinitial
-
-
 def _plain(*tensors: Any) -> Any:
     """Tensors, or None, contiguous and with lazy conjugation resolved."""
     return [None if t is None else t.resolve_conj().resolve_neg().contiguous() for t in tensors]
 
 
-def _reals(t: Tensor | None) -> Tensor | None:
+def _reals(t: Tensor) -> Tensor:
     """t, or its pairs of reals; flags as numbers."""
-    if t is None:
-        return None
     if t.dtype == torch.bool:
         return t.view(torch.uint8)
     return torch.view_as_real(t) if t.is_complex() else t
 
 
-def _sizes(a: Tensor, b: Tensor) -> dict[str, Any]:
-    """Sizes for both kernels."""
-    T, B = b.shape[:2]
-    n = b[0].numel()
-    return {
-        "n": n,
-        "features": n // max(B, 1),
-        "rows": B,
-        "T": T,
-        "VARIES": a.dim() == b.dim(),
-        "COMPLEX": b.is_complex(),
-        "STEPS": next(k for k in (STEPS, 2, 1) if T % k == 0),
-        "BLOCK": BLOCK // 2 if b.is_complex() else BLOCK,
-        "num_warps": WARPS,
-    }
+def _launch(kernel: Any, a: Tensor, b: Tensor, *tensors: Tensor, **flags: Any) -> None:
+    """Launch ``kernel`` on the tensors, over all columns of b [T, B, ...] with factors a."""
+    if b.numel() == 0:
+        return
+    (T, B), n, block = b.shape[:2], b[0].numel(), BLOCK // 2 if b.is_complex() else BLOCK
+    sizes = {"n": n, "features": n // B, "rows": B, "T": T, "BLOCK": block, "num_warps": WARPS}
+    sizes |= {"VARIES": a.dim() == b.dim(), "COMPLEX": b.is_complex()}
+    sizes["STEPS"] = next(k for k in (STEPS, 2, 1) if T % k == 0)
+    launch(kernel, (triton.cdiv(n, block),), *(_reals(t) for t in tensors), **sizes, **flags)
 
 
-def _grid(sizes: dict[str, Any]) -> tuple[int]:
-    return (triton.cdiv(sizes["n"], sizes["BLOCK"]),)
+def forward(*inputs: Tensor | None, keep: bool) -> tuple[tuple[Tensor], Kept]:
+    """h [T, B, ...] of a, b, h0, first and initial as in ``linear_scan.scan``, in float32 or complex64."""
+    a, b, h0, first, initial = _plain(*inputs)
+    h, start, has_initial = torch.empty_like(b), h0 if initial is None else initial, initial is not None
+    _launch(_scan_forward, a, b, a, b, h0, first, start, h, HAS_INITIAL=has_initial)
+    return (h,), (a, h, h0, first, initial)
 
 
-def _forward(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None) -> Tensor:
-    """h [T, B, ...]; all tensors are plain."""
-    h = torch.empty_like(b)
-    sizes = _sizes(a, b)
-    if h.numel() == 0:
-        return h
-    tensors = (_reals(t) for t in (a, b, h0, first, h0 if initial is None else initial, h))
-    launch(_scan_forward, _grid(sizes), *tensors, HAS_INITIAL=initial is not None, **sizes)
-    return h
-
-
-def _backward(
-    dh: Tensor, a: Tensor, h: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None, need_a: bool
-) -> tuple[Tensor | None, Tensor, Tensor, Tensor | None]:
-    """The gradients of a (None unless needed), b, h0 and initial; all tensors are plain."""
-    db, dh0 = torch.empty_like(h), torch.empty_like(h0)
-    sizes = _sizes(a, h)
+def backward(grads: Grads, saved: Saved, need: Need) -> Grads:
+    """The gradients of a, b, h0, first and initial."""
+    (dh,), (a, h, h0, first, initial) = _plain(*grads), saved
+    db, dh0, varies = torch.empty_like(h), torch.empty_like(h0), a.dim() == h.dim()
     # The kernel sums over time, torch over rows, in a fixed order.
-    da = torch.empty_like(h if sizes["VARIES"] else h0) if need_a else None
+    da = torch.empty_like(h if varies else h0) if need[0] else None
     dinitial = None if initial is None else torch.empty_like(h0)
-    if h.numel():
-        given = (dh, a, h, h0, first, h0 if initial is None else initial)
-        wanted = (db if da is None else da, db, dh0, dh0 if dinitial is None else dinitial)
-        flags = {"HAS_INITIAL": initial is not None, "NEED_A": need_a, **sizes}
-        launch(_scan_backward, _grid(sizes), *(_reals(t) for t in (*given, *wanted)), **flags)
-    if da is not None and not sizes["VARIES"]:
+    given = (dh, a, h, h0, first, h0 if initial is None else initial)
+    wanted = (db if da is None else da, db, dh0, dh0 if dinitial is None else dinitial)
+    flags = {"HAS_INITIAL": initial is not None, "NEED_A": need[0]}
+    _launch(_scan_backward, a, h, *given, *wanted, **flags)
+    if da is not None and not varies:
         da = da.sum(0)
-    return da, db, dh0, None if dinitial is None else dinitial.sum(0, keepdim=True)
+    return da, db, dh0, None, None if dinitial is None else dinitial.sum(0, keepdim=True)
 
 
 # The kernels. Pointers are to the first step; a step has n columns, those of a row side by side. The

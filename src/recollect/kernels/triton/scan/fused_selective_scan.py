@@ -26,8 +26,9 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from recollect.kernels.node import Grads, Kept, Need, Saved
+from recollect.kernels.triton.math import sigmoid
 from recollect.kernels.triton.tiling import launch
 
 CHUNK = 8
@@ -42,68 +43,17 @@ MOST_NUMBERS = 32
 """The largest N that fits into the registers of a thread."""
 
 
-def selective_scan(
-    x: Tensor,
-    delta: Tensor,
-    z: Tensor,
-    B: Tensor,
-    C: Tensor,
-    A: Tensor,
-    D: Tensor,
-    h: Tensor,
-    first: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """y [T, R, I] and h [R, N, I]; as ``kernels.cpu.selective_scan.selective_scan``, in float32."""
-    inputs = (x, delta, z, B, C, A, D, h)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in inputs):
-        return _Scan.apply(*inputs, first)  # pyright: ignore[reportReturnType]
-    y, h, _ = _forward(*(t.contiguous() for t in (*inputs, first)), keep=False)
-    return y, h
-
-
-class _Scan(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> tuple[Tensor, Tensor]:
-        x, delta, z, B, C, A, D, h, first = (t.contiguous() for t in inputs)
-        y, h_end, between = _forward(x, delta, z, B, C, A, D, h, first, keep=True)
-        ctx.save_for_backward(x, delta, z, B, C, A, D, first, between)
-        ctx.set_materialize_grads(False)
-        return y, h_end
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Any):  # pyright: ignore[reportIncompatibleMethodOverride]
-        return *_backward(*grads, *ctx.saved_tensors), None
-
-
 def _sizes(x: Tensor, A: Tensor) -> dict[str, Any]:
     """Sizes for both kernels."""
-    channels = min(CHANNELS, triton.next_power_of_2(x.shape[2]))
-    return {
-        "rows": x.shape[1],
-        "T": x.shape[0],
-        "N": A.shape[0],
-        "NUMBERS": triton.next_power_of_2(A.shape[0]),
-        "WIDTH": x.shape[2],
-        "CHANNELS": channels,
-        "CHUNK": CHUNK,
-        "num_warps": max(1, channels // 32),
-    }
+    (T, R, inner), N = x.shape, A.shape[0]
+    channels = min(CHANNELS, triton.next_power_of_2(inner))
+    sizes = {"rows": R, "T": T, "N": N, "NUMBERS": triton.next_power_of_2(N), "WIDTH": inner}
+    return {**sizes, "CHANNELS": channels, "CHUNK": CHUNK, "num_warps": max(1, channels // 32)}
 
 
-def _forward(
-    x: Tensor,
-    delta: Tensor,
-    z: Tensor,
-    B: Tensor,
-    C: Tensor,
-    A: Tensor,
-    D: Tensor,
-    h: Tensor,
-    first: Tensor,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """y [T, R, I], h [R, N, I] and, with ``keep``, the h before every chunk [chunks, R, N, I]."""
+def forward(*inputs: Tensor, keep: bool) -> tuple[tuple[Tensor, Tensor], Kept]:
+    """As ``kernels.cpu.selective_scan``, in float32; kept are the inputs, and h before every chunk."""
+    x, delta, z, B, C, A, D, h, first = (t.contiguous() for t in inputs)
     sizes = _sizes(x, A)
     y, h_end = torch.empty_like(x), torch.empty_like(h)
     between = h.new_empty(triton.cdiv(x.shape[0], CHUNK) if keep else 0, *h.shape)
@@ -111,23 +61,12 @@ def _forward(
         tensors = (x, delta, z, B, C, A, D, h, first.view(torch.uint8), y, h_end, between if keep else h_end)
         grid = (x.shape[1], triton.cdiv(x.shape[2], sizes["CHANNELS"]))
         launch(_selective_forward, grid, *tensors, KEEP=keep, **sizes)
-    return y, h_end, between
+    return (y, h_end), (x, delta, z, B, C, A, D, first, between)
 
 
-def _backward(
-    dy: Tensor | None,
-    dh_end: Tensor | None,
-    x: Tensor,
-    delta: Tensor,
-    z: Tensor,
-    B: Tensor,
-    C: Tensor,
-    A: Tensor,
-    D: Tensor,
-    first: Tensor,
-    between: Tensor,
-) -> tuple[Tensor, ...]:
+def backward(grads: Grads, saved: Saved, need: Need) -> Grads:
     """The gradients of x, delta, z, B, C, A, D and h."""
+    (dy, dh_end), (x, delta, z, B, C, A, D, first, between) = grads, saved
     sizes = _sizes(x, A)
     (T, R, inner), N = x.shape, A.shape[0]
     parts = triton.cdiv(inner, sizes["CHANNELS"])
@@ -159,12 +98,6 @@ def _softplus(v):
     q = s * s
     series = 1 + q * (1 / 3 + q * (1 / 5 + q * (1 / 7 + q * (1 / 9 + q * (1 / 11 + q / 13)))))
     return tl.maximum(v, 0.0) + 2 * s * series
-
-
-@triton.jit
-def _sigmoid(v):
-    """1 / (1 + exp(-v))."""
-    return 1 / (1 + tl.exp(-v))
 
 
 @triton.jit(do_not_specialize_on_alignment=["first_ptr"])
@@ -217,7 +150,7 @@ def _selective_forward(
             kept = tl.where(begins, 0.0, tl.exp2(dt[None, :] * A) * h)
             h = kept + (dt * x)[None, :] * B[:, None]
             out = tl.sum(h * C[:, None], 0) + D * x
-            tl.store(y_ptr + at * WIDTH + i, out * z * _sigmoid(z), mask=has_i)
+            tl.store(y_ptr + at * WIDTH + i, out * z * sigmoid(z, "plain"), mask=has_i)
     tl.store(h_end_ptr + r * (N * WIDTH) + i[None, :] + down, h, mask=has)
 
 
@@ -299,7 +232,7 @@ def _selective_backward(
             h = tl.where(begins, 0.0, decay * before) + written[None, :] * B[:, None]
 
             out = tl.sum(h * C[:, None], 0) + D * x
-            share = _sigmoid(z)
+            share = sigmoid(z, "plain")
             dout = dy * z * share
             tl.store(dz_ptr + at * WIDTH + i, dy * out * share * (1 + z * (1 - share)), mask=has_i)
             dD += dout * x
@@ -313,7 +246,7 @@ def _selective_backward(
             by_decay = tl.where(begins, 0.0, dh * before)  # the gradient of dt A
             dA += by_decay * dt[None, :]
             ddt = tl.sum(by_decay * A, 0) + dwritten * x
-            tl.store(ddelta_ptr + at * WIDTH + i, ddt * _sigmoid(delta), mask=has_i)
+            tl.store(ddelta_ptr + at * WIDTH + i, ddt * sigmoid(delta, "plain"), mask=has_i)
         tl.debug_barrier()
 
     tl.store(dA_ptr + state + i[None, :] + down, dA, mask=has)
