@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, SupportsFloat, TypeAlias
+from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
 import numpy as np
 from torch import Tensor
@@ -12,8 +12,7 @@ from torch import Tensor
 from recollect.experience.rollout import Rollout
 
 if TYPE_CHECKING:
-    from recollect.runtimes.inline_collector import InlineCollector
-    from recollect.runtimes.remote_collector import RemoteCollector
+    from recollect.runtimes.learner_group import MakePeer
 
 
 @dataclass(slots=True)
@@ -34,15 +33,53 @@ class Batch:
     """Messages to the user, such as restarts of actors."""
 
 
-Collector: TypeAlias = "InlineCollector | RemoteCollector"
-"""Actors with their envs, in this process or in others; both have the same methods.
+class Collector(Protocol):
+    """Actors with their envs, in this process or in others.
 
-The trainer calls ``collect(k)`` for the experience of update k, updates the weights, and calls
-``publish(k + 1)``. In lockstep, version k acted in the whole batch; in async mode, versions from k - max_lag
-on. Each rollout names its version. ``rows`` are those of a batch with one rollout per actor. If ``is_exact``,
-a run resumes bit for bit from a ``snapshot``, which has the same names in every runtime. ``host`` is the
-address of this machine for other learners, and ``make_peer`` starts one; None: in a process on this machine.
-"""
+    The trainer calls ``collect(k)`` for the experience of update k, updates the weights, and calls
+    ``publish(k + 1)``. In lockstep, version k acted in the whole batch; in async mode, versions from
+    k - max_lag on. Each rollout names its version.
+    """
+
+    rows: int
+    """The rows of a batch with one rollout per actor."""
+    is_exact: bool
+    """Whether a run resumes bit for bit from ``snapshot``, if its envs can: false in async mode."""
+    host: str
+    """The address of this machine for other learners."""
+    make_peer: MakePeer | None
+    """Starts another learner on the machines of this collector; None: in a process on this machine."""
+
+    def collect(self, version: int) -> Batch:
+        """The experience for update ``version``."""
+        ...
+
+    def restore_counters(self, metrics: Mapping[str, float]) -> None:
+        """Continue the counters from the last metrics of a resumed run."""
+        ...
+
+    def publish(self, version: int) -> None:
+        """Give the actors the policy's present weights as ``version``."""
+        ...
+
+    def restart_episodes(self) -> None:
+        """Start new episodes at the next ``collect``."""
+        ...
+
+    def snapshot(self) -> dict[str, Tensor] | None:
+        """The state that determines the next rollouts, under the same names in every runtime.
+
+        None if an env has no snapshots.
+        """
+        ...
+
+    def restore(self, snapshot: dict[str, Tensor], version: int) -> bool:
+        """Resume from a snapshot. If it does not fit, return False and start new episodes."""
+        ...
+
+    def close(self) -> None:
+        """Close all envs and end all processes."""
+        ...
 
 
 def stream(*key: int) -> int:

@@ -16,13 +16,15 @@ from recollect.errors import LostError
 from recollect.policy.policy import Policy
 from recollect.runtimes import restart_limits
 from recollect.runtimes.collector import Batch, actor_stream, mean_info, merge_snapshots, split_snapshot
+from recollect.runtimes.learner_group import MakePeer
 
 
 class InlineCollector:
     """Actors in this process that act with the learner's own policy."""
 
     is_exact = True
-    host, make_peer = "127.0.0.1", None
+    host = "127.0.0.1"
+    make_peer: MakePeer | None = None
 
     def __init__(self, envs: Sequence[BatchedEnv], policy: Policy, config: TrainConfig):
         """``envs``: one per actor."""

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import Protocol
 
 import torch
 
@@ -28,18 +28,41 @@ from recollect.runtimes.actor_server import on_cpu
 from recollect.runtimes.learner_server import LearnerBlueprint, LearnerState
 from recollect.runtimes.process.learner import ProcessPeer
 
-if TYPE_CHECKING:
-    from recollect.runtimes.ray.learner import RayPeer
-
 PATIENCE = 120.0
 """Seconds for a learner to start, or to reply once the first one is done."""
 REPORT_SECONDS = 5.0
 """Seconds in which failed learners may still report their error."""
 
 
-Peer: TypeAlias = "ProcessPeer | RayPeer"
-"""Another learner, as this process sees it. Every call except ``stop`` is followed by one ``done``. A new one
-replies twice: when it is ready to connect, and when it is connected."""
+class Peer(Protocol):
+    """Another learner, as this process sees it. Every call except ``stop`` is followed by one ``done``.
+
+    A new one replies twice: when it is ready to connect, and when it is connected.
+    """
+
+    def load(self, state: LearnerState) -> None:
+        """Give it the state of the first learner."""
+        ...
+
+    def begin(self, rollout: Rollout, progress: float, lag: int) -> None:
+        """Start an update on its rows of a batch, which may change after its reply."""
+        ...
+
+    def done(self, timeout: float) -> None:
+        """Wait for its reply.
+
+        Raises:
+            LostError: it was killed.
+            ChildError: it raised; a RecollectError is raised as it is.
+            TimeoutError: there was no reply.
+        """
+        ...
+
+    def stop(self) -> None:
+        """End it, by force if necessary."""
+        ...
+
+
 MakePeer = Callable[[LearnerBlueprint, Rollout], Peer]
 """Starts a learner. The rollout is an example of those that it will get."""
 

@@ -1,9 +1,7 @@
 """The collector of the runtimes whose actors are in other processes.
 
 ``RemoteCollector`` decides which actor collects what, restarts actors that die, and keeps the counters. A
-transport carries bytes: it starts actor servers, publishes weights and brings rollouts back. It has a channel
-per actor, which outlives the server: a restarted one gets the same channel. Requests are answered in their
-order. Both transports, ``process/transport.py`` and ``ray/transport.py``, have the same methods.
+``Transport`` carries weights, requests and rollouts.
 """
 
 from __future__ import annotations
@@ -11,45 +9,24 @@ from __future__ import annotations
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
-from recollect.base.types import Tree
 from recollect.config.train import TrainConfig
 from recollect.envs.factory import EnvSpec
 from recollect.envs.named import portable
 from recollect.errors import LostError
-from recollect.experience.rollout import Header, Rollout
+from recollect.experience.rollout import Rollout
 from recollect.policy.policy import Policy
 from recollect.runtimes import restart_limits
 from recollect.runtimes.actor_metrics import Reports
-from recollect.runtimes.actor_server import Blueprint, Report, on_cpu
+from recollect.runtimes.actor_server import Blueprint, on_cpu
 from recollect.runtimes.collector import Batch, mean_info, merge_snapshots, split_snapshot
 from recollect.runtimes.tickets import Tickets
-
-if TYPE_CHECKING:
-    from recollect.runtimes.process.transport import ProcessChannel, ProcessTransport
-    from recollect.runtimes.ray.transport import RayChannel, RayTransport
-
-    Transport = ProcessTransport | RayTransport
-
-STARTED = object()
-"""The reply of a server that has opened its env."""
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """A rollout that has arrived."""
-
-    report: Report
-    header: Header
-    slot: Tree
-    """The memory of the rollout."""
-    release: Callable[[], None] | None = None
-    """Called when the slot is no longer needed, if it is used again."""
+from recollect.runtimes.transport import STARTED, Channel, Delivery, Transport
 
 
 @dataclass(slots=True)
@@ -57,7 +34,7 @@ class ActorHandle:
     """One actor as the collector sees it, over all its restarts."""
 
     index: int
-    channel: ProcessChannel | RayChannel
+    channel: Channel
     restarts: int = 0
     """How often it was restarted."""
     deaths: int = 0

@@ -28,8 +28,9 @@ from recollect.config.train import TrainConfig
 from recollect.experience.rollout import Header, Rollout
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_server import ActorServer, Blueprint, Report, Watchdog
+from recollect.runtimes.learner_group import MakePeer
 from recollect.runtimes.process.weights import WeightBoard
-from recollect.runtimes.remote_collector import Delivery
+from recollect.runtimes.transport import Delivery
 
 FILES_PER_ACTOR = 4
 """File descriptors of this process per actor: its socket, its lifeline, its slots (twice)."""
@@ -187,7 +188,8 @@ class ProcessChannel:
 class ProcessTransport:
     """Starts actor servers in processes and carries weights to them."""
 
-    host, make_peer = "127.0.0.1", None
+    host = "127.0.0.1"
+    make_peer: MakePeer | None = None
 
     def __init__(self, policy: Policy, config: TrainConfig, rows: int):
         """``rows``: of all actors together."""

@@ -26,7 +26,7 @@ from recollect.runtimes.learner_server import LearnerBlueprint
 from recollect.runtimes.ray.cluster import Cluster, Heartbeats, Remote, close_all
 from recollect.runtimes.ray.learner import RayPeer
 from recollect.runtimes.ray.server import Location, RayActorServer, pack
-from recollect.runtimes.remote_collector import STARTED, Delivery
+from recollect.runtimes.transport import STARTED, Delivery
 
 
 class RayChannel:
