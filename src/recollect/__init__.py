@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from recollect.api import load, resume, train
     from recollect.audit.run import verify
     from recollect.base.types import Step
+    from recollect.config.core_specs import PMMConfig, StackConfig
     from recollect.config.cores import (
         FFMConfig,
         GRUConfig,
@@ -30,10 +31,8 @@ if TYPE_CHECKING:
         MinLSTMConfig,
         MLSTMConfig,
         NoneConfig,
-        PMMConfig,
         RTUConfig,
         SLSTMConfig,
-        StackConfig,
         WindowConfig,
     )
     from recollect.config.encoder import EncoderConfig
@@ -47,39 +46,29 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Agent": "agent",
-    "Callback": "training.callbacks",
-    "Core": "cores",
-    "EarlyStopping": "training.callbacks",
-    "EncoderConfig": "config.encoder",
-    "Evaluation": "acting.evaluate",
-    "FFMConfig": "config.cores",
-    "GRUConfig": "config.cores",
-    "HeadConfig": "config.head",
-    "LRUConfig": "config.cores",
-    "LSTMConfig": "config.cores",
-    "MLSTMConfig": "config.cores",
-    "MambaConfig": "config.cores",
-    "MinGRUConfig": "config.cores",
-    "MinLSTMConfig": "config.cores",
-    "NoneConfig": "config.cores",
-    "PMMConfig": "config.cores",
-    "Policy": "policy.policy",
-    "PolicyConfig": "config.policy",
-    "RTUConfig": "config.cores",
-    "Run": "training.run_folder",
-    "SLSTMConfig": "config.cores",
-    "Session": "acting.session",
-    "StackConfig": "config.cores",
-    "Step": "base.types",
-    "TrainConfig": "config.train",
-    "WindowConfig": "config.cores",
-    "load": "api",
-    "resume": "api",
-    "train": "api",
-    "verify": "audit.run",
+_MODULES = {
+    "acting.evaluate": "Evaluation",
+    "acting.session": "Session",
+    "agent": "Agent",
+    "api": "load resume train",
+    "audit.run": "verify",
+    "base.types": "Step",
+    "config.core_specs": "PMMConfig StackConfig",
+    "config.cores": (
+        "FFMConfig GRUConfig LRUConfig LSTMConfig MLSTMConfig MambaConfig MinGRUConfig MinLSTMConfig "
+        "NoneConfig RTUConfig SLSTMConfig WindowConfig"
+    ),
+    "config.encoder": "EncoderConfig",
+    "config.head": "HeadConfig",
+    "config.policy": "PolicyConfig",
+    "config.train": "TrainConfig",
+    "cores.contract": "Core",
+    "policy.policy": "Policy",
+    "training.callbacks": "Callback EarlyStopping",
+    "training.run_folder": "Run",
 }
+"""The public names by module."""
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = [
     "Agent",

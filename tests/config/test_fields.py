@@ -14,9 +14,8 @@ from rich.console import Console
 
 from recollect.cli import help as fields_help
 from recollect.cli.help_texts import EXAMPLES, MOST_USED, TOPICS
-from recollect.config.algo import ALGOS
-from recollect.config.cores import CORES, PRESETS
-from recollect.config.cores.specs import known
+from recollect.config.algo_choice import ALGOS
+from recollect.config.core_specs import CORES, PRESETS, known
 from recollect.config.encoder import EncoderConfig
 from recollect.config.fields import field_names, fields_of
 from recollect.config.flags import parse_settings

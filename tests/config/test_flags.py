@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
 import recollect as rc
-from recollect.config.algo import algo_name
+from recollect.config.algo_choice import algo_name
 from recollect.config.encoder import EncoderConfig
 from recollect.config.flags import parse_settings, parse_task_options, split_argv, sweep_variants
 from recollect.config.head import HeadConfig

@@ -12,8 +12,8 @@ from recollect.base import output
 from recollect.base.numbers import byte_count
 from recollect.cli import catalogue
 from recollect.cli.catalogue import Lines
-from recollect.config.cores import PRESETS, CoreConfig
-from recollect.config.cores.specs import core_config, known, name_of, widened
+from recollect.config.core_specs import PRESETS, core_config, known, name_of, widened
+from recollect.config.cores import CoreConfig
 from recollect.config.fields import fields_of
 from recollect.errors import ConfigError
 

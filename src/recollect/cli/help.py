@@ -16,9 +16,9 @@ from rich.console import Console
 from rich.text import Text
 
 from recollect.cli.help_texts import DEFAULTS, EXAMPLES, MEMBERS, MOST_USED, TOPICS, WORDS
-from recollect.config.algo import ALGOS
+from recollect.config.algo_choice import ALGOS
 from recollect.config.convert import options
-from recollect.config.cores.specs import known
+from recollect.config.core_specs import known
 from recollect.config.fields import Field, fields_of, first_paragraph
 from recollect.config.policy import POLICIES
 from recollect.config.settings import CLASSES

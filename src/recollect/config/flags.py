@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, get_origin
 
 from recollect.config import settings
-from recollect.config.algo import ALGOS
+from recollect.config.algo_choice import ALGOS
 from recollect.config.convert import FALSE, TRUE, number, options
-from recollect.config.cores import CORES
+from recollect.config.core_specs import CORES
 from recollect.config.encoder import EncoderConfig
 from recollect.config.fields import hints
 from recollect.config.head import HeadConfig

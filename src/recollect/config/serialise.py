@@ -6,8 +6,8 @@ import dataclasses
 from typing import Any
 
 from recollect.config import bounds
-from recollect.config.algo import ALGOS, algo_name
-from recollect.config.cores.specs import as_config, name_of
+from recollect.config.algo_choice import ALGOS, algo_name
+from recollect.config.core_specs import as_config, name_of
 from recollect.config.encoder import EncoderConfig
 from recollect.config.head import HeadConfig
 from recollect.config.policy import PolicyConfig

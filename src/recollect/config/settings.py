@@ -14,10 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recollect.config.algo import ALGOS, algo_name, check_has
+from recollect.config.algo_choice import ALGOS, algo_name, check_has
 from recollect.config.convert import convert, plain_value
-from recollect.config.cores import CORES
-from recollect.config.cores.specs import core_config, known, name_of
+from recollect.config.core_specs import CORES, core_config, known, name_of
 from recollect.config.encoder import ENCODERS, EncoderConfig
 from recollect.config.fields import field_names, hints
 from recollect.config.head import HeadConfig

@@ -14,7 +14,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from recollect.config.algo import AlgoConfig, algo_fields, algo_name, check_has, named_algo
+from recollect.config.algo_choice import AlgoConfig, algo_fields, algo_name, check_has, named_algo
 from recollect.config.fields import above_zero, at_least, check_fields, field_names
 from recollect.config.policy import PolicyConfig, named_policy
 from recollect.config.ppo import PPOConfig

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from recollect.base import spaces, tree
 from recollect.base.types import State, Tree
-from recollect.config.learner import LearnerConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.errors import RecollectError
 from recollect.policy.policy import Policy
 
