@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import json
 import re
 from importlib import import_module
 from typing import Any
 
-from recollect.base import output
 from recollect.base.numbers import byte_count
+from recollect.cli import print_json
 from recollect.cli.help import core_rows
 from recollect.cli.page import Page
 from recollect.config.core_specs import PRESETS, core_config, known, name_of, widened
@@ -22,9 +21,9 @@ from recollect.errors import ConfigError
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments."""
     parser.description = (
-        "List the cores, which carry an agent's memory from step to step, with the number of their\n"
-        "weights and the bytes of state per row (one agent in one env).\n"
-        "With NAME: its equations, its settings, and the parts of its state."
+        "List the cores, which carry an agent's memory from step to step, with the number of their weights "
+        "and the bytes of state per row (one agent in one env). With NAME: its equations, its settings, "
+        "and the parts of its state."
     )
     parser.epilog = (
         "examples:\n  recollect cores\n  recollect cores mamba\n  recollect cores --hidden 256 --json"
@@ -36,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input-size", type=int, default=64, metavar="N", help="input features (default: 64)"
     )
-    parser.add_argument("--json", action="store_true", help="the figures for programs")
+    parser.add_argument("--json", action="store_true", help="the sizes as JSON")
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
@@ -49,7 +48,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     configs = {name: widened(core_config(name), args.hidden) for name in names}
     sizes = {name: measure(config, args.input_size) for name, config in configs.items()}
     if args.json:
-        print(json.dumps(sizes, indent=2), file=output.results())
+        print_json(sizes, indent=2)
     elif args.name is None:
         _print_table(Page.readable(), sizes, args.input_size)
     else:

@@ -185,6 +185,18 @@ def own_options(parser: argparse.ArgumentParser) -> list[tuple[str, str]]:
     return found
 
 
+def print_help(parser: argparse.ArgumentParser, argv: Sequence[str], *, refused: Collection[str]) -> bool:
+    """Print the help that ``argv`` asks for, of a command with settings; False if it asks for none."""
+    asked = wants_help(argv)
+    if asked is None:
+        return False
+    topics, chosen = asked
+    opening = None if parser.description is None else f"{parser.description}\n\n{parser.epilog}"
+    own, command = own_options(parser), parser.prog
+    render_help(Console(), topics, own, command=command, opening=opening, chosen=chosen, refused=refused)
+    return True
+
+
 # Pages ---------------------------------------------------------------------------------------------------
 
 

@@ -23,9 +23,9 @@ SHOWN_STEPS = 14
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments."""
     parser.description = (
-        "List the built-in tasks: over how many steps an agent must remember, the best return\n"
-        "with and without memory, and the settings of the preset.\n"
-        "With NAME: the rules, the spaces, the options, and an episode in words."
+        "List the built-in tasks: the number of steps over which an agent must remember, the best return "
+        "with and without memory, and the settings of the preset. With NAME: the rules, the spaces, the "
+        "options, and an episode in words."
     )
     parser.epilog = "examples:\n  recollect tasks\n  recollect tasks t-maze"
     parser.add_argument("name", nargs="?", metavar="NAME", help="a task, such as t-maze, or its Gymnasium id")
