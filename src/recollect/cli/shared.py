@@ -49,9 +49,7 @@ def add_ending(parser: argparse.ArgumentParser) -> None:
 def add_episodes(parser: argparse.ArgumentParser, *, episodes: int, seed: int) -> None:
     """A saved agent, and the episodes that it plays (``load_agent``)."""
     parser.add_argument("run", help="folder of the run, or of a saved agent")
-    parser.add_argument(
-        "--episodes", type=int, default=episodes, help="to play (default: %(default)s)"
-    )
+    parser.add_argument("--episodes", type=int, default=episodes, help="to play (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=seed, help="of env and actions (default: %(default)s)")
     parser.add_argument("--sample", action="store_true", help="sample actions in place of the likeliest")
     parser.add_argument("--checkpoint", help="of a run: best, last, or its env steps (default: best)")

@@ -35,8 +35,7 @@ class Field:
     @property
     def choices(self) -> list[str]:
         """The words of a Literal."""
-        literals = [option for option in options(self.hint) if get_origin(option) is Literal]
-        return [str(word) for literal in literals for word in get_args(literal)]
+        return _choices(self.hint)
 
     @property
     def is_switch(self) -> bool:
@@ -121,9 +120,7 @@ def check_fields(config: Any) -> None:
         if isinstance(value, list) and get_origin(hint) is tuple:
             value = tuple(value)
         if not any(_fits(value, option) for option in options(hint)):
-            literals = [get_args(option) for option in options(hint) if get_origin(option) is Literal]
-            near = nearest(str(value), [str(word) for words in literals for word in words])
-            needed = type_words(hint, python=True)
+            near, needed = nearest(str(value), _choices(hint)), type_words(hint, python=True)
             raise ConfigError(f"{_full(config, name)} = {value!r}{near}: it needs {needed}")
         object.__setattr__(config, name, _plain(value, options(hint)))
 
@@ -149,6 +146,11 @@ def require(condition: bool, message: str) -> None:
     """Raise a ConfigError unless the condition holds."""
     if not condition:
         raise ConfigError(message)
+
+
+def _choices(hint: Any) -> list[str]:
+    literals = [option for option in options(hint) if get_origin(option) is Literal]
+    return [str(word) for literal in literals for word in get_args(literal)]
 
 
 def _full(config: Any, name: str) -> str:
