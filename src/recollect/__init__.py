@@ -70,39 +70,12 @@ _MODULES = {
 """The public names by module."""
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [
-    "Agent",
-    "Callback",
-    "Core",
-    "EarlyStopping",
-    "EncoderConfig",
-    "Evaluation",
-    "FFMConfig",
-    "GRUConfig",
-    "HeadConfig",
-    "LRUConfig",
-    "LSTMConfig",
-    "MLSTMConfig",
-    "MambaConfig",
-    "MinGRUConfig",
-    "MinLSTMConfig",
-    "NoneConfig",
-    "PMMConfig",
-    "Policy",
-    "PolicyConfig",
-    "RTUConfig",
-    "Run",
-    "SLSTMConfig",
-    "Session",
-    "StackConfig",
-    "Step",
-    "TrainConfig",
-    "WindowConfig",
-    "load",
-    "resume",
-    "train",
-    "verify",
-]
+__all__ = ["Agent", "Callback", "Core", "EarlyStopping", "Evaluation", "Policy", "Run", "Session", "Step"]
+__all__ += ["load", "resume", "train", "verify"]
+__all__ += ["EncoderConfig", "HeadConfig", "PolicyConfig", "TrainConfig"]
+__all__ += ["FFMConfig", "GRUConfig", "LRUConfig", "LSTMConfig", "MLSTMConfig", "MambaConfig"]
+__all__ += ["MinGRUConfig", "MinLSTMConfig", "NoneConfig", "PMMConfig", "RTUConfig", "SLSTMConfig"]
+__all__ += ["StackConfig", "WindowConfig"]
 
 
 def _register_tasks() -> None:

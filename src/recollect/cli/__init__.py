@@ -120,16 +120,13 @@ def print_json(value: Any, indent: int | None = None) -> None:
 
 
 def _print_help() -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from recollect.cli.page import Page
 
-    console = Console(highlight=False)
-    console.print("[bold]Recollect[/] trains agents that remember, and proves that the memory is right.\n")
-    console.print("  recollect train delayed-cue                  a built-in memory task")
-    console.print("  recollect train CartPole-v1 --core gru       any Gymnasium env")
-    console.print("  recollect train my_module:MyEnv --steps 1m   your own\n")
-    table = Table(box=None, show_header=False, padding=(0, 2))
+    page = Page.readable()
+    page.line("Recollect", " trains agents that remember, and proves that the memory is right.", "bold")
+    page.line("\n  recollect train delayed-cue                  a built-in memory task")
+    page.line("  recollect train CartPole-v1 --core gru       any Gymnasium env")
+    page.line("  recollect train my_module:MyEnv --steps 1m   your own\n")
     for name, description in COMMANDS.items():
-        table.add_row(f"[bold]{name}[/]", description)
-    console.print(table)
-    console.print("\nMore about a command: recollect COMMAND --help")
+        page.row(f"  {name}", description, column=12, style="bold")
+    page.line("\nMore about a command: recollect COMMAND --help")

@@ -7,6 +7,10 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
 from recollect.cli import print_json
 
 if TYPE_CHECKING:
@@ -43,10 +47,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Examine the machine, and print the results."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from recollect.doctor import examine
 
     console = Console(highlight=False)
@@ -93,10 +93,10 @@ def _lines(found: Diagnosis) -> Iterator[Row]:
     colours = f"{terminal.colours} colours" if terminal.colours else "no colours"
     yield "output", f"{kind}, {terminal.width} columns, {colours}, {letters}", ""
     yield from _extras(found)
-    if found.speed is not None:
-        yield "speed", _speed(found.speed), ""
+    if (speed := found.speed) is not None:
+        yield "speed", f"{_rate(speed)} ({speed.updates} updates): {_shares(speed)}", ""
     for label, speed in zip(["tried"] + [""] * len(found.tried), found.tried):
-        yield label, _tried(speed), ""
+        yield label, f"{_rate(speed, 8)}, {speed.flags or f'one process: {_shares(speed)} of the time'}", ""
     choice = found.choice
     best = f"--device {choice.device}, {choice.threads} threads, runtime {choice.runtime}"
     yield "best here", f"{best}; {choice.flags}" if choice.flags else best, ""
@@ -149,14 +149,8 @@ def _memory(memory: Memory) -> str:
     return f"{_size(memory.available)} of {_size(memory.total)} free{limit}; {shared}"
 
 
-def _speed(speed: Speed) -> str:
-    rate = f"{speed.steps_per_second:,.0f} steps/s training {speed.task} ({speed.updates} updates)"
-    return f"{rate}: {_shares(speed)}"
-
-
-def _tried(speed: Speed) -> str:
-    where = speed.flags or f"one process: {_shares(speed)} of the time"
-    return f"{speed.steps_per_second:>8,.0f} steps/s training {speed.task}, {where}"
+def _rate(speed: Speed, width: int = 0) -> str:
+    return f"{speed.steps_per_second:>{width},.0f} steps/s training {speed.task}"
 
 
 def _shares(speed: Speed) -> str:

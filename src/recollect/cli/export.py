@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
+
+from rich.console import Console
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -33,10 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Export, and print the path."""
-    from pathlib import Path
-
-    from rich.console import Console
-
     from recollect import load
     from recollect.export.files import SUFFIXES, export_agent
 

@@ -152,10 +152,8 @@ def _filled(text: str) -> str:
 def wants_help(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
     """The topics after ``--help`` (none: the first page) and the parts chosen before it; None without it."""
     for at, word in enumerate(argv):
-        if word == "--help-all":
-            return ["all"], chosen_parts(argv[:at])
-        if word in ("-h", "--help"):
-            topics = [topic for topic in argv[at + 1 :] if topic not in ("-h", "--help")]
+        if word in ("-h", "--help", "--help-all"):
+            topics = [topic for topic in argv[at:] if topic not in ("-h", "--help")]
             return ["all"] if "--help-all" in topics else topics, chosen_parts(argv[:at])
     return None
 

@@ -6,11 +6,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+
 from recollect.cli.shared import add_episodes, load_agent
+from recollect.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from recollect.play import Film
 
 TAKES_CONFIG = True
@@ -43,9 +44,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Play, then print or write the video."""
-    from rich.console import Console
-
-    from recollect.errors import ConfigError
     from recollect.play import NoFramesError, check_path, record_film, show
 
     if args.fps is not None and args.text and args.out is None:

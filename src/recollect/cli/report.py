@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import webbrowser
+
+from rich.console import Console
+
+from recollect.config.flags import parse_task_options
+from recollect.errors import ConfigError
 
 TAKES_CONFIG = True
 
@@ -30,10 +36,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Write the report, and print its path."""
-    from rich.console import Console
-
-    from recollect.config.flags import parse_task_options
-    from recollect.errors import ConfigError
     from recollect.reports import write_report
 
     options = parse_task_options(flags)
@@ -43,7 +45,5 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
         path = write_report(args.runs, args.out, play=not args.no_play, env_kwargs=options)
     print(path)
     if args.open:
-        import webbrowser
-
         webbrowser.open(path.resolve().as_uri())
     return 0

@@ -6,6 +6,7 @@ import argparse
 
 from recollect.cli.shared import add_display, add_ending
 from recollect.cli.train import Say, finish
+from recollect.config.flags import parse_settings
 
 TAKES_CONFIG = True
 
@@ -38,7 +39,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Resume, evaluate, report."""
     from recollect.api import resume
-    from recollect.config.flags import parse_settings
 
     given = parse_settings(flags)
     if args.steps is not None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
+from recollect.config.flags import parse_task_options
+from recollect.errors import ConfigError
+
 if TYPE_CHECKING:
     from recollect.agent import Agent
     from recollect.training.parse_config import Parsed
@@ -18,7 +21,6 @@ def add_env(parser: argparse.ArgumentParser) -> None:
 
 def parse_run(args: argparse.Namespace, flags: list[str]) -> tuple[str, Parsed]:
     """The env's name and the settings of a command line."""
-    from recollect.errors import ConfigError
     from recollect.training.parse_config import parse_config
 
     parsed = parse_config(flags, env=args.env, presets=not args.no_preset)
@@ -60,7 +62,6 @@ def add_episodes(parser: argparse.ArgumentParser, *, episodes: int, seed: int) -
 def load_agent(args: argparse.Namespace, flags: list[str]) -> tuple[Agent, dict[str, Any]]:
     """The agent, and the options of its env that ``flags`` change."""
     from recollect.api import load
-    from recollect.config.flags import parse_task_options
 
     options = parse_task_options(flags, env=args.env)
     agent = load(args.run, env=args.env, env_kwargs=options, device=args.device, checkpoint=args.checkpoint)

@@ -7,11 +7,16 @@ import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+
 from recollect.base import output
-from recollect.base.numbers import plural
+from recollect.base.numbers import number, plural
 from recollect.cli import print_json
 from recollect.cli.shared import add_display
 from recollect.cli.train import Say
+from recollect.config.flags import whole_words
+from recollect.errors import ConfigError, Interrupted, RecollectError
 
 if TYPE_CHECKING:
     from recollect.sweep import Sweep
@@ -49,7 +54,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Plan, run, and print the results."""
-    from recollect.errors import Interrupted
     from recollect.sweep import Sweep
 
     sweep = _opened(args, flags) if args.resume is not None else None
@@ -76,8 +80,6 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
 
 
 def _opened(args: argparse.Namespace, flags: list[str]) -> Sweep:
-    from recollect.config.flags import whole_words
-    from recollect.errors import ConfigError
     from recollect.sweep import Sweep
     from recollect.sweep.plan import take
 
@@ -94,8 +96,6 @@ def _opened(args: argparse.Namespace, flags: list[str]) -> Sweep:
 
 
 def _refuse_changes(words: list[str]) -> None:
-    from recollect.errors import ConfigError
-
     if words:
         flag = words[0].partition("=")[0]
         raise ConfigError(
@@ -106,8 +106,6 @@ def _refuse_changes(words: list[str]) -> None:
 
 def _show_commands(sweep: Sweep, jobs: int | None) -> None:
     """Print the commands of the runs, ready to be copied."""
-    from recollect.errors import RecollectError
-
     for member in sweep.to_do(jobs)[0]:
         try:
             _, *words = member.command() or []
@@ -134,11 +132,6 @@ def _show_results(sweep: Sweep, display: str) -> None:
             print_json(result.to_json())
     if display in ("json", "quiet"):
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    from recollect.base.numbers import number
-
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("variant", overflow="fold")
     for name in ("seeds", "return", "95% interval"):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.text import Text
 
 from recollect.cli import print_json
 from recollect.cli.shared import add_env, parse_run
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from recollect.audit.results import Check, Verification
+    from recollect.audit.results import Check
 
 TAKES_CONFIG = True
 
@@ -40,14 +42,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Verify, print each check when it ends, and the result."""
-    from rich.console import Console
-
     import recollect
 
     env, parsed = parse_run(args, flags)
     if args.json:
         result = recollect.verify(env, parsed.config)
-        print_json(_plain(result))
+        checks = [asdict(check) | {"advice": list(check.advice)} for check in result.checks]
+        print_json({"env": result.env, "ok": result.ok, "notes": list(result.notes), "checks": checks})
         return 0 if result.ok else 1
     console = Console(highlight=False, soft_wrap=True)
     for note in parsed.notes:
@@ -55,7 +56,10 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     screen = _Screen(console)
     with console.status(f"verifying {env}"):
         result = recollect.verify(env, parsed.config, watch=screen.show)
-    _conclude(console, result)
+    if result.notes:
+        small = f"Settings reduced to save time: {', '.join(result.notes)}."
+        console.print(textwrap.fill(small, console.width), style="dim", markup=False)
+    console.print(result.summary, style="bold green" if result.ok else "bold red", markup=False)
     return 0 if result.ok else 1
 
 
@@ -68,8 +72,6 @@ class _Screen:
 
     def show(self, check: Check) -> None:
         """Print one check."""
-        from rich.text import Text
-
         from recollect.audit.results import PARTS
 
         if check.part != self._part:
@@ -82,17 +84,3 @@ class _Screen:
         self._console.print(line)
         for other in others:
             self._console.print(other, markup=False)
-
-
-def _conclude(console: Console, result: Verification) -> None:
-    import textwrap
-
-    if result.notes:
-        small = f"Settings reduced to save time: {', '.join(result.notes)}."
-        console.print(textwrap.fill(small, console.width), style="dim", markup=False)
-    console.print(result.summary, style="bold green" if result.ok else "bold red", markup=False)
-
-
-def _plain(result: Verification) -> dict[str, object]:
-    checks = [asdict(check) | {"advice": list(check.advice)} for check in result.checks]
-    return {"env": result.env, "ok": result.ok, "notes": list(result.notes), "checks": checks}

@@ -157,10 +157,8 @@ def _choices(hint: Any) -> list[str]:
 
 def type_words(hint: Any, *, python: bool = False) -> str:
     """A type in words, as flags and files write values, or as Python does."""
-    return " or ".join(_type_words(option, python) for option in options(hint))
-
-
-def _type_words(hint: Any, python: bool) -> str:
+    if len(options(hint)) > 1:
+        return " or ".join(type_words(option, python=python) for option in options(hint))
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))
     kind = get_origin(hint) or hint
