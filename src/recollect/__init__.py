@@ -35,9 +35,7 @@ if TYPE_CHECKING:
         SLSTMConfig,
         WindowConfig,
     )
-    from recollect.config.encoder import EncoderConfig
-    from recollect.config.head import HeadConfig
-    from recollect.config.policy import PolicyConfig
+    from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
     from recollect.config.train import TrainConfig
     from recollect.cores.contract import Core
     from recollect.policy.policy import Policy
@@ -58,9 +56,7 @@ _MODULES = {
         "FFMConfig GRUConfig LRUConfig LSTMConfig MLSTMConfig MambaConfig MinGRUConfig MinLSTMConfig "
         "NoneConfig RTUConfig SLSTMConfig WindowConfig"
     ),
-    "config.encoder": "EncoderConfig",
-    "config.head": "HeadConfig",
-    "config.policy": "PolicyConfig",
+    "config.policy": "EncoderConfig HeadConfig PolicyConfig",
     "config.train": "TrainConfig",
     "cores.contract": "Core",
     "policy.policy": "Policy",

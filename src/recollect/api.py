@@ -206,7 +206,11 @@ def resume(
         if any(name not in options or options[name] != value for name, value in (env_kwargs or {}).items()):
             _check_changeable("resume", path, {"env_kwargs"})
         agent.config = replace(agent.config, run=str(path))
-        _check_time_left(agent.config, saved.learned)
+        used = 0.0 if saved.learned.trainer is None else saved.learned.trainer.numbers["seconds"]
+        if (limit := agent.config.max_seconds) is not None and used >= limit:
+            raise RecollectError(
+                f"{path} has used its {limit:g} seconds: raise max_seconds (--max-seconds, none for no limit)"
+            )
         with _closed_if_it_fails(agent):
             agent.resume(run, steps=steps, progress=progress, callbacks=callbacks)
     return agent
@@ -217,15 +221,6 @@ def _check_changeable(call: str, path: Path, settings: Set[str]) -> None:
         raise ConfigError(
             f"{call} cannot change {', '.join(fixed)}: it would no longer be the same run. It takes "
             f"{', '.join(sorted(CHANGEABLE))}; for anything else start a new run with init_from={str(path)!r}"
-        )
-
-
-def _check_time_left(config: TrainConfig, learned: checkpoints.Learned) -> None:
-    used = 0.0 if learned.trainer is None else learned.trainer.numbers["seconds"]
-    if config.max_seconds is not None and used >= config.max_seconds:
-        raise RecollectError(
-            f"{config.run} has used its {config.max_seconds:g} seconds: raise max_seconds (--max-seconds, "
-            "none for no limit)"
         )
 
 

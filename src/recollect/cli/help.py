@@ -86,11 +86,7 @@ def written(value: Any) -> str:
 
 
 def entries(chosen: Collection[str] = ()) -> list[Entry]:
-    """Every flag once.
-
-    Args:
-        chosen: cores and algorithms; all others of their kind are left out.
-    """
+    """Every flag once; with ``chosen`` cores or algorithms, without those of others of their kind."""
     run, network = fields_of(CLASSES[""]), fields_of(CLASSES["policy"])
     found = [Entry(field.name, field) for field in (*run, *network) if field.name != "head"]
     found += _shared({name: fields_of(kind) for name, kind in _only(ALGOS, chosen).items()}, "")
@@ -208,11 +204,11 @@ def render_help(
     chosen: Collection[str] = (),
     refused: Collection[str] = (),
 ) -> None:
-    """Print help: the first page, or that of topics, cores, tasks and flags by name.
+    """Print help: the first page, or those that are ``asked`` for: topics, cores, tasks, flags.
 
     Args:
         console: the output.
-        asked: the topics; none: the first page.
+        asked: topics, and names of cores, algorithms, tasks and flags.
         own: flags of the command that are no settings, with their help (``own_options``).
         command: the command.
         opening: the beginning of the first page, in place of the examples of ``recollect train``.

@@ -13,7 +13,7 @@ from typing import Any
 
 from recollect.config import cores
 from recollect.config.cores import CoreConfig
-from recollect.config.fields import field_names
+from recollect.config.fields import check_names, field_names
 from recollect.errors import ConfigError, nearest
 
 
@@ -126,13 +126,7 @@ def as_config(spec: Any, hidden: int | None = None) -> Any:
             f"a core as a mapping needs a name, such as {{name: gru, hidden: 64}}: got {fields}"
         )
     start: Any = core_config(fields.pop("name"))
-    names = field_names(type(start))
-    for name in fields:
-        if name not in names:
-            raise ConfigError(
-                f"the core {spec['name']} has no setting {name!r}{nearest(str(name), names)}; "
-                f"it has {', '.join(names) or 'none'}"
-            )
+    check_names(f"the core {spec['name']}", type(start), fields)
     if "hidden" not in fields:
         start = widened(start, hidden)
     return replace(start, **fields)

@@ -52,6 +52,17 @@ def _check_heads(config: Any) -> None:
         )
 
 
+class GatedConfig(CoreConfig):
+    """The settings of a core with gates: ``chrono`` opens them for that many steps at the start."""
+
+    __slots__ = ()
+    at_least_2 = ("chrono",)
+
+    def reaching(self, steps: int) -> Self:
+        """With gates that start open for ``steps`` steps."""
+        return replace(self, chrono=max(2, steps))  # pyright: ignore
+
+
 @dataclass(frozen=True, slots=True)
 class NoneConfig(CoreConfig):
     """The core without memory has no settings."""
@@ -60,12 +71,11 @@ class NoneConfig(CoreConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class LSTMConfig(CoreConfig):
+class LSTMConfig(GatedConfig):
     """Settings of the LSTM core."""
 
     code = "recollect.cores.lstm:LSTM"
     at_least_1 = ("hidden", "layers")
-    at_least_2 = ("chrono",)
 
     hidden: int = 128
     """Size of h and c in every layer, and of the output."""
@@ -80,18 +90,13 @@ class LSTMConfig(CoreConfig):
     layer_norm: bool = False
     """Whether the input of every layer and the output are normalised; the recurrence is unchanged."""
 
-    def reaching(self, steps: int) -> LSTMConfig:
-        """With gates that start open for ``steps`` steps."""
-        return replace(self, chrono=max(2, steps))
-
 
 @dataclass(frozen=True, slots=True)
-class GRUConfig(CoreConfig):
+class GRUConfig(GatedConfig):
     """Settings of the GRU core."""
 
     code = "recollect.cores.gru:GRU"
     at_least_1 = ("hidden", "layers")
-    at_least_2 = ("chrono",)
 
     hidden: int = 128
     """Size of h in every layer, and of the output."""
@@ -104,18 +109,13 @@ class GRUConfig(CoreConfig):
     layer_norm: bool = False
     """Whether the input of every layer and the output are normalised; the recurrence is unchanged."""
 
-    def reaching(self, steps: int) -> GRUConfig:
-        """With gates that start open for ``steps`` steps."""
-        return replace(self, chrono=max(2, steps))
-
 
 @dataclass(frozen=True, slots=True)
-class SLSTMConfig(CoreConfig):
+class SLSTMConfig(GatedConfig):
     """Settings of the sLSTM core."""
 
     code = "recollect.cores.slstm:SLSTM"
     at_least_1 = ("hidden", "heads")
-    at_least_2 = ("chrono",)
 
     hidden: int = 128
     """Size of h, c and m, and of the output."""
@@ -127,10 +127,6 @@ class SLSTMConfig(CoreConfig):
     """Initial bias of the forget gates; with 2 the core forgets over about eight steps."""
     chrono: int | None = None
     """Longest time to remember, in steps, for chrono initialisation, which replaces forget_bias."""
-
-    def reaching(self, steps: int) -> SLSTMConfig:
-        """With gates that start open for ``steps`` steps."""
-        return replace(self, chrono=max(2, steps))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import inspect
 import itertools
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -76,6 +77,17 @@ def fields_of(config: Any) -> list[Field]:
 def field_names(kind: type) -> list[str]:
     """The names of the fields of a dataclass."""
     return [f.name for f in dataclasses.fields(kind)]
+
+
+def check_names(part: str, kind: type, names: Iterable[str], what: str = "setting") -> None:
+    """Raise unless ``kind`` has fields of these names; ``part`` and ``what`` are for the error."""
+    known = field_names(kind)
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"{part} has no {what} {name!r}{nearest(str(name), known)}; its {what}s are "
+                f"{', '.join(known) or 'none'}"
+            )
 
 
 def first_paragraph(kind: type) -> str:

@@ -11,10 +11,8 @@ from recollect.config import settings
 from recollect.config.algo_choice import ALGOS
 from recollect.config.convert import FALSE, TRUE, number, options
 from recollect.config.core_specs import CORES
-from recollect.config.encoder import EncoderConfig
 from recollect.config.fields import hints
-from recollect.config.head import HeadConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.tasks import TASKS
 from recollect.config.toml_yaml import read_layer
 from recollect.config.train import TrainConfig, our_name

@@ -12,8 +12,8 @@ from typing import Any
 
 from recollect.config.convert import convert
 from recollect.config.core_specs import core_config
-from recollect.config.fields import hints
-from recollect.errors import ConfigError, nearest
+from recollect.config.fields import check_names, hints
+from recollect.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def with_fields(part: str, config: Any, fields: dict[str, Setting]) -> Any:
     config = dataclasses.replace(config, **part_values(part, type(config), own))
     for head, settings in _by_head(fields).items():
         if head not in hints(type(config)):
-            part_values(part, type(config), {head: next(iter(settings.values()))})  # raises
+            check_names(f"{next(iter(settings.values())).where}: {part}", type(config), [head])  # raises
         value = getattr(config, head)
         if isinstance(value, tuple):
             new: Any = _each_with_fields(f"{part}: {head}", config.parts(), settings)
@@ -87,14 +87,9 @@ def _inner_with_fields(part: str, spec: Any, settings: dict[str, Setting]) -> An
 
 def part_values(part: str, kind: type, fields: dict[str, Setting], what: str = "setting") -> dict[str, Any]:
     """The values of ``fields``, converted to the types of ``kind``; ``part`` and ``what`` are for errors."""
-    known = hints(kind)
     for name, setting in fields.items():
-        if name not in known:
-            raise ConfigError(
-                f"{setting.where}: {part} has no {what} {name!r}{nearest(name, known)}; "
-                f"its {what}s are {', '.join(known) or 'none'}"
-            )
-    return {name: convert(s.value, known[name], s.where) for name, s in fields.items()}
+        check_names(f"{setting.where}: {part}", kind, [name], what)
+    return {name: convert(s.value, hints(kind)[name], s.where) for name, s in fields.items()}
 
 
 def as_written(path: str, setting: Setting) -> str:

@@ -17,11 +17,9 @@ from typing import Any
 from recollect.config.algo_choice import ALGOS, algo_name, check_has
 from recollect.config.convert import convert, plain_value
 from recollect.config.core_specs import CORES, core_config, known, name_of
-from recollect.config.encoder import ENCODERS, EncoderConfig
 from recollect.config.fields import field_names, hints
-from recollect.config.head import HeadConfig
 from recollect.config.nested import Setting, as_written, part_values, with_fields
-from recollect.config.policy import POLICIES, PolicyConfig, named_policy
+from recollect.config.policy import ENCODERS, POLICIES, EncoderConfig, HeadConfig, PolicyConfig, named_policy
 from recollect.config.serialise import CUSTOM
 from recollect.config.tasks import TASKS, task_name
 from recollect.config.train import ALIASES, TrainConfig, homes, our_name
@@ -70,11 +68,6 @@ class Built:
     """The settings by path."""
     use_preset: bool
     notes: list[str]
-
-
-def own_fields() -> list[str]:
-    """The fields of TrainConfig that are no section."""
-    return [name for name in field_names(TrainConfig) if name not in ("policy", "algo", "env_kwargs")]
 
 
 def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig | None = None) -> Built:
