@@ -142,9 +142,6 @@ def _filled(text: str) -> str:
     return text.format(algos=" or ".join(ALGOS), cores=", ".join(known), policies=", ".join(POLICIES))
 
 
-# Arguments -----------------------------------------------------------------------------------------------
-
-
 def wants_help(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
     """The topics after ``--help`` (none: the first page) and the parts chosen before it; None without it."""
     for at, word in enumerate(argv):
@@ -189,9 +186,6 @@ def print_help(parser: argparse.ArgumentParser, argv: Sequence[str], *, refused:
     own, command = own_options(parser), parser.prog
     render_help(Console(), topics, own, command=command, opening=opening, chosen=chosen, refused=refused)
     return True
-
-
-# Pages ---------------------------------------------------------------------------------------------------
 
 
 def render_help(

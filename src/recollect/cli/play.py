@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 from recollect.cli.shared import add_episodes, load_agent
 from recollect.errors import ConfigError
-
-if TYPE_CHECKING:
-    from recollect.play import Film
 
 TAKES_CONFIG = True
 
@@ -44,7 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Play, then print or write the video."""
-    from recollect.play import NoFramesError, check_path, record_film, show
+    from recollect.play import NoFramesError, check_path, record_film, show, write_film
+    from recollect.play.words import ending
 
     if args.fps is not None and args.text and args.out is None:
         raise ConfigError("--fps is the speed of a video, and --text writes none: leave one of them out")
@@ -52,18 +50,8 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
         check_path(args.out)
     agent, options = load_agent(args, flags)
     console = Console(highlight=False)
-
-    def record(frames: bool) -> Film:
-        return record_film(
-            agent,
-            episodes=args.episodes,
-            seed=args.seed,
-            deterministic=not args.sample,
-            max_steps=args.max_steps,
-            env_kwargs=options,
-            frames=frames,
-        )
-
+    settings = {"episodes": args.episodes, "seed": args.seed, "max_steps": args.max_steps}
+    record = partial(record_film, agent, **settings, deterministic=not args.sample, env_kwargs=options)
     try:
         film = record(frames=args.out is not None or not args.text)
     except NoFramesError as error:
@@ -73,20 +61,11 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
         film = record(frames=False)
     if args.text or (args.out is None and film.frames is None):
         show(film.traces, console, fold=not args.all)
-    out = args.out
-    if out is None and film.frames is not None:
-        out = Path(args.run) / "play.gif"
+    out = args.out or (Path(args.run) / "play.gif" if film.frames is not None else None)
     if out is not None:
-        _write(film, Path(out), args.fps, console)
+        with console.status(f"drawing {out} ..."):
+            path = write_film(film, Path(out), fps=args.fps)
+        for number, trace in enumerate(film.traces, 1):
+            console.print(f"episode {number}: {ending(trace)}")
+        console.print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
     return 0
-
-
-def _write(film: Film, out: Path, fps: float | None, console: Console) -> None:
-    from recollect.play import write_film
-    from recollect.play.words import ending
-
-    with console.status(f"drawing {out} ..."):
-        path = write_film(film, out, fps=fps)
-    for number, trace in enumerate(film.traces, 1):
-        console.print(f"episode {number}: {ending(trace)}")
-    console.print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)

@@ -162,12 +162,11 @@ class MLSTMConfig(CoreConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class MinGRUConfig(CoreConfig):
+class MinGRUConfig(GatedConfig):
     """Settings of the minGRU core."""
 
     code = "recollect.cores.mingru:MinGRU"
     at_least_1 = ("hidden", "convolution")
-    at_least_2 = ("chrono",)
 
     hidden: int = 128
     """Size of h and of the output."""

@@ -158,9 +158,6 @@ def _read_back(file: Path, format: str) -> Callable[[Tensors], Tensors]:  # noqa
         raise RecollectError(f"{file.name} was written, but cannot be loaded: {short(error)}") from error
 
 
-# The description --------------------------------------------------------------------------------
-
-
 def _describe(agent: Agent, module: StepModule, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
     """The contents of FILE.json: everything needed to use the file without Recollect, as strict JSON."""
     policy = module.policy
@@ -192,9 +189,6 @@ def _describe(agent: Agent, module: StepModule, inputs: Tensors, outputs: Tensor
 def _signature(name: str, tensor: Tensor) -> dict[str, Any]:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return {"name": name, "shape": ["batch", *tensor.shape[1:]], "dtype": dtype}
-
-
-# ONNX -------------------------------------------------------------------------------------------
 
 
 def _write_onnx(program: ExportedProgram, file: Path, inputs: list[str], outputs: list[str]) -> None:
@@ -251,9 +245,6 @@ def _need(*packages: str) -> None:
         unchecked = "; or skip the check (check=False, --no-check)" if missing == ["onnxruntime"] else ""
         install = f"pip install 'recollect[onnx]'{unchecked}"
         raise RecollectError(f"ONNX needs {' and '.join(missing)}, which is not installed: {install}")
-
-
-# Files and noise --------------------------------------------------------------------------------
 
 
 def _check_sidecar(file: Path) -> None:
