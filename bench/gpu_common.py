@@ -26,7 +26,7 @@ import torch
 
 import recollect as rc
 from recollect.agent import Agent
-from recollect.config.algo import algo_fields
+from recollect.config.algo_choice import algo_fields
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError

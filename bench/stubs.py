@@ -16,7 +16,7 @@ import torch
 
 from recollect.base import tree
 from recollect.base.types import Tree
-from recollect.config.encoder import EncoderConfig
+from recollect.config.policy import EncoderConfig
 from recollect.config.train import TrainConfig
 from recollect.cores.lstm import LSTMConfig
 from recollect.experience.rollout import Rollout

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from recollect.api import load, resume, train
     from recollect.audit.run import verify
     from recollect.base.types import Step
+    from recollect.config.core_specs import PMMConfig, StackConfig
     from recollect.config.cores import (
         FFMConfig,
         GRUConfig,
@@ -30,15 +31,11 @@ if TYPE_CHECKING:
         MinLSTMConfig,
         MLSTMConfig,
         NoneConfig,
-        PMMConfig,
         RTUConfig,
         SLSTMConfig,
-        StackConfig,
         WindowConfig,
     )
-    from recollect.config.encoder import EncoderConfig
-    from recollect.config.head import HeadConfig
-    from recollect.config.policy import PolicyConfig
+    from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
     from recollect.config.train import TrainConfig
     from recollect.cores.contract import Core
     from recollect.policy.policy import Policy
@@ -47,73 +44,34 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Agent": "agent",
-    "Callback": "training.callbacks",
-    "Core": "cores",
-    "EarlyStopping": "training.callbacks",
-    "EncoderConfig": "config.encoder",
-    "Evaluation": "acting.evaluate",
-    "FFMConfig": "config.cores",
-    "GRUConfig": "config.cores",
-    "HeadConfig": "config.head",
-    "LRUConfig": "config.cores",
-    "LSTMConfig": "config.cores",
-    "MLSTMConfig": "config.cores",
-    "MambaConfig": "config.cores",
-    "MinGRUConfig": "config.cores",
-    "MinLSTMConfig": "config.cores",
-    "NoneConfig": "config.cores",
-    "PMMConfig": "config.cores",
-    "Policy": "policy.policy",
-    "PolicyConfig": "config.policy",
-    "RTUConfig": "config.cores",
-    "Run": "training.run_folder",
-    "SLSTMConfig": "config.cores",
-    "Session": "acting.session",
-    "StackConfig": "config.cores",
-    "Step": "base.types",
-    "TrainConfig": "config.train",
-    "WindowConfig": "config.cores",
-    "load": "api",
-    "resume": "api",
-    "train": "api",
-    "verify": "audit.run",
+_MODULES = {
+    "acting.evaluate": "Evaluation",
+    "acting.session": "Session",
+    "agent": "Agent",
+    "api": "load resume train",
+    "audit.run": "verify",
+    "base.types": "Step",
+    "config.core_specs": "PMMConfig StackConfig",
+    "config.cores": (
+        "FFMConfig GRUConfig LRUConfig LSTMConfig MLSTMConfig MambaConfig MinGRUConfig MinLSTMConfig "
+        "NoneConfig RTUConfig SLSTMConfig WindowConfig"
+    ),
+    "config.policy": "EncoderConfig HeadConfig PolicyConfig",
+    "config.train": "TrainConfig",
+    "cores.contract": "Core",
+    "policy.policy": "Policy",
+    "training.callbacks": "Callback EarlyStopping",
+    "training.run_folder": "Run",
 }
+"""The public names by module."""
+_HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
-__all__ = [
-    "Agent",
-    "Callback",
-    "Core",
-    "EarlyStopping",
-    "EncoderConfig",
-    "Evaluation",
-    "FFMConfig",
-    "GRUConfig",
-    "HeadConfig",
-    "LRUConfig",
-    "LSTMConfig",
-    "MLSTMConfig",
-    "MambaConfig",
-    "MinGRUConfig",
-    "MinLSTMConfig",
-    "NoneConfig",
-    "PMMConfig",
-    "Policy",
-    "PolicyConfig",
-    "RTUConfig",
-    "Run",
-    "SLSTMConfig",
-    "Session",
-    "StackConfig",
-    "Step",
-    "TrainConfig",
-    "WindowConfig",
-    "load",
-    "resume",
-    "train",
-    "verify",
-]
+__all__ = ["Agent", "Callback", "Core", "EarlyStopping", "Evaluation", "Policy", "Run", "Session", "Step"]
+__all__ += ["load", "resume", "train", "verify"]
+__all__ += ["EncoderConfig", "HeadConfig", "PolicyConfig", "TrainConfig"]
+__all__ += ["FFMConfig", "GRUConfig", "LRUConfig", "LSTMConfig", "MLSTMConfig", "MambaConfig"]
+__all__ += ["MinGRUConfig", "MinLSTMConfig", "NoneConfig", "PMMConfig", "RTUConfig", "SLSTMConfig"]
+__all__ += ["StackConfig", "WindowConfig"]
 
 
 def _register_tasks() -> None:

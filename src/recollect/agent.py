@@ -226,9 +226,7 @@ class Agent:
 
         An env instance keeps its own number of rows; if training uses it, training starts new episodes.
         """
-        source = env if env is not None else self.env
-        if source is None:
-            raise ConfigError(self._unnamed.env)
+        source = env if env is not None else self._own_env()
         if env_kwargs is None and env is not None and env is not self.env:
             env_kwargs = {}
         if is_made(source):
@@ -240,15 +238,14 @@ class Agent:
                 (batched,) = self._trainer.collector.envs
             else:
                 batched = open_env(source, self.config)
-            self.policy.check_spaces(batched.observation_space, batched.action_space)
-            yield batched
-            return
-        batched = open_env(source, self.config, num_envs, env_kwargs)
+        else:
+            batched = open_env(source, self.config, num_envs, env_kwargs)
         try:
             self.policy.check_spaces(batched.observation_space, batched.action_space)
             yield batched
         finally:
-            batched.close()
+            if not is_made(source):
+                batched.close()
 
     def initial_state(self, batch: int) -> State:
         """The core's state at an episode's start, for ``batch`` rows."""
@@ -271,9 +268,12 @@ class Agent:
             episode_start: [B] bool, or one bool: rows at the first step of their episode; None: none.
             deterministic: the mode instead of a sample (drawn from torch's global RNG).
         """
-        batch, is_single = conversion.observations(self.policy.observation_space, obs, self._device)
+        device = next(self.policy.parameters()).device
+        batch, is_single = conversion.observations(self.policy.observation_space, obs, device)
         rows = tree.leaves(batch)[0].shape[0]
-        first = self._starts(episode_start, rows)
+        starts = False if episode_start is None else episode_start
+        first = torch.as_tensor(np.asarray(starts, dtype=bool), device=device)
+        first = first.expand(rows) if first.dim() == 0 else first
         if state is None:
             if self.policy.has_memory and not first.all():
                 raise StateError(
@@ -313,11 +313,14 @@ class Agent:
 
     def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv:
         """A new instance of the training env, without the wrappers of the config."""
-        if self.env is None:
-            raise ConfigError(self._unnamed.env)
         kwargs = self.config.env_kwargs if env_kwargs is None else env_kwargs
         device = torch.device(self.config.device)
-        return make_env(resolved(self.env), num_envs, device=device, env_kwargs=kwargs)
+        return make_env(resolved(self._own_env()), num_envs, device=device, env_kwargs=kwargs)
+
+    def _own_env(self) -> EnvSpec:
+        if self.env is None:
+            raise ConfigError(self._unnamed.env)
+        return self.env
 
     def _opening(self, trainer: Trainer) -> str:
         """The text printed before training: sizes and the preset's choices."""
@@ -328,11 +331,10 @@ class Agent:
 
     def _need_trainer(self) -> Trainer:
         if self._trainer is None:
-            if self.env is None:
-                raise ConfigError(self._unnamed.env)
+            env = self._own_env()
             self._unnamed.check(self.config)
             check_memory(self.config, self.policy)
-            with env_probe(self.env, self.config) as probe:
+            with env_probe(env, self.config) as probe:
                 trainer = Trainer(probe.collector(self.policy), self.policy, self.config)
                 try:
                     trainer.restore(self._learned)
@@ -345,15 +347,6 @@ class Agent:
                     raise ConfigError(f"{text}: take another checkpoint, or use init_from=...") from error
             self._trainer = trainer
         return self._trainer
-
-    def _starts(self, episode_start: Any, rows: int) -> torch.Tensor:
-        starts = False if episode_start is None else episode_start
-        first = torch.as_tensor(np.asarray(starts, dtype=bool), device=self._device)
-        return first.expand(rows) if first.dim() == 0 else first
-
-    @property
-    def _device(self) -> torch.device:
-        return next(self.policy.parameters()).device
 
 
 def check_config(config: TrainConfig, policy: PolicyFactory | None) -> None:

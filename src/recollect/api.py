@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -21,17 +21,8 @@ from recollect.training.run_folder import Run
 
 CHANGEABLE = frozenset(
     {
-        "checkpoint_every",
-        "env_timeout",
-        "env_workers",
-        "eval_episodes",
-        "eval_every",
-        "keep_checkpoints",
-        "max_seconds",
-        "ray_address",
-        "runtime",
-        "sinks",
-        "threads",
+        *("checkpoint_every", "eval_episodes", "eval_every", "keep_checkpoints", "max_seconds", "sinks"),
+        *("env_timeout", "env_workers", "ray_address", "runtime", "threads"),
     }
 )
 """Settings that ``resume`` may change: they do not affect what is learned."""
@@ -158,7 +149,7 @@ def load(
             "wandb", must be repeated for it.
     """
     path = Path(path).expanduser()
-    _check_changeable("load", path, settings)
+    _check_changeable("load", path, settings.keys())
     saved = checkpoints.read(_agent_folder(path, checkpoint))
     agent = _restored(saved, env, env_kwargs, policy, device, settings)
     if Run.is_run(path):
@@ -198,7 +189,7 @@ def resume(
     """
     run = Run(Path(path).expanduser())
     path = run.path
-    _check_changeable("resume", path, settings)
+    _check_changeable("resume", path, settings.keys())
     with run.writing():
         saved, status = checkpoints.read(run.checkpoint(checkpoint)), run.status
         is_finished = status["state"] == "finished" and checkpoint == "last"
@@ -213,33 +204,23 @@ def resume(
         agent = _restored(saved, env, env_kwargs, policy, device, settings)
         options = saved.config(agent.policy).env_kwargs
         if any(name not in options or options[name] != value for name, value in (env_kwargs or {}).items()):
-            raise ConfigError(_fixed("resume", path, ["env_kwargs"]))
+            _check_changeable("resume", path, {"env_kwargs"})
         agent.config = replace(agent.config, run=str(path))
-        _check_time_left(agent.config, saved.learned)
+        used = 0.0 if saved.learned.trainer is None else saved.learned.trainer.numbers["seconds"]
+        if (limit := agent.config.max_seconds) is not None and used >= limit:
+            raise RecollectError(
+                f"{path} has used its {limit:g} seconds: raise max_seconds (--max-seconds, none for no limit)"
+            )
         with _closed_if_it_fails(agent):
             agent.resume(run, steps=steps, progress=progress, callbacks=callbacks)
     return agent
 
 
-def _check_changeable(call: str, path: Path, settings: dict[str, Any]) -> None:
-    fixed = sorted(settings.keys() - CHANGEABLE)
-    if fixed:
-        raise ConfigError(_fixed(call, path, fixed))
-
-
-def _fixed(call: str, path: Path, names: list[str]) -> str:
-    return (
-        f"{call} cannot change {', '.join(names)}: it would no longer be the same run. It takes "
-        f"{', '.join(sorted(CHANGEABLE))}; for anything else start a new run with init_from={str(path)!r}"
-    )
-
-
-def _check_time_left(config: TrainConfig, learned: checkpoints.Learned) -> None:
-    used = 0.0 if learned.trainer is None else learned.trainer.numbers["seconds"]
-    if config.max_seconds is not None and used >= config.max_seconds:
-        raise RecollectError(
-            f"{config.run} has used its {config.max_seconds:g} seconds: raise max_seconds (--max-seconds, "
-            "none for no limit)"
+def _check_changeable(call: str, path: Path, settings: Set[str]) -> None:
+    if fixed := sorted(settings - CHANGEABLE):
+        raise ConfigError(
+            f"{call} cannot change {', '.join(fixed)}: it would no longer be the same run. It takes "
+            f"{', '.join(sorted(CHANGEABLE))}; for anything else start a new run with init_from={str(path)!r}"
         )
 
 

@@ -19,8 +19,7 @@ from recollect.audit import env_checks, loop_checks
 from recollect.audit.results import Check, Verification
 from recollect.audit.setup import prepare
 from recollect.cli import main
-from recollect.config.encoder import EncoderConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, PolicyConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
 from recollect.policy.policy import Policy

@@ -14,14 +14,11 @@ from rich.console import Console
 
 from recollect.cli import help as fields_help
 from recollect.cli.help_texts import EXAMPLES, MOST_USED, TOPICS
-from recollect.config.algo import ALGOS
-from recollect.config.cores import CORES, PRESETS
-from recollect.config.cores.specs import known
-from recollect.config.encoder import EncoderConfig
+from recollect.config.algo_choice import ALGOS
+from recollect.config.core_specs import CORES, PRESETS, known
 from recollect.config.fields import field_names, fields_of
 from recollect.config.flags import parse_settings
-from recollect.config.head import HeadConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.settings import CLASSES
 from recollect.config.tasks import TASKS

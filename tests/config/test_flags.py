@@ -11,11 +11,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 
 import recollect as rc
-from recollect.config.algo import algo_name
-from recollect.config.encoder import EncoderConfig
+from recollect.config.algo_choice import algo_name
 from recollect.config.flags import parse_settings, parse_task_options, split_argv, sweep_variants
-from recollect.config.head import HeadConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
+from recollect.config.policy import EncoderConfig, HeadConfig
 from recollect.config.toml_yaml import config_text, read_config, write_config
 from recollect.config.train import TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig, NoneConfig

@@ -10,11 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from recollect.config.encoder import EncoderConfig
 from recollect.config.fields import fields_of
-from recollect.config.head import HeadConfig
 from recollect.config.impala import ImpalaConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.cores import GRUConfig

@@ -14,9 +14,7 @@ import torch
 
 import recollect as rc
 from recollect.base import row_threads, tree
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.cores import CORES, PRESETS, Core, make_core
 from recollect.export.files import export_agent
 from tests.support.core_cases import CASES, SINGLE, SINGLE_TOLERANCE

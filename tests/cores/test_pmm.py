@@ -10,8 +10,7 @@ import torch
 import recollect as rc
 from recollect.acting.actor import Actor
 from recollect.base import row_threads, tree
-from recollect.config.encoder import EncoderConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, PolicyConfig
 from recollect.cores import LSTM, GRUConfig, NoMemory, PMMConfig
 from recollect.errors import ConfigError
 from recollect.policy.policy import Policy

@@ -7,7 +7,7 @@ import torch
 
 import recollect as rc
 from recollect.base import row_threads, tree
-from recollect.config.encoder import EncoderConfig
+from recollect.config.policy import EncoderConfig
 from recollect.cores import Window, WindowConfig
 from recollect.errors import ConfigError
 from recollect.kernels.cpu import window as kernel

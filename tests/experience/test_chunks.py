@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect.base import tree
-from recollect.config.learner import state_steps
+from recollect.config.algo_shared import state_steps
 from recollect.errors import ConfigError, RecollectError
 from recollect.experience.chunks import make_chunks, minibatches
 from recollect.experience.rollout import Finals, Rollout

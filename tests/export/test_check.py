@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import recollect as rc
-from recollect.config.head import HeadConfig
+from recollect.config.policy import HeadConfig
 from recollect.cores.contract import Core
 from recollect.errors import RecollectError
 from recollect.export.check import check

@@ -19,9 +19,7 @@ from torch import nn
 import recollect as rc
 from recollect.base import spaces, tree
 from recollect.cli import export as command
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.cores import CORES as REGISTERED
 from recollect.cores import GRUConfig, LSTMConfig, NoneConfig
 from recollect.errors import ConfigError, RecollectError, StorageError

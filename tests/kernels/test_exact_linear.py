@@ -12,8 +12,7 @@ from torch.nn import functional as F
 
 from recollect.algos.catalog import make_learner
 from recollect.base import devices
-from recollect.config.encoder import EncoderConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.cores import LSTMConfig
 from recollect.kernels import exact_linear

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recollect.base import devices, tree
-from recollect.config.learner import LearnerConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.experience.returns import gae
 from recollect.learning import diagnostics
 from recollect.learning.algorithm import Acting, Targets

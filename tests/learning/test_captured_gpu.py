@@ -14,7 +14,7 @@ import torch
 from gymnasium import spaces as gym_spaces
 
 from recollect.base import tree
-from recollect.config.encoder import EncoderConfig
+from recollect.config.policy import EncoderConfig
 from recollect.experience.chunks import make_chunks
 from recollect.experience.returns import gae, vtrace
 from recollect.experience.rollout import Rollout

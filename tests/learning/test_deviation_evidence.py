@@ -13,8 +13,8 @@ from torch import nn
 from recollect.algos import ppo
 from recollect.algos.catalog import make_learner
 from recollect.base import devices, tree
-from recollect.config.algo import ALGOS
-from recollect.config.cores.specs import known, reaching
+from recollect.config.algo_choice import ALGOS
+from recollect.config.core_specs import known, reaching
 from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.errors import AlignmentError, RecollectError

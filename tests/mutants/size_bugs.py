@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from recollect.acting import actor
-from recollect.config import learner
+from recollect.config import algo_shared
 from recollect.experience import rollout
 from tests.mutants.mutant import Edit, Mutant
 from tests.training import test_memory_use
@@ -78,7 +78,7 @@ SIZES = [
     Mutant(
         "a state is stored for every step",
         test_memory_use.test_only_chunk_starts_are_stored,
-        ((learner, "state_steps", "range(0, rollout, chunk)", "range(0, rollout)"),),
+        ((algo_shared, "state_steps", "range(0, rollout, chunk)", "range(0, rollout)"),),
         "assert agent.config.algo.state_steps == (0, 8, 16, 24)",
     ),
 ]

@@ -11,9 +11,7 @@ import torch
 from gymnasium import spaces as gym_spaces
 
 from recollect.base import tree
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
-from recollect.config.policy import POLICIES
+from recollect.config.policy import POLICIES, EncoderConfig, HeadConfig
 from recollect.policy.masks import mask_space
 from recollect.policy.policy import Policy
 from tests.policy.test_heads import SPACES

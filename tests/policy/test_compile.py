@@ -17,8 +17,7 @@ from torch import Tensor, nn
 import recollect as rc
 from recollect.algos.catalog import make_learner
 from recollect.base import tree
-from recollect.config.encoder import EncoderConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.cores import CORES, GRUConfig, LSTMConfig
 from recollect.errors import ConfigError

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from recollect.base import spaces as rspaces
 from recollect.base import tree
-from recollect.config.encoder import EncoderConfig
+from recollect.config.policy import EncoderConfig
 from recollect.errors import ConfigError, SpaceError
 from recollect.policy.encoders import Encoder, make_encoder
 from recollect.policy.layers import ACTIVATIONS

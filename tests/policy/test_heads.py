@@ -14,7 +14,7 @@ from torch import distributions as torch_dist
 
 from recollect.base import spaces as rspaces
 from recollect.base import tree
-from recollect.config.head import HeadConfig
+from recollect.config.policy import HeadConfig
 from recollect.errors import ConfigError, SpaceError
 from recollect.policy.distributions import Distribution, Gaussian, Shaped, TanhGaussian
 from recollect.policy.heads import ActionHead, clamp_inward

@@ -13,7 +13,7 @@ import recollect as rc
 from recollect.algos.catalog import make_learner
 from recollect.base import tree
 from recollect.base.tolerances import TOLERANCES, tolerance
-from recollect.config.encoder import EncoderConfig
+from recollect.config.policy import EncoderConfig
 from recollect.config.ppo import PPOConfig
 from recollect.cores import CORES, LSTMConfig
 from recollect.errors import AlignmentError, ConfigError, DivergedError

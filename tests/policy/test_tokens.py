@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from recollect.base import spaces as rspaces
-from recollect.config.encoder import EncoderConfig
+from recollect.config.policy import EncoderConfig
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, SpaceError
 from recollect.policy.encoders import make_encoder

@@ -18,9 +18,7 @@ from torch import Tensor
 
 import recollect as rc
 from recollect.base import tree
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
-from recollect.config.policy import POLICIES, PolicyConfig
+from recollect.config.policy import POLICIES, EncoderConfig, HeadConfig, PolicyConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError, SpaceError, StateError
 from recollect.policy.policy import GUARDED, Policy

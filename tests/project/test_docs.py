@@ -115,8 +115,8 @@ def test_every_public_name_has_its_place(site):
 
 def test_every_setting_and_its_flag_are_listed(site):
     """S000-26: a field of a config is on the page, with its flag."""
-    from recollect.config.algo import ALGOS
-    from recollect.config.cores import CORES
+    from recollect.config.algo_choice import ALGOS
+    from recollect.config.core_specs import CORES
     from recollect.config.fields import field_names
     from recollect.config.settings import CLASSES
     from recollect.config.train import ALIASES
@@ -141,7 +141,7 @@ def test_every_setting_and_its_flag_are_listed(site):
 
 def test_every_default_on_the_page_is_the_real_one(site):
     """Of every algorithm and core; a field that IMPALA shares with PPO stands under PPO."""
-    from recollect.config.algo import ALGOS
+    from recollect.config.algo_choice import ALGOS
     from recollect.cores import CORES
 
     page = (site / "config.html").read_text()

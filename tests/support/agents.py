@@ -9,8 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 import recollect as rc
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
+from recollect.config.policy import EncoderConfig, HeadConfig
 from recollect.cores import LSTMConfig
 
 SMALL: dict[str, Any] = {

@@ -13,10 +13,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from recollect.base import spaces, tree
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
-from recollect.config.learner import state_steps
-from recollect.config.policy import PolicyConfig
+from recollect.config.algo_shared import state_steps
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.experience.rollout import Finals, Rollout
 from recollect.policy.policy import Policy
 

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 import recollect as rc
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
+from recollect.config.policy import EncoderConfig, HeadConfig
 from recollect.cores import LSTMConfig
 from recollect.policy.heads import ActionHead
 from tests.support.helpers import TensorWorld

@@ -6,8 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
+from recollect.config.policy import EncoderConfig, HeadConfig
 from recollect.config.train import TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig, NoneConfig
 

@@ -17,10 +17,8 @@ from torch import Tensor
 from recollect.acting.actor import Actor
 from recollect.base import tree
 from recollect.base.types import Step
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
-from recollect.config.learner import state_steps
-from recollect.config.policy import PolicyConfig
+from recollect.config.algo_shared import state_steps
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.cores.contract import Core
 from recollect.envs import GymLoop, GymVector
 from recollect.experience.chunks import make_chunks

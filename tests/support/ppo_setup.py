@@ -12,7 +12,7 @@ from torch import Tensor
 from recollect.acting.actor import Actor
 from recollect.algos.catalog import make_learner
 from recollect.base import tree
-from recollect.config.algo import ALGOS
+from recollect.config.algo_choice import ALGOS
 from recollect.cores import LSTMConfig
 from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner

@@ -16,9 +16,7 @@ import torch
 import recollect as rc
 from recollect.base import tree
 from recollect.base.spaces import space_from_json, space_to_json
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError, RecollectError
 from recollect.policy.policy import Policy

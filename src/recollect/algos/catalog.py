@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from recollect.algos import impala, ppo
-from recollect.config.algo import AlgoConfig, algo_name
+from recollect.config.algo_choice import AlgoConfig, algo_name
 from recollect.learning.algorithm import Acting, Algorithm
 from recollect.learning.captured_update import CapturedUpdate
 from recollect.learning.learner import Learner
 from recollect.policy.policy import Policy
 
 ALGORITHMS: dict[str, Algorithm] = {"ppo": ppo, "impala": impala}
-"""The algorithm of every name in ``recollect.config.algo.ALGOS``."""
+"""The algorithm of every name in ``recollect.config.algo_choice.ALGOS``."""
 
 
 def acting(config: AlgoConfig) -> Acting:

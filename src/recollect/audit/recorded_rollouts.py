@@ -15,7 +15,7 @@ from recollect.algos.catalog import acting, make_learner
 from recollect.audit.setup import Setup
 from recollect.base import tree
 from recollect.base.types import State, Step, Tree
-from recollect.config.algo import AlgoConfig
+from recollect.config.algo_choice import AlgoConfig
 from recollect.envs.contract import BatchedEnv, EnvWrapper
 from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner

@@ -12,7 +12,7 @@ from torch import nn
 from recollect.agent import PolicyFactory, check_config, made_policy
 from recollect.api import resolve
 from recollect.base.tolerances import on_device, tolerance
-from recollect.config.algo import AlgoConfig
+from recollect.config.algo_choice import AlgoConfig
 from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv

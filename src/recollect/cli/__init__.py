@@ -1,22 +1,24 @@
-"""The command line: ``recollect COMMAND ...``, one module a command.
+"""The command line: ``recollect COMMAND ...``, one module per command.
 
 The module of a command has ``configure(parser)`` and ``run(args, flags)``. With ``TAKES_CONFIG``, flags that
-the parser does not have are settings of the run, and ``run`` gets them; with ``SETTINGS_IN_HELP``, its help
-lists them all, except those in ``REFUSED``. Modules here import torch only in ``run``: ``--help`` is quick.
+the parser does not have are settings of the run, passed to ``run``; with ``SETTINGS_IN_HELP``, the help lists
+them all, except those in ``REFUSED``. Modules here import torch only in ``run``: ``--help`` is quick.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, TextIO
 
 from recollect.base import interrupts, output
+from recollect.errors import AlignmentError, DivergedError, EnvError, RecollectError, StorageError, nearest
 
 COMMANDS = {
     "train": "train an agent",
@@ -31,16 +33,16 @@ COMMANDS = {
     "cores": "the kinds of memory, their weights and the size of their state",
     "doctor": "versions, hardware, known problems and a quick speed figure of this machine",
 }
-"""The commands and what they do, the most used first."""
+"""The commands with a description, the most used first."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Returns the exit code: 0, 1 if something was found wrong, 2 for a wrong call."""
+    """Run one command. Returns the exit code: 0, 1 for a failure, 2 for a wrong call."""
     argv = list(sys.argv[1:] if argv is None else argv)
     try:
         return _dispatch(argv)
     except KeyboardInterrupt as interrupt:
-        # 128 + the signal, as a shell would report it; the run was saved, if it is the run's own.
+        # 128 + the signal, as a shell would report it; a run was saved before it raised.
         return 128 + getattr(interrupt, "signal", 2)
     except BrokenPipeError:  # | head
         sys.stderr.close()
@@ -58,19 +60,20 @@ def _dispatch(argv: list[str]) -> int:
 
         print(f"recollect {__version__}")
         return 0
-    name, rest = argv[0], argv[1:]
+    name, *rest = argv
     if name not in COMMANDS:
-        from recollect.errors import nearest
-
-        tell(
-            f"error: there is no command {name!r}{nearest(name, COMMANDS)}; recollect --help lists them",
-            sys.stderr,
-        )
+        near = nearest(name, COMMANDS)
+        tell(f"error: there is no command {name!r}{near}; recollect --help lists them", sys.stderr)
         return 2
-    return _run(name, rest)
+    try:
+        return _run(name, rest)
+    except RecollectError as error:  # in one line, without a traceback
+        tell(f"error: {error}", sys.stderr)
+        # 1: the call was right, and the command failed later.
+        return 1 if isinstance(error, AlignmentError | DivergedError | EnvError | StorageError) else 2
 
 
-def _run(name: str, rest: list[str]) -> int:
+def _run(name: str, words: list[str]) -> int:
     command = import_module(f"recollect.cli.{name}")
     parser = argparse.ArgumentParser(
         prog=f"recollect {name}", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -78,28 +81,23 @@ def _run(name: str, rest: list[str]) -> int:
     command.configure(parser)
     if parser.description is not None:  # examples keep their lines, prose fits the terminal
         width = min(shutil.get_terminal_size().columns, 100)
-        parser.description = textwrap.fill(" ".join(parser.description.split()), width)
-    return _guarded(lambda: _call(command, parser, rest))
-
-
-def _call(command: Any, parser: argparse.ArgumentParser, rest: list[str]) -> int:
-    flags: list[str] = []
-    words = list(rest)
+        parser.description = textwrap.fill(parser.description, width, break_on_hyphens=False)
+    rest, flags = words, []
     if getattr(command, "TAKES_CONFIG", False):
         from recollect.config.flags import split_argv
 
         if getattr(command, "SETTINGS_IN_HELP", False):
-            from recollect.cli.help import wants_help
+            from recollect.cli.help import print_help
 
-            if (asked := wants_help(rest)) is not None:
-                return _print_settings(command, parser, *asked)
-        rest, flags = split_argv(rest, parser._option_string_actions)
+            if print_help(parser, words, refused=getattr(command, "REFUSED", ())):
+                return 0
+        rest, flags = split_argv(words, parser._option_string_actions)
     try:
         args = parser.parse_args(rest)
-    except SystemExit as stop:  # argparse has said why
+    except SystemExit as stop:  # argparse has printed the reason
         return int(stop.code or 0)
-    args.command = [*parser.prog.split(), *words]
-    with contextlib.suppress(Exception):  # if torch is broken, the command says so
+    args.command = ["recollect", name, *words]
+    with contextlib.suppress(Exception):  # if torch is broken, the command reports it
         import_module("torch")
     interrupts.raise_again()
     is_for_programs = getattr(args, "json", False) or getattr(args, "display", None) == "json"
@@ -107,61 +105,28 @@ def _call(command: Any, parser: argparse.ArgumentParser, rest: list[str]) -> int
         return command.run(args, flags)
 
 
-def _print_settings(
-    command: Any, parser: argparse.ArgumentParser, topics: list[str], chosen: list[str]
-) -> int:
-    """The help of a command whose flags are all the settings of a run."""
-    from rich.console import Console
-
-    from recollect.cli.help import own_options, render_help
-
-    render_help(
-        Console(),
-        topics,
-        own_options(parser),
-        command=parser.prog,
-        opening=None if parser.description is None else f"{parser.description}\n\n{parser.epilog}",
-        chosen=chosen,
-        refused=getattr(command, "REFUSED", ()),
-    )
-    return 0
-
-
-def _guarded(call: Callable[[], int]) -> int:
-    """Print an error of Recollect in one line, without a traceback."""
-    from recollect.errors import AlignmentError, DivergedError, EnvError, RecollectError, StorageError
-
-    try:
-        return call()
-    except RecollectError as error:
-        tell(f"error: {error}", sys.stderr)
-        # 1: the call was right, and something went wrong on the way.
-        return 1 if isinstance(error, AlignmentError | DivergedError | EnvError | StorageError) else 2
-
-
 def tell(text: str, file: TextIO) -> None:
-    """Print for people: on a terminal no line breaks inside of a word, elsewhere none at all is added."""
+    """Print for people: wrapped between words on a terminal, and not wrapped elsewhere."""
     if file.isatty():
         width = shutil.get_terminal_size().columns
-        lines = [
-            textwrap.fill(line, width, break_long_words=False, break_on_hyphens=False)
-            for line in text.split("\n")
-        ]
-        text = "\n".join(lines)
+        wrapper = textwrap.TextWrapper(width, break_long_words=False, break_on_hyphens=False)
+        text = "\n".join(wrapper.fill(line) for line in text.split("\n"))
     print(text, file=file, flush=True)
 
 
-def _print_help() -> None:
-    from rich.console import Console
-    from rich.table import Table
+def print_json(value: Any, indent: int | None = None) -> None:
+    """Print for programs."""
+    print(json.dumps(value, indent=indent), file=output.results(), flush=True)
 
-    console = Console(highlight=False)
-    console.print("[bold]Recollect[/] trains agents that remember, and proves that the memory is right.\n")
-    console.print("  recollect train delayed-cue                  a built-in memory task")
-    console.print("  recollect train CartPole-v1 --core gru       any Gymnasium env")
-    console.print("  recollect train my_module:MyEnv --steps 1m   your own\n")
-    table = Table(box=None, show_header=False, padding=(0, 2))
-    for name, words in COMMANDS.items():
-        table.add_row(f"[bold]{name}[/]", words)
-    console.print(table)
-    console.print("\nrecollect COMMAND --help says more.")
+
+def _print_help() -> None:
+    from recollect.cli.page import Page
+
+    page = Page.readable()
+    page.line("Recollect", " trains agents that remember, and proves that the memory is right.", "bold")
+    page.line("\n  recollect train delayed-cue                  a built-in memory task")
+    page.line("  recollect train CartPole-v1 --core gru       any Gymnasium env")
+    page.line("  recollect train my_module:MyEnv --steps 1m   your own\n")
+    for name, description in COMMANDS.items():
+        page.row(f"  {name}", description, column=12, style="bold")
+    page.line("\nMore about a command: recollect COMMAND --help")

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import json
+import inspect
 import re
 from importlib import import_module
 from typing import Any
 
-from recollect.base import output
 from recollect.base.numbers import byte_count
-from recollect.cli import catalogue
-from recollect.cli.catalogue import Lines
-from recollect.config.cores import PRESETS, CoreConfig
-from recollect.config.cores.specs import core_config, known, name_of, widened
+from recollect.cli import print_json
+from recollect.cli.help import core_rows
+from recollect.cli.page import Page
+from recollect.config.core_specs import PRESETS, core_config, known, name_of, widened
+from recollect.config.cores import CoreConfig
 from recollect.config.fields import fields_of
 from recollect.errors import ConfigError
 
@@ -21,9 +21,9 @@ from recollect.errors import ConfigError
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments."""
     parser.description = (
-        "List the cores, which carry an agent's memory from step to step, with the number of their\n"
-        "weights and the bytes of state per row (one agent in one env).\n"
-        "With NAME: its equations, its settings, and the parts of its state."
+        "List the cores, which carry an agent's memory from step to step, with the number of their weights "
+        "and the bytes of state per row (one agent in one env). With NAME: its equations, its settings, "
+        "and the parts of its state."
     )
     parser.epilog = (
         "examples:\n  recollect cores\n  recollect cores mamba\n  recollect cores --hidden 256 --json"
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--input-size", type=int, default=64, metavar="N", help="input features (default: 64)"
     )
-    parser.add_argument("--json", action="store_true", help="the figures for programs")
+    parser.add_argument("--json", action="store_true", help="the sizes as JSON")
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
@@ -48,11 +48,11 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     configs = {name: widened(core_config(name), args.hidden) for name in names}
     sizes = {name: measure(config, args.input_size) for name, config in configs.items()}
     if args.json:
-        print(json.dumps(sizes, indent=2), file=output.results())
+        print_json(sizes, indent=2)
     elif args.name is None:
-        catalogue.show(_table(sizes, args.input_size))
+        _print_table(Page.readable(), sizes, args.input_size)
     else:
-        catalogue.show(_story(args.name, configs[args.name], sizes[args.name], args.input_size))
+        _print_core(Page.readable(), args.name, configs[args.name], sizes[args.name], args.input_size)
     return 0
 
 
@@ -74,17 +74,16 @@ def measure(config: Any, input_size: int) -> dict[str, Any]:
     }
 
 
-def _table(sizes: dict[str, Any], input_size: int) -> Lines:
-    yield f"{'core':<12}{'weights':>10}{'state':>11}   what it is", "dim"
+def _print_table(page: Page, sizes: dict[str, Any], input_size: int) -> None:
+    page.line(f"{'core':<12}{'weights':>10}{'state':>11}   description", style="dim")
     for name, size in sizes.items():
         head = f"{name:<12}{size['weights']:>10,}{byte_count(size['state_bytes']):>11}   "
-        yield from catalogue.row(head, _what(name))
-    yield "", None
-    yield f"state: bytes that one row carries from step to step. Sizes are for {input_size} features.", None
-    yield "recollect cores NAME tells more; train with --core NAME, settings as --core.hidden 256.", None
+        page.row(head, _headline(name))
+    page.line(f"\nstate: bytes per row, carried from step to step. Sizes are for {input_size} features.")
+    page.print("More: recollect cores NAME. Train: --core NAME, its settings such as --core.hidden 256.")
 
 
-def _what(name: str) -> str:
+def _headline(name: str) -> str:
     """The first sentence about the core; for a preset, its settings."""
     if name not in PRESETS:
         text = " ".join(_docstring(core_config(name)).split("\n\n")[0].split())
@@ -96,19 +95,20 @@ def _what(name: str) -> str:
 
 
 def _docstring(config: CoreConfig) -> str:
-    return catalogue.docstring(import_module(config.code.partition(":")[0]))
+    """The docstring of the core's module, without markup."""
+    return inspect.cleandoc(import_module(config.code.partition(":")[0]).__doc__ or "").replace("``", "'")
 
 
-def _story(name: str, config: Any, size: dict[str, Any], input_size: int) -> Lines:
-    yield name, "bold"
-    yield from ((line, None) for line in _docstring(config).split("\n"))
-    yield from catalogue.title("Settings")
-    yield from catalogue.settings("core", fields_of(config))
-    yield from catalogue.title(f"Size, for {input_size} features")
-    yield f"  {size['weights']:,} weights; {size['output_size']} output features", None
-    yield f"  {byte_count(size['state_bytes'])} of state per row" + (":" if size["state"] else ""), None
+def _print_core(page: Page, name: str, config: Any, size: dict[str, Any], input_size: int) -> None:
+    page.line(name, style="bold")
+    page.line(_docstring(config))
+    page.title("\nSettings")
+    page.flags(core_rows(config))
+    page.title(f"\nSize, for {input_size} features")
+    page.line(f"  {size['weights']:,} weights; {size['output_size']} output features")
+    page.line(f"  {byte_count(size['state_bytes'])} of state per row" + (":" if size["state"] else ""))
     for leaf, (shape, dtype) in size["state"].items():
-        yield f"    {leaf:<16}{dtype} {shape}", None
-    yield from catalogue.title("Train with it")
-    yield f"  recollect train delayed-cue --core {name}", None
-    yield f'  python: rc.train("delayed-cue", core="{name}")', None
+        page.line(f"    {leaf:<16}{dtype} {shape}")
+    page.title("\nTrain with it")
+    page.line(f"  recollect train delayed-cue --core {name}")
+    page.line(f'  python: rc.train("delayed-cue", core="{name}")')

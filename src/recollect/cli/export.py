@@ -1,19 +1,20 @@
-"""``recollect export RUN``: one file that acts without Recollect."""
+"""``recollect export RUN``: write a file that acts without Recollect."""
 
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
-TAKES_CONFIG = False
+from rich.console import Console
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments."""
     parser.description = (
-        "Write one acting step to a file: observation, memory and first go in; action, value and new\n"
-        "memory come out. Normalisation, resets and the scaling of actions are inside; FILE.json beside\n"
-        "it says how to use it. Before the file gets its place, it is read back and compared with the\n"
-        "agent, step by step."
+        "Write one acting step to a file. Its inputs are the observation, the state of the memory, and "
+        "first; its outputs are the action, the value and the next state. It includes normalisation, resets "
+        "and the scaling of actions; FILE.json beside it describes its use. Before the file is moved to its "
+        "place, it is loaded and compared with the agent, step by step."
     )
     parser.epilog = (
         "examples:\n"
@@ -21,24 +22,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect export runs/cue --format torch   agent.pt2, for torch.export.load\n"
         "  recollect export runs/cue --checkpoint last --out robot/brain.onnx\n"
     )
-    parser.add_argument("run", help="the run's folder, or that of a saved agent")
+    parser.add_argument("run", help="folder of the run, or of a saved agent")
     parser.add_argument(
-        "--format", choices=("onnx", "torch"), default="onnx", help="of the file (default: onnx)"
+        "--format", choices=("onnx", "torch"), default="onnx", help="format of the file (default: onnx)"
     )
-    parser.add_argument("--out", metavar="FILE", help="where to (default: agent.onnx or agent.pt2 in RUN)")
+    parser.add_argument("--out", metavar="FILE", help="the file (default: agent.onnx or agent.pt2 in RUN)")
     parser.add_argument("--checkpoint", help="of a run: best, last, or its env steps (default: best)")
     parser.add_argument(
-        "--sample", action="store_true", help="draw actions inside the file in place of the likeliest"
+        "--sample", action="store_true", help="the file samples actions, in place of the likeliest"
     )
     parser.add_argument("--no-check", action="store_true", help="do not compare the file with the agent")
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
-    """Export, and say what came out."""
-    from pathlib import Path
-
-    from rich.console import Console
-
+    """Export, and print the path."""
     from recollect import load
     from recollect.export.files import SUFFIXES, export_agent
 

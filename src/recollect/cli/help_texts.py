@@ -69,3 +69,13 @@ MEMBERS = {
     "algo": ("algo",),
 }
 """Settings whose topic does not follow from their name or section."""
+NOTES = {
+    "memory": "One core with its own help and defaults: --help lstm",
+    "algo": "One algorithm with its own help and defaults: --help ppo, --help impala",
+    "env": "The options of a task: recollect train --help TASK",
+}
+"""The last line of a topic."""
+FILES = (
+    "TOML or YAML with the same names; flags override it. Of several files later ones win. Every run "
+    "writes its own config.yaml."
+)

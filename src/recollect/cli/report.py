@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import webbrowser
+
+from rich.console import Console
+
+from recollect.config.flags import parse_task_options
+from recollect.errors import ConfigError
 
 TAKES_CONFIG = True
 
@@ -10,46 +16,34 @@ TAKES_CONFIG = True
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments."""
     parser.description = (
-        "Write an HTML file that needs no server and no network: learning curves, gauges with their\n"
-        "healthy ranges, the memory step by step in recorded episodes, how far the memory reaches, speed,\n"
-        "events, config. Several runs make a comparison: runs that differ in nothing but the seed are one\n"
-        "group, shown as an interquartile mean with its 95% bootstrap interval."
+        "Write an HTML file that needs no server and no network: learning curves, gauges with their "
+        "healthy ranges, the memory step by step in recorded episodes, the reach of the memory, speed, "
+        "events, config. Several runs are compared: runs that differ only in the seed form a group, "
+        "shown as an interquartile mean with its 95% bootstrap interval."
     )
     parser.epilog = (
         "examples:\n"
         "  recollect report runs/cue                       runs/cue/report.html\n"
-        "  recollect report runs/cue --no-play --open      what is recorded; open it\n"
+        "  recollect report runs/cue --no-play --open      recorded data only; open it\n"
         "  recollect report runs/cue-* --out cue.html      a comparison\n"
-        "  recollect report runs/ant --task.frame_skip 5   options of a foreign env\n"
+        "  recollect report runs/ant --task.frame_skip 5   options of another env\n"
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")
-    parser.add_argument(
-        "--out", metavar="FILE", help="where to (default: report.html, in RUN or, for several, here)"
-    )
-    parser.add_argument(
-        "--no-play",
-        action="store_true",
-        help="do not let the best checkpoint play episodes; show what is recorded",
-    )
+    parser.add_argument("--out", metavar="FILE", help="default: report.html in RUN; for several runs, here")
+    parser.add_argument("--no-play", action="store_true", help="play no episodes with the best checkpoint")
     parser.add_argument("--open", action="store_true", help="open it in the browser")
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
-    """Write it, and say where."""
-    from rich.console import Console
-
-    from recollect.config.flags import parse_task_options
-    from recollect.errors import ConfigError
+    """Write the report, and print its path."""
     from recollect.reports import write_report
 
     options = parse_task_options(flags)
     if options and (args.no_play or len(args.runs) > 1):
-        raise ConfigError("--task.NAME is for the env that a single run plays in, and nothing is played here")
+        raise ConfigError("--task.NAME sets the env of a single run that plays: leave it out here")
     with Console(stderr=True).status("writing the report"):
         path = write_report(args.runs, args.out, play=not args.no_play, env_kwargs=options)
     print(path)
     if args.open:
-        import webbrowser
-
         webbrowser.open(path.resolve().as_uri())
     return 0

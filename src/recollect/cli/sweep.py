@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
 import shlex
 import sys
 from typing import TYPE_CHECKING
 
+from rich.console import Console
+from rich.table import Table
+
 from recollect.base import output
-from recollect.base.numbers import plural
-from recollect.cli.train import add_display
+from recollect.base.numbers import number, plural
+from recollect.cli import print_json
+from recollect.cli.shared import add_display
+from recollect.cli.train import Say
+from recollect.config.flags import whole_words
+from recollect.errors import ConfigError, Interrupted, RecollectError
 
 if TYPE_CHECKING:
     from recollect.sweep import Sweep
@@ -23,11 +29,10 @@ REFUSED = ("run",)
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments beside the settings of the runs, which are flags too."""
     parser.description = (
-        "Every flag of recollect train may list values: --core lstm,gru. Every\n"
-        "combination is trained with every seed, each run in a process and a folder of\n"
-        "its own, and all are compared at the end. The same command again resumes\n"
-        "what was stopped, killed or failed. A setting that is a list itself has its\n"
-        "values between semicolons: --encoder.hidden '64,64;128'."
+        "Every flag of recollect train may list values: --core lstm,gru. Every combination is trained with "
+        "every seed, each run in its own process and folder, and all are compared at the end. The same "
+        "command again resumes runs that were stopped, killed or failed. Semicolons separate the values of "
+        "a setting that is a list itself: --encoder.hidden '64,64;128'."
     )
     parser.epilog = (
         "examples:\n"
@@ -37,22 +42,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect sweep --resume runs/sweep-t-maze-1f2e3d        resume\n"
         "  recollect sweep my:Env --resume runs/mine                own code, named again\n"
     )
-    parser.add_argument("env", nargs="?", help="as in recollect train; several with commas between them")
-    parser.add_argument("--seeds", type=int, help="seeds of every variant, from --seed on (default: 1)")
-    parser.add_argument(
-        "--jobs", type=int, help="runs at a time (default: half as many as cores, on a GPU 1)"
-    )
+    parser.add_argument("env", nargs="?", help="as in recollect train; several are separated by commas")
+    parser.add_argument("--seeds", type=int, help="number of seeds, from --seed on (default: 1)")
+    parser.add_argument("--jobs", type=int, help="runs at a time (default: half the cores; on a GPU 1)")
     parser.add_argument("--out", help="folder of the sweep (default: under runs/, by env and settings)")
     parser.add_argument("--resume", help="resume the sweep in this folder")
-    parser.add_argument("--dry-run", action="store_true", help="check everything, show the commands, stop")
+    parser.add_argument("--dry-run", action="store_true", help="check all settings, print the commands, stop")
     parser.add_argument("--no-report", action="store_true", help="write no report.html at the end")
     add_display(parser)
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
-    """Plan, run, sum up."""
-    from recollect.cli.train import Say
-    from recollect.errors import Interrupted
+    """Plan, run, and print the results."""
     from recollect.sweep import Sweep
 
     sweep = _opened(args, flags) if args.resume is not None else None
@@ -79,8 +80,6 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
 
 
 def _opened(args: argparse.Namespace, flags: list[str]) -> Sweep:
-    from recollect.config.flags import whole_words
-    from recollect.errors import ConfigError
     from recollect.sweep import Sweep
     from recollect.sweep.plan import take
 
@@ -97,20 +96,16 @@ def _opened(args: argparse.Namespace, flags: list[str]) -> Sweep:
 
 
 def _refuse_changes(words: list[str]) -> None:
-    from recollect.errors import ConfigError
-
     if words:
         flag = words[0].partition("=")[0]
         raise ConfigError(
             f"--resume continues a sweep as it was planned, and {flag} would change it: leave it out, "
-            "or begin another sweep without --resume"
+            "or start another sweep without --resume"
         )
 
 
 def _show_commands(sweep: Sweep, jobs: int | None) -> None:
-    """The commands that a sweep would start, ready to be copied."""
-    from recollect.errors import RecollectError
-
+    """Print the commands of the runs, ready to be copied."""
     for member in sweep.to_do(jobs)[0]:
         try:
             _, *words = member.command() or []
@@ -130,19 +125,13 @@ def _opening(sweep: Sweep, jobs: int | None) -> str:
 
 
 def _show_results(sweep: Sweep, display: str) -> None:
-    """A line a variant on stdout, the best in bold; as JSON for programs."""
+    """Print one line per variant, the best in bold; as JSON for programs."""
     results = sweep.results()
     if display == "json":
         for result in results:
-            print(json.dumps(result.to_json()), file=output.results())
+            print_json(result.to_json())
+    if display in ("json", "quiet"):
         return
-    if display == "quiet":
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    from recollect.base.numbers import number
-
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("variant", overflow="fold")
     for name in ("seeds", "return", "95% interval"):
@@ -161,7 +150,5 @@ def _show_results(sweep: Sweep, display: str) -> None:
 
 def _show_failures(sweep: Sweep) -> None:
     for member, text in sweep.failures:
-        print(f"failed: {member.name}", file=sys.stderr)
-        for line in text.splitlines():
-            print(f"    {line}", file=sys.stderr)
-        print(f"    its log: {member.log}", file=sys.stderr)
+        lines = [f"failed: {member.name}", *text.splitlines(), f"its log: {member.log}"]
+        print("\n    ".join(lines), file=sys.stderr)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from recollect.base.numbers import short_count
-from recollect.cli import catalogue
-from recollect.cli.catalogue import Lines, title, wrapped
-from recollect.config.fields import fields_of, first_paragraph
+from recollect.cli.help import task_rows
+from recollect.cli.page import Page
+from recollect.config.fields import first_paragraph
 
 if TYPE_CHECKING:
     from recollect.tasks import Task
@@ -21,9 +23,9 @@ SHOWN_STEPS = 14
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments."""
     parser.description = (
-        "List the built-in tasks: over how many steps an agent must remember, the best return\n"
-        "with and without memory, and the settings of the preset.\n"
-        "With NAME: the rules, the spaces, the options, and an episode in words."
+        "List the built-in tasks: the number of steps over which an agent must remember, the best return "
+        "with and without memory, and the settings of the preset. With NAME: the rules, the spaces, the "
+        "options, and an episode in words."
     )
     parser.epilog = "examples:\n  recollect tasks\n  recollect tasks t-maze"
     parser.add_argument("name", nargs="?", metavar="NAME", help="a task, such as t-maze, or its Gymnasium id")
@@ -33,12 +35,16 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Print the table, or one task."""
     from recollect.tasks import TASKS, task_class
 
+    page = Page.readable()
     if args.name is not None:
-        catalogue.show(_story(task_class(args.name)))
+        _print_task(page, task_class(args.name))
         return 0
     for task in TASKS.values():
-        catalogue.show(_entry(task))
-    catalogue.show((line, None) for line in _LEGEND.split("\n"))
+        page.line(f"{task.name}  ({task.id})", style="bold")
+        page.print(_headline(task), indent=2)
+        _print_sizes(page, task)
+        page.line()
+    page.line(_LEGEND)
     return 0
 
 
@@ -46,55 +52,44 @@ _PRESETS = """\
 32 whole rollouts: 32 envs, and backpropagation through whole rollouts
 open gates: gates that are initialised to remember for that long"""
 _LEGEND = f"""\
-*       the default size: recollect train NAME --task.size hard takes another
+*       the default size; for another: recollect train NAME --task.size hard
 steps   number of steps over which an agent must remember
 best    the best return; alone: the best without memory; ?: unknown
 preset  {_PRESETS.replace(chr(10), chr(10) + " " * 8)}
-recollect tasks NAME has the rules of a task."""
-
-
-# The table -------------------------------------------------------------------------------------------
-
-
-def _entry(task: type[Task]) -> Lines:
-    """A task in a few lines."""
-    yield f"{task.name}  ({task.id})", "bold"
-    yield from wrapped(_headline(task), "  ", first="  ")
-    yield from _sizes(task)
-    yield "", None
+The rules of a task: recollect tasks NAME"""
 
 
 def _headline(task: type[Task]) -> str:
     """The description of the task, without its name."""
-    what = first_paragraph(task.Options).partition(": ")[2]
-    return what[:1].upper() + what[1:]
+    text = first_paragraph(task.Options).partition(": ")[2]
+    return text[:1].upper() + text[1:]
 
 
-def _sizes(task: type[Task]) -> Lines:
+def _print_sizes(page: Page, task: type[Task]) -> None:
     """One line for each size, with its options."""
-    sizes = {size: _made(task, size) for size in task.Options.sizes or [""]}
-    options = {
-        size: " ".join(f"{name} {value}" for name, value in task.Options.sizes.get(size, {}).items())
-        for size in sizes
-    }
+    sizes = task.Options.sizes or {"": {}}
+    options = {size: " ".join(f"{name} {value}" for name, value in sizes[size].items()) for size in sizes}
     wide = max(20, *(len(text) + 2 for text in options.values()))
-    yield f"  {'size':<8}{'options':<{wide}}{'steps':>5}{'best':>6}{'alone':>8}  preset", "dim"
-    for size, made in sizes.items():
+    page.line(f"  {'size':<8}{'options':<{wide}}{'steps':>5}{'best':>6}{'alone':>8}  preset", style="dim")
+    for size, text in options.items():
+        made = _made(task, size)
         mark = "*" if size == "easy" else ""
         best, alone = ("?" if x is None else f"{x:.3g}" for x in (made.max_return, made.memoryless_return))
-        head = f"  {size + mark or '-':<8}{options[size] or 'none':<{wide}}"
-        yield from catalogue.row(f"{head}{made.horizon:>5}{best:>6}{alone:>8}  ", _preset(task, size))
+        head = f"  {size + mark or '-':<8}{text or 'none':<{wide}}{made.horizon:>5}{best:>6}{alone:>8}  "
+        page.row(head, _preset(task, size))
 
 
-def _made(task: type[Task], size: str, **options: Any) -> Task:
+def _made(task: type[Task], size: str) -> Task:
     from recollect.tasks import make_task
 
-    return make_task(task.name, 1, **({"size": size} if size else {}), **options)
+    return make_task(task.name, 1, **({"size": size} if size else {}))
 
 
 def _preset(task: type[Task], size: str) -> str:
     """The settings of the preset, in words."""
-    chosen = _chosen(task, size)
+    from recollect.training.presets import preset
+
+    chosen = dict(preset(task.name, {"env_kwargs": {"size": size}} if size else {}))
     words = []
     if "steps" in chosen:
         words.append(f"{short_count(chosen.pop('steps'))} steps")
@@ -103,74 +98,51 @@ def _preset(task: type[Task], size: str) -> str:
         words.append("whole rollouts" if rows is None else f"{rows} whole rollouts")
     elif rows is not None:
         words.append(f"{rows} envs")
-    if "core" in chosen:
-        del chosen["core"]
+    if chosen.pop("core", None) is not None:
         words.append("open gates")
     words += [f"{name.replace('_', ' ')} {value}" for name, value in chosen.items()]
     return ", ".join(words) or "defaults"
 
 
-def _chosen(task: type[Task], size: str) -> dict[str, Any]:
-    from recollect.training.presets import preset
-
-    return dict(preset(task.name, {"env_kwargs": {"size": size}} if size else {}))
-
-
-# One task --------------------------------------------------------------------------------------------
-
-
-def _story(task: type[Task]) -> Lines:
-    """All about a task."""
+def _print_task(page: Page, task: type[Task]) -> None:
     made = _made(task, "")
-    yield f"{task.name}  ({task.id})", "bold"
-    yield from wrapped(_headline(task))
-    yield from title("Rules")
-    for paragraph in list(_paragraphs(catalogue.docstring(task)))[:-1]:
-        yield from wrapped(paragraph, "  " if paragraph.startswith("* ") else "")
-    yield from title("Spaces")
+    page.line(f"{task.name}  ({task.id})", style="bold")
+    page.print(_headline(task))
+    page.title("\nRules")
+    for paragraph in _paragraphs(inspect.cleandoc(task.__doc__ or "").replace("``", "'")):
+        page.print(paragraph, hanging=2 if paragraph.startswith("* ") else 0)
+    page.title("Spaces")
     for name, space in (("observation", made.observation_space), ("action", made.action_space)):
-        yield from wrapped(f"{name:<12}{' '.join(str(space).split())}", " " * 12)
-    yield f"{'episode':<12}at most {made.max_episode_steps} steps", None
-    yield from title("Sizes and options")
-    yield from _sizes(task)
-    if task.Options.sizes:
-        yield from (("  " + line, None) for line in _PRESETS.splitlines())
-        yield from catalogue.settings("task", fields_of(task.Options), "(by the size)")
-    yield from title("An episode in words, with random actions")
-    for line in _episode(made):
-        yield from wrapped(line, " " * 10)
-    yield from title("Train it")
-    yield from _commands(task)
-
-
-def _commands(task: type[Task]) -> Lines:
-    yield f"  recollect train {task.name}", None
+        page.print(f"{name:<12}{' '.join(str(space).split())}", hanging=12)
+    page.line(f"{'episode':<12}at most {made.max_episode_steps} steps")
+    page.title("\nSizes and options")
+    _print_sizes(page, task)
     sizes = list(task.Options.sizes)
     if sizes:
-        yield f"  recollect train {task.name} --task.size {sizes[-1]}", None
-        python = f'rc.train("{task.name}", env_kwargs={{"size": "{sizes[-1]}"}})'
-    else:
-        python = f'rc.train("{task.name}")'
-    yield f"  python: {python}", None
-    yield f'  anywhere else: gymnasium.make("{task.id}")', None
+        page.line("  " + _PRESETS.replace("\n", "\n  "))
+        page.flags(task_rows(task.Options))
+    page.title("\nAn episode in words, with random actions")
+    for line in _episode(made):
+        page.print(line, hanging=10)
+    page.title("\nTrain it")
+    page.line(f"  recollect train {task.name}")
+    if sizes:
+        page.line(f"  recollect train {task.name} --task.size {sizes[-1]}")
+    options = f', env_kwargs={{"size": "{sizes[-1]}"}}' if sizes else ""
+    page.line(f'  python: rc.train("{task.name}"{options})')
+    page.line(f'  anywhere else: gymnasium.make("{task.id}")')
 
 
 def _episode(task: Task, seed: int = 4) -> Iterator[str]:
     """Observation, action and reward of each step in words; equal steps in a row are folded."""
     *steps, ending = _steps(task, seed)
-    shown: list[tuple[int, int, str]] = []  # first step, last step, words
-    for t, words in enumerate(steps):
-        if shown and shown[-1][2] == words:
-            shown[-1] = (shown[-1][0], t, words)
-        else:
-            shown.append((t, t, words))
-    half = SHOWN_STEPS // 2
-    for at, (begin, end, words) in enumerate(shown):
-        if len(shown) > SHOWN_STEPS and at == half:
-            yield f"  ...     {len(shown) - SHOWN_STEPS} more like these"
-        if len(shown) <= SHOWN_STEPS or at < half or at >= len(shown) - half:
-            yield f"  {begin if begin == end else f'{begin}-{end}':<8}{words}"
-    yield f"  {ending}"
+    numbered = ([t for t, _ in equal] for _, equal in groupby(enumerate(steps), key=lambda step: step[1]))
+    shown = [(f"{at[0]}" if len(at) == 1 else f"{at[0]}-{at[-1]}", steps[at[0]]) for at in numbered]
+    lines = [f"  {number:<8}{words}" for number, words in shown]
+    if len(lines) > SHOWN_STEPS:
+        half = SHOWN_STEPS // 2
+        lines[half:-half] = [f"  ...     {len(lines) - SHOWN_STEPS} more like these"]
+    yield from (*lines, f"  {ending}")
 
 
 def _steps(task: Task, seed: int) -> Iterator[str]:
@@ -185,7 +157,8 @@ def _steps(task: Task, seed: int) -> Iterator[str]:
         action = spaces.sample(task.action_space, 1, rng)
         step = task.step(action)
         total += float(step.reward[0])
-        yield f"sees {seen}; does {_plain(action[0])}; reward {float(step.reward[0]):.3g}"
+        values = ", ".join(f"{value:.3g}" for value in action[0].reshape(-1).tolist())
+        yield f"sees {seen}; does {values}; reward {float(step.reward[0]):.3g}"
         if step.terminated[0] or step.truncated[0]:
             how = "terminates" if step.terminated[0] else "is truncated by the time limit"
             yield f"The episode {how}; its return is {total:.3g}."
@@ -193,13 +166,8 @@ def _steps(task: Task, seed: int) -> Iterator[str]:
         obs = step.obs
 
 
-def _plain(action: Any) -> str:
-    values = action.reshape(-1).tolist()
-    return ", ".join(f"{value:.3g}" for value in values)
-
-
 def _paragraphs(text: str) -> Iterator[str]:
-    """The paragraphs and bullets of a docstring, each in one line, with empty lines where it has them."""
+    """The paragraphs and bullets of a docstring, each on one line; an empty line after each block."""
     for block in text.split("\n\n"):
         bullets = block.replace("\n* ", "\0* ").split("\0")
         yield from (" ".join(bullet.split()) for bullet in bullets)

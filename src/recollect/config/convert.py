@@ -6,6 +6,7 @@ YAML is read by the rules of YAML 1.2: ``1e-4`` is a number, ``010`` is ten, and
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -25,16 +26,14 @@ _MOST_DIGITS = 30
 """Longer numbers stay floats: Python should not write out 1e999999999."""
 
 
-class _MismatchError(Exception):
+class _MismatchError(ValueError):
     """The value does not fit this alternative of a union."""
 
 
 def convert(value: Any, hint: Any, where: str) -> Any:
     """``value`` converted to ``hint``; ``where`` is the flag, or the file and key, for the error."""
-    try:
+    with contextlib.suppress(ValueError):
         return _any_of(value, hint)
-    except _MismatchError:
-        pass
     if (choices := _choices(hint)) and isinstance(value, str):
         raise ConfigError(f"{where} {value}: choose one of {', '.join(choices)}{nearest(value, choices)}")
     raise ConfigError(f"{where} {_shown(value)}: it needs {type_words(hint)}{_example(value, hint)}")
@@ -73,32 +72,23 @@ def plain_value(text: str) -> Any:
 
 
 def _convert_one(value: Any, hint: Any) -> Any:
-    if hint is Any:
-        return value
-    if hint is type(None):
-        return _nothing(value)
-    if get_origin(hint) is Literal:
+    kind = get_origin(hint) or hint
+    text = value.strip().lower() if isinstance(value, str) else None
+    if kind is Literal:
         return _literal(value, get_args(hint))
-    if hint is bool:
-        return _truth(value)
-    if hint in (int, float):
-        return _number(value, hint)
-    if hint is str:
-        if isinstance(value, str):
-            return value
-        raise _MismatchError
-    if (get_origin(hint) or hint) is tuple:
+    if kind in (int, float):
+        return _number(value, kind)
+    if kind is tuple:
         return _several(value, get_args(hint))
-    if (get_origin(hint) or hint) is dict and isinstance(value, Mapping):
+    if kind is type(None) and text in NOTHING:
+        return None
+    if kind is bool and text in TRUE + FALSE:
+        return text in TRUE
+    if kind is dict and isinstance(value, Mapping):
         return dict(value)
-    if isinstance(value, get_origin(hint) or hint):
+    if kind is Any or isinstance(value, kind):
         return value
     raise _MismatchError
-
-
-def _nothing(value: Any) -> None:
-    if value is not None and not (isinstance(value, str) and value.strip().lower() in NOTHING):
-        raise _MismatchError
 
 
 def _literal(value: Any, choices: tuple[Any, ...]) -> Any:
@@ -110,21 +100,8 @@ def _literal(value: Any, choices: tuple[Any, ...]) -> Any:
     raise _MismatchError
 
 
-def _truth(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    text = value.strip().lower() if isinstance(value, str) else ""
-    if text not in TRUE + FALSE:
-        raise _MismatchError
-    return text in TRUE
-
-
 def _number(value: Any, kind: type) -> int | float:
-    if isinstance(value, str):
-        try:
-            value = number(value)
-        except ValueError:
-            raise _MismatchError from None
+    value = number(value) if isinstance(value, str) else value
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise _MismatchError
     if kind is float:
@@ -152,10 +129,8 @@ def _several(value: Any, kinds: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _any_of(value: Any, hint: Any) -> Any:
     for option in sorted(options(hint), key=lambda option: option is str):  # str accepts anything: last
-        try:
+        with contextlib.suppress(ValueError):
             return _convert_one(value, option)
-        except _MismatchError:
-            continue
     raise _MismatchError
 
 
@@ -182,10 +157,8 @@ def _choices(hint: Any) -> list[str]:
 
 def type_words(hint: Any, *, python: bool = False) -> str:
     """A type in words, as flags and files write values, or as Python does."""
-    return " or ".join(_type_words(option, python) for option in options(hint))
-
-
-def _type_words(hint: Any, python: bool) -> str:
+    if len(options(hint)) > 1:
+        return " or ".join(type_words(option, python=python) for option in options(hint))
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))
     kind = get_origin(hint) or hint

@@ -13,6 +13,7 @@ import inspect
 import itertools
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -35,8 +36,7 @@ class Field:
     @property
     def choices(self) -> list[str]:
         """The words of a Literal."""
-        literals = [option for option in options(self.hint) if get_origin(option) is Literal]
-        return [str(word) for literal in literals for word in get_args(literal)]
+        return _choices(self.hint)
 
     @property
     def is_switch(self) -> bool:
@@ -77,6 +77,17 @@ def fields_of(config: Any) -> list[Field]:
 def field_names(kind: type) -> list[str]:
     """The names of the fields of a dataclass."""
     return [f.name for f in dataclasses.fields(kind)]
+
+
+def check_names(part: str, kind: type, names: Iterable[str], what: str = "setting") -> None:
+    """Raise unless ``kind`` has fields of these names; ``part`` and ``what`` are for the error."""
+    known = field_names(kind)
+    for name in names:
+        if name not in known:
+            raise ConfigError(
+                f"{part} has no {what} {name!r}{nearest(str(name), known)}; its {what}s are "
+                f"{', '.join(known) or 'none'}"
+            )
 
 
 def first_paragraph(kind: type) -> str:
@@ -121,9 +132,7 @@ def check_fields(config: Any) -> None:
         if isinstance(value, list) and get_origin(hint) is tuple:
             value = tuple(value)
         if not any(_fits(value, option) for option in options(hint)):
-            literals = [get_args(option) for option in options(hint) if get_origin(option) is Literal]
-            near = nearest(str(value), [str(word) for words in literals for word in words])
-            needed = type_words(hint, python=True)
+            near, needed = nearest(str(value), _choices(hint)), type_words(hint, python=True)
             raise ConfigError(f"{_full(config, name)} = {value!r}{near}: it needs {needed}")
         object.__setattr__(config, name, _plain(value, options(hint)))
 
@@ -149,6 +158,11 @@ def require(condition: bool, message: str) -> None:
     """Raise a ConfigError unless the condition holds."""
     if not condition:
         raise ConfigError(message)
+
+
+def _choices(hint: Any) -> list[str]:
+    literals = [option for option in options(hint) if get_origin(option) is Literal]
+    return [str(word) for literal in literals for word in get_args(literal)]
 
 
 def _full(config: Any, name: str) -> str:

@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any, get_origin
 
 from recollect.config import settings
-from recollect.config.algo import ALGOS
+from recollect.config.algo_choice import ALGOS
 from recollect.config.convert import FALSE, TRUE, number, options
-from recollect.config.cores import CORES
-from recollect.config.encoder import EncoderConfig
+from recollect.config.core_specs import CORES
 from recollect.config.fields import hints
-from recollect.config.head import HeadConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.tasks import TASKS
 from recollect.config.toml_yaml import read_layer
 from recollect.config.train import TrainConfig, our_name
@@ -34,9 +32,9 @@ class Flag:
         return self.written.lstrip("-").replace("-", "_")
 
     @property
-    def words(self) -> list[str]:
+    def word(self) -> str:
         """The flag as one word of a command line."""
-        return [self.written] if self.value is None else [f"{self.written}={self.value}"]
+        return self.written if self.value is None else f"{self.written}={self.value}"
 
 
 def build_flags(
@@ -83,26 +81,18 @@ def split_argv(argv: list[str], own: Collection[str]) -> tuple[list[str], list[s
         argv: the words after the command.
         own: the option strings of the parser, such as ``parser._option_string_actions``.
     """
+    end = argv.index("--") if "--" in argv else len(argv)
     rest: list[str] = []
     flags: list[str] = []
-    at = 0
-    while at < len(argv):
-        word = argv[at]
-        if word == "--":
-            return rest + argv[at:], flags
-        if not word.startswith("--") or word.split("=")[0] in own:
-            rest.append(word)
-            at += 1
-            continue
-        taken = 1 + _takes_next(word, argv[at + 1 : at + 2])
-        flags += argv[at : at + taken]
-        at += taken
-    return rest, flags
+    for first, *value in _groups(argv[:end]):
+        is_config = first.startswith("--") and first.split("=")[0] not in own
+        (flags if is_config else rest).extend([first, *value])
+    return rest + argv[end:], flags
 
 
 def whole_words(flags: list[str]) -> list[str]:
     """Each flag as one word, with its value after ``=``."""
-    return [word for flag in _read(flags) for word in flag.words]
+    return [flag.word for flag in _read(flags)]
 
 
 def sweep_variants(flags: list[str]) -> list[tuple[str, list[str]]]:
@@ -124,10 +114,7 @@ def sweep_variants(flags: list[str]) -> list[tuple[str, list[str]]]:
             raise ConfigError(f"{flag.written} {flag.value}: a value is listed twice")
         choices.append([(label, Flag(flag.written, value)) for label, value in zip(labels, values)])
     return [
-        (
-            ",".join(label for label, _ in variant if label),
-            [word for _, flag in variant for word in flag.words],
-        )
+        (",".join(label for label, _ in variant if label), [flag.word for _, flag in variant])
         for variant in itertools.product(*choices)
     ]
 
@@ -135,33 +122,36 @@ def sweep_variants(flags: list[str]) -> list[tuple[str, list[str]]]:
 # Words ---------------------------------------------------------------------------------------------------
 
 
-def _read(flags: list[str]) -> Iterator[Flag]:
+def _groups(argv: list[str]) -> Iterator[list[str]]:
+    """Each flag with the word that is its value, if any; other words alone."""
     at = 0
-    while at < len(flags):
-        word = flags[at]
-        if not word.startswith("--") or word == "--":
-            fix = f": did you mean -{word}?" if word.startswith("-") and len(word) > 2 else ""
-            before = f" after {flags[at - 1]}" if at else ""
-            raise ConfigError(f"{word!r}{before} is neither a flag nor the value of one{fix}")
-        written, equals, value = word.partition("=")
-        taken = _takes_next(word, flags[at + 1 : at + 2])
-        if equals:
-            yield Flag(written, value)
-        else:
-            yield Flag(written, flags[at + 1] if taken else None)
-        at += 1 + taken
+    while at < len(argv):
+        size = 2 if at + 1 < len(argv) and _is_value(argv[at], argv[at + 1]) else 1
+        yield argv[at : at + size]
+        at += size
 
 
-def _takes_next(word: str, following: list[str]) -> int:
-    """1 if the next word is this flag's value, else 0. ``-3`` is a value, ``--x`` is not."""
-    if "=" in word or not following or following[0].startswith("--"):
-        return 0
-    name = Flag(word, None).name
+def _is_value(flag: str, following: str) -> bool:
+    """Whether the next word is this flag's value; ``-3`` is one, ``--x`` is not."""
+    if not flag.startswith("--") or "=" in flag or following.startswith("--"):
+        return False
+    name = Flag(flag, None).name
     hint = _hint(name)
     if name.startswith("no_") and hint is None:
-        return 0
+        return False
     is_switch = hint is bool or name == "preset"
-    return int(not is_switch or all(part in TRUE + FALSE for part in following[0].lower().split(",")))
+    return not is_switch or all(part in TRUE + FALSE for part in following.lower().split(","))
+
+
+def _read(flags: list[str]) -> Iterator[Flag]:
+    before = ""
+    for first, *value in _groups(flags):
+        if not first.startswith("--") or first == "--":
+            fix = f": did you mean -{first}?" if first.startswith("-") and len(first) > 2 else ""
+            raise ConfigError(f"{first!r}{before} is neither a flag nor the value of one{fix}")
+        written, equals, given = first.partition("=")
+        yield Flag(written, given if equals else next(iter(value), None))
+        before = f" after {[first, *value][-1]}"
 
 
 def _setting(flag: Flag) -> tuple[str, str | bool]:
@@ -175,11 +165,9 @@ def _setting(flag: Flag) -> tuple[str, str | bool]:
         if value is not None:
             raise ConfigError(f"{flag.written} takes no value: write {plain} {value}")
         return negated, False
-    if value is not None:
-        return name, value
-    if _is_truth(name):
+    if value is None and _is_truth(name):
         return name, True
-    return name, _value(flag) if _hint(name) else ""
+    return name, _value(flag) if _hint(name) else value or ""
 
 
 def _is_truth(name: str) -> bool:
@@ -208,12 +196,10 @@ def _agreed_env(env: str | None, top: settings.Layer) -> str | None:
 
 def _hint(name: str) -> Any:
     """The type of a setting, as far as it is known before a core or task is chosen; None if it is unknown."""
-    section, _, last = name.rpartition(".")
+    section, _, last = _short(name).rpartition(".")
     run = (TrainConfig, *ALGOS.values(), PolicyConfig)
-    kinds: dict[str, Collection[type]] = {"": run, "algo": run, "policy": run, "core": CORES.values()}
-    kinds |= {"encoder": [EncoderConfig], "head": [HeadConfig], "task": TASKS.values()}
-    if kinds.get(section) is run and last != "batch_size":
-        last = our_name(last)
+    kinds: dict[str, Collection[type]] = {"": run, "core": CORES.values(), "task": TASKS.values()}
+    kinds |= {"encoder": [EncoderConfig], "head": [HeadConfig]}
     return next((hints(kind)[last] for kind in kinds.get(section, ()) if last in hints(kind)), None)
 
 
@@ -248,7 +234,7 @@ def _split(text: str, separator: str) -> list[str]:
 
 
 def _short(name: str) -> str:
-    """Without the section where the name alone is clear."""
+    """Our name for a setting, without the section where the name alone is clear."""
     section, _, last = name.rpartition(".")
     return our_name(last) if section in ("", "algo", "policy") and last != "batch_size" else name
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from recollect.config.algo_shared import LearnerConfig
 from recollect.config.fields import above_zero, require
-from recollect.config.learner import LearnerConfig
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from recollect.config.convert import convert
-from recollect.config.cores.specs import core_config
-from recollect.config.fields import hints
-from recollect.errors import ConfigError, nearest
+from recollect.config.core_specs import core_config
+from recollect.config.fields import check_names, hints
+from recollect.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +37,9 @@ def with_fields(part: str, config: Any, fields: dict[str, Setting]) -> Any:
     """``config`` with its own fields and those of its parts, such as ``controller.hidden``."""
     own = {name: setting for name, setting in fields.items() if "." not in name}
     config = dataclasses.replace(config, **part_values(part, type(config), own))
-    inner: dict[str, dict[str, Setting]] = {}
-    for name, setting in fields.items():
-        if "." in name:
-            head, _, rest = name.partition(".")
-            if head not in hints(type(config)):
-                part_values(part, type(config), {head: setting})  # raises
-            inner.setdefault(head, {})[rest] = setting
-    for head, settings in inner.items():
+    for head, settings in _by_head(fields).items():
+        if head not in hints(type(config)):
+            check_names(f"{next(iter(settings.values())).where}: {part}", type(config), [head])  # raises
         value = getattr(config, head)
         if isinstance(value, tuple):
             new: Any = _each_with_fields(f"{part}: {head}", config.parts(), settings)
@@ -55,20 +50,30 @@ def with_fields(part: str, config: Any, fields: dict[str, Setting]) -> Any:
     return config
 
 
+def _by_head(fields: dict[str, Setting]) -> dict[str, dict[str, Setting]]:
+    """Settings with a dot in their name, by the part before it."""
+    found: dict[str, dict[str, Setting]] = {}
+    for name, setting in fields.items():
+        head, dot, rest = name.partition(".")
+        if dot:
+            found.setdefault(head, {})[rest] = setting
+    return found
+
+
 def _each_with_fields(part: str, cores: list[Any], settings: dict[str, Setting]) -> tuple[Any, ...]:
     """The cores of a stack, the fields of each under its number."""
-    by_number: dict[int, dict[str, Setting]] = {}
+    numbers = [str(i) for i in range(len(cores))]
     for name, setting in settings.items():
         number, _, rest = name.partition(".")
-        if not number.isdecimal() or int(number) >= len(cores) or not rest:
+        if number not in numbers or not rest:
             raise ConfigError(
                 f"{setting.where}: {part} has numbers from 0 to {len(cores) - 1}, such as "
                 f"{as_written('core.cores.0.hidden', setting)}"
             )
-        by_number.setdefault(int(number), {})[rest] = setting
+    by_number = _by_head(settings)
     return tuple(
         _inner_with_fields(f"{part}[{i}]", core, by_number[i]) if i in by_number else core
-        for i, core in enumerate(cores)
+        for i, core in zip(numbers, cores)
     )
 
 
@@ -82,14 +87,9 @@ def _inner_with_fields(part: str, spec: Any, settings: dict[str, Setting]) -> An
 
 def part_values(part: str, kind: type, fields: dict[str, Setting], what: str = "setting") -> dict[str, Any]:
     """The values of ``fields``, converted to the types of ``kind``; ``part`` and ``what`` are for errors."""
-    known = hints(kind)
     for name, setting in fields.items():
-        if name not in known:
-            raise ConfigError(
-                f"{setting.where}: {part} has no {what} {name!r}{nearest(name, known)}; "
-                f"its {what}s are {', '.join(known) or 'none'}"
-            )
-    return {name: convert(s.value, known[name], s.where) for name, s in fields.items()}
+        check_names(f"{setting.where}: {part}", kind, [name], what)
+    return {name: convert(s.value, hints(kind)[name], s.where) for name, s in fields.items()}
 
 
 def as_written(path: str, setting: Setting) -> str:

@@ -1,16 +1,89 @@
-"""The settings of the network, and the names of networks for token sets."""
+"""The settings of the network: encoder, head and policy; and the names of encoders and networks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from recollect.base.registry import load
 from recollect.base.tolerances import Precision
-from recollect.config.encoder import EncoderConfig
-from recollect.config.fields import check_fields
-from recollect.config.head import HeadConfig
+from recollect.config.fields import at_least, check_fields
 from recollect.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderConfig:
+    """Settings of the encoder, which is built from an observation space."""
+
+    section = "encoder."
+
+    hidden: tuple[int, ...] = (64,)
+    """Widths of the MLP's layers, also after a conv stack; () for no layer. Token networks have layers of
+    their own."""
+    activation: Literal["tanh", "relu", "silu"] = "tanh"
+    """Activation after every layer."""
+    layer_norm: bool = False
+    """Normalise every layer of the MLP before its activation."""
+    conv: Literal["small", "nature"] = "small"
+    """The conv stack for images: small halves the sides with 3 x 3 layers down to 8, for any size; nature is
+    DQN's, for images of 36 x 36 or more."""
+    images: Literal["auto", "always", "never"] = "auto"
+    """Which three-dimensional Boxes are images and go through the conv stack; auto: by their shape."""
+    tokens: Literal[
+        "auto", "fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med", "example", "never"
+    ] = "auto"
+    """The network for token sets, 8-bit Boxes of shape (M, 3). auto: fast, where there are any; a name: there
+    must be some; never: they are plain numbers."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if any(not isinstance(width, int) or width < 1 for width in self.hidden):
+            raise ConfigError(f"encoder.hidden = {self.hidden}: give widths of at least 1, such as (128,)")
+
+    def build(self, observation_space: Any) -> Any:
+        """The encoder for this space."""
+        return load("recollect.policy.encoders:Encoder")(observation_space, self)
+
+
+ENCODERS: dict[str, EncoderConfig] = {
+    "auto": EncoderConfig(),
+    "mlp": EncoderConfig(images="never", tokens="never"),
+    "conv": EncoderConfig(images="always"),
+}
+"""The encoders by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeadConfig:
+    """Settings of the action head, which makes an action distribution of features."""
+
+    section = "head."
+
+    squash: Literal["auto"] | bool = "auto"
+    """Whether a Box action is tanh(u), scaled to its bounds; auto: where all bounds are finite."""
+    state_dependent_std: bool = False
+    """Whether the standard deviation is a function of the features; else one parameter per dimension."""
+    log_std_init: float = -0.5
+    """Initial log standard deviation, in units of the (pre-tanh) action."""
+    log_std_min: float = -5.0
+    """Lower bound of the log standard deviation."""
+    log_std_max: float = 1.0
+    """Upper bound of the log standard deviation; at most 1 for a squashed Box."""
+    gain: float = 0.01
+    """Gain of the orthogonal initial weights of the last layer; a small one makes all actions likely."""
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        at_least(self, 0, "gain")
+        if not self.log_std_min < self.log_std_max:
+            raise ConfigError(
+                f"head.log_std_min = {self.log_std_min} must be below head.log_std_max = {self.log_std_max}"
+            )
+        if not self.log_std_min <= self.log_std_init <= self.log_std_max:
+            raise ConfigError(
+                f"head.log_std_init = {self.log_std_init} is outside of "
+                f"[{self.log_std_min}, {self.log_std_max}] (log_std_min, log_std_max): change one of them"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +148,9 @@ def named_policy(policy: Any, encoder: Any = None) -> Any:
             "are for token sets; for other observations leave it out, and the network fits the space. Else "
             "give a PolicyConfig, or a function (observation_space, action_space) -> Policy"
         )
-    config = POLICIES[policy]
     if encoder is not None and getattr(encoder, "tokens", None) != policy:
         raise ConfigError(
             f"policy = {policy!r} is an encoder, and encoder is given besides: leave the policy out and "
             f"write encoder=EncoderConfig(tokens={policy!r}, ...), or leave the encoder out"
         )
-    return config
+    return POLICIES[policy]

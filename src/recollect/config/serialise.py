@@ -6,11 +6,9 @@ import dataclasses
 from typing import Any
 
 from recollect.config import bounds
-from recollect.config.algo import ALGOS, algo_name
-from recollect.config.cores.specs import as_config, name_of
-from recollect.config.encoder import EncoderConfig
-from recollect.config.head import HeadConfig
-from recollect.config.policy import PolicyConfig
+from recollect.config.algo_choice import ALGOS, algo_name
+from recollect.config.core_specs import as_config, name_of
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
 
@@ -21,12 +19,9 @@ CUSTOM = "custom"
 def config_to_json(
     config: TrainConfig, policy: PolicyConfig, *, custom_policy: bool = False
 ) -> dict[str, Any]:
-    """The run's config, with that of the network as it was built.
+    """The run's config, with ``policy``, that of the network as it was built.
 
-    Args:
-        config: the run's config.
-        policy: the network's config.
-        custom_policy: whether the network was made by a factory.
+    ``custom_policy``: whether a factory made the network.
     """
     own = {name: value for name, value in _values(config).items() if name not in ("policy", "algo")}
     encoder = policy.encoder

@@ -14,15 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from recollect.config.algo import ALGOS, algo_name, check_has
+from recollect.config.algo_choice import ALGOS, algo_name, check_has
 from recollect.config.convert import convert, plain_value
-from recollect.config.cores import CORES
-from recollect.config.cores.specs import core_config, known, name_of
-from recollect.config.encoder import ENCODERS, EncoderConfig
+from recollect.config.core_specs import CORES, core_config, known, name_of
 from recollect.config.fields import field_names, hints
-from recollect.config.head import HeadConfig
 from recollect.config.nested import Setting, as_written, part_values, with_fields
-from recollect.config.policy import POLICIES, PolicyConfig, named_policy
+from recollect.config.policy import ENCODERS, POLICIES, EncoderConfig, HeadConfig, PolicyConfig, named_policy
 from recollect.config.serialise import CUSTOM
 from recollect.config.tasks import TASKS, task_name
 from recollect.config.train import ALIASES, TrainConfig, homes, our_name
@@ -73,11 +70,6 @@ class Built:
     notes: list[str]
 
 
-def own_fields() -> list[str]:
-    """The fields of TrainConfig that are no section."""
-    return [name for name in field_names(TrainConfig) if name not in ("policy", "algo", "env_kwargs")]
-
-
 def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig | None = None) -> Built:
     """Merge ``layers`` and convert every value to the type of its field."""
     notes = [note for layer in layers for note in layer.notes]
@@ -94,26 +86,30 @@ def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig 
     if network is not None and network.value is not None:
         given["policy"] = _part_name(network, list(POLICIES), "policy")
         start = named_policy(given["policy"])
-    by_section: dict[str, dict[str, Setting]] = {section: {} for section in SECTIONS}
+    fields: dict[str, dict[str, Setting]] = {section: {} for section in ("", *SECTIONS)}
     for path, setting in settings.items():
-        section, _, name = path.partition(".")
-        if name:
-            by_section[section][name] = setting
+        section, dot, name = path.partition(".")
+        if dot:
+            fields[section][name] = setting
         elif path not in NAMED:
-            given[path] = _converted(TrainConfig, path, setting)
+            fields[""][path] = setting
+    given |= part_values("the run", TrainConfig, fields[""])
     if "algo" in settings:
         given["algo"] = _part_name(settings["algo"], list(ALGOS), "algorithm")
-    given |= _algo_values(given.get("algo") or algo_name(base.algo), by_section["algo"])
-    given |= {name: _converted(PolicyConfig, name, s) for name, s in by_section["policy"].items()}
-    if "core" in settings or by_section["core"]:
-        given["core"] = _core(settings.get("core"), by_section["core"], start.core)
-    if "encoder" in settings or by_section["encoder"]:
-        given["encoder"] = _encoder(settings.get("encoder"), by_section["encoder"], start.encoder)
-    if by_section["head"]:
-        values = {name: _converted(HeadConfig, name, s) for name, s in by_section["head"].items()}
+    algo = given.get("algo") or algo_name(base.algo)
+    for name, setting in fields["algo"].items():
+        check_has(algo, name, setting.where, "algo: {}" if setting.source else "--algo {}")
+    given |= part_values(algo, ALGOS[algo], fields["algo"])
+    given |= part_values("the policy", PolicyConfig, fields["policy"])
+    if "core" in settings or fields["core"]:
+        given["core"] = _core(settings.get("core"), fields["core"], start.core)
+    if "encoder" in settings or fields["encoder"]:
+        given["encoder"] = _encoder(settings.get("encoder"), fields["encoder"], start.encoder)
+    if fields["head"]:
+        values = part_values("the head", HeadConfig, fields["head"])
         given["head"] = dataclasses.replace(start.head, **values)
-    if by_section["task"]:
-        given["env_kwargs"] = base.env_kwargs | _task_values(env, by_section["task"])
+    if fields["task"]:
+        given["env_kwargs"] = base.env_kwargs | _task_values(env, fields["task"])
     return Built(env, given, frozenset(settings), use_preset, notes)
 
 
@@ -187,32 +183,26 @@ def _merged(layers: Sequence[Layer], notes: list[str], env: str | None) -> dict[
     """Later layers win. Another core, encoder, algorithm or env drops the settings of the old one."""
     merged: dict[str, Setting] = {}
     for layer in layers:
-        for name, section in (("algo", "algo"), ("core", "core"), ("encoder", "encoder"), ("env", "task")):
-            _drop_if_changed(merged, notes, name, section, layer.settings.get(name))
+        for name in ("algo", "core", "encoder", "env"):
+            _drop_if_changed(merged, notes, name, layer.settings.get(name))
         if "policy" in layer.settings:  # its name chooses the encoder
             merged = {path: s for path, s in merged.items() if path.partition(".")[0] != "encoder"}
         merged |= layer.settings
     if env is not None:
-        _drop_if_changed(merged, notes, "env", "task", Setting(env, env), only_files=True)
+        _drop_if_changed(merged, notes, "env", Setting(env, env), only_files=True)
     return merged
 
 
 def _drop_if_changed(
-    merged: dict[str, Setting],
-    notes: list[str],
-    name: str,
-    section: str,
-    new: Setting | None,
-    only_files: bool = False,
+    merged: dict[str, Setting], notes: list[str], name: str, new: Setting | None, only_files: bool = False
 ) -> None:
     old = merged.get(name)
     if old is None or new is None:
         return
     if (task_name(old.value) or old.value) == (task_name(new.value) or new.value):
         return
-    gone = [
-        path for path, s in merged.items() if path.startswith(f"{section}.") and (s.source or not only_files)
-    ]
+    section = "task." if name == "env" else f"{name}."
+    gone = [path for path, s in merged.items() if path.startswith(section) and (s.source or not only_files)]
     for path in gone:
         del merged[path]
     if gone:
@@ -220,17 +210,6 @@ def _drop_if_changed(
 
 
 # Values --------------------------------------------------------------------------------------------------
-
-
-def _converted(kind: type, name: str, setting: Setting) -> Any:
-    return convert(setting.value, hints(kind)[name], setting.where)
-
-
-def _algo_values(algo: str, fields: dict[str, Setting]) -> dict[str, Any]:
-    """By the types of the algorithm's own fields; those of another one are an error."""
-    for name, setting in fields.items():
-        check_has(algo, name, setting.where, "algo: {}" if setting.source else "--algo {}")
-    return {name: _converted(ALGOS[algo], name, s) for name, s in fields.items()}
 
 
 def _core(named: Setting | None, fields: dict[str, Setting], base: Any) -> Any:
@@ -243,14 +222,11 @@ def _core(named: Setting | None, fields: dict[str, Setting], base: Any) -> Any:
             is_config = named.written.endswith(".name") and not field_names(type(start))
             return start if is_config else name
         start = base if type(base) is type(start) else start
-    elif isinstance(base, str):
-        start, name = core_config(base), base
     else:
-        start = base
-        name = name_of(base)
+        start = core_config(base) if isinstance(base, str) else base
+        name = base if isinstance(base, str) else name_of(base)
         if name is None:
-            first = next(iter(fields.values()))
-            raise ConfigError(f"{first.where}: the core is made by a factory and has no settings")
+            raise _is_factory("core", fields)
     return with_fields(f"the core {name}", start, fields)
 
 
@@ -267,9 +243,13 @@ def _encoder(named: Setting | None, fields: dict[str, Setting], base: Any) -> An
     elif isinstance(base, EncoderConfig):
         start = base
     else:
-        first = next(iter(fields.values()))
-        raise ConfigError(f"{first.where}: the encoder is made by a factory and has no settings")
+        raise _is_factory("encoder", fields)
     return dataclasses.replace(start, **part_values("the encoder", EncoderConfig, fields))
+
+
+def _is_factory(part: str, fields: dict[str, Setting]) -> ConfigError:
+    first = next(iter(fields.values()))
+    return ConfigError(f"{first.where}: the {part} is made by a factory and has no settings")
 
 
 def _part_name(named: Setting, known: list[str], part: str) -> str:

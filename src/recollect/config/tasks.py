@@ -29,10 +29,8 @@ class TaskOptions:
     @classmethod
     def sizes_text(cls) -> str:
         """The sizes in words."""
-        sizes = {
-            size: ", ".join(f"{o} {v}" for o, v in options.items()) for size, options in cls.sizes.items()
-        }
-        return "; ".join(f"{size}: {options}" for size, options in sizes.items())
+        words = {size: ", ".join(f"{o} {v}" for o, v in each.items()) for size, each in cls.sizes.items()}
+        return "; ".join(f"{size}: {options}" for size, options in words.items())
 
     def numbers(self) -> list[int]:
         """The options but the size, in their order; the size decides those that are None."""
@@ -52,7 +50,15 @@ class TaskOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class DelayedCueOptions(TaskOptions):
+class SizedOptions(TaskOptions):
+    """The options of a task of several sizes."""
+
+    size: Size = "easy"
+    """Sets the other options."""
+
+
+@dataclass(frozen=True, slots=True)
+class DelayedCueOptions(SizedOptions):
     """Delayed cue: see one of a few cues, wait, say which it was."""
 
     name, id = "delayed-cue", "recollect/DelayedCue-v0"
@@ -63,8 +69,6 @@ class DelayedCueOptions(TaskOptions):
     }
     bounds = {"cues": (2, 4096), "horizon": (0, MOST)}
 
-    size: Size = "easy"
-    """Sets the other options."""
     cues: int | None = None
     """Number of different cues."""
     horizon: int | None = None
@@ -72,7 +76,7 @@ class DelayedCueOptions(TaskOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class CopyOptions(TaskOptions):
+class CopyOptions(SizedOptions):
     """Copy: read a few symbols, wait, write them down in the same order."""
 
     name, id = "copy", "recollect/Copy-v0"
@@ -83,8 +87,6 @@ class CopyOptions(TaskOptions):
     }
     bounds = {"delay": (0, MOST)}
 
-    size: Size = "easy"
-    """Sets the other options."""
     length: int | None = None
     """Symbols to copy."""
     delay: int | None = None
@@ -92,21 +94,19 @@ class CopyOptions(TaskOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class AssociativeRecallOptions(TaskOptions):
+class AssociativeRecallOptions(SizedOptions):
     """Associative recall: see pairs of a key and a value, then say the value of each key."""
 
     name, id = "associative-recall", "recollect/AssociativeRecall-v0"
     sizes = {"easy": {"pairs": 3}, "medium": {"pairs": 5}, "hard": {"pairs": 10}}
     bounds = {"pairs": (1, 2048)}
 
-    size: Size = "easy"
-    """Sets the other option."""
     pairs: int | None = None
     """Pairs of key and value."""
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatPreviousOptions(TaskOptions):
+class RepeatPreviousOptions(SizedOptions):
     """Repeat previous (POPGym): say at every step the suit of the card k - 1 steps back."""
 
     name, id = "repeat-previous", "recollect/RepeatPrevious-v0"
@@ -116,8 +116,6 @@ class RepeatPreviousOptions(TaskOptions):
         "hard": {"decks": 3, "k": 64},
     }
 
-    size: Size = "easy"
-    """Sets the other options."""
     decks: int | None = None
     """Decks of 52 cards."""
     k: int | None = None
@@ -125,27 +123,23 @@ class RepeatPreviousOptions(TaskOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class RepeatFirstOptions(TaskOptions):
+class RepeatFirstOptions(SizedOptions):
     """Repeat first (POPGym): say at every step the suit of the first card."""
 
     name, id = "repeat-first", "recollect/RepeatFirst-v0"
     sizes = {"easy": {"decks": 1}, "medium": {"decks": 8}, "hard": {"decks": 16}}
 
-    size: Size = "easy"
-    """Sets the other option."""
     decks: int | None = None
     """Decks of 52 cards."""
 
 
 @dataclass(frozen=True, slots=True)
-class TMazeOptions(TaskOptions):
+class TMazeOptions(SizedOptions):
     """T-maze: a sign at the start says where to turn at the end of a long corridor."""
 
     name, id = "t-maze", "recollect/TMaze-v0"
     sizes = {"easy": {"length": 10}, "medium": {"length": 50}, "hard": {"length": 250}}
 
-    size: Size = "easy"
-    """Sets the other option."""
     length: int | None = None
     """Cells of the corridor."""
 
@@ -165,7 +159,7 @@ class PositionPendulumOptions(TaskOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class ForageOptions(TaskOptions):
+class ForageOptions(SizedOptions):
     """Forage: carry food from bushes to a nest, through a world of which only the next cells are seen."""
 
     name, id = "forage", "recollect/Forage-v0"
@@ -175,8 +169,6 @@ class ForageOptions(TaskOptions):
         "hard": {"side": 11, "kinds": 4, "view": 1, "limit": 200},
     }
 
-    size: Size = "easy"
-    """Sets the other options."""
     side: int | None = None
     """Side of the square world, in cells."""
     kinds: int | None = None

@@ -22,7 +22,7 @@ import yaml
 from recollect.config.convert import Loader, to_yaml
 from recollect.config.fields import fields_of
 from recollect.config.serialise import CUSTOM, config_to_json
-from recollect.config.settings import NAMED, SECTIONS, Layer, Setting, build, own_fields
+from recollect.config.settings import NAMED, SECTIONS, Layer, Setting, build
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
 
@@ -50,9 +50,8 @@ def read_layer(path: str | Path) -> Layer:
     layer = Layer()
     for name, value in _flat(_parse(Path(path)), str(path)):
         # Options of an env are its keyword arguments and keep their spelling.
-        layer.add(
-            name if name.startswith("task.") else name.replace("-", "_"), Setting(value, name, str(path))
-        )
+        ours = name if name.startswith("task.") else name.replace("-", "_")
+        layer.add(ours, Setting(value, name, str(path)))
     return layer
 
 
@@ -62,13 +61,8 @@ def write_config(
     """Write every setting of ``config`` to a YAML file, each with its docstring.
 
     Reading it back gives an equal config, except for ``run``: a run from the file gets its own folder.
-    Anything made by Python code is written as ``custom``, which cannot be read back.
-
-    Args:
-        path: the file.
-        config: the settings.
-        env: the env's name; anything else is code.
-        custom_policy: whether the network was made by a factory and not from ``config.policy``.
+    Anything made by Python code is written as ``custom``, which cannot be read back: an ``env`` that is not a
+    name, and with ``custom_policy`` the network, which a factory made and not ``config.policy``.
     """
     path = Path(path)
     path.write_text(config_text(config, env, custom_policy=custom_policy), encoding="utf-8")
@@ -141,7 +135,7 @@ def _flat(data: dict[Any, Any], source: str, section: str = "") -> Iterator[tupl
 
 def _lines(config: TrainConfig, env: Any, custom_policy: bool) -> Iterator[str]:
     data = config_to_json(config, config.policy, custom_policy=custom_policy)
-    network = data.pop("policy")
+    network, algo, options = data.pop("policy"), data.pop("algo"), data.pop("env_kwargs")
     yield "# Every setting of a run, for `recollect train --config FILE`; flags go on top."
     if isinstance(env, str):
         yield _line("env", env, "The env.")
@@ -149,28 +143,26 @@ def _lines(config: TrainConfig, env: Any, custom_policy: bool) -> Iterator[str]:
         yield _line("env", None, "It was made by Python code: name one here or on the command line.")
     yield _line("preset", False, "The choices of a preset are written below.")
     docs = _docs(config)
-    for name in own_fields():
+    for name, value in data.items():
         if name == "run":
             yield "# run: left out, so that every run gets its own folder"
         else:
-            yield _line(name, data[name], docs[name])
+            yield _line(name, value, docs[name])
     try:
-        yield from list(_section("task", data["env_kwargs"], {}, "Options of the env."))
+        yield from list(_section("task", options, {}, "Options of the env."))
     except yaml.YAMLError:
         yield _line("task", CUSTOM, "Options made by Python code.")
-    yield from _section("algo", data["algo"], _docs(config.algo), "The algorithm.")
+    yield from _section("algo", algo, _docs(config.algo), "The algorithm.")
     if network.pop("policy") == CUSTOM:
         yield _line("policy", CUSTOM, "A factory in Python made the network.")
         return
-    parts = {part: network.pop(part) for part in ("core", "encoder", "head")}
+    core, encoder, head = (network.pop(part) for part in ("core", "encoder", "head"))
+    if isinstance(encoder, dict):
+        del encoder["name"]
     yield from _section("policy", network, _docs(config.policy), "")
-    yield from _section("core", parts["core"], _docs(config.policy.core), "The memory.")
-    if isinstance(parts["encoder"], dict):
-        del parts["encoder"]["name"]
-    yield from _section(
-        "encoder", parts["encoder"], _docs(config.policy.encoder), "How observations become features."
-    )
-    yield from _section("head", parts["head"], _docs(config.policy.head), "")
+    yield from _section("core", core, _docs(config.policy.core), "The memory.")
+    yield from _section("encoder", encoder, _docs(config.policy.encoder), "How observations become features.")
+    yield from _section("head", head, _docs(config.policy.head), "")
 
 
 def _docs(config: Any) -> dict[str, str]:

@@ -14,7 +14,7 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from recollect.config.algo import AlgoConfig, algo_fields, algo_name, check_has, named_algo
+from recollect.config.algo_choice import AlgoConfig, algo_fields, algo_name, check_has, named_algo
 from recollect.config.fields import above_zero, at_least, check_fields, field_names
 from recollect.config.policy import PolicyConfig, named_policy
 from recollect.config.ppo import PPOConfig
@@ -167,7 +167,9 @@ class TrainConfig:
                 raise ConfigError(f"{name} is given twice, once as {given!r}")
             parts[home][name] = value
         own = parts[""]
-        base_policy, base_algo = own.pop("policy", self.policy), self._algo(own.pop("algo", self.algo))
+        base_policy, base_algo = own.pop("policy", self.policy), own.pop("algo", self.algo)
+        # The name of the present algorithm keeps its settings; another one starts with its defaults.
+        base_algo = self.algo if base_algo == algo_name(self.algo) else named_algo(base_algo)
         for name in parts["algo"]:
             check_has(algo_name(base_algo), name, name, "algo={!r}")
         base_policy = named_policy(base_policy, parts["policy"].get("encoder"))
@@ -177,10 +179,6 @@ class TrainConfig:
             policy=replace(base_policy, **parts["policy"]) if parts["policy"] else base_policy,
             algo=replace(base_algo, **parts["algo"]) if parts["algo"] else base_algo,
         )
-
-    def _algo(self, given: Any) -> AlgoConfig:
-        """The name of the present algorithm keeps its settings; another one starts with its defaults."""
-        return self.algo if given == algo_name(self.algo) else named_algo(given)
 
 
 @functools.cache

@@ -1,8 +1,7 @@
 """Cores: what carries over time. ``make_core("lstm", input_size)`` builds one."""
 
+from recollect.config.core_specs import CORES, PRESETS, PMMConfig, StackConfig
 from recollect.config.cores import (
-    CORES,
-    PRESETS,
     CoreConfig,
     FFMConfig,
     GRUConfig,
@@ -13,10 +12,8 @@ from recollect.config.cores import (
     MinLSTMConfig,
     MLSTMConfig,
     NoneConfig,
-    PMMConfig,
     RTUConfig,
     SLSTMConfig,
-    StackConfig,
     WindowConfig,
 )
 from recollect.cores.contract import Core

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from recollect.config.core_specs import as_config, core_config, known
 from recollect.config.cores import CoreConfig
-from recollect.config.cores.specs import as_config, core_config, known
 from recollect.cores.contract import Core
 from recollect.errors import ConfigError
 

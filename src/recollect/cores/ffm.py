@@ -25,7 +25,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recollect.config.cores.ffm import FFMConfig
+from recollect.config.cores import FFMConfig
 from recollect.cores.contract import Core
 from recollect.cores.shared.readout import Readout
 from recollect.cores.shared.rotation import log_gain, modulus, turn, turns

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from recollect.config.cores.gru import GRUConfig
+from recollect.config.cores import GRUConfig
 from recollect.cores.shared.gated import GatedCore, Layer
 from recollect.cores.shared.initial_weights import chrono_bias
 from recollect.kernels.cpu.gru import gru

@@ -15,7 +15,7 @@ behind it. This core ends in the gate and norm of ``cores.shared.readout``, whos
 
 from __future__ import annotations
 
-from recollect.config.cores.lru import LRUConfig
+from recollect.config.cores import LRUConfig
 from recollect.cores.shared.rotation import RingCore
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.base import row_threads
-from recollect.config.cores.lstm import LSTMConfig
+from recollect.config.cores import LSTMConfig
 from recollect.cores.shared.gated import GatedCore, Layer, Leaves
 from recollect.cores.shared.initial_weights import chrono_bias
 from recollect.kernels.cpu import lstm_onednn

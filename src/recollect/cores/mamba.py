@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.config.cores.mamba import MambaConfig
+from recollect.config.cores import MambaConfig
 from recollect.cores.contract import Core
 from recollect.kernels.cpu.causal_conv import causal_conv
 from recollect.kernels.cpu.selective_scan import LOG2_E, selective_scan

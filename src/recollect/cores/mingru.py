@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from recollect.config.cores.mingru import MinGRUConfig
+from recollect.config.cores import MinGRUConfig
 from recollect.cores.shared.averaging import AveragingCore, spread_bias
 
 

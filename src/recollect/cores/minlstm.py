@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from recollect.config.cores.minlstm import MinLSTMConfig
+from recollect.config.cores import MinLSTMConfig
 from recollect.cores.shared.averaging import AveragingCore, spread_bias
 
 

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.base import devices, tree
-from recollect.config.cores.mlstm import MLSTMConfig
+from recollect.config.cores import MLSTMConfig
 from recollect.cores.contract import Core
 from recollect.kernels.cpu.causal_conv import causal_conv
 from recollect.kernels.cpu.matrix_memory import matrix_memory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from recollect.config.cores.none import NoneConfig
+from recollect.config.cores import NoneConfig
 from recollect.cores.contract import Core
 
 

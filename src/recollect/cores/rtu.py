@@ -20,7 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.config.cores.rtu import RTUConfig
+from recollect.config.cores import RTUConfig
 from recollect.cores.shared.rotation import RingCore
 
 

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from recollect.base import devices
-from recollect.config.cores.slstm import SLSTMConfig
+from recollect.config.cores import SLSTMConfig
 from recollect.cores.contract import Core
 from recollect.cores.shared.initial_weights import chrono_bias
 from recollect.kernels.cpu.slstm import slstm, slstm_by_steps, step

@@ -13,7 +13,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from recollect.base.types import State
-from recollect.config.cores.stack import StackConfig
+from recollect.config.core_specs import StackConfig
 from recollect.cores.contract import Core
 from recollect.cores.factory import check_part, make_core
 

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.base import devices
-from recollect.config.cores.window import WindowConfig
+from recollect.config.cores import WindowConfig
 from recollect.cores.contract import Core
 from recollect.kernels.cpu.window import attend
 

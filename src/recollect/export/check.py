@@ -43,7 +43,7 @@ def check(exported: Callable[[Tensors], Tensors], policy: Policy, *, determinist
             first = torch.from_numpy(rng.random(rows) < (1.0 if step == 0 else 0.25))
             try:
                 got = exported(named_inputs(obs, (), first) | theirs)
-            except Exception as error:  # whatever the runtime raises
+            except Exception as error:  # of any kind: the runtime's own
                 raise RecollectError(f"{where}: the exported step fails: {short(error)}") from error
             state = _compare_step(got, policy, obs, state, first, deterministic, where)
             theirs = {name: got[f"next_{name}"] for name, _ in tree.named_leaves(state, "state")}
@@ -97,8 +97,10 @@ def _compare(
 def _close_calls(part: Part) -> Tensor | None:
     """Where a discrete choice is a near tie that rounding can flip; None if the part is not discrete."""
     logits = part.parameters.get("logits")
-    if logits is None or part.kind == "bernoulli":
-        return None if logits is None else logits.abs() < TOLERANCE
+    if logits is None:
+        return None
+    if part.kind == "bernoulli":
+        return logits.abs() < TOLERANCE
     if logits.shape[-1] == 1:
         return None
     best = logits.topk(2, -1).values

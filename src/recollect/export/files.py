@@ -96,8 +96,9 @@ def export_agent(
     out = Path(out)
     if out.is_dir():
         raise StorageError(f"{out} is a folder: name a file, such as {out / f'agent{SUFFIXES[format]}'}")
+    sidecar = out.with_name(f"{out.name}.json")
     check_replaceable(out)
-    _check_sidecar(out.with_name(f"{out.name}.json"))
+    _check_sidecar(sidecar)
     module = StepModule(_copy(agent.policy), deterministic)
     example = module.example()
     with torch.no_grad():
@@ -108,16 +109,17 @@ def export_agent(
         if format == "onnx":
             _write_onnx(program, file, list(example), list(outputs))
         else:
-            _write_torch(program, file)
+            with _quiet():
+                torch.export.save(program, file)
         if check:
             exported = _read_back(file, format)
             check_step(exported, _copy(agent.policy), deterministic=deterministic, name=out.name)
         description = {"format": FORMAT, "file": out.name, "kind": format, "checked": check}
         description |= _describe(agent, module, example, outputs)
-        sidecar = folder / f"{out.name}.json"
-        sidecar.write_text(json.dumps(description, indent=2, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(file, out)
-        os.replace(sidecar, out.with_name(sidecar.name))
+        text = json.dumps(description, indent=2, allow_nan=False) + "\n"
+        (folder / sidecar.name).write_text(text, encoding="utf-8")
+        for path in (out, sidecar):
+            os.replace(folder / path.name, path)
     return out
 
 
@@ -150,12 +152,10 @@ def _trace(module: StepModule, example: Tensors) -> ExportedProgram:
 def _read_back(file: Path, format: str) -> Callable[[Tensors], Tensors]:  # noqa: A002
     """The file as a function, loaded with the runtime that its users have."""
     try:
-        return _load_onnx(file) if format == "onnx" else _load_torch(file)
-    except Exception as error:  # whatever the runtime raises
+        with _quiet():
+            return _load_onnx(file) if format == "onnx" else torch.export.load(file).module()
+    except Exception as error:  # of any kind: the runtime's own
         raise RecollectError(f"{file.name} was written, but cannot be loaded: {short(error)}") from error
-
-
-# The description --------------------------------------------------------------------------------
 
 
 def _describe(agent: Agent, module: StepModule, inputs: Tensors, outputs: Tensors) -> dict[str, Any]:
@@ -168,16 +168,12 @@ def _describe(agent: Agent, module: StepModule, inputs: Tensors, outputs: Tensor
         "inputs": [_signature(name, tensor) for name, tensor in inputs.items()],
         "outputs": [_signature(name, tensor) for name, tensor in outputs.items()],
         "state": [
-            {"input": name, "output": f"next_{name}", "initial": _initial(leaf)}
-            for name, leaf in tree.named_leaves(module.state_like, "state")
+            {"input": name, "output": f"next_{name}", "initial": leaf[0].tolist() if leaf.any() else "zeros"}
+            for name, leaf in tree.named_leaves(module.state_like, "state")  # leaf [1, ...]
         ],
         "deterministic": module.deterministic,
         "distribution": [
-            {
-                "action": part.action,
-                "kind": part.kind,
-                "parameters": dict(zip(part.parameters, part.outputs)),
-            }
+            {"action": part.action, "kind": part.kind, "parameters": dict(zip(part.parameters, part.outputs))}
             for part in parts(dist)
         ],
         # Where a Box has no bound, null stands.
@@ -193,27 +189,6 @@ def _describe(agent: Agent, module: StepModule, inputs: Tensors, outputs: Tensor
 def _signature(name: str, tensor: Tensor) -> dict[str, Any]:
     dtype = str(tensor.dtype).removeprefix("torch.")
     return {"name": name, "shape": ["batch", *tensor.shape[1:]], "dtype": dtype}
-
-
-def _initial(leaf: Tensor) -> Any:
-    """The initial values of one row as a list, or "zeros". leaf [1, ...]."""
-    return leaf[0].tolist() if leaf.any() else "zeros"
-
-
-# torch ------------------------------------------------------------------------------------------
-
-
-def _write_torch(program: ExportedProgram, file: Path) -> None:
-    with _quiet():
-        torch.export.save(program, file)
-
-
-def _load_torch(file: Path) -> Callable[[Tensors], Tensors]:
-    with _quiet():
-        return torch.export.load(file).module()
-
-
-# ONNX -------------------------------------------------------------------------------------------
 
 
 def _write_onnx(program: ExportedProgram, file: Path, inputs: list[str], outputs: list[str]) -> None:
@@ -268,13 +243,8 @@ def _need(*packages: str) -> None:
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         unchecked = "; or skip the check (check=False, --no-check)" if missing == ["onnxruntime"] else ""
-        raise RecollectError(
-            f"ONNX needs {' and '.join(missing)}, which is not installed: pip install 'recollect[onnx]'"
-            f"{unchecked}"
-        )
-
-
-# Files and noise --------------------------------------------------------------------------------
+        install = f"pip install 'recollect[onnx]'{unchecked}"
+        raise RecollectError(f"ONNX needs {' and '.join(missing)}, which is not installed: {install}")
 
 
 def _check_sidecar(file: Path) -> None:

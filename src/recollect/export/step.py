@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -48,20 +49,19 @@ class StepModule(nn.Module):
             outputs |= part.outputs
         return outputs | {"value": value} | dict(tree.named_leaves(state, "next_state"))
 
-    def example(self, rows: int = 2) -> Tensors:
+    def example(self) -> Tensors:
         """Inputs of the right shapes and dtypes; two rows, because tracing would make one a constant."""
-        obs = spaces.sample(self.policy.observation_space, rows, np.random.default_rng(0))
-        return named_inputs(obs, self.policy.initial_state(rows), torch.arange(rows) == 0)
+        obs = spaces.sample(self.policy.observation_space, 2, np.random.default_rng(0))
+        return named_inputs(obs, self.policy.initial_state(2), torch.tensor([True, False]))
 
 
 def named_inputs(obs: Tree, state: State, first: Tensor) -> Tensors:
     """The inputs of a step by name."""
     named = [*tree.named_leaves(obs, "obs"), *tree.named_leaves(state, "state"), ("first", first)]
-    names = [name for name, _ in named]
-    double = sorted({name for name in names if names.count(name) > 1})
-    if double:
+    [(name, count)] = Counter(name for name, _ in named).most_common(1)
+    if count > 1:
         raise RecollectError(
-            f"two inputs of the export would be named {double[0]}: a key with a dot looks like a nested key. "
+            f"two inputs of the export would be named {name}: a key with a dot looks like a nested key. "
             "Rename it in the env or in a wrapper"
         )
     return dict(named)

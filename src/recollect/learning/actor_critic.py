@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.config.learner import LearnerConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.algorithm import Data, Stats

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from recollect.base.tolerances import tolerance
-from recollect.config.learner import LearnerConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.errors import AlignmentError, RecollectError
 from recollect.experience.chunks import Chunks, shares
 from recollect.experience.rollout import Rollout

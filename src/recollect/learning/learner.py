@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from recollect.base import devices, tree
 from recollect.base.cuda_graphs import Graphs
-from recollect.config.learner import LearnerConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.experience.chunks import Chunks, minibatches, shares
 from recollect.experience.rollout import Rollout
 from recollect.learning import auxiliary, diagnostics, recompute

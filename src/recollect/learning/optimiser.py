@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.base import devices
-from recollect.config.learner import LearnerConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.policy.policy import Policy
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from recollect.config.learner import Shape
+from recollect.config.algo_shared import Shape
 from recollect.errors import ConfigError
 
 

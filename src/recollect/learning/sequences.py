@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from recollect.base import tree
-from recollect.config.learner import LearnerConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.experience.chunks import Chunks, make_chunks
 from recollect.experience.episode_segments import EpisodeSegments, make_segments
 from recollect.experience.rollout import Rollout

@@ -36,7 +36,7 @@ from torch import Tensor, nn
 
 from recollect.base.spaces import is_image, is_tokens, walk
 from recollect.base.types import Tree
-from recollect.config.encoder import ENCODERS, EncoderConfig
+from recollect.config.policy import ENCODERS, EncoderConfig
 from recollect.errors import ConfigError, SpaceError, nearest
 from recollect.policy.layers import mlp, nature_conv, small_conv
 from recollect.policy.masks import ACTION_MASK

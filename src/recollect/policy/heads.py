@@ -27,7 +27,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from recollect.base.types import Tree
-from recollect.config.head import HeadConfig
+from recollect.config.policy import HeadConfig
 from recollect.errors import ConfigError, SpaceError
 from recollect.kernels import exact_linear
 from recollect.policy.distributions import (

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from recollect.base.numbers import setting
-from recollect.config.algo import ALGOS, algo_name
-from recollect.config.cores.specs import known
-from recollect.config.encoder import EncoderConfig
+from recollect.config.algo_choice import ALGOS, algo_name
+from recollect.config.core_specs import known
 from recollect.config.fields import fields_of
+from recollect.config.policy import EncoderConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.serialise import as_mapping, config_to_json, flatten
 from recollect.config.settings import CLASSES

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from recollect.config.algo import algo_fields, algo_name, named_algo
-from recollect.config.cores.specs import known, reaching
-from recollect.config.learner import LearnerConfig
+from recollect.config.algo_choice import algo_fields, algo_name, named_algo
+from recollect.config.algo_shared import LearnerConfig
+from recollect.config.core_specs import known, reaching
 from recollect.tasks import TASKS, make_task
 
 LONG = 100

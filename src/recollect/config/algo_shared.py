@@ -127,7 +127,7 @@ class LearnerConfig:
                 "but the rollout's first: leave it off",
             )
         for name in ("gamma", "gae_lambda"):
-            require(0 <= getattr(self, name) <= 1, f"{name} = {getattr(self, name)}: it is in [0, 1]")
+            require(0 <= getattr(self, name) <= 1, f"{name} = {getattr(self, name)}: it must be in [0, 1]")
         above_zero(self, "learning_rate", "actor_learning_rate", "critic_learning_rate", "max_grad_norm")
         above_zero(self, "target_kl", "reward_clip", "reward_scale", "tolerance")
         at_least(self, 0, "value_coef", "entropy", "next_obs_coef", "learning_rate_end", "entropy_end")
@@ -174,14 +174,13 @@ class LearnerConfig:
             )
         chunks = self.sequences(rows)
         if chunks < self.minibatches:
-            made = (
-                f"{rows} rows make as few as {chunks} episode segments, too few for {self.minibatches} "
-                "minibatches: raise num_envs, or lower minibatches"
-                if self.batching == "episodes"
-                else f"{rows} rows x {chunks // rows} chunks a rollout make {chunks} chunks, too few for "
-                f"{self.minibatches} minibatches: raise num_envs, or lower chunk or minibatches"
+            made, lower = f"x {chunks // rows} chunks a rollout make {chunks} chunks", "chunk or minibatches"
+            if self.batching == "episodes":
+                made, lower = f"make as few as {chunks} episode segments", "minibatches"
+            raise ConfigError(
+                f"{rows} rows {made}, too few for {self.minibatches} minibatches: raise num_envs, or lower "
+                f"{lower}"
             )
-            raise ConfigError(made)
         smallest = chunks // self.minibatches
         if smallest < self.accumulate:
             raise ConfigError(
