@@ -162,11 +162,8 @@ class Policy(nn.Module):
     ) -> tuple[Acted, State]:
         """Choose actions: obs [B, ...], state, first [B] -> (action, log_prob, value) [B], state."""
         dist, value, state = self.step(obs, state, first)
-        if deterministic:
-            action = dist.mode()
-            log_prob = dist.log_prob(action)
-        else:
-            action, log_prob = dist.sample_with_log_prob(generator)
+        action = dist.mode() if deterministic else dist.sample(generator)
+        log_prob = dist.log_prob(action)
         return Acted(action, log_prob, value), state
 
     def step(self, obs: Tree, state: State, first: Tensor) -> tuple[Distribution, Tensor, State]:
