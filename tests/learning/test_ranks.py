@@ -242,7 +242,7 @@ MUTANTS = [
     Mutant(
         "observation statistics of a rank's own rows",
         lambda: check_same_learning(2, 2, updates=2),
-        ((ObservationNorm, "update", "scaling.merge(leaf[valid], ranks)", "scaling.merge(leaf[valid])"),),
+        ((ObservationNorm, "update", "scaling.merge(leaf[valid], gather)", "scaling.merge(leaf[valid])"),),
         by="AlignmentError: update 0: the learners do not hold the same weights any more",
     ),
     Mutant(
@@ -307,7 +307,7 @@ def test_moments_merge_over_ranks():
     with groups(1, 1, 1) as run:
         for _ in range(2):
             whole.merge(x)
-            run(lambda group: own[group.rank].merge(cuts[group.rank], group))
+            run(lambda group: own[group.rank].merge(cuts[group.rank], group.each))
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(own[0].state_dict()[name], value, rtol=1e-12, atol=1e-9)
         assert all(torch.equal(part.state_dict()[name], own[0].state_dict()[name]) for part in own)

@@ -142,7 +142,7 @@ class Learner:
         if policy.obs_norm is not None:
             # Only now: the statistics are frozen for a rollout and its update.
             seen = tree.map(lambda leaf: leaf[: rollout.steps], rollout.obs)
-            policy.obs_norm.update(seen, rollout.valid, self.ranks)
+            policy.obs_norm.update(seen, rollout.valid, self.ranks.each)
         diagnostics.check_valid(numbers)
         numbers.pop("valid", None)
         numbers["learning_rate"] = self.optimizer.rate

@@ -100,8 +100,7 @@ class _Discrete(_Part):
         self.start = int(space.start)
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        if mask is not None:
-            check_mask(mask, self.size, self.name)
+        check_mask(mask, self.size, self.name)
         return Categorical(outputs, mask)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -119,8 +118,7 @@ class _MultiDiscrete(_Part):
         self.register_buffer("start", torch.as_tensor(space.start, dtype=torch.int64), persistent=False)
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        if mask is not None:
-            check_mask(mask, self.size, self.name)
+        check_mask(mask, self.size, self.name)
         return _shaped(MultiCategorical(outputs, self.nvec, mask), self.shape)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -133,8 +131,7 @@ class _MultiBinary(_Part):
         self.shape = tuple(space.shape)
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        if mask is not None:
-            refuse_mask(self.name, "MultiBinary")
+        refuse_mask(mask, self.name, "MultiBinary")
         return _shaped(Bernoulli(outputs), self.shape)
 
 
@@ -174,8 +171,7 @@ class _Box(_Part):
         return bias
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        if mask is not None:
-            refuse_mask(self.name, "Box")
+        refuse_mask(mask, self.name, "Box")
         if self.config.state_dependent_std:
             mean, log_std = outputs[..., : self.actions], outputs[..., self.actions :]
         else:
@@ -198,11 +194,9 @@ class _Composite(_Part):
         if not subs:
             raise SpaceError(f"{name} is an empty {type(space).__name__}: there is no action to choose")
         parts = [_make_part(sub, config, f"{name}.{label}") for label, sub in subs.items()]
-        sizes = [part.size for part in parts]
-        super().__init__(name, sum(sizes))
+        super().__init__(name, sum(part.size for part in parts))
         self.keys = tuple(subs) if named else None
-        self.parts = nn.ModuleList(parts)
-        self.sizes = sizes
+        self.parts, self.sizes = nn.ModuleList(parts), [part.size for part in parts]
 
     def _each(self) -> list[_Part]:
         return cast(list[_Part], list(self.parts))
@@ -211,9 +205,8 @@ class _Composite(_Part):
         return torch.cat([part.initial_bias() for part in self._each()])
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        masks = self._masks(mask)
-        split = outputs.split(self.sizes, -1)
-        parts = [part.distribution(out, m) for part, out, m in zip(self._each(), split, masks)]
+        given = zip(self._each(), outputs.split(self.sizes, -1), self._masks(mask))
+        parts = [part.distribution(out, m) for part, out, m in given]
         return Joint(tuple(parts) if self.keys is None else dict(zip(self.keys, parts)))
 
     def _masks(self, mask: Tree | None) -> list[Tree | None]:

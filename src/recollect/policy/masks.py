@@ -35,9 +35,8 @@ def mask_space(space: gym.Space) -> gym.Space | None:
         return spaces.Dict(masks) if masks else None
     if isinstance(space, spaces.Tuple):
         parts = [mask_space(sub) for sub in space.spaces]
-        if all(part is None for part in parts):
-            return None
-        return spaces.Tuple([spaces.Tuple(()) if part is None else part for part in parts])
+        if any(part is not None for part in parts):
+            return spaces.Tuple([spaces.Tuple(()) if part is None else part for part in parts])
     return None
 
 
@@ -70,16 +69,17 @@ def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "acti
     )
 
 
-def check_mask(mask: Tree, size: int, name: str) -> None:
-    """Raise SpaceError unless ``mask`` is a tensor [..., size]."""
-    if not isinstance(mask, Tensor) or mask.shape[-1:] != (size,):
+def check_mask(mask: Tree | None, size: int, name: str) -> None:
+    """Raise SpaceError unless ``mask`` is None or a tensor [..., size]."""
+    if mask is not None and (not isinstance(mask, Tensor) or mask.shape[-1:] != (size,)):
         got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise SpaceError(f"the action mask of {name} is {got}: it needs a tensor [..., {size}], 1 = allowed")
 
 
-def refuse_mask(name: str, kind: str) -> None:
-    """Raise SpaceError: a ``kind`` takes no mask."""
-    raise SpaceError(
-        f"{name} is a {kind}, which takes no action mask: leave its mask out, or None. "
-        "Only Discrete and MultiDiscrete choices can be forbidden"
-    )
+def refuse_mask(mask: Tree | None, name: str, kind: str) -> None:
+    """Raise SpaceError unless ``mask`` is None: a ``kind`` takes none."""
+    if mask is not None:
+        raise SpaceError(
+            f"{name} is a {kind}, which takes no action mask: leave its mask out, or None. "
+            "Only Discrete and MultiDiscrete choices can be forbidden"
+        )
