@@ -9,7 +9,7 @@ import torch
 
 from recollect.base import row_threads, tree
 from recollect.cores import FFMConfig, LRUConfig, MinGRUConfig, MinLSTMConfig, RTUConfig, make_core
-from recollect.cores.shared.convolution import Convolution
+from recollect.cores.mingru import Convolution
 from recollect.errors import ConfigError
 
 torch.set_num_threads(1)

@@ -11,4 +11,4 @@ from recollect.config.cores.mingru import MinGRUConfig
 class MinLSTMConfig(MinGRUConfig):
     """Settings of the minLSTM core."""
 
-    code = "recollect.cores.minlstm:MinLSTM"
+    code = "recollect.cores.mingru:MinLSTM"

@@ -11,4 +11,4 @@ from recollect.config.cores.lru import LRUConfig
 class RTUConfig(LRUConfig):
     """Settings of the RTU core."""
 
-    code = "recollect.cores.rtu:RTU"
+    code = "recollect.cores.lru:RTU"
