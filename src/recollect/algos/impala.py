@@ -44,8 +44,8 @@ from recollect.learning import diagnostics
 from recollect.learning.actor_critic import normalise, scaled_reward, squared_error, update_value_statistics
 from recollect.learning.algorithm import Acting, Stats, Targets
 from recollect.learning.ranks import ALONE, Ranks
-from recollect.learning.recompute import evaluate
-from recollect.learning.refresh import Outputs, refresh
+from recollect.learning.recompute_activations import evaluate
+from recollect.learning.refresh_rollout import Outputs, refresh
 from recollect.policy.policy import Policy
 
 START = "start_log_prob"

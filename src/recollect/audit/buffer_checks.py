@@ -15,7 +15,7 @@ from recollect.base import tree
 from recollect.base.types import Tree
 from recollect.experience.chunks import minibatches
 from recollect.experience.rollout import Rollout
-from recollect.learning.refresh import Outputs, recorded
+from recollect.learning.refresh_rollout import Outputs, recorded
 
 PART = "buffer"
 POISON = 12345.0

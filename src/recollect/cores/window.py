@@ -21,9 +21,9 @@ Differences from these papers:
 - With several layers the context is longer than W steps, because the keys of a layer depend on W earlier
   steps; with one layer it is exactly W.
 
-The memory is a shift register, oldest step first. States are values, so a ring buffer would also be copied for
-every write. In order, the slot is the age, positions need no gather, and one ``cat`` serves as copy and as
-input of the attention.
+The memory is a shift register, oldest step first. States are values, so a ring buffer would also be copied
+for every write. In order, the slot is the age, positions need no gather, and one ``cat`` serves as copy and
+as input of the attention.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from torch import Tensor
 from recollect.experience.chunks import Chunks
 from recollect.experience.rollout import Rollout
 from recollect.learning.ranks import Ranks
-from recollect.learning.refresh import Outputs
+from recollect.learning.refresh_rollout import Outputs
 from recollect.policy.policy import Policy
 
 Stats = dict[str, Tensor]

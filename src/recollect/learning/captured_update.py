@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,8 +26,10 @@ from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.algorithm import Stats
 from recollect.learning.deviation_check import Record
-from recollect.learning.learner import Learner
 from recollect.learning.sequences import Sequences
+
+if TYPE_CHECKING:
+    from recollect.learning.learner import Learner
 
 BEFORE, ENDED, DEVIATED = "halted/before", "halted/here", "halted/deviated"
 """Whether the update had ended before a minibatch, whether it ended at it before its gradient was judged, and
@@ -47,7 +50,7 @@ class _Minibatch:
 
 
 class CapturedUpdate:
-    """Makes all optimiser steps without a host read. Kept for all updates of a learner, with its graphs."""
+    """``EagerUpdate`` without a host read. Kept for all updates of a learner, with its graphs."""
 
     def __init__(self, learner: Learner):
         self._learner, device = learner, learner.device
@@ -74,7 +77,7 @@ class CapturedUpdate:
         return replace(rollout, valid=rollout.valid & self._is_finite)
 
     def begin(self, metrics: Stats, entropy_coef: float, record: Record | None) -> None:
-        """See ``Update``."""
+        """See ``EagerUpdate``."""
         self._rows, self._taken, self._record = [], [], record
         self._drawn = self._learner.generator.get_state()
         self._halted.copy_(~self._is_finite | (metrics["valid"] == 0))
@@ -102,7 +105,8 @@ class CapturedUpdate:
     def finish(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
         """All metrics as numbers. Synchronises once, and raises whatever ended the update by an error.
 
-        None after a deviation that rounding explains, with the learner's generator as it was before.
+        None if no step was made, because of a deviation that rounding explains: all epochs must be repeated,
+        with the learner's generator as it was before.
         """
         try:
             return self._read(metrics, stale)

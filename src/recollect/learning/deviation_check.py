@@ -18,9 +18,10 @@ from recollect.config.learner import LearnerConfig
 from recollect.errors import AlignmentError, RecollectError
 from recollect.experience.chunks import Chunks, shares
 from recollect.experience.rollout import Rollout
-from recollect.learning import deviation_evidence, diagnostics, recompute
+from recollect.learning import deviation_evidence, diagnostics
 from recollect.learning.algorithm import Data, Stats
 from recollect.learning.ranks import ALONE, Ranks
+from recollect.learning.recompute_activations import evaluate
 from recollect.learning.sequences import burn_in, make_sequences
 from recollect.policy.policy import Policy
 
@@ -173,7 +174,7 @@ class DeviationCheck:
         """Recomputed and recorded numbers of a batch; ``with_grad``: by the kernels of the loss."""
         with torch.set_grad_enabled(with_grad):
             batch = burn_in(policy, batch)
-            log_prob, _, value = recompute.evaluate(policy, batch, self._config.recompute_activations)
+            log_prob, _, value = evaluate(policy, batch, self._config.recompute_activations)
         made, valid = {"log_prob": log_prob.detach(), "value": value.detach()}, batch.valid
         return deviation_evidence.Compared(
             batch.data[deviation_evidence.PLACE][valid],

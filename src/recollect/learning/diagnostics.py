@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -205,16 +204,11 @@ def deviation(log_prob: Tensor, value: Tensor, batch: Chunks) -> dict[str, Tenso
     }
 
 
-Masked = tuple[str, Tensor, Tensor]
-"""The name of a leaf [T, B, ...], the leaf, and the mask [T, B] of the steps that learning uses."""
-
-
 @torch.no_grad()
 def rollout_is_finite(rollout: Rollout) -> Tensor:
     """Bool on the rollout's device: whether ``check_finite_rollout`` passes. Without a host read."""
-    leaves = [*_from_env(rollout), *_final_obs(rollout), *_from_policy(rollout)]
-    fine = [(_sizes(leaf) < torch.inf) | ~where for _, leaf, where in leaves if leaf.is_floating_point()]
-    return torch.stack([one.all() for one in fine]).all()
+    leaves = [(leaf, where) for _, leaf, where in _used(rollout) if leaf.is_floating_point()]
+    return torch.stack([((_sizes(leaf) < torch.inf) | ~where).all() for leaf, where in leaves]).all()
 
 
 def check_finite_rollout(rollout: Rollout) -> None:
@@ -223,52 +217,49 @@ def check_finite_rollout(rollout: Rollout) -> None:
     EnvError for numbers of the env, DivergedError for numbers that the policy made from finite
     observations: they must not reach the statistics of the returns, which rescale the critic's weights.
     """
-    for name, leaf, mask in _from_env(rollout):
-        if found := _first_bad(leaf, mask):
-            raise EnvError(_blame_env(name, *found, rollout))
-    if rollout.finals is not None:
-        for name, leaf, mask in _final_obs(rollout):
-            if found := _first_bad(leaf, mask):
-                _, index, value = found
-                t, row = int(rollout.finals.time[index]), int(rollout.finals.row[index])
-                raise EnvError(_blame_env(name, t, row, value, rollout))
-    for name, leaf, mask in _from_policy(rollout):
-        if found := _first_bad(leaf, mask):
-            t, row, value = found
-            t = rollout.steps if name == "bootstrap" else t
-            raise DivergedError(
-                f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence}, and all "
-                "observations are finite: the policy has diverged. Nothing was learned from this rollout; "
-                "lower learning_rate, or scale the observations (normalise_observations=True)"
+    for name, leaf, where in _used(rollout):
+        found = _first_bad(leaf, where)
+        if found is None:
+            continue
+        t, row, value = found
+        origin = name.split(".")[0]
+        if origin == "final_obs" and rollout.finals is not None:
+            t, row = int(rollout.finals.time[row]), int(rollout.finals.row[row])
+        t = rollout.steps if origin == "bootstrap" else t
+        said = f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence}"
+        if origin in ("reward", "obs", "final_obs"):
+            raise EnvError(
+                f"{said} (step {rollout.sequence * rollout.steps + t} of that row): the env produced it; "
+                "nothing was learned from this rollout, and the weights are as they were before it"
             )
+        raise DivergedError(
+            f"{said}, and all observations are finite: the policy has diverged. Nothing was learned from this "
+            "rollout; lower learning_rate, or scale the observations (normalise_observations=True)"
+        )
 
 
-def _from_env(rollout: Rollout) -> list[Masked]:
-    needed = torch.cat([rollout.valid, _inside(rollout).unsqueeze(0)])  # [T + 1, B]
+def _used(rollout: Rollout) -> list[tuple[str, Tensor, Tensor]]:
+    """The names of the leaves [T, B, ...] that learning uses, the leaves, and the masks [T, B] of used steps.
+
+    Those of the env come first.
+    """
+    ended = rollout.terminated | rollout.truncated
+    inside = (rollout.valid[-1] & ~ended[-1]).unsqueeze(
+        0
+    )  # [1, B]: the episode continues after the last step
+    needed = torch.cat([rollout.valid, inside])  # [T + 1, B]
     leaves = [("reward", rollout.reward), *tree.named_leaves(rollout.obs, "obs")]
-    return [(name, leaf, needed[: len(leaf)]) for name, leaf in leaves]
-
-
-def _final_obs(rollout: Rollout) -> list[Masked]:
-    if rollout.finals is None:
-        return []
-    always = torch.ones_like(rollout.finals.row, dtype=torch.bool).unsqueeze(0)
-    leaves = tree.named_leaves(rollout.finals.obs, "final_obs")
-    return [(name, leaf.unsqueeze(0), always) for name, leaf in leaves]
-
-
-def _from_policy(rollout: Rollout) -> list[Masked]:
-    cut = rollout.truncated & ~rollout.terminated
+    used = [(name, leaf, needed[: len(leaf)]) for name, leaf in leaves]
+    if rollout.finals is not None:
+        always = torch.ones_like(rollout.finals.row, dtype=torch.bool).unsqueeze(0)
+        finals = tree.named_leaves(rollout.finals.obs, "final_obs")
+        used += [(name, leaf.unsqueeze(0), always) for name, leaf in finals]
     return [
+        *used,
         *((name, leaf, rollout.valid) for name, leaf in rollout.record.items()),
-        ("final_value", rollout.final_value, cut),
-        ("bootstrap", rollout.bootstrap.unsqueeze(0), _inside(rollout).unsqueeze(0)),
+        ("final_value", rollout.final_value, rollout.truncated & ~rollout.terminated),
+        ("bootstrap", rollout.bootstrap.unsqueeze(0), inside),
     ]
-
-
-def _inside(rollout: Rollout) -> Tensor:
-    """[B] bool: the rows whose episode continues after the last step."""
-    return rollout.valid[-1] & ~(rollout.terminated[-1] | rollout.truncated[-1])
 
 
 def _sizes(leaf: Tensor) -> Tensor:
@@ -289,26 +280,19 @@ def _first_bad(leaf: Tensor, where: Tensor) -> tuple[int, int, float] | None:
     return t, row, leaf[t, row][wrong[t, row]].flatten()[0].item()
 
 
-def _blame_env(name: str, t: int, row: int, value: float, rollout: Rollout) -> str:
-    return (
-        f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence} "
-        f"(step {rollout.sequence * rollout.steps + t} of that row): the env produced it; nothing was "
-        "learned from this rollout, and the weights are as they were before it"
+def check_gradient(
+    metrics: dict[str, float], parameters: Iterable[tuple[str, nn.Parameter]], update: int
+) -> None:
+    """Raise if a gradient of this update was not finite; ``parameters``: by name, with their gradients."""
+    if metrics.get("grad_norm_max", 0.0) < float("inf"):
+        return
+    bad = (name for name, p in parameters if p.grad is not None and not torch.isfinite(p.grad).all())
+    losses = ", ".join(f"{k} {v:.3g}" for k, v in metrics.items() if k.startswith("loss/") or k == "entropy")
+    raise DivergedError(
+        f"update {update}, minibatch {int(metrics['minibatches'])}: the gradient is not finite, first in "
+        f"{next(bad, 'an earlier minibatch')} ({losses}). That step was not applied: the weights are the last "
+        "finite ones. Lower learning_rate, or look at the spread of rewards and advantages"
     )
-
-
-class Learned(Protocol):
-    """A policy, or a learner with further parameters."""
-
-    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
-        """All parameters."""
-        ...
-
-
-def check_gradient(metrics: dict[str, float], learned: Learned, update: int) -> None:
-    """Raise if a gradient of this update was not finite."""
-    if not metrics.get("grad_norm_max", 0.0) < float("inf"):
-        raise DivergedError(_explain_divergence(learned, metrics, update))
 
 
 def value_size(metrics: dict[str, float]) -> float:
@@ -320,20 +304,6 @@ def deviations(metrics: dict[str, float]) -> tuple[float, float]:
     """Deviations of log-probs, and of values in units of their scale."""
     log_prob, value = (metrics[f"{DEVIATION}{name}"] for name in ("log_prob", "value"))
     return log_prob, value / value_size(metrics)
-
-
-def _explain_divergence(learned: Learned, metrics: dict[str, float], update: int) -> str:
-    names = [
-        name
-        for name, parameter in learned.named_parameters()
-        if parameter.grad is not None and not torch.isfinite(parameter.grad).all()
-    ]
-    losses = ", ".join(f"{k} {v:.3g}" for k, v in metrics.items() if k.startswith("loss/") or k == "entropy")
-    return (
-        f"update {update}, minibatch {int(metrics['minibatches'])}: the gradient is not finite, first in "
-        f"{names[0] if names else 'an earlier minibatch'} ({losses}). That step was not applied: the weights "
-        "are the last finite ones. Lower learning_rate, or look at the spread of rewards and advantages"
-    )
 
 
 def _lived(rollout: Rollout) -> Tensor:
