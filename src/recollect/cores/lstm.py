@@ -29,7 +29,8 @@ class LSTM(GatedCore):
             f.copy_(chrono_bias(config.hidden, config.chrono))
             i.copy_(-f)
 
-    def _cell(self, x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> Leaves:
+    def _cell(self, x: Tensor, *given: Tensor) -> Leaves:
+        h, c, *weights = given
         h, c = torch.lstm_cell(x, (h, c), *weights)
         return h, h, c
 

@@ -59,7 +59,7 @@ class Window(Core):
         super().__init__(input_size, config.hidden)
         self.config = config
         self.project = nn.Linear(input_size, config.hidden)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks: Any = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.hidden)
         # Ages of the slots and of the present step; an empty memory of one row.
         W, d = config.window, config.hidden // config.heads
@@ -78,7 +78,7 @@ class Window(Core):
         count = state["count"]
         too_old = self.ages > count.unsqueeze(1)  # [B, W]
         h, after = self.project(x), []
-        for block, memory in zip(self._layers(), state["layers"]):
+        for block, memory in zip(self.blocks, state["layers"]):
             h, memory = block.step(h, memory, too_old)
             after.append(memory)
         count = (count + 1).clamp_(max=self.config.window - 1)
@@ -96,14 +96,11 @@ class Window(Core):
         is_empty = (slots < last_reset.unsqueeze(1))[:, None, :, None]  # [B, 1, W - 1, 1]
 
         h, after = self.project(x), []
-        for block, memory in zip(self._layers(), state["layers"]):
+        for block, memory in zip(self.blocks, state["layers"]):
             h, memory = block.unroll(h, memory, age)
             after.append(memory[:, :, T:].masked_fill(is_empty, 0))
         count = (age[:, -1] + 1).clamp(max=W - 1)
         return self.norm(h), {"layers": tuple(after), "count": count}
-
-    def _layers(self) -> list[Block]:
-        return list(self.blocks)  # pyright: ignore[reportReturnType]
 
 
 class Block(nn.Module):

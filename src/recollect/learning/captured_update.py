@@ -12,8 +12,8 @@ that is copied into the same tensors every time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -161,26 +161,23 @@ class CapturedUpdate:
         """Copy a minibatch into the tensors of its optimiser step."""
         size = batch.count
         made = self._minibatches.get(size)
-        if made is not None and not _is_alike(made.batch, batch):
-            self._minibatches = {}  # all: other shapes come with other settings
-            made = None
-        if made is not None:
+        if made is not None and _is_alike(made.batch, batch):
             tree.copy_(_tensors(made.batch), _tensors(batch))
             return made
-        step = self._learner.graphs.captured(self._stepper(size), "learning", self._learner.policy)
+        if made is not None:
+            self._minibatches = {}  # all: other shapes come with other settings
+        step = self._learner.graphs.captured(
+            partial(self._measured_step, size), "learning", self._learner.policy
+        )
         self._minibatches[size] = _Minibatch(batch, step)
         return self._minibatches[size]
 
-    def _stepper(self, size: int) -> Callable[[], Tensor]:
-        """The function of an optimiser step on the minibatch of that size."""
-
-        def step() -> Tensor:
-            made = self._minibatches[size]
-            stats = self._step(made.batch)
-            made.names = tuple(stats)
-            return torch.stack([value.detach().float().reshape(()) for value in stats.values()])
-
-        return step
+    def _measured_step(self, size: int) -> Tensor:
+        """An optimiser step on the minibatch of that size; its statistics as one tensor [N]."""
+        made = self._minibatches[size]
+        stats = self._step(made.batch)
+        made.names = tuple(stats)
+        return torch.stack([value.detach().float().reshape(()) for value in stats.values()])
 
     def _step(self, batch: Chunks) -> Stats:
         """One optimiser step, which changes nothing once the update has ended; the minibatch's statistics."""

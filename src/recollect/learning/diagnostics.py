@@ -233,8 +233,8 @@ def check_finite_rollout(rollout: Rollout) -> None:
                 "nothing was learned from this rollout, and the weights are as they were before it"
             )
         raise DivergedError(
-            f"{said}, and all observations are finite: the policy has diverged. Nothing was learned from this "
-            "rollout; lower learning_rate, or scale the observations (normalise_observations=True)"
+            f"{said}, and all observations are finite: the policy has diverged. Nothing was learned from "
+            "this rollout; lower learning_rate, or scale the observations (normalise_observations=True)"
         )
 
 
@@ -243,10 +243,8 @@ def _used(rollout: Rollout) -> list[tuple[str, Tensor, Tensor]]:
 
     Those of the env come first.
     """
-    ended = rollout.terminated | rollout.truncated
-    inside = (rollout.valid[-1] & ~ended[-1]).unsqueeze(
-        0
-    )  # [1, B]: the episode continues after the last step
+    ended = rollout.terminated[-1] | rollout.truncated[-1]
+    inside = (rollout.valid[-1] & ~ended).unsqueeze(0)  # [1, B]: the episode continues after the last step
     needed = torch.cat([rollout.valid, inside])  # [T + 1, B]
     leaves = [("reward", rollout.reward), *tree.named_leaves(rollout.obs, "obs")]
     used = [(name, leaf, needed[: len(leaf)]) for name, leaf in leaves]
@@ -290,8 +288,8 @@ def check_gradient(
     losses = ", ".join(f"{k} {v:.3g}" for k, v in metrics.items() if k.startswith("loss/") or k == "entropy")
     raise DivergedError(
         f"update {update}, minibatch {int(metrics['minibatches'])}: the gradient is not finite, first in "
-        f"{next(bad, 'an earlier minibatch')} ({losses}). That step was not applied: the weights are the last "
-        "finite ones. Lower learning_rate, or look at the spread of rewards and advantages"
+        f"{next(bad, 'an earlier minibatch')} ({losses}). That step was not applied: the weights are the "
+        "last finite ones. Lower learning_rate, or look at the spread of rewards and advantages"
     )
 
 

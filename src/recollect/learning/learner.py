@@ -112,7 +112,10 @@ class Learner:
         while True:  # at most twice: a deviation that rounding explains is accepted from then on
             update.begin(metrics, entropy_coef, record)
             last, sequences, stale = self._epochs(update, rollout, data)
-            numbers = update.finish(metrics | self._final_metrics(last), stale)
+            final = diagnostics.state_norms(last, self.ranks)
+            if self.origin is not None:
+                final["weights/distance"] = self.origin.squared_distance().sqrt()
+            numbers = update.finish(metrics | final, stale)
             if numbers is not None:
                 break
         if policy.obs_norm is not None:
@@ -135,8 +138,7 @@ class Learner:
         found = self.algorithm.targets(self.policy, rollout, self.config, self.ranks, lag=lag)
         if self.predictor is None:
             return found
-        data = found.data | self.predictor.targets(self.policy, rollout)
-        return Targets(found.rollout, data, found.metrics)
+        return found._replace(data=found.data | self.predictor.targets(self.policy, rollout))
 
     def sequences(self, rollout: Rollout, data: Data) -> Sequences:
         """The sequences of a rollout and its targets, of all ranks."""
@@ -156,25 +158,19 @@ class Learner:
         self, update: EagerUpdate | CapturedUpdate, rollout: Rollout, data: Data
     ) -> tuple[Rollout, Sequences, list[Tensor]]:
         """All epochs. Returns the rollout and the sequences of the last one, and the stalenesses."""
-        config, stale = self.config, []
+        config, stale, every = self.config, [], self.config.gauge_every
+        gauges = every > 0 and self.updates % every == 0 and self.policy.has_memory
         sequences = self.sequences(rollout, data)
         for epoch in range(config.epochs):
             if epoch > 0 and (config.refresh_states or config.recompute_advantages):
                 rollout, data = self.refresh(rollout, data)
                 sequences = self.sequences(rollout, data)
             finished = update.epoch(sequences)
-            if self._is_gauged:
+            if gauges:
                 stale.append(diagnostics.staleness(self.policy, rollout, ranks=self.ranks))
             if not finished:
                 break
         return rollout, sequences, stale
-
-    def _final_metrics(self, rollout: Rollout) -> Stats:
-        """Metrics after the last epoch."""
-        metrics = diagnostics.state_norms(rollout, self.ranks)
-        if self.origin is not None:
-            metrics["weights/distance"] = self.origin.squared_distance().sqrt()
-        return metrics
 
     def make_update(self) -> EagerUpdate | CapturedUpdate:
         """A captured update where a host read synchronises, else an eager one.
@@ -258,11 +254,6 @@ class Learner:
         return config.entropy * scheduled(
             config.entropy_end, config.entropy_schedule, progress, config.entropy_warmup
         )
-
-    @property
-    def _is_gauged(self) -> bool:
-        every = self.config.gauge_every
-        return every > 0 and self.updates % every == 0 and self.policy.has_memory
 
 
 class EagerUpdate:

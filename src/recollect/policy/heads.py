@@ -196,16 +196,14 @@ class _Composite(_Part):
         parts = [_make_part(sub, config, f"{name}.{label}") for label, sub in subs.items()]
         super().__init__(name, sum(part.size for part in parts))
         self.keys = tuple(subs) if named else None
-        self.parts, self.sizes = nn.ModuleList(parts), [part.size for part in parts]
-
-    def _each(self) -> list[_Part]:
-        return cast(list[_Part], list(self.parts))
+        self.parts: Any = nn.ModuleList(parts)
+        self.sizes = [part.size for part in parts]
 
     def initial_bias(self) -> Tensor:
-        return torch.cat([part.initial_bias() for part in self._each()])
+        return torch.cat([part.initial_bias() for part in self.parts])
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        given = zip(self._each(), outputs.split(self.sizes, -1), self._masks(mask))
+        given = zip(self.parts, outputs.split(self.sizes, -1), self._masks(mask))
         parts = [part.distribution(out, m) for part, out, m in given]
         return Joint(tuple(parts) if self.keys is None else dict(zip(self.keys, parts)))
 
@@ -230,8 +228,8 @@ class _Composite(_Part):
 
     def to_env(self, action: Tree) -> Tree:
         if self.keys is None:
-            return tuple(part.to_env(action[i]) for i, part in enumerate(self._each()))
-        return {key: part.to_env(action[key]) for key, part in zip(self.keys, self._each())}
+            return tuple(part.to_env(action[i]) for i, part in enumerate(self.parts))
+        return {key: part.to_env(action[key]) for key, part in zip(self.keys, self.parts)}
 
 
 def _make_part(space: gym.Space, config: HeadConfig, name: str) -> _Part:

@@ -7,7 +7,7 @@ Box take no mask.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -45,8 +45,8 @@ def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "acti
     if isinstance(mask, spaces.Tuple) and not mask.spaces:
         return
     want = mask_space(action_space)
+    subs: Any = getattr(action_space, "spaces", ())
     if isinstance(want, spaces.Dict) and isinstance(mask, spaces.Dict):
-        subs = cast(spaces.Dict, action_space).spaces
         for key, sub in mask.spaces.items():
             if key not in subs:
                 raise SpaceError(
@@ -54,12 +54,10 @@ def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "acti
                 )
             check_mask_space(subs[key], sub, f"{name}.{key}")
         return
-    if isinstance(want, spaces.Tuple) and isinstance(mask, spaces.Tuple):
-        subs = cast(spaces.Tuple, action_space).spaces
-        if len(mask.spaces) == len(subs):
-            for i, (action_sub, sub) in enumerate(zip(subs, mask.spaces)):
-                check_mask_space(action_sub, sub, f"{name}.{i}")
-            return
+    if isinstance(want, spaces.Tuple) and isinstance(mask, spaces.Tuple) and len(mask.spaces) == len(subs):
+        for i, (action_sub, sub) in enumerate(zip(subs, mask.spaces)):
+            check_mask_space(action_sub, sub, f"{name}.{i}")
+        return
     if isinstance(want, spaces.MultiBinary) and mask.shape == want.shape:
         return
     fix = "leave it out" if want is None else f"it needs {want}"

@@ -86,9 +86,10 @@ class Policy(nn.Module):
         """Whether copies act on a CPU while this one learns; ``precision="auto"`` is then that of a CPU."""
         self._compiled: Compiled | None = None
         is_dict = isinstance(observation_space, gym.spaces.Dict)
-        self._masked = is_dict and ACTION_MASK in observation_space.spaces
-        if self._masked:
-            check_mask_space(action_space, observation_space[ACTION_MASK])
+        mask = observation_space.spaces.get(ACTION_MASK) if is_dict else None
+        self._masked = mask is not None
+        if mask is not None:
+            check_mask_space(action_space, mask)
 
     @property
     def has_memory(self) -> bool:
