@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -40,8 +39,6 @@ from recollect.kernels.linear_scan import scan
 
 AverageState = tuple[Tensor, ...]
 """h [B, H] and, with a convolution, its last inputs [B, convolution - 1, D]."""
-Share = Callable[[Tensor], Tensor]
-"""From v [..., D] to the share of the new candidate [..., H], in (0, 1)."""
 
 GATE_GAIN = 3.0
 """Gain of the initial gate weights. Large gains make gates selective. Measured on delayed-cue at a horizon of
@@ -72,17 +69,28 @@ class AveragingCore(Core):
 
     @abstractmethod
     def _share(self, v: Tensor) -> Tensor:
-        """See ``Share``."""
+        """Share of the new candidate: v [..., D] -> [..., H] in (0, 1)."""
 
     def initial_state(self, batch: int) -> AverageState:
         """Zeros, or the learned h, as expanded views."""
-        return self.average.initial_state(batch)
+        part, h = self.average, self.average.initial_h.expand(batch, -1)
+        return (h,) if part.convolution is None else (h, part.initial_recent.expand(batch, -1, -1))
 
     def _step(self, x: Tensor, state: AverageState) -> tuple[Tensor, AverageState]:
-        return self.average.step(x, state, self._share)
+        part, (h, *rest) = self.average, state
+        if part.convolution is not None:
+            x, *rest = part.convolution.step(x, rest[0])
+        h = torch.lerp(h, part.new(x), self._share(x))
+        return part.readout(h, x), (h, *rest)
 
     def _unroll(self, x: Tensor, state: AverageState, first: Tensor) -> tuple[Tensor, AverageState]:
-        return self.average.unroll(x, state, first, self._share)
+        part, (h, *rest) = self.average, state
+        if part.convolution is not None:
+            x, *rest = part.convolution.unroll(x, rest[0], first)
+        s = self._share(x)
+        initial = part.initial_h if self.config.learned_initial_state else None
+        h = scan(1 - s, s * part.new(x), h, first, initial)
+        return part.readout(h, x), (h[-1], *rest)
 
 
 class MinGRU(AveragingCore):
@@ -116,7 +124,7 @@ class MinLSTM(AveragingCore):
 
 
 class Average(nn.Module):
-    """Candidates, average and readout; the share is passed in as a function."""
+    """Parts of an ``AveragingCore`` besides its gates: convolution, candidates, readout, initial state."""
 
     initial_h: Tensor
     initial_recent: Tensor
@@ -129,36 +137,11 @@ class Average(nn.Module):
         nn.init.xavier_uniform_(self.new.weight)
         nn.init.zeros_(self.new.bias)
         self.readout = Readout(hidden, input_size, hidden)
-        self.learned = config.learned_initial_state
-        if self.learned:
+        if config.learned_initial_state:
             self.initial_h = nn.Parameter(torch.zeros(1, hidden))
         else:
             self.register_buffer("initial_h", torch.zeros(1, hidden), persistent=False)
         self.register_buffer("initial_recent", torch.zeros(1, width - 1, input_size), persistent=False)
-
-    def initial_state(self, batch: int) -> AverageState:
-        """Zeros, or the learned h, as expanded views."""
-        h = self.initial_h.expand(batch, -1)
-        return (h,) if self.convolution is None else (h, self.initial_recent.expand(batch, -1, -1))
-
-    def step(self, x: Tensor, state: AverageState, share: Share) -> tuple[Tensor, AverageState]:
-        """x [B, D] -> y [B, H], state."""
-        h, *rest = state
-        if self.convolution is not None:
-            x, *rest = self.convolution.step(x, rest[0])
-        h = torch.lerp(h, self.new(x), share(x))
-        return self.readout(h, x), (h, *rest)
-
-    def unroll(
-        self, x: Tensor, state: AverageState, first: Tensor, share: Share
-    ) -> tuple[Tensor, AverageState]:
-        """x [T, B, D], the raw state at step 0, first [T, B] -> y [T, B, H], state."""
-        h, *rest = state
-        if self.convolution is not None:
-            x, *rest = self.convolution.unroll(x, rest[0], first)
-        s = share(x)
-        h = scan(1 - s, s * self.new(x), h, first, self.initial_h if self.learned else None)
-        return self.readout(h, x), (h[-1], *rest)
 
 
 class Convolution(nn.Module):

@@ -43,12 +43,9 @@ class Stack(Core):
         return tuple(core.initial_state(batch) for core in self.cores)
 
     def _step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
-        return self._run(x, state, None)
+        return self._unroll(x, state, None)
 
-    def _unroll(self, x: Tensor, state: tuple[State, ...], first: Tensor) -> tuple[Tensor, tuple[State, ...]]:
-        return self._run(x, state, first)
-
-    def _run(
+    def _unroll(
         self, x: Tensor, state: tuple[State, ...], first: Tensor | None
     ) -> tuple[Tensor, tuple[State, ...]]:
         """One step if ``first`` is None, otherwise all steps."""

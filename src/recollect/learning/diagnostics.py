@@ -123,28 +123,19 @@ def staleness(policy: Policy, rollout: Rollout, rows: int = 8, ranks: Ranks = AL
     if len(rollout.state_steps) < 2:
         return torch.zeros((), device=rollout.reward.device)
     own = max(0, min(rows - ranks.begin, rollout.rows))
-    gap, size = ranks.sum(_staleness(policy, rollout, own))
+    squares = torch.zeros(2, device=rollout.reward.device)  # of the difference, of the stored states
+    if own > 0:
+        span, some = slice(0, rollout.state_steps[-1]), slice(0, own)
+        obs, start = tree.index(rollout.obs, (span, some)), tree.index(rollout.state_at(0), some)
+        first, died = rollout.first[span, some], ~_lived(rollout)[:, some]
+        _, _, states = policy.unroll_with_states(obs, start, first, rollout.state_steps)
+        for fresh, stored in zip(tree.leaves(tree.stack(states)), tree.leaves(rollout.states)):
+            if stored.is_floating_point():  # a count is never stale
+                stored = stored[:, some].float()
+                both = [_squares(fresh.float() - stored), _squares(stored)]
+                squares = squares + torch.stack([x.masked_fill(died, 0)[1:].sum() for x in both])
+    gap, size = ranks.sum(squares)
     return (gap / size.clamp(min=1e-12)).sqrt()
-
-
-def _staleness(policy: Policy, rollout: Rollout, rows: int) -> Tensor:
-    """[2]: the squared norms of the difference and of the stored states, for the first ``rows`` rows."""
-    times = rollout.state_steps
-    if rows == 0:
-        return torch.zeros(2, device=rollout.reward.device)
-    span, some = slice(0, times[-1]), slice(0, rows)
-    obs = tree.index(rollout.obs, (span, some))
-    start = tree.index(rollout.state_at(0), some)
-    _, _, states = policy.unroll_with_states(obs, start, rollout.first[span, some], times)
-    died = ~_lived(rollout)[:, some]
-    gap = size = torch.zeros((), device=died.device)
-    for fresh, stored in zip(tree.leaves(tree.stack(states)), tree.leaves(rollout.states)):
-        if not stored.is_floating_point():  # a count is never stale
-            continue
-        stored = stored[:, some].float()
-        gap = gap + _squares(fresh.float() - stored).masked_fill(died, 0)[1:].sum()
-        size = size + _squares(stored).masked_fill(died, 0)[1:].sum()
-    return torch.stack([gap, size])
 
 
 def summarise(

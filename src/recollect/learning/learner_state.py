@@ -15,7 +15,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from recollect.errors import ConfigError
@@ -71,10 +70,8 @@ def load_learner(learner: Learner, learned: Learned) -> None:
                 )
         if state:
             learner.optimizer.state[parameter] = state
-        own = tensors.get(f"{name}:{OWN}")
-        if own is not None:
-            with torch.no_grad():
-                parameter.copy_(own)
+        if f"{name}:{OWN}" in tensors:
+            parameter.detach().copy_(tensors[f"{name}:{OWN}"])
     if learner.config.is_anchored:
         learner.origin = Origin.from_tensors(learner.policy, tensors)
     rng = tensors.get(RNG)
