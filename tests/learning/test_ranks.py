@@ -17,7 +17,7 @@ from recollect.algos import impala
 from recollect.errors import AlignmentError, LostError, RecollectError
 from recollect.experience.chunks import minibatches
 from recollect.experience.rollout import Rollout
-from recollect.learning import actor_critic, diagnostics, ranks, shards
+from recollect.learning import actor_critic, diagnostics, ranks
 from recollect.learning.actor_critic import normalise
 from recollect.learning.learner import Learner
 from recollect.learning.ranks import ALONE, Group
@@ -43,7 +43,7 @@ def learn_together(run: Any, many: list[Learner], rollout: Rollout, progress: fl
 
     def one(group: Group) -> dict[str, float]:
         many[group.rank].ranks = group
-        part = shards.shards(rollout, group.rows)[group.rank]
+        part = ranks.shards(rollout, group.rows)[group.rank]
         return many[group.rank].update(part, progress, lag=lag)
 
     return run(one)
@@ -153,7 +153,7 @@ def check_gradient(rows: tuple[int, ...] = (2, 2), spoil: Any = None, **given: A
         one, actor, many = several(len(rows), env=TensorWorld(sum(rows)), **given)
         actor.collect()
         rollout = actor.collect() if spoil is None else spoil(actor.collect())
-        parts = shards.shards(rollout, rows)
+        parts = ranks.shards(rollout, rows)
 
         def ranked(group: Group, many=many, parts=parts, number=number) -> Any:
             many[group.rank].ranks = group

@@ -122,11 +122,7 @@ def loss(
     count: Tensor,
     features: list[Tensor] | None = None,
 ) -> tuple[Tensor, Stats]:
-    """L of a minibatch of chunks, and its statistics.
-
-    Sums are divided by ``count``, the number of valid steps. The inputs of the heads, [L, N, D], are appended
-    to ``features`` if it is given.
-    """
+    """L of a minibatch of chunks, and its statistics; arguments as in ``Algorithm.loss``."""
     log_prob, entropy, value = evaluate(policy, batch, config.recompute_activations, features)
     data, invalid = batch.data, ~batch.valid
     # A product, not a selection: the numbers at invalid steps are finite, because make_chunks cleared them.

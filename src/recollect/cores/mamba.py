@@ -32,11 +32,10 @@ from recollect.kernels.cpu.causal_conv import causal_conv
 from recollect.kernels.cpu.selective_scan import LOG2_E, selective_scan
 
 MambaState = dict[str, Tensor]
-"""``conv`` [B, conv - 1, I], the oldest input first, and ``ssm`` [B, N, I]."""
 
 
 class Mamba(Core):
-    """State {"conv": [B, conv - 1, I], "ssm": [B, N, I]}; see the module's docstring."""
+    """State {"conv": [B, conv - 1, I], the oldest input first, "ssm": [B, N, I]}; see the module."""
 
     starts_at_zero = True
     initial_conv: Tensor

@@ -37,9 +37,6 @@ from recollect.kernels.cpu.causal_conv import causal_conv
 from recollect.kernels.cpu.matrix_memory import matrix_memory
 
 MLSTMState = dict[str, Tensor]
-"""``C`` [B, heads, d, d] (keys, values), ``n`` [B, heads, d], ``m`` [B, heads] and, with a convolution,
-``conv`` [B, conv - 1, D], the oldest input first."""
-
 CAP = 15.0
 """Bound on the absolute exponent of the input gate."""
 EPS = 1e-2
@@ -47,10 +44,8 @@ EPS = 1e-2
 
 
 class MLSTM(Core):
-    """State {"C": [B, heads, d, d], "n": [B, heads, d], "m": [B, heads], "conv": [B, conv - 1, D]}.
-
-    Without a convolution there is no "conv" in it. See the module's docstring.
-    """
+    """State {"C": [B, heads, d, d] (keys, values), "n": [B, heads, d], "m": [B, heads]} and, with a
+    convolution, "conv": [B, conv - 1, D], the oldest input first. See the module's docstring."""
 
     starts_at_zero = True
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from recollect.base.types import State
 from recollect.config.cores.stack import StackConfig
 from recollect.cores.contract import Core
-from recollect.cores.factory import check_part, make_core
+from recollect.cores.factory import make_core
 
 
 class Stack(Core):
@@ -27,9 +27,7 @@ class Stack(Core):
         super().__init__(input_size, config.hidden)
         self.config = config
         H = config.hidden
-        for i, part in enumerate(config.cores):
-            check_part(f"cores[{i}]", part)
-        made = [make_core(part, H) for part in config.parts()]
+        made = [make_core(part, H, f"core.cores[{i}]") for i, part in enumerate(config.parts())]
         self.project = _projection(input_size, H)
         self.cores: Any = nn.ModuleList(made)
         self.norms = nn.ModuleList(nn.LayerNorm(H) if config.layer_norm else nn.Identity() for _ in made)

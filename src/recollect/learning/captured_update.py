@@ -82,10 +82,10 @@ class CapturedUpdate:
         self._drawn = self._learner.generator.get_state()
         self._halted.copy_(~self._is_finite | (metrics["valid"] == 0))
         self._entropy_coef.fill_(entropy_coef)
-        self._limits.fill_(torch.inf)
-        if record is not None:
-            for i, limit in enumerate(self._learner.deviation_check.limits(record.update)):
-                self._limits[i].fill_(limit)
+        check = self._learner.deviation_check
+        limits = (torch.inf, torch.inf) if record is None else check.limits(record.update)
+        for place, limit in zip(self._limits, limits):
+            place.fill_(limit)
         sizes = [metrics[name].abs().double() for name in diagnostics.SIZES if name in metrics]
         self._scale.copy_(torch.stack(sizes).max().clamp(min=1))
 
@@ -166,11 +166,10 @@ class CapturedUpdate:
             return made
         if made is not None:
             self._minibatches = {}  # all: other shapes come with other settings
-        step = self._learner.graphs.captured(
-            partial(self._measured_step, size), "learning", self._learner.policy
-        )
-        self._minibatches[size] = _Minibatch(batch, step)
-        return self._minibatches[size]
+        step, learner = partial(self._measured_step, size), self._learner
+        made = _Minibatch(batch, learner.graphs.captured(step, "learning", learner.policy))
+        self._minibatches[size] = made
+        return made
 
     def _measured_step(self, size: int) -> Tensor:
         """An optimiser step on the minibatch of that size; its statistics as one tensor [N]."""

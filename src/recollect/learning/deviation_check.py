@@ -74,8 +74,7 @@ class DeviationCheck:
     def deviation(self, record: Record) -> Stats:
         """The largest deviations of a whole rollout, over all ranks of the record."""
         policy = record.acted or self._policy
-        (batch,) = self._batches(record, None)
-        batch = burn_in(policy, batch)
+        batch = burn_in(policy, *self._batches(record, None))
         log_prob, _, value = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
         return diagnostics.largest(diagnostics.deviation(log_prob, value, batch), record.ranks)
 
@@ -86,11 +85,7 @@ class DeviationCheck:
         self.is_checked = numbers.get("valid", 1.0) > 0  # a rollout without a valid step proves nothing
 
     def check_late(self, rollout: Rollout, acted: Policy, update: int) -> dict[str, float]:
-        """``check`` of a rollout against a copy of the policy that acted; its deviations. Asks no other rank.
-
-        Raises:
-            AlignmentError: if rounding does not explain a deviation.
-        """
+        """``check`` of a rollout against a copy of the policy that acted; its deviations. One rank alone."""
         record = Record(rollout, {}, update, acted=acted)
         value = rollout.record["value"].masked_fill(~rollout.valid, 0)
         found = self.deviation(record)
@@ -99,7 +94,7 @@ class DeviationCheck:
         return {name: numbers[name] for name in found}
 
     def check(self, numbers: dict[str, float], record: Record, which: Tensor | None = None) -> None:
-        """Raise if rounding does not explain a deviation.
+        """Raise AlignmentError if rounding does not explain a deviation.
 
         Args:
             numbers: the deviations, and the scale of the values.
@@ -131,9 +126,8 @@ class DeviationCheck:
         policy = record.acted or self._policy
         seen = [self._compared(batch, policy, which is not None) for batch in self._batches(record, which)]
         try:
-            findings = deviation_evidence.examine(
-                policy, record.rollout, seen, scale=size, tolerance=self.tolerance
-            )
+            limits = {"scale": size, "tolerance": self.tolerance}
+            findings = deviation_evidence.examine(policy, record.rollout, seen, **limits)
             wrong = deviation_evidence.verdict(findings)
         except (RecollectError, torch.OutOfMemoryError):
             raise
@@ -187,6 +181,5 @@ def _agreed(ranks: Ranks, wrong: str | None, gap: Tensor) -> tuple[str | None, T
     """The verdict of all ranks, each of which has replayed its own rows, and their largest gap."""
     is_wrong = torch.full_like(gap, float(wrong is not None))
     anywhere, gap = ranks.max(torch.stack([is_wrong, gap]))
-    if not anywhere:
-        return None, gap
-    return wrong or "Another learner found that rounding does not explain it", gap
+    elsewhere = "Another learner found that rounding does not explain it" if anywhere else None
+    return wrong or elsewhere, gap

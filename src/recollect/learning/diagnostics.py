@@ -49,8 +49,7 @@ def describe(rollout: Rollout, advantage: Tensor, returns: Tensor, ranks: Ranks 
     samples = torch.stack([x[valid] for x in numbers])  # [4, N]
     if samples.shape[1] == 0:
         check_valid({"valid": 0.0})
-    std, mean = torch.std_mean(samples, dim=1, correction=0)
-    low, high = samples.aminmax(dim=1)
+    (std, mean), (low, high) = torch.std_mean(samples, dim=1, correction=0), samples.aminmax(dim=1)
     metrics = _named_rows({"mean": mean, "std": std, "min": low, "max": high}, list(named))
     variance = samples[3].var(correction=0)
     residual = (samples[3] - samples[1]).var(correction=0)
@@ -107,8 +106,7 @@ def state_norms(rollout: Rollout, ranks: Ranks = ALONE) -> dict[str, Tensor]:
     norm, lived, together = ranks.gather(norm, lived, together)
     metrics = {"state/norm": norm.sum() / lived.sum().clamp(min=1), "state/norm_max": norm.max()}
     growth = (norm[1:] - norm[:-1]) / _gaps(rollout.state_steps, norm.device).unsqueeze(1)
-    count = together.sum()
-    total = growth.masked_fill(~together[1:], 0).sum()
+    total, count = growth.masked_fill(~together[1:], 0).sum(), together.sum()
     metrics["state/drift"] = torch.where(count > 0, total / count, torch.nan)
     return metrics
 

@@ -18,6 +18,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import reduce
+from itertools import accumulate
 from typing import Any, Literal
 
 import torch
@@ -25,7 +26,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage] both documented
 
-from recollect.errors import AlignmentError, LostError, RecollectError
+from recollect.errors import AlignmentError, ConfigError, LostError, RecollectError
+from recollect.experience.rollout import Rollout
 
 Backend = Literal["gloo", "nccl"]
 
@@ -176,6 +178,22 @@ class Group:
 ALONE = Alone()
 Ranks = Alone | Group
 """All learners of a batch, as one of them sees them."""
+
+
+def even_rows(rows: int, learners: int) -> tuple[int, ...]:
+    """Number of rows of each learner: ``rows`` split evenly, to within one."""
+    if rows < learners:
+        raise ConfigError(
+            f"learners = {learners}, but a rollout has only {rows} rows, and every learner needs one: lower "
+            "learners, or raise num_envs"
+        )
+    return tuple(rows // learners + (rank < rows % learners) for rank in range(learners))
+
+
+def shards(rollout: Rollout, rows: tuple[int, ...]) -> list[Rollout]:
+    """The rollout split into parts with these numbers of rows, in order, as views."""
+    ends = list(accumulate(rows))
+    return [rollout.select_rows(end - count, end) for count, end in zip(rows, ends)]
 
 
 def host_store(host: str = "127.0.0.1", timeout: float = TIMEOUT) -> tuple[TCPStore, int]:

@@ -50,7 +50,7 @@ class Origin:
             return None
         for name, parameter in named.items():
             saved = start.get(name)
-            if saved is None or saved.shape != parameter.shape or saved.dtype != parameter.dtype:
+            if saved is None or (saved.shape, saved.dtype) != (parameter.shape, parameter.dtype):
                 raise ConfigError(
                     f"the saved initial weights do not fit this policy: {name} differs or is missing; was "
                     "it saved with another network?"

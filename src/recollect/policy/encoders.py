@@ -129,12 +129,11 @@ class _Vector(_Leaf):
 
     def __init__(self, space: gym.Space, path: tuple):
         super().__init__(space, path)
-        self.columns = math.prod(self.shape)
-        self.size = self.columns
+        self.size = self.columns = math.prod(self.shape)
         self.scale: float | None = None
-        self.plain = False
-        self.one_hot = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+        self.plain = self.one_hot = False
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            self.one_hot = True
             column, ids = _one_hot_table(space)
             self.size = len(ids)
             self.register_buffer("column", torch.from_numpy(column), persistent=False)

@@ -51,8 +51,7 @@ class ActionHead(nn.Module):
 
     def __init__(self, space: gym.Space, features: int, config: HeadConfig | None = None):
         super().__init__()
-        self.space = space
-        self.config = config or HeadConfig()
+        self.space, self.config = space, config or HeadConfig()
         self.root = _make_part(space, self.config, "the action space")
         self.linear = nn.Linear(features, self.root.size)
         nn.init.orthogonal_(self.linear.weight, self.config.gain)
@@ -76,10 +75,9 @@ class _Part(nn.Module):
     """One leaf (or node) of the action space."""
 
     def __init__(self, name: str, size: int):
+        """``size``: the number of its outputs in the linear layer."""
         super().__init__()
-        self.name = name
-        self.size = size
-        """The number of its outputs in the linear layer."""
+        self.name, self.size = name, size
 
     def initial_bias(self) -> Tensor:
         """[size]."""
@@ -148,9 +146,7 @@ class _Box(_Part):
                 f"{name} is a Box of {space.dtype}, and Box actions are continuous: declare it as "
                 "MultiDiscrete(high - low + 1, start=low), or as a float Box and round in the env"
             )
-        self.shape = tuple(space.shape)
-        self.actions = math.prod(self.shape)
-        self.config = config
+        self.shape, self.actions, self.config = tuple(space.shape), math.prod(space.shape), config
         low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
         self.squash = _decide_squash(config, low, high, name)
         if not config.state_dependent_std:

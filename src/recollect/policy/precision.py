@@ -16,8 +16,7 @@ weights, gradients, optimiser, normalisers         float32   float32          fl
 =================================================  ========  ===============  =========================
 
 (The sums of a normaliser are float64.) TF32 rounds the factors of a product to 11 bits, bfloat16 to 8; both
-sum in float32. On a CPU ``tf32`` is ``fp32``. ``auto`` is ``tf32`` on a GPU and ``fp32`` elsewhere. bfloat16
-has the range of float32, so there is no loss scaling.
+sum in float32. On a CPU ``tf32`` is ``fp32``. ``auto`` is ``tf32`` on a GPU and ``fp32`` elsewhere.
 
 The first and last layers are exact (``kernels.exact_linear``): the last digits of an observation may encode a
 velocity, and the learner must reproduce recorded log-probs and values. Thin layers, with up to 16 inputs or
