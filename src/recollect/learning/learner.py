@@ -138,7 +138,8 @@ class Learner:
         found = self.algorithm.targets(self.policy, rollout, self.config, self.ranks, lag=lag)
         if self.predictor is None:
             return found
-        return found._replace(data=found.data | self.predictor.targets(self.policy, rollout))
+        data = found.data | self.predictor.targets(self.policy, rollout)
+        return Targets(found.rollout, data, found.metrics)
 
     def sequences(self, rollout: Rollout, data: Data) -> Sequences:
         """The sequences of a rollout and its targets, of all ranks."""
