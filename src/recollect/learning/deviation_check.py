@@ -76,7 +76,8 @@ class DeviationCheck:
         policy = record.acted or self._policy
         batch = burn_in(policy, *self._batches(record, None))
         log_prob, _, value = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
-        return diagnostics.largest(diagnostics.deviation(log_prob, value, batch), record.ranks)
+        found = diagnostics.deviation(log_prob, value, batch)
+        return dict(zip(found, record.ranks.max(torch.stack(list(found.values())))))
 
     def check_all(self, record: Record, metrics: Stats) -> None:
         """``check`` of a whole rollout with these metrics. Synchronises."""

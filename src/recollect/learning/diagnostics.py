@@ -167,11 +167,6 @@ def summarise(
     return metrics
 
 
-def largest(found: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """The maximum of each over all ranks."""
-    return dict(zip(found, ranks.max(torch.stack(list(found.values())))))
-
-
 def join(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The statistics of a minibatch from those of its parts: sums, and the largest deviations."""
     if len(parts) == 1:

@@ -33,7 +33,6 @@ class TrainerState:
     numbers: dict[str, Any]
     """As JSON."""
     tensors: dict[str, Tensor]
-    """By name."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ class ObservationNorm(nn.Module):
         super().__init__()
         self.clip = clip
         leaves = [(name, leaf) for name, leaf in spaces.walk(space) if _is_scaled(leaf)]
-        self.scalings = nn.ModuleDict({_key(name): Scaling(leaf.shape or ()) for name, leaf in leaves})
+        self.scalings: Any = nn.ModuleDict({_key(name): Scaling(leaf.shape or ()) for name, leaf in leaves})
         self.is_one_path = False
         """Whether to run the same operations with and without statistics, for a compiler."""
         self._has_seen: bool | None = None  # cached: whether there are statistics; None: unknown
@@ -115,10 +115,11 @@ class ObservationNorm(nn.Module):
 
     def forward(self, obs: Tree) -> Tree:
         """Normalise obs [..., *shape], leaf by leaf."""
-        if self.is_one_path or any(devices.synchronises(scaling.count) for scaling in self._all()[:1]):
+        scalings = list(self.scalings.values())
+        if self.is_one_path or any(devices.synchronises(scaling.count) for scaling in scalings[:1]):
             return self._map(obs, "", True)
         if self._has_seen is None:
-            self._has_seen = any(bool(scaling.count > 0) for scaling in self._all())
+            self._has_seen = any(bool(scaling.count > 0) for scaling in scalings)
         return self._map(obs, "", False) if self._has_seen else obs
 
     @torch.no_grad()
@@ -126,16 +127,13 @@ class ObservationNorm(nn.Module):
         """Merge the valid steps of obs [T, B, ...] of all learners, and publish the result."""
         for name, leaf in tree.named_leaves(obs):
             if _key(name) in self.scalings:
-                scaling: Scaling = self.scalings[_key(name)]  # pyright: ignore[reportAssignmentType]
+                scaling: Scaling = self.scalings[_key(name)]
                 if devices.synchronises(valid):
                     scaling.merge_where(leaf, valid, gather)
                 else:
                     scaling.merge(leaf[valid], gather)
                 scaling.publish()
         self._has_seen = None
-
-    def _all(self) -> list[Scaling]:
-        return list(self.scalings.values())  # pyright: ignore[reportReturnType]
 
     def _map(self, obs: Tree, name: str, one_path: bool) -> Tree:
         if isinstance(obs, dict):
@@ -146,7 +144,7 @@ class ObservationNorm(nn.Module):
         key = _key(name)
         if key not in self.scalings:
             return obs
-        scaling: Scaling = self.scalings[key]  # pyright: ignore[reportAssignmentType]
+        scaling: Scaling = self.scalings[key]
         scaled = (obs - scaling.offset) * scaling.scale
         if one_path:  # without statistics the scale is 1 and nothing is clipped
             limit = torch.where(scaling.count > 0, self.clip, torch.inf).to(scaled.dtype)

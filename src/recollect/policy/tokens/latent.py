@@ -13,8 +13,7 @@ features.
 All cross-attention layers share K and V. Because u has no gradient, K and V are applied to queries and sums
 rather than to every token: q . K u = (K^T q) . u, and sum p V u = V (sum p u). There are fewer queries than
 tokens, and the backward pass skips keys and values; with 200 tokens, training of ``tiny`` and ``small`` takes
-half the time, that of ``med`` the same. (A bias of K would shift all logits of a query equally, without
-effect.)
+half the time, that of ``med`` the same. K needs no bias: it would shift all logits of a query equally.
 
 An absent token has u = 0 and a logit far below all others. If all are absent, Z gets V's bias: outputs and
 gradients are finite and independent of padding.
