@@ -18,7 +18,7 @@ from recollect.base import tree
 from recollect.config.ppo import PPOConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.cores.contract import Core
-from recollect.learning.refresh import refresh
+from recollect.learning.refresh_rollout import refresh
 from recollect.tasks import make_task
 from tests.support.helpers import (
     GYM_WORLDS,

@@ -14,7 +14,7 @@ from recollect.acting.truncation import DeferredFinalValues
 from recollect.base import devices, tree
 from recollect.base.cuda_graphs import Graphs
 from recollect.experience.rollout import Rollout
-from recollect.learning.refresh import recorded, refresh
+from recollect.learning.refresh_rollout import recorded, refresh
 from recollect.tasks import Task, make_task, random
 from tests.mutants.mutant import Mutant
 from tests.support.captured import make_policy

@@ -19,7 +19,7 @@ from recollect.config.impala import ImpalaConfig
 from recollect.errors import AlignmentError, ConfigError
 from recollect.experience.returns import gae
 from recollect.experience.rollout import Rollout
-from recollect.learning.refresh import refresh
+from recollect.learning.refresh_rollout import refresh
 from tests.learning import test_master
 from tests.reference import returns as reference
 from tests.support.helpers import ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep

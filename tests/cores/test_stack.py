@@ -64,7 +64,7 @@ def test_a_part_that_says_nothing_of_its_width_has_that_of_the_whole():
 @pytest.mark.parametrize("part", [5, None, 1.5])
 def test_a_part_that_is_no_core(part):
     for config in (PMMConfig(controller=part), StackConfig(cores=("gru", part))):
-        with pytest.raises(ConfigError, match=r"(controller|cores\[1\]) is .*needs a core: a name"):
+        with pytest.raises(ConfigError, match=r"core\.(controller|cores\[1\]) is .*needs a name"):
             make_core(config, 3)
 
 

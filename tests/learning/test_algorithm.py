@@ -10,9 +10,8 @@ from recollect.config.algo_shared import LearnerConfig
 from recollect.experience.returns import gae
 from recollect.learning import diagnostics
 from recollect.learning.algorithm import Acting, Targets
-from recollect.learning.captured_update import CapturedUpdate
 from recollect.learning.learner import Learner
-from recollect.learning.recompute import evaluate
+from recollect.learning.recompute_activations import evaluate
 from tests.support.helpers import ArenaWorld, keep, make_actor, make_policy
 
 
@@ -50,7 +49,7 @@ def test_the_learner_assumes_no_algorithm(is_gpu, monkeypatch):
     env = ArenaWorld(3)
     policy = make_policy(env, "gru", normalise_value=False)
     config = LearnerConfig(rollout=23, chunk=23, epochs=1, minibatches=1, gamma=0.9, max_grad_norm=1e9)
-    learner = Learner(policy, Reinforce(), config, captured=CapturedUpdate)
+    learner = Learner(policy, Reinforce(), config)
     rollout = keep(make_actor(env, policy, rollout=23, chunk=23).collect())
     returns, following = torch.zeros_like(rollout.reward), torch.zeros_like(rollout.bootstrap)
     for t in reversed(range(23)):

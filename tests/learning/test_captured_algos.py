@@ -11,8 +11,8 @@ from torch import Tensor
 
 from recollect.base import tree
 from recollect.experience.chunks import make_chunks
-from recollect.learning import auxiliary, recompute
-from recollect.learning.regularise import Origin
+from recollect.learning import auxiliary, recompute_activations
+from recollect.learning.regularise_weights import Origin
 from tests.support.captured import (
     CHUNK,
     FLOATS,
@@ -97,7 +97,7 @@ def test_activations_are_recomputed_without_a_read(unread):
 
     def evaluated():
         policy.zero_grad()
-        found = recompute.evaluate(policy, chunks, True)
+        found = recompute_activations.evaluate(policy, chunks, True)
         sum(one.sum() for one in found).backward()
         return tuple(one.detach() for one in found), tuple(grads(policy))
 

@@ -19,8 +19,8 @@ from recollect.experience.chunks import make_chunks
 from recollect.experience.returns import gae, vtrace
 from recollect.experience.rollout import Rollout
 from recollect.learning import auxiliary, diagnostics
-from recollect.learning.refresh import refresh
-from recollect.learning.regularise import Origin
+from recollect.learning.refresh_rollout import refresh
+from recollect.learning.regularise_weights import Origin
 from recollect.policy.policy import Policy
 from recollect.training.episodes import EpisodeTracker
 from tests.learning.test_captured_algos import NEXT_OBS

@@ -44,7 +44,7 @@ def test_moments_merge_by_a_mask_over_ranks():
     with groups(2, 1, 3) as run:
         for _ in range(2):
             whole.merge(x[valid])
-            run(lambda g: own[g.rank].merge_where(x[:, cuts[g.rank]], valid[:, cuts[g.rank]], g))
+            run(lambda g: own[g.rank].merge_where(x[:, cuts[g.rank]], valid[:, cuts[g.rank]], g.each))
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(own[0].state_dict()[name], value, rtol=1e-12, atol=1e-9)
         assert all(torch.equal(part.state_dict()[name], own[0].state_dict()[name]) for part in own)

@@ -19,7 +19,7 @@ from recollect.errors import DivergedError, EnvError
 from recollect.experience.chunks import make_chunks, minibatches
 from recollect.experience.returns import gae, vtrace
 from recollect.learning import diagnostics
-from recollect.learning.refresh import refresh
+from recollect.learning.refresh_rollout import refresh
 from recollect.policy.normalise import Moments, ObservationNorm, PopArt
 from tests.support.captured import (
     BURN_IN,

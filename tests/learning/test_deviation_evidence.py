@@ -21,8 +21,7 @@ from recollect.errors import AlignmentError, RecollectError
 from recollect.learning import deviation_check, deviation_evidence, diagnostics
 from recollect.learning.deviation_check import Record
 from recollect.learning.learner import Learner
-from recollect.learning.ranks import Group
-from recollect.learning.shards import shards
+from recollect.learning.ranks import Group, shards
 from recollect.tasks import make_task
 from tests.learning.test_master import scripted
 from tests.support.helpers import ScriptedEnv, TensorWorld, as_rows, make_actor, make_policy

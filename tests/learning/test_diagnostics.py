@@ -11,7 +11,7 @@ import torch
 from recollect.base import tree
 from recollect.errors import DivergedError, EnvError
 from recollect.learning import diagnostics
-from recollect.learning.refresh import refresh
+from recollect.learning.refresh_rollout import refresh
 from tests.support.helpers import ArenaWorld, TensorWorld, keep
 from tests.support.ppo_setup import learner, nudge
 
@@ -141,9 +141,9 @@ def test_what_is_suspicious(metrics, is_reproduced):
 def test_a_gradient_that_is_not_finite_stops_a_run(norm):
     """S002-13, S001-28: the error names the update."""
     ppo, _ = learner()
-    diagnostics.check_gradient(numbers(), ppo.policy, 3)
+    diagnostics.check_gradient(numbers(), ppo.policy.named_parameters(), 3)
     with pytest.raises(DivergedError, match="update 3"):
-        diagnostics.check_gradient(numbers(grad_norm_max=norm), ppo.policy, 3)
+        diagnostics.check_gradient(numbers(grad_norm_max=norm), ppo.policy.named_parameters(), 3)
 
 
 def test_huge_but_finite_numbers_pass():

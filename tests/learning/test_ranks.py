@@ -17,7 +17,7 @@ from recollect.algos import impala
 from recollect.errors import AlignmentError, LostError, RecollectError
 from recollect.experience.chunks import minibatches
 from recollect.experience.rollout import Rollout
-from recollect.learning import actor_critic, diagnostics, ranks, shards
+from recollect.learning import actor_critic, diagnostics, ranks
 from recollect.learning.actor_critic import normalise
 from recollect.learning.learner import Learner
 from recollect.learning.ranks import ALONE, Group
@@ -43,7 +43,7 @@ def learn_together(run: Any, many: list[Learner], rollout: Rollout, progress: fl
 
     def one(group: Group) -> dict[str, float]:
         many[group.rank].ranks = group
-        part = shards.shards(rollout, group.rows)[group.rank]
+        part = ranks.shards(rollout, group.rows)[group.rank]
         return many[group.rank].update(part, progress, lag=lag)
 
     return run(one)
@@ -153,7 +153,7 @@ def check_gradient(rows: tuple[int, ...] = (2, 2), spoil: Any = None, **given: A
         one, actor, many = several(len(rows), env=TensorWorld(sum(rows)), **given)
         actor.collect()
         rollout = actor.collect() if spoil is None else spoil(actor.collect())
-        parts = shards.shards(rollout, rows)
+        parts = ranks.shards(rollout, rows)
 
         def ranked(group: Group, many=many, parts=parts, number=number) -> Any:
             many[group.rank].ranks = group
@@ -242,7 +242,7 @@ MUTANTS = [
     Mutant(
         "observation statistics of a rank's own rows",
         lambda: check_same_learning(2, 2, updates=2),
-        ((ObservationNorm, "update", "scaling.merge(leaf[valid], ranks)", "scaling.merge(leaf[valid])"),),
+        ((ObservationNorm, "update", "scaling.merge(leaf[valid], gather)", "scaling.merge(leaf[valid])"),),
         by="AlignmentError: update 0: the learners do not hold the same weights any more",
     ),
     Mutant(
@@ -307,7 +307,7 @@ def test_moments_merge_over_ranks():
     with groups(1, 1, 1) as run:
         for _ in range(2):
             whole.merge(x)
-            run(lambda group: own[group.rank].merge(cuts[group.rank], group))
+            run(lambda group: own[group.rank].merge(cuts[group.rank], group.each))
     for name, value in whole.state_dict().items():
         torch.testing.assert_close(own[0].state_dict()[name], value, rtol=1e-12, atol=1e-9)
         assert all(torch.equal(part.state_dict()[name], own[0].state_dict()[name]) for part in own)

@@ -10,9 +10,7 @@ from torch import Tensor
 
 from recollect.base import tree
 from recollect.errors import ConfigError
-from recollect.learning import shards
-from recollect.learning.ranks import Group
-from recollect.learning.shards import even_rows
+from recollect.learning.ranks import Group, even_rows, shards
 from tests.support.helpers import TensorWorld
 from tests.support.ppo_setup import learner
 from tests.support.ranked import groups
@@ -29,7 +27,7 @@ def test_shards_partition_a_rollout():
     _, actor = learner(env=TensorWorld(5))
     rollout = actor.collect()
     assert rollout.finals is not None
-    parts = shards.shards(rollout, (2, 3))
+    parts = shards(rollout, (2, 3))
     for name in ("obs", "first", "action", "reward", "truncated", "valid", "final_value"):
         assert torch.equal(torch.cat([getattr(part, name) for part in parts], 1), getattr(rollout, name))
     assert torch.equal(torch.cat([part.bootstrap for part in parts]), rollout.bootstrap)
@@ -49,7 +47,7 @@ def test_sequences_of_all_ranks_are_numbered_as_those_of_one():
     many = [learner(env=TensorWorld(5))[0] for _ in range(2)]
     rollout = actor.collect()
     whole = one.sequences(rollout, {})
-    parts = shards.shards(rollout, (3, 2))
+    parts = shards(rollout, (3, 2))
 
     def take(group: Group) -> tuple[int, Tensor, list[Tensor]]:
         many[group.rank].ranks = group

@@ -6,7 +6,7 @@ from recollect.acting.truncation import ImmediateFinalValues
 from recollect.base import tree
 from recollect.cores.contract import Core
 from recollect.kernels.segments import Segments
-from recollect.learning import refresh, sequences
+from recollect.learning import refresh_rollout, sequences
 from recollect.policy.policy import Policy
 from tests.mutants import proofs
 from tests.mutants.edits import (
@@ -261,10 +261,10 @@ BOOTSTRAPS = [
         proofs.recomputed,
         (
             (
-                refresh,
+                refresh_rollout,
                 "refresh",
-                "bootstrap=policy.value(last, at[T], rollout.first[T])",
-                "bootstrap=rollout.bootstrap",
+                "bootstrap = policy.value(tree.index(rollout.obs, T), end, rollout.first[T])",
+                "bootstrap = rollout.bootstrap",
             ),
         ),
         by="close(again[name][rollout.valid].double(), wanted[rollout.valid])",
@@ -272,7 +272,7 @@ BOOTSTRAPS = [
     Mutant(
         "a refresh values cut episodes with a reset state",
         proofs.refreshed,
-        ((refresh, "_write_final_values", "inside = torch.zeros", "inside = torch.ones"),),
+        ((refresh_rollout, "refresh", "inside = torch.zeros", "inside = torch.ones"),),
         by="test_refresh_equals_a_replay_from_scratch: close(",
     ),
 ]

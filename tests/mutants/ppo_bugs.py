@@ -7,11 +7,11 @@ from types import ModuleType
 from typing import Any
 
 from recollect.algos import impala, ppo
-from recollect.learning import actor_critic, refresh
+from recollect.learning import actor_critic, refresh_rollout
 from recollect.learning.captured_update import CapturedUpdate
 from recollect.learning.learner import EagerUpdate, Learner
 from tests.algos import test_clipped_loss, test_ppo_update
-from tests.learning import test_refresh
+from tests.learning import test_refresh_rollout
 from tests.mutants.mutant import Mutant
 from tests.support.helpers import ArenaWorld, TensorWorld
 
@@ -123,7 +123,7 @@ CLIPS = [
 
 def every_epoch(algo: str, world: type, is_unread: bool, *asked: str) -> functools.partial[None]:
     case = {"algo": algo, "asked": asked, "world": world, "is_unread": is_unread, "normalise": True}
-    return functools.partial(test_refresh.test_every_epoch_but_the_first_is_refreshed, case)
+    return functools.partial(test_refresh_rollout.test_every_epoch_but_the_first_is_refreshed, case)
 
 
 STATES = every_epoch("ppo", TensorWorld, False, "refresh_states")
@@ -184,7 +184,7 @@ EPOCHS = [
     Mutant(
         "states are refreshed from other steps",
         STATES,
-        ((refresh, "refresh", "at[step] for", "at[max(0, step - 7)] for"),),
+        ((refresh_rollout, "_replay", "at[step] for", "at[max(0, step - 7)] for"),),
         by=REFRESHED,
     ),
     advantages("advantages are recomputed before the second epoch only", "_epochs", WHEN, ONCE),
@@ -239,13 +239,13 @@ EPOCHS = [
     Mutant(
         "without reads a cut is valued with the memory of another row",
         UNREAD,
-        ((refresh, "_refresh_in_spans", "1), finals.row)", "1), (finals.row + 1) % rollout.rows)"),),
+        ((refresh_rollout, "_replay_in_spans", "1), finals.row)", "1), (finals.row + 1) % rollout.rows)"),),
         by=RECOMPUTED,
     ),
     Mutant(
         "without reads states are those of a step later",
         UNREAD,
-        ((refresh, "_refresh_in_spans", "states[step - begin] for", "states[step - begin + 1] for"),),
+        ((refresh_rollout, "_replay_in_spans", "states[step - begin] for", "states[step - begin + 1] for"),),
         by=REFRESHED,
     ),
     Mutant(

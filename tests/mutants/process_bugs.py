@@ -274,7 +274,7 @@ ON_A_GPU = [
             (
                 ObservationNorm,
                 "update",
-                "scaling.merge_where(leaf, valid, ranks)",
+                "scaling.merge_where(leaf, valid, gather)",
                 "scaling.merge_where(leaf, valid)",
             ),
         ),

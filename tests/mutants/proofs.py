@@ -21,7 +21,13 @@ from tests.acting import test_actor
 from tests.cores import test_conformance, test_mamba
 from tests.experience import test_chunks, test_returns
 from tests.kernels import test_linear_scan
-from tests.learning import test_accumulation, test_auxiliary, test_gradients, test_master, test_refresh
+from tests.learning import (
+    test_accumulation,
+    test_auxiliary,
+    test_gradients,
+    test_master,
+    test_refresh_rollout,
+)
 from tests.policy import test_zoo
 from tests.support.helpers import (
     ScriptedEnv,
@@ -221,8 +227,12 @@ constant_reward = functools.partial(
     test_returns.test_constant_reward_and_exact_value_leave_no_advantage, (4,)
 )
 both_flags = functools.partial(test_returns.test_edges, (0, 0, 1), (0, 0, 1), [1 + 7, 1 + 7, 1])
-refreshed = functools.partial(test_refresh.test_refresh_equals_a_replay_from_scratch, LSTM, TensorWorld)
-recomputed = functools.partial(test_refresh.test_recomputed_advantages_equal_gae_from_scratch, TensorWorld)
+refreshed = functools.partial(
+    test_refresh_rollout.test_refresh_equals_a_replay_from_scratch, LSTM, TensorWorld
+)
+recomputed = functools.partial(
+    test_refresh_rollout.test_recomputed_advantages_equal_gae_from_scratch, TensorWorld
+)
 short_window = functools.partial(test_mamba.test_window_stops_at_a_reset, 1)
 poisoned_scan = functools.partial(
     test_linear_scan.test_nothing_passes_a_wall, False, torch.float64, float("nan"), 4

@@ -140,7 +140,8 @@ def test_joint_equals_sum_of_torch(generator: torch.Generator):
     joint = Joint(
         {"target": Categorical(logits), "body": Joint((Gaussian(mean, log_std), Bernoulli(triggers)))}
     )
-    action, log_prob = joint.sample_with_log_prob(generator)
+    action = joint.sample(generator)
+    log_prob = joint.log_prob(action)
     assert set(action) == {"target", "body"}
     move, fire = action["body"]
     expected = (
@@ -190,7 +191,8 @@ def test_masked_entries_get_no_gradient_and_no_nan(generator: torch.Generator):
 
 def test_single_allowed_action_is_certain():
     dist = Categorical(torch.tensor([[50.0, -50.0, 3.0]]), torch.tensor([[0, 1, 0]]))
-    action, log_prob = dist.sample_with_log_prob()
+    action = dist.sample()
+    log_prob = dist.log_prob(action)
     assert action.item() == 1
     assert log_prob.item() == 0.0
     assert dist.entropy().item() == 0.0
@@ -217,7 +219,8 @@ def test_masked_multi_categorical(generator: torch.Generator):
     logits = normal(generator, 300, sum(NVEC))
     mask = torch.tensor([1, 0, 0, 1, 1, 0, 1, 0, 0, 0], dtype=torch.int8).expand(300, -1)
     dist = MultiCategorical(logits, NVEC, mask)
-    action, log_prob = dist.sample_with_log_prob(generator)
+    action = dist.sample(generator)
+    log_prob = dist.log_prob(action)
     assert (action[:, 0] == 0).all()
     assert set(action[:, 1].tolist()) == {1, 2, 4}
     assert set(action[:, 2].tolist()) == {0, 1, 2}
@@ -257,7 +260,8 @@ def test_stored_actions_evaluate_to_what_was_recorded(
 ):
     """S000-16, S001-8: through storage in the action's dtype the log-prob is the same to the bit."""
     dist = every_kind(generator, lead)[kind]
-    action, recorded = dist.sample_with_log_prob(generator)
+    action = dist.sample(generator)
+    recorded = dist.log_prob(action)
     stored = _through_numpy(action)
     assert recorded.shape == lead
     assert dist.entropy().shape == lead
@@ -281,7 +285,8 @@ def test_samples_carry_no_gradient():
     """A reparameterised sample would cancel the score function's gradient."""
     mean = torch.zeros(4, 2, requires_grad=True)
     for dist in (Gaussian(mean, torch.zeros(2)), TanhGaussian(mean, torch.zeros(2))):
-        action, log_prob = dist.sample_with_log_prob()
+        action = dist.sample()
+        log_prob = dist.log_prob(action)
         assert not action.requires_grad
         (gradient,) = torch.autograd.grad(log_prob.sum(), mean)
         torch.testing.assert_close(gradient, action, rtol=1e-5, atol=1e-6)
@@ -298,7 +303,8 @@ def test_half_precision_is_widened():
         TanhGaussian(half(4, 3), half(3)),
     ]
     for dist in dists:
-        action, log_prob = dist.sample_with_log_prob()
+        action = dist.sample()
+        log_prob = dist.log_prob(action)
         assert log_prob.dtype is dist.entropy().dtype is torch.float32
         assert not action.is_floating_point() or action.dtype is torch.float32
 

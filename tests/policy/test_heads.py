@@ -71,7 +71,8 @@ def test_stored_actions_have_the_declared_layout_and_log_prob(
     space, rows = SPACES[name], math.prod(lead)
     head = make(space)
     features = torch.randn(*lead, FEATURES, generator=generator)
-    action, recorded = head(features).sample_with_log_prob(generator)
+    action = head(features).sample(generator)
+    recorded = head(features).log_prob(action)
     assert recorded.shape == lead
     stored = rspaces.zeros(space, rows)
     assert tree.spec(stored) == tree.spec(action, lead=len(lead))
@@ -183,7 +184,8 @@ def test_half_precision_features_give_float32_log_probs(generator: torch.Generat
     features = torch.randn(4, FEATURES, generator=generator)
     with torch.autocast("cpu", torch.bfloat16):
         dist = head(features)
-        action, log_prob = dist.sample_with_log_prob(generator)
+        action = dist.sample(generator)
+        log_prob = dist.log_prob(action)
         assert log_prob.dtype is dist.entropy().dtype is torch.float32
     assert tree.spec(action) == tree.spec(rspaces.zeros(SPACES["nested"], 4))
 

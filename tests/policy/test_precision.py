@@ -199,10 +199,7 @@ def test_a_gradient_that_is_not_finite_is_not_applied(bf16):
 
 @pytest.fixture
 def unsafe(monkeypatch):
-    precision._trouble.cache_clear()
     monkeypatch.setattr(precision, "probe", lambda: "it ends the process (signal 4)")
-    yield
-    precision._trouble.cache_clear()
 
 
 def test_an_unsafe_cpu_is_refused(unsafe):

@@ -11,7 +11,7 @@ import torch
 import recollect as rc
 from recollect.base import tree
 from recollect.experience.rollout import Rollout
-from recollect.learning.refresh import recorded, refresh
+from recollect.learning.refresh_rollout import recorded, refresh
 from recollect.policy.policy import Policy
 from recollect.runtimes.collector import Batch
 from tests.support.doomed import UPDATE

@@ -5,7 +5,6 @@ from __future__ import annotations
 from recollect.algos import impala, ppo
 from recollect.config.algo_choice import AlgoConfig, algo_name
 from recollect.learning.algorithm import Acting, Algorithm
-from recollect.learning.captured_update import CapturedUpdate
 from recollect.learning.learner import Learner
 from recollect.policy.policy import Policy
 
@@ -20,5 +19,4 @@ def acting(config: AlgoConfig) -> Acting:
 
 def make_learner(policy: Policy, config: AlgoConfig, *, seed: int = 0, graphs: bool = False) -> Learner:
     """A learner for the algorithm of ``config``; ``graphs``: whether it captures optimiser steps."""
-    algorithm = ALGORITHMS[algo_name(config)]
-    return Learner(policy, algorithm, config, seed=seed, graphs=graphs, captured=CapturedUpdate)
+    return Learner(policy, ALGORITHMS[algo_name(config)], config, seed=seed, graphs=graphs)

@@ -28,8 +28,8 @@ from recollect.learning import diagnostics
 from recollect.learning.actor_critic import normalise, scaled_reward, squared_error, update_value_statistics
 from recollect.learning.algorithm import Acting, Stats, Targets
 from recollect.learning.ranks import ALONE, Ranks
-from recollect.learning.recompute import evaluate
-from recollect.learning.refresh import Outputs, recorded
+from recollect.learning.recompute_activations import evaluate
+from recollect.learning.refresh_rollout import Outputs, recorded
 from recollect.policy.policy import Policy
 
 
@@ -84,11 +84,7 @@ def loss(
     count: Tensor,
     features: list[Tensor] | None = None,
 ) -> tuple[Tensor, Stats]:
-    """L of a minibatch of chunks, and its statistics.
-
-    Sums are divided by ``count``, the number of valid steps. The inputs of the heads, [L, N, D], are appended
-    to ``features`` if it is given.
-    """
+    """L of a minibatch of chunks, and its statistics; arguments as in ``Algorithm.loss``."""
     log_prob, entropy, value = evaluate(policy, batch, config.recompute_activations, features)
     data = batch.data
     # A product, not a selection: the numbers at invalid steps are finite, because make_chunks cleared them.

@@ -15,7 +15,7 @@ from recollect.base.numbers import tiny
 from recollect.base.types import Tree
 from recollect.experience.chunks import Chunks, minibatches
 from recollect.experience.rollout import Rollout
-from recollect.learning.refresh import Outputs, recorded
+from recollect.learning.refresh_rollout import Outputs, recorded
 
 POISON = 12345.0
 """Stands where GAE must not read."""

@@ -165,7 +165,7 @@ class MLSTMConfig(CoreConfig):
 class MinGRUConfig(GatedConfig):
     """Settings of the minGRU core."""
 
-    code = "recollect.cores.mingru:MinGRU"
+    code = "recollect.cores.mingru_minlstm:MinGRU"
     at_least_1 = ("hidden", "convolution")
 
     hidden: int = 128
@@ -186,14 +186,14 @@ class MinGRUConfig(GatedConfig):
 class MinLSTMConfig(MinGRUConfig):
     """Settings of the minLSTM core."""
 
-    code = "recollect.cores.minlstm:MinLSTM"
+    code = "recollect.cores.mingru_minlstm:MinLSTM"
 
 
 @dataclass(frozen=True, slots=True)
 class LRUConfig(CoreConfig):
     """Settings of the LRU core."""
 
-    code = "recollect.cores.lru:LRU"
+    code = "recollect.cores.lru_rtu:LRU"
     at_least_1 = ("hidden", "units")
 
     hidden: int = 128
@@ -229,7 +229,7 @@ class LRUConfig(CoreConfig):
 class RTUConfig(LRUConfig):
     """Settings of the RTU core."""
 
-    code = "recollect.cores.rtu:RTU"
+    code = "recollect.cores.lru_rtu:RTU"
 
 
 @dataclass(frozen=True, slots=True)

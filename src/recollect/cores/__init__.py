@@ -20,15 +20,13 @@ from recollect.cores.contract import Core
 from recollect.cores.factory import CoreSpec, make_core
 from recollect.cores.ffm import FFM
 from recollect.cores.gru import GRU
-from recollect.cores.lru import LRU
+from recollect.cores.lru_rtu import LRU, RTU
 from recollect.cores.lstm import LSTM
 from recollect.cores.mamba import Mamba
-from recollect.cores.mingru import MinGRU
-from recollect.cores.minlstm import MinLSTM
+from recollect.cores.mingru_minlstm import MinGRU, MinLSTM
 from recollect.cores.mlstm import MLSTM
 from recollect.cores.none import NoMemory
 from recollect.cores.pmm import PMM
-from recollect.cores.rtu import RTU
 from recollect.cores.slstm import SLSTM
 from recollect.cores.stack import Stack
 from recollect.cores.window import Window

@@ -37,8 +37,7 @@ class Core(nn.Module, ABC):
         super().__init__()
         if not isinstance(input_size, int) or input_size < 1:
             raise ConfigError(f"input_size is {input_size!r}: a core needs at least 1 feature")
-        self.input_size = input_size
-        self.output_size = output_size
+        self.input_size, self.output_size = input_size, output_size
         self._template: State | None = None  # one row of state, to check shapes against
 
     # For subclasses -----------------------------------------------------------------------------
@@ -136,14 +135,12 @@ class Core(nn.Module, ABC):
                 f"{where}: first has shape {tuple(first.shape)}, x {tuple(x.shape)}: "
                 f"first needs shape {tuple(x.shape[:lead])}, one flag for every step and row"
             )
+        rows = x.shape[-2]
         if state is None:
             raise StateError(
-                f"{where}: no state was given. Start with initial_state({x.shape[-2]}), then pass the state "
+                f"{where}: no state was given. Start with initial_state({rows}), then pass the state "
                 "that the last call returned"
             )
-        self._check_state(state, x.shape[-2], where)
-
-    def _check_state(self, state: State, rows: int, where: str) -> None:
         if self._template is None:
             self._template = tree.clone(self.initial_state(1))
         if tree.fits(state, self._template, rows):

@@ -14,33 +14,26 @@ CoreSpec = str | CoreConfig | Mapping[str, Any] | Callable[[int], Core]
 """A name in ``CORES``, a config, a mapping of name and fields, or a factory that takes the input size."""
 
 
-def check_part(field: str, spec: Any) -> None:
-    """Raise unless a core can be built from ``spec``."""
-    if isinstance(spec, str):
-        core_config(spec)  # raises for an unknown name
-    elif not hasattr(spec, "build") and not callable(spec):
-        raise ConfigError(
-            f"core.{field} is {spec!r}; it needs a core: a name, a config, a mapping such as "
-            f"{{name: gru, hidden: 64}}, or a factory. The names are {', '.join(sorted(known))}"
-        )
+def make_core(spec: CoreSpec, input_size: int, setting: str = "core") -> Core:
+    """The core that ``spec`` describes, for inputs of ``input_size`` features.
 
-
-def make_core(spec: CoreSpec, input_size: int) -> Core:
-    """The core that ``spec`` describes, for inputs of ``input_size`` features."""
+    ``setting``: the name of the spec in error messages.
+    """
     config: Any = as_config(spec)
     if isinstance(config, str):
         config = core_config(config)
     if isinstance(config, type) and hasattr(config, "build"):
-        raise ConfigError(f"core is the class {config.__name__}: pass an object, {config.__name__}(...)")
+        raise ConfigError(f"{setting} is the class {config.__name__}: pass an object, {config.__name__}(...)")
     if hasattr(config, "build"):
         core = config.build(input_size)
     elif callable(config):
         core = config(input_size)
     else:
         raise ConfigError(
-            f"core is a {type(config).__name__}; it needs a name ({', '.join(sorted(known))}), a config "
-            "such as LSTMConfig(hidden=128), or a factory that takes the input size"
+            f"{setting} is a {type(config).__name__}; it needs a name ({', '.join(sorted(known))}), a config "
+            "such as LSTMConfig(hidden=128), a mapping such as {name: gru, hidden: 64}, or a factory that "
+            "takes the input size"
         )
     if not isinstance(core, Core):
-        raise ConfigError(f"the core factory made a {type(core).__name__}; it must make a Core")
+        raise ConfigError(f"the {setting} factory made a {type(core).__name__}; it must make a Core")
     return core

@@ -5,13 +5,8 @@
     S_t[j, k] = exp(-alpha_j + i omega_k) S_{t-1}[j, k] + u_t[j]       every trace in each of c contexts
     y_t = readout(S_t, x_t)                                 the gate and layer norm of ``readout``
 
-Each trace has its own decay, each context its own frequency; together they encode when an input was seen.
-
-Why this core beside the LRU: its authors, who also made POPGym, report it ahead of the GRU, the best of
-thirteen memories there, with the agent otherwise unchanged; its state is small (256 numbers by default); and
-it uses the same scan. Alternatives: S5 is the recurrence of the LRU in another parametrisation. Stable
-Hadamard Memory (Le et al. 2024), reported ahead on POPGym, carries a full matrix per row and draws part of
-every update at random, which acting and learning would have to share.
+Each trace has its own decay, each context its own frequency; together they encode when an input was seen. The
+state is small, 256 numbers by default, and its authors report it ahead of the GRU on POPGym.
 
 Differences from the paper: alpha and omega are learned as logarithms, so that Adam changes them by a fraction
 and long memories survive; time constants and periods start evenly spaced on a logarithmic scale; and a trace
@@ -34,12 +29,12 @@ from recollect.cores.shared.rotation import log_gain, modulus, turn, turns
 class FFM(Core):
     """State S [B, trace, context, 2]: real and imaginary parts."""
 
+    starts_at_zero = True
     initial_s: Tensor
 
     def __init__(self, input_size: int, config: FFMConfig):
         super().__init__(input_size, config.hidden)
         self.config = config
-        self.starts_at_zero = True
         m, c, longest = config.trace, config.context, math.log(config.chrono)
         self.log_alpha = nn.Parameter(-torch.linspace(0, longest, m))
         # Periods from 4 steps to twice the longest time.

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from recollect.base import row_threads
-from recollect.config.cores import LSTMConfig
 from recollect.cores.shared.gated import GatedCore, Layer, Leaves
 from recollect.cores.shared.initial_weights import chrono_bias
 from recollect.kernels.cpu import lstm_onednn
@@ -20,9 +19,7 @@ class LSTM(GatedCore):
 
     unrolls_in_groups = False  # oneDNN's kernel takes all rows at once, the other one splits them itself
     leaves = ("h", "c")
-
-    def __init__(self, input_size: int, config: LSTMConfig):
-        super().__init__(input_size, config, nn.LSTM)
+    rnn_class = nn.LSTM
 
     def _init_bias(self, bias: Tensor) -> None:
         config = self.config
@@ -32,28 +29,19 @@ class LSTM(GatedCore):
             f.copy_(chrono_bias(config.hidden, config.chrono))
             i.copy_(-f)
 
-    def initial_state(self, batch: int) -> Leaves:
-        """Zeros or the learned state, each [batch, layers, H], as expanded views."""
-        return tuple(leaf.expand(batch, -1, -1) for leaf in self._initial())
+    def _cell(self, x: Tensor, *given: Tensor) -> Leaves:
+        h, c, *weights = given
+        h, c = torch.lstm_cell(x, (h, c), *weights)
+        return h, h, c
 
-    def _step(self, x: Tensor, state: Leaves) -> tuple[Tensor, Leaves]:
-        h, c = state
-        if self.config.layers == 1 and not self.config.layer_norm:
-            y, c = torch.lstm_cell(x, (h.squeeze(1), c.squeeze(1)), *self._weights())
-            return y, (y.unsqueeze(1), c.unsqueeze(1))
-        return self._layers(x, state, _cell)
-
-    def _unroll(self, x: Tensor, state: Leaves, first: Tensor) -> tuple[Tensor, Leaves]:
-        layer, is_learned = self._fusable(x), self.config.learned_initial_state
-        if layer is not None:
-            return self._layers(x, state, partial(layer, first=first), is_learned)
-        if not is_learned and lstm_onednn.suits(x, first):
+    def _unroll_eager(self, x: Tensor, state: Leaves, first: Tensor) -> tuple[Tensor, Leaves]:
+        if not self.config.learned_initial_state and lstm_onednn.suits(x, first):
             state = self.reset(state, first[0])
             if lstm_onednn.finite(x, *state):
                 return self._layers(x, state, partial(lstm_onednn.lstm, first=first))
 
-        def group(x: Tensor, first: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-            y, end = self._unroll_packed(x, first, state, torch.lstm, lstm)
+        def group(x: Tensor, first: Tensor, *state: Tensor) -> Leaves:
+            y, end = self._unroll_packed(x, state, first, torch.lstm, lstm)
             return y, *end
 
         y, *end = row_threads.side_by_side(group, (x, first), state, self.parameters)
@@ -63,9 +51,3 @@ class LSTM(GatedCore):
         from recollect.kernels.triton.lstm import fused_lstm
 
         return fused_lstm.lstm if fused_lstm.suits(x, self.config.hidden) else None
-
-
-def _cell(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """One step of one layer: x [B, D], h and c [B, H] -> y, h, c."""
-    h, c = torch.lstm_cell(x, (h, c), *weights)
-    return h, h, c

@@ -32,19 +32,18 @@ from recollect.kernels.cpu.causal_conv import causal_conv
 from recollect.kernels.cpu.selective_scan import LOG2_E, selective_scan
 
 MambaState = dict[str, Tensor]
-"""``conv`` [B, conv - 1, I], the oldest input first, and ``ssm`` [B, N, I]."""
 
 
 class Mamba(Core):
-    """State {"conv": [B, conv - 1, I], "ssm": [B, N, I]}; see the module's docstring."""
+    """State {"conv": [B, conv - 1, I], the oldest input first, "ssm": [B, N, I]}; see the module."""
 
+    starts_at_zero = True
     initial_conv: Tensor
     initial_ssm: Tensor
 
     def __init__(self, input_size: int, config: MambaConfig):
         super().__init__(input_size, config.hidden)
         self.config = config
-        self.starts_at_zero = True
         inner, N = config.expand * config.hidden, config.d_state
         rank = config.dt_rank or math.ceil(config.hidden / 16)
         self.split = [rank, N, N]
@@ -75,10 +74,8 @@ class Mamba(Core):
 
     def initial_state(self, batch: int) -> MambaState:
         """Zeros, as expanded views."""
-        return {
-            "conv": self.initial_conv.expand(batch, -1, -1),
-            "ssm": self.initial_ssm.expand(batch, -1, -1),
-        }
+        conv, ssm = (leaf.expand(batch, -1, -1) for leaf in (self.initial_conv, self.initial_ssm))
+        return {"conv": conv, "ssm": ssm}
 
     def _step(self, x: Tensor, state: MambaState) -> tuple[Tensor, MambaState]:
         x, z = self.in_proj(x).chunk(2, 1)

@@ -18,10 +18,8 @@ not feed back into the gates, so many steps are computed at once, as a masked pr
 
 Differences from the paper: the exponent of the input gate is capped, cap(v) = 15 tanh(v / 15), as in xLSTM 7B
 (2025). There is no up-projection and no skip around the cell; the output gate sees the convolution, as
-queries and keys do in the paper's block. (Without the convolution only decay distinguishes recent steps in a
-head: on repeat-previous the plain cell had a return of -0.2, this one 1.) The norm divides by a root mean
-square with a large epsilon: right after a reset the read is a multiple of one v, and a small epsilon would
-amplify its rounding errors to full size.
+queries and keys do in the paper's block. The norm divides by a root mean square with a large epsilon: right
+after a reset the read is a multiple of one v, and a small epsilon would amplify its rounding errors.
 """
 
 from __future__ import annotations
@@ -39,9 +37,6 @@ from recollect.kernels.cpu.causal_conv import causal_conv
 from recollect.kernels.cpu.matrix_memory import matrix_memory
 
 MLSTMState = dict[str, Tensor]
-"""``C`` [B, heads, d, d] (keys, values), ``n`` [B, heads, d], ``m`` [B, heads] and, with a convolution,
-``conv`` [B, conv - 1, D], the oldest input first."""
-
 CAP = 15.0
 """Bound on the absolute exponent of the input gate."""
 EPS = 1e-2
@@ -49,15 +44,14 @@ EPS = 1e-2
 
 
 class MLSTM(Core):
-    """State {"C": [B, heads, d, d], "n": [B, heads, d], "m": [B, heads], "conv": [B, conv - 1, D]}.
+    """State {"C": [B, heads, d, d] (keys, values), "n": [B, heads, d], "m": [B, heads]} and, with a
+    convolution, "conv": [B, conv - 1, D], the oldest input first. See the module's docstring."""
 
-    Without a convolution there is no "conv" in it. See the module's docstring.
-    """
+    starts_at_zero = True
 
     def __init__(self, input_size: int, config: MLSTMConfig):
         super().__init__(input_size, config.hidden)
         self.config = config
-        self.starts_at_zero = True
         heads, size = config.heads, config.hidden // config.heads
         if config.conv > 1:
             self.conv_weight = nn.Parameter(torch.empty(config.conv, input_size))

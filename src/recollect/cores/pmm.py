@@ -28,7 +28,7 @@ from torch.nn import functional as F
 from recollect.base import devices
 from recollect.config.core_specs import PMMConfig
 from recollect.cores.contract import Core
-from recollect.cores.factory import check_part, make_core
+from recollect.cores.factory import make_core
 from recollect.kernels.cpu.pmm import EPSILON, access, recall, recall_by_steps
 from recollect.kernels.segments import split_at_resets
 
@@ -44,8 +44,7 @@ class PMM(Core):
     def __init__(self, input_size: int, config: PMMConfig):
         super().__init__(input_size, config.hidden)
         self.config = config
-        check_part("controller", config.controller)
-        self.controller = make_core(config.part(), input_size)
+        self.controller = make_core(config.part(), input_size, "core.controller")
         self.rounding = self.controller.rounding
         self.starts_at_zero = self.controller.starts_at_zero or not self.controller.has_memory
         H, R, width = self.controller.output_size, config.read_heads, config.width

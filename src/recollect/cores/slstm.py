@@ -38,8 +38,6 @@ from recollect.kernels.cpu.slstm import slstm, slstm_by_steps, step
 from recollect.kernels.segments import split_at_resets
 
 SLSTMState = tuple[Tensor, Tensor, Tensor]
-"""(h, c, m), each [B, hidden]."""
-
 EPSILON = 1e-3
 """Added to the variance in the norm of the output, so that rounding errors are not amplified."""
 

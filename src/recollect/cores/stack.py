@@ -10,12 +10,14 @@ This is the pre-norm residual layout of He et al. (2016) and of transformers. ``
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from recollect.base.types import State
 from recollect.config.core_specs import StackConfig
 from recollect.cores.contract import Core
-from recollect.cores.factory import check_part, make_core
+from recollect.cores.factory import make_core
 
 
 class Stack(Core):
@@ -25,11 +27,9 @@ class Stack(Core):
         super().__init__(input_size, config.hidden)
         self.config = config
         H = config.hidden
-        for i, part in enumerate(config.cores):
-            check_part(f"cores[{i}]", part)
-        made = [make_core(part, H) for part in config.parts()]
+        made = [make_core(part, H, f"core.cores[{i}]") for i, part in enumerate(config.parts())]
         self.project = _projection(input_size, H)
-        self.cores = nn.ModuleList(made)
+        self.cores: Any = nn.ModuleList(made)
         self.norms = nn.ModuleList(nn.LayerNorm(H) if config.layer_norm else nn.Identity() for _ in made)
         self.outs = nn.ModuleList(_projection(core.output_size, H) for core in made)
         self.norm = nn.LayerNorm(H) if config.layer_norm else nn.Identity()
@@ -38,28 +38,22 @@ class Stack(Core):
 
     def initial_state(self, batch: int) -> tuple[State, ...]:
         """The initial state of every core."""
-        return tuple(core.initial_state(batch) for core in self._cores())
+        return tuple(core.initial_state(batch) for core in self.cores)
 
     def _step(self, x: Tensor, state: tuple[State, ...]) -> tuple[Tensor, tuple[State, ...]]:
-        return self._run(x, state, None)
+        return self._unroll(x, state, None)
 
-    def _unroll(self, x: Tensor, state: tuple[State, ...], first: Tensor) -> tuple[Tensor, tuple[State, ...]]:
-        return self._run(x, state, first)
-
-    def _run(
+    def _unroll(
         self, x: Tensor, state: tuple[State, ...], first: Tensor | None
     ) -> tuple[Tensor, tuple[State, ...]]:
         """One step if ``first`` is None, otherwise all steps."""
         h, after = self.project(x), []
-        for core, norm, out, before in zip(self._cores(), self.norms, self.outs, state):
+        for core, norm, out, before in zip(self.cores, self.norms, self.outs, state):
             u = norm(h)
             y, end = core._step(u, before) if first is None else core.unroll(u, before, first)
             h = h + out(y) if self.config.residual else out(y)
             after.append(end)
         return self.norm(h), tuple(after)
-
-    def _cores(self) -> list[Core]:
-        return list(self.cores)  # pyright: ignore[reportReturnType]
 
 
 def _projection(size: int, width: int) -> nn.Module:

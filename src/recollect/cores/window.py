@@ -21,14 +21,15 @@ Differences from these papers:
 - With several layers the context is longer than W steps, because the keys of a layer depend on W earlier
   steps; with one layer it is exactly W.
 
-The memory is a shift register, oldest step first, not a ring buffer. States are values, so a ring would also
-be copied for every write; measured (16 rows, W = 64), both take the same time within 5%. In order, the slot
-is the age, positions need no gather, and one ``cat`` serves as copy and as input of the attention.
+The memory is a shift register, oldest step first. States are values, so a ring buffer would also be copied
+for every write. In order, the slot is the age, positions need no gather, and one ``cat`` serves as copy and
+as input of the attention.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ class Window(Core):
     """See the module's docstring, and ``WindowState`` for the state."""
 
     rounding = 5.0  # a softmax that has become steep multiplies the rounding of its scores
+    starts_at_zero = True
     ages: Tensor
     empty: Tensor
     no_steps: Tensor
@@ -56,9 +58,8 @@ class Window(Core):
     def __init__(self, input_size: int, config: WindowConfig):
         super().__init__(input_size, config.hidden)
         self.config = config
-        self.starts_at_zero = True
         self.project = nn.Linear(input_size, config.hidden)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks: Any = nn.ModuleList(Block(config) for _ in range(config.layers))
         self.norm = nn.LayerNorm(config.hidden)
         # Ages of the slots and of the present step; an empty memory of one row.
         W, d = config.window, config.hidden // config.heads
@@ -71,14 +72,13 @@ class Window(Core):
     def initial_state(self, batch: int) -> WindowState:
         """Zeros: no step has been seen."""
         empty = self.empty.expand(batch, -1, -1, -1)
-        count = self.no_steps.expand(batch)
-        return {"layers": (empty,) * len(self.blocks), "count": count}
+        return {"layers": (empty,) * len(self.blocks), "count": self.no_steps.expand(batch)}
 
     def _step(self, x: Tensor, state: WindowState) -> tuple[Tensor, WindowState]:
         count = state["count"]
         too_old = self.ages > count.unsqueeze(1)  # [B, W]
         h, after = self.project(x), []
-        for block, memory in zip(self._layers(), state["layers"]):
+        for block, memory in zip(self.blocks, state["layers"]):
             h, memory = block.step(h, memory, too_old)
             after.append(memory)
         count = (count + 1).clamp_(max=self.config.window - 1)
@@ -96,14 +96,11 @@ class Window(Core):
         is_empty = (slots < last_reset.unsqueeze(1))[:, None, :, None]  # [B, 1, W - 1, 1]
 
         h, after = self.project(x), []
-        for block, memory in zip(self._layers(), state["layers"]):
+        for block, memory in zip(self.blocks, state["layers"]):
             h, memory = block.unroll(h, memory, age)
             after.append(memory[:, :, T:].masked_fill(is_empty, 0))
         count = (age[:, -1] + 1).clamp(max=W - 1)
         return self.norm(h), {"layers": tuple(after), "count": count}
-
-    def _layers(self) -> list[Block]:
-        return list(self.blocks)  # pyright: ignore[reportReturnType]
 
 
 class Block(nn.Module):
@@ -123,9 +120,8 @@ class Block(nn.Module):
         self.mlp_norm = nn.LayerNorm(H)
         self.mlp_in = nn.Linear(H, config.expansion * H)
         self.mlp_out = nn.Linear(config.expansion * H, H)
-        self.join_attention, self.join_mlp = (
-            (Gate(H), Gate(H)) if config.gating == "gtrxl" else (Residual(), Residual())
-        )
+        is_gated = config.gating == "gtrxl"
+        self.join_attention, self.join_mlp = (Gate(H) if is_gated else operator.add for _ in range(2))
         self._init_weights()
 
     @torch.no_grad()
@@ -168,14 +164,6 @@ class Block(nn.Module):
     def _rest(self, h: Tensor, seen: Tensor) -> Tensor:
         h = self.join_attention(h, self.attention_out(seen))
         return self.join_mlp(h, self.mlp_out(self.mlp_in(self.mlp_norm(h)).relu_()))
-
-
-class Residual(nn.Module):
-    """h + new."""
-
-    def forward(self, h: Tensor, new: Tensor) -> Tensor:
-        """h [..., H], new [..., H] -> [..., H]."""
-        return h + new
 
 
 class Gate(nn.Module):

@@ -9,7 +9,7 @@ from torch import Tensor
 from recollect.experience.chunks import Chunks
 from recollect.experience.rollout import Rollout
 from recollect.learning.ranks import Ranks
-from recollect.learning.refresh import Outputs
+from recollect.learning.refresh_rollout import Outputs
 from recollect.policy.policy import Policy
 
 Stats = dict[str, Tensor]
@@ -80,7 +80,7 @@ class Algorithm(Protocol):
         count: Tensor,
         features: list[Tensor] | None = None,
     ) -> tuple[Tensor, Stats]:
-        """The loss of a batch and its statistics; sums over steps are divided by ``count``.
+        """The loss of a batch and its statistics; sums are divided by ``count``, the number of valid steps.
 
         Statistics add up over the parts of a minibatch. Those of ``diagnostics.deviation`` must be among
         them, and ``kl`` for the setting ``target_kl``. If ``features`` is given, the inputs of the heads,

@@ -134,15 +134,14 @@ def _leaf(space: gym.Space, *, counts: bool = False) -> _Leaf:
     """``counts``: ids count from 0 and not from the space's ``start``, as those of stored actions do."""
     if isinstance(space, gym_spaces.Discrete | gym_spaces.MultiDiscrete):
         return _choices(space, counts)
+    size = int(np.prod(space.shape or ()))
     if isinstance(space, gym_spaces.MultiBinary):
-        size = int(np.prod(space.shape))
         return _Leaf(size, lambda leaf: leaf.reshape(len(leaf), size).float(), _bits_error)
     assert isinstance(space, gym_spaces.Box)
     if spaces.is_tokens(space):
         return _tokens(space)
     if spaces.is_image(space):
         return _image(space)
-    size = int(np.prod(space.shape))
     return _Leaf(size, lambda leaf: _bounded(leaf.reshape(len(leaf), size)), _squared_error)
 
 

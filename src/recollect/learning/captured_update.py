@@ -12,8 +12,9 @@ that is copied into the same tensors every time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -25,8 +26,10 @@ from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.algorithm import Stats
 from recollect.learning.deviation_check import Record
-from recollect.learning.learner import Learner
 from recollect.learning.sequences import Sequences
+
+if TYPE_CHECKING:
+    from recollect.learning.learner import Learner
 
 BEFORE, ENDED, DEVIATED = "halted/before", "halted/here", "halted/deviated"
 """Whether the update had ended before a minibatch, whether it ended at it before its gradient was judged, and
@@ -47,7 +50,7 @@ class _Minibatch:
 
 
 class CapturedUpdate:
-    """Makes all optimiser steps without a host read. Kept for all updates of a learner, with its graphs."""
+    """``EagerUpdate`` without a host read. Kept for all updates of a learner, with its graphs."""
 
     def __init__(self, learner: Learner):
         self._learner, device = learner, learner.device
@@ -74,15 +77,15 @@ class CapturedUpdate:
         return replace(rollout, valid=rollout.valid & self._is_finite)
 
     def begin(self, metrics: Stats, entropy_coef: float, record: Record | None) -> None:
-        """See ``Update``."""
+        """See ``EagerUpdate``."""
         self._rows, self._taken, self._record = [], [], record
         self._drawn = self._learner.generator.get_state()
         self._halted.copy_(~self._is_finite | (metrics["valid"] == 0))
         self._entropy_coef.fill_(entropy_coef)
-        self._limits.fill_(torch.inf)
-        if record is not None:
-            for i, limit in enumerate(self._learner.deviation_check.limits(record.update)):
-                self._limits[i].fill_(limit)
+        check = self._learner.deviation_check
+        limits = (torch.inf, torch.inf) if record is None else check.limits(record.update)
+        for place, limit in zip(self._limits, limits):
+            place.fill_(limit)
         sizes = [metrics[name].abs().double() for name in diagnostics.SIZES if name in metrics]
         self._scale.copy_(torch.stack(sizes).max().clamp(min=1))
 
@@ -102,7 +105,8 @@ class CapturedUpdate:
     def finish(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
         """All metrics as numbers. Synchronises once, and raises whatever ended the update by an error.
 
-        None after a deviation that rounding explains, with the learner's generator as it was before.
+        None if no step was made, because of a deviation that rounding explains: all epochs must be repeated,
+        with the learner's generator as it was before.
         """
         try:
             return self._read(metrics, stale)
@@ -157,26 +161,22 @@ class CapturedUpdate:
         """Copy a minibatch into the tensors of its optimiser step."""
         size = batch.count
         made = self._minibatches.get(size)
-        if made is not None and not _is_alike(made.batch, batch):
-            self._minibatches = {}  # all: other shapes come with other settings
-            made = None
-        if made is not None:
+        if made is not None and _is_alike(made.batch, batch):
             tree.copy_(_tensors(made.batch), _tensors(batch))
             return made
-        step = self._learner.graphs.captured(self._stepper(size), "learning", self._learner.policy)
-        self._minibatches[size] = _Minibatch(batch, step)
-        return self._minibatches[size]
+        if made is not None:
+            self._minibatches = {}  # all: other shapes come with other settings
+        step, learner = partial(self._measured_step, size), self._learner
+        made = _Minibatch(batch, learner.graphs.captured(step, "learning", learner.policy))
+        self._minibatches[size] = made
+        return made
 
-    def _stepper(self, size: int) -> Callable[[], Tensor]:
-        """The function of an optimiser step on the minibatch of that size."""
-
-        def step() -> Tensor:
-            made = self._minibatches[size]
-            stats = self._step(made.batch)
-            made.names = tuple(stats)
-            return torch.stack([value.detach().float().reshape(()) for value in stats.values()])
-
-        return step
+    def _measured_step(self, size: int) -> Tensor:
+        """An optimiser step on the minibatch of that size; its statistics as one tensor [N]."""
+        made = self._minibatches[size]
+        stats = self._step(made.batch)
+        made.names = tuple(stats)
+        return torch.stack([value.detach().float().reshape(()) for value in stats.values()])
 
     def _step(self, batch: Chunks) -> Stats:
         """One optimiser step, which changes nothing once the update has ended; the minibatch's statistics."""

@@ -18,9 +18,10 @@ from recollect.config.algo_shared import LearnerConfig
 from recollect.errors import AlignmentError, RecollectError
 from recollect.experience.chunks import Chunks, shares
 from recollect.experience.rollout import Rollout
-from recollect.learning import deviation_evidence, diagnostics, recompute
+from recollect.learning import deviation_evidence, diagnostics
 from recollect.learning.algorithm import Data, Stats
 from recollect.learning.ranks import ALONE, Ranks
+from recollect.learning.recompute_activations import evaluate
 from recollect.learning.sequences import burn_in, make_sequences
 from recollect.policy.policy import Policy
 
@@ -73,10 +74,10 @@ class DeviationCheck:
     def deviation(self, record: Record) -> Stats:
         """The largest deviations of a whole rollout, over all ranks of the record."""
         policy = record.acted or self._policy
-        (batch,) = self._batches(record, None)
-        batch = burn_in(policy, batch)
+        batch = burn_in(policy, *self._batches(record, None))
         log_prob, _, value = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
-        return diagnostics.largest(diagnostics.deviation(log_prob, value, batch), record.ranks)
+        found = diagnostics.deviation(log_prob, value, batch)
+        return dict(zip(found, record.ranks.max(torch.stack(list(found.values())))))
 
     def check_all(self, record: Record, metrics: Stats) -> None:
         """``check`` of a whole rollout with these metrics. Synchronises."""
@@ -85,11 +86,7 @@ class DeviationCheck:
         self.is_checked = numbers.get("valid", 1.0) > 0  # a rollout without a valid step proves nothing
 
     def check_late(self, rollout: Rollout, acted: Policy, update: int) -> dict[str, float]:
-        """``check`` of a rollout against a copy of the policy that acted; its deviations. Asks no other rank.
-
-        Raises:
-            AlignmentError: if rounding does not explain a deviation.
-        """
+        """``check`` of a rollout against a copy of the policy that acted; its deviations. One rank alone."""
         record = Record(rollout, {}, update, acted=acted)
         value = rollout.record["value"].masked_fill(~rollout.valid, 0)
         found = self.deviation(record)
@@ -98,7 +95,7 @@ class DeviationCheck:
         return {name: numbers[name] for name in found}
 
     def check(self, numbers: dict[str, float], record: Record, which: Tensor | None = None) -> None:
-        """Raise if rounding does not explain a deviation.
+        """Raise AlignmentError if rounding does not explain a deviation.
 
         Args:
             numbers: the deviations, and the scale of the values.
@@ -130,9 +127,8 @@ class DeviationCheck:
         policy = record.acted or self._policy
         seen = [self._compared(batch, policy, which is not None) for batch in self._batches(record, which)]
         try:
-            findings = deviation_evidence.examine(
-                policy, record.rollout, seen, scale=size, tolerance=self.tolerance
-            )
+            limits = {"scale": size, "tolerance": self.tolerance}
+            findings = deviation_evidence.examine(policy, record.rollout, seen, **limits)
             wrong = deviation_evidence.verdict(findings)
         except (RecollectError, torch.OutOfMemoryError):
             raise
@@ -173,7 +169,7 @@ class DeviationCheck:
         """Recomputed and recorded numbers of a batch; ``with_grad``: by the kernels of the loss."""
         with torch.set_grad_enabled(with_grad):
             batch = burn_in(policy, batch)
-            log_prob, _, value = recompute.evaluate(policy, batch, self._config.recompute_activations)
+            log_prob, _, value = evaluate(policy, batch, self._config.recompute_activations)
         made, valid = {"log_prob": log_prob.detach(), "value": value.detach()}, batch.valid
         return deviation_evidence.Compared(
             batch.data[deviation_evidence.PLACE][valid],
@@ -186,6 +182,5 @@ def _agreed(ranks: Ranks, wrong: str | None, gap: Tensor) -> tuple[str | None, T
     """The verdict of all ranks, each of which has replayed its own rows, and their largest gap."""
     is_wrong = torch.full_like(gap, float(wrong is not None))
     anywhere, gap = ranks.max(torch.stack([is_wrong, gap]))
-    if not anywhere:
-        return None, gap
-    return wrong or "Another learner found that rounding does not explain it", gap
+    elsewhere = "Another learner found that rounding does not explain it" if anywhere else None
+    return wrong or elsewhere, gap

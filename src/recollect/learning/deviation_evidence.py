@@ -20,7 +20,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -61,70 +61,63 @@ class Compared(NamedTuple):
 
     def largest_gap(self, scale: float) -> Tensor:
         """Their largest difference, values in units of ``scale``; 0 without steps."""
-        gaps = [
-            (self.recomputed[name] - self.recorded[name]).abs() / unit
-            for name, unit in zip(NAMES, (1, scale))
-        ]
+        units = {"log_prob": 1, "value": scale}
+        gaps = [(self.recomputed[name] - self.recorded[name]).abs() / units[name] for name in NAMES]
         return torch.cat([*gaps, gaps[0].new_zeros(1)]).max()
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Distance(NamedTuple):
+    """The distance of one side, acting or learning, from the replay; values in units of their scale."""
+
+    number: float
+    """As recorded or recomputed."""
+    found: float
+    limit: float
+    """The largest distance that rounding explains."""
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it is further from the replay than rounding explains; also if it is not finite."""
+        return not self.found <= self.limit < math.inf
+
+
+class Finding(NamedTuple):
     """The result of the replay for one tensor, at the step that is hardest to explain."""
 
     name: str
     row: int
     step: int
-    recorded: float
-    recomputed: float
     replayed: float
-    acting: float
-    """Distance of the record from the replay; here and below, values in units of their scale."""
-    learning: float
-    """Distance of the learner from the replay."""
-    rounding: float
-    """Distance of the replays with random roundings, up to this step."""
-    acting_limit: float
-    """Limit of ``acting``."""
-    learning_limit: float
-    """Limit of ``learning``."""
-
-    @property
-    def is_acting_wrong(self) -> bool:
-        """Whether the record is further from the replay than rounding explains; also if it is not finite."""
-        return not self.acting <= self.acting_limit < math.inf
-
-    @property
-    def is_learning_wrong(self) -> bool:
-        """Whether the learner is further from the replay than rounding explains; also if it is not finite."""
-        return not self.learning <= self.learning_limit < math.inf
+    acting: Distance
+    learning: Distance
 
     @property
     def excess(self) -> float:
         """The larger distance in units of its limit."""
-        return max(self.acting / self.acting_limit, self.learning / self.learning_limit)
+        return max(side.found / side.limit for side in (self.acting, self.learning))
 
     def __str__(self) -> str:
+        acting, learning = self.acting, self.learning
         return (
-            f"{self.name} of row {self.row} at step {self.step}: recorded {self.recorded:.6g}, recomputed "
-            f"{self.recomputed:.6g}, replayed in float64 {self.replayed:.6g}; the record is off by "
-            f"{self.acting:.1e} (rounding explains {self.acting_limit:.1e}), the learner by "
-            f"{self.learning:.1e} (rounding explains {self.learning_limit:.1e})"
+            f"{self.name} of row {self.row} at step {self.step}: recorded {acting.number:.6g}, recomputed "
+            f"{learning.number:.6g}, replayed in float64 {self.replayed:.6g}; the record is off by "
+            f"{acting.found:.1e} (rounding explains {acting.limit:.1e}), the learner by "
+            f"{learning.found:.1e} (rounding explains {learning.limit:.1e})"
         )
 
 
 def verdict(findings: Sequence[Finding]) -> str | None:
     """The text of the error; None if rounding explains every deviation."""
-    guilty = [found for found in findings if found.is_acting_wrong or found.is_learning_wrong]
+    guilty = [found for found in findings if found.acting.is_wrong or found.learning.is_wrong]
     if not guilty:
         return None
     found = max(guilty, key=lambda found: found.excess)
-    if found.is_acting_wrong and found.is_learning_wrong:
+    if found.acting.is_wrong and found.learning.is_wrong:
         cause = (
             "neither the record nor the learner follows from the stored state: look for dropout, batch "
             "statistics or hidden state in a custom network, or for one that computes otherwise in float64"
         )
-    elif found.is_acting_wrong:
+    elif found.acting.is_wrong:
         cause = (
             "the learner is right and the record is wrong: the actor used another state, reset, "
             "observation or weights than the rollout holds; was an observation changed in place?"
@@ -180,8 +173,11 @@ def examine(
         excess = torch.maximum(acting / limits[0], learning / limits[1]).nan_to_num(torch.inf)
         t, r = divmod(int(excess.argmax()), len(rows))
         row = int(rows[r])
-        numbers = [x[t, r].item() for x in (truth[name], acting, learning, rounding, *limits)]
-        findings.append(Finding(name, row, t, kept[name][t, row].item(), made[name][t, row].item(), *numbers))
+        sides = (
+            Distance(number[name][t, row].item(), found[t, r].item(), limit[t, r].item())
+            for number, found, limit in zip((kept, made), (acting, learning), limits)
+        )
+        findings.append(Finding(name, row, t, truth[name][t, r].item(), *sides))
     return findings
 
 

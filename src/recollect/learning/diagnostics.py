@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -50,8 +49,7 @@ def describe(rollout: Rollout, advantage: Tensor, returns: Tensor, ranks: Ranks 
     samples = torch.stack([x[valid] for x in numbers])  # [4, N]
     if samples.shape[1] == 0:
         check_valid({"valid": 0.0})
-    std, mean = torch.std_mean(samples, dim=1, correction=0)
-    low, high = samples.aminmax(dim=1)
+    (std, mean), (low, high) = torch.std_mean(samples, dim=1, correction=0), samples.aminmax(dim=1)
     metrics = _named_rows({"mean": mean, "std": std, "min": low, "max": high}, list(named))
     variance = samples[3].var(correction=0)
     residual = (samples[3] - samples[1]).var(correction=0)
@@ -108,8 +106,7 @@ def state_norms(rollout: Rollout, ranks: Ranks = ALONE) -> dict[str, Tensor]:
     norm, lived, together = ranks.gather(norm, lived, together)
     metrics = {"state/norm": norm.sum() / lived.sum().clamp(min=1), "state/norm_max": norm.max()}
     growth = (norm[1:] - norm[:-1]) / _gaps(rollout.state_steps, norm.device).unsqueeze(1)
-    count = together.sum()
-    total = growth.masked_fill(~together[1:], 0).sum()
+    total, count = growth.masked_fill(~together[1:], 0).sum(), together.sum()
     metrics["state/drift"] = torch.where(count > 0, total / count, torch.nan)
     return metrics
 
@@ -124,28 +121,19 @@ def staleness(policy: Policy, rollout: Rollout, rows: int = 8, ranks: Ranks = AL
     if len(rollout.state_steps) < 2:
         return torch.zeros((), device=rollout.reward.device)
     own = max(0, min(rows - ranks.begin, rollout.rows))
-    gap, size = ranks.sum(_staleness(policy, rollout, own))
+    squares = torch.zeros(2, device=rollout.reward.device)  # of the difference, of the stored states
+    if own > 0:
+        span, some = slice(0, rollout.state_steps[-1]), slice(0, own)
+        obs, start = tree.index(rollout.obs, (span, some)), tree.index(rollout.state_at(0), some)
+        first, died = rollout.first[span, some], ~_lived(rollout)[:, some]
+        _, _, states = policy.unroll_with_states(obs, start, first, rollout.state_steps)
+        for fresh, stored in zip(tree.leaves(tree.stack(states)), tree.leaves(rollout.states)):
+            if stored.is_floating_point():  # a count is never stale
+                stored = stored[:, some].float()
+                both = [_squares(fresh.float() - stored), _squares(stored)]
+                squares = squares + torch.stack([x.masked_fill(died, 0)[1:].sum() for x in both])
+    gap, size = ranks.sum(squares)
     return (gap / size.clamp(min=1e-12)).sqrt()
-
-
-def _staleness(policy: Policy, rollout: Rollout, rows: int) -> Tensor:
-    """[2]: the squared norms of the difference and of the stored states, for the first ``rows`` rows."""
-    times = rollout.state_steps
-    if rows == 0:
-        return torch.zeros(2, device=rollout.reward.device)
-    span, some = slice(0, times[-1]), slice(0, rows)
-    obs = tree.index(rollout.obs, (span, some))
-    start = tree.index(rollout.state_at(0), some)
-    _, _, states = policy.unroll_with_states(obs, start, rollout.first[span, some], times)
-    died = ~_lived(rollout)[:, some]
-    gap = size = torch.zeros((), device=died.device)
-    for fresh, stored in zip(tree.leaves(tree.stack(states)), tree.leaves(rollout.states)):
-        if not stored.is_floating_point():  # a count is never stale
-            continue
-        stored = stored[:, some].float()
-        gap = gap + _squares(fresh.float() - stored).masked_fill(died, 0)[1:].sum()
-        size = size + _squares(stored).masked_fill(died, 0)[1:].sum()
-    return torch.stack([gap, size])
 
 
 def summarise(
@@ -179,11 +167,6 @@ def summarise(
     return metrics
 
 
-def largest(found: dict[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
-    """The maximum of each over all ranks."""
-    return dict(zip(found, ranks.max(torch.stack(list(found.values())))))
-
-
 def join(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     """The statistics of a minibatch from those of its parts: sums, and the largest deviations."""
     if len(parts) == 1:
@@ -205,16 +188,11 @@ def deviation(log_prob: Tensor, value: Tensor, batch: Chunks) -> dict[str, Tenso
     }
 
 
-Masked = tuple[str, Tensor, Tensor]
-"""The name of a leaf [T, B, ...], the leaf, and the mask [T, B] of the steps that learning uses."""
-
-
 @torch.no_grad()
 def rollout_is_finite(rollout: Rollout) -> Tensor:
     """Bool on the rollout's device: whether ``check_finite_rollout`` passes. Without a host read."""
-    leaves = [*_from_env(rollout), *_final_obs(rollout), *_from_policy(rollout)]
-    fine = [(_sizes(leaf) < torch.inf) | ~where for _, leaf, where in leaves if leaf.is_floating_point()]
-    return torch.stack([one.all() for one in fine]).all()
+    leaves = [(leaf, where) for _, leaf, where in _used(rollout) if leaf.is_floating_point()]
+    return torch.stack([((_sizes(leaf) < torch.inf) | ~where).all() for leaf, where in leaves]).all()
 
 
 def check_finite_rollout(rollout: Rollout) -> None:
@@ -223,52 +201,47 @@ def check_finite_rollout(rollout: Rollout) -> None:
     EnvError for numbers of the env, DivergedError for numbers that the policy made from finite
     observations: they must not reach the statistics of the returns, which rescale the critic's weights.
     """
-    for name, leaf, mask in _from_env(rollout):
-        if found := _first_bad(leaf, mask):
-            raise EnvError(_blame_env(name, *found, rollout))
-    if rollout.finals is not None:
-        for name, leaf, mask in _final_obs(rollout):
-            if found := _first_bad(leaf, mask):
-                _, index, value = found
-                t, row = int(rollout.finals.time[index]), int(rollout.finals.row[index])
-                raise EnvError(_blame_env(name, t, row, value, rollout))
-    for name, leaf, mask in _from_policy(rollout):
-        if found := _first_bad(leaf, mask):
-            t, row, value = found
-            t = rollout.steps if name == "bootstrap" else t
-            raise DivergedError(
-                f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence}, and all "
-                "observations are finite: the policy has diverged. Nothing was learned from this rollout; "
-                "lower learning_rate, or scale the observations (normalise_observations=True)"
+    for name, leaf, where in _used(rollout):
+        found = _first_bad(leaf, where)
+        if found is None:
+            continue
+        t, row, value = found
+        origin = name.split(".")[0]
+        if origin == "final_obs" and rollout.finals is not None:
+            t, row = int(rollout.finals.time[row]), int(rollout.finals.row[row])
+        t = rollout.steps if origin == "bootstrap" else t
+        said = f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence}"
+        if origin in ("reward", "obs", "final_obs"):
+            raise EnvError(
+                f"{said} (step {rollout.sequence * rollout.steps + t} of that row): the env produced it; "
+                "nothing was learned from this rollout, and the weights are as they were before it"
             )
+        raise DivergedError(
+            f"{said}, and all observations are finite: the policy has diverged. Nothing was learned from "
+            "this rollout; lower learning_rate, or scale the observations (normalise_observations=True)"
+        )
 
 
-def _from_env(rollout: Rollout) -> list[Masked]:
-    needed = torch.cat([rollout.valid, _inside(rollout).unsqueeze(0)])  # [T + 1, B]
+def _used(rollout: Rollout) -> list[tuple[str, Tensor, Tensor]]:
+    """The names of the leaves [T, B, ...] that learning uses, the leaves, and the masks [T, B] of used steps.
+
+    Those of the env come first.
+    """
+    ended = rollout.terminated[-1] | rollout.truncated[-1]
+    inside = (rollout.valid[-1] & ~ended).unsqueeze(0)  # [1, B]: the episode continues after the last step
+    needed = torch.cat([rollout.valid, inside])  # [T + 1, B]
     leaves = [("reward", rollout.reward), *tree.named_leaves(rollout.obs, "obs")]
-    return [(name, leaf, needed[: len(leaf)]) for name, leaf in leaves]
-
-
-def _final_obs(rollout: Rollout) -> list[Masked]:
-    if rollout.finals is None:
-        return []
-    always = torch.ones_like(rollout.finals.row, dtype=torch.bool).unsqueeze(0)
-    leaves = tree.named_leaves(rollout.finals.obs, "final_obs")
-    return [(name, leaf.unsqueeze(0), always) for name, leaf in leaves]
-
-
-def _from_policy(rollout: Rollout) -> list[Masked]:
-    cut = rollout.truncated & ~rollout.terminated
+    used = [(name, leaf, needed[: len(leaf)]) for name, leaf in leaves]
+    if rollout.finals is not None:
+        always = torch.ones_like(rollout.finals.row, dtype=torch.bool).unsqueeze(0)
+        finals = tree.named_leaves(rollout.finals.obs, "final_obs")
+        used += [(name, leaf.unsqueeze(0), always) for name, leaf in finals]
     return [
+        *used,
         *((name, leaf, rollout.valid) for name, leaf in rollout.record.items()),
-        ("final_value", rollout.final_value, cut),
-        ("bootstrap", rollout.bootstrap.unsqueeze(0), _inside(rollout).unsqueeze(0)),
+        ("final_value", rollout.final_value, rollout.truncated & ~rollout.terminated),
+        ("bootstrap", rollout.bootstrap.unsqueeze(0), inside),
     ]
-
-
-def _inside(rollout: Rollout) -> Tensor:
-    """[B] bool: the rows whose episode continues after the last step."""
-    return rollout.valid[-1] & ~(rollout.terminated[-1] | rollout.truncated[-1])
 
 
 def _sizes(leaf: Tensor) -> Tensor:
@@ -289,26 +262,19 @@ def _first_bad(leaf: Tensor, where: Tensor) -> tuple[int, int, float] | None:
     return t, row, leaf[t, row][wrong[t, row]].flatten()[0].item()
 
 
-def _blame_env(name: str, t: int, row: int, value: float, rollout: Rollout) -> str:
-    return (
-        f"{name} of row {row} is {value} at step {t} of rollout {rollout.sequence} "
-        f"(step {rollout.sequence * rollout.steps + t} of that row): the env produced it; nothing was "
-        "learned from this rollout, and the weights are as they were before it"
+def check_gradient(
+    metrics: dict[str, float], parameters: Iterable[tuple[str, nn.Parameter]], update: int
+) -> None:
+    """Raise if a gradient of this update was not finite; ``parameters``: by name, with their gradients."""
+    if metrics.get("grad_norm_max", 0.0) < float("inf"):
+        return
+    bad = (name for name, p in parameters if p.grad is not None and not torch.isfinite(p.grad).all())
+    losses = ", ".join(f"{k} {v:.3g}" for k, v in metrics.items() if k.startswith("loss/") or k == "entropy")
+    raise DivergedError(
+        f"update {update}, minibatch {int(metrics['minibatches'])}: the gradient is not finite, first in "
+        f"{next(bad, 'an earlier minibatch')} ({losses}). That step was not applied: the weights are the "
+        "last finite ones. Lower learning_rate, or look at the spread of rewards and advantages"
     )
-
-
-class Learned(Protocol):
-    """A policy, or a learner with further parameters."""
-
-    def named_parameters(self) -> Iterable[tuple[str, nn.Parameter]]:
-        """All parameters."""
-        ...
-
-
-def check_gradient(metrics: dict[str, float], learned: Learned, update: int) -> None:
-    """Raise if a gradient of this update was not finite."""
-    if not metrics.get("grad_norm_max", 0.0) < float("inf"):
-        raise DivergedError(_explain_divergence(learned, metrics, update))
 
 
 def value_size(metrics: dict[str, float]) -> float:
@@ -320,20 +286,6 @@ def deviations(metrics: dict[str, float]) -> tuple[float, float]:
     """Deviations of log-probs, and of values in units of their scale."""
     log_prob, value = (metrics[f"{DEVIATION}{name}"] for name in ("log_prob", "value"))
     return log_prob, value / value_size(metrics)
-
-
-def _explain_divergence(learned: Learned, metrics: dict[str, float], update: int) -> str:
-    names = [
-        name
-        for name, parameter in learned.named_parameters()
-        if parameter.grad is not None and not torch.isfinite(parameter.grad).all()
-    ]
-    losses = ", ".join(f"{k} {v:.3g}" for k, v in metrics.items() if k.startswith("loss/") or k == "entropy")
-    return (
-        f"update {update}, minibatch {int(metrics['minibatches'])}: the gradient is not finite, first in "
-        f"{names[0] if names else 'an earlier minibatch'} ({losses}). That step was not applied: the weights "
-        "are the last finite ones. Lower learning_rate, or look at the spread of rewards and advantages"
-    )
 
 
 def _lived(rollout: Rollout) -> Tensor:

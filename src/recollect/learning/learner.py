@@ -7,9 +7,9 @@
 
 ``Learner.update`` is one update: targets, then ``epochs`` passes over the sequences of the rollout.
 ``Learner.backward`` computes the gradient of a minibatch: burn-in, the algorithm's loss, and the terms that
-any algorithm can have. An ``Update`` makes the optimiser steps. ``EagerUpdate`` reads every minibatch's
-statistics on the host; ``CapturedUpdate`` (``captured_update``) reads nothing before the last
-step, for devices where a host read synchronises.
+any algorithm can have. ``EagerUpdate`` makes the optimiser steps and reads every minibatch's statistics on
+the host; ``CapturedUpdate`` (``captured_update``), for devices where a host read synchronises, reads nothing
+before the last step.
 
 Before the first optimiser step of an update the learner must reproduce what the actor recorded
 (``recollect.learning.deviation_check``), unless the rollout lags (``lag`` > 0).
@@ -17,9 +17,8 @@ Before the first optimiser step of an update the learner must reproduce what the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -29,39 +28,18 @@ from recollect.base.cuda_graphs import Graphs
 from recollect.config.algo_shared import LearnerConfig
 from recollect.experience.chunks import Chunks, minibatches, shares
 from recollect.experience.rollout import Rollout
-from recollect.learning import auxiliary, diagnostics, recompute
+from recollect.learning import auxiliary, diagnostics
 from recollect.learning.algorithm import Algorithm, Data, Stats, Targets
+from recollect.learning.captured_update import CapturedUpdate
 from recollect.learning.deviation_check import DeviationCheck, Record
 from recollect.learning.optimiser import Adam, parameter_groups
 from recollect.learning.ranks import ALONE, Group, Ranks, add_up, check_equal
-from recollect.learning.refresh import refresh
-from recollect.learning.regularise import Origin
+from recollect.learning.recompute_activations import segments
+from recollect.learning.refresh_rollout import refresh
+from recollect.learning.regularise_weights import Origin
 from recollect.learning.schedules import scheduled
 from recollect.learning.sequences import Sequences, burn_in, make_sequences
 from recollect.policy.policy import Policy
-
-
-class Update(Protocol):
-    """The optimiser steps of an update: ``validate``, ``begin``, ``epoch`` for each epoch, ``finish``."""
-
-    def validate(self, rollout: Rollout) -> Rollout:
-        """The rollout, of which no number that is not finite reaches the weights."""
-        ...
-
-    def begin(self, metrics: Stats, entropy_coef: float, record: Record | None) -> None:
-        """Start with these metrics of the targets; ``record``: what the first minibatch must reproduce."""
-        ...
-
-    def epoch(self, sequences: Sequences) -> bool:
-        """One pass over all sequences. False if the update is known to have ended in it."""
-        ...
-
-    def finish(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
-        """These metrics, those of all minibatches and the stalenesses after each epoch, as numbers.
-
-        None if no step was made, because of a deviation that rounding explains: all epochs must be repeated.
-        """
-        ...
 
 
 class Learner:
@@ -75,7 +53,6 @@ class Learner:
         *,
         seed: int = 0,
         graphs: bool = False,
-        captured: Callable[[Learner], Update] | None = None,
     ):
         """For the weights of ``policy``.
 
@@ -85,7 +62,6 @@ class Learner:
             config: the settings of the algorithm.
             seed: of the minibatches, and of the predictor's initial weights.
             graphs: whether CUDA graphs of optimiser steps are captured.
-            captured: makes the update for devices where a host read synchronises; None: ``EagerUpdate``.
         """
         self.policy, self.algorithm, self.config = policy, algorithm, config
         self.predictor = auxiliary.NextObs(policy, seed) if config.next_obs_coef > 0 else None
@@ -101,7 +77,7 @@ class Learner:
         self.origin: Origin | None = None
         """The weights at the start of the training, if the config needs them; made by the first update."""
         self.deviation_check = DeviationCheck(policy, config)
-        self._make_captured, self._captured = captured, None
+        self._captured: CapturedUpdate | None = None
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters: the policy's, and those of the predictor as ``next_obs.NAME``."""
@@ -136,20 +112,23 @@ class Learner:
         while True:  # at most twice: a deviation that rounding explains is accepted from then on
             update.begin(metrics, entropy_coef, record)
             last, sequences, stale = self._epochs(update, rollout, data)
-            numbers = update.finish(metrics | self._final_metrics(last), stale)
+            final = diagnostics.state_norms(last, self.ranks)
+            if self.origin is not None:
+                final["weights/distance"] = self.origin.squared_distance().sqrt()
+            numbers = update.finish(metrics | final, stale)
             if numbers is not None:
                 break
         if policy.obs_norm is not None:
             # Only now: the statistics are frozen for a rollout and its update.
             seen = tree.map(lambda leaf: leaf[: rollout.steps], rollout.obs)
-            policy.obs_norm.update(seen, rollout.valid, self.ranks)
+            policy.obs_norm.update(seen, rollout.valid, self.ranks.each)
         diagnostics.check_valid(numbers)
         numbers.pop("valid", None)
         numbers["learning_rate"] = self.optimizer.rate
         numbers["entropy_coef"] = entropy_coef
         numbers["sequences"] = float(sequences.count)
         numbers["encoder_bits"] = float(policy.encoder_bits)
-        diagnostics.check_gradient(numbers, self, self.updates)
+        diagnostics.check_gradient(numbers, self.named_parameters(), self.updates)
         check_equal(self.ranks, [*self._parameters, *policy.buffers()], self.updates)
         self.updates += 1
         return numbers
@@ -177,40 +156,33 @@ class Learner:
         return rollout, data
 
     def _epochs(
-        self, update: Update, rollout: Rollout, data: Data
+        self, update: EagerUpdate | CapturedUpdate, rollout: Rollout, data: Data
     ) -> tuple[Rollout, Sequences, list[Tensor]]:
         """All epochs. Returns the rollout and the sequences of the last one, and the stalenesses."""
-        config, stale = self.config, []
+        config, stale, every = self.config, [], self.config.gauge_every
+        gauges = every > 0 and self.updates % every == 0 and self.policy.has_memory
         sequences = self.sequences(rollout, data)
         for epoch in range(config.epochs):
             if epoch > 0 and (config.refresh_states or config.recompute_advantages):
                 rollout, data = self.refresh(rollout, data)
                 sequences = self.sequences(rollout, data)
             finished = update.epoch(sequences)
-            if self._is_gauged:
+            if gauges:
                 stale.append(diagnostics.staleness(self.policy, rollout, ranks=self.ranks))
             if not finished:
                 break
         return rollout, sequences, stale
 
-    def _final_metrics(self, rollout: Rollout) -> Stats:
-        """Metrics after the last epoch."""
-        metrics = diagnostics.state_norms(rollout, self.ranks)
-        if self.origin is not None:
-            metrics["weights/distance"] = self.origin.squared_distance().sqrt()
-        return metrics
-
-    def make_update(self) -> Update:
+    def make_update(self) -> EagerUpdate | CapturedUpdate:
         """A captured update where a host read synchronises, else an eager one.
 
         Eager also for episode segments, whose shapes differ from batch to batch, and for several learners,
         which synchronise with each other anyway.
         """
         is_one_shape = self.config.batching == "chunks" and not isinstance(self.ranks, Group)
-        if self._make_captured is None or not is_one_shape or not devices.synchronises(self.device):
+        if not is_one_shape or not devices.synchronises(self.device):
             return EagerUpdate(self)
-        if self._captured is None:
-            self._captured = self._make_captured(self)
+        self._captured = self._captured or CapturedUpdate(self)
         return self._captured
 
     def forget_graphs(self) -> None:
@@ -236,19 +208,19 @@ class Learner:
         count = sequences.valid_steps(which).clamp(min=1)
         known = None if self.predictor is None else sequences.total(which, auxiliary.KNOWN).clamp(min=1)
         parts: list[Stats] = []
-        segments = 0
+        recomputed = 0
         for part in shares(which, config.accumulate, sequences.sizes):
             batch = burn_in(self.policy, sequences.whole() if is_all else sequences.take(part))
             total, stats = self._loss(batch, entropy_coef, count, known)
             total.backward()
             parts.append(stats | {"unrolled": torch.full_like(total.detach(), batch.valid.numel())})
-            segments += recompute.segments(len(batch.valid))
+            recomputed += segments(len(batch.valid))
         stats = add_up(self.ranks, self._parameters, diagnostics.join(parts), diagnostics.DEVIATION)
         padding = stats["padding"] = 1 - count / stats.pop("unrolled")
         if config.accumulate > 1:
             stats["passes"] = torch.full_like(padding, len(parts))
         if config.recompute_activations:
-            stats["recomputed"] = torch.full_like(padding, segments / len(parts))
+            stats["recomputed"] = torch.full_like(padding, recomputed / len(parts))
         if config.l2_init > 0 and self.origin is not None:
             penalty = config.l2_init * self.origin.squared_distance()
             penalty.backward()
@@ -284,14 +256,12 @@ class Learner:
             config.entropy_end, config.entropy_schedule, progress, config.entropy_warmup
         )
 
-    @property
-    def _is_gauged(self) -> bool:
-        every = self.config.gauge_every
-        return every > 0 and self.updates % every == 0 and self.policy.has_memory
-
 
 class EagerUpdate:
-    """Reads the statistics of every minibatch on the host, and ends the update as soon as they say so."""
+    """The optimiser steps of an update: ``validate``, ``begin``, ``epoch`` for each epoch, ``finish``.
+
+    Reads the statistics of every minibatch on the host, and ends the update as soon as they say so.
+    """
 
     def __init__(self, learner: Learner):
         self._learner = learner
@@ -306,7 +276,7 @@ class EagerUpdate:
         return rollout
 
     def begin(self, metrics: Stats, entropy_coef: float, record: Record | None) -> None:
-        """See ``Update``."""
+        """Start with these metrics of the targets; ``record``: what the first minibatch must reproduce."""
         self._steps, self._metrics, self._entropy_coef, self._record = [], metrics, entropy_coef, record
 
     def epoch(self, sequences: Sequences) -> bool:
@@ -328,7 +298,7 @@ class EagerUpdate:
         return True
 
     def finish(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float]:
-        """All metrics as numbers."""
+        """These metrics, those of all minibatches and the stalenesses after each epoch, as numbers."""
         made = diagnostics.summarise(
             self._steps, stale, self._learner.config.max_grad_norm, is_recorded=self._record is not None
         )

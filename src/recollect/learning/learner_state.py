@@ -15,13 +15,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from recollect.errors import ConfigError
 from recollect.learning.deviation_check import NOTHING
 from recollect.learning.learner import Learner
-from recollect.learning.regularise import Origin
+from recollect.learning.regularise_weights import Origin
 
 RNG = "minibatches:rng"
 OWN = "weight"
@@ -34,7 +33,6 @@ class TrainerState:
     numbers: dict[str, Any]
     """As JSON."""
     tensors: dict[str, Tensor]
-    """By name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +69,8 @@ def load_learner(learner: Learner, learned: Learned) -> None:
                 )
         if state:
             learner.optimizer.state[parameter] = state
-        own = tensors.get(f"{name}:{OWN}")
-        if own is not None:
-            with torch.no_grad():
-                parameter.copy_(own)
+        if f"{name}:{OWN}" in tensors:
+            parameter.detach().copy_(tensors[f"{name}:{OWN}"])
     if learner.config.is_anchored:
         learner.origin = Origin.from_tensors(learner.policy, tensors)
     rng = tensors.get(RNG)

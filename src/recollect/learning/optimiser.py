@@ -59,11 +59,11 @@ class Adam(torch.optim.Adam):
 
 def parameter_groups(policy: Policy, config: LearnerConfig, predictor: nn.Module | None = None) -> list[dict]:
     """Every parameter in exactly one group: heads with a learning rate of their own, and the rest."""
-    own = {
-        "actor": (list(policy.head.parameters()), config.actor_learning_rate),
-        "critic": (list(policy.critic.parameters()), config.critic_learning_rate),
-    }
-    own = {name: (ps, rate) for name, (ps, rate) in own.items() if rate is not None}
+    heads = (
+        ("actor", policy.head, config.actor_learning_rate),
+        ("critic", policy.critic, config.critic_learning_rate),
+    )
+    own = {name: (list(head.parameters()), rate) for name, head, rate in heads if rate is not None}
     taken = {id(p) for ps, _ in own.values() for p in ps}
     rest = [p for p in policy.parameters() if id(p) not in taken]
     groups = {"trunk": (rest, config.learning_rate)} | own

@@ -4,8 +4,7 @@ Every learner, a *rank*, holds its own rows of the batch with their states, and 
 optimiser and the random stream of minibatches. Ranks exchange two things:
 
 * tensors [T, B] of steps are *gathered*, and every rank computes the same formula on all of them. So
-advantages
-  and values are normalised by statistics of the whole batch, bit for bit those of a single learner;
+  advantages and values are normalised by statistics of the whole batch, with the bits of a single learner;
 * gradients, each divided by the valid steps of all ranks, are *summed* in one message, together with the
   statistics of the minibatch. All ranks then make the same optimiser step, and stay equal.
 
@@ -19,14 +18,16 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from functools import reduce
-from typing import Any, Literal, Protocol
+from itertools import accumulate
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import Store, TCPStore  # pyright: ignore[reportPrivateImportUsage] both documented
 
-from recollect.errors import AlignmentError, LostError, RecollectError
+from recollect.errors import AlignmentError, ConfigError, LostError, RecollectError
+from recollect.experience.rollout import Rollout
 
 Backend = Literal["gloo", "nccl"]
 
@@ -38,59 +39,16 @@ class GroupError(LostError):
     """The other learners cannot be reached: one was killed, or raised an error of its own."""
 
 
-class Ranks(Protocol):
-    """Collective operations over all learners; every rank must make the same calls in the same order."""
+class Alone:
+    """A single learner, which holds all rows: ``Group`` without communication."""
 
-    @property
-    def rank(self) -> int:
-        """The index of this learner; learner 0 publishes weights and writes checkpoints."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """The number of learners."""
-        ...
-
-    @property
-    def begin(self) -> int:
-        """The index of its first row among those of all ranks."""
-        ...
-
-    def sum(self, tensor: Tensor) -> Tensor:
-        """The element-wise sum over all ranks."""
-        ...
-
-    def max(self, tensor: Tensor) -> Tensor:
-        """The element-wise maximum over all ranks."""
-        ...
-
-    def each(self, tensor: Tensor) -> list[Tensor]:
-        """The tensors of all ranks, equally shaped, in order of rank."""
-        ...
-
-    def gather(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """[..., own rows] each, equally shaped -> [..., rows of all ranks] each, in one message."""
-        ...
+    rank, size, begin = 0, 1, 0
 
     def own(self, tensor: Tensor) -> Tensor:
-        """[..., rows of all ranks] -> [..., own rows]."""
-        ...
-
-
-class Alone:
-    """A single learner, which holds all rows."""
-
-    rank = 0
-    size = 1
-    begin = 0
-
-    def sum(self, tensor: Tensor) -> Tensor:
         """The tensor itself."""
         return tensor
 
-    def max(self, tensor: Tensor) -> Tensor:
-        """The tensor itself."""
-        return tensor
+    sum = max = own
 
     def each(self, tensor: Tensor) -> list[Tensor]:
         """The tensor itself."""
@@ -100,19 +58,20 @@ class Alone:
         """The tensors themselves."""
         return tensors
 
-    def own(self, tensor: Tensor) -> Tensor:
-        """The tensor itself."""
-        return tensor
-
-
-ALONE = Alone()
-
 
 class Group:
     """One of several learners, connected by a process group of their own.
 
-    It is not torch's default group, which stays free for other uses of ``torch.distributed``.
+    It is not torch's default group, which stays free for other uses of ``torch.distributed``. Every rank must
+    make the same calls in the same order.
     """
+
+    rank: int
+    """The index of this learner; learner 0 publishes weights and writes checkpoints."""
+    size: int
+    """The number of learners."""
+    begin: int
+    """The index of its first row among those of all ranks."""
 
     def __init__(
         self,
@@ -152,13 +111,13 @@ class Group:
         self._release()
 
     def sum(self, tensor: Tensor) -> Tensor:
-        """The sum over all ranks, number by number; the same bits on every rank."""
+        """The element-wise sum over all ranks; the same bits on every rank."""
         total = self._sent(tensor).clone()
         self._do(lambda group: group.allreduce([total]))
         return total.to(tensor.device)
 
     def max(self, tensor: Tensor) -> Tensor:
-        """The largest over all ranks, number by number; NaN where one has it."""
+        """The element-wise maximum over all ranks; NaN where one has it."""
         return torch.stack(self.each(tensor)).amax(0)
 
     def each(self, tensor: Tensor) -> list[Tensor]:
@@ -214,6 +173,27 @@ class Group:
             f"learner {self.rank} has lost the other learners ({self.size} in all): one of them has ended, "
             f"or has not answered for {self._timeout:g} seconds ({reason})"
         )
+
+
+ALONE = Alone()
+Ranks = Alone | Group
+"""All learners of a batch, as one of them sees them."""
+
+
+def even_rows(rows: int, learners: int) -> tuple[int, ...]:
+    """Number of rows of each learner: ``rows`` split evenly, to within one."""
+    if rows < learners:
+        raise ConfigError(
+            f"learners = {learners}, but a rollout has only {rows} rows, and every learner needs one: lower "
+            "learners, or raise num_envs"
+        )
+    return tuple(rows // learners + (rank < rows % learners) for rank in range(learners))
+
+
+def shards(rollout: Rollout, rows: tuple[int, ...]) -> list[Rollout]:
+    """The rollout split into parts with these numbers of rows, in order, as views."""
+    ends = list(accumulate(rows))
+    return [rollout.select_rows(end - count, end) for count, end in zip(rows, ends)]
 
 
 def host_store(host: str = "127.0.0.1", timeout: float = TIMEOUT) -> tuple[TCPStore, int]:

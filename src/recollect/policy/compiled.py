@@ -1,13 +1,8 @@
 """torch.compile for the pure parts of a policy.
 
-=====================  ========================================================================
-compiled               meaning
-=====================  ========================================================================
-``_advance``           an acting step up to the action head: normaliser, encoder, core with its reset,
-                       critic
-``_encode``            normaliser and encoder, for learning
-``_value``             the critic in real units, for learning
-=====================  ========================================================================
+* ``_advance``: an acting step up to the action head, that is normaliser, encoder, core with reset, critic;
+* ``_encode``: normaliser and encoder, for learning;
+* ``_value``: the critic in real units, for learning.
 
 Distributions, and the layer before them, are few operations and stay eager. So does the unroll: its kernels
 read ``first`` on the host to split episodes, which a graph cannot.
@@ -45,9 +40,7 @@ BACKEND = "inductor"
 
 GRAPHS = 16
 """The most graphs that a run compiles, if encoder and core are one graph each: ``_advance`` for the first
-number of rows, for any, and for one; the others for any and for one, with gradients and without, and a few
-for
-odd memory layouts."""
+number of rows, any and one; the others for any and one, with gradients and without; a few for odd layouts."""
 
 
 class Compiled:

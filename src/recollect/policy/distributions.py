@@ -7,15 +7,15 @@ Gaussian, and log-probs that depend on the stored action alone.
 Parameters may have any leading dimensions ``[...]``. Computation is in float32, or in float64 for float64
 parameters; half precision is widened first.
 
-``sample_with_log_prob`` evaluates the action as it will be stored, not the noise, so that evaluating the
-stored action with the same parameters gives the same bits. Samples carry no gradient: the score function
-needs none, and a reparameterised sample inside ``log_prob`` would cancel it.
+``log_prob`` depends on the action as it is stored, so the same parameters give the same bits again. Samples
+carry no gradient: the score function needs none, and a reparameterised sample inside ``log_prob`` would
+cancel it.
 """
 
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Protocol
 
 import numpy as np
@@ -52,10 +52,6 @@ class Distribution(Protocol):
         """[...] exact or by quadrature; never by sampling."""
         ...
 
-    def sample_with_log_prob(self, generator: Generator | None = None) -> tuple[Tree, Tensor]:
-        """An action and its log-prob."""
-        ...
-
 
 class Categorical:
     """One of n. logits [..., n] and, for masked actions, mask [..., n] (true = allowed).
@@ -90,11 +86,6 @@ class Categorical:
     def entropy(self) -> Tensor:
         """[...] in nats; forbidden entries add 0."""
         return -(self.log_probs.exp() * self.log_probs).sum(-1)
-
-    def sample_with_log_prob(self, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-        """An action [...] and its log-prob [...]."""
-        action = self.sample(generator)
-        return action, self.log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
 
 class MultiCategorical:
@@ -136,11 +127,6 @@ class MultiCategorical:
         """[...] the sum over the choices."""
         return self.parts.entropy().sum(-1)
 
-    def sample_with_log_prob(self, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-        """An action [..., k] and its log-prob [...]."""
-        action, log_prob = self.parts.sample_with_log_prob(generator)
-        return action, log_prob.sum(-1)
-
 
 class Bernoulli:
     """k independent yes-or-no choices. logits [..., k]; actions are int8 [..., k], 0 or 1."""
@@ -169,11 +155,6 @@ class Bernoulli:
         likelier = self.logits.abs()
         per_choice = likelier * torch.sigmoid(-likelier) - F.logsigmoid(likelier)
         return per_choice.sum(-1)
-
-    def sample_with_log_prob(self, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-        """An action [..., k] and its log-prob [...]."""
-        action = self.sample(generator)
-        return action, self.log_prob(action)
 
 
 class Gaussian:
@@ -205,11 +186,6 @@ class Gaussian:
         """[...]: sum of log_std + log(2 pi e) / 2."""
         per_row = self.log_std.sum(-1) + self.mean.shape[-1] * (HALF_LOG_2PI + 0.5)
         return per_row.expand(self.mean.shape[:-1])
-
-    def sample_with_log_prob(self, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-        """An action [..., k] and its log-prob [...]."""
-        action = self.sample(generator)
-        return action, self.log_prob(action)
 
 
 class TanhGaussian(Gaussian):
@@ -274,11 +250,6 @@ class Shaped:
         """[...]."""
         return self.base.entropy()
 
-    def sample_with_log_prob(self, generator: Generator | None = None) -> tuple[Tensor, Tensor]:
-        """An action [..., *shape] and its log-prob [...]."""
-        action, log_prob = self.base.sample_with_log_prob(generator)
-        return self._out(action), log_prob
-
 
 class Joint:
     """Independent parts, in a tuple or a dict like the actions: log-probs and entropies add."""
@@ -303,28 +274,16 @@ class Joint:
     def log_prob(self, action: Tree) -> Tensor:
         """[...] the sum over the parts."""
         keys = range(len(self.parts)) if self.keys is None else self.keys
-        return _total([part.log_prob(action[key]) for part, key in zip(self.parts, keys)])
+        return reduce(torch.add, [part.log_prob(action[key]) for part, key in zip(self.parts, keys)])
 
     def entropy(self) -> Tensor:
         """[...] the sum over the parts."""
-        return _total([part.entropy() for part in self.parts])
-
-    def sample_with_log_prob(self, generator: Generator | None = None) -> tuple[Tree, Tensor]:
-        """Actions and the sum of their log-probs [...]."""
-        pairs = [part.sample_with_log_prob(generator) for part in self.parts]
-        return self._out([action for action, _ in pairs]), _total([log_prob for _, log_prob in pairs])
+        return reduce(torch.add, [part.entropy() for part in self.parts])
 
 
 def _widen(x: Tensor) -> Tensor:
     """Half precision as float32; float64, for tests and references, is kept."""
     return x if x.dtype is torch.float32 or x.dtype is torch.float64 else x.float()
-
-
-def _total(terms: list[Tensor]) -> Tensor:
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total
 
 
 # Constants are created once, outside inference mode: an inference tensor cannot be saved for a backward pass.
@@ -335,10 +294,7 @@ def _total(terms: list[Tensor]) -> Tensor:
 def _padding_index(nvec: tuple[int, ...], device: torch.device) -> Tensor:
     """[k * max(nvec)] the index of each padded entry in the flat logits; padding is one past their end."""
     index = np.full((len(nvec), max(nvec)), sum(nvec))
-    start = 0
-    for row, n in enumerate(nvec):
-        index[row, :n] = np.arange(start, start + n)
-        start += n
+    index[np.arange(max(nvec)) < np.array(nvec)[:, None]] = np.arange(sum(nvec))
     return torch.from_numpy(index.reshape(-1)).to(device)
 
 
@@ -354,7 +310,5 @@ def _normal_quadrature(dtype: torch.dtype, device: torch.device) -> tuple[Tensor
     nodes = np.linspace(-5.25, 5.25, 32)
     weights = np.exp(-0.5 * nodes**2)
     weights /= weights.sum()
-    return (
-        torch.from_numpy(nodes).to(device=device, dtype=dtype),
-        torch.from_numpy(weights).to(device=device, dtype=dtype),
-    )
+    nodes, weights = torch.from_numpy(np.stack([nodes, weights])).to(device, dtype)
+    return nodes, weights

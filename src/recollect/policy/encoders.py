@@ -57,21 +57,14 @@ class Encoder(nn.Module):
             raise SpaceError(
                 "the observation space has nothing to encode: it is empty or only an action mask"
             )
-        self.vector_paths: list[tuple] = []
-        self.image_paths: list[tuple] = []
-        self.token_paths: list[tuple] = []
         vectors, images, tokens = [], [], []
         for path, space in leaves:
-            name = _name(path)
             if _goes_through_conv(space, config):
-                self.image_paths.append(path)
-                images.append(_Image(cast(spaces.Box, space), config, name))
+                images.append(_Image(cast(spaces.Box, space), path, config))
             elif config.tokens != "never" and is_tokens(space):
-                self.token_paths.append(path)
-                tokens.append(_Tokens(space, config, name))
+                tokens.append(_Tokens(space, path, config))
             else:
-                self.vector_paths.append(path)
-                vectors.append(_Vector(space, name))
+                vectors.append(_Vector(space, path))
         if config.tokens in NETWORKS and not tokens:
             raise SpaceError(
                 f"{config.tokens!r} is a network for tokens, and the observation space {observation_space} "
@@ -93,38 +86,54 @@ class Encoder(nn.Module):
         """Obs [N, ...] -> [N, output_size]."""
         dtype = self.unit.dtype
         if self.plain:
-            return self.mlp(_leaf(obs, self.vector_paths[0]).to(dtype))
-        parts = []
-        if self.vector_paths:
-            vectors = [vec(_leaf(obs, path), dtype) for vec, path in zip(self.vectors, self.vector_paths)]
-            parts.append(self.mlp(vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1)))
-        parts += [image(_leaf(obs, path), dtype) for image, path in zip(self.images, self.image_paths)]
-        parts += [tokens(_leaf(obs, path)) for tokens, path in zip(self.tokens, self.token_paths)]
+            return self.mlp(cast(_Leaf, self.vectors[0]).of(obs).to(dtype))
+        vectors = [leaf(obs, dtype) for leaf in self.vectors]
+        parts = [self.mlp(vectors[0] if len(vectors) == 1 else torch.cat(vectors, -1))] if vectors else []
+        parts += [leaf(obs, dtype) for leaf in (*self.images, *self.tokens)]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
     def check(self, obs: Tree) -> None:
         """Raise SpaceError if obs [N, ...] does not fit the space. Reads values: too slow for every step."""
-        modules = (*self.vectors, *self.images, *self.tokens)
-        for module, path in zip(modules, (*self.vector_paths, *self.image_paths, *self.token_paths)):
-            cast("_Vector | _Image | _Tokens", module).check(_leaf(obs, path))
+        for leaf in (*self.vectors, *self.images, *self.tokens):
+            cast(_Leaf, leaf).check(obs)
 
 
-class _Vector(nn.Module):
+class _Leaf(nn.Module):
+    """The encoder of one leaf of the observations: ``forward(obs, dtype)`` -> [N, features]."""
+
+    def __init__(self, space: gym.Space, path: tuple):
+        super().__init__()
+        self.path, self.name, self.shape = path, _name(path), tuple(space.shape or ())
+
+    def of(self, obs: Tree) -> Tensor:
+        """The leaf [N, *shape] of the observations."""
+        for key in self.path:
+            obs = obs[key]
+        return obs
+
+    def check(self, obs: Tree) -> None:
+        """Raise SpaceError unless the leaf fits its space."""
+        got = tuple(self.of(obs).shape)
+        if got[1:] != self.shape:
+            raise SpaceError(
+                f"{self.name} has shape {got}, wanted (N, {', '.join(map(str, self.shape))}): one leading "
+                "dimension, then the shape of the space"
+            )
+
+
+class _Vector(_Leaf):
     """One leaf as a float vector: [N, *shape] -> [N, size]."""
 
     column: Tensor
     ids: Tensor
 
-    def __init__(self, space: gym.Space, name: str):
-        super().__init__()
-        self.name = name
-        self.shape = tuple(space.shape or ())
-        self.columns = math.prod(self.shape)
-        self.size = self.columns
+    def __init__(self, space: gym.Space, path: tuple):
+        super().__init__(space, path)
+        self.size = self.columns = math.prod(self.shape)
         self.scale: float | None = None
-        self.plain = False
-        self.one_hot = isinstance(space, spaces.Discrete | spaces.MultiDiscrete)
+        self.plain = self.one_hot = False
         if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
+            self.one_hot = True
             column, ids = _one_hot_table(space)
             self.size = len(ids)
             self.register_buffer("column", torch.from_numpy(column), persistent=False)
@@ -135,7 +144,8 @@ class _Vector(nn.Module):
             self.scale = 1.0 / 255.0 if is_bytes else None
             self.plain = np.dtype(space.dtype).kind == "f" and len(self.shape) == 1
 
-    def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(self, obs: Tree, dtype: torch.dtype) -> Tensor:
+        x = self.of(obs)
         x = x.reshape(x.shape[0], self.columns)  # [N, *shape] -> [N, columns]
         if self.one_hot:
             # Unlike F.one_hot, a comparison has no range check, which would synchronise a GPU.
@@ -144,34 +154,32 @@ class _Vector(nn.Module):
         x = x.to(dtype)
         return x if self.scale is None else x * self.scale
 
-    def check(self, x: Tensor) -> None:
-        _check_shape(x, self.shape, self.name)
+    def check(self, obs: Tree) -> None:
+        super().check(obs)
         if not self.one_hot:
             return
-        hit = self(x, torch.float32).sum(-1) == self.columns
+        hit = self(obs, torch.float32).sum(-1) == self.columns
         if not hit.all():
             row = int(hit.logical_not().nonzero()[0, 0])
             raise SpaceError(
-                f"{self.name} is {x[row].tolist()} in row {row}, out of the range of its space: does "
-                "the env count from another start than the space says?"
+                f"{self.name} is {self.of(obs)[row].tolist()} in row {row}, out of the range of its space: "
+                "does the env count from another start than the space says?"
             )
 
 
-class _Image(nn.Module):
+class _Image(_Leaf):
     """One image: [N, H, W, C] or [N, C, H, W] -> conv stack -> MLP -> [N, output_size]."""
 
-    def __init__(self, space: spaces.Box, config: EncoderConfig, name: str):
-        super().__init__()
-        self.name = name
-        self.shape = tuple(space.shape)
-        self.channels_last = _channels_last(self.shape, name)
+    def __init__(self, space: spaces.Box, path: tuple, config: EncoderConfig):
+        super().__init__(space, path)
+        self.channels_last = _channels_last(self.shape, self.name)
         channels, height, width = self.shape
         if self.channels_last:
             height, width, channels = self.shape
         self.scale = 1.0 / 255.0 if space.dtype == np.uint8 else None
         if config.conv == "nature" and min(height, width) < 36:
             raise SpaceError(
-                f"{name} is an image of {height} x {width}, and conv 'nature' needs at least 36 x 36: "
+                f"{self.name} is an image of {height} x {width}, and conv 'nature' needs at least 36 x 36: "
                 "use conv 'small'"
             )
         build = small_conv if config.conv == "small" else nature_conv
@@ -179,7 +187,8 @@ class _Image(nn.Module):
         self.mlp = _mlp(flat, config)
         self.output_size = config.hidden[-1] if config.hidden else flat
 
-    def forward(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+    def forward(self, obs: Tree, dtype: torch.dtype) -> Tensor:
+        x = self.of(obs)
         if self.channels_last:
             x = x.permute(0, 3, 1, 2)  # [N, H, W, C] -> [N, C, H, W]
         x = x.to(dtype)
@@ -187,25 +196,17 @@ class _Image(nn.Module):
             x = x * self.scale
         return self.mlp(self.conv(x).flatten(1))
 
-    def check(self, x: Tensor) -> None:
-        _check_shape(x, self.shape, self.name)
 
-
-class _Tokens(nn.Module):
+class _Tokens(_Leaf):
     """One set of tokens: uint8 [N, M, 3] -> its network -> [N, output_size]."""
 
-    def __init__(self, space: gym.Space, config: EncoderConfig, name: str):
-        super().__init__()
-        self.name = name
-        self.shape = tuple(space.shape or ())
+    def __init__(self, space: gym.Space, path: tuple, config: EncoderConfig):
+        super().__init__(space, path)
         self.network: Any = (NETWORKS.get(config.tokens) or next(iter(NETWORKS.values())))(space)
         self.output_size: int = self.network.output_size
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.network(x)
-
-    def check(self, x: Tensor) -> None:
-        _check_shape(x, self.shape, self.name)
+    def forward(self, obs: Tree, dtype: torch.dtype) -> Tensor:
+        return self.network(self.of(obs))
 
 
 # Building ---------------------------------------------------------------------------------------
@@ -232,12 +233,10 @@ def _leaves(space: gym.Space) -> list[tuple[tuple, gym.Space]]:
 
 
 def _paths(space: gym.Space, path: tuple) -> Iterator[tuple[tuple, gym.Space]]:
-    if isinstance(space, spaces.Dict):
-        for key, sub in space.spaces.items():
+    if isinstance(space, spaces.Dict | spaces.Tuple):
+        named = isinstance(space, spaces.Dict)
+        for key, sub in space.spaces.items() if named else enumerate(space.spaces):
             yield from _paths(sub, (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for i, sub in enumerate(space.spaces):
-            yield from _paths(sub, (*path, i))
     else:
         for _, leaf in walk(space, _name(path)):  # raises for a space that is not supported
             yield path, leaf
@@ -247,12 +246,6 @@ def _name(path: tuple) -> str:
     return ".".join(["obs", *map(str, path)])
 
 
-def _leaf(obs: Tree, path: tuple) -> Tensor:
-    for key in path:
-        obs = obs[key]
-    return obs
-
-
 def _goes_through_conv(space: gym.Space, config: EncoderConfig) -> bool:
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return False
@@ -260,23 +253,12 @@ def _goes_through_conv(space: gym.Space, config: EncoderConfig) -> bool:
 
 
 def _channels_last(shape: tuple[int, ...], name: str) -> bool:
-    smallest = min(shape)
-    if shape[2] == smallest:
-        return True
-    if shape[0] == smallest:
-        return False
+    if min(shape) in (shape[0], shape[2]):
+        return shape[2] == min(shape)
     raise SpaceError(
         f"{name} is an image of shape {shape} with its channels in the middle: transpose it to "
         "(H, W, C) or (C, H, W) in a wrapper"
     )
-
-
-def _check_shape(x: Tensor, shape: tuple[int, ...], name: str) -> None:
-    if tuple(x.shape[1:]) != shape:
-        raise SpaceError(
-            f"{name} has shape {tuple(x.shape)}, wanted (N, {', '.join(map(str, shape))}): one leading "
-            "dimension, then the shape of the space"
-        )
 
 
 # By name, config or factory -----------------------------------------------------------------------
@@ -291,8 +273,8 @@ def make_encoder(
     as an image. A factory takes the whole observation space and returns a module with an ``output_size`` that
     maps whole observations [N, ...] to [N, output_size].
     """
-    if spec is None or isinstance(spec, str):
-        spec = "auto" if spec is None else spec
+    spec = "auto" if spec is None else spec
+    if isinstance(spec, str):
         if spec not in ENCODERS:
             raise ConfigError(
                 f"encoder is {spec!r}{nearest(spec, ENCODERS)}: choose from {', '.join(ENCODERS)}"

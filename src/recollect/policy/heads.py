@@ -51,8 +51,7 @@ class ActionHead(nn.Module):
 
     def __init__(self, space: gym.Space, features: int, config: HeadConfig | None = None):
         super().__init__()
-        self.space = space
-        self.config = config or HeadConfig()
+        self.space, self.config = space, config or HeadConfig()
         self.root = _make_part(space, self.config, "the action space")
         self.linear = nn.Linear(features, self.root.size)
         nn.init.orthogonal_(self.linear.weight, self.config.gain)
@@ -76,10 +75,9 @@ class _Part(nn.Module):
     """One leaf (or node) of the action space."""
 
     def __init__(self, name: str, size: int):
+        """``size``: the number of its outputs in the linear layer."""
         super().__init__()
-        self.name = name
-        self.size = size
-        """The number of its outputs in the linear layer."""
+        self.name, self.size = name, size
 
     def initial_bias(self) -> Tensor:
         """[size]."""
@@ -100,8 +98,7 @@ class _Discrete(_Part):
         self.start = int(space.start)
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        if mask is not None:
-            check_mask(mask, self.size, self.name)
+        check_mask(mask, self.size, self.name)
         return Categorical(outputs, mask)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -119,8 +116,7 @@ class _MultiDiscrete(_Part):
         self.register_buffer("start", torch.as_tensor(space.start, dtype=torch.int64), persistent=False)
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        if mask is not None:
-            check_mask(mask, self.size, self.name)
+        check_mask(mask, self.size, self.name)
         return _shaped(MultiCategorical(outputs, self.nvec, mask), self.shape)
 
     def to_env(self, action: Tensor) -> Tensor:
@@ -133,8 +129,7 @@ class _MultiBinary(_Part):
         self.shape = tuple(space.shape)
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        if mask is not None:
-            refuse_mask(self.name, "MultiBinary")
+        refuse_mask(mask, self.name, "MultiBinary")
         return _shaped(Bernoulli(outputs), self.shape)
 
 
@@ -151,9 +146,7 @@ class _Box(_Part):
                 f"{name} is a Box of {space.dtype}, and Box actions are continuous: declare it as "
                 "MultiDiscrete(high - low + 1, start=low), or as a float Box and round in the env"
             )
-        self.shape = tuple(space.shape)
-        self.actions = math.prod(self.shape)
-        self.config = config
+        self.shape, self.actions, self.config = tuple(space.shape), math.prod(space.shape), config
         low, high = np.asarray(space.low, np.float64), np.asarray(space.high, np.float64)
         self.squash = _decide_squash(config, low, high, name)
         if not config.state_dependent_std:
@@ -174,8 +167,7 @@ class _Box(_Part):
         return bias
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        if mask is not None:
-            refuse_mask(self.name, "Box")
+        refuse_mask(mask, self.name, "Box")
         if self.config.state_dependent_std:
             mean, log_std = outputs[..., : self.actions], outputs[..., self.actions :]
         else:
@@ -198,22 +190,17 @@ class _Composite(_Part):
         if not subs:
             raise SpaceError(f"{name} is an empty {type(space).__name__}: there is no action to choose")
         parts = [_make_part(sub, config, f"{name}.{label}") for label, sub in subs.items()]
-        sizes = [part.size for part in parts]
-        super().__init__(name, sum(sizes))
+        super().__init__(name, sum(part.size for part in parts))
         self.keys = tuple(subs) if named else None
-        self.parts = nn.ModuleList(parts)
-        self.sizes = sizes
-
-    def _each(self) -> list[_Part]:
-        return cast(list[_Part], list(self.parts))
+        self.parts: Any = nn.ModuleList(parts)
+        self.sizes = [part.size for part in parts]
 
     def initial_bias(self) -> Tensor:
-        return torch.cat([part.initial_bias() for part in self._each()])
+        return torch.cat([part.initial_bias() for part in self.parts])
 
     def distribution(self, outputs: Tensor, mask: Tree | None) -> Distribution:
-        masks = self._masks(mask)
-        split = outputs.split(self.sizes, -1)
-        parts = [part.distribution(out, m) for part, out, m in zip(self._each(), split, masks)]
+        given = zip(self.parts, outputs.split(self.sizes, -1), self._masks(mask))
+        parts = [part.distribution(out, m) for part, out, m in given]
         return Joint(tuple(parts) if self.keys is None else dict(zip(self.keys, parts)))
 
     def _masks(self, mask: Tree | None) -> list[Tree | None]:
@@ -237,8 +224,8 @@ class _Composite(_Part):
 
     def to_env(self, action: Tree) -> Tree:
         if self.keys is None:
-            return tuple(part.to_env(action[i]) for i, part in enumerate(self._each()))
-        return {key: part.to_env(action[key]) for key, part in zip(self.keys, self._each())}
+            return tuple(part.to_env(action[i]) for i, part in enumerate(self.parts))
+        return {key: part.to_env(action[key]) for key, part in zip(self.keys, self.parts)}
 
 
 def _make_part(space: gym.Space, config: HeadConfig, name: str) -> _Part:

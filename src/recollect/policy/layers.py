@@ -68,11 +68,7 @@ class Conv(nn.Conv2d):
 
 
 def mlp(
-    inputs: int,
-    widths: tuple[int, ...],
-    activation: str,
-    layer_norm: bool = False,
-    exact_first: bool = False,
+    inputs: int, widths: tuple[int, ...], activation: str, layer_norm: bool = False, exact_first: bool = False
 ) -> nn.Module:
     """Dense layers of these widths, the first one exact with ``exact_first``; the identity without widths."""
     sizes = enumerate(pairwise((inputs, *widths)))
@@ -85,11 +81,10 @@ def small_conv(shape: tuple[int, int, int], activation: str) -> tuple[nn.Module,
     channels, height, width = shape
     layers: list[nn.Module] = []
     while len(layers) < 2 or max(height, width) > 8:
-        stride = (2 if height > 8 else 1, 2 if width > 8 else 1)
+        stride = (1 + (height > 8), 1 + (width > 8))
         outputs = 32 if layers else 16
         layers.append(Conv(channels, outputs, 3, stride, 1, activation))
-        height, width = math.ceil(height / stride[0]), math.ceil(width / stride[1])
-        channels = outputs
+        channels, height, width = outputs, math.ceil(height / stride[0]), math.ceil(width / stride[1])
     return nn.Sequential(*layers), channels * height * width
 
 
@@ -99,8 +94,7 @@ def nature_conv(shape: tuple[int, int, int], activation: str) -> tuple[nn.Module
     layers: list[nn.Module] = []
     for outputs, kernel, stride in NATURE:
         layers.append(Conv(channels, outputs, kernel, stride, 0, activation))
-        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-        channels = outputs
+        channels, height, width = outputs, *((side - kernel) // stride + 1 for side in (height, width))
     return nn.Sequential(*layers), channels * height * width
 
 

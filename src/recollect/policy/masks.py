@@ -7,7 +7,7 @@ Box take no mask.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any
 
 import gymnasium as gym
 from gymnasium import spaces
@@ -35,9 +35,8 @@ def mask_space(space: gym.Space) -> gym.Space | None:
         return spaces.Dict(masks) if masks else None
     if isinstance(space, spaces.Tuple):
         parts = [mask_space(sub) for sub in space.spaces]
-        if all(part is None for part in parts):
-            return None
-        return spaces.Tuple([spaces.Tuple(()) if part is None else part for part in parts])
+        if any(part is not None for part in parts):
+            return spaces.Tuple([spaces.Tuple(()) if part is None else part for part in parts])
     return None
 
 
@@ -46,8 +45,8 @@ def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "acti
     if isinstance(mask, spaces.Tuple) and not mask.spaces:
         return
     want = mask_space(action_space)
+    subs: Any = getattr(action_space, "spaces", ())
     if isinstance(want, spaces.Dict) and isinstance(mask, spaces.Dict):
-        subs = cast(spaces.Dict, action_space).spaces
         for key, sub in mask.spaces.items():
             if key not in subs:
                 raise SpaceError(
@@ -55,12 +54,10 @@ def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "acti
                 )
             check_mask_space(subs[key], sub, f"{name}.{key}")
         return
-    if isinstance(want, spaces.Tuple) and isinstance(mask, spaces.Tuple):
-        subs = cast(spaces.Tuple, action_space).spaces
-        if len(mask.spaces) == len(subs):
-            for i, (action_sub, sub) in enumerate(zip(subs, mask.spaces)):
-                check_mask_space(action_sub, sub, f"{name}.{i}")
-            return
+    if isinstance(want, spaces.Tuple) and isinstance(mask, spaces.Tuple) and len(mask.spaces) == len(subs):
+        for i, (action_sub, sub) in enumerate(zip(subs, mask.spaces)):
+            check_mask_space(action_sub, sub, f"{name}.{i}")
+        return
     if isinstance(want, spaces.MultiBinary) and mask.shape == want.shape:
         return
     fix = "leave it out" if want is None else f"it needs {want}"
@@ -70,16 +67,17 @@ def check_mask_space(action_space: gym.Space, mask: gym.Space, name: str = "acti
     )
 
 
-def check_mask(mask: Tree, size: int, name: str) -> None:
-    """Raise SpaceError unless ``mask`` is a tensor [..., size]."""
-    if not isinstance(mask, Tensor) or mask.shape[-1:] != (size,):
+def check_mask(mask: Tree | None, size: int, name: str) -> None:
+    """Raise SpaceError unless ``mask`` is None or a tensor [..., size]."""
+    if mask is not None and (not isinstance(mask, Tensor) or mask.shape[-1:] != (size,)):
         got = tuple(mask.shape) if isinstance(mask, Tensor) else type(mask).__name__
         raise SpaceError(f"the action mask of {name} is {got}: it needs a tensor [..., {size}], 1 = allowed")
 
 
-def refuse_mask(name: str, kind: str) -> None:
-    """Raise SpaceError: a ``kind`` takes no mask."""
-    raise SpaceError(
-        f"{name} is a {kind}, which takes no action mask: leave its mask out, or None. "
-        "Only Discrete and MultiDiscrete choices can be forbidden"
-    )
+def refuse_mask(mask: Tree | None, name: str, kind: str) -> None:
+    """Raise SpaceError unless ``mask`` is None: a ``kind`` takes none."""
+    if mask is not None:
+        raise SpaceError(
+            f"{name} is a {kind}, which takes no action mask: leave its mask out, or None. "
+            "Only Discrete and MultiDiscrete choices can be forbidden"
+        )

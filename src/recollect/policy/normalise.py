@@ -6,8 +6,8 @@ inputs. Only the learner updates them, between rollouts.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import gymnasium as gym
 import torch
@@ -18,18 +18,13 @@ from recollect.base import devices, spaces, tree
 from recollect.base.types import Tree
 from recollect.errors import ConfigError
 
+Gather = Callable[[Tensor], Sequence[Tensor]]
+"""From the tensor of this learner to those of all learners that share a batch (``learning.ranks``)."""
 
-class Ranks(Protocol):
-    """The part of ``recollect.learning.ranks``, the learners that share a batch, that statistics use."""
 
-    @property
-    def size(self) -> int:
-        """The number of ranks."""
-        ...
-
-    def each(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The ``tensor`` of every rank."""
-        ...
+def alone(tensor: Tensor) -> list[Tensor]:
+    """The ``Gather`` of a single learner."""
+    return [tensor]
 
 
 class Moments(nn.Module):
@@ -46,39 +41,34 @@ class Moments(nn.Module):
         self.register_buffer("m2", torch.zeros(shape, dtype=torch.float64))
 
     @torch.no_grad()
-    def merge(self, x: Tensor, ranks: Ranks | None = None) -> None:
-        """Add the samples x [N, *shape], and those of all other ranks."""
+    def merge(self, x: Tensor, gather: Gather = alone) -> None:
+        """Add the samples x [N, *shape] of all learners."""
         x = x.double()
         mean = x.mean(0) if x.shape[0] else torch.zeros_like(self.mean)
         m2 = (x - mean).square().sum(0)
-        self._add_all(torch.full_like(self.count, x.shape[0]), mean, m2, ranks)
+        self._add(torch.full_like(self.count, x.shape[0]), mean, m2, gather)
 
     @torch.no_grad()
-    def merge_where(self, x: Tensor, valid: Tensor, ranks: Ranks | None = None) -> None:
-        """``merge(x[valid], ranks)``, given x [T, B, *shape] and valid [T, B], without reading ``valid``."""
+    def merge_where(self, x: Tensor, valid: Tensor, gather: Gather = alone) -> None:
+        """``merge(x[valid], gather)``, given x [T, B, *shape] and valid [T, B], without reading ``valid``."""
         x = x.double().flatten(0, 1)  # [T, B, ...] -> [T * B, ...]
         invalid, count = ~valid.flatten(), valid.sum(dtype=torch.float64)
         mean = tree.zero_where(invalid, x).sum(0) / count.clamp(min=1)
         m2 = tree.zero_where(invalid, x - mean).square_().sum(0)
-        self._add_all(count, mean, m2, ranks)
+        self._add(count, mean, m2, gather)
 
-    def _add_all(self, count: Tensor, mean: Tensor, m2: Tensor, ranks: Ranks | None) -> None:
-        """Merge the statistics of this and of all other ranks."""
-        if ranks is None or ranks.size == 1:
-            self._add(count, mean, m2)
-            return
-        for found in ranks.each(torch.cat([count.reshape(1), mean.flatten(), m2.flatten()])):
-            means, squares = found[1:].chunk(2)
-            self._add(found[0], means.view_as(mean), squares.view_as(m2))
-
-    def _add(self, count: Tensor, mean: Tensor, m2: Tensor) -> None:
-        """Merge the count, mean and squared deviations of some samples; a count of 0 has no effect."""
-        total = self.count + count
-        divisor = total.clamp(min=1)
-        shift = mean - self.mean
-        self.m2 += m2 + shift.square() * (self.count * count / divisor)
-        self.mean += shift * (count / divisor)
-        self.count.copy_(total)
+    def _add(self, count: Tensor, mean: Tensor, m2: Tensor, gather: Gather) -> None:
+        """Merge count, mean and squared deviations of each learner's samples; a count of 0 has no effect."""
+        sizes = (1, mean.numel(), m2.numel())
+        for found in gather(torch.cat([count.reshape(1), mean.flatten(), m2.flatten()])):
+            number, means, squares = found.split(sizes)
+            count, mean, m2 = number.squeeze(0), means.view_as(mean), squares.view_as(m2)
+            total = self.count + count
+            divisor = total.clamp(min=1)
+            shift = mean - self.mean
+            self.m2 += m2 + shift.square() * (self.count * count / divisor)
+            self.mean += shift * (count / divisor)
+            self.count.copy_(total)
 
     @property
     def variance(self) -> Tensor:
@@ -116,10 +106,8 @@ class ObservationNorm(nn.Module):
     def __init__(self, space: gym.Space, clip: float = 10.0):
         super().__init__()
         self.clip = clip
-        scalings = {
-            _key(name): Scaling(leaf.shape or ()) for name, leaf in spaces.walk(space) if _is_scaled(leaf)
-        }
-        self.scalings = nn.ModuleDict(scalings)
+        leaves = [(name, leaf) for name, leaf in spaces.walk(space) if _is_scaled(leaf)]
+        self.scalings: Any = nn.ModuleDict({_key(name): Scaling(leaf.shape or ()) for name, leaf in leaves})
         self.is_one_path = False
         """Whether to run the same operations with and without statistics, for a compiler."""
         self._has_seen: bool | None = None  # cached: whether there are statistics; None: unknown
@@ -127,27 +115,25 @@ class ObservationNorm(nn.Module):
 
     def forward(self, obs: Tree) -> Tree:
         """Normalise obs [..., *shape], leaf by leaf."""
-        if self.is_one_path or any(devices.synchronises(scaling.count) for scaling in self._all()[:1]):
+        scalings = list(self.scalings.values())
+        if self.is_one_path or any(devices.synchronises(scaling.count) for scaling in scalings[:1]):
             return self._map(obs, "", True)
         if self._has_seen is None:
-            self._has_seen = any(bool(scaling.count > 0) for scaling in self._all())
+            self._has_seen = any(bool(scaling.count > 0) for scaling in scalings)
         return self._map(obs, "", False) if self._has_seen else obs
 
     @torch.no_grad()
-    def update(self, obs: Tree, valid: Tensor, ranks: Ranks | None = None) -> None:
-        """Merge the valid steps of obs [T, B, ...] of all ranks, and publish the result."""
+    def update(self, obs: Tree, valid: Tensor, gather: Gather = alone) -> None:
+        """Merge the valid steps of obs [T, B, ...] of all learners, and publish the result."""
         for name, leaf in tree.named_leaves(obs):
             if _key(name) in self.scalings:
-                scaling: Scaling = self.scalings[_key(name)]  # pyright: ignore[reportAssignmentType]
+                scaling: Scaling = self.scalings[_key(name)]
                 if devices.synchronises(valid):
-                    scaling.merge_where(leaf, valid, ranks)
+                    scaling.merge_where(leaf, valid, gather)
                 else:
-                    scaling.merge(leaf[valid], ranks)
+                    scaling.merge(leaf[valid], gather)
                 scaling.publish()
         self._has_seen = None
-
-    def _all(self) -> list[Scaling]:
-        return list(self.scalings.values())  # pyright: ignore[reportReturnType]
 
     def _map(self, obs: Tree, name: str, one_path: bool) -> Tree:
         if isinstance(obs, dict):
@@ -158,7 +144,7 @@ class ObservationNorm(nn.Module):
         key = _key(name)
         if key not in self.scalings:
             return obs
-        scaling: Scaling = self.scalings[key]  # pyright: ignore[reportAssignmentType]
+        scaling: Scaling = self.scalings[key]
         scaled = (obs - scaling.offset) * scaling.scale
         if one_path:  # without statistics the scale is 1 and nothing is clipped
             limit = torch.where(scaling.count > 0, self.clip, torch.inf).to(scaled.dtype)
@@ -187,10 +173,8 @@ class PopArt(nn.Module):
         self.decay = decay
         self.min_std = min_std
         # float64: mean_square - mean^2 cancels badly in float32. A scalar does not widen float32 tensors.
-        self.register_buffer("mean", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("mean_square", torch.ones((), dtype=torch.float64))
-        self.register_buffer("std", torch.ones((), dtype=torch.float64))
-        self.register_buffer("weight", torch.zeros((), dtype=torch.float64))
+        for name, start in {"mean": 0.0, "mean_square": 1.0, "std": 1.0, "weight": 0.0}.items():
+            self.register_buffer(name, torch.tensor(start, dtype=torch.float64))
 
     def denormalise(self, value: Tensor) -> Tensor:
         """From the critic's units to real units."""
@@ -222,10 +206,9 @@ class PopArt(nn.Module):
         offset = torch.where(is_first, torch.zeros_like(std), (old_mean - mean) / std)
         head.weight.mul_(ratio)
         head.bias.copy_(head.bias * ratio + offset)
-        self.mean.copy_(mean)
-        self.mean_square.copy_(mean_square)
-        self.std.copy_(std)
-        self.weight.copy_(weight)
+        found = (mean, mean_square, std, weight)
+        for buffer, value in zip((self.mean, self.mean_square, self.std, self.weight), found):
+            buffer.copy_(value)
         # Recorded v = old_std * n + old_mean; the head now predicts std * (n * ratio + offset) + mean.
         scale = std * ratio / old_std
         return scale, mean + std * offset - scale * old_mean

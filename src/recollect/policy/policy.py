@@ -69,16 +69,11 @@ class Policy(nn.Module):
             )
 
     def __init__(
-        self,
-        observation_space: gym.Space,
-        action_space: gym.Space,
-        config: PolicyConfig | None = None,
+        self, observation_space: gym.Space, action_space: gym.Space, config: PolicyConfig | None = None
     ):
         super().__init__()
-        config = config or PolicyConfig()
-        self.observation_space = observation_space
-        self.action_space = action_space
-        self.config = config
+        self.config = config = config or PolicyConfig()
+        self.observation_space, self.action_space = observation_space, action_space
         self.encoder = make_encoder(config.encoder, observation_space)
         self.core = make_core(config.core, self.encoder.output_size)
         self.head = ActionHead(action_space, self.core.output_size, config.head)
@@ -87,12 +82,14 @@ class Policy(nn.Module):
         nn.init.zeros_(self.critic.bias)
         self.obs_norm = ObservationNorm(observation_space) if config.normalise_observations else None
         self.value_norm = PopArt(config.value_decay) if config.normalise_value else None
-        self._acts_elsewhere = False
+        self.acts_elsewhere = False
+        """Whether copies act on a CPU while this one learns; ``precision="auto"`` is then that of a CPU."""
         self._compiled: Compiled | None = None
-        self._masked = False
-        if isinstance(observation_space, gym.spaces.Dict) and ACTION_MASK in observation_space.spaces:
-            check_mask_space(action_space, observation_space.spaces[ACTION_MASK])
-            self._masked = True
+        is_dict = isinstance(observation_space, gym.spaces.Dict)
+        mask = observation_space.spaces.get(ACTION_MASK) if is_dict else None
+        self._masked = mask is not None
+        if mask is not None:
+            check_mask_space(action_space, mask)
 
     @property
     def has_memory(self) -> bool:
@@ -114,15 +111,6 @@ class Policy(nn.Module):
         """The unit of the value loss: the standard deviation of the returns, or 1."""
         return 1.0 if self.value_norm is None else self.value_norm.std
 
-    @property
-    def acts_elsewhere(self) -> bool:
-        """Whether copies of this policy act on a CPU while this one learns."""
-        return self._acts_elsewhere
-
-    def act_elsewhere(self, is_elsewhere: bool) -> None:
-        """Set whether copies act on a CPU elsewhere; ``precision="auto"`` is then that of a CPU."""
-        self._acts_elsewhere = is_elsewhere
-
     def check_spaces(self, observation_space: gym.Space, action_space: gym.Space) -> None:
         """Raise a ConfigError unless these are the spaces of this policy."""
         for name, theirs in (("observation_space", observation_space), ("action_space", action_space)):
@@ -135,7 +123,7 @@ class Policy(nn.Module):
     @property
     def precision(self) -> str:
         """The precision on its present device: never "auto"."""
-        return on_device(self.config.precision, "cpu" if self._acts_elsewhere else self._device.type)
+        return on_device(self.config.precision, "cpu" if self.acts_elsewhere else self._device.type)
 
     def computing(self) -> AbstractContextManager:
         """The precision context. The policy's methods enter it; for a backward pass the caller must."""
@@ -149,7 +137,7 @@ class Policy(nn.Module):
     def initial_state(self, batch: int) -> State:
         """A copy of the state before an episode's first step, for ``batch`` rows."""
         precision.check(self.config.precision, self._device)  # here, because every use starts here
-        return tree.map(lambda leaf: leaf.detach().clone(), self.core.initial_state(batch))
+        return tree.clone(self.core.initial_state(batch))
 
     @torch.no_grad()
     def act(
@@ -162,11 +150,8 @@ class Policy(nn.Module):
     ) -> tuple[Acted, State]:
         """Choose actions: obs [B, ...], state, first [B] -> (action, log_prob, value) [B], state."""
         dist, value, state = self.step(obs, state, first)
-        if deterministic:
-            action = dist.mode()
-            log_prob = dist.log_prob(action)
-        else:
-            action, log_prob = dist.sample_with_log_prob(generator)
+        action = dist.mode() if deterministic else dist.sample(generator)
+        log_prob = dist.log_prob(action)
         return Acted(action, log_prob, value), state
 
     def step(self, obs: Tree, state: State, first: Tensor) -> tuple[Distribution, Tensor, State]:
@@ -278,9 +263,8 @@ class Policy(nn.Module):
         None if a subclass overrides one of them, if one is compiled, or if the kernels cannot run. An acting
         step has so few rows that two passes are as fast.
         """
-        has_own = (
-            type(self)._distribution is not Policy._distribution or type(self)._value is not Policy._value
-        )
+        cls = type(self)
+        has_own = cls._distribution is not Policy._distribution or cls._value is not Policy._value
         if has_own or self._compiled is not None or type(self.head) is not ActionHead:
             return None
         found = exact_linear.together(y, self.head.linear, self.critic)

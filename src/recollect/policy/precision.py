@@ -16,8 +16,7 @@ weights, gradients, optimiser, normalisers         float32   float32          fl
 =================================================  ========  ===============  =========================
 
 (The sums of a normaliser are float64.) TF32 rounds the factors of a product to 11 bits, bfloat16 to 8; both
-sum in float32. On a CPU ``tf32`` is ``fp32``. ``auto`` is ``tf32`` on a GPU and ``fp32`` elsewhere. bfloat16
-has the range of float32, so there is no loss scaling.
+sum in float32. On a CPU ``tf32`` is ``fp32``. ``auto`` is ``tf32`` on a GPU and ``fp32`` elsewhere.
 
 The first and last layers are exact (``kernels.exact_linear``): the last digits of an observation may encode a
 velocity, and the learner must reproduce recorded log-probs and values. Thin layers, with up to 16 inputs or
@@ -76,24 +75,17 @@ def check(precision: str, device: torch.device) -> None:
     """Raise for bf16 on a device that computes it wrongly, by slow emulation, or not at all."""
     if precision != "bf16":
         return
-    trouble = _trouble(device.type)
-    if trouble is not None:
-        raise ConfigError(f"precision = 'bf16': {trouble}, or use precision='fp32'")
-
-
-@lru_cache
-def _trouble(kind: str) -> str | None:
-    if kind == "cuda":
-        if torch.cuda.is_bf16_supported(including_emulation=False):
-            return None
-        return "this GPU has no bf16: it needs one of compute capability 8.0 or more"
-    found = probe()
-    if found == "ok":
-        return None
-    return (
-        f"it is not safe on this CPU ({found}). Set ONEDNN_MAX_CPU_ISA=AVX512_CORE before Python starts, "
-        "which avoids the faulty instructions"
-    )
+    if device.type == "cuda":
+        if not torch.cuda.is_bf16_supported(including_emulation=False):
+            raise ConfigError(
+                "precision = 'bf16': this GPU has no bf16: it needs one of compute capability 8.0 or more, "
+                "or use precision='fp32'"
+            )
+    elif probe() != "ok":
+        raise ConfigError(
+            f"precision = 'bf16': it is not safe on this CPU ({probe()}). Set ONEDNN_MAX_CPU_ISA=AVX512_CORE "
+            "before Python starts, which avoids the faulty instructions, or use precision='fp32'"
+        )
 
 
 # The probe ----------------------------------------------------------------------------------------------

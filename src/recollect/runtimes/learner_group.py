@@ -22,8 +22,7 @@ from recollect.errors import AlignmentError, DivergedError, EnvError, LostError
 from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.learner import Learner
-from recollect.learning.ranks import ALONE, Backend, Group, GroupError, host_store
-from recollect.learning.shards import even_rows, shards
+from recollect.learning.ranks import ALONE, Backend, Group, GroupError, even_rows, host_store, shards
 from recollect.runtimes.actor_server import on_cpu
 from recollect.runtimes.learner_server import LearnerBlueprint, LearnerState
 from recollect.runtimes.process.learner import ProcessPeer

@@ -46,7 +46,7 @@ class Trainer:
     def __init__(self, collector: Collector, policy: Policy, config: TrainConfig):
         config.algo.check(policy, collector.rows)
         self.collector, self.policy, self.config = collector, policy, config
-        policy.act_elsewhere(config.runtime != "inline")
+        policy.acts_elsewhere = config.runtime != "inline"
         if config.compile:
             policy.compile_parts()
         graphs = config.graphs and not config.compile

@@ -8,7 +8,7 @@ neither oneDNN, cuDNN nor our kernels compute it.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
@@ -30,23 +30,20 @@ Layer = Callable[..., Leaves]
 class GatedCore(Core):
     """Layers of one cell on top of each other; the output is h of the last layer, normalised on request.
 
-    ``rnn`` holds the weights and is never called: the weights of PyTorch's module load into it.
-
-    Args:
-        input_size: D.
-        config: ``LSTMConfig`` or ``GRUConfig``.
-        rnn: PyTorch's module.
+    The state is the tuple of its leaves, or the leaf itself if there is one. ``config`` is ``LSTMConfig`` or
+    ``GRUConfig``. ``rnn`` holds the weights and is never called: weights of PyTorch's module load into it.
     """
 
     leaves: ClassVar[tuple[str, ...]]
     """Names of the leaves of the state, as in the equations."""
-    rnn: nn.RNNBase
+    rnn_class: ClassVar[type[nn.LSTM] | type[nn.GRU]]
+    """PyTorch's module."""
 
-    def __init__(self, input_size: int, config: Any, rnn: Callable[..., nn.RNNBase]):
+    def __init__(self, input_size: int, config: Any):
         super().__init__(input_size, config.hidden)
         self.config = config
         self.starts_at_zero = not config.learned_initial_state
-        self.rnn = rnn(input_size, config.hidden, config.layers)
+        self.rnn = self.rnn_class(input_size, config.hidden, config.layers)
         for name in self.leaves:
             zeros = torch.zeros(1, config.layers, config.hidden)
             if config.learned_initial_state:
@@ -65,6 +62,14 @@ class GatedCore(Core):
         """Set the initial gate biases of one layer, [gates * H], in place."""
 
     @abstractmethod
+    def _cell(self, x: Tensor, *given: Tensor) -> Leaves:
+        """One step of one layer: x [B, D], leaves [B, H], weights -> y and the leaves."""
+
+    @abstractmethod
+    def _unroll_eager(self, x: Tensor, state: Leaves, first: Tensor) -> tuple[Tensor, Leaves]:
+        """``_unroll`` where the Triton kernel cannot run."""
+
+    @abstractmethod
     def _fused(self, x: Tensor) -> Layer | None:
         """The Triton kernel of a layer, or None where it cannot run on x [..., D]."""
 
@@ -73,9 +78,33 @@ class GatedCore(Core):
         """``leaves``."""
         return self.leaves
 
+    def initial_state(self, batch: int) -> Tensor | Leaves:
+        """Zeros or the learned state, each leaf [batch, layers, H], as expanded views."""
+        return self._state([leaf.expand(batch, -1, -1) for leaf in self._initial()])
+
     def steps_by_unroll(self, x: Tensor) -> bool:
         """True where one Triton kernel serves acting and learning."""
         return self._fusable(x) is not None
+
+    def _step(self, x: Tensor, state: Tensor | Leaves) -> tuple[Tensor, Tensor | Leaves]:
+        before = (state,) if isinstance(state, Tensor) else state
+        if self.config.layers == 1 and not self.config.layer_norm:
+            y, *end = self._cell(x, *[leaf.squeeze(1) for leaf in before], *self._weights())
+            return y, self._state([leaf.unsqueeze(1) for leaf in end])
+        y, end = self._layers(x, before, self._cell)
+        return y, self._state(end)
+
+    def _unroll(self, x: Tensor, state: Tensor | Leaves, first: Tensor) -> tuple[Tensor, Tensor | Leaves]:
+        before, layer = (state,) if isinstance(state, Tensor) else state, self._fusable(x)
+        if layer is None:
+            y, end = self._unroll_eager(x, before, first)
+        else:
+            is_learned = self.config.learned_initial_state
+            y, end = self._layers(x, before, partial(layer, first=first), is_learned)
+        return y, self._state(end)
+
+    def _state(self, leaves: Sequence[Tensor]) -> Tensor | Leaves:
+        return leaves[0] if len(leaves) == 1 else tuple(leaves)
 
     def _fusable(self, x: Tensor) -> Layer | None:
         # torch.compile compiles a step as a whole, from torch's own cell.
@@ -92,7 +121,7 @@ class GatedCore(Core):
         return [rnn.weight_ih_l0, rnn.weight_hh_l0, rnn.bias_ih_l0, rnn.bias_hh_l0]
 
     def _unroll_packed(
-        self, x: Tensor, first: Tensor, state: Leaves, function: Callable[..., Any], layer: Layer
+        self, x: Tensor, state: Leaves, first: Tensor, function: Callable[..., Any], layer: Layer
     ) -> tuple[Tensor, Leaves]:
         """All steps over packed segments: on cuDNN by ``function``, elsewhere by the kernel ``layer``."""
         segments = split_at_resets(first)
@@ -113,15 +142,15 @@ class GatedCore(Core):
         ``takes_initial``: whether ``layer`` takes the initial state of an episode, [1, H] or a tuple of such.
         """
         ends, options = [], {}
-        for k, (weights, *leaves) in enumerate(
-            zip(self.rnn.all_weights, *(leaf.unbind(1) for leaf in state))
-        ):
+        by_layer = zip(self.rnn.all_weights, *(leaf.unbind(1) for leaf in state))
+        for k, (weights, *leaves) in enumerate(by_layer):
             if takes_initial:
-                initial = [leaf[:, k] for leaf in self._initial()]
-                options = {"initial": initial[0] if len(initial) == 1 else tuple(initial)}
+                options = {"initial": self._state([leaf[:, k] for leaf in self._initial()])}
             x, *end = layer(self._normalised(x, k), *leaves, *weights, **options)
             ends.append(end)
-        return self._normalised(x, -1), tuple(_stack(leaves) for leaves in zip(*ends))
+        # [B, H] of every layer -> [B, layers, H]; of one layer without a copy
+        stack = torch.stack if len(ends) > 1 else lambda layers, dim: layers[0].unsqueeze(dim)
+        return self._normalised(x, -1), tuple(stack(leaves, 1) for leaves in zip(*ends))
 
     def _normalised(self, x: Tensor, k: int) -> Tensor:
         """The input of layer ``k``, or with -1 the output of the last layer."""
@@ -133,8 +162,3 @@ def _cudnn_layer(function: Callable[..., Any], x: Tensor, *given: Tensor, segmen
     state = tuple(leaf.unsqueeze(1) for leaf in given[:-4])
     y, *end = cudnn.run_packed(function, x, state, given[-4:], segments)
     return y, *(leaf.squeeze(1) for leaf in end)
-
-
-def _stack(layers: tuple[Tensor, ...]) -> Tensor:
-    """[B, H] of every layer -> [B, layers, H]; of one layer without a copy."""
-    return layers[0].unsqueeze(1) if len(layers) == 1 else torch.stack(layers, 1)

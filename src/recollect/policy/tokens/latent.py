@@ -13,14 +13,10 @@ features.
 All cross-attention layers share K and V. Because u has no gradient, K and V are applied to queries and sums
 rather than to every token: q . K u = (K^T q) . u, and sum p V u = V (sum p u). There are fewer queries than
 tokens, and the backward pass skips keys and values; with 200 tokens, training of ``tiny`` and ``small`` takes
-half the time, that of ``med`` the same. (A bias of K would shift all logits of a query equally, without
-effect.)
+half the time, that of ``med`` the same. K needs no bias: it would shift all logits of a query equally.
 
 An absent token has u = 0 and a logit far below all others. If all are absent, Z gets V's bias: outputs and
 gradients are finite and independent of padding.
-
-The widths 32, 64 and 128 keep heads of 8 to 16 numbers, enough to distinguish a hundred cells; ``med`` is the
-largest size that is practical to train on a CPU.
 """
 
 from __future__ import annotations
@@ -80,9 +76,8 @@ class LatentAttention(nn.Module):
         features = torch.eye(self.tokens.features)
         self.register_buffer("places", standard(waves(places, PLACE_WAVES)), persistent=False)
         self.register_buffer("values", standard(waves(values, VALUE_WAVES)), persistent=False)
-        self.register_buffer(
-            "features", standard(features) if len(features) > 1 else features, persistent=False
-        )
+        features = standard(features) if len(features) > 1 else features
+        self.register_buffer("features", features, persistent=False)
         inputs = 2 * self.places.shape[1] + self.values.shape[1] + self.features.shape[1]
         self.queries = nn.Parameter(torch.randn(size.queries, size.width))
         self.key = nn.Linear(inputs, size.width, bias=False)

@@ -36,16 +36,15 @@ PAD = 0xFF
 
 
 class Tokens(NamedTuple):
-    """Decoded tokens [N, M]; all fields are zero where a token is not ``present``."""
+    """Decoded tokens, int64 [N, M] each; zero where a token is not ``present``.
+
+    ``x`` and ``y`` are 0 to 10, ``feature`` is 0 to F - 1, ``value`` 0 to ``TokenSpace.largest``.
+    """
 
     x: Tensor
-    """[N, M] int64, 0 to 10."""
     y: Tensor
-    """[N, M] int64, 0 to 10."""
     feature: Tensor
-    """[N, M] int64, 0 to F - 1."""
     value: Tensor
-    """[N, M] int64, 0 to ``TokenSpace.largest``: divide by it for a number in [0, 1]."""
     present: Tensor
     """[N, M] bool: false for padding and for tokens out of range."""
 

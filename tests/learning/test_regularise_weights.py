@@ -12,7 +12,7 @@ import recollect as rc
 from recollect.envs import make_env
 from recollect.errors import ConfigError
 from recollect.learning.learner_state import Learned, learner_tensors, load_learner
-from recollect.learning.regularise import Origin, anchored, bounds
+from recollect.learning.regularise_weights import Origin, anchored, bounds
 from recollect.training.run_folder import Run
 from tests.support.helpers import keep, make_policy
 from tests.support.ppo_setup import gradients, learner, nudge, run, same, weights

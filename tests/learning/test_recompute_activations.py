@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,7 @@ from recollect.algos.ppo import loss
 from recollect.base import row_threads, tree
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.experience.chunks import Chunks
-from recollect.learning import recompute
+from recollect.learning import recompute_activations
 from recollect.learning.learner import Learner
 from tests.learning.test_accumulation import double
 from tests.support.core_cases import CASES
@@ -58,7 +57,7 @@ def assert_same(one: tuple, other: tuple, tolerance: float) -> None:
 def test_every_core_has_the_same_gradient(core):
     """S001-23: to 1e-12 in float64, with resets inside the pieces and a state before them."""
     ppo, batch = prepared(TensorWorld(3), CASES[core], chunk=12)
-    assert recompute.segments(12) == 3
+    assert recompute_activations.segments(12) == 3
     plain = gradient(ppo, batch, False)
     assert_same(plain, gradient(ppo, batch, True), 1e-12)
     assert max(float(grad.abs().max()) for grad in plain[1].values()) > 1e-3
@@ -90,7 +89,7 @@ def test_with_rows_side_by_side(core, monkeypatch):
     monkeypatch.setattr(row_threads, "MIN_STEPS", 32)
     with row_threads.threads(2):
         assert_same(plain, gradient(ppo, batch, True), 1e-12)
-        assert len(made) == recompute.segments(23), "once a piece, in the backward pass"
+        assert len(made) == recompute_activations.segments(23), "once a piece, in the backward pass"
         made.clear()
         config = replace(ppo.config, recompute_activations=True)
         total, _ = loss(ppo.policy, batch, config, 0.1, batch.valid.sum())
@@ -102,12 +101,12 @@ def test_the_inputs_get_their_gradients():
     """S001-23: observations and the state before the chunk, and the features that heads see."""
     ppo, batch = prepared(TensorWorld(3), GRUConfig(hidden=8))
     found = []
-    again = functools.partial(recompute.evaluate_actions, ppo.policy)
-    for evaluate in (ppo.policy.evaluate_actions, again):
+    for again in (False, True):
         obs = batch.obs.clone().requires_grad_()
         state = batch.state.clone().requires_grad_()
         features: list[Tensor] = []
-        log_prob, entropy, value = evaluate(obs, batch.action, state, batch.first, features)
+        given = replace(batch, obs=obs, state=state)
+        log_prob, entropy, value = recompute_activations.evaluate(ppo.policy, given, again, features)
         total = log_prob.sum() + entropy.square().sum() + value.sin().sum() + features[0].square().sum()
         found.append((total.detach(), dict(zip("os", torch.autograd.grad(total, (obs, state))))))
         assert features[0].shape == (*batch.first.shape, 8)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -37,29 +36,17 @@ def segments(steps: int) -> int:
 def evaluate(
     policy: Policy, batch: Chunks, again: bool, features: list[Tensor] | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """log_prob, entropy, value [L, N] of a batch; ``again``: with activation recomputation."""
-    given = (batch.obs, batch.action, batch.state, batch.first, features)
-    return evaluate_actions(policy, *given) if again else policy.evaluate_actions(*given)
+    """log_prob, entropy, value [L, N] of a batch by ``policy.evaluate_actions``.
 
-
-def evaluate_actions(
-    policy: Policy,
-    obs: Tree,
-    action: Tree,
-    state: State,
-    first: Tensor,
-    features: list[Tensor] | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """``policy.evaluate_actions``: obs, action [L, N, ...], state [N, ...], first [L, N] -> [L, N] each.
-
-    The inputs of the heads, [L, N, D], are appended to ``features`` if it is given.
+    ``again``: with activation recomputation. The inputs of the heads, [L, N, D], are appended to ``features``
+    if it is given.
     """
-    steps = first.shape[0]
+    obs, action, state, first = batch.obs, batch.action, batch.state, batch.first
+    if not again:
+        return policy.evaluate_actions(obs, action, state, first, features)
+    steps, found = len(first), []
     count = segments(steps)
-    ends = [steps * k // count for k in range(count + 1)]
-    found = []
-    for begin, end in pairwise(ends):
-        span = slice(begin, end)
+    for span in (slice(steps * k // count, steps * (k + 1) // count) for k in range(count)):
         part = _segment(policy, tree.index(obs, span), tree.index(action, span), state, first[span])
         found.append(part[:4])
         state = tree.from_leaves(state, part[4:])

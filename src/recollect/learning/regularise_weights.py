@@ -1,7 +1,6 @@
 """Regularisers that keep weights near their initial values: weight clipping, and L2 towards the start.
 
-Both help networks that stop learning late in a run, when weights have grown or have drifted to where
-gradients are small:
+Both help networks that stop learning late in a run, when weights have grown or gradients have become small:
 
 * **Weight clipping** (Elsayed et al. 2024, *Weight Clipping for Deep Continual and Reinforcement
   Learning*): after every optimiser step each weight is clipped to +- kappa s, where s is the bound of its
@@ -51,7 +50,7 @@ class Origin:
             return None
         for name, parameter in named.items():
             saved = start.get(name)
-            if saved is None or saved.shape != parameter.shape or saved.dtype != parameter.dtype:
+            if saved is None or (saved.shape, saved.dtype) != (parameter.shape, parameter.dtype):
                 raise ConfigError(
                     f"the saved initial weights do not fit this policy: {name} differs or is missing; was "
                     "it saved with another network?"
@@ -80,12 +79,9 @@ class Origin:
 
 def anchored(network: nn.Module) -> dict[str, nn.Parameter]:
     """The regularised weights by name; see the module's docstring."""
-    in_moving_units = "critic." if getattr(network, "value_norm", None) is not None else None
-    return {
-        name: parameter
-        for name, parameter in network.named_parameters()
-        if parameter.requires_grad and not (in_moving_units and name.startswith(in_moving_units))
-    }
+    has_moving_units = getattr(network, "value_norm", None) is not None
+    named = {name: p for name, p in network.named_parameters() if p.requires_grad}
+    return {n: p for n, p in named.items() if not (has_moving_units and n.startswith("critic."))}
 
 
 def bounds(network: nn.Module, start: dict[str, Tensor]) -> dict[str, float]:
@@ -93,14 +89,9 @@ def bounds(network: nn.Module, start: dict[str, Tensor]) -> dict[str, float]:
     own = {name: float(value.abs().max()) if value.numel() else 0.0 for name, value in start.items()}
     found = {}
     for prefix, module in network.named_modules():
-        names = [f"{prefix}.{n}" if prefix else n for n, _ in module.named_parameters(recurse=False)]
-        names = [name for name in names if name in start]
-        for name in names:
-            if start[name].dim() >= 2:
-                fan_in = max(1, start[name][0].numel())
-                found[name] = max(own[name], fan_in**-0.5)
-        largest = max((found[name] for name in names if name in found), default=0.0)
-        for name in names:
-            if name not in found:
-                found[name] = max(own[name], largest) or 1.0
+        names = [name for name, _ in module.named_parameters(prefix, recurse=False) if name in start]
+        matrices = [name for name in names if start[name].dim() >= 2]
+        found |= {name: max(own[name], max(1, start[name][0].numel()) ** -0.5) for name in matrices}
+        largest = max((found[name] for name in matrices), default=0.0)
+        found |= {name: max(own[name], largest) or 1.0 for name in names if name not in matrices}
     return found

@@ -47,37 +47,43 @@ def recorded(rollout: Rollout) -> Outputs:
 @torch.no_grad()
 def refresh(policy: Policy, rollout: Rollout) -> Outputs:
     """The outputs of the present weights."""
-    T = rollout.steps
-    finals = rollout.finals
+    T, finals = rollout.steps, rollout.finals
     if finals is not None and devices.synchronises(finals.time):
-        return _refresh_in_spans(policy, rollout, finals)
-    after_truncations = [] if finals is None else (finals.time + 1).unique().tolist()
-    times = sorted({*rollout.state_steps, *after_truncations, T})
-    obs = tree.map(lambda leaf: leaf[:T], rollout.obs)
-    dist, value, states = policy.unroll_with_states(obs, rollout.state_at(0), rollout.first[:T], times)
-    at = dict(zip(times, states))
-    last = tree.map(lambda leaf: leaf[T], rollout.obs)
+        log_prob, value, stored, cut, end = _replay_in_spans(policy, rollout, finals)
+    else:
+        log_prob, value, stored, cut, end = _replay(policy, rollout, finals)
     final_value = torch.zeros_like(rollout.final_value)
     if finals is not None:
+        inside = torch.zeros(len(finals.row), dtype=torch.bool, device=finals.row.device)
+        final_value[finals.time, finals.row] = policy.value(finals.obs, cut, inside)
+    bootstrap = policy.value(tree.index(rollout.obs, T), end, rollout.first[T])
+    return Outputs(log_prob, value, final_value, bootstrap, tree.stack(stored))
+
+
+Replayed = tuple[Tensor, Tensor, list[State], State, State]
+"""Log-probs and values [T, B]; the states at the rollout's ``state_steps``; those after the truncated steps
+of ``finals`` [N, ...]; and those after the last step."""
+
+
+def _replay(policy: Policy, rollout: Rollout, finals: Finals | None) -> Replayed:
+    """The whole rollout in one unroll, split at the steps whose states are needed."""
+    T = rollout.steps
+    after_truncations = [] if finals is None else (finals.time + 1).unique().tolist()
+    times = sorted({*rollout.state_steps, *after_truncations, T})
+    obs = tree.index(rollout.obs, slice(T))
+    dist, value, states = policy.unroll_with_states(obs, rollout.state_at(0), rollout.first[:T], times)
+    at, cut = dict(zip(times, states)), ()
+    if finals is not None:
         places = zip(finals.time.tolist(), finals.row.tolist())
-        state = tree.stack([tree.index(at[t + 1], row) for t, row in places])
-        _write_final_values(final_value, policy, finals, state)
-    return Outputs(
-        log_prob=dist.log_prob(rollout.action),
-        value=value,
-        final_value=final_value,
-        bootstrap=policy.value(last, at[T], rollout.first[T]),
-        states=tree.stack([at[step] for step in rollout.state_steps]),
-    )
+        cut = tree.stack([tree.index(at[t + 1], row) for t, row in places])
+    return dist.log_prob(rollout.action), value, [at[step] for step in rollout.state_steps], cut, at[T]
 
 
-def _refresh_in_spans(policy: Policy, rollout: Rollout, finals: Finals) -> Outputs:
-    """``refresh`` without a host read of the truncated steps: it computes every state, a span at a time."""
+def _replay_in_spans(policy: Policy, rollout: Rollout, finals: Finals) -> Replayed:
+    """``_replay`` without a host read of the truncated steps: it computes every state, a span at a time."""
     T, state = rollout.steps, rollout.state_at(0)
     log_probs, values, stored = [], [], []
-    after_truncations = tree.map(
-        lambda leaf: leaf.index_select(0, finals.row), state
-    )  # [N, ...], to be filled
+    cut = tree.map(lambda leaf: leaf.index_select(0, finals.row), state)  # [N, ...], to be filled
     for begin in range(0, T, SPAN):
         span = slice(begin, min(begin + SPAN, T))
         steps = span.stop - begin
@@ -88,20 +94,6 @@ def _refresh_in_spans(policy: Policy, rollout: Rollout, finals: Finals) -> Outpu
         stored += [states[step - begin] for step in rollout.state_steps if begin <= step < span.stop]
         place, after = finals.time - begin, tree.stack(states[1:])  # [K, B, ...]
         found = tree.index(after, (place.clamp(0, steps - 1), finals.row))
-        after_truncations = tree.select((place >= 0) & (place < steps), found, after_truncations)
+        cut = tree.select((place >= 0) & (place < steps), found, cut)
         state = states[-1]
-    final_value = torch.zeros_like(rollout.final_value)
-    _write_final_values(final_value, policy, finals, after_truncations)
-    return Outputs(
-        log_prob=torch.cat(log_probs),
-        value=torch.cat(values),
-        final_value=final_value,
-        bootstrap=policy.value(tree.index(rollout.obs, T), state, rollout.first[T]),
-        states=tree.stack(stored),
-    )
-
-
-def _write_final_values(final_value: Tensor, policy: Policy, finals: Finals, state: State) -> None:
-    """Write V(final observation, state [N, ...] after step t) for every truncation."""
-    inside = torch.zeros(len(finals.row), dtype=torch.bool, device=finals.row.device)
-    final_value[finals.time, finals.row] = policy.value(finals.obs, state, inside)
+    return torch.cat(log_probs), torch.cat(values), stored, cut, state

@@ -15,7 +15,7 @@ from recollect.experience.chunks import make_chunks
 from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.learner import Learner
-from recollect.learning.refresh import refresh
+from recollect.learning.refresh_rollout import refresh
 from tests.reference import returns as reference
 from tests.support.helpers import ArenaWorld, TensorWorld, all_pairs, keep, make_actor, make_policy, uncut
 from tests.support.ppo_setup import epochs, learner
