@@ -6,10 +6,10 @@ import math
 
 import pytest
 import torch
-from recollect.cores.mingru_minlstm import Convolution
 
 from recollect.base import row_threads, tree
 from recollect.cores import FFMConfig, LRUConfig, MinGRUConfig, MinLSTMConfig, RTUConfig, make_core
+from recollect.cores.mingru_minlstm import Convolution
 from recollect.errors import ConfigError
 
 torch.set_num_threads(1)

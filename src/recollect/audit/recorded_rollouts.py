@@ -19,7 +19,7 @@ from recollect.config.algo_choice import AlgoConfig
 from recollect.envs.contract import BatchedEnv, EnvWrapper
 from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner
-from recollect.learning.refresh import Outputs
+from recollect.learning.refresh_rollout import Outputs
 from recollect.policy.policy import Policy
 
 LEAST, MOST = 2, 12

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +41,29 @@ from recollect.learning.regularise_weights import Origin
 from recollect.learning.schedules import scheduled
 from recollect.learning.sequences import Sequences, burn_in, make_sequences
 from recollect.policy.policy import Policy
+
+
+class Update(Protocol):
+    """The optimiser steps of an update: ``validate``, ``begin``, ``epoch`` for each epoch, ``finish``."""
+
+    def validate(self, rollout: Rollout) -> Rollout:
+        """The rollout, of which no number that is not finite reaches the weights."""
+        ...
+
+    def begin(self, metrics: Stats, entropy_coef: float, record: Record | None) -> None:
+        """Start with these metrics of the targets; ``record``: what the first minibatch must reproduce."""
+        ...
+
+    def epoch(self, sequences: Sequences) -> bool:
+        """One pass over all sequences. False if the update is known to have ended in it."""
+        ...
+
+    def finish(self, metrics: Stats, stale: list[Tensor]) -> dict[str, float] | None:
+        """These metrics, those of all minibatches and the stalenesses after each epoch, as numbers.
+
+        None if no step was made, because of a deviation that rounding explains: all epochs must be repeated.
+        """
+        ...
 
 
 class Learner:
@@ -156,7 +180,7 @@ class Learner:
         return rollout, data
 
     def _epochs(
-        self, update: EagerUpdate | CapturedUpdate, rollout: Rollout, data: Data
+        self, update: Update, rollout: Rollout, data: Data
     ) -> tuple[Rollout, Sequences, list[Tensor]]:
         """All epochs. Returns the rollout and the sequences of the last one, and the stalenesses."""
         config, stale, every = self.config, [], self.config.gauge_every
@@ -173,7 +197,7 @@ class Learner:
                 break
         return rollout, sequences, stale
 
-    def make_update(self) -> EagerUpdate | CapturedUpdate:
+    def make_update(self) -> Update:
         """A captured update where a host read synchronises, else an eager one.
 
         Eager also for episode segments, whose shapes differ from batch to batch, and for several learners,
