@@ -327,7 +327,7 @@ def test_a_subclass_has_its_own(own, fused_on_cpu):
 
 
 def on_gpu(test):
-    is_ready = torch.cuda.is_available() and available.is_available()
+    is_ready = torch.cuda.is_available() and available.why_not(torch.device("cuda")) is None
     return pytest.mark.gpu(pytest.mark.skipif(not is_ready, reason="needs a CUDA device and Triton")(test))
 
 
