@@ -8,8 +8,10 @@ its name in /proc is that of the server. Processes that it starts itself are fre
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import fcntl
+import gc
 import importlib
 import os
 import pickle
@@ -18,8 +20,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -65,7 +67,7 @@ class Popen(subprocess.Popen):
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # pyright: ignore[reportAttributeAccessIssue]
 
 
-@contextmanager
+@contextlib.contextmanager
 def used() -> Iterator[None]:
     """Within it Python processes are forked; on Linux alone."""
     with pytest.MonkeyPatch.context() as patch:
@@ -75,7 +77,7 @@ def used() -> Iterator[None]:
         yield
 
 
-@contextmanager
+@contextlib.contextmanager
 def adopting() -> Iterator[None]:
     """Take in orphans, so that this process is the parent of what the server forks."""
     prctl = ctypes.CDLL(None).prctl
@@ -125,11 +127,12 @@ def _received(line: socket.socket, count: int) -> bytes:
 
 
 def _serve(fd: int) -> None:
-    """Fork a process for each order. It returns from here, and ends as an interpreter does."""
+    """Fork a process for each order."""
     given = len(os.environ.get("PYTHONPATH", "").split(os.pathsep)) if os.environ.get("PYTHONPATH") else 0
     installed = sys.path[1 + given : -1]  # without "", PYTHONPATH and what ``_START`` has appended
     for name in _IMPORTED:
         importlib.import_module(name)
+    gc.freeze()
     with socket.socket(fileno=fd) as line:
         while True:
             size, fds, _, _ = socket.recv_fds(line, 8, 253)
@@ -150,7 +153,17 @@ def _serve(fd: int) -> None:
             for one in (told, tells, *fds):
                 os.close(one)
     _settle(order, fds)
-    _run(order["arguments"], order["environment"], installed)
+    code = 0
+    try:
+        _run(order["arguments"], order["environment"], installed)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    _end(code)
 
 
 def _settle(order: dict[str, Any], fds: Sequence[int]) -> None:
@@ -195,3 +208,14 @@ def _run(arguments: list[str], environment: Mapping[str, str], installed: list[s
     else:
         sys.argv = arguments
         runpy.run_path(name, run_name="__main__")
+
+
+def _end(code: int) -> None:
+    """As an interpreter ends, but for a second in which it would take down everything that was imported."""
+    threading._shutdown()  # pyright: ignore[reportAttributeAccessIssue]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(code)
