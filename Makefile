@@ -12,12 +12,11 @@ READY  := $(VENV)/.ready
 # The variable reaches isolated builds too, which `pip -c` does not.
 PIP    := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --disable-pip-version-check
 
-# These start Ray clusters, and look at all that is left of them on the machine. So they come last, one after
-# the other.
+# These start Ray clusters, one after the other, beside all other tests: they wait most of the time.
 ALONE := tests/faults/test_ray_faults.py tests/runtimes/test_ray.py
 PARALLEL := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ALONE:%=--ignore=%)
 
-.PHONY: demo check test test-slow durations docs lint types format clean help
+.PHONY: demo check test parallel-tests ray-tests test-slow durations docs lint types format clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -42,11 +41,15 @@ check: lint
 	wait $$types || status=1; \
 	exit $$status
 
-test: lint types
-	@status=0; \
-	$(PARALLEL) || status=1; \
-	$(BIN)/python -m pytest $(ALONE) || status=1; \
-	exit $$status
+# The parts share the cores; Ray's output comes in one piece.
+test: lint
+	@$(MAKE) --no-print-directory --keep-going --jobs=3 types parallel-tests ray-tests
+
+parallel-tests: $(READY)
+	$(PARALLEL)
+
+ray-tests: $(READY)
+	@$(BIN)/python -m pytest $(ALONE) > $(VENV)/ray-tests.txt 2>&1; status=$$?; cat $(VENV)/ray-tests.txt; exit $$status
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -23,6 +23,8 @@ from recollect.tasks import make_task
 from tests.support.agents import ACTIONS, OBSERVATIONS, SMALL, AnySpace, small_agent
 from tests.support.helpers import LastSeen, TensorWorld
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 
 @pytest.fixture(scope="module")
 def agent() -> rc.Agent:

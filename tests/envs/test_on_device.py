@@ -31,6 +31,8 @@ from tests.support.helpers import GYM_WORLDS, CounterEnv, as_rows, counting_poli
 from tests.support.worker_worlds import IMAGES, MIXED, Pairs, assert_same, in_workers, seen, stream
 from tests.support.worlds import Scripted
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 
 def vector(make: Any, mode: AutoresetMode) -> GymVector:
     return GymVector(SyncVectorEnv([make] * 3, autoreset_mode=mode))

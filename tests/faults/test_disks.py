@@ -165,7 +165,9 @@ def test_a_folder_that_is_read_only(whole, disk):
     path = disk.path / "run"
     rc.train("delayed-cue", run=str(path), callbacks=[Stop()], **SETTINGS)
     disk.remount("ro")
-    with pytest.raises(StorageError, match=r"run cannot be locked: Read-only file system.*writable folder"):
+    with pytest.raises(
+        StorageError, match=r"run/lock cannot be locked: Read-only file system.*writable folder"
+    ):
         rc.resume(path, progress=False)
     with pytest.raises(StorageError, match=r"other could not be made: Read-only file system"):
         rc.train("delayed-cue", run=str(disk.path / "other"), **SETTINGS)

@@ -9,6 +9,8 @@ import pytest
 from tests.mutants.bugs import MUTANTS, STOPPED
 from tests.mutants.mutant import Mutant
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_the_proof_catches_its_mutant(mutant: Mutant):

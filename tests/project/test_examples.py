@@ -10,6 +10,8 @@ import pytest
 
 import recollect as rc
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LITTLE = ["--steps", "2048"]
 SHORT = {

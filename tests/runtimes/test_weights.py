@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import gc
 import os
 import signal
 from typing import Any
@@ -18,6 +19,8 @@ from recollect.errors import LostError, WeightsError
 from recollect.runtimes.process import weights
 from recollect.runtimes.process.weights import BUFFERS, WeightBoard
 from tests.support.integrity import encoded, is_mixed
+
+pytestmark = pytest.mark.usefixtures("warm_children")
 
 
 def board_at(version: int = -1) -> WeightBoard:
@@ -116,6 +119,7 @@ def test_a_network_without_weights():
 
 
 def test_a_closed_board_holds_no_memory():
+    gc.collect()  # boards of other tests, which would be closed in between
     open_before = len(os.listdir("/proc/self/fd"))
     board = board_at(3)
     board.read(encoded(-1))

@@ -17,6 +17,8 @@ from safetensors.torch import load_file
 import recollect as rc
 from recollect.base import provenance
 
+pytestmark = pytest.mark.usefixtures("warm_children")
+
 RUNS = Path(__file__).parent / "old_runs"
 CAPABILITY = "AVX512"
 """What torch's kernels used on the machine that wrote them."""

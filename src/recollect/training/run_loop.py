@@ -50,8 +50,11 @@ class Training:
         """``run``: locked; ``seconds``: duration of earlier training; ``opening``: text for displays."""
         self.agent, self.run, self.opening = agent, run, opening
         self.config: TrainConfig = agent.config
-        self.start, self.end = trainer.start, trainer.end
-        """Env steps at which this training starts and ends."""
+        """The agent's config."""
+        self.start: int = trainer.start
+        """Env steps at which this training started."""
+        self.end: int = trainer.end
+        """Env steps at which it ends."""
         self.history: History = agent.history
         self.metrics: dict[str, float] = {}
         self.reason: str | None = None
