@@ -21,7 +21,7 @@ import common
 import torch
 
 from recollect.base import row_threads, tree
-from recollect.config.core_specs import core_config, known
+from recollect.config.core_choice import core_config, known
 from recollect.cores import Core, make_core
 
 T, WIDTH, RESETS, BAR = 128, 128, 0.05, 0.25

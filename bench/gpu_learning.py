@@ -24,7 +24,7 @@ from typing import Any
 
 import gpu_common as gpu
 
-from recollect.config.core_specs import reaching
+from recollect.config.core_choice import reaching
 
 WARM, SEARCH_SEED, EPISODES = 5, 100, 512
 

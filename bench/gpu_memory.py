@@ -31,7 +31,7 @@ import torch
 
 from recollect.acting.actor import Actor
 from recollect.algos.catalog import make_learner
-from recollect.config.core_specs import known, reaching
+from recollect.config.core_choice import known, reaching
 from recollect.config.ppo import PPOConfig
 from recollect.errors import RecollectError
 from recollect.learning import deviation_evidence, diagnostics

@@ -24,7 +24,7 @@ from typing import Any
 import gpu_common as gpu
 import torch
 
-from recollect.config.core_specs import known
+from recollect.config.core_choice import known
 from recollect.config.policy import POLICIES
 
 LARGE_POLICIES = ("latent_attn_med", "latent_attn_small")

@@ -26,7 +26,7 @@ from typing import Any
 
 import common
 
-from recollect.config.core_specs import known
+from recollect.config.core_choice import known
 
 
 @dataclass(frozen=True)

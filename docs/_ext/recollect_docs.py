@@ -22,7 +22,7 @@ from sphinx.util.docutils import SphinxDirective
 from recollect.cli import COMMANDS, main
 from recollect.cli.help import Entry
 from recollect.config.algo_choice import ALGOS
-from recollect.config.core_specs import CORES
+from recollect.config.core_choice import CORES
 from recollect.config.fields import field_names, fields_of, first_paragraph
 from recollect.config.settings import CLASSES
 from recollect.config.tasks import TASKS

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from recollect.api import load, resume, train
     from recollect.audit.run import verify
     from recollect.base.types import Step
-    from recollect.config.core_specs import PMMConfig, StackConfig
+    from recollect.config.core_choice import PMMConfig, StackConfig
     from recollect.config.cores import (
         FFMConfig,
         GRUConfig,

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from recollect.acting import conversion
+from recollect.acting import numpy_conversion
 from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
 from recollect.base import tree
@@ -30,7 +30,7 @@ from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
 from recollect.runtimes.env_probe import env_probe
 from recollect.runtimes.inline_collector import InlineCollector
-from recollect.runtimes.summary import placement_summary, size_summary
+from recollect.runtimes.run_summary import placement_summary, size_summary
 from recollect.training import checkpoints
 from recollect.training.advice import Advisor
 from recollect.training.callbacks import Callback
@@ -39,7 +39,7 @@ from recollect.training.run_folder import Run
 from recollect.training.run_loop import Training
 from recollect.training.sinks import make_sinks
 from recollect.training.trainer import Trainer
-from recollect.training.trust import Unnamed, check_memory
+from recollect.training.trusted_settings import Unnamed, check_memory
 
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
 """Makes a policy from an observation space and an action space."""
@@ -269,7 +269,7 @@ class Agent:
             deterministic: the mode instead of a sample (drawn from torch's global RNG).
         """
         device = next(self.policy.parameters()).device
-        batch, is_single = conversion.observations(self.policy.observation_space, obs, device)
+        batch, is_single = numpy_conversion.observations(self.policy.observation_space, obs, device)
         rows = tree.leaves(batch)[0].shape[0]
         starts = False if episode_start is None else episode_start
         first = torch.as_tensor(np.asarray(starts, dtype=bool), device=device)
@@ -284,7 +284,7 @@ class Agent:
             state = self.policy.initial_state(rows)
         acted, state = self.policy.act(batch, state, first, None, deterministic)
         action = self.policy.to_env(acted.action)
-        return conversion.actions(self.policy.action_space, action, is_single), state
+        return numpy_conversion.actions(self.policy.action_space, action, is_single), state
 
     def session(self, num_envs: int = 1, *, deterministic: bool = True, seed: int = 0) -> Session:
         """A session that acts in ``num_envs`` envs and keeps their states."""

@@ -15,7 +15,7 @@ from recollect.config.policy import PolicyConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.envs.factory import EnvSpec, is_made, slots
 from recollect.errors import ConfigError, RecollectError
-from recollect.training import checkpoints, trust
+from recollect.training import checkpoints, trusted_settings
 from recollect.training.presets import preset as preset_of
 from recollect.training.run_folder import Run
 
@@ -255,8 +255,10 @@ def _restored(
     # The saved run folder belongs to the saved run.
     config = replace(config, device=device or config.device, run=None, **settings)
     check_device(config.device)
-    env, options, why_no_env = trust.named_env(saved.path, saved.env, config.env_kwargs, env, env_kwargs)
-    unnamed = trust.Unnamed(why_no_env, trust.outward(config, settings), saved.path)
+    env, options, why_no_env = trusted_settings.named_env(
+        saved.path, saved.env, config.env_kwargs, env, env_kwargs
+    )
+    unnamed = trusted_settings.Unnamed(why_no_env, trusted_settings.outward(config, settings), saved.path)
     config = replace(config, env_kwargs=options)
     return Agent(network.to(config.device), config, env, learned=saved.learned, unnamed=unnamed)
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from recollect.cli import main
-from recollect.config.core_specs import core_config, known
+from recollect.config.core_choice import core_config, known
 from recollect.cores import make_core
 
 

@@ -14,7 +14,7 @@ from recollect.cli import COMMANDS, main
 from recollect.cli.help import entries, written
 from recollect.cli.help_texts import TOPICS
 from recollect.config.algo_choice import ALGOS
-from recollect.config.core_specs import known
+from recollect.config.core_choice import known
 from recollect.config.fields import fields_of
 from recollect.config.flags import parse_settings, parse_task_options
 from recollect.config.tasks import TASKS

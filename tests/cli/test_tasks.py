@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from recollect.base.numbers import short_count
+from recollect.base.formatting import short_count
 from recollect.cli import main
 from recollect.cli import tasks as command
 from recollect.tasks import TASKS, make_task, task_options

@@ -15,7 +15,7 @@ from rich.console import Console
 from recollect.cli import help as fields_help
 from recollect.cli.help_texts import EXAMPLES, MOST_USED, TOPICS
 from recollect.config.algo_choice import ALGOS
-from recollect.config.core_specs import CORES, PRESETS, known
+from recollect.config.core_choice import CORES, PRESETS, known
 from recollect.config.fields import field_names, fields_of
 from recollect.config.flags import parse_settings
 from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig

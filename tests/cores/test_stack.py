@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from recollect.base import tree
-from recollect.config.core_specs import as_config, known
+from recollect.config.core_choice import as_config, known
 from recollect.config.policy import PolicyConfig
 from recollect.config.serialise import as_mapping, config_from_json, config_to_json, policy_config_from_json
 from recollect.config.toml_yaml import config_text, read_config

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from recollect.display import make_display
 from recollect.display.base import standard_error
-from recollect.display.closing import commands, outcome, summary
+from recollect.display.closing_summary import commands, outcome, summary
 from recollect.display.lines import JsonLines, Lines
 from recollect.display.live import EVERY, LivePanel
 from recollect.errors import ConfigError

@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from recollect.base import numbers
+from recollect.base import formatting
 from recollect.display import words
 from recollect.display.lines import Lines
 from recollect.display.live import LivePanel
 from recollect.display.panel import View
 from recollect.display.state import State
-from recollect.envs.named import display_name
+from recollect.envs.env_names import display_name
 from tests.support.display_fakes import (
     ADVICE,
     INTERVAL,
@@ -51,11 +51,11 @@ from tests.support.display_fakes import (
     ],
 )
 def test_numbers_are_short(value, text):
-    assert numbers.number(value) == text
+    assert formatting.number(value) == text
 
 
 def test_times_and_paths_are_short(tmp_path, monkeypatch):
-    assert [numbers.duration(s) for s in (None, 7, 754, 3723, 90_000)] == [
+    assert [formatting.duration(s) for s in (None, 7, 754, 3723, 90_000)] == [
         "-",
         "0:07",
         "12:34",

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from recollect.acting.evaluate import Evaluation
-from recollect.display.closing import summary
+from recollect.display.closing_summary import summary
 from tests.support.display_fakes import evaluation_of, make_state, metrics_at
 
 

@@ -26,7 +26,7 @@ from recollect.config.train import TrainConfig
 from recollect.envs import BatchedEnv, GymLoop, Resumable, make_env
 from recollect.envs.checks import check_batched_env
 from recollect.envs.contract import AsyncStep
-from recollect.envs.named import portable, restored
+from recollect.envs.env_names import portable, restored
 from recollect.envs.workers import WorkerEnv, shares
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, EnvError, LostError, RecollectError, SpaceError

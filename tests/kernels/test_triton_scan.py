@@ -7,8 +7,8 @@ import torch
 
 from recollect.cores import make_core
 from recollect.kernels import linear_scan as scans
+from recollect.kernels.autograd_node import node
 from recollect.kernels.cpu import selective_scan
-from recollect.kernels.node import node
 from recollect.kernels.triton import available
 from tests.support.core_cases import CASES
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recollect.base import tree
 from recollect.experience.chunks import make_chunks
-from recollect.learning import auxiliary, recompute_activations
+from recollect.learning import auxiliary_loss, recompute_activations
 from recollect.learning.regularise_weights import Origin
 from tests.support.captured import (
     CHUNK,
@@ -39,7 +39,7 @@ NEXT_OBS = gym_spaces.Dict(
 def test_the_next_observation_is_predicted_without_a_read(kind, unread):
     """S002-14: targets, loss and gradients, for every kind of leaf."""
     policy = make_policy(NEXT_OBS, gym_spaces.Dict(a=gym_spaces.Discrete(2), b=gym_spaces.Box(-1, 1, (2,))))
-    predictor = auxiliary.NextObs(policy, 0)
+    predictor = auxiliary_loss.NextObs(policy, 0)
     rollout = make_rollout(policy, kind)
     y = torch.randn(CHUNK, 4 * B, policy.core.output_size)
 
@@ -47,7 +47,7 @@ def test_the_next_observation_is_predicted_without_a_read(kind, unread):
         predictor.zero_grad()
         targets = predictor.targets(policy, rollout)
         chunks = make_chunks(rollout, CHUNK, targets)
-        loss = predictor.loss(y, chunks, chunks.data[auxiliary.KNOWN].sum().clamp(min=1))
+        loss = predictor.loss(y, chunks, chunks.data[auxiliary_loss.KNOWN].sum().clamp(min=1))
         loss.backward()
         return {"targets": targets, "loss": loss.detach(), "grads": tuple(grads(predictor))}
 

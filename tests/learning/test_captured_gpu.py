@@ -18,7 +18,7 @@ from recollect.config.policy import EncoderConfig
 from recollect.experience.chunks import make_chunks
 from recollect.experience.returns import gae, vtrace
 from recollect.experience.rollout import Rollout
-from recollect.learning import auxiliary, diagnostics
+from recollect.learning import auxiliary_loss, diagnostics
 from recollect.learning.refresh_rollout import refresh
 from recollect.learning.regularise_weights import Origin
 from recollect.policy.policy import Policy
@@ -126,13 +126,15 @@ def test_refreshed_without_a_wait():
 def test_the_next_observation_and_the_start():
     """S002-14: targets of every kind of leaf, and weights held near their start."""
     policy = make_policy(NEXT_OBS)
-    predictor = auxiliary.NextObs(policy, 0)
+    predictor = auxiliary_loss.NextObs(policy, 0)
     rollout = make_rollout(policy, "fillers")
     y = torch.randn(CHUNK, 4 * B, policy.core.output_size)
 
-    def made(policy: Policy, predictor: auxiliary.NextObs, rollout: Rollout, y: torch.Tensor, origin: Origin):
+    def made(
+        policy: Policy, predictor: auxiliary_loss.NextObs, rollout: Rollout, y: torch.Tensor, origin: Origin
+    ):
         chunks = make_chunks(rollout, CHUNK, predictor.targets(policy, rollout))
-        loss = predictor.loss(y, chunks, chunks.data[auxiliary.KNOWN].sum().clamp(min=1))
+        loss = predictor.loss(y, chunks, chunks.data[auxiliary_loss.KNOWN].sum().clamp(min=1))
         pull = origin.squared_distance()
         grads = torch.autograd.grad(loss + 0 * pull, list(predictor.parameters()))
         return {"loss": loss.detach(), "grads": grads, "pull": pull.detach(), "clipped": origin.clip_(2.0)}

@@ -14,7 +14,7 @@ from recollect.algos import ppo
 from recollect.algos.catalog import make_learner
 from recollect.base import devices, tree
 from recollect.config.algo_choice import ALGOS
-from recollect.config.core_specs import known, reaching
+from recollect.config.core_choice import known, reaching
 from recollect.config.policy import PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.errors import AlignmentError, RecollectError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recollect.kernels import linear_scan
 from recollect.kernels.cpu import causal_conv, selective_scan, window
-from recollect.learning.auxiliary import NextObs
+from recollect.learning.auxiliary_loss import NextObs
 from recollect.learning.learner import Learner
 from recollect.policy.tokens import latent
 from tests.mutants import proofs

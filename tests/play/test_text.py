@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from recollect.base.numbers import percent, short
+from recollect.base.formatting import percent, short
 from recollect.play import show
 from recollect.play.text import Line, MemoryBar, folded, lines_of, without_middle
 from recollect.play.trace import Trace, record

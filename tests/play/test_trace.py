@@ -15,7 +15,7 @@ from recollect.agent import Agent
 from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.envs.named import display_name
+from recollect.envs.env_names import display_name
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, RecollectError
 from recollect.play.trace import Trace, leaf_names, record, record_env

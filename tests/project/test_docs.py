@@ -116,7 +116,7 @@ def test_every_public_name_has_its_place(site):
 def test_every_setting_and_its_flag_are_listed(site):
     """S000-26: a field of a config is on the page, with its flag."""
     from recollect.config.algo_choice import ALGOS
-    from recollect.config.core_specs import CORES
+    from recollect.config.core_choice import CORES
     from recollect.config.fields import field_names
     from recollect.config.settings import CLASSES
     from recollect.config.train import ALIASES

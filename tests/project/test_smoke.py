@@ -9,7 +9,7 @@ import torch
 
 import recollect as rc
 from recollect.base import tree
-from recollect.config.core_specs import known
+from recollect.config.core_choice import known
 from recollect.config.policy import POLICIES
 from tests.support.core_cases import CASES
 

@@ -12,7 +12,7 @@ import pytest
 import recollect as rc
 from recollect.runtimes.actor_metrics import SHOWN, Reports
 from recollect.runtimes.actor_server import Report
-from recollect.runtimes.summary import placement_summary
+from recollect.runtimes.run_summary import placement_summary
 from tests.support.doomed import SMALL, UPDATE
 
 pytestmark = pytest.mark.usefixtures("warm_children")

@@ -11,7 +11,7 @@ import numpy as np
 from rich.console import Console
 
 from recollect.acting.evaluate import Evaluation
-from recollect.base import numbers
+from recollect.base import formatting
 from recollect.config.train import TrainConfig
 from recollect.display.panel import View
 from recollect.display.state import State
@@ -87,7 +87,7 @@ def evaluation_of(mean: float) -> Evaluation:
     return Evaluation(returns, np.full(100, 12))
 
 
-INTERVAL = " to ".join(numbers.number(end) for end in evaluation_of(0.6).interval)
+INTERVAL = " to ".join(formatting.number(end) for end in evaluation_of(0.6).interval)
 
 
 def make_state(training: Any = None, *, until: int = 50_000) -> tuple[State, Clock]:

@@ -18,7 +18,7 @@ from gymnasium import spaces as gym_spaces
 from recollect.base import spaces, tree
 from recollect.base.types import Step
 from recollect.envs import BatchedEnv, make_env
-from recollect.envs.named import portable
+from recollect.envs.env_names import portable
 from recollect.envs.workers import WorkerEnv
 from recollect.runtimes.actor_envs import make_slots
 

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from recollect.base import tree
 from recollect.base.types import Step
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.values import env_seeds
+from recollect.envs.space_values import env_seeds
 from tests.support.counter import ACTIONS, Counter
 
 __all__ = ["Counter", "Echo", "Scripted", "TwoAgents", "by_batch", "by_hand", "choose"]

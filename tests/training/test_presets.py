@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import recollect as rc
-from recollect.config.core_specs import core_config, reaching
+from recollect.config.core_choice import core_config, reaching
 from recollect.config.impala import ImpalaConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig

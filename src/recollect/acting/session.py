@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.acting import conversion
+from recollect.acting import numpy_conversion
 from recollect.base import tree
 from recollect.base.types import State
 from recollect.errors import StateError
@@ -40,7 +40,7 @@ class Session:
         single, too.
         """
         which = self._rows(rows)
-        batch, is_single = conversion.observations(self.policy.observation_space, obs, self._device)
+        batch, is_single = numpy_conversion.observations(self.policy.observation_space, obs, self._device)
         given = tree.leaves(batch)[0].shape[0]
         if given != len(which):
             raise StateError(
@@ -50,7 +50,7 @@ class Session:
         acted, state = self.policy.act(batch, state, self._first[which], self._generator, self.deterministic)
         self._state = tree.put(self._state, which, state)
         self._first[which] = False
-        return conversion.actions(self.policy.action_space, self.policy.to_env(acted.action), is_single)
+        return numpy_conversion.actions(self.policy.action_space, self.policy.to_env(acted.action), is_single)
 
     def reset(self, rows: Rows | None = None) -> None:
         """The next observation of the envs ``rows`` (None: all) opens an episode."""

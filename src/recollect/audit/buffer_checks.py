@@ -11,7 +11,7 @@ from torch import Tensor
 from recollect.audit.recorded_rollouts import RecordedRollout, positions, step_and_row, worst
 from recollect.audit.results import Problem, Skip
 from recollect.base import tree
-from recollect.base.numbers import tiny
+from recollect.base.formatting import tiny
 from recollect.base.types import Tree
 from recollect.experience.chunks import Chunks, minibatches
 from recollect.experience.rollout import Rollout

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from recollect.audit.results import Doubt, Problem, Skip
 from recollect.base import tree
-from recollect.base.numbers import plural
+from recollect.base.formatting import plural
 from recollect.base.types import Tree
 from recollect.envs import checks
 from recollect.envs.contract import BatchedEnv

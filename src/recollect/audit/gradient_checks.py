@@ -15,7 +15,7 @@ from recollect.algos.impala import START
 from recollect.audit.recorded_rollouts import LEAST, RecordedRollout
 from recollect.audit.results import Doubt, Problem, Skip
 from recollect.base import tree
-from recollect.base.numbers import tiny
+from recollect.base.formatting import tiny
 from recollect.base.types import Tree
 from recollect.experience.chunks import Chunks
 from recollect.learning.sequences import burn_in

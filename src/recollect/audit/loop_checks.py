@@ -12,7 +12,7 @@ from recollect.agent import Agent
 from recollect.audit.results import Doubt, Problem, Skip
 from recollect.audit.setup import Setup
 from recollect.base import tree
-from recollect.base.numbers import tiny
+from recollect.base.formatting import tiny
 from recollect.learning import diagnostics
 
 UPDATES = 2

@@ -16,8 +16,8 @@ from recollect.config.algo_choice import AlgoConfig
 from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
+from recollect.envs.env_names import display_name, resolve_env
 from recollect.envs.factory import is_made, makes_batches, slots
-from recollect.envs.named import display_name, resolve_env
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
 

@@ -13,7 +13,7 @@ from recollect.acting.session import Session
 from recollect.audit.recorded_rollouts import EnvLog, RecordedRollout, positions, step_and_row, worst
 from recollect.audit.results import Doubt, Problem, Skip
 from recollect.base import tree
-from recollect.base.numbers import tiny
+from recollect.base.formatting import tiny
 from recollect.base.types import State, Tree
 from recollect.experience.chunks import Chunks
 from recollect.learning.sequences import burn_in

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, TextIO
 
-from recollect.base import interrupts, output
+from recollect.base import interrupts, json_output
 from recollect.errors import AlignmentError, DivergedError, EnvError, RecollectError, StorageError, nearest
 
 COMMANDS = {
@@ -101,7 +101,7 @@ def _run(name: str, words: list[str]) -> int:
         import_module("torch")
     interrupts.raise_again()
     is_for_programs = getattr(args, "json", False) or getattr(args, "display", None) == "json"
-    with output.for_programs() if is_for_programs else contextlib.nullcontext():
+    with json_output.for_programs() if is_for_programs else contextlib.nullcontext():
         return command.run(args, flags)
 
 
@@ -116,11 +116,11 @@ def tell(text: str, file: TextIO) -> None:
 
 def print_json(value: Any, indent: int | None = None) -> None:
     """Print for programs."""
-    print(json.dumps(value, indent=indent), file=output.results(), flush=True)
+    print(json.dumps(value, indent=indent), file=json_output.results(), flush=True)
 
 
 def _print_help() -> None:
-    from recollect.cli.page import Page
+    from recollect.cli.help_page import Page
 
     page = Page.readable()
     page.line("Recollect", " trains agents that remember, and proves that the memory is right.", "bold")

@@ -8,11 +8,11 @@ import re
 from importlib import import_module
 from typing import Any
 
-from recollect.base.numbers import byte_count
+from recollect.base.formatting import byte_count
 from recollect.cli import print_json
 from recollect.cli.help import core_rows
-from recollect.cli.page import Page
-from recollect.config.core_specs import PRESETS, core_config, known, name_of, widened
+from recollect.cli.help_page import Page
+from recollect.config.core_choice import PRESETS, core_config, known, name_of, widened
 from recollect.config.cores import CoreConfig
 from recollect.config.fields import fields_of
 from recollect.errors import ConfigError

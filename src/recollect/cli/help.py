@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 
 from recollect.cli import help_texts as texts
-from recollect.cli.page import Page
+from recollect.cli.help_page import Page
 from recollect.config.algo_choice import ALGOS
 from recollect.config.convert import options
-from recollect.config.core_specs import known
+from recollect.config.core_choice import known
 from recollect.config.fields import Field, fields_of, first_paragraph
 from recollect.config.policy import POLICIES
 from recollect.config.settings import CLASSES

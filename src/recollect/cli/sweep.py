@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from recollect.base import output
-from recollect.base.numbers import number, plural
+from recollect.base import json_output
+from recollect.base.formatting import number, plural
 from recollect.cli import print_json
 from recollect.cli.shared import add_display
 from recollect.cli.train import Say
@@ -113,7 +113,7 @@ def _show_commands(sweep: Sweep, jobs: int | None) -> None:
             print(f"would fail: {member.name}: {error}", file=sys.stderr)
             continue
         command = shlex.join(["recollect", *words[2:]] if words[:2] == ["-m", "recollect"] else words)
-        print(command, file=output.results())
+        print(command, file=json_output.results())
     print(f"{_opening(sweep, jobs)}; nothing was started", file=sys.stderr)
 
 

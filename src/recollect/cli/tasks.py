@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from recollect.base.numbers import short_count
+from recollect.base.formatting import short_count
 from recollect.cli.help import task_rows
-from recollect.cli.page import Page
+from recollect.cli.help_page import Page
 from recollect.config.fields import first_paragraph
 
 if TYPE_CHECKING:

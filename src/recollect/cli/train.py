@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.base import output
+from recollect.base import json_output
 from recollect.cli import print_json, tell
 from recollect.cli.shared import add_display, add_ending, add_env, parse_run
 
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     if args.print_config:
         from recollect.config.toml_yaml import config_text
 
-        print(config_text(parsed.config, env), end="", file=output.results())
+        print(config_text(parsed.config, env), end="", file=json_output.results())
         return 0
     say = Say(args.display)
     for note in parsed.notes:

@@ -1,7 +1,7 @@
 """Limits of the numbers in a run folder, which may be damaged or malicious.
 
 They are far beyond those of any real run. A network is limited by the size of its weights file
-(``recollect.policy.meta``).
+(``recollect.policy.meta_device``).
 """
 
 from __future__ import annotations

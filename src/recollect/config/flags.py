@@ -10,7 +10,7 @@ from typing import Any, get_origin
 from recollect.config import settings
 from recollect.config.algo_choice import ALGOS
 from recollect.config.convert import FALSE, TRUE, number, options
-from recollect.config.core_specs import CORES
+from recollect.config.core_choice import CORES
 from recollect.config.fields import hints
 from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.tasks import TASKS

@@ -7,7 +7,7 @@ from typing import Any
 
 from recollect.config import bounds
 from recollect.config.algo_choice import ALGOS, algo_name
-from recollect.config.core_specs import as_config, name_of
+from recollect.config.core_choice import as_config, name_of
 from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError

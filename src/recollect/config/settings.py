@@ -16,9 +16,9 @@ from typing import Any
 
 from recollect.config.algo_choice import ALGOS, algo_name, check_has
 from recollect.config.convert import convert, plain_value
-from recollect.config.core_specs import CORES, core_config, known, name_of
+from recollect.config.core_choice import CORES, core_config, known, name_of
 from recollect.config.fields import field_names, hints
-from recollect.config.nested import Setting, as_written, part_values, with_fields
+from recollect.config.nested_settings import Setting, as_written, part_values, with_fields
 from recollect.config.policy import ENCODERS, POLICIES, EncoderConfig, HeadConfig, PolicyConfig, named_policy
 from recollect.config.serialise import CUSTOM
 from recollect.config.tasks import TASKS, task_name

@@ -1,6 +1,6 @@
 """Cores: what carries over time. ``make_core("lstm", input_size)`` builds one."""
 
-from recollect.config.core_specs import CORES, PRESETS, PMMConfig, StackConfig
+from recollect.config.core_choice import CORES, PRESETS, PMMConfig, StackConfig
 from recollect.config.cores import (
     CoreConfig,
     FFMConfig,

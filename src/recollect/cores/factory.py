@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from recollect.config.core_specs import as_config, core_config, known
+from recollect.config.core_choice import as_config, core_config, known
 from recollect.config.cores import CoreConfig
 from recollect.cores.contract import Core
 from recollect.errors import ConfigError

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.base import devices
-from recollect.config.core_specs import PMMConfig
+from recollect.config.core_choice import PMMConfig
 from recollect.cores.contract import Core
 from recollect.cores.factory import make_core
 from recollect.kernels.cpu.pmm import EPSILON, access, recall, recall_by_steps

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from recollect.base.types import State
-from recollect.config.core_specs import StackConfig
+from recollect.config.core_choice import StackConfig
 from recollect.cores.contract import Core
 from recollect.cores.factory import make_core
 

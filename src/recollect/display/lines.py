@@ -10,8 +10,8 @@ from typing import IO, Any
 
 from rich.console import Console
 
-from recollect.base import files, numbers, output
-from recollect.display import closing, words
+from recollect.base import files, formatting, json_output
+from recollect.display import closing_summary, words
 from recollect.display.base import Display, standard_error
 from recollect.display.state import Clock, State
 
@@ -55,11 +55,11 @@ class Lines(Display):
         """Print the last metrics and the summary."""
         if not self._is_printed:
             self.draw()
-        (kind, why), *rest = closing.summary(self.state, reason)
+        (kind, why), *rest = closing_summary.summary(self.state, reason)
         self._print(f"{kind}: {why}")
         for name, text in rest:
             self._print(f"  {name:<12}{text}")
-        for command in closing.commands(self.state, reason):
+        for command in closing_summary.commands(self.state, reason):
             self._print(f"  {command}")
 
     def draw(self) -> None:
@@ -78,24 +78,24 @@ def line(state: State) -> str:
     compared = state.compared
     deviations = [compared[name] for name in ("deviation/log_prob", "deviation/value") if name in compared]
     columns = [
-        f"{_at(state)} {numbers.share(int(state.fraction * 100) / 100):>4}",
-        f"return {numbers.number(metrics.get('return')):>7}",
-        f"{numbers.count(metrics.get('speed/total')):>8}/s",
-        f"left {numbers.duration(state.left()):>8}",
-        f"deviation {numbers.tiny(max(deviations, default=None))}",
+        f"{_at(state)} {formatting.share(int(state.fraction * 100) / 100):>4}",
+        f"return {formatting.number(metrics.get('return')):>7}",
+        f"{formatting.count(metrics.get('speed/total')):>8}/s",
+        f"left {formatting.duration(state.left()):>8}",
+        f"deviation {formatting.tiny(max(deviations, default=None))}",
     ]
     if (actors := state.remote_actors()) is not None:
         columns += [
             f"actors {actors.range}/s",
-            f"lag {numbers.number(metrics.get('lag'))}",
-            f"wait {numbers.share(actors.waits)}",
+            f"lag {formatting.number(metrics.get('lag'))}",
+            f"wait {formatting.share(actors.waits)}",
             *actors.trouble(),
         ]
     return "  ".join(columns)
 
 
 def _at(state: State) -> str:
-    return f"{numbers.count(state.steps):>11}"
+    return f"{formatting.count(state.steps):>11}"
 
 
 class JsonLines(Display):
@@ -151,11 +151,11 @@ class JsonLines(Display):
     def abandon(self, error: BaseException) -> None:
         """Redirect a closed stdout to /dev/null: its buffer would fail again when Python exits."""
         if self._file is None and isinstance(error, BrokenPipeError):
-            stdout, nowhere = output.results().fileno(), os.open(os.devnull, os.O_WRONLY)
+            stdout, nowhere = json_output.results().fileno(), os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, stdout)
             os.close(nowhere)
 
     def _write(self, event: str, **fields: Any) -> None:
-        file = self._file or output.results()
+        file = self._file or json_output.results()
         file.write(json.dumps({"event": event} | files.finite(fields), allow_nan=False) + "\n")
         file.flush()

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from recollect.display import closing
+from recollect.display import closing_summary
 from recollect.display.base import Display, standard_error
 from recollect.display.panel import View
 from recollect.display.state import Clock
@@ -69,11 +69,11 @@ class LivePanel(Display):
         if self._live is not None:
             self.draw()
         self._stop()
-        (kind, why), *rest = closing.summary(self.state, reason)
+        (kind, why), *rest = closing_summary.summary(self.state, reason)
         colour = {"finished": "green", "failed": "red"}.get(kind, "yellow")
         lines = [Text.assemble((f"{kind}: ", f"bold {colour}"), why)]
         lines += [Text.assemble((f"  {name:<12}", "cyan"), text) for name, text in rest]
-        if commands := closing.commands(self.state, reason):
+        if commands := closing_summary.commands(self.state, reason):
             lines += [Text(), *(Text.assemble("  ", (command, "bold")) for command in commands)]
         for line in lines:
             self.console.print(line, soft_wrap=True)

@@ -7,8 +7,8 @@ import importlib
 import sys
 from typing import Any
 
-from recollect.base import numbers
-from recollect.display import closing, words
+from recollect.base import formatting
+from recollect.display import closing_summary, words
 from recollect.display.base import Display
 from recollect.display.lines import line
 from recollect.display.state import RemoteActors, State
@@ -53,17 +53,17 @@ class Notebook(Display):
 def page(state: State, reason: str | None = None) -> str:
     """The state, and after the end the summary, as HTML that fits light and dark backgrounds."""
     metrics, dot = state.metrics, " · "
-    place = f"{numbers.count(state.steps)} of {numbers.count(state.training.end)} steps"
-    clock = f"{numbers.duration(state.elapsed)} elapsed"
+    place = f"{formatting.count(state.steps)} of {formatting.count(state.training.end)} steps"
+    clock = f"{formatting.duration(state.elapsed)} elapsed"
     if reason is None:
-        clock += f"{dot}{numbers.duration(state.left())} left"
-    facts = [f"return <b>{numbers.number(metrics.get('return'))}</b>"]
+        clock += f"{dot}{formatting.duration(state.left())} left"
+    facts = [f"return <b>{formatting.number(metrics.get('return'))}</b>"]
     if curve := words.sparkline(state.returns(), 16):
         facts.append(curve)
     if (score := state.evaluation) is not None:
-        mean, low, high = (numbers.number(value) for value in (score.mean, score.low, score.high))
+        mean, low, high = (formatting.number(value) for value in (score.mean, score.low, score.high))
         facts.append(f"evaluation {mean} ({low} to {high})")
-    facts.append(f"{numbers.count(state.speed('total'))} steps/s")
+    facts.append(f"{formatting.count(state.speed('total'))} steps/s")
     actors = state.remote_actors()
     marks = {True: "✓", False: "⚠", None: ""}
     gauges = [f"{marks[gauge.is_good]} {gauge.name} {gauge.text}" for gauge in state.gauges()]
@@ -77,10 +77,12 @@ def page(state: State, reason: str | None = None) -> str:
         *(f"⚠ {html.escape(text)}" for text in state.advice),
     ]
     if reason is not None:
-        (kind, why), *rest = closing.summary(state, reason)
+        (kind, why), *rest = closing_summary.summary(state, reason)
         rows.append(f"<b>{kind}</b>: {html.escape(why)}")
         rows += [f"{name}: {html.escape(text)}" for name, text in rest]
-        rows += [f"<code>{html.escape(command)}</code>" for command in closing.commands(state, reason)]
+        rows += [
+            f"<code>{html.escape(command)}</code>" for command in closing_summary.commands(state, reason)
+        ]
     else:
         rows.append(f"<i>interrupt the kernel to {'save and stop' if state.run else 'stop'}</i>")
     body = "".join(f"<div>{row}</div>" for row in rows)
@@ -89,7 +91,7 @@ def page(state: State, reason: str | None = None) -> str:
 
 def _facts(actors: RemoteActors) -> list[str]:
     """The state of actors in other processes."""
-    shares = ", ".join(f"{name} {numbers.share(share)}" for name, share in actors.shares.items())
-    waits = [] if actors.waits is None else [f"the learner waits {numbers.share(actors.waits)}"]
+    shares = ", ".join(f"{name} {formatting.share(share)}" for name, share in actors.shares.items())
+    waits = [] if actors.waits is None else [f"the learner waits {formatting.share(actors.waits)}"]
     queue = ", ".join(actors.queue())
     return [actors.place, f"{actors.range} steps/s each", f"time: {shares}", queue, *waits, *actors.trouble()]

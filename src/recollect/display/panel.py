@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from recollect.base import numbers
+from recollect.base import formatting
 from recollect.display import words
 from recollect.display.state import State
 
@@ -87,29 +87,29 @@ class Rows:
         grid.add_column(width=self.width - 6)
         grid.add_column(width=6, justify="right")
         bar = ProgressBar(total=1.0, completed=state.fraction, complete_style="cyan", finished_style="green")
-        grid.add_row(bar, Text(numbers.share(int(state.fraction * 100) / 100), "bold"))
+        grid.add_row(bar, Text(formatting.share(int(state.fraction * 100) / 100), "bold"))
         yield grid
-        done = f"{numbers.count(state.steps)} of {numbers.count(state.training.end)}"
+        done = f"{formatting.count(state.steps)} of {formatting.count(state.training.end)}"
         times, is_over = [], state.fraction >= 1
         if self._has_labels or is_over:
-            times.append(f"{numbers.duration(state.elapsed)} elapsed")
+            times.append(f"{formatting.duration(state.elapsed)} elapsed")
         if not is_over:
-            times.append(f"{numbers.duration(state.left())} left")
+            times.append(f"{formatting.duration(state.left())} left")
         unit = " steps" if self._has_labels else ""
         yield from self._spread(Text(done + unit), Text(f" {dot} ".join(times)))
 
     def score(self) -> Iterator[RenderableType]:
         """Return with its curve and trend, and the last evaluation."""
         state, metrics, dot = self.state, self.state.metrics, self.glyphs.dot
-        body = Text.assemble((f"{numbers.number(metrics.get('return')):<8}", "bold"))
-        side = Text(f"{numbers.count(metrics.get('episodes', 0))} episodes", "dim")
+        body = Text.assemble((f"{formatting.number(metrics.get('return')):<8}", "bold"))
+        side = Text(f"{formatting.count(metrics.get('episodes', 0))} episodes", "dim")
         if "length" in metrics:
-            side.append(f" {dot} length {numbers.number(metrics['length'])}")
+            side.append(f" {dot} length {formatting.number(metrics['length'])}")
         curve = state.returns()
         if (moved := words.trend(curve)) is not None:
             delta, way = moved
             arrow = (self.glyphs.flat, self.glyphs.up, self.glyphs.down)[way]
-            body.append(f"{arrow} {numbers.change(delta):<8}", ("dim", "green", "yellow")[way])
+            body.append(f"{arrow} {formatting.change(delta):<8}", ("dim", "green", "yellow")[way])
         alone = self.width - self._indent - body.cell_len
         beside = alone - side.cell_len - 3
         room = min(40, beside if beside >= 8 else alone)  # too narrow: the side text goes below
@@ -118,21 +118,23 @@ class Rows:
         name = "evaluation" if self._has_labels else "eval"
         best = Text()
         if state.best is not None:
-            best = Text(f"best {numbers.number(state.best[0])} at {numbers.count(state.best[1])}", "dim")
+            best = Text(
+                f"best {formatting.number(state.best[0])} at {formatting.count(state.best[1])}", "dim"
+            )
         if (last := state.evaluation) is not None:
-            body = Text.assemble((f"{numbers.number(last.mean):<8}", "bold"))
-            interval = f"{numbers.number(last.low)} to {numbers.number(last.high)}"
+            body = Text.assemble((f"{formatting.number(last.mean):<8}", "bold"))
+            interval = f"{formatting.number(last.low)} to {formatting.number(last.high)}"
             body.append(f"95% interval {interval}" if self._has_labels else interval, "dim")
             yield from self._row(name, body, best)
         elif every := state.training.config.eval_every:
-            yield from self._row(name, Text(f"every {numbers.count(every)} steps", "dim"), best)
+            yield from self._row(name, Text(f"every {formatting.count(every)} steps", "dim"), best)
 
     def speed(self) -> Iterator[RenderableType]:
         """Steps per second, and the shares of env, acting and learning."""
         state = self.state
-        parts = [f"{name} {numbers.share(value)}" for name, value in state.shares().items()]
+        parts = [f"{name} {formatting.share(value)}" for name, value in state.shares().items()]
         side = Text(f" {self.glyphs.dot} ".join(parts), "dim")
-        yield from self._row("speed", Text(f"{numbers.count(state.speed('total'))} steps/s"), side)
+        yield from self._row("speed", Text(f"{formatting.count(state.speed('total'))} steps/s"), side)
 
     def actors(self) -> Iterator[RenderableType]:
         """Speed, time shares and queue of actors in other processes."""
@@ -144,7 +146,7 @@ class Rows:
         yield from self._row("actors", Text(actors.place), Text(f"{actors.range} steps/s each", "dim"))
         parts = zip(shades, SHADES, actors.shares.items())
         legend = Text("  ").join(
-            Text.assemble((shade, style), f" {name} ", numbers.share(share), style="dim")
+            Text.assemble((shade, style), f" {name} ", formatting.share(share), style="dim")
             for shade, style, (name, share) in parts
         )
         room = min(30, self.width - self._indent - legend.cell_len - 3)
@@ -160,15 +162,15 @@ class Rows:
         get = self.state.metrics.get
         yield from self._cells(
             "losses",
-            ("policy", numbers.number(get("loss/policy"))),
-            ("value", numbers.number(get("loss/value"))),
-            ("explained", numbers.share(get("explained_variance"))),
+            ("policy", formatting.number(get("loss/policy"))),
+            ("value", formatting.number(get("loss/value"))),
+            ("explained", formatting.share(get("explained_variance"))),
         )
         yield from self._cells(
             "update",
-            ("entropy", numbers.number(get("entropy"))),
-            ("kl", numbers.number(get("kl"))),
-            ("clipped", numbers.share(get("clip_fraction"))),
+            ("entropy", formatting.number(get("entropy"))),
+            ("kl", formatting.number(get("kl"))),
+            ("clipped", formatting.share(get("clip_fraction"))),
         )
 
     def honesty(self) -> Iterator[RenderableType]:
@@ -194,7 +196,7 @@ class Rows:
         hint = Text("Ctrl-C saves and stops" if state.run else "Ctrl-C stops", "dim")
         if state.training.signal:
             hint = Text("stopping after this update; Ctrl-C again ends at once", "yellow")
-        saved = "" if state.checkpoint is None else f"checkpoint at {numbers.count(state.checkpoint)}"
+        saved = "" if state.checkpoint is None else f"checkpoint at {formatting.count(state.checkpoint)}"
         yield from self._spread(hint, Text(saved, "dim"))
 
     def _cells(self, label: str, *cells: tuple[str, str]) -> Iterator[RenderableType]:

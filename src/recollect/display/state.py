@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from recollect.base import numbers
+from recollect.base import formatting
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
-from recollect.envs.named import display_name
+from recollect.envs.env_names import display_name
 from recollect.learning.diagnostics import value_size
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class Score:
         return cls(int(steps), evaluation.mean, low, high, length, len(evaluation.returns))
 
     def __str__(self) -> str:
-        interval = f"95% interval {numbers.number(self.low)} to {numbers.number(self.high)}"
-        return f"{numbers.number(self.mean)} ({interval}, {self.episodes:,} episodes)"
+        interval = f"95% interval {formatting.number(self.low)} to {formatting.number(self.high)}"
+        return f"{formatting.number(self.mean)} ({interval}, {self.episodes:,} episodes)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +102,10 @@ class RemoteActors:
     def trouble(self) -> list[str]:
         """Restarts, if there were any."""
         restarts = int(self.metrics.get("restarts", 0))
-        return [numbers.plural(restarts, "restart")] if restarts else []
+        return [formatting.plural(restarts, "restart")] if restarts else []
 
     def _counts(self, *names: str) -> list[str]:
-        return [numbers.count(self.metrics.get(name)) for name in names]
+        return [formatting.count(self.metrics.get(name)) for name in names]
 
 
 class State:
@@ -226,12 +226,12 @@ class State:
         # Relative to the size of the values, as in the check that stops a run.
         scaled = None if value is None else value / value_size(self.compared)
         gauges = [
-            Gauge("log-prob", numbers.tiny(log_prob), _below(log_prob, limit)),
-            Gauge("value", numbers.tiny(value), _below(scaled, limit)),
+            Gauge("log-prob", formatting.tiny(log_prob), _below(log_prob, limit)),
+            Gauge("value", formatting.tiny(value), _below(scaled, limit)),
         ]
         if config.algo.gauge_every:
             stale = self.staleness
-            text = numbers.ABSENT if stale is None else f"{stale:.2f}"
+            text = formatting.ABSENT if stale is None else f"{stale:.2f}"
             gauges.append(Gauge("staleness", text, _below(stale, STALE)))
         if (lag := metrics.get("lag")) is not None:
             is_allowed = metrics.get("lag/max", lag) <= config.lag_limit

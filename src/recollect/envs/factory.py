@@ -14,9 +14,9 @@ from gymnasium.vector import VectorEnv
 from recollect.base import registry
 from recollect.config.tasks import TASKS, task_name
 from recollect.envs.contract import BatchedEnv
+from recollect.envs.env_names import is_importing, resolve_env
 from recollect.envs.gym_loop import GymLoop
 from recollect.envs.gym_vector import GymVector
-from recollect.envs.named import is_importing, resolve_env
 from recollect.envs.on_device import on_device
 from recollect.errors import ConfigError, nearest
 

@@ -17,7 +17,7 @@ import torch
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import BatchedEnv, Describes
-from recollect.envs.values import Buffers, RowError, env_seeds, scalar, to_rows, write_row, write_rows
+from recollect.envs.space_values import Buffers, RowError, env_seeds, scalar, to_rows, write_row, write_rows
 from recollect.errors import ConfigError, EnvError, SpaceError
 
 _NUMBERS = frozenset({float, int, np.float64, np.float32})

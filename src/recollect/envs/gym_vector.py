@@ -23,7 +23,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
-from recollect.envs.values import Buffers, env_seeds, to_batch, write_row
+from recollect.envs.space_values import Buffers, env_seeds, to_batch, write_row
 from recollect.errors import EnvError, SpaceError
 
 

@@ -19,7 +19,7 @@ from recollect.base import spaces, tree
 from recollect.base.shared_memory import Layout
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import FLAGS, AsyncStep, BatchedEnv, EnvWrapper, Resumable
-from recollect.envs.values import is_like, step_zeros
+from recollect.envs.space_values import is_like, step_zeros
 from recollect.errors import ConfigError, EnvError
 
 

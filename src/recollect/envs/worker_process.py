@@ -23,7 +23,7 @@ from recollect.base.child_process import HungUpError, Line, describe_raised
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Tree
 from recollect.envs.contract import FLAGS, BatchedEnv, Resumable
-from recollect.envs.values import step_zeros
+from recollect.envs.space_values import step_zeros
 from recollect.errors import EnvError
 
 MakeSlots = Callable[[int, int], BatchedEnv]

@@ -25,7 +25,7 @@ from recollect.base import tree
 from recollect.base.child_process import Child, stop_all
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Step, Tree
-from recollect.envs.values import is_like, to_batch, to_tensors
+from recollect.envs.space_values import is_like, to_batch, to_tensors
 from recollect.envs.worker_process import STACK_SIGNAL, Made, MakeSlots, give_memory, serve
 from recollect.errors import ConfigError, EnvError, LostError, SpaceError
 

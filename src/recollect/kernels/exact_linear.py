@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.base import devices
-from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton import available
 from recollect.kernels.triton.tiling import launch, padded, rounding
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 
 from recollect.base import devices
-from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton import available
 
 Reset = tuple[Tensor, Tensor] | None

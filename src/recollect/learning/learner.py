@@ -29,7 +29,7 @@ from recollect.base.cuda_graphs import Graphs
 from recollect.config.algo_shared import LearnerConfig
 from recollect.experience.chunks import Chunks, minibatches, shares
 from recollect.experience.rollout import Rollout
-from recollect.learning import auxiliary, diagnostics
+from recollect.learning import auxiliary_loss, diagnostics
 from recollect.learning.algorithm import Algorithm, Data, Stats, Targets
 from recollect.learning.captured_update import CapturedUpdate
 from recollect.learning.deviation_check import DeviationCheck, Record
@@ -88,7 +88,7 @@ class Learner:
             graphs: whether CUDA graphs of optimiser steps are captured.
         """
         self.policy, self.algorithm, self.config = policy, algorithm, config
-        self.predictor = auxiliary.NextObs(policy, seed) if config.next_obs_coef > 0 else None
+        self.predictor = auxiliary_loss.NextObs(policy, seed) if config.next_obs_coef > 0 else None
         """Predicts the next observation, if the config asks for it. Not part of the policy."""
         self._parameters = [parameter for _, parameter in self.named_parameters()]
         self.device = self._parameters[0].device
@@ -230,7 +230,7 @@ class Learner:
         if which is None:
             which = torch.arange(sequences.count, device=self.device)
         count = sequences.valid_steps(which).clamp(min=1)
-        known = None if self.predictor is None else sequences.total(which, auxiliary.KNOWN).clamp(min=1)
+        known = None if self.predictor is None else sequences.total(which, auxiliary_loss.KNOWN).clamp(min=1)
         parts: list[Stats] = []
         recomputed = 0
         for part in shares(which, config.accumulate, sequences.sizes):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from recollect.base.numbers import percent, short, signed
+from recollect.base.formatting import percent, short, signed
 from recollect.play.frames import Film
 from recollect.play.text import Line, folded, lines_of
 from recollect.play.trace import Trace

@@ -12,9 +12,9 @@ import gymnasium as gym
 import numpy as np
 
 from recollect.config.tasks import task_name
+from recollect.envs.env_names import display_name, resolve_env
 from recollect.envs.factory import is_made, makes_batches, parameters
 from recollect.envs.gym_loop import env_name
-from recollect.envs.named import display_name, resolve_env
 from recollect.errors import EnvError
 from recollect.play.trace import Trace, record
 

@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from recollect.base.numbers import signed
+from recollect.base.formatting import signed
 from recollect.play.trace import Trace
 from recollect.play.words import choices, chosen, ending, heading, most_active, seen
 

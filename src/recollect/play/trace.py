@@ -19,7 +19,7 @@ from recollect.base import row_threads, tree
 from recollect.base.files import finite
 from recollect.base.types import State, Tree
 from recollect.envs.contract import BatchedEnv, Describes
-from recollect.envs.named import display_name
+from recollect.envs.env_names import display_name
 from recollect.errors import ConfigError, RecollectError
 from recollect.play.trace_values import action_json, distribution_parts, observation_parts, rounded
 from recollect.policy.policy import Policy

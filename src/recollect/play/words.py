@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from recollect.base.numbers import percent, plural, short, short_list
+from recollect.base.formatting import percent, plural, short, short_list
 from recollect.config.tasks import task_name
 from recollect.envs.wrappers import ACTION, REWARD
 from recollect.play.trace import Trace

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from recollect.base.numbers import setting
+from recollect.base.formatting import setting
 from recollect.config.serialise import flatten
 from recollect.reports.configs import asked, default_values, differences, experiment, label
 from recollect.reports.data import header

@@ -7,9 +7,9 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from recollect.base.numbers import setting
+from recollect.base.formatting import setting
 from recollect.config.algo_choice import ALGOS, algo_name
-from recollect.config.core_specs import known
+from recollect.config.core_choice import known
 from recollect.config.fields import fields_of
 from recollect.config.policy import EncoderConfig
 from recollect.config.ppo import PPOConfig

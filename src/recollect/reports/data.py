@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from recollect.display.closing import REASONS
+from recollect.display.closing_summary import REASONS
 from recollect.learning.diagnostics import SIZES
 from recollect.reports.configs import config_rows
 from recollect.reports.episodes import read_episodes

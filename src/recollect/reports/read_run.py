@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from recollect.base.files import LARGEST, opened, read_whole
-from recollect.base.numbers import plural
+from recollect.base.formatting import plural
 from recollect.base.tolerances import TOLERANCES, on_device, tolerance
 from recollect.cores.factory import make_core
 from recollect.errors import RecollectError
-from recollect.policy.meta import without_memory
+from recollect.policy.meta_device import without_memory
 from recollect.reports.thinning import Row, in_order, mapping, number
 from recollect.training.run_folder import Run
 

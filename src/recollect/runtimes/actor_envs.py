@@ -10,8 +10,8 @@ import torch
 
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
+from recollect.envs.env_names import Portable, portable, restored
 from recollect.envs.factory import EnvSpec, is_made, make_env, makes_batches, resolved, slots
-from recollect.envs.named import Portable, portable, restored
 from recollect.envs.on_device import on_device
 from recollect.envs.workers import WorkerEnv
 from recollect.envs.wrappers import LastActionReward

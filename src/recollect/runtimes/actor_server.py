@@ -22,7 +22,7 @@ from recollect.algos.catalog import acting
 from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.named import Portable, restored
+from recollect.envs.env_names import Portable, restored
 from recollect.errors import LostError
 from recollect.experience.rollout import Rollout
 from recollect.policy.policy import Policy

@@ -16,8 +16,8 @@ from typing import Any
 from torch import Tensor
 
 from recollect.config.train import TrainConfig
+from recollect.envs.env_names import portable
 from recollect.envs.factory import EnvSpec
-from recollect.envs.named import portable
 from recollect.errors import LostError
 from recollect.experience.rollout import Rollout
 from recollect.policy.policy import Policy

@@ -11,10 +11,10 @@ from typing import Any, Literal
 from recollect.base import files
 from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
-from recollect.envs.named import is_importing
+from recollect.envs.env_names import is_importing
 from recollect.errors import RecollectError
 from recollect.sweep.plan import Variant
-from recollect.training import trust
+from recollect.training import trusted_settings
 from recollect.training.parse_config import parse_config
 from recollect.training.run_folder import Run
 
@@ -138,10 +138,10 @@ class Member:
     def named(self) -> list[str]:
         """The flags of ``resume`` that must be repeated because a run's folder cannot set them."""
         config = self._config()
-        words = trust.option_flags(self._options(config))
+        words = trusted_settings.option_flags(self._options(config))
         if config.ray_address is not None:
             words.append(f"--ray-address={config.ray_address}")
-        if set(config.sinks) & set(trust.REMOTE_SINKS):
+        if set(config.sinks) & set(trusted_settings.REMOTE_SINKS):
             words.append(f"--sinks={','.join(config.sinks)}")
         return words
 

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from recollect.base.numbers import count, duration, number, share
+from recollect.base.formatting import count, duration, number, share
 from recollect.display.base import can_redraw, standard_error
 from recollect.display.words import path as typed
 from recollect.display.words import shortened

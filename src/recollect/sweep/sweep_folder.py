@@ -13,7 +13,7 @@ from typing import Any
 from recollect.base import files
 from recollect.base.provenance import usable_cores
 from recollect.display.words import path as typed
-from recollect.envs.named import is_importing
+from recollect.envs.env_names import is_importing
 from recollect.errors import ConfigError, Interrupted, RecollectError, StorageError
 from recollect.reports.statistics import bootstrap_interval, iqm
 from recollect.sweep.member import Member

@@ -44,7 +44,7 @@ from recollect.config import bounds, serialise
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError, RecollectError
 from recollect.learning.learner_state import Learned, TrainerState
-from recollect.policy.meta import without_memory
+from recollect.policy.meta_device import without_memory
 from recollect.policy.policy import Policy
 
 FORMAT = 1

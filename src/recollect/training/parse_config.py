@@ -7,7 +7,7 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
-from recollect.config.core_specs import name_of
+from recollect.config.core_choice import name_of
 from recollect.config.flags import build_flags
 from recollect.config.settings import Built
 from recollect.config.train import TrainConfig

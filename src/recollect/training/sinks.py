@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from recollect.config.serialise import config_to_json
-from recollect.envs.named import display_name
+from recollect.envs.env_names import display_name
 from recollect.errors import ConfigError, nearest
 from recollect.training.callbacks import Callback
 

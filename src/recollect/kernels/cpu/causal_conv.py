@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 from recollect.base import devices
-from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
 
 
 def causal_conv(

@@ -19,7 +19,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
 from recollect.kernels.segments import Segments, scratch_rows
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from recollect.base import row_threads
-from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
 
 SATURATING = 1e6
 """Added to the input of a gate, this makes its sigmoid exactly 0 or 1 in float32."""

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from recollect.base import devices
-from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton import available
 
 Reset = Tensor | None

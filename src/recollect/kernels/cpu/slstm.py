@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, logsigmoid
 
-from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
 from recollect.kernels.segments import Segments, scratch_rows
 
 

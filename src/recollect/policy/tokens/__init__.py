@@ -16,7 +16,7 @@ from torch import nn
 from recollect.policy.tokens.example import Example
 from recollect.policy.tokens.fast import Fast
 from recollect.policy.tokens.latent import SIZES, LatentAttention
-from recollect.policy.tokens.reading import PAD, SIDE, Tokens, TokenSpace
+from recollect.policy.tokens.token_format import PAD, SIDE, Tokens, TokenSpace
 
 __all__ = ["NETWORKS", "PAD", "SIDE", "TokenSpace", "Tokens"]
 

@@ -6,7 +6,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
-from recollect.policy.tokens.reading import TokenSpace
+from recollect.policy.tokens.token_format import TokenSpace
 
 
 class Example(nn.Module):

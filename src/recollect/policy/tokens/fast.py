@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.policy.layers import Conv, Dense, mlp
-from recollect.policy.tokens.reading import SIDE, TokenSpace
+from recollect.policy.tokens.token_format import SIDE, TokenSpace
 
 CELLS = SIDE * SIDE
 

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.policy.layers import Dense, orthogonal
-from recollect.policy.tokens.reading import SIDE, TokenSpace
+from recollect.policy.tokens.token_format import SIDE, TokenSpace
 
 ABSENT = -3e4
 """Added to the logit of an absent token: exp of it is 0, and it is finite in half precision too."""

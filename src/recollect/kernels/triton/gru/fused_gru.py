@@ -20,7 +20,7 @@ from torch import Tensor
 
 from recollect.base import devices
 from recollect.base.devices import Products
-from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton.gru import resident, spread, streamed
 from recollect.kernels.triton.tiling import ANY, FACTOR, OUTSIDE, Blocks, Plan, nearest, product
 from recollect.kernels.triton.tiling import suits as suits

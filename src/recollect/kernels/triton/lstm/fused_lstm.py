@@ -41,7 +41,7 @@ from torch import Tensor
 
 from recollect.base import devices
 from recollect.base.devices import Products
-from recollect.kernels.node import Grads, Kept, Need, Saved, node
+from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
 from recollect.kernels.triton import scaled_float16
 from recollect.kernels.triton.lstm import resident, spread, streamed
 from recollect.kernels.triton.tiling import ANY, FACTOR, OUTSIDE, Blocks, Plan, nearest, product

@@ -23,7 +23,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from recollect.kernels.node import Grads, Kept, Need, Saved
+from recollect.kernels.autograd_node import Grads, Kept, Need, Saved
 from recollect.kernels.triton.tiling import launch
 
 BLOCK = 128

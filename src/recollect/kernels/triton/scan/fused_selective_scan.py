@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from recollect.kernels.node import Grads, Kept, Need, Saved
+from recollect.kernels.autograd_node import Grads, Kept, Need, Saved
 from recollect.kernels.triton.math import sigmoid
 from recollect.kernels.triton.tiling import launch
 

@@ -19,7 +19,7 @@ from recollect.base.spaces import sample
 from recollect.config.policy import PolicyConfig
 from recollect.errors import ConfigError
 from recollect.experience.chunks import Chunks
-from recollect.learning.auxiliary import KNOWN, TARGET, NextObs
+from recollect.learning.auxiliary_loss import KNOWN, TARGET, NextObs
 from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, learner_tensors, load_learner
 from tests.support.helpers import GYM_WORLDS, ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from recollect.config.convert import convert
-from recollect.config.core_specs import core_config
+from recollect.config.core_choice import core_config
 from recollect.config.fields import check_names, hints
 from recollect.errors import ConfigError
 

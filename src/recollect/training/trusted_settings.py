@@ -32,8 +32,8 @@ from recollect.base.files import short
 from recollect.config.convert import plain_value
 from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
+from recollect.envs.env_names import is_importing
 from recollect.envs.factory import EnvSpec, is_made
-from recollect.envs.named import is_importing
 from recollect.errors import ConfigError
 from recollect.experience.rollout import rollout_size
 from recollect.policy.policy import Policy

@@ -9,7 +9,7 @@ import gymnasium as gym
 import pytest
 
 import recollect as rc
-from recollect.envs.named import is_importing, resolve_env
+from recollect.envs.env_names import is_importing, resolve_env
 from recollect.errors import ConfigError
 
 WORLD = """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from recollect.base import numbers
+from recollect.base import formatting
 from recollect.display.state import State
-from recollect.envs.named import is_importing
+from recollect.envs.env_names import is_importing
 
 REASONS = {
     "steps": ("finished", "all steps done"),
@@ -31,16 +31,21 @@ def summary(state: State, reason: str) -> list[tuple[str, str]]:
     training, metrics = state.training, state.metrics
     seconds = float(training.seconds)
     made = state.steps - state.first_step
-    pace = f", {numbers.count(made / state.spent)} a second" if made and state.spent > 0 else ""
-    lines = [outcome(reason), ("steps", f"{numbers.count(state.steps)} in {numbers.duration(seconds)}{pace}")]
+    pace = f", {formatting.count(made / state.spent)} a second" if made and state.spent > 0 else ""
+    lines = [
+        outcome(reason),
+        ("steps", f"{formatting.count(state.steps)} in {formatting.duration(seconds)}{pace}"),
+    ]
     if "return" in metrics:
         window = training.config.target_episodes
         over = f"mean of the last {min(window, int(metrics.get('episodes', window))):,} episodes"
-        lines.append(("return", f"{numbers.number(metrics['return'])}, {over}"))
+        lines.append(("return", f"{formatting.number(metrics['return'])}, {over}"))
     if state.evaluation is not None:
         lines.append(("evaluation", str(state.evaluation)))
     if state.best is not None and (state.evaluation is None or state.best[1] != state.evaluation.steps):
-        lines.append(("best", f"{numbers.number(state.best[0])} at {numbers.count(state.best[1])} steps"))
+        lines.append(
+            ("best", f"{formatting.number(state.best[0])} at {formatting.count(state.best[1])} steps")
+        )
     if state.run is not None:
         lines.append(("run", state.run))
     return lines

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recollect.acting.truncation import truncation_slots
 from recollect.algos.catalog import acting
-from recollect.base.numbers import plural
+from recollect.base.formatting import plural
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
 from recollect.policy.policy import Policy

@@ -11,7 +11,7 @@ from gymnasium import spaces as gym_spaces
 
 from recollect.base import spaces, tree
 from recollect.base.types import Tree
-from recollect.envs import values
+from recollect.envs import space_values
 from recollect.errors import SpaceError
 
 
@@ -27,8 +27,8 @@ def observations(space: gym.Space, obs: Any, device: torch.device) -> tuple[Tree
             "shape, or a batch of them with rows first"
         )
     arrays = spaces.buffers(space, rows)
-    values.write_row(space, arrays, 0 if is_single else ..., obs)
-    batch = values.to_tensors(space, arrays)
+    space_values.write_row(space, arrays, 0 if is_single else ..., obs)
+    batch = space_values.to_tensors(space, arrays)
     for name, leaf in tree.named_leaves(batch, "obs"):
         if leaf.is_floating_point() and not torch.isfinite(leaf).all():
             row = int((~torch.isfinite(leaf)).nonzero()[0, 0])
@@ -39,7 +39,11 @@ def observations(space: gym.Space, obs: Any, device: torch.device) -> tuple[Tree
 def actions(space: gym.Space, action: Tree, is_single: bool) -> Any:
     """An action tree [B, ...] as NumPy values: a batch, or its only row."""
     rows = tree.leaves(action)[0].shape[0]
-    return values.to_rows(space, action, rows)[0] if is_single else values.to_batch(space, action, rows)
+    return (
+        space_values.to_rows(space, action, rows)[0]
+        if is_single
+        else space_values.to_batch(space, action, rows)
+    )
 
 
 def _first_leaf(space: gym.Space, obs: Any) -> tuple[gym.Space, Any]:

@@ -15,7 +15,7 @@ from recollect.base import spaces as rc_spaces
 from recollect.base import tree
 from recollect.envs import BatchedEnv, GymLoop, GymVector
 from recollect.envs.checks import check_batched_env
-from recollect.envs.values import env_seeds, to_batch, to_rows
+from recollect.envs.space_values import env_seeds, to_batch, to_rows
 from tests.support.worlds import Echo
 
 BOX = spaces.Box(-3, 3, (3,), np.float32)
