@@ -23,7 +23,7 @@ from tests.experience import test_chunks, test_returns
 from tests.kernels import test_linear_scan
 from tests.learning import (
     test_accumulation,
-    test_auxiliary,
+    test_auxiliary_loss,
     test_gradients,
     test_master,
     test_refresh_rollout,
@@ -238,7 +238,7 @@ poisoned_scan = functools.partial(
     test_linear_scan.test_nothing_passes_a_wall, False, torch.float64, float("nan"), 4
 )
 parts = functools.partial(test_accumulation.test_parts_are_the_whole, "arena", "chunks", torch.float64, 1e-10)
-predicted = functools.partial(test_auxiliary.test_which_steps_predict, "tensors")
+predicted = functools.partial(test_auxiliary_loss.test_which_steps_predict, "tensors")
 
 
 @functools.cache
