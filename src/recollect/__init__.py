@@ -51,7 +51,7 @@ _MODULES = {
     "api": "load resume train",
     "audit.run": "verify",
     "base.types": "Step",
-    "config.core_specs": "PMMConfig StackConfig",
+    "config.core_choice": "PMMConfig StackConfig",
     "config.cores": (
         "FFMConfig GRUConfig LRUConfig LSTMConfig MLSTMConfig MambaConfig MinGRUConfig MinLSTMConfig "
         "NoneConfig RTUConfig SLSTMConfig WindowConfig"
