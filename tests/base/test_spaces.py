@@ -9,7 +9,7 @@ from gymnasium import spaces as gym_spaces
 
 from recollect.base import spaces, tree
 from recollect.errors import SpaceError
-from tests.envs.test_values import SPACES
+from tests.envs.test_space_values import SPACES
 
 
 @pytest.mark.parametrize("name", SPACES)
