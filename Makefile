@@ -51,8 +51,9 @@ parallel-tests: $(READY)
 ray-tests: $(READY)
 	@$(BIN)/python -m pytest $(ALONE) > $(VENV)/ray-tests.txt 2>&1; status=$$?; cat $(VENV)/ray-tests.txt; exit $$status
 
+# With many examples of each property, where `make test` tries few.
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m 'slow or hypothesis' --hypothesis-profile=many
 
 # What `make check` leaves out, see tests/conftest.py: whatever takes 0.1 seconds or more on idle cores.
 durations: $(READY)

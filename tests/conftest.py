@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from recollect.kernels.triton import available
 from tests.support import reads, warm
@@ -21,6 +22,9 @@ move."""
 TIMEOUT, SLOW_TIMEOUT = 600, 3600
 """Seconds after which a test that hangs fails, and a slow one: several times what they take on busy cores."""
 
+settings.register_profile("few", max_examples=8, deadline=None)
+settings.register_profile("many", max_examples=100, deadline=None)  # of `make test-slow`
+settings.load_profile("few")
 torch.set_num_threads(1)
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined

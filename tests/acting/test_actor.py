@@ -30,7 +30,6 @@ from tests.support.helpers import (
     counting_policy,
     deviation,
     ends,
-    few,
     keep,
     make_actor,
     make_policy,
@@ -225,7 +224,6 @@ def test_the_env_may_be_used_in_between():
     assert torch.equal(actor.collect().obs[0], last)
 
 
-@few
 @given(st.lists(st.sets(st.integers(0, 3), min_size=1), min_size=1, max_size=8), st.randoms())
 def test_any_subset_of_rows_in_any_order(schedule, random):
     """S002-2: rows that step in subsets, reordered and at different times, each live their own life."""

@@ -20,7 +20,6 @@ from recollect.base.child_process import Child, Line
 from recollect.base.shared_memory import ALIGNMENT, Layout, Segment
 from recollect.doctor import Places
 from recollect.errors import ResourceError
-from tests.support.helpers import few
 
 DTYPES = (
     torch.bool,
@@ -73,7 +72,6 @@ def descriptors() -> int:
 # Layouts -------------------------------------------------------------------------------------------------
 
 
-@few
 @given(value=trees, slots=st.integers(1, 3))
 def test_any_tree_lies_in_memory_and_comes_back(value, slots):
     """S003-9: every dtype and shape; leaves are aligned and apart; slots one after another do not touch."""

@@ -13,7 +13,6 @@ from torch import Tensor
 from recollect.base import tree
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import StateError
-from tests.support.helpers import few
 
 
 def state(rows: int) -> dict:
@@ -31,7 +30,6 @@ def same(a, b) -> bool:
     )
 
 
-@few
 @given(st.data())
 def test_index_and_put_are_inverses(data):
     """S004-6, S000-20: taking rows and putting them back, for any set and order of rows."""
@@ -48,7 +46,6 @@ def test_index_and_put_are_inverses(data):
     assert same(tree.index(scattered, others), tree.index(blank, others))
 
 
-@few
 @given(rows=st.integers(1, 6), seed=st.integers(0, 1000))
 def test_select_is_row_by_row(rows, seed):
     """S001-26, S004-4: every leaf, whatever its rank, follows the mask of its row."""

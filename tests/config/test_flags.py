@@ -8,7 +8,6 @@ import warnings
 
 import pytest
 from hypothesis import given
-from hypothesis import settings as hypothesis_settings
 
 import recollect as rc
 from recollect.config.algo_choice import algo_name
@@ -71,7 +70,6 @@ def flags_of(config: TrainConfig) -> list[str]:
 
 
 @given(configs)
-@hypothesis_settings(max_examples=40, deadline=None)
 def test_any_config_can_be_given_by_flags(config):
     """S000-26: there and back, every field of every part."""
     assert parse_config(flags_of(config)[::-1]).config == config

@@ -21,7 +21,7 @@ from tests.support.core_cases import CASES, SINGLE, SINGLE_TOLERANCE
 torch.set_num_threads(1)
 
 D = 3
-some = settings(max_examples=12, deadline=None, derandomize=True)
+some = settings(derandomize=True)
 every_core = pytest.mark.parametrize("name", list(CASES))
 with_memory = pytest.mark.parametrize("name", [name for name in CASES if name != "none"])
 

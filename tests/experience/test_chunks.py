@@ -12,7 +12,7 @@ from recollect.config.algo_shared import state_steps
 from recollect.errors import ConfigError, RecollectError
 from recollect.experience.chunks import make_chunks, minibatches
 from recollect.experience.rollout import Finals, Rollout
-from tests.support.helpers import ArenaWorld, TensorWorld, few, make_actor, make_policy, uncut
+from tests.support.helpers import ArenaWorld, TensorWorld, make_actor, make_policy, uncut
 
 
 def sentinels(T: int, B: int, steps: tuple[int, ...], first: torch.Tensor | None = None) -> Rollout:
@@ -41,7 +41,6 @@ sizes = st.tuples(st.integers(1, 25), st.integers(1, 4)).flatmap(
 )
 
 
-@few
 @given(sizes)
 def test_chunks_partition_the_rollout(size):
     """S000-10, S000-15, S000-22: put together again, every tensor is as it was, and rows never mix."""
@@ -67,7 +66,6 @@ def test_chunks_partition_the_rollout(size):
     assert torch.equal(chunks.valid, expected < T * B)
 
 
-@few
 @given(sizes)
 def test_chunks_start_from_the_stored_state_of_their_first_step(size):
     """S000-11, S000-15: the state's sentinel is that of the first observation of its chunk."""
@@ -79,7 +77,6 @@ def test_chunks_start_from_the_stored_state_of_their_first_step(size):
     assert not chunks.state["h"].requires_grad
 
 
-@few
 @given(sizes, st.integers(1, 25))
 def test_prefixes_are_the_steps_before(size, K):
     """S004-12: K earlier steps of the same row, from the state stored there; the opening chunks have none."""
@@ -96,7 +93,6 @@ def test_prefixes_are_the_steps_before(size, K):
     assert torch.equal(prefix.first[:, prefix.exists], before % 5 == 0)
 
 
-@few
 @given(sizes, st.data())
 def test_take_picks_whole_chunks(size, data):
     """S004-6, S000-22: any choice of chunks, in any order, keeps each with its own state and prefix."""
@@ -119,7 +115,6 @@ def test_take_picks_whole_chunks(size, data):
     assert torch.equal(back.take(inverse).action[0], chunks.action[0])
 
 
-@few
 @given(count=st.integers(1, 60), parts=st.integers(1, 60), seed=st.integers(0, 1000))
 def test_minibatches_cover_everything_once(count, parts, seed):
     """S001-10: every chunk once per epoch, none dropped, sizes within one; epochs differ."""
@@ -146,7 +141,6 @@ def test_rollout_holds_every_step_of_every_row():
     assert all(leaf.shape[:2] == (7, 3) for leaf in tree.leaves(rollout.states))
 
 
-@few
 @given(sizes, st.integers(0, 25))
 def test_state_steps(size, K):
     """S000-10: chunk starts and prefix starts, ascending, from 0, inside the rollout."""

@@ -22,7 +22,7 @@ from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner
 from tests.experience.test_chunks import sentinels
 from tests.learning.test_accumulation import double
-from tests.support.helpers import GYM_WORLDS, ArenaWorld, ScriptedEnv, TensorWorld, as_rows, few, keep
+from tests.support.helpers import GYM_WORLDS, ArenaWorld, ScriptedEnv, TensorWorld, as_rows, keep
 from tests.support.ppo_setup import gradients, learner, nudge, same, weights
 from tests.support.resumed import SMALL, assert_equal, rows, twice
 from tests.support.resumed import weights as agent_weights
@@ -52,7 +52,6 @@ def numbered(seed: int, T: int, B: int) -> Rollout:
     return rollout
 
 
-@few
 @given(st.integers(0, 10**6), st.integers(1, 25), st.integers(1, 4))
 def test_every_valid_step_is_in_one_piece(seed, T, B):
     """S004-16, S001-10: steps in order, pieces cut at ``first`` and nowhere else, no filler among them."""
@@ -79,7 +78,6 @@ def test_every_valid_step_is_in_one_piece(seed, T, B):
     assert len(batch.valid) == int(pieces.sizes.max())
 
 
-@few
 @given(st.lists(st.tuples(st.integers(1, 30), st.booleans()), min_size=1, max_size=60))
 def test_packing_wastes_little(pieces):
     """Nothing overlaps, all fits, carried pieces come first; less than half of the other columns is empty."""
@@ -96,7 +94,6 @@ def test_packing_wastes_little(pieces):
     assert free <= 1 or length * (free - 1) < 2 * sum(sizes)
 
 
-@few
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=50), st.integers(1, 8), st.integers(0, 99))
 def test_minibatches_hold_every_piece_once_and_alike_steps(sizes, parts, seed):
     """S001-10: none lost, none empty, and none further from its share than two of the longest pieces."""

@@ -11,11 +11,10 @@ from recollect.errors import RecollectError
 from recollect.experience.chunks import make_chunks
 from recollect.experience.returns import gae
 from tests.reference import returns as reference
-from tests.support.helpers import TensorWorld, few, make_actor, make_policy, uncut
+from tests.support.helpers import TensorWorld, make_actor, make_policy, uncut
 from tests.support.traces import column, no_surprise, trace, two_lives, with_invalid_steps
 
 
-@few
 @given(
     T=st.integers(1, 33),
     B=st.integers(1, 4),
@@ -31,7 +30,6 @@ def test_equals_the_double_sum(T, B, seed, ends, gamma, gae_lambda):
         torch.testing.assert_close(ours, truth, atol=1e-9, rtol=1e-9)
 
 
-@few
 @given(T=st.integers(2, 20), B=st.integers(1, 3), seed=st.integers(0, 10**6))
 def test_invalid_steps_count_for_nothing(T, B, seed):
     """S000-13: what stands in invalid steps, NaN included, changes no advantage; theirs are 0."""
@@ -118,7 +116,6 @@ def test_edges(terminated, truncated, expected):
     assert returns.squeeze(1).tolist() == expected
 
 
-@few
 @given(seed=st.integers(0, 10**6))
 def test_closed_forms(seed):
     """S001-25: gamma = 0 is r - V; lambda = 0 is the TD error; lambda = 1 is the return minus V."""

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from recollect.errors import RecollectError
 from recollect.experience.returns import gae, vtrace
 from tests.reference import returns as reference
-from tests.support.helpers import few
 from tests.support.traces import Trace, column, no_surprise, two_lives, with_invalid_steps
 from tests.support.traces import trace as on_policy
 
@@ -24,7 +23,6 @@ def trace(T: int, B: int, seed: int = 0, ends: float = 0.3, **given: Any) -> Tra
     return on_policy(T, B, seed, ends) | {"log_ratio": log_ratio} | given
 
 
-@few
 @given(
     T=st.integers(1, 33),
     B=st.integers(1, 4),
@@ -43,7 +41,6 @@ def test_equals_the_double_sum(T, B, seed, ends, gamma, gae_lambda, rho_clip, c_
         torch.testing.assert_close(ours, truth, atol=1e-9, rtol=1e-9)
 
 
-@few
 @given(
     seed=st.integers(0, 10**6),
     ends=st.sampled_from([0.0, 0.2]),
@@ -87,7 +84,6 @@ def test_an_action_that_the_policy_never_takes_teaches_nothing():
     torch.testing.assert_close(vtrace(**other)[1][:3], targets[:3])
 
 
-@few
 @given(T=st.integers(2, 20), B=st.integers(1, 3), seed=st.integers(0, 10**6))
 def test_invalid_steps_count_for_nothing(T, B, seed):
     """S000-13: what stands in invalid steps, NaN included, changes nothing; their advantages are 0."""

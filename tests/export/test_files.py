@@ -212,7 +212,7 @@ def test_every_core(core: str, tmp_path: Path) -> None:
     ("policy", "kind"),
     [
         ("fast", "torch"),
-        ("latent_attn_tiny", "torch"),
+        pytest.param("latent_attn_tiny", "torch", marks=pytest.mark.slow),
         ("fast", "onnx"),
         pytest.param("latent_attn_tiny", "onnx", marks=pytest.mark.slow),
     ],

@@ -62,7 +62,8 @@ def cluster() -> Iterator[Cluster]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-@pytest.mark.parametrize("mode", ["lockstep", "async"])
+# The collector is that of processes, whose tests are in every run.
+@pytest.mark.parametrize("mode", [pytest.param("lockstep", marks=pytest.mark.slow), "async"])
 def test_a_killed_actor_is_replaced(cluster, mode):
     """S000-24, S000-25: kill -9 of a Ray worker; no ticket is lost, no rollout doubled, the other acts on."""
     with RayTurns("delayed-cue", mode=mode, actors=2) as turns:
@@ -107,7 +108,7 @@ def test_a_node_that_leaves_costs_only_its_actors(cluster):
     [
         ("raise", "the rotor is gone"),
         pytest.param("nan", r"is nan", marks=pytest.mark.slow),
-        ("make", "no such world"),
+        pytest.param("make", "no such world", marks=pytest.mark.slow),
     ],
 )
 def test_an_env_that_raises_ends_the_run_as_inline(cluster, how, text, tmp_path):
@@ -183,6 +184,7 @@ def test_an_env_that_hangs_is_named_and_begun_anew(cluster, tmp_path):
         assert "ray_runs.py" in note
 
 
+@pytest.mark.slow
 def test_an_actor_that_always_dies_ends_the_run(cluster):
     """S000-25: it is not tried forever."""
     with (

@@ -62,7 +62,7 @@ def total(h):
 @kinds
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("varies", [False, True])
-@settings(max_examples=6, deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(
     T=st.integers(1, 30),
     B=st.integers(1, 4),

@@ -52,13 +52,13 @@ def fused_gru(fused_on_cpu, monkeypatch):
     ("T", "B", "H", "learned", "products"),
     [
         (3, 2, 64, False, "fp32"),
-        (2, 5, 64, False, "tf32"),
-        (2, 3, 33, True, "fp32"),
+        pytest.param(2, 5, 64, False, "tf32", marks=pytest.mark.slow),
+        pytest.param(2, 3, 33, True, "fp32", marks=pytest.mark.slow),
         (2, 3, 33, True, "bf16"),
-        (2, 3, 33, True, "tf32"),
+        pytest.param(2, 3, 33, True, "tf32", marks=pytest.mark.slow),
         (1, 2, 50, True, "tf32"),
         (2, 40, 49, True, "fp32"),
-        (2, 20, 49, False, "fp32"),
+        pytest.param(2, 20, 49, False, "fp32", marks=pytest.mark.slow),
     ],
 )
 def test_equals_the_steps(T, B, H, learned, products, fused_gru):
@@ -95,7 +95,9 @@ def test_small_gradients_keep_their_digits(fused_gru):
     assert_small_gradients_keep_their_digits(fused_gru.gru, draw(2, 3, 40, 4), "tf32")
 
 
-@pytest.mark.parametrize(("output", "wanted"), [(0, (1, 7)), (1, (0,)), (1, (3, 4))])
+@pytest.mark.parametrize(
+    ("output", "wanted"), [(0, (1, 7)), pytest.param(1, (0,), marks=pytest.mark.slow), (1, (3, 4))]
+)
 def test_some_gradients_of_one_output(output, wanted, fused_gru):
     assert_some_gradients_of_one_output(fused_gru.gru, draw(2, 2, 36, 3, True), output, wanted)
 

@@ -33,6 +33,8 @@ from tests.support.recorded import recorded
 
 PRODUCTS = ("tf32", "bf16")
 every_rounding = pytest.mark.parametrize("products", PRODUCTS)
+one_rounding = pytest.mark.parametrize("products", ["tf32", pytest.param("bf16", marks=pytest.mark.slow)])
+"""In the interpreter, which takes seconds a case; a GPU runs them all."""
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def test_no_resets_and_only_resets(chance, spread):
     assert_right(*draw(2, 3, 5, 40, learned=True, chance=chance), "tf32")
 
 
-@every_rounding
+@one_rounding
 def test_a_dead_state_leaves_no_trace(products, spread):
     """S002-23."""
     assert_a_dead_state_leaves_no_trace(*draw(2, 3, 5, 40, learned=True), products)
@@ -115,7 +117,7 @@ def test_small_gradients_keep_their_digits(spread):
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-@pytest.mark.parametrize("times", [1e-33, 1e36])
+@pytest.mark.parametrize("times", [1e-33, pytest.param(1e36, marks=pytest.mark.slow)])
 def test_gradients_of_any_size(times, spread, monkeypatch):
     """The factors of d are a guess, which is mended: here from rows that have no gradient."""
     monkeypatch.setattr(fused_lstm, "_SAMPLE", 3)
@@ -138,7 +140,7 @@ def test_a_second_launch_that_has_nothing_to_do(spread, monkeypatch):
     assert_right(*draw(2, 3, 8, 40, learned=True), "tf32")
 
 
-@pytest.mark.parametrize("size", [0.0, 1.0, 1e-9])
+@pytest.mark.parametrize("size", [0.0, pytest.param(1.0, marks=pytest.mark.slow), 1e-9])
 def test_what_is_done_again(size, spread, monkeypatch):
     """Rows without a gradient fit any gain; those with much smaller ones than others do not."""
     found, tried = [], halves.tried
@@ -174,7 +176,10 @@ def test_an_infinite_gradient_stays_in_its_row(spread):
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered")
-@pytest.mark.parametrize(("D", "scale"), [(3, 1e-5), (3, 1e4), (270, 1e4)])
+@pytest.mark.parametrize(
+    ("D", "scale"),
+    [(3, 1e4), pytest.param(3, 1e-5, marks=pytest.mark.slow), pytest.param(270, 1e4, marks=pytest.mark.slow)],
+)
 def test_inputs_of_any_size(D, scale, spread):
     """x is kept as float16 with a factor."""
     inputs, first = draw(2, 3, D, 40, learned=False)
@@ -188,7 +193,7 @@ def test_huge_gradients_stay(spread):
     assert_huge_gradients_stay("cpu")
 
 
-@every_rounding
+@one_rounding
 def test_a_split_changes_nothing(products, spread):
     """S002-23."""
     assert_a_split_changes_nothing(*draw(3, 3, 5, 40, learned=True), products, ((1, 3), range(1, 4)))

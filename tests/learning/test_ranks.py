@@ -122,7 +122,14 @@ def test_dead_agents_on_every_rank():
     check_same_learning(4, 2, env=ArenaWorld)
 
 
-@pytest.mark.parametrize("case", ["lstm", "episodes", "next observations", "impala"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        "lstm",
+        "impala",
+        *(pytest.param(case, marks=pytest.mark.slow) for case in ("episodes", "next observations")),
+    ],
+)
 def test_three_learners_with_uneven_rows(case: str):
     """S002-15: some minibatches have nothing of some ranks, which take part all the same."""
     check_same_learning(2, 1, 1, minibatches=4 if case == "episodes" else 8, **CASES[case])

@@ -24,7 +24,7 @@ from recollect.policy.normalise import ObservationNorm
 from recollect.policy.tokens import NETWORKS, TokenSpace
 from recollect.policy.tokens.fast import Fast
 from recollect.policy.tokens.latent import SIZES, LatentAttention
-from tests.support.helpers import as_rows, few
+from tests.support.helpers import as_rows
 from tests.support.token_worlds import FEATURES, LARGEST, TOKENS, TokenEnv, batch, byte, token_space
 
 BYTES = arrays(np.uint8, (2, 7, 3), elements=st.integers(0, 255))
@@ -47,7 +47,6 @@ def test_which_boxes_are_tokens():
     assert not any(rspaces.is_tokens(space) for space in others)
 
 
-@few
 @given(BYTES)
 def test_reading_is_by_the_rule(obs):
     """S002-19: by the definition, byte by byte; pads, coordinates and features out of range are no tokens."""
@@ -96,7 +95,6 @@ def test_a_network_for_tokens_wants_tokens(name):
 # The grid -------------------------------------------------------------------------------------------------
 
 
-@few
 @given(BYTES)
 def test_the_grid_is_the_sum_of_its_tokens(obs):
     """S002-19: token after token in Python; values in floats, so that no sum wraps at 255."""

@@ -26,7 +26,7 @@ from recollect.policy.tokens import NETWORKS
 from recollect.training.parse_config import parse_config
 from tests.learning.test_master import T, check
 from tests.support.agents import SMALL
-from tests.support.helpers import as_rows, few, keep, make_actor
+from tests.support.helpers import as_rows, keep, make_actor
 from tests.support.token_worlds import FEATURES, LARGEST, TOKENS, TokenEnv, batch, byte, token_space
 
 CORES: dict[str, Any] = {
@@ -136,7 +136,6 @@ def test_order_hardly_matters_in_single_precision(name):
     torch.testing.assert_close(says(policy, obs.flip(1)), says(policy, obs), rtol=1e-6, atol=1e-6)
 
 
-@few
 @given(seed=st.integers(0, 2**31), content=arrays(np.uint8, (TOKENS, 2)), more=st.integers(0, 20))
 def test_padding_says_nothing(seed, content, more):
     """S002-19: neither what stands in a pad nor how many pads there are."""
@@ -212,7 +211,6 @@ def test_a_row_without_tokens_is_finite(policy):
     assert_learns(policy, mixed, every=False)
 
 
-@few
 @given(arrays(np.uint8, st.tuples(st.integers(1, 3), st.integers(1, 9), st.just(3))))
 def test_any_bytes_at_all_are_finite(obs):
     """S002-19: whatever an env sends, no index error and no NaN, forward or backward."""

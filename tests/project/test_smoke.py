@@ -63,7 +63,9 @@ def test_every_token_policy(policy):
     assert len(agent.evaluate(episodes=2).returns) == 2
 
 
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if "-" in name else []) for name in CASES]
+)
 def test_every_core_resumes_bit_for_bit(name, tmp_path):
     """S004-15, S002-7: the state of every core is stored, checkpointed and restored like any other."""
     settings = {

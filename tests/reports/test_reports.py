@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect.errors import RecollectError
@@ -89,7 +89,6 @@ def test_a_band_of_one_run_has_no_width_and_of_strangers_there_is_none():
 # Thinning --------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6) | st.just(math.nan), min_size=1, max_size=400), st.integers(4, 60))
 def test_thinning_keeps_ends_and_extremes(values: list[float], limit: int):
     array = np.array(values)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from gymnasium import spaces as gym_spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from hypothesis import settings
 from torch import Tensor
 
 from recollect.acting.actor import Actor
@@ -28,9 +27,6 @@ from recollect.policy.policy import Policy
 
 LENGTHS = (5, 1, 1, 8, 3, 2)
 """Episode lengths in turn: one-step episodes in a row, and some across every boundary of 7 and 23."""
-
-few = settings(max_examples=25, deadline=None)
-"""Bounded property tests."""
 
 
 def ends(episode: int) -> tuple[bool, bool]:

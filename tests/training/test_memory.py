@@ -61,8 +61,12 @@ def measure() -> Memory:
 
 def assert_flat(before: Memory, after: Memory, updates: int) -> None:
     """No tensor more, and no object that every update would leave; torch itself keeps a few hundred."""
-    assert after.tensors <= before.tensors, f"{after.tensors - before.tensors} more tensors live"
+    assert_no_more_tensors(before, after)
     assert after.blocks - before.blocks < 6 * updates, f"{after.blocks - before.blocks} more objects live"
+
+
+def assert_no_more_tensors(before: Memory, after: Memory) -> None:
+    assert after.tensors <= before.tensors, f"{after.tensors - before.tensors} more tensors live"
 
 
 def learned(core: Any, warm_up: int, updates: int) -> tuple[Memory, Memory]:

@@ -25,6 +25,13 @@ from tests.support.helpers import as_rows, make_policy
 T = TypeVar("T")
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _few_objects() -> None:
+    """What is there before these tests is not looked through again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 def live_bytes() -> int:
     """Of all tensors of this process, each piece of memory once. (Fake ones of a compiler have none.)"""
     gc.collect()
