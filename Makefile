@@ -53,7 +53,9 @@ ray-tests: $(READY)
 
 # With many examples of each property, where `make test` tries few.
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m 'slow or hypothesis' --hypothesis-profile=many
+	@status=0; for part in '$(PARALLEL)' '$(BIN)/python -m pytest $(ALONE)'; do \
+		$$part -m 'slow or hypothesis' --hypothesis-profile=many || status=1; \
+	done; exit $$status
 
 # What `make check` leaves out, see tests/conftest.py: whatever takes 0.1 seconds or more on idle cores.
 durations: $(READY)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -58,6 +59,12 @@ def pytest_collection_finish() -> None:
     """Take thousands of tests and imports out of garbage collection: each would look at them all again."""
     gc.collect()
     gc.freeze()
+
+
+def pytest_unconfigure() -> None:
+    """Remove runs that the cases of settings share: workers of xdist end without a clean-up."""
+    if cases := sys.modules.get("tests.support.config_cases"):
+        cases.RUNS.cleanup()
 
 
 @pytest.fixture(autouse=True, scope="session")
