@@ -148,6 +148,6 @@ def _lost(x: Tensor, state: MLSTMState, first: Tensor) -> Tensor:
     """[T, B] whether the episode holds a NaN or infinity up to and including each step."""
     before = torch.stack([~leaf.flatten(1).isfinite().all(1) for leaf in state.values()]).any(0)
     time = torch.arange(len(x), device=x.device).unsqueeze(1)
-    begun = torch.where(first, time, -1).cummax(0).values  # the step that opened the episode
+    opened = torch.where(first, time, -1).cummax(0).values  # the step that opened the episode
     bad = torch.where(~x.isfinite().all(2), time, torch.where(before, -1, -2)).cummax(0).values
-    return bad >= begun
+    return bad >= opened

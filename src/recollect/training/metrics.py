@@ -48,7 +48,7 @@ GLOSSARY = {
     "entropy_coef": "weight of the entropy bonus",
     "encoder_bits": "bits of the numbers that the encoder computes with: 16 with `precision` bf16",
     "compiled_graphs": "graphs compiled so far, with `compile`: it rises at the start and then stays",
-    "start_seconds": "seconds spent so far on compiling kernels and recording CUDA graphs (GPU)",
+    "start_seconds": "seconds spent so far on compiling kernels and capturing CUDA graphs (GPU)",
     "speed/total": "env steps per second, everything included",
     "speed/env": "env steps per second if there were only the env; where env and policy are one CUDA graph, "
     "it is part of the acting",
