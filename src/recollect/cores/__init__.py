@@ -16,8 +16,8 @@ from recollect.config.cores import (
     SLSTMConfig,
     WindowConfig,
 )
+from recollect.cores.build_from_spec import CoreSpec, make_core
 from recollect.cores.contract import Core
-from recollect.cores.factory import CoreSpec, make_core
 from recollect.cores.ffm import FFM
 from recollect.cores.gru import GRU
 from recollect.cores.lru_rtu import LRU, RTU

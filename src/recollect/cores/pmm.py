@@ -27,8 +27,8 @@ from torch.nn import functional as F
 
 from recollect.base import devices
 from recollect.config.core_choice import PMMConfig
+from recollect.cores.build_from_spec import make_core
 from recollect.cores.contract import Core
-from recollect.cores.factory import make_core
 from recollect.kernels.cpu.pmm import EPSILON, access, recall, recall_by_steps
 from recollect.kernels.segments import split_at_resets
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from recollect.base.types import State
 from recollect.config.core_choice import StackConfig
+from recollect.cores.build_from_spec import make_core
 from recollect.cores.contract import Core
-from recollect.cores.factory import make_core
 
 
 class Stack(Core):

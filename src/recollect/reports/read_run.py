@@ -12,7 +12,7 @@ import torch
 from recollect.base.files import LARGEST, opened, read_whole
 from recollect.base.formatting import plural
 from recollect.base.tolerances import TOLERANCES, on_device, tolerance
-from recollect.cores.factory import make_core
+from recollect.cores.build_from_spec import make_core
 from recollect.errors import RecollectError
 from recollect.policy.meta_device import without_memory
 from recollect.reports.thinning import Row, in_order, mapping, number
