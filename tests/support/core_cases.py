@@ -71,7 +71,9 @@ SINGLE_TOLERANCE: dict[str, float] = {
     "mamba-small": 1e-5,
     "mlstm": 1e-5,
     "mlstm-plain": 1e-5,
-    # A softmax over scores of any size: 2.6e-6 in 100 examples, and 1e-12 in float64.
-    **{name: 1e-5 for name in CASES if name.startswith(("pmm", "window"))},
+    # A softmax over scores of any size: up to 3.2e-6 in 400 draws, and 1e-12 in float64.
+    "pmm-learned": 5e-6,
+    "window": 5e-6,
+    "window-2": 5e-6,
 }
 """How far unroll and step may differ in float32, where that is more than ``SINGLE``; at most 1e-5."""
