@@ -16,7 +16,7 @@ PIP    := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --
 ALONE := tests/faults/test_ray_faults.py tests/runtimes/test_ray.py
 PARALLEL := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ALONE:%=--ignore=%)
 
-.PHONY: demo check test parallel-tests ray-tests test-slow durations docs lint types format clean help
+.PHONY: demo check fast-tests test parallel-tests ray-tests test-slow durations docs lint types format clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -36,10 +36,10 @@ demo: $(BASE)
 
 # Types are checked beside the tests: two processes of tests do not keep two cores busy all the time.
 check: lint
-	@$(BIN)/basedpyright & types=$$!; status=0; \
-	$(PARALLEL) -q --fast || status=1; \
-	wait $$types || status=1; \
-	exit $$status
+	@$(MAKE) --no-print-directory --keep-going --jobs=2 types fast-tests
+
+fast-tests: $(READY)
+	$(PARALLEL) -q --fast
 
 # The parts share the cores; Ray's output comes in one piece.
 test: lint

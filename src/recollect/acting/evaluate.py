@@ -97,7 +97,7 @@ def evaluate(
     total, length, played = np.zeros(rows), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     returns: list[float] = []
     lengths: list[int] = []
-    with _eval_mode(policy), row_threads.intra_op_threads(1):
+    with eval_mode(policy), row_threads.intra_op_threads(1):
         obs, state = env.reset(seed), policy.initial_state(rows)
         first = torch.ones(rows, dtype=torch.bool, device=env.device)
         for _ in range(max(1, max_steps // rows)):
@@ -125,7 +125,8 @@ def evaluate(
 
 
 @contextmanager
-def _eval_mode(policy: Policy) -> Iterator[None]:
+def eval_mode(policy: Policy) -> Iterator[None]:
+    """Put the policy into eval mode, and back into its own afterwards."""
     was_training = policy.training
     policy.eval()
     try:
