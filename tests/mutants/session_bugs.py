@@ -132,7 +132,7 @@ def play(old: str, new: str) -> Edit:
 
 
 def mode(old: str, new: str) -> Edit:
-    return (evaluate, "_eval_mode", old, new)
+    return (evaluate, "eval_mode", old, new)
 
 
 EVALUATIONS = [
