@@ -90,7 +90,7 @@ def test_any_config_can_be_given_by_flags(config):
         ("--encoder.hidden 128,64", {"encoder": EncoderConfig(hidden=(128, 64))}),
         (
             "--encoder mlp --encoder.hidden 8",
-            {"encoder": EncoderConfig(hidden=(8,), images="never", tokens="never")},
+            {"encoder": EncoderConfig(hidden=(8,), images="never", symbols="never", tokens="never")},
         ),
         ("--encoder none", {"encoder": None}),
         ("--head.squash true", {"head": HeadConfig(squash=True)}),
@@ -291,7 +291,8 @@ def test_on_top_of_another_config():
     parsed = parsed_from(line, base=base)
     assert parsed.config.policy.core == GRUConfig(hidden=4, layers=2)
     assert parsed.config.policy.head == HeadConfig(gain=0.5, squash=False)
-    assert parsed.config.policy.encoder == EncoderConfig(hidden=(5,), images="never", tokens="never")
+    flat = EncoderConfig(hidden=(5,), images="never", symbols="never", tokens="never")
+    assert parsed.config.policy.encoder == flat
     assert (parsed.config.env_kwargs, parsed.config.steps, parsed.config.seed) == ({"a": 1, "b": 2}, 9, 3)
     made = TrainConfig().override(core=lambda size: None, encoder=lambda space: None)
     refused("--core.hidden 4", "the core is made by a factory", base=made)

@@ -32,6 +32,8 @@ SPACES: dict[str, gym.Space] = {
     "binary": spaces.MultiBinary([2, 3]),
     "hwc": spaces.Box(0, 255, (12, 10, 3), np.uint8),
     "chw": spaces.Box(0.0, 1.0, (3, 24, 9), np.float32),
+    "grid": spaces.Box(0, 255, (7, 7, 3), np.uint8),
+    "grid chw": spaces.Box(0, 255, (2, 5, 9), np.uint8),
     "tuple": spaces.Tuple((spaces.Discrete(3), spaces.Box(-1.0, 1.0, (2,)))),
     "nested": spaces.Dict(
         camera=spaces.Box(0, 255, (9, 9, 1), np.uint8),
@@ -192,15 +194,50 @@ def test_weights_are_orthogonal_with_the_gain_of_the_activation(activation):
     torch.testing.assert_close(encoder(x), getattr(nn.functional, activation)(x @ weight.T))
 
 
+def has(encoder: nn.Module, kind: type[nn.Module]) -> bool:
+    return any(isinstance(module, kind) for module in encoder.modules())
+
+
 def test_small_images_by_name():
-    """A 7 x 7 view is a vector by itself, and an image if asked."""
+    """A 7 x 7 view is a grid of symbols by itself, and an image or a vector if asked."""
     view = spaces.Box(0, 255, (7, 7, 3), np.uint8)
-    has_conv = lambda encoder: any(isinstance(m, nn.Conv2d) for m in encoder.modules())  # noqa: E731
-    assert not has_conv(make_encoder("auto", view))
-    assert has_conv(make_encoder("conv", view))
-    assert not has_conv(make_encoder("mlp", SPACES["hwc"]))
+    for name, table, conv in (("auto", True, True), ("conv", False, True), ("mlp", False, False)):
+        encoder = make_encoder(name, view)
+        assert has(encoder, nn.Conv2d) == conv, name
+        assert any("table" in key for key, _ in encoder.named_parameters()) == table, name
+    assert not has(make_encoder("mlp", SPACES["hwc"]), nn.Conv2d)
     with pytest.raises(SpaceError, match="no three-dimensional Box"):
         make_encoder("conv", SPACES["vector"])
+
+
+@pytest.mark.parametrize(
+    ("space", "symbols", "is_grid"),
+    [
+        (spaces.Box(0, 255, (7, 7, 3), np.uint8), "auto", True),
+        (spaces.Box(0, 255, (7, 7, 3), np.uint8), "never", False),
+        (spaces.Box(0, 255, (19, 19, 3), np.uint8), "auto", False),
+        (spaces.Box(0, 255, (19, 19, 3), np.uint8), "always", True),
+        (spaces.Box(0.0, 1.0, (7, 7, 3), np.float32), "always", False),
+        (spaces.Box(0, 255, (1, 20, 1), np.uint8), "auto", False),
+    ],
+)
+def test_which_boxes_are_grids_of_symbols(space, symbols, is_grid):
+    encoder = EncoderConfig(symbols=symbols).build(space)
+    assert any("table" in key for key, _ in encoder.named_parameters()) == is_grid
+
+
+def test_symbols_are_names_and_not_amounts():
+    """Every value of every channel has a vector of its own, in both layouts, and no value is scaled."""
+    last = EncoderConfig().build(SPACES["grid"])
+    obs = torch.randint(0, 11, (4, 7, 7, 3), dtype=torch.uint8)
+    last(obs).square().sum().backward()
+    table = dict(last.named_parameters())["images.0.table"]
+    used = table.grad.abs().sum(1) > 0
+    seen = {int(value) + 256 * channel for channel in range(3) for value in obs[..., channel].unique()}
+    assert set(used.nonzero().flatten().tolist()) == seen
+    first = EncoderConfig().build(spaces.Box(0, 255, (3, 7, 7), np.uint8))
+    first.load_state_dict(last.state_dict())
+    assert torch.equal(first(obs.permute(0, 3, 1, 2)), last(obs))
 
 
 def test_encoder_computes_in_the_dtype_of_its_weights():

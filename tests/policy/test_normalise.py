@@ -46,6 +46,7 @@ def test_far_from_zero_is_no_problem():
 SPACE = gym.spaces.Dict(
     speed=gym.spaces.Box(-np.inf, np.inf, (2,)),
     image=gym.spaces.Box(0, 255, (8, 8, 3), np.uint8),
+    grid=gym.spaces.Box(0, 255, (7, 7, 3), np.uint8),
     kind=gym.spaces.Discrete(3),
     nested=gym.spaces.Tuple([gym.spaces.Box(-1, 1, (1,)), gym.spaces.MultiBinary(2)]),
 )
@@ -55,6 +56,7 @@ def observations(steps: int, rows: int) -> dict:
     return {
         "speed": torch.randn(steps, rows, 2) * 4 + 3,
         "image": torch.randint(255, (steps, rows, 8, 8, 3), dtype=torch.uint8),
+        "grid": torch.randint(11, (steps, rows, 7, 7, 3), dtype=torch.uint8),
         "kind": torch.randint(3, (steps, rows)),
         "nested": (torch.rand(steps, rows, 1), torch.randint(2, (steps, rows, 2), dtype=torch.int8)),
     }
@@ -71,6 +73,7 @@ def test_observations_are_normalised_by_leaf():
     assert seen.mean(0).abs().max() < 1e-5
     torch.testing.assert_close(seen.std(0, correction=0), torch.ones(2), rtol=1e-4, atol=1e-4)
     assert out["image"] is obs["image"]
+    assert out["grid"] is obs["grid"], "symbols are names and not amounts"
     assert out["kind"] is obs["kind"]
     assert out["nested"][1] is obs["nested"][1]
     assert abs(float(out["nested"][0][valid].mean())) < 1e-4

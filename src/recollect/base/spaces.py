@@ -89,6 +89,16 @@ def is_image(space: gym.Space) -> bool:
     return width >= 8 and channels <= 16
 
 
+def is_symbols(space: gym.Space) -> bool:
+    """Whether ``space`` is a small grid of symbols, such as MiniGrid's view of 7 x 7 cells with 3 ids each.
+
+    It is an 8-bit Box of three dimensions that is too small for an image: its shorter side has 2 to 7 cells.
+    """
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3 or space.dtype != np.uint8:
+        return False
+    return 2 <= sorted(space.shape)[1] < 8
+
+
 def is_tokens(space: gym.Space) -> bool:
     """Whether ``space`` is a set of tokens: a uint8 Box of shape (M, 3), see ``recollect.policy.tokens``."""
     if not isinstance(space, spaces.Box) or space.dtype != np.uint8:

@@ -29,6 +29,9 @@ class EncoderConfig:
     DQN's, for images of 36 x 36 or more."""
     images: Literal["auto", "always", "never"] = "auto"
     """Which three-dimensional Boxes are images and go through the conv stack; auto: by their shape."""
+    symbols: Literal["auto", "always", "never"] = "auto"
+    """Which 8-bit three-dimensional Boxes are grids of symbols, such as MiniGrid's: numbers that name things.
+    Each has a learned vector before the conv stack. auto: grids with a side below 8."""
     tokens: Literal[
         "auto", "fast", "latent_attn_tiny", "latent_attn_small", "latent_attn_med", "example", "never"
     ] = "auto"
@@ -47,7 +50,7 @@ class EncoderConfig:
 
 ENCODERS: dict[str, EncoderConfig] = {
     "auto": EncoderConfig(),
-    "mlp": EncoderConfig(images="never", tokens="never"),
+    "mlp": EncoderConfig(images="never", symbols="never", tokens="never"),
     "conv": EncoderConfig(images="always"),
 }
 """The encoders by name."""
@@ -97,7 +100,7 @@ class PolicyConfig:
     head: HeadConfig = field(default_factory=HeadConfig)
     """The action distribution."""
     normalise_observations: bool = True
-    """Normalise Box observations by running statistics, except for images and tokens."""
+    """Normalise Box observations by running statistics, except for images, grids of symbols and tokens."""
     normalise_value: bool = True
     """PopArt: the critic predicts returns normalised by their running mean and standard deviation."""
     value_decay: float = 0.99

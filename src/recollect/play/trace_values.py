@@ -58,8 +58,10 @@ def _observation(space: gym.Space, leaf: Tensor) -> dict[str, Any]:
     value = leaf.cpu().numpy()
     if isinstance(space, gym_spaces.Discrete):
         return {"kind": "discrete", "value": int(value) - int(space.start), "n": int(space.n)}
-    if isinstance(space, gym_spaces.Box) and spaces.is_image(space):
+    if isinstance(space, gym_spaces.Box) and (spaces.is_image(space) or spaces.is_symbols(space)):
         image = _channels_last(_bytes(space, value))
+        if spaces.is_symbols(space):  # small numbers, which would all be black
+            image = image * (255 // max(1, int(image.max())))
         return {"kind": "image", "shape": list(image.shape), "png": base64.b64encode(png(image)).decode()}
     return {"kind": "vector", "values": rounded(value, 6)}
 

@@ -1,19 +1,22 @@
 """Encoders: networks from observations to features, chosen by observation space.
 
-============================  =====================================================================
-space                         encoding
-============================  =====================================================================
-Box                           its numbers, flattened; integers become floats, nothing is rescaled
-Box that is an image          a conv stack; 8-bit values become floats divided by 255
-Box that is a set of tokens   a token network (``recollect.policy.tokens``)
-Discrete, MultiDiscrete       one-hot vectors (``start`` is respected); an id out of range is all zeros
-MultiBinary                   0.0 and 1.0
-Dict, Tuple, nested           all vectors joined go through one MLP, every image through its own conv
-                              stack, every set of tokens through its own network; the results are joined
-============================  =====================================================================
+=============================  =====================================================================
+space                          encoding
+=============================  =====================================================================
+Box                            its numbers, flattened; integers become floats, nothing is rescaled
+Box that is an image           a conv stack; 8-bit values become floats divided by 255
+Box that is a grid of symbols  a learned vector for each value of each channel, added up; a conv stack
+Box that is a set of tokens    a token network (``recollect.policy.tokens``)
+Discrete, MultiDiscrete        one-hot vectors (``start`` is respected); an id out of range is all zeros
+MultiBinary                    0.0 and 1.0
+Dict, Tuple, nested            all vectors joined go through one MLP, every image and grid through its
+                               own conv stack, every set of tokens through its own network; the results
+                               are joined
+=============================  =====================================================================
 
 An image is a Box with ``spaces.is_image`` (``EncoderConfig.images`` overrides this). Its channels are the
-smallest dimension, first (CHW) or last (HWC); of a cube the last, as in Gymnasium. Tokens are a Box with
+smallest dimension, first (CHW) or last (HWC); of a cube the last, as in Gymnasium. A grid of symbols is a
+Box with ``spaces.is_symbols`` (``EncoderConfig.symbols`` overrides this). Tokens are a Box with
 ``spaces.is_tokens``, unless ``EncoderConfig.tokens`` is "never".
 
 The key ``action_mask`` of a Dict observation space is not encoded: it goes to the action head.
@@ -33,14 +36,18 @@ import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from recollect.base.spaces import is_image, is_tokens, walk
+from recollect.base.spaces import is_image, is_symbols, is_tokens, walk
 from recollect.base.types import Tree
 from recollect.config.policy import ENCODERS, EncoderConfig
 from recollect.errors import ConfigError, SpaceError, nearest
 from recollect.policy.layers import mlp, nature_conv, small_conv
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.tokens import NETWORKS
+
+SYMBOL_SIZE = 8
+"""Entries of the vector of a symbol."""
 
 
 class Encoder(nn.Module):
@@ -59,7 +66,9 @@ class Encoder(nn.Module):
             )
         vectors, images, tokens = [], [], []
         for path, space in leaves:
-            if _goes_through_conv(space, config):
+            if _is_grid(space, config):
+                images.append(_Symbols(cast(spaces.Box, space), path, config))
+            elif _goes_through_conv(space, config):
                 images.append(_Image(cast(spaces.Box, space), path, config))
             elif config.tokens != "never" and is_tokens(space):
                 tokens.append(_Tokens(space, path, config))
@@ -139,8 +148,9 @@ class _Vector(_Leaf):
             self.register_buffer("column", torch.from_numpy(column), persistent=False)
             self.register_buffer("ids", torch.from_numpy(ids), persistent=False)
         elif isinstance(space, spaces.Box):
-            # Images and tokens are never normalised; flattened ones are scaled like images.
-            is_bytes = space.dtype == np.uint8 and (is_image(space) or is_tokens(space))
+            # Images, grids and tokens are never normalised; flattened ones are scaled like images.
+            kinds = (is_image, is_symbols, is_tokens)
+            is_bytes = space.dtype == np.uint8 and any(kind(space) for kind in kinds)
             self.scale = 1.0 / 255.0 if is_bytes else None
             self.plain = np.dtype(space.dtype).kind == "f" and len(self.shape) == 1
 
@@ -197,6 +207,32 @@ class _Image(_Leaf):
         return self.mlp(self.conv(x).flatten(1))
 
 
+class _Symbols(_Leaf):
+    """One grid of symbols: uint8 [N, H, W, C] or [N, C, H, W] -> vectors -> conv stack -> MLP."""
+
+    channel: Tensor
+
+    def __init__(self, space: spaces.Box, path: tuple, config: EncoderConfig):
+        super().__init__(space, path)
+        self.channels_last = _channels_last(self.shape, self.name)
+        channels, *sides = self.shape if not self.channels_last else (self.shape[2], *self.shape[:2])
+        self.table = nn.Parameter(torch.randn(256 * channels, SYMBOL_SIZE) / math.sqrt(channels))
+        """The vectors of values 0 to 255 of the first channel, then of the second one, and so on."""
+        self.register_buffer("channel", 256 * torch.arange(channels), persistent=False)
+        self.conv, flat = small_conv((SYMBOL_SIZE, *sides), config.activation, side=2)
+        self.mlp = _mlp(flat, config)
+        self.output_size = config.hidden[-1] if config.hidden else flat
+
+    def forward(self, obs: Tree, dtype: torch.dtype) -> Tensor:
+        x = self.of(obs)
+        if not self.channels_last:
+            x = x.permute(0, 2, 3, 1)  # [N, C, H, W] -> [N, H, W, C]
+        cells = x.long() + self.channel
+        x = F.embedding_bag(cells.flatten(0, 2), self.table, mode="sum")  # [N * H * W, SYMBOL_SIZE]
+        x = x.view(*cells.shape[:3], -1).permute(0, 3, 1, 2)
+        return self.mlp(self.conv(x).flatten(1))
+
+
 class _Tokens(_Leaf):
     """One set of tokens: uint8 [N, M, 3] -> its network -> [N, output_size]."""
 
@@ -250,6 +286,12 @@ def _goes_through_conv(space: gym.Space, config: EncoderConfig) -> bool:
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return False
     return config.images == "always" or (config.images == "auto" and is_image(space))
+
+
+def _is_grid(space: gym.Space, config: EncoderConfig) -> bool:
+    if config.symbols == "always":
+        return isinstance(space, spaces.Box) and len(space.shape) == 3 and space.dtype == np.uint8
+    return config.symbols == "auto" and config.images != "always" and is_symbols(space)
 
 
 def _channels_last(shape: tuple[int, ...], name: str) -> bool:

@@ -76,12 +76,12 @@ def mlp(
     return layers[0] if len(layers) == 1 else nn.Sequential(*layers)
 
 
-def small_conv(shape: tuple[int, int, int], activation: str) -> tuple[nn.Module, int]:
-    """At least two 3 x 3 layers that halve each side until it is at most 8; and their output size."""
+def small_conv(shape: tuple[int, int, int], activation: str, side: int = 8) -> tuple[nn.Module, int]:
+    """At least two 3 x 3 layers that halve each side until it is at most ``side``; and their output size."""
     channels, height, width = shape
     layers: list[nn.Module] = []
-    while len(layers) < 2 or max(height, width) > 8:
-        stride = (1 + (height > 8), 1 + (width > 8))
+    while len(layers) < 2 or max(height, width) > side:
+        stride = (1 + (height > side), 1 + (width > side))
         outputs = 32 if layers else 16
         layers.append(Conv(channels, outputs, 3, stride, 1, activation))
         channels, height, width = outputs, math.ceil(height / stride[0]), math.ceil(width / stride[1])

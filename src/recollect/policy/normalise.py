@@ -225,7 +225,8 @@ def _averages(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _is_scaled(space: gym.Space) -> bool:
-    return isinstance(space, gym_spaces.Box) and not spaces.is_image(space) and not spaces.is_tokens(space)
+    unscaled = (spaces.is_image, spaces.is_symbols, spaces.is_tokens)
+    return isinstance(space, gym_spaces.Box) and not any(kind(space) for kind in unscaled)
 
 
 def _key(name: str) -> str:
