@@ -97,6 +97,26 @@ def learned(*tasks: str) -> Table:
     return Table("memory", " | ".join(columns), rows)
 
 
+def worlds(*names: str) -> Table:
+    """What the config files of those worlds reach, seed by seed."""
+
+    def rows(found: Any) -> Rows:
+        for name in names:
+            runs = sorted((run for run in found if run["name"] == name), key=lambda run: run["seed"])
+            if runs:
+                greedy, sampled = (
+                    ", ".join(f"{run[by]:.3g}" for run in runs) for by in ("greedy", "sampled")
+                )
+                minutes = statistics.median(run["seconds"] for run in runs) / 60
+                yield {**runs[0], "greedy": greedy, "sampled": sampled, "minutes": minutes}
+
+    columns = (
+        "env = {name} | steps = {steps:,} | greedy return, seed by seed = {greedy} | sampled = {sampled} | "
+        "minutes = {minutes:.0f}"
+    )
+    return Table("worlds", columns, rows)
+
+
 def soaks(found: Any) -> Rows:
     for row in found:
         if row["soak"]:
@@ -229,6 +249,12 @@ TABLES = {
     "learned easy": learned("repeat-previous", "delayed-cue-100"),
     "learned recall": learned("recall-3", "recall-5"),
     "learned forage": learned("forage"),
+    "worlds minigrid": worlds("MiniGrid-MemoryS7"),
+    "worlds popgym": worlds(
+        "CountRecallEasy", "AutoencodeEasy", "ConcentrationEasy", "PositionOnlyPendulumEasy"
+    ),
+    "worlds atari": worlds("Pong"),
+    "worlds mujoco": worlds("HalfCheetah, positions only"),
     "soaks": Table(
         "memory",
         "network = `{core}` | task = {task} | steps = {trained:,} | final = {return:.3f} | best seen = "
