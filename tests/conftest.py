@@ -75,6 +75,14 @@ def _quick_disk() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Trust in runs is kept in a folder of the tests, not in the home of whoever runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        yield
+
+
 @pytest.fixture
 def unread() -> Callable[[], AbstractContextManager[None]]:
     """``with unread():`` code takes the path of a GPU, and whatever reads a number on the host raises."""

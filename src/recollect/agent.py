@@ -18,6 +18,7 @@ from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
 from recollect.base import tree
 from recollect.base.types import State
+from recollect.config.own_code import OwnCode
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.display import make_display
@@ -26,6 +27,7 @@ from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
 from recollect.policy import compiled, precision
+from recollect.policy.describe_encoder import describe_encoder
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
 from recollect.runtimes.env_probe import env_probe
@@ -312,10 +314,16 @@ class Agent:
         return self._learned if self._trainer is None else self._trainer.learned(live=False)
 
     def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv:
-        """A new instance of the training env, without the wrappers of the config."""
-        kwargs = self.config.env_kwargs if env_kwargs is None else env_kwargs
-        device = torch.device(self.config.device)
-        return make_env(resolved(self._own_env()), num_envs, device=device, env_kwargs=kwargs)
+        """A new instance of the training env, without ``last_action_reward``."""
+        config = self.config
+        return make_env(
+            resolved(self._own_env()),
+            num_envs,
+            device=torch.device(config.device),
+            env_kwargs=config.env_kwargs if env_kwargs is None else env_kwargs,
+            wrap=config.wrap,
+            drop_obs=config.drop_obs,
+        )
 
     def _own_env(self) -> EnvSpec:
         if self.env is None:
@@ -327,7 +335,9 @@ class Agent:
         chosen = "".join(f"; preset {name}={value!r}" for name, value in self.preset.items())
         collector = trainer.collector
         sizes = size_summary(self.policy, self.config, collector)
-        return f"{sizes}{chosen}{placement_summary(self.config, collector.rows)}"
+        lines = describe_encoder(self.policy.encoder, self.policy.observation_space)
+        lines += [f"{part}: dropped (drop_obs)" for part in self.config.drop_obs]
+        return "\n".join([f"{sizes}{chosen}{placement_summary(self.config, collector.rows)}", *lines])
 
     def _need_trainer(self) -> Trainer:
         if self._trainer is None:
@@ -391,4 +401,5 @@ def made_policy(make: PolicyFactory, observation_space: gym.Space, action_space:
     policy = make(observation_space, action_space)
     if not isinstance(policy, Policy):
         raise ConfigError(f"the policy factory made a {type(policy).__name__}; it needs to make a Policy")
+    policy.factory = make.name if isinstance(make, OwnCode) else None
     return policy

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -11,11 +12,13 @@ from typing import Any
 import torch
 
 from recollect.agent import Agent, Callbacks, PolicyFactory, check_device, made_policy
+from recollect.config.own_code import as_own_code
 from recollect.config.policy import PolicyConfig
+from recollect.config.serialise import CUSTOM, config_to_json
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.envs.factory import EnvSpec, is_made, slots
 from recollect.errors import ConfigError, RecollectError
-from recollect.training import checkpoints, trusted_settings
+from recollect.training import checkpoints, trusted_runs, trusted_settings
 from recollect.training.presets import preset as preset_of
 from recollect.training.run_folder import Run
 
@@ -45,7 +48,8 @@ def train(
             (or, given ``num_envs``, a batch of them: ``recollect.envs.make_env``), a Gymnasium VectorEnv, or
             a BatchedEnv.
         policy: a factory ``(observation_space, action_space) -> Policy`` in place of the settings
-            ``encoder``, ``core`` and ``head``; or a config, or a name in ``config.policy.POLICIES``.
+            ``encoder``, ``core`` and ``head``, also by its name ``module:factory``; or a config, or a name in
+            ``config.policy.POLICIES``.
         progress: show progress: True, False, or "live", "plain", "json", "notebook".
         callbacks: see ``recollect.Callback``.
         config: settings to start from; ``settings`` override it.
@@ -76,7 +80,7 @@ def resolve(
     """Resolve the arguments of ``train`` into config, policy factory, and the preset's choices."""
     if not isinstance(config, TrainConfig | None):
         raise ConfigError(f"config is a {type(config).__name__}: give a TrainConfig, or settings by name")
-    settings = dict(settings)
+    settings, policy = dict(settings), as_own_code("policy", policy)
     if isinstance(policy, PolicyConfig | str):
         settings["policy"] = policy
         policy = None
@@ -129,19 +133,31 @@ def load(
     *,
     env: EnvSpec | None = None,
     env_kwargs: dict[str, Any] | None = None,
-    policy: PolicyFactory | None = None,
+    wrap: Any = None,
+    policy: PolicyFactory | str | None = None,
+    core: Any = None,
+    encoder: Any = None,
+    trust: bool = False,
     device: str | None = None,
     checkpoint: str | int | None = None,
     **settings: Any,
 ) -> Agent:
     """Load an agent from a run, or from a folder that ``Agent.save`` wrote. Executes no code from it.
 
+    Code that the folder names is imported only if it is named again here, or with ``trust``.
+
     Args:
         path: the folder.
         env: the env, if it has no saved name or if its name is ``module:Env``, which imports code.
         env_kwargs: options of the env, added to the saved ones. The saved options of an env that is not
             built in must be repeated here, otherwise the agent has no env.
-        policy: the factory, if the agent was made with one, or with an encoder or core factory.
+        wrap: the wrappers of the env again, if it has any; [] for an env without them.
+        policy: the factory or its name, if the agent was made with one.
+        core: the core again, if it was not a built-in one: a factory, or ``module:Class``, with its options
+            as a mapping {"name": "module:Class", "hidden": 64}.
+        encoder: the encoder again, likewise.
+        trust: import the code that the folder names, as if all of it were named here, and remember that for
+            this folder on this machine (``recollect.training.trusted_runs``).
         device: the device; None: the training's, or the CPU if there is no GPU.
         checkpoint: of a run: "best" by evaluation (the last if none was evaluated), "last", or its env steps.
             None: "best". A saved agent has no checkpoints.
@@ -151,7 +167,8 @@ def load(
     path = Path(path).expanduser()
     _check_changeable("load", path, settings.keys())
     saved = checkpoints.read(_agent_folder(path, checkpoint))
-    agent = _restored(saved, env, env_kwargs, policy, device, settings)
+    named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap)
+    agent = _restored(saved, named, trust, device, settings)
     if Run.is_run(path):
         agent.history = Run(path).history()
     return agent
@@ -164,7 +181,11 @@ def resume(
     checkpoint: str | int = "last",
     env: EnvSpec | None = None,
     env_kwargs: dict[str, Any] | None = None,
-    policy: PolicyFactory | None = None,
+    wrap: Any = None,
+    policy: PolicyFactory | str | None = None,
+    core: Any = None,
+    encoder: Any = None,
+    trust: bool = False,
     device: str | None = None,
     progress: bool | str = True,
     callbacks: Callbacks = (),
@@ -180,7 +201,11 @@ def resume(
         checkpoint: the checkpoint to resume from; later metrics and checkpoints are deleted.
         env: as in ``load``.
         env_kwargs: the run's env options, which must be repeated if its env is not built in.
+        wrap: as in ``load``.
         policy: as in ``load``.
+        core: as in ``load``.
+        encoder: as in ``load``.
+        trust: as in ``load``.
         device: as in ``load``.
         progress: as in ``train``.
         callbacks: as in ``train``.
@@ -201,10 +226,12 @@ def resume(
             settings["target_return"] = None  # already reached: train past it
         if steps is None and status.get("start") == saved.learned.steps:
             steps = status["end"] - status["start"]  # a leg that started here and has no checkpoint yet
-        agent = _restored(saved, env, env_kwargs, policy, device, settings)
+        named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap)
+        agent = _restored(saved, named, trust, device, settings)
         options = saved.config(agent.policy).env_kwargs
         if any(name not in options or options[name] != value for name, value in (env_kwargs or {}).items()):
             _check_changeable("resume", path, {"env_kwargs"})
+        _check_same_wrap(path, saved, agent.config)
         agent.config = replace(agent.config, run=str(path))
         used = 0.0 if saved.learned.trainer is None else saved.learned.trainer.numbers["seconds"]
         if (limit := agent.config.max_seconds) is not None and used >= limit:
@@ -234,18 +261,31 @@ def _closed_if_it_fails(agent: Agent) -> Iterator[None]:
         raise
 
 
+def _check_same_wrap(path: Path, saved: checkpoints.Saved, config: TrainConfig) -> None:
+    """Raise ConfigError for other wrappers than the run's, as far as both have names."""
+    before = saved.description["config"].get("wrap", [])
+    now = config_to_json(config, config.policy)["wrap"]
+    if CUSTOM not in (*before, *now) and before != now:
+        _check_changeable("resume", path, {"wrap"})
+
+
 def _restored(
     saved: checkpoints.Saved,
-    env: EnvSpec | None,
-    env_kwargs: dict[str, Any] | None,
-    policy: PolicyFactory | None,
+    named: trusted_settings.Named,
+    trust: bool,
     device: str | None,
     settings: dict[str, Any],
 ) -> Agent:
-    if policy is None:
-        network = saved.build()
+    if trust and not trusted_runs.remember(saved.path, saved.description):
+        text = "its code is trusted this time only: the state folder (XDG_STATE_HOME) cannot be written"
+        warnings.warn(f"{saved.path}: {text}", UserWarning, stacklevel=3)
+    if trust or trusted_runs.is_trusted(saved.path, saved.description):
+        named = named.trusting(trusted_runs.required(saved.description))
+    if named.policy is None:
+        network = saved.build(named.network)
     else:
-        network = made_policy(policy, saved.observation_space, saved.action_space)
+        factory = as_own_code("policy", named.policy)
+        network = made_policy(factory, saved.observation_space, saved.action_space)
     checkpoints.load_weights(network, saved)
     config = saved.config(network)
     if device is None and not torch.cuda.is_available():
@@ -255,11 +295,16 @@ def _restored(
     # The saved run folder belongs to the saved run.
     config = replace(config, device=device or config.device, run=None, **settings)
     check_device(config.device)
+    hint = trusted_runs.hint(saved.description)
     env, options, why_no_env = trusted_settings.named_env(
-        saved.path, saved.env, config.env_kwargs, env, env_kwargs
+        saved.path, saved.env, config.env_kwargs, named.env, named.env_kwargs, trust=hint
     )
+    saved_wrap = saved.description["config"].get("wrap")
+    wrap, why_no_wrap = trusted_settings.named_wrap(saved.path, saved_wrap, named.wrap, trust=hint)
+    if why_no_wrap:
+        env, why_no_env = None, why_no_env or why_no_wrap
     unnamed = trusted_settings.Unnamed(why_no_env, trusted_settings.outward(config, settings), saved.path)
-    config = replace(config, env_kwargs=options)
+    config = replace(config, env_kwargs=options, wrap=wrap)
     return Agent(network.to(config.device), config, env, learned=saved.learned, unnamed=unnamed)
 
 

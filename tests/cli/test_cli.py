@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -230,14 +231,15 @@ def test_an_env_of_ones_own_is_named_again(tmp_path, capsys, monkeypatch):
     flags = ["--steps", "64", "--run", "run", "--quiet", "--no-report"]
     code, _, err = command("train", "mine:Coin", *TINY, *flags)
     assert code == 0, err
-    code, _, err = command("eval", "run", "--episodes", "3")
+    shutil.copytree("run", "copied")
+    code, _, err = command("eval", "copied", "--episodes", "3")
     assert code == 2
     assert "give it again" in err
     assert "mine" not in sys.modules
-    code, out, err = command("eval", "run", "--episodes", "3", "--env", "mine:Coin")
+    code, out, err = command("eval", "copied", "--episodes", "3", "--env", "mine:Coin")
     assert (code, "3 episodes" in out) == (0, True), err
     more = ["--steps", "64", "--env", "mine.py:Coin", "--quiet", "--no-report", "--no-eval"]
-    code, _, err = command("resume", "run", *more)
+    code, _, err = command("resume", "copied", *more)
     assert code == 0, err
     sys.modules.pop("mine", None)
 

@@ -16,7 +16,8 @@ from recollect.cli.help_texts import TOPICS
 from recollect.config.algo_choice import ALGOS
 from recollect.config.core_choice import known
 from recollect.config.fields import fields_of
-from recollect.config.flags import parse_settings, parse_task_options
+from recollect.config.flags import parse_repeated, parse_settings
+from recollect.config.own_code import INPUTS
 from recollect.config.tasks import TASKS
 from recollect.config.train import ALIASES
 from recollect.errors import ConfigError
@@ -38,7 +39,7 @@ PLACEHOLDERS = ("--task.NAME", "--task.OPTION", "--preset", "--config", "--env")
 
 def changeable(words: list[str], env: str) -> None:
     """As ``recollect resume`` takes settings."""
-    if fixed := parse_settings(words).keys() - {*CHANGEABLE, "env_kwargs"}:
+    if fixed := parse_settings(words).keys() - {*CHANGEABLE, "env_kwargs", *INPUTS}:
         raise ConfigError(f"resume cannot change {fixed}")
 
 
@@ -47,9 +48,10 @@ TAKES: dict[str, Callable[[list[str], str], object]] = {
     "verify": lambda words, env: parse_config(words, env=env),
     "sweep": lambda words, env: make_plan(env, words),
     "resume": changeable,
-    "eval": lambda words, env: parse_task_options(words, env=env),
-    "play": lambda words, env: parse_task_options(words, env=env),
-    "report": lambda words, env: parse_task_options(words),
+    "eval": lambda words, env: parse_repeated(words, env=env),
+    "play": lambda words, env: parse_repeated(words, env=env),
+    "report": lambda words, env: parse_repeated(words),
+    "export": lambda words, env: parse_repeated(words),
 }
 """How each command reads the flags that its own parser does not know."""
 

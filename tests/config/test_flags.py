@@ -11,7 +11,7 @@ from hypothesis import given
 
 import recollect as rc
 from recollect.config.algo_choice import algo_name
-from recollect.config.flags import parse_settings, parse_task_options, split_argv, sweep_variants
+from recollect.config.flags import parse_repeated, parse_settings, split_argv, sweep_variants
 from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.cores import GRUConfig, LSTMConfig
@@ -304,10 +304,10 @@ def test_settings_alone():
         "max_seconds": 60.0,
         "sinks": ("wandb",),
     }
-    assert parse_task_options(["--task.horizon", "2k"], env="delayed-cue") == {"horizon": 2000}
-    assert parse_task_options([]) == {}
+    assert parse_repeated(["--task.horizon", "2k"], env="delayed-cue") == {"env_kwargs": {"horizon": 2000}}
+    assert parse_repeated([]) == {"env_kwargs": {}}
     with pytest.raises(ConfigError, match="--steps: there is no such flag here"):
-        parse_task_options(["--steps", "5"])
+        parse_repeated(["--steps", "5"])
 
 
 # The command line ----------------------------------------------------------------------------------------

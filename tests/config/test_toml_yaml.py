@@ -92,7 +92,7 @@ def test_code_is_not_written(tmp_path, config, what):
 
 
 def test_a_policy_and_an_env_made_by_code(tmp_path):
-    path = write_config(tmp_path / "c.yaml", TrainConfig(), object(), custom_policy=True)
+    path = write_config(tmp_path / "c.yaml", TrainConfig(), object(), made_by="custom")
     with pytest.raises(ConfigError, match="policy: custom stands for"):
         read_config(path)
     path = write_config(tmp_path / "c.yaml", TrainConfig(), object())

@@ -81,6 +81,8 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "target_episodes": cases.case_target_episodes,
         "last_action_reward": cases.case_last_action_reward,
         "env_kwargs": cases.case_env_kwargs,
+        "wrap": cases.case_wrap,
+        "drop_obs": cases.case_drop_obs,
         "run": cases.case_run,
         "init_from": cases.case_init_from,
         "eval_every": cases.case_eval_every,

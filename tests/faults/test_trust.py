@@ -282,7 +282,7 @@ def test_a_sweep_tells_its_runs_what_the_user_has_named(marked, monkeypatch):
     (path / "status.json").write_text(json.dumps({"state": "stopped", "reason": "interrupt"}))
     assert named == [word for word in moved.command() or [] if word in named]
     (path / "status.json").write_text(json.dumps({"state": "finished", "reason": "steps", "steps": UPDATE}))
-    assert '{"mark": "other"}' in (moved.command() or [])
+    assert "--task.mark=other" in (moved.command() or [])
     assert not mark.exists()
 
 

@@ -17,7 +17,7 @@ from recollect.base import row_threads
 from recollect.base.cuda_graphs import Graphs
 from recollect.config.ppo import PPOConfig
 from recollect.envs.workers import WorkerEnv
-from recollect.errors import ConfigError, LostError
+from recollect.errors import ConfigError, LostError, SpaceError
 from recollect.learning import learner
 from recollect.learning.learner import Learner
 from recollect.policy import compiled, precision
@@ -25,6 +25,7 @@ from recollect.runtimes import inline_collector
 from recollect.runtimes.learner_group import LearnerGroup
 from recollect.training.run_folder import Run
 from tests.support.config_runs import TASK, differ, equal, trained
+from tests.support.own_parts import TINY, Flat, World
 
 
 def case_steps() -> None:
@@ -157,6 +158,18 @@ def case_env_kwargs() -> None:
     for horizon in (1, 4):
         agent = trained("delayed-cue", **(TASK | {"env_kwargs": {"horizon": horizon}}))
         assert agent.evaluate(2).lengths.tolist() == [horizon + 2] * 2
+
+
+def case_wrap() -> None:
+    assert rc.train(World, wrap=[Flat], progress=False, **TINY).policy.observation_space.shape == (1,)
+    with pytest.raises(SpaceError, match="--wrap"):
+        rc.train(World, **TINY)
+
+
+def case_drop_obs() -> None:
+    for drop in (["mission"], ["mission", "image"]):
+        space = rc.train(World, drop_obs=drop, progress=False, **TINY).policy.observation_space
+        assert set(space.spaces) == {"direction", "image"} - set(drop)
 
 
 def case_threads() -> None:

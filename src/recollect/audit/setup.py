@@ -18,6 +18,7 @@ from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import display_name, resolve_env
 from recollect.envs.factory import is_made, makes_batches, slots
+from recollect.envs.user_wrappers import wrapped
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
 
@@ -49,14 +50,16 @@ class Setup:
 
     def single(self) -> gym.Env | None:
         """One env for Gymnasium's own checker; None if the rows are not ``gymnasium.Env``s."""
-        options = self.config.env_kwargs
-        if isinstance(self.env, str):
-            return None if task_name(self.env) else gym.make(self.env, disable_env_checker=True, **options)
-        if isinstance(self.env, gym.Env):
-            return self.env
-        if is_made(self.env) or makes_batches(self.env):
+        config, options = self.config, self.config.env_kwargs
+        if isinstance(self.env, str) and not task_name(self.env):
+            made = gym.make(self.env, disable_env_checker=True, **options)
+        elif isinstance(self.env, gym.Env):
+            made = self.env
+        elif isinstance(self.env, str) or is_made(self.env) or makes_batches(self.env):
             return None
-        return self.env(**options)  # pyright: ignore[reportCallIssue]
+        else:
+            made = self.env(**options)  # pyright: ignore[reportCallIssue]
+        return wrapped(made, config.wrap, config.drop_obs)
 
     def build(self, env: BatchedEnv) -> Policy:
         """The policy for the env's spaces, with action probabilities that depend on its memory."""
@@ -95,7 +98,8 @@ def prepare(
     num_envs = slots(env) if is_made(env) else min(full.num_envs, MOST_ENVS)
     notes = () if is_made(env) or num_envs == full.num_envs else (f"num_envs {full.num_envs} -> {num_envs}",)
     # Only settings of the training itself: no run folder, no evaluations, no early end.
-    kept = ("seed", "device", "last_action_reward", "env_kwargs", "threads", "parallel", "policy", "algo")
+    kept = ("seed", "device", "last_action_reward", "env_kwargs", "wrap", "drop_obs", "threads", "parallel")
+    kept += ("policy", "algo")
     quiet = TrainConfig(num_envs=num_envs, **{name: getattr(full, name) for name in kept})
     return Setup(env, quiet, policy, notes, num_envs if is_made(env) else full.num_envs)
 

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from rich.console import Console
+
+from recollect.cli import tell
+from recollect.cli.shared import add_trust, trusted
+from recollect.config.flags import parse_repeated
+
+TAKES_CONFIG = True
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -32,6 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--sample", action="store_true", help="the file samples actions, in place of the likeliest"
     )
     parser.add_argument("--no-check", action="store_true", help="do not compare the file with the agent")
+    add_trust(parser)
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
@@ -39,7 +47,9 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     from recollect import load
     from recollect.export.files import SUFFIXES, export_agent
 
-    agent = load(args.run, checkpoint=args.checkpoint)
+    agent = load(args.run, checkpoint=args.checkpoint, **parse_repeated(flags), trust=args.trust)
+    if args.trust:
+        tell(trusted(args.run), sys.stderr)
     out = Path(args.out) if args.out else Path(args.run) / f"agent{SUFFIXES[args.format]}"
     console = Console(highlight=False)
     with console.status("exporting"):

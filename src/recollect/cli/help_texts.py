@@ -6,7 +6,7 @@ EXAMPLES = (
     ("recollect train delayed-cue", "a built-in memory task; recollect tasks lists them"),
     ("recollect train CartPole-v1 --core gru --core.hidden 256", "any Gymnasium env, a GRU of 256 units"),
     ("recollect train t-maze --task.length 100 --steps 1m --seed 1", "options of the task, a longer run"),
-    ("recollect train my_module:MyEnv --num-envs 64 --device cuda", "your own env, on the GPU"),
+    ("recollect train my_module:MyEnv --core my_module:MyCore --device cuda", "your own env and memory"),
     (
         "recollect train my_module:MyEnv --runtime processes --actors 4",
         "actors in processes of their own; recollect doctor --env measures what is fastest",
@@ -36,10 +36,14 @@ MOST_USED = {
 """The flags on the first page, in a few words."""
 WORDS = {
     "run": "Folder of the run; a new one under runs/ if not given.",
-    "core": "The memory: {cores}. Its fields follow its name: --core.hidden 256.",
-    "encoder": "How observations become features: auto (by the observation space), mlp or conv.",
+    "core": "The memory: {cores}; or your own, module:Class. Its fields follow its name: --core.hidden 256.",
+    "encoder": "How observations become features: auto (by the observation space), mlp or conv; or your own, "
+    "module:Class, with its own options in place of those below.",
     "algo": "The algorithm: {algos}.",
-    "policy": "A network for token sets by its name, in place of --encoder: {policies}.",
+    "policy": "A network for token sets by its name, in place of --encoder: {policies}. Or a function of "
+    "your own that makes the whole network, module:factory.",
+    "wrap": "Wrappers of every env, the innermost first: module:Wrapper, or with options a mapping in "
+    "quotes, '{{name: gymnasium.wrappers:TimeLimit, max_episode_steps: 100}}'. May be given several times.",
     "env_kwargs": "Options of the task or env, such as --task.horizon 100.",
 }
 """Help of flags that differ from their fields, for which Python also takes configs and factories."""
@@ -59,7 +63,7 @@ TOPICS = {
 }
 """The topics of ``--help TOPIC``."""
 MEMBERS = {
-    "env": ("num_envs", "last_action_reward", "env_kwargs"),
+    "env": ("num_envs", "last_action_reward", "env_kwargs", "wrap", "drop_obs"),
     "runtime": (
         *("runtime", "actors", "mode", "max_lag", "env_workers", "env_timeout", "learners", "ray_address"),
     ),

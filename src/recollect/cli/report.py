@@ -7,7 +7,8 @@ import webbrowser
 
 from rich.console import Console
 
-from recollect.config.flags import parse_task_options
+from recollect.cli.shared import add_trust
+from recollect.config.flags import parse_repeated
 from recollect.errors import ConfigError
 
 TAKES_CONFIG = True
@@ -32,17 +33,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", metavar="FILE", help="default: report.html in RUN; for several runs, here")
     parser.add_argument("--no-play", action="store_true", help="play no episodes with the best checkpoint")
     parser.add_argument("--open", action="store_true", help="open it in the browser")
+    add_trust(parser)
 
 
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Write the report, and print its path."""
     from recollect.reports import write_report
 
-    options = parse_task_options(flags)
-    if options and (args.no_play or len(args.runs) > 1):
-        raise ConfigError("--task.NAME sets the env of a single run that plays: leave it out here")
+    named = parse_repeated(flags)
+    if (flags or args.trust) and (args.no_play or len(args.runs) > 1):
+        raise ConfigError(
+            "--task.NAME, --trust or the name of code is for a single run that plays: leave it out here"
+        )
     with Console(stderr=True).status("writing the report"):
-        path = write_report(args.runs, args.out, play=not args.no_play, env_kwargs=options)
+        path = write_report(args.runs, args.out, play=not args.no_play, trust=args.trust, **named)
     print(path)
     if args.open:
         webbrowser.open(path.resolve().as_uri())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from recollect.cli.shared import add_display, add_ending
+from recollect.cli.shared import add_display, add_ending, add_trust, trusted
 from recollect.cli.train import Say, finish
 from recollect.config.flags import parse_settings
 
@@ -32,6 +32,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint", default="last", help="last, best, or its env steps (default: last)")
     parser.add_argument("--env", help="the env, if it is your own code: module:Env")
     parser.add_argument("--device", help="cpu or cuda; default: that of the training")
+    add_trust(parser)
     add_ending(parser)
     add_display(parser)
 
@@ -43,7 +44,10 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     given = parse_settings(flags)
     if args.steps is not None:
         given |= parse_settings(["--steps", args.steps])
-    where = {"checkpoint": args.checkpoint, "env": args.env, "device": args.device}
+    where = {"checkpoint": args.checkpoint, "env": args.env, "device": args.device, "trust": args.trust}
+    say = Say(args.display)
     with resume(args.run, **where, progress=args.display, **given) as agent:
-        finish(agent, Say(args.display), evaluate=not args.no_eval, report=not args.no_report)
+        if args.trust:
+            say(trusted(args.run))
+        finish(agent, say, evaluate=not args.no_eval, report=not args.no_report)
     return 0

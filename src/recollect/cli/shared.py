@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.config.flags import parse_task_options
+from recollect.cli import tell
+from recollect.config.flags import parse_repeated
 from recollect.errors import ConfigError
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
     from recollect.training.parse_config import Parsed
+
+
+TRUST = (
+    "code of your own that a run names is imported if you trained the run here, trust\n"
+    "it (--trust), or name it again: --env, --wrap, --core, --encoder, --policy\n"
+)
+"""The end of the help of commands that open a run."""
 
 
 def add_env(parser: argparse.ArgumentParser) -> None:
@@ -57,12 +68,32 @@ def add_episodes(parser: argparse.ArgumentParser, *, episodes: int, seed: int) -
     parser.add_argument("--checkpoint", help="of a run: best, last, or its env steps (default: best)")
     parser.add_argument("--env", help="another env; or the env again, if it is your own code: module:Env")
     parser.add_argument("--device", help="cpu or cuda; default: that of the training")
+    add_trust(parser)
+
+
+def add_trust(parser: argparse.ArgumentParser) -> None:
+    """Trust in the code of a run; for every command that opens one."""
+    parser.add_argument(
+        "--trust", action="store_true", help="import the code that the run names, from now on without --trust"
+    )
+    parser.epilog = f"{(parser.epilog or '').removesuffix(chr(10))}\n{TRUST}"
+
+
+def trusted(run: str) -> str:
+    """A line on the code of a run that is trusted from now on."""
+    from recollect.training.trusted_runs import remembered
+
+    words = shlex.join(remembered(Path(run)))
+    return f"trusted in {run} on this machine from now on: {words or 'nothing, it names no code'}"
 
 
 def load_agent(args: argparse.Namespace, flags: list[str]) -> tuple[Agent, dict[str, Any]]:
     """The agent, and the options of its env that ``flags`` change."""
     from recollect.api import load
 
-    options = parse_task_options(flags, env=args.env)
-    agent = load(args.run, env=args.env, env_kwargs=options, device=args.device, checkpoint=args.checkpoint)
-    return agent, parse_task_options(flags, env=agent.env_name)
+    named = parse_repeated(flags, env=args.env)
+    where = {"env": args.env, "device": args.device, "checkpoint": args.checkpoint}
+    agent = load(args.run, **where, **named, trust=args.trust)
+    if args.trust:
+        tell(trusted(args.run), sys.stderr)
+    return agent, parse_repeated(flags, env=agent.env_name)["env_kwargs"]

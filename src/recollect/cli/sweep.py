@@ -16,6 +16,7 @@ from recollect.cli import print_json
 from recollect.cli.shared import add_display
 from recollect.cli.train import Say
 from recollect.config.flags import whole_words
+from recollect.config.own_code import INPUTS
 from recollect.errors import ConfigError, Interrupted, RecollectError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jobs", type=int, help="runs at a time (default: half the cores; on a GPU 1)")
     parser.add_argument("--out", help="folder of the sweep (default: under runs/, by env and settings)")
     parser.add_argument("--resume", help="resume the sweep in this folder")
+    parser.add_argument("--trust", action="store_true", help="with --resume: trust the code it names")
     parser.add_argument("--dry-run", action="store_true", help="check all settings, print the commands, stop")
     parser.add_argument("--no-report", action="store_true", help="write no report.html at the end")
     add_display(parser)
@@ -56,6 +58,8 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Plan, run, and print the results."""
     from recollect.sweep import Sweep
 
+    if args.trust and args.resume is None:
+        raise ConfigError("--trust is for --resume: a new sweep has only settings that you name")
     sweep = _opened(args, flags) if args.resume is not None else None
     sweep = sweep or Sweep.plan(args.env, flags, seeds=args.seeds, out=args.out)
     say = Say(args.display)
@@ -87,12 +91,18 @@ def _opened(args: argparse.Namespace, flags: list[str]) -> Sweep:
     if args.env is not None and env is not None:
         raise ConfigError(f"the env is {args.env}, and --env says {env}: keep one of them")
     given = whole_words(flags)
-    others = [word for word in given if not word.startswith(("--task.", "--ray-address=", "--sinks="))]
+    repeated = ("task", "ray_address", "sinks", *INPUTS)
+    others = [word for word in given if _section(word) not in repeated]
     _refuse_changes([*others, *(f"--{name}" for name in ("seeds", "out") if getattr(args, name) is not None)])
-    sweep = Sweep.open(args.resume, env=args.env if env is None else env, named=given)
+    sweep = Sweep.open(args.resume, env=args.env if env is None else env, named=given, trust=args.trust)
     asked = sweep.asked() if given else []
     _refuse_changes([word for word in given if word not in asked])
     return sweep
+
+
+def _section(word: str) -> str:
+    """The setting that a flag belongs to: "task" for --task.horizon=3."""
+    return word.partition("=")[0].partition(".")[0].lstrip("-").replace("-", "_")
 
 
 def _refuse_changes(words: list[str]) -> None:

@@ -30,22 +30,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Resolve the settings, train, evaluate, report."""
     from recollect.api import new_agent
+    from recollect.training.trusted_runs import TrustsOwnRun
 
     env, parsed = parse_run(args, flags)
     if args.print_config:
         from recollect.config.toml_yaml import config_text
 
-        print(config_text(parsed.config, env), end="", file=json_output.results())
+        made_by = None if parsed.policy is None else parsed.policy.name
+        print(config_text(parsed.config, env, made_by=made_by), end="", file=json_output.results())
         return 0
     say = Say(args.display)
     for note in parsed.notes:
         say(f"note: {note}")
-    with new_agent(env, parsed.config, given=parsed.given, preset=parsed.preset) as agent:
+    with new_agent(env, parsed.config, parsed.policy, given=parsed.given, preset=parsed.preset) as agent:
         if agent.config.run is None:
             agent.config = replace(agent.config, run=str(new_folder(env)))
         given = "  ".join(f"{name}={value!r}" for name, value in parsed.given.items())
         say(f"env {env}" + (f"\nset: {given}" if given else ""))
-        agent.train(progress=args.display, command=args.command)
+        agent.train(progress=args.display, command=args.command, callbacks=TrustsOwnRun())
         finish(agent, say, evaluate=not args.no_eval, report=not args.no_report)
     return 0
 

@@ -46,7 +46,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
 
     env, parsed = parse_run(args, flags)
     if args.json:
-        result = recollect.verify(env, parsed.config)
+        result = recollect.verify(env, parsed.config, policy=parsed.policy)
         checks = [asdict(check) | {"advice": list(check.advice)} for check in result.checks]
         print_json({"env": result.env, "ok": result.ok, "notes": list(result.notes), "checks": checks})
         return 0 if result.ok else 1
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
         console.print(f"note: {note}", markup=False)
     screen = _Screen(console)
     with console.status(f"verifying {env}"):
-        result = recollect.verify(env, parsed.config, watch=screen.show)
+        result = recollect.verify(env, parsed.config, policy=parsed.policy, watch=screen.show)
     if result.notes:
         small = f"Settings reduced to save time: {', '.join(result.notes)}."
         console.print(textwrap.fill(small, console.width), style="dim", markup=False)

@@ -9,14 +9,18 @@ from typing import Any, get_origin
 
 from recollect.config import settings
 from recollect.config.algo_choice import ALGOS
-from recollect.config.convert import FALSE, TRUE, number, options
+from recollect.config.convert import FALSE, NOTHING, TRUE, number, options, plain_value
 from recollect.config.core_choice import CORES
 from recollect.config.fields import hints
+from recollect.config.own_code import INPUTS
 from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.tasks import TASKS
 from recollect.config.toml_yaml import read_layer
 from recollect.config.train import TrainConfig, our_name
 from recollect.errors import ConfigError
+
+REPEATED = ("wrap", "drop_obs")
+"""Flags that may be given several times: their values are joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +55,13 @@ def build_flags(
     layers = [read_layer(_value(flag)) for flag in found if flag.name == "config"]
     top = settings.Layer()
     for flag in found:
-        if flag.name != "config":
+        if flag.name not in ("config", *REPEATED):
             name, value = _setting(flag)
             top.add(name, settings.Setting(value, flag.written))
+    for name in REPEATED:
+        if values := [_value(flag) for flag in found if flag.name == name]:
+            listed = [value for text in values for value in _listed(text)]
+            top.add(name, settings.Setting(listed, f"--{name.replace('_', '-')}"))
     return settings.build([*layers, top], env=_agreed_env(env, top), base=base)
 
 
@@ -62,14 +70,18 @@ def parse_settings(flags: list[str], *, env: str | None = None) -> dict[str, Any
     return build_flags(flags, env=env).given
 
 
-def parse_task_options(flags: list[str], *, env: str | None = None) -> dict[str, Any]:
-    """The options of the env, for a command that takes ``--task.OPTION`` and no other setting."""
+def parse_repeated(flags: list[str], *, env: str | None = None) -> dict[str, Any]:
+    """Options of the env and own code, as keywords of ``recollect.load``: see ``training.trusted_settings``.
+
+    For a command that takes these settings of a run again, and no other setting.
+    """
     for flag in _read(flags):
-        if not flag.name.startswith("task."):
+        if flag.name.partition(".")[0] not in ("task", *INPUTS):
             raise ConfigError(
-                f"{flag.written}: there is no such flag here; options of the env are --task.NAME"
+                f"{flag.written}: there is no such flag here; options of the env are --task.NAME, and your "
+                "own code is named again by --core, --encoder, --policy and --wrap"
             )
-    return parse_settings(flags, env=env).get("env_kwargs", {})
+    return {"env_kwargs": {}} | parse_settings(flags, env=env)
 
 
 def split_argv(argv: list[str], own: Collection[str]) -> tuple[list[str], list[str]]:
@@ -168,6 +180,14 @@ def _setting(flag: Flag) -> tuple[str, str | bool]:
     if value is None and _is_truth(name):
         return name, True
     return name, _value(flag) if _hint(name) else value or ""
+
+
+def _listed(text: str) -> list[Any]:
+    """The values of a list: separated by commas, or a YAML list or mapping."""
+    if text.startswith(("{", "[")):
+        value = plain_value(text)
+        return value if isinstance(value, list) else [value]
+    return [] if text.lower() in NOTHING else [part.strip() for part in text.split(",")]
 
 
 def _is_truth(name: str) -> bool:

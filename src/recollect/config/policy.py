@@ -8,6 +8,7 @@ from typing import Any, Literal
 from recollect.base.registry import load
 from recollect.base.tolerances import Precision
 from recollect.config.fields import at_least, check_fields
+from recollect.config.own_code import as_own_code
 from recollect.errors import ConfigError, nearest
 
 
@@ -94,9 +95,9 @@ class PolicyConfig:
     """Settings of a policy. ``encoder`` and ``core`` take a name, a config or a factory."""
 
     encoder: Any = None
-    """How observations become features; None: by the observation space."""
+    """How observations become features; None: by the observation space. Your own: "module:Class"."""
     core: Any = "lstm"
-    """The memory: "lstm", "gru", "none", a core config, or a factory."""
+    """The memory: "lstm", "gru", "none", a core config, your own "module:Class", or a factory."""
     head: HeadConfig = field(default_factory=HeadConfig)
     """The action distribution."""
     normalise_observations: bool = True
@@ -112,6 +113,8 @@ class PolicyConfig:
     them) are always float32."""
 
     def __post_init__(self) -> None:
+        for part in ("encoder", "core"):
+            object.__setattr__(self, part, as_own_code(part, getattr(self, part)))
         check_fields(self)
 
     def build(self, observation_space: Any, action_space: Any) -> Any:

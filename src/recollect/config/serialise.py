@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
+from collections.abc import Mapping
 from typing import Any
 
+from recollect.base.files import short
 from recollect.config import bounds
 from recollect.config.algo_choice import ALGOS, algo_name
 from recollect.config.core_choice import as_config, name_of
+from recollect.config.own_code import OwnCode, as_own_code, code_flags, code_name, option_flags
 from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
@@ -17,20 +21,21 @@ CUSTOM = "custom"
 
 
 def config_to_json(
-    config: TrainConfig, policy: PolicyConfig, *, custom_policy: bool = False
+    config: TrainConfig, policy: PolicyConfig, *, made_by: str | None = None
 ) -> dict[str, Any]:
     """The run's config, with ``policy``, that of the network as it was built.
 
-    ``custom_policy``: whether a factory made the network.
+    ``made_by``: the name of the factory that made the network, or ``CUSTOM``; None if none did.
     """
     own = {name: value for name, value in _values(config).items() if name not in ("policy", "algo")}
+    own["wrap"] = [_code(wrapper) for wrapper in config.wrap]
     encoder = policy.encoder
     if isinstance(encoder, EncoderConfig):
         encoder = {"name": "encoder", **dataclasses.asdict(encoder)}
     elif encoder is not None and not isinstance(encoder, str):
-        encoder = CUSTOM
+        encoder = _code(encoder)
     network = {
-        "policy": CUSTOM if custom_policy else None,
+        "policy": made_by,
         **_values(policy),
         "encoder": encoder,
         "core": as_mapping(policy.core) or CUSTOM,
@@ -40,28 +45,80 @@ def config_to_json(
     return own | {"policy": network, "algo": algo}
 
 
-def policy_config_from_json(data: dict[str, Any], where: Any) -> PolicyConfig:
-    """The network's config from ``data["policy"]``; ``where`` is named if a part of it was a factory."""
-    given = data["policy"]
-    bounds.check_numbers(given)
-    fields = dict(given)
-    custom = [part for part in ("policy", "encoder", "core") if fields.pop(part, None) == CUSTOM]
-    if custom:
-        raise ConfigError(
-            f"{where} was saved with a custom {' and '.join(custom)}, and code is never saved: "
-            "load it with policy=factory, a function (observation_space, action_space) -> Policy "
-            "that makes the same network"
-        )
-    encoder = given["encoder"]
-    if isinstance(encoder, dict):
+def policy_config_from_json(
+    data: dict[str, Any], where: Any, named: Mapping[str, Any] | None = None, *, trust: str = ""
+) -> PolicyConfig:
+    """The network's config from ``data["policy"]``.
+
+    Args:
+        data: a config as JSON.
+        where: the folder, for errors.
+        named: the parts that are code and that the user has given again, by "core" and "encoder".
+        trust: how to trust the folder, for errors.
+    """
+    fields, given = dict(data["policy"]), dict(named or {})
+    saved = {part: fields.pop(part, None) for part in ("policy", "encoder", "core")}
+    code = {part: spec for part, spec in saved.items() if spec == CUSTOM or code_name(spec) is not None}
+    bounds.check_numbers([fields, *(spec for part, spec in saved.items() if part not in code)])
+    if missing := {part: spec for part, spec in code.items() if given.get(part) is None}:
+        raise ConfigError(_unnamed(where, missing, trust))
+    for part, spec in given.items():
+        if part not in code:
+            name = spec if isinstance(spec, str) else "one of your own"
+            raise ConfigError(
+                f"{where} was saved with the {part} {_name(saved[part])}, which is built in, and {part} is "
+                f"{name}: leave {part} (--{part}) out"
+            )
+    encoder, core = saved["encoder"], saved["core"]
+    if "encoder" in code:
+        encoder = _repeated(where, "encoder", encoder, given["encoder"], trust)
+    elif isinstance(encoder, dict):
         encoder = EncoderConfig(**{key: value for key, value in encoder.items() if key != "name"})
-    core, head = as_config(given["core"]), HeadConfig(**given["head"])
-    return PolicyConfig(**fields | {"core": core, "encoder": encoder, "head": head})
+    core = _repeated(where, "core", core, given["core"], trust) if "core" in code else as_config(core)
+    return PolicyConfig(**fields | {"core": core, "encoder": encoder, "head": HeadConfig(**fields["head"])})
+
+
+def _name(spec: Any) -> Any:
+    return spec.get("name") if isinstance(spec, dict) else spec
+
+
+def _unnamed(where: Any, missing: dict[str, Any], trust: str) -> str:
+    """The error for parts that are code and that the user has not given."""
+    custom = [part for part, spec in missing.items() if spec == CUSTOM]
+    if custom:
+        again = "" if "policy" in custom else f", or with {' and '.join(f'{part}=...' for part in custom)}"
+        return (
+            f"{where} was saved with a custom {' and '.join(custom)}, and code is never saved: load it with "
+            "policy=factory, a function (observation_space, action_space) -> Policy that makes the same "
+            f"network{again}"
+        )
+    flags = shlex.join(flag for part, spec in missing.items() for flag in code_flags(part, spec))
+    python = ", ".join(f"{part}={spec!r}" for part, spec in missing.items())
+    return (
+        f"the network of {where} is code, {', '.join(str(code_name(spec)) for spec in missing.values())}, "
+        f"which is not imported automatically. If you trust it, name it again: {short(flags)} (in Python "
+        f"{short(python)}){trust}"
+    )
+
+
+def _repeated(where: Any, part: str, saved: Any, given: Any, trust: str) -> Any:
+    """The part that the user gave again. Options in the folder must be repeated, too."""
+    given = as_own_code(part, given)
+    if not isinstance(given, OwnCode) or not isinstance(saved, dict):
+        return given
+    missing = {name: value for name, value in saved.items() if name not in ("name", *given.options)}
+    if missing and given.name == saved["name"]:
+        raise ConfigError(
+            f"{where} holds options for the {part} {given.name}. If you trust them, repeat them: "
+            f"{short(shlex.join(option_flags(part, missing)))}{trust}"
+        )
+    return given
 
 
 def config_from_json(data: dict[str, Any], policy: PolicyConfig) -> TrainConfig:
-    """The run's config, with ``policy`` in place of the saved one."""
-    algo = dict(data["algo"])
+    """The run's config, with ``policy`` in place of the saved one, and without wrappers, which are code."""
+    algo, data = dict(data["algo"]), dict(data)
+    data.pop("wrap", None)
     return TrainConfig(**data | {"algo": ALGOS[algo.pop("name")](**algo), "policy": policy})
 
 
@@ -86,6 +143,8 @@ def as_mapping(spec: Any) -> Any:
     """A core's config as a mapping of name and fields; None if a part of it is code."""
     if isinstance(spec, str):
         return spec
+    if isinstance(spec, OwnCode):
+        return spec.to_json()
     name = name_of(spec)
     if name is None:
         return None
@@ -103,6 +162,11 @@ def plain(value: Any) -> Any:
         parts = [plain(part) for part in value]
         return None if None in parts else parts
     return as_mapping(value) if hasattr(value, "build") or callable(value) else value
+
+
+def _code(part: Any) -> Any:
+    """Code as JSON: by its name if it has one."""
+    return part.to_json() if isinstance(part, OwnCode) else CUSTOM
 
 
 def _values(config: Any) -> dict[str, Any]:

@@ -14,11 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from recollect.base.import_code import is_importing
 from recollect.config.algo_choice import ALGOS, algo_name, check_has
 from recollect.config.convert import convert, plain_value
 from recollect.config.core_choice import CORES, core_config, known, name_of
 from recollect.config.fields import field_names, hints
 from recollect.config.nested_settings import Setting, as_written, part_values, with_fields
+from recollect.config.own_code import INPUTS, OwnCode
 from recollect.config.policy import ENCODERS, POLICIES, EncoderConfig, HeadConfig, PolicyConfig, named_policy
 from recollect.config.serialise import CUSTOM
 from recollect.config.tasks import TASKS, task_name
@@ -85,7 +87,7 @@ def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig 
     network = settings.pop("policy", None)
     if network is not None and network.value is not None:
         given["policy"] = _part_name(network, list(POLICIES), "policy")
-        start = named_policy(given["policy"])
+        start = named_policy(given["policy"]) if given["policy"] in POLICIES else start
     fields: dict[str, dict[str, Setting]] = {section: {} for section in ("", *SECTIONS)}
     for path, setting in settings.items():
         section, dot, name = path.partition(".")
@@ -216,6 +218,8 @@ def _core(named: Setting | None, fields: dict[str, Setting], base: Any) -> Any:
     """A name alone stays a name, so that a preset can choose its gates; with fields, a config."""
     if named is not None:
         name = _part_name(named, list(known), "core")
+        if name not in known:
+            return _own_code("core", name, fields)
         start: Any = core_config(name)
         if not fields:
             # A config without fields differs from its name only in the way that it was written.
@@ -223,6 +227,8 @@ def _core(named: Setting | None, fields: dict[str, Setting], base: Any) -> Any:
             return start if is_config else name
         start = base if type(base) is type(start) else start
     else:
+        if isinstance(base, OwnCode):
+            return OwnCode("core", base.name, base.options | _plain_values(fields))
         start = core_config(base) if isinstance(base, str) else base
         name = base if isinstance(base, str) else name_of(base)
         if name is None:
@@ -235,6 +241,8 @@ def _encoder(named: Setting | None, fields: dict[str, Setting], base: Any) -> An
     if named is not None:
         if named.value is not None and str(named.value).lower() not in ("none", "null"):
             name = _part_name(named, list(ENCODERS), "encoder")
+            if name not in ENCODERS:
+                return _own_code("encoder", name, fields)
         if not fields:
             return name
         start = ENCODERS[name or "auto"]
@@ -242,6 +250,8 @@ def _encoder(named: Setting | None, fields: dict[str, Setting], base: Any) -> An
         start = ENCODERS[base or "auto"]
     elif isinstance(base, EncoderConfig):
         start = base
+    elif isinstance(base, OwnCode):
+        return OwnCode("encoder", base.name, base.options | _plain_values(fields))
     else:
         raise _is_factory("encoder", fields)
     return dataclasses.replace(start, **part_values("the encoder", EncoderConfig, fields))
@@ -259,12 +269,12 @@ def _part_name(named: Setting, known: list[str], part: str) -> str:
             f"{named.where}: custom stands for one made by Python code, which a file cannot hold: "
             f"choose {', '.join(known)}, or train from Python with {part}=..."
         )
-    if name not in known:
+    if name not in known and not (part in INPUTS and is_importing(name)):
         raise ConfigError(
             f"{named.where} {name}: there is no such {part}{nearest(str(name), known)}; "
             f"choose {', '.join(known)}"
         )
-    return name
+    return str(name)
 
 
 def _task_values(env: str | None, fields: dict[str, Setting]) -> dict[str, Any]:
@@ -272,7 +282,17 @@ def _task_values(env: str | None, fields: dict[str, Setting]) -> dict[str, Any]:
     task = task_name(env)
     if task is not None:
         return part_values(task, TASKS[task], fields, "option")
+    return _plain_values(fields)
+
+
+def _plain_values(fields: dict[str, Setting]) -> dict[str, Any]:
+    """Options of code, whose types are not known here: of flags as YAML reads them."""
     return {
         name: plain_value(s.value) if isinstance(s.value, str) and not s.source else s.value
         for name, s in fields.items()
     }
+
+
+def _own_code(part: str, name: str, fields: dict[str, Setting]) -> OwnCode:
+    """A part that is the user's own code, which checks its options when it is made."""
+    return OwnCode(part, name, _plain_values(fields))

@@ -21,6 +21,7 @@ import yaml
 
 from recollect.config.convert import Loader, to_yaml
 from recollect.config.fields import fields_of
+from recollect.config.policy import EncoderConfig
 from recollect.config.serialise import CUSTOM, config_to_json
 from recollect.config.settings import NAMED, SECTIONS, Layer, Setting, build
 from recollect.config.train import TrainConfig
@@ -56,22 +57,22 @@ def read_layer(path: str | Path) -> Layer:
 
 
 def write_config(
-    path: str | Path, config: TrainConfig, env: Any = None, *, custom_policy: bool = False
+    path: str | Path, config: TrainConfig, env: Any = None, *, made_by: str | None = None
 ) -> Path:
     """Write every setting of ``config`` to a YAML file, each with its docstring.
 
     Reading it back gives an equal config, except for ``run``: a run from the file gets its own folder.
     Anything made by Python code is written as ``custom``, which cannot be read back: an ``env`` that is not a
-    name, and with ``custom_policy`` the network, which a factory made and not ``config.policy``.
+    name, or a network whose factory has no name. ``made_by``: as in ``config_to_json``.
     """
     path = Path(path)
-    path.write_text(config_text(config, env, custom_policy=custom_policy), encoding="utf-8")
+    path.write_text(config_text(config, env, made_by=made_by), encoding="utf-8")
     return path
 
 
-def config_text(config: TrainConfig, env: Any = None, *, custom_policy: bool = False) -> str:
+def config_text(config: TrainConfig, env: Any = None, *, made_by: str | None = None) -> str:
     """The text that ``write_config`` writes."""
-    return "\n".join(_lines(config, env, custom_policy)) + "\n"
+    return "\n".join(_lines(config, env, made_by)) + "\n"
 
 
 # Reading -------------------------------------------------------------------------------------------------
@@ -133,8 +134,8 @@ def _flat(data: dict[Any, Any], source: str, section: str = "") -> Iterator[tupl
 # Writing -------------------------------------------------------------------------------------------------
 
 
-def _lines(config: TrainConfig, env: Any, custom_policy: bool) -> Iterator[str]:
-    data = config_to_json(config, config.policy, custom_policy=custom_policy)
+def _lines(config: TrainConfig, env: Any, made_by: str | None) -> Iterator[str]:
+    data = config_to_json(config, config.policy, made_by=made_by)
     network, algo, options = data.pop("policy"), data.pop("algo"), data.pop("env_kwargs")
     yield "# Every setting of a run, for `recollect train --config FILE`; flags go on top."
     if isinstance(env, str):
@@ -153,11 +154,11 @@ def _lines(config: TrainConfig, env: Any, custom_policy: bool) -> Iterator[str]:
     except yaml.YAMLError:
         yield _line("task", CUSTOM, "Options made by Python code.")
     yield from _section("algo", algo, _docs(config.algo), "The algorithm.")
-    if network.pop("policy") == CUSTOM:
-        yield _line("policy", CUSTOM, "A factory in Python made the network.")
+    if (factory := network.pop("policy")) is not None:
+        yield _line("policy", factory, "A factory in Python made the network.")
         return
     core, encoder, head = (network.pop(part) for part in ("core", "encoder", "head"))
-    if isinstance(encoder, dict):
+    if isinstance(config.policy.encoder, EncoderConfig):
         del encoder["name"]
     yield from _section("policy", network, _docs(config.policy), "")
     yield from _section("core", core, _docs(config.policy.core), "The memory.")

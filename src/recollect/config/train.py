@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from recollect.config.algo_choice import AlgoConfig, algo_fields, algo_name, check_has, named_algo
 from recollect.config.fields import above_zero, at_least, check_fields, field_names
+from recollect.config.own_code import as_wrap
 from recollect.config.policy import PolicyConfig, named_policy
 from recollect.config.ppo import PPOConfig
 from recollect.errors import ConfigError, nearest
@@ -81,6 +82,11 @@ class TrainConfig:
     """Add the last action and reward to the observation."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Options of the env or task, such as ``horizon``."""
+    wrap: tuple[Any, ...] = ()
+    """Wrappers of every env, the innermost first: "module:Wrapper", or with options a mapping such as
+    {name: gymnasium.wrappers:TimeLimit, max_episode_steps: 100}. Python also takes classes and functions."""
+    drop_obs: tuple[str, ...] = ()
+    """Parts of a Dict or Tuple observation to leave out, such as "mission"; of nested ones "outer.inner"."""
     run: str | None = None
     """Folder of the run: config, metrics, checkpoints. None: nothing is written."""
     init_from: str | None = None
@@ -121,6 +127,7 @@ class TrainConfig:
             if isinstance(path, str | os.PathLike):
                 object.__setattr__(self, name, os.path.expanduser(os.fspath(path)))
         object.__setattr__(self, "policy", named_policy(self.policy))
+        object.__setattr__(self, "wrap", as_wrap(self.wrap))
         object.__setattr__(self, "algo", named_algo(self.algo))
         check_fields(self)
         at_least(self, 1, "steps", "num_envs", "actors", "target_episodes", "threads", "eval_episodes")

@@ -7,6 +7,7 @@ import shlex
 from recollect.base import formatting
 from recollect.display.state import State
 from recollect.envs.env_names import is_importing
+from recollect.training.trusted_runs import is_trusted
 
 REASONS = {
     "steps": ("finished", "all steps done"),
@@ -58,6 +59,8 @@ def commands(state: State, reason: str) -> list[str]:
     folder = shlex.quote(state.run)
     env = state.training.agent.env
     own = f" --env {shlex.quote(env)}" if isinstance(env, str) and is_importing(env) else ""
+    if (run := state.training.run) is not None and is_trusted(run.path, run.description):
+        own = ""
     kind, _ = outcome(reason)
     if reason == "interrupt" or (kind == "failed" and state.checkpoint is not None):
         return [f"recollect resume {folder}{own}", f"recollect report {folder}"]

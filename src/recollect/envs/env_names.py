@@ -8,21 +8,16 @@ import a module that registers ids.
 from __future__ import annotations
 
 import functools
-import importlib
-import importlib.util
 import re
-import sys
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
-from recollect.errors import ConfigError, nearest
+from recollect.base.import_code import absolute, import_attribute, import_module, is_importing, put_on_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +34,8 @@ def portable(env: Any) -> Portable:
     if not isinstance(env, str):
         return Portable(env)
     source, _, attr = env.rpartition(":")
-    if source.endswith(".py"):
-        return Portable(f"{Path(source).resolve()}:{attr}")
-    if source and not _is_versioned(attr):
-        return Portable(env)
+    if source.endswith(".py") or (source and not _is_versioned(attr)):
+        return Portable(absolute(env))
     # All versions: a name without a version means the newest.
     stem = attr.split("-v")[0]
     return Portable(env, tuple(_by_value(s) for s in gym.registry.values() if s.id.split("-v")[0] == stem))
@@ -62,102 +55,23 @@ def _by_value(spec: EnvSpec) -> EnvSpec:
     return spec
 
 
-def is_importing(name: str) -> bool:
-    """Whether this env name imports a module or file."""
-    return ":" in name
-
-
 def resolve_env(name: str) -> str | Callable[..., Any]:
     """The name itself, or the callable that ``module:attr`` names."""
     if not is_importing(name):
         return name
     source, _, attr = name.rpartition(":")
-    if not source or not attr:
-        raise ConfigError(f"the env {name!r} is neither a name nor 'module:attr': a side of ':' is empty")
-    is_file = source.endswith(".py")
-    # As with `python -m`: modules in the current folder can be imported.
-    _put_on_path(Path.cwd())
-    if _is_versioned(attr):
-        if not is_file:
-            return name
-        _load_file(Path(source), name)
-        return attr
-    module = _load_file(Path(source), name) if is_file else _load_module(source, name)
-    return _attribute(module, attr, name)
+    if not source or not attr or not _is_versioned(attr):
+        fix = "it must be an Env class, or a function that makes a new env in each call"
+        return import_attribute(name, "env", fix)
+    if not source.endswith(".py"):
+        put_on_path(Path.cwd())
+        return name
+    import_module(source, name, "env")
+    return attr
 
 
 def _is_versioned(attr: str) -> bool:
     return re.search(r"-v\d+$", attr) is not None
-
-
-def _put_on_path(folder: Path) -> None:
-    if not {"", str(folder)} & set(sys.path):
-        sys.path.insert(0, str(folder))
-
-
-def _load_module(source: str, name: str) -> ModuleType:
-    try:
-        return importlib.import_module(source)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{source}.".startswith(f"{error.name}."):
-            raise ConfigError(_failed(source, name, error)) from error
-        raise ConfigError(
-            f"the env {name!r}: there is no module {error.name!r} in {Path.cwd()} or among the installed "
-            "packages: run from the folder that holds it, or give a file, 'path/to/file.py:attr'"
-        ) from None
-    except Exception as error:
-        raise ConfigError(_failed(source, name, error)) from error
-
-
-def _load_file(path: Path, name: str) -> ModuleType:
-    path = path.resolve()
-    if not path.is_file():
-        raise ConfigError(f"the env {name!r}: there is no file {path}")
-    for module_name in (path.stem, f"_env_{path.stem}"):  # a file may be called random.py
-        known = sys.modules.get(module_name)
-        if known is None:
-            break
-        file = getattr(known, "__file__", None)
-        if file is not None and Path(file).resolve() == path:
-            return known
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"the env {name!r}: {path} cannot be imported")
-    _put_on_path(path.parent)  # as for a script: its neighbours can be imported
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[module_name]
-        raise ConfigError(_failed(path.name, name, error)) from error
-    return module
-
-
-def _failed(source: str, name: str, error: Exception) -> str:
-    """The error message, with the last line of the traceback, which is in the user's code."""
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    at = f"{error.filename}, line {error.lineno}" if isinstance(error, SyntaxError) else None
-    return (
-        f"the env {name!r}: importing {source} failed with {type(error).__name__}: {error} "
-        f"({at or f'{last.filename}, line {last.lineno}'})"
-    )
-
-
-def _attribute(module: ModuleType, attr: str, name: str) -> Callable[..., Any]:
-    found: Any = module
-    for part in attr.split("."):
-        if not hasattr(found, part):
-            owner = getattr(found, "__name__", attr)
-            public = [other for other in dir(found) if not other.startswith("_")]
-            raise ConfigError(f"the env {name!r}: {owner} has no {part!r}{nearest(part, public)}")
-        found = getattr(found, part)
-    if not callable(found):
-        raise ConfigError(
-            f"the env {name!r} is of type {type(found).__name__}: it must be an Env class, or a "
-            "function that makes a new env in each call"
-        )
-    return found
 
 
 def display_name(env: Any) -> str | None:

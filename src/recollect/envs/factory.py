@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import gymnasium as gym
@@ -18,6 +18,7 @@ from recollect.envs.env_names import is_importing, resolve_env
 from recollect.envs.gym_loop import GymLoop
 from recollect.envs.gym_vector import GymVector
 from recollect.envs.on_device import on_device
+from recollect.envs.user_wrappers import wrapped
 from recollect.errors import ConfigError, nearest
 
 __all__ = ["EnvMaker", "EnvSpec", "GymLoop", "GymVector", "make_env", "makes_batches"]
@@ -34,6 +35,8 @@ def make_env(
     *,
     device: torch.device | str = "cpu",
     env_kwargs: dict[str, Any] | None = None,
+    wrap: Sequence[Any] = (),
+    drop_obs: Sequence[str] = (),
     first_slot: int = 0,
 ) -> BatchedEnv:
     """A BatchedEnv of ``num_envs`` slots, with its tensors on ``device``. ``env`` is one of
@@ -48,11 +51,14 @@ def make_env(
 
     Gymnasium envs step on the CPU; for another ``device`` their tensors are transferred (``HostEnv``).
 
-    ``env_kwargs`` are passed to the task, to ``gymnasium.make`` or to the callable. ``first_slot``: these are
-    the slots from that number on of a larger env, with the seeds of that env.
+    ``env_kwargs`` are passed to the task, to ``gymnasium.make`` or to the callable. ``wrap`` and ``drop_obs``
+    are for single Gymnasium envs: see ``TrainConfig``. ``first_slot``: these are the slots from that number
+    on of a larger env, with the seeds of that env.
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}: at least one env is needed")
+    if wrap or drop_obs:
+        check_wrappable(env, wrap)
     kwargs = env_kwargs or {}
     if isinstance(env, str) and task_name(env):
         task = registry.load(registry.MAKE_TASK)(env, num_envs, device=device, **kwargs)
@@ -66,13 +72,14 @@ def make_env(
             return env
         if isinstance(env, VectorEnv):
             return on_device(GymVector(env), device)
-        return on_device(GymLoop([lambda: env]), device)
+        return on_device(GymLoop([lambda: wrapped(env, wrap, drop_obs)]), device)
     if makes_batches(env):
         if first_slot:
             raise ConfigError(f"first_slot is {first_slot}, but {_name(env)} makes all of its slots together")
         return _batch(env, num_envs, torch.device(device), kwargs)
     if isinstance(env, str) or callable(env):
-        return on_device(_looped(env, num_envs, kwargs, first_slot), device)
+        finish = functools.partial(wrapped, wrap=wrap, drop_obs=drop_obs)
+        return on_device(_looped(env, num_envs, kwargs, finish, first_slot), device)
     raise ConfigError(
         f"env is a {type(env).__name__}: give a task's name, a Gymnasium id, a callable that returns a "
         "gymnasium.Env, a VectorEnv or a BatchedEnv"
@@ -138,13 +145,27 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
     return made
 
 
-def _looped(env: Any, num_envs: int, kwargs: dict[str, Any], first_slot: int) -> GymLoop:
-    """Envs of a Gymnasium id or a callable."""
+def check_wrappable(env: Any, wrap: Sequence[Any] = ()) -> None:
+    """Raise ConfigError unless ``env`` consists of single Gymnasium envs, which wrappers are for."""
+    is_batch = is_made(env) and not isinstance(env, gym.Env)
+    if task_name(env) or is_batch or makes_batches(env):
+        kind = "a built-in task" if task_name(env) else "an env"
+        name = env if isinstance(env, str) else type(env).__name__ if is_made(env) else _name(env)
+        raise ConfigError(
+            f"{'wrap' if wrap else 'drop_obs'} is for single Gymnasium envs, and {name} is {kind} that steps "
+            "all of its rows together: leave it out, or change the env itself"
+        )
+
+
+def _looped(
+    env: Any, num_envs: int, kwargs: dict[str, Any], finish: Callable[[Any], Any], first_slot: int
+) -> GymLoop:
+    """Envs of a Gymnasium id or a callable, each finished by ``finish``."""
     is_id = isinstance(env, str)
     make = functools.partial(gym.make, env, disable_env_checker=True) if is_id else env
     name = env if is_id else _name(env)
     try:
-        return GymLoop([functools.partial(make, **kwargs)] * num_envs, first_slot=first_slot)
+        return GymLoop([lambda: finish(make(**kwargs))] * num_envs, first_slot=first_slot)
     except TypeError as error:
         text = f"does not take the options {kwargs}" if kwargs else "could not be made"
         raise ConfigError(

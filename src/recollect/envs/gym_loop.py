@@ -18,6 +18,7 @@ from recollect.base import spaces
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import BatchedEnv, Describes
 from recollect.envs.space_values import Buffers, RowError, env_seeds, scalar, to_rows, write_row, write_rows
+from recollect.envs.user_wrappers import check_observation_space
 from recollect.errors import ConfigError, EnvError, SpaceError
 
 _NUMBERS = frozenset({float, int, np.float64, np.float32})
@@ -39,8 +40,8 @@ class GymLoop:
         self.num_envs = len(self.envs)
         self.observation_space: gym.Space = self.envs[0].observation_space
         self.action_space: gym.Space = self.envs[0].action_space
-        for what, space in (("observation", self.observation_space), ("action", self.action_space)):
-            list(spaces.walk(space, f"{what}_space of {env_name(self.envs[0])}"))
+        check_observation_space(self.observation_space, env_name(self.envs[0]))
+        list(spaces.walk(self.action_space, f"action_space of {env_name(self.envs[0])}"))
         self._steppers = [env.step for env in self.envs]
         self._now, self._next = (Buffers(self.observation_space, self.num_envs) for _ in range(2))
         self._steps = -1  # since the last reset; -1 before the first one

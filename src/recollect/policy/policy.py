@@ -19,6 +19,7 @@ from recollect.base import tree
 from recollect.base.tolerances import on_device
 from recollect.base.types import State, Tree
 from recollect.config.policy import PolicyConfig
+from recollect.config.serialise import CUSTOM
 from recollect.cores import make_core
 from recollect.errors import ConfigError, StateError
 from recollect.kernels import exact_linear
@@ -84,6 +85,8 @@ class Policy(nn.Module):
         self.value_norm = PopArt(config.value_decay) if config.normalise_value else None
         self.acts_elsewhere = False
         """Whether copies act on a CPU while this one learns; ``precision="auto"`` is then that of a CPU."""
+        self.factory: str | None = None
+        """The name of the factory that made it, ``module:attribute``, if it has one."""
         self._compiled: Compiled | None = None
         is_dict = isinstance(observation_space, gym.spaces.Dict)
         mask = observation_space.spaces.get(ACTION_MASK) if is_dict else None
@@ -97,9 +100,10 @@ class Policy(nn.Module):
         return self.core.has_memory
 
     @property
-    def is_custom(self) -> bool:
-        """Whether it is a subclass, which no file describes."""
-        return type(self) is not Policy
+    def made_by(self) -> str | None:
+        """The factory that made it: its name, or "custom" for a subclass without one, which no file
+        describes. None: ``config`` describes it."""
+        return self.factory or (None if type(self) is Policy else CUSTOM)
 
     @property
     def is_compiled(self) -> bool:

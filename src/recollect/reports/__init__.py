@@ -26,6 +26,7 @@ def write_report(
     *,
     play: bool = True,
     env_kwargs: dict[str, Any] | None = None,
+    **named: Any,
 ) -> Path:
     """Write the report of one run, or the comparison of several, and return its path.
 
@@ -35,6 +36,7 @@ def write_report(
         play: for one run, record a few episodes of the best checkpoint and, in a memory task, measure
             success by memory length. Results are cached in the run's folder.
         env_kwargs: the run's env options, which must be repeated if its env is not built in.
+        **named: code of the run again, or ``trust=True``: see ``recollect.load``.
     """
     given = [runs] if isinstance(runs, str | Path | Run) else list(runs)
     paths = list(dict.fromkeys(run.path if isinstance(run, Run) else Path(run) for run in given))
@@ -48,7 +50,7 @@ def write_report(
         )
     check_replaceable(place)
     if len(folders) == 1:
-        data = gather_run(folders[0], play_missing(folders[0], env_kwargs) if play else [])
+        data = gather_run(folders[0], play_missing(folders[0], env_kwargs, **named) if play else [])
         title = f"{folders[0].name} · Recollect"
     else:
         data = gather_comparison(folders)

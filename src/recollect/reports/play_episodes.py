@@ -13,6 +13,7 @@ import gymnasium
 from recollect.agent import Agent
 from recollect.api import load
 from recollect.base.files import finite, write_atomically
+from recollect.base.import_code import is_importing
 from recollect.base.run_files import CHECKPOINTS, check_own
 from recollect.errors import RecollectError
 from recollect.play.trace import record
@@ -34,14 +35,14 @@ WEIGHTS = "weights"
 """The key for the checksum of the weights."""
 
 
-def play(folder: Folder, env_kwargs: dict[str, Any] | None = None) -> list[str]:
+def play(folder: Folder, env_kwargs: dict[str, Any] | None = None, **named: Any) -> list[str]:
     """Record episodes and measure success by memory length, unless the run has them already.
 
-    ``env_kwargs``: env options that the user has given, not only the folder.
+    ``env_kwargs`` and ``named``: arguments of ``load`` that the user has given, not only the folder.
 
     Returns a sentence on each failure. An error of the env or the checkpoint never prevents the report.
     """
-    if not _is_playable(folder.env):
+    if not _is_playable(folder.env) and named.get("env") is None:
         return [f"The env {folder.env or '(made by code)'} cannot be made by name, so nothing was played."]
     checkpoint = find_checkpoint(folder)
     if checkpoint is None:
@@ -52,7 +53,7 @@ def play(folder: Folder, env_kwargs: dict[str, Any] | None = None) -> list[str]:
         return []
     try:
         check_own(folder.path)
-        agent = load(checkpoint, device="cpu", env_kwargs=env_kwargs)
+        agent = load(checkpoint, device="cpu", env_kwargs=env_kwargs, **named)
         if needs_episodes:
             _record(folder, agent, source)
         if needs_lengths:
@@ -105,9 +106,9 @@ def _read_cache(file: Path, name: str) -> Row:
 
 
 def _is_playable(env: str | None) -> bool:
-    """Whether the env can be made by name without importing a module."""
-    if env is None or ":" in env:
-        return False
+    """Whether the env has a name; one that imports code needs trust, which ``load`` checks."""
+    if env is None or is_importing(env):
+        return env is not None
     return known_task(env, {}) is not None or env in gymnasium.registry
 
 

@@ -6,12 +6,13 @@ import functools
 from contextlib import ExitStack, closing
 from typing import Any
 
+import gymnasium as gym
 import torch
 
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import Portable, portable, restored
-from recollect.envs.factory import EnvSpec, is_made, make_env, makes_batches, resolved, slots
+from recollect.envs.factory import EnvSpec, check_wrappable, is_made, make_env, makes_batches, resolved, slots
 from recollect.envs.on_device import on_device
 from recollect.envs.workers import WorkerEnv
 from recollect.envs.wrappers import LastActionReward
@@ -28,7 +29,11 @@ def open_env(
     own_size, own_kwargs = (slots(env), {}) if is_made(env) else (config.num_envs, config.env_kwargs)
     num_envs = own_size if num_envs is None else num_envs
     env_kwargs = own_kwargs if env_kwargs is None else env_kwargs
-    batched = make_env(resolved(env), num_envs, device=torch.device(config.device), env_kwargs=env_kwargs)
+    # A batch of envs has its wrappers already (``Agent.make_env``); check_remakable reports any other.
+    is_batch = is_made(env) and not isinstance(env, gym.Env)
+    more = {} if is_batch else {"wrap": config.wrap, "drop_obs": config.drop_obs}
+    device = torch.device(config.device)
+    batched = make_env(resolved(env), num_envs, device=device, env_kwargs=env_kwargs, **more)
     return LastActionReward(batched) if config.last_action_reward else batched
 
 
@@ -38,7 +43,9 @@ def open_actor_env(env: EnvSpec, config: TrainConfig, index: int = 0) -> Batched
     if config.env_workers == 0:
         return open_env(env, config, count, config.env_kwargs)
     workers = WorkerEnv(
-        functools.partial(make_slots, portable(env), config.env_kwargs),
+        functools.partial(
+            make_slots, portable(env), config.env_kwargs, wrap=config.wrap, drop_obs=config.drop_obs
+        ),
         count,
         workers=config.env_workers,
         timeout=config.env_timeout,
@@ -48,9 +55,11 @@ def open_actor_env(env: EnvSpec, config: TrainConfig, index: int = 0) -> Batched
     return LastActionReward(batched) if config.last_action_reward else batched
 
 
-def make_slots(env: Portable, env_kwargs: dict[str, Any], first_slot: int, count: int) -> BatchedEnv:
+def make_slots(
+    env: Portable, env_kwargs: dict[str, Any], first_slot: int, count: int, **wrappers: Any
+) -> BatchedEnv:
     """Make ``count`` slots starting at ``first_slot``, in an env worker."""
-    return make_env(resolved(restored(env)), count, env_kwargs=env_kwargs, first_slot=first_slot)
+    return make_env(resolved(restored(env)), count, env_kwargs=env_kwargs, first_slot=first_slot, **wrappers)
 
 
 def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> list[BatchedEnv]:
@@ -75,8 +84,10 @@ def check_remakable(env: EnvSpec, config: TrainConfig) -> None:
     """Validate that the env can be made again for every actor or in other processes.
 
     An env object cannot. An env that steps all its rows together cannot be split over env workers: each would
-    seed its rows alike.
+    seed its rows alike. Wrappers are for single envs.
     """
+    if config.wrap or config.drop_obs:
+        check_wrappable(resolved(env), config.wrap)
     if config.env_workers and makes_batches(resolved(env)):
         raise ConfigError(
             f"env_workers = {config.env_workers}, but this env steps all of its rows together, which "

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from recollect.base import files
-from recollect.config.tasks import task_name
-from recollect.config.train import TrainConfig
+from recollect.config.flags import parse_repeated
+from recollect.config.serialise import config_to_json
 from recollect.envs.env_names import is_importing
 from recollect.errors import RecollectError
-from recollect.sweep.plan import Variant
-from recollect.training import trusted_settings
-from recollect.training.parse_config import parse_config
+from recollect.sweep.plan import Variant, take
+from recollect.training import trusted_runs, trusted_settings
+from recollect.training.parse_config import Parsed, parse_config
 from recollect.training.run_folder import Run
 
 Left = Literal["train", "resume", "evaluate", "nothing"]
@@ -120,37 +119,38 @@ class Member:
     def command(self) -> list[str] | None:
         """The command to run next; None: nothing is left to do."""
         threads = [] if self.threads is None else [f"--threads={self.threads}"]
-        code = [self.variant.env] if is_importing(self.variant.env) else []
+        env = [f"--env={self.variant.env}"] if is_importing(self.variant.env) else []
         quiet = ["--quiet", "--no-report"]
         match self.left():
             case "train":
                 own = [f"--seed={self.seed}", *threads, f"--run={self.path}"]
                 return [*_recollect("train"), self.variant.env, *self.flags, *own, *quiet]
             case "resume":
-                env = [f"--env={name}" for name in code]
                 return [*_recollect("resume"), str(self.path), *env, *self.named(), *threads, *quiet]
             case "evaluate":
-                options = json.dumps(self._options(self._config()))
-                return [sys.executable, "-c", EVALUATE, str(self.path), options, *code]
+                return [sys.executable, "-c", EVALUATE, str(self.path), *env, *self.code()]
             case "nothing":
                 return None
 
     def named(self) -> list[str]:
         """The flags of ``resume`` that must be repeated because a run's folder cannot set them."""
-        config = self._config()
-        words = trusted_settings.option_flags(self._options(config))
+        config, words = self._parsed().config, self.code()
         if config.ray_address is not None:
             words.append(f"--ray-address={config.ray_address}")
         if set(config.sinks) & set(trusted_settings.REMOTE_SINKS):
             words.append(f"--sinks={','.join(config.sinks)}")
         return words
 
-    def _config(self) -> TrainConfig:
-        return parse_config(list(self.flags), env=self.variant.env).config
+    def code(self) -> list[str]:
+        """The flags that name code other than the env, and pass options to code."""
+        parsed = self._parsed()
+        maker = None if parsed.policy is None else parsed.policy.name
+        config = config_to_json(parsed.config, parsed.config.policy, made_by=maker)
+        settings = trusted_runs.required({"env": self.variant.env, "config": config})
+        return trusted_runs.flags({name: value for name, value in settings.items() if name != "env"})
 
-    def _options(self, config: TrainConfig) -> dict[str, Any]:
-        """Of an env that is not Recollect's own."""
-        return {} if task_name(self.variant.env) else config.env_kwargs
+    def _parsed(self) -> Parsed:
+        return parse_config(list(self.flags), env=self.variant.env)
 
     def _run(self) -> Run | None:
         """The run in its folder, if there is one."""
@@ -165,14 +165,12 @@ class Member:
         return _numbers(files.last_row(self.path / "evaluations.jsonl"))
 
 
-def evaluate(path: str, options: str = "{}", env: str | None = None) -> None:
-    """Make the final evaluation of a run that ended without one.
-
-    ``options``: of an env that is not built in, as JSON; ``env``: its name, if it is code.
-    """
+def evaluate(path: str, *flags: str) -> None:
+    """Make the final evaluation of a run that ended without one; ``flags`` name its code again."""
     from recollect.api import load
 
-    with load(path, env=env, env_kwargs=json.loads(options), checkpoint="last") as agent:
+    env, rest = take(list(flags), "--env")
+    with load(path, env=env, checkpoint="last", **parse_repeated(rest, env=env)) as agent:
         Run(path).add_evaluation(agent.steps, agent.evaluate(agent.config.eval_episodes))
 
 

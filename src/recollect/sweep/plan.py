@@ -139,7 +139,7 @@ def check(variant: Variant, flags: Sequence[str]) -> Parsed:
         if config.device.startswith("cuda"):
             config = replace(config, device="cpu")  # leaves the GPU's memory to the runs
         try:
-            new_agent(variant.env, config, given=parsed.given, preset=parsed.preset).close()
+            new_agent(variant.env, config, parsed.policy, given=parsed.given, preset=parsed.preset).close()
         except RecollectError:
             raise
         except (MemoryError, RuntimeError) as error:  # torch raises RuntimeError if a network is too large

@@ -111,7 +111,9 @@ class Sweep:
         return cls(path, plan)
 
     @classmethod
-    def open(cls, path: str | Path, *, env: str | None = None, named: Sequence[str] = ()) -> Sweep:
+    def open(
+        cls, path: str | Path, *, env: str | None = None, named: Sequence[str] = (), trust: bool = False
+    ) -> Sweep:
         """The sweep in a folder. Nothing that only the folder names is imported.
 
         Args:
@@ -119,7 +121,9 @@ class Sweep:
             env: the env again, several separated by commas. Required to resume a sweep whose env is code
                 (``module:Env``).
             named: flags again, such as ``--sinks=wandb``. Required for options of an env that is not built
-                in, a Ray cluster, and sinks that send metrics to another machine.
+                in, wrappers, cores, encoders and policies that are code, a Ray cluster, and sinks that send
+                metrics to another machine.
+            trust: all code and flags of the folder, as if they were named.
         """
         sweep = cls._read(path)
         if env is not None and env != sweep._plan.env:
@@ -127,7 +131,8 @@ class Sweep:
                 f"{path} is a sweep of the env {sweep._plan.env}, not of {env}: resume it with "
                 f"{sweep._command}"
             )
-        sweep._is_env_named, sweep._named = env is not None, frozenset(named)
+        sweep._is_env_named = trust or env is not None
+        sweep._named = None if trust else frozenset(named)
         return sweep
 
     @classmethod
@@ -266,14 +271,15 @@ class Sweep:
         if is_importing(env) and not self._is_env_named:
             raise ConfigError(
                 f"{self.path} names the env {env}, which is code. If you trust it, name it again: "
-                f"{self._command} (in Python Sweep.open(..., env={self._plan.env!r}))"
+                f"{self._command} (in Python Sweep.open(..., env={self._plan.env!r})), or trust the whole "
+                "sweep: --trust (trust=True)"
             )
         words = [] if self._named is None else [w for w in member.named() if w not in self._named]
         if words:
             raise ConfigError(
-                f"{self.path} has {shlex.join(words)}, which passes options to an env that is not built in "
-                f"or connects to another machine. If you trust this, repeat it: {self._command} (in Python "
-                "Sweep.open(..., named=[...]))"
+                f"{self.path} has {shlex.join(words)}, which imports code, passes options to code or "
+                f"connects to another machine. If you trust this, repeat it: {self._command} (in Python "
+                "Sweep.open(..., named=[...])), or trust the whole sweep: --trust (trust=True)"
             )
 
     def _member(self, variant: Variant, seed: int) -> Member:

@@ -25,7 +25,7 @@ import platform
 import shutil
 import uuid
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,7 @@ from recollect.errors import ConfigError, RecollectError
 from recollect.learning.learner_state import Learned, TrainerState
 from recollect.policy.meta_device import without_memory
 from recollect.policy.policy import Policy
+from recollect.training import trusted_runs
 
 FORMAT = 1
 
@@ -76,13 +77,16 @@ class Saved:
         """The env's id, if it has one."""
         return self.description["env"]
 
-    def build(self) -> Policy:
+    def build(self, named: Mapping[str, Any] | None = None) -> Policy:
         """The network, without its weights. If the weights do not fit, it fails before allocating memory.
 
-        Raises ConfigError if any part of the network was made by a factory.
+        ``named``: the core and the encoder that the user has given again, if they are code. Raises
+        ConfigError if any other part of the network is code.
         """
         with self._reading():
-            config = serialise.policy_config_from_json(self.description["config"], self.path)
+            config = serialise.policy_config_from_json(
+                self.description["config"], self.path, named, trust=trusted_runs.hint(self.description)
+            )
         spaces = self.observation_space, self.action_space
         numbers = sum(tensor.numel() for tensor in self.weights.values())
         with self._reading(), torch.random.fork_rng(devices=[]), without_memory(numbers):
@@ -140,7 +144,7 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
         "env": env if isinstance(env, str) else None,
         "steps": learned.steps,
         "updates": learned.updates,
-        "config": serialise.config_to_json(config, policy.config, custom_policy=policy.is_custom),
+        "config": serialise.config_to_json(config, policy.config, made_by=policy.made_by),
         "observation_space": space_to_json(policy.observation_space),
         "action_space": space_to_json(policy.action_space),
         "trainer": None if trainer is None else trainer.numbers,

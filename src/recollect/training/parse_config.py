@@ -7,8 +7,10 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from recollect.base.import_code import is_importing
 from recollect.config.core_choice import name_of
 from recollect.config.flags import build_flags
+from recollect.config.own_code import OwnCode, as_own_code
 from recollect.config.settings import Built
 from recollect.config.train import TrainConfig
 from recollect.training.presets import preset
@@ -21,6 +23,8 @@ class Parsed:
     env: str | None
     """The env's name, from the command line or a file."""
     config: TrainConfig
+    policy: OwnCode | None
+    """The factory of the policy, if the user names one."""
     given: dict[str, Any]
     """The user's settings, as keywords of ``recollect.train``."""
     preset: dict[str, Any]
@@ -42,11 +46,15 @@ def parse_config(
     """
     built = build_flags(flags, env=env, base=base)
     chosen = _preset(built) if presets and base is None else {}
+    settings, policy = built.given | chosen, as_own_code("policy", built.given.get("policy"))
+    if isinstance(policy, OwnCode):
+        del settings["policy"]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        config = (base or TrainConfig()).override(**built.given | chosen)
+        config = (base or TrainConfig()).override(**settings)
     notes = built.notes + [str(warning.message) for warning in caught]
-    return Parsed(built.env, config, built.given, chosen, notes)
+    factory = policy if isinstance(policy, OwnCode) else None
+    return Parsed(built.env, config, factory, built.given, chosen, notes)
 
 
 def _preset(built: Built) -> dict[str, Any]:
@@ -56,8 +64,9 @@ def _preset(built: Built) -> dict[str, Any]:
     """
     if built.env is None or not built.use_preset:
         return {}
-    # The name of a policy leaves the core open.
-    asked = {name: value for name, value in built.given.items() if name != "policy"}
+    # The name of a policy leaves the core open, a factory does not.
+    is_open = not is_importing(built.given.get("policy"))
+    asked = {name: value for name, value in built.given.items() if name != "policy" or not is_open}
     core = asked.get("core")
     if dataclasses.is_dataclass(core) and not isinstance(core, type):
         suits = preset(built.env, asked | {"core": name_of(core)}).get("core")

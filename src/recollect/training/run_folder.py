@@ -95,7 +95,7 @@ class Run:
             "format": FORMAT,
             "name": path.name,
             "env": agent.env_name,
-            "config": config_to_json(agent.config, agent.policy.config, custom_policy=agent.policy.is_custom),
+            "config": config_to_json(agent.config, agent.policy.config, made_by=agent.policy.made_by),
             "preset": {k: v if checkpoints.is_json(v) else repr(v) for k, v in agent.preset.items()},
             "versions": provenance.versions(),
             "git": provenance.git_commit(),
@@ -109,7 +109,7 @@ class Run:
                 (path / stale).unlink(missing_ok=True)
         files.write_atomically(path / "glossary.json", json.dumps(GLOSSARY, indent=2) + "\n")
         config = replace(agent.config, policy=agent.policy.config)  # as it was built, also by a factory
-        text = toml_yaml.config_text(config, agent.env_name, custom_policy=agent.policy.is_custom)
+        text = toml_yaml.config_text(config, agent.env_name, made_by=agent.policy.made_by)
         files.write_atomically(path / "config.yaml", text)
         files.write_atomically(path / "run.json", json.dumps(description, indent=2, default=str) + "\n")
         return cls(path)

@@ -8,19 +8,21 @@ saved                  effect                                      repeated by
 =====================  ==========================================  ================================
 env ``module:Env``     imports code                                ``env=`` (``--env``)
 ``env_kwargs``         arguments of an env that is not built in    ``env_kwargs=`` (``--task.NAME``)
+``wrap``               imports code                                ``wrap=`` (``--wrap``)
+core ``module:Class``  imports code                                ``core=``; also ``encoder=``, ``policy=``
 ``ray_address``        connects to a cluster                       ``ray_address=``
 ``sinks``: "wandb"     sends metrics to a server                   ``sinks=``
 =====================  ==========================================  ================================
 
-Sizes are bounded, so that a folder cannot exhaust memory or processes.
+A run that the user trusts (``trusted_runs``) may import its own code without that. Sizes are bounded, so that
+a folder cannot exhaust memory or processes.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,7 @@ import torch
 from recollect.algos.catalog import acting
 from recollect.base import provenance
 from recollect.base.files import short
-from recollect.config.convert import plain_value
+from recollect.config.own_code import as_wrap, code_flags, code_name, option_flags
 from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.env_names import is_importing
@@ -62,12 +64,18 @@ class Unnamed:
 
 
 def named_env(
-    where: Path, known: str | None, options: dict[str, Any], env: EnvSpec | None, given: dict[str, Any] | None
+    where: Path,
+    known: str | None,
+    options: dict[str, Any],
+    env: EnvSpec | None,
+    given: dict[str, Any] | None,
+    *,
+    trust: str = "",
 ) -> tuple[EnvSpec | None, dict[str, Any], str]:
     """The env, its options and an error message; without a required repetition the env is None.
 
     ``known`` and ``options`` are the env's name and options in the folder ``where``, ``env`` and ``given``
-    those of the user.
+    those of the user. ``trust``: how to trust the folder, for the message.
     """
     if env is None:
         if known is None:
@@ -75,7 +83,7 @@ def named_env(
         if is_importing(known):
             error = (
                 f"the env of this agent is code, {known}, which is not imported automatically: if you trust "
-                f"it, give it again with env={known!r} (--env {known})"
+                f"it, give it again with env={known!r} (--env {known}){trust}"
             )
             return None, options, error
         env = known
@@ -88,12 +96,58 @@ def named_env(
     if not missing:
         return env, options | named, ""
     name = env if isinstance(env, str) else getattr(env, "__name__", "that is given")
-    flags, words = short(shlex.join(option_flags(missing))), short(repr(missing))
+    flags, words = short(shlex.join(option_flags("task", missing))), short(repr(missing))
     error = (
         f"{where} holds options for the env {name}, which is not a built-in task. If you trust these "
-        f"options, repeat them: {flags} (in Python env_kwargs={words})"
+        f"options, repeat them: {flags} (in Python env_kwargs={words}){trust}"
     )
     return None, options, error
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """Settings of a folder that import code, as the user has named them again; None: not named."""
+
+    env: EnvSpec | None = None
+    env_kwargs: dict[str, Any] | None = None
+    policy: Any = None
+    core: Any = None
+    encoder: Any = None
+    wrap: Any = None
+
+    @property
+    def network(self) -> dict[str, Any]:
+        """The parts of the network that are named."""
+        return {name: part for name in ("core", "encoder") if (part := getattr(self, name)) is not None}
+
+    def trusting(self, saved: dict[str, Any]) -> Named:
+        """As if the user had named all of these settings that are not named (``trusted_runs.required``)."""
+        found = {name: value for name, value in saved.items() if getattr(self, name) is None}
+        if self.env is None or self.env == saved.get("env"):  # another env has other options
+            found["env_kwargs"] = saved.get("env_kwargs", {}) | (self.env_kwargs or {})
+        else:
+            found.pop("env_kwargs", None)
+        return replace(self, **found)
+
+
+def named_wrap(where: Path, saved: Any, given: Any, *, trust: str = "") -> tuple[tuple[Any, ...], str]:
+    """The wrappers, and an error message if the folder ``where`` has some that the user has not named.
+
+    ``trust``: as in ``named_env``.
+    """
+    if given is not None or not saved:
+        return as_wrap(given), ""
+    if not isinstance(saved, list) or not all(code_name(spec) for spec in saved):
+        return (
+            (),
+            "the wrappers of this agent's env have no names that could be saved: give them with wrap=[...]",
+        )
+    words = shlex.join(word for spec in saved for word in code_flags("wrap", spec))
+    return (), (
+        f"the env of {where} has wrappers, which are code and not imported automatically: if you trust them, "
+        f"name them again, {short(words)} (in Python wrap={short(repr(saved))}); for an env without "
+        f"wrappers give --wrap none (wrap=[]){trust}"
+    )
 
 
 def outward(config: TrainConfig, given: Collection[str]) -> dict[str, Any]:
@@ -119,16 +173,6 @@ def check_memory(config: TrainConfig, policy: Policy) -> None:
             f"and this machine has {have / 1e9:,.1f} GB: start a new training with a smaller num_envs "
             "or rollout (init_from=...)"
         )
-
-
-def option_flags(options: dict[str, Any]) -> list[str]:
-    """Options of an env as command-line flags."""
-    return [f"--task.{name}={_word(value)}" for name, value in options.items()]
-
-
-def _word(value: Any) -> str:
-    """A value in the syntax of ``--task.NAME``."""
-    return value if isinstance(value, str) and plain_value(value) == value else json.dumps(value)
 
 
 def _outward_words(where: Path | None, name: str, value: Any) -> str:
