@@ -22,6 +22,10 @@ IMAGE = spaces.Box(0, 255, (16, 16, 3), np.uint8)
         (spaces.Discrete(5), ["observation Discrete(5): one-hot"]),
         (spaces.MultiBinary(3), ["observation MultiBinary of 3: 3 numbers"]),
         (IMAGE, ["observation 16x16x3 uint8: conv 16 k3, 32 k3"]),
+        (
+            spaces.Box(0, 255, (7, 7, 3), np.uint8),
+            ["observation 7x7x3 uint8: symbols, a learned vector each, conv 16 k3, 32 k3"],
+        ),
         (spaces.Box(0, 255, (9, 3), np.uint8), ["observation 9x3 uint8: token network Fast"]),
         (
             spaces.Dict({"action_mask": spaces.MultiBinary(2), "d": spaces.Dict({"e": IMAGE})}),

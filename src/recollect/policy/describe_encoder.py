@@ -19,7 +19,7 @@ MOST_PARTS = 8
 
 
 def describe_encoder(encoder: nn.Module, observation_space: gym.Space) -> list[str]:
-    """A line for each part of the observation: ``image 7x7x3 uint8: conv 16 k3, 32 k3``."""
+    """A line for each part of the observation: ``image 64x64x3 uint8: conv 16 k3, 32 k3``."""
     if not isinstance(encoder, Encoder):
         return [f"observation: encoded by {type(encoder).__name__}"]
     lines = [
@@ -47,7 +47,8 @@ def _encoding(leaf: Any, space: gym.Space) -> str:
     if hasattr(leaf, "network"):
         return f"token network {type(leaf.network).__name__}"
     if layers:
-        return f"conv {', '.join(f'{m.out_channels} k{m.kernel_size[0]}' for m in layers)}"
+        conv = f"conv {', '.join(f'{m.out_channels} k{m.kernel_size[0]}' for m in layers)}"
+        return f"symbols, a learned vector each, {conv}" if hasattr(leaf, "table") else conv
     if isinstance(space, spaces.Discrete | spaces.MultiDiscrete):
         return "one-hot"
     size = math.prod(space.shape or ())
