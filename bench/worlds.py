@@ -24,7 +24,7 @@ from typing import Any
 
 import common
 
-from recollect.api import new_agent
+import recollect as rc
 from recollect.training.parse_config import parse_config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -46,10 +46,8 @@ POPGYM = "popgym:popgym-"
 WORLDS = {
     "MiniGrid-MemoryS7": World("minigrid_memory.yaml", "minigrid", least=0.9),
     "CountRecallEasy": World("popgym_cards.yaml", "popgym", least=0.9),
-    "AutoencodeEasy": World("popgym_cards.yaml", "popgym", "popgym:popgym-AutoencodeEasy-v0"),
-    "ConcentrationEasy": World(
-        "popgym_cards.yaml", "popgym", "popgym:popgym-ConcentrationEasy-v0", by="sampled"
-    ),
+    "AutoencodeEasy": World("popgym_cards.yaml", "popgym", f"{POPGYM}AutoencodeEasy-v0"),
+    "ConcentrationEasy": World("popgym_cards.yaml", "popgym", f"{POPGYM}ConcentrationEasy-v0"),
     "PositionOnlyPendulumEasy": World("popgym_pendulum.yaml", "popgym"),
     "Pong": World("atari.yaml", "ale_py"),
     "HalfCheetah, positions only": World("mujoco_positions.yaml", "mujoco"),
@@ -61,8 +59,7 @@ def run(name: str, seed: int, episodes: int, flags: list[str]) -> dict[str, Any]
     world = WORLDS[name]
     parsed = parse_config(["--config", str(ROOT / "configs" / world.config), "--seed", str(seed), *flags])
     started = time.perf_counter()
-    agent = new_agent(world.env or parsed.env, parsed.config)
-    agent.train(progress=False)
+    agent = rc.train(world.env or parsed.env, progress=False, **parsed.given)
     seconds = time.perf_counter() - started
     greedy = agent.evaluate(episodes=episodes, eval_mode="both")
     found = {"greedy": greedy, "sampled": greedy.sampled}
