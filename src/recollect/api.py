@@ -113,7 +113,10 @@ def new_agent(
     saved = checkpoints.read(_agent_folder(Path(config.init_from), None))
     network = {f.name for f in fields(PolicyConfig)} | {"policy"}
     if policy is None and not network & given.keys():  # then build the saved network
-        config = replace(config, policy=saved.build().config)
+        named = _trusting(saved, trusted_settings.Named())
+        if named.policy is None:
+            config = replace(config, policy=saved.build(named.network).config)
+        policy = as_own_code("policy", named.policy)
         preset = {name: value for name, value in preset.items() if name not in network}
     agent = Agent.create(env, config, policy, preset=preset)
     with _closed_if_it_fails(agent):
@@ -269,6 +272,15 @@ def _check_same_wrap(path: Path, saved: checkpoints.Saved, config: TrainConfig) 
         _check_changeable("resume", path, {"wrap"})
 
 
+def _trusting(
+    saved: checkpoints.Saved, named: trusted_settings.Named, trust: bool = False
+) -> trusted_settings.Named:
+    """With all code of the folder named, if the user trusts it now or before."""
+    if trust or trusted_runs.is_trusted(saved.path, saved.description):
+        return named.trusting(trusted_runs.required(saved.description))
+    return named
+
+
 def _restored(
     saved: checkpoints.Saved,
     named: trusted_settings.Named,
@@ -279,8 +291,7 @@ def _restored(
     if trust and not trusted_runs.remember(saved.path, saved.description):
         text = "its code is trusted this time only: the state folder (XDG_STATE_HOME) cannot be written"
         warnings.warn(f"{saved.path}: {text}", UserWarning, stacklevel=3)
-    if trust or trusted_runs.is_trusted(saved.path, saved.description):
-        named = named.trusting(trusted_runs.required(saved.description))
+    named = _trusting(saved, named, trust)
     if named.policy is None:
         network = saved.build(named.network)
     else:

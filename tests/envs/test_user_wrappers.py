@@ -5,14 +5,16 @@ from __future__ import annotations
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 from gymnasium import spaces
 
 import recollect as rc
 from recollect import cli
+from recollect.config.own_code import OwnCode
 from recollect.envs import make_env
 from recollect.envs.user_wrappers import DropObservations
 from recollect.errors import ConfigError, SpaceError
-from tests.support.own_parts import FLAGS, HERE, TINY, Flat, World
+from tests.support.own_parts import FLAGS, HERE, TINY, Flat, Shifted, World
 
 NESTED = spaces.Dict(
     {
@@ -119,6 +121,13 @@ def test_wrappers_come_before_what_is_dropped():
         rc.train(World, wrap=[Flat], drop_obs=["mission"], **TINY)
     env = make_env(World, 1, wrap=[lambda env: DropObservations(env, ["mission"])], drop_obs=["image"])
     assert env.observation_space == spaces.Dict({"direction": spaces.Discrete(4)})
+
+
+def test_wrappers_are_applied_in_order():
+    double = OwnCode("wrap", f"{HERE}:Flat", {"scale": 2.0})
+    env = make_env(World, 2, wrap=[double, Shifted, Shifted])
+    assert env.reset(0).tolist() == [[2.0]] * 2
+    assert env.step(torch.zeros(2, dtype=torch.int64)).obs.tolist() == [[4.0]] * 2
 
 
 def test_an_env_instance_is_wrapped():

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,54 @@ def refused(path: Path, *commands: str, capsys: pytest.CaptureFixture[str]) -> s
 
 def trusted_files(place: Path) -> list[Path]:
     return sorted((place / "state" / "recollect" / "trusted").glob("*"))
+
+
+CONFIG = {
+    "env_kwargs": {"length": 3},
+    "wrap": [f"{HERE}:Flat"],
+    "policy": {"policy": None, "core": {"name": f"{HERE}:Average", "hidden": 3}, "encoder": f"{HERE}:Wide"},
+}
+OTHERS: dict[str, dict[str, Any]] = {
+    "env": {"env": f"{HERE}:Other"},
+    "env_kwargs": {"config": CONFIG | {"env_kwargs": {"length": 4}}},
+    "wrap": {"config": CONFIG | {"wrap": [f"{HERE}:Shifted"]}},
+    "core": {
+        "config": CONFIG | {"policy": CONFIG["policy"] | {"core": {"name": f"{HERE}:Average", "hidden": 4}}}
+    },
+    "encoder": {"config": CONFIG | {"policy": CONFIG["policy"] | {"encoder": f"{HERE}:Average"}}},
+    "policy": {"config": CONFIG | {"policy": CONFIG["policy"] | {"policy": f"{HERE}:Own"}}},
+}
+"""What somebody may change in a description."""
+
+
+def test_trust_is_for_exactly_this_code_of_this_run():
+    """Any other setting, folder or place of the code is not trusted; the same again is."""
+    trusted = {"env": f"{HERE}:World", "config": CONFIG}
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        folder = Path(name)
+        patch.setenv("XDG_STATE_HOME", name)
+        assert not trusted_runs.is_trusted(folder, trusted)
+        assert trusted_runs.remember(folder, trusted)
+        assert trusted_runs.is_trusted(folder, json.loads(json.dumps(trusted)))
+        for what, change in OTHERS.items():
+            assert not trusted_runs.is_trusted(folder, trusted | change), f"another {what}"
+        (folder / "copy").mkdir()
+        assert not trusted_runs.is_trusted(folder / "copy", trusted), "another folder"
+        (folder / "tests").mkdir()
+        (folder / "tests" / "__init__.py").touch()
+        patch.chdir(folder)
+        patch.setattr(sys, "path", [name, *sys.path])
+        assert not trusted_runs.is_trusted(folder, trusted), "another place"
+
+
+def test_fine_tuning_from_a_trusted_run(run):
+    """The network of ``init_from`` is code, too."""
+    words = ["named_world:World", *FLAGS, "--wrap=named_world:Flat", "--task.length=3", "--init-from", run]
+    assert recollect("train", *words, "--run=tuned", *QUIET) == 0
+    assert rc.load("tuned").policy.core.output_size == 8
+    shutil.copytree(run, "copy")
+    forget("named_world")
+    assert recollect("train", *words[:-1], "copy", "--run=again", *QUIET) == 2
 
 
 def test_a_run_that_was_trained_here_is_trusted(run, capsys):

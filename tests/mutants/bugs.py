@@ -17,6 +17,7 @@ from tests.mutants.leaks import LEAKS
 from tests.mutants.logging_bugs import LOGGING
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
+from tests.mutants.own_code_bugs import TRUST
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
 from tests.mutants.precision_bugs import ROUNDINGS
 from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
@@ -77,4 +78,5 @@ MUTANTS = [
     *LEAKS,
     *IGNORED,
     *SIZES,
+    *TRUST,
 ]
