@@ -11,6 +11,7 @@ from recollect.training.run_loop import Training
 from tests.acting import test_evaluate, test_session
 from tests.mutants.mutant import Edit, Mutant
 from tests.support.helpers import TensorWorld, make_policy
+from tests.training import test_eval_mode
 
 conversation = functools.partial(test_session.test_any_conversation_is_that_of_each_env_alone, "lstm")
 policy = functools.partial(make_policy, TensorWorld(4), test_session.CORES["lstm"])
@@ -132,7 +133,7 @@ def play(old: str, new: str) -> Edit:
 
 
 def mode(old: str, new: str) -> Edit:
-    return (evaluate, "eval_mode", old, new)
+    return (evaluate, "evaluating", old, new)
 
 
 EVALUATIONS = [
@@ -219,6 +220,12 @@ EVALUATIONS = [
         run,
         ((Agent, "evaluate", '_at_least_one("episodes", episodes)', "self._trainer.restart_episodes()"),),
         BIT_FOR_BIT,
+    ),
+    Mutant(
+        "both evaluations are greedy",
+        test_eval_mode.test_both_are_what_each_is_alone,
+        ((Agent, "evaluate", "sampled=play(deterministic=False)", "sampled=play(deterministic=True)"),),
+        "assert (both.mode, both.sampled.mode",
     ),
     Mutant(
         "a run with evaluations draws from torch's own stream",

@@ -38,6 +38,8 @@ ALIASES = {
     "normalize_advantage": "normalise_advantages",
 }
 """Names of Stable-Baselines3 and CleanRL, and ours for them."""
+EvalMode = Literal["greedy", "sampled", "both"]
+"""The values of ``eval_mode``."""
 SINKS = ("tensorboard", "wandb")
 """The values of ``sinks``."""
 
@@ -89,6 +91,10 @@ class TrainConfig:
     """Env steps between two evaluations; 0: none while training."""
     eval_episodes: int = 100
     """Episodes of each evaluation."""
+    eval_mode: EvalMode = "both"
+    """Actions in evaluations: the most likely ones ("greedy"), drawn as in training ("sampled"), or first
+    one and then the other ("both"), each for ``eval_episodes``. The best checkpoint, learning curves and
+    comparisons use the named one; with "both" the greedy one."""
     checkpoint_every: int | None = None
     """Env steps between two checkpoints; None: about a minute. One at the end is always written."""
     keep_checkpoints: int = 3

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.acting.evaluate import eval_mode
+from recollect.acting.evaluate import evaluating
 from recollect.base import row_threads, tree
 from recollect.base.files import finite
 from recollect.base.types import State, Tree
@@ -189,7 +189,7 @@ def record_env(
     rows = env.num_envs * env.agents
     generator = torch.Generator(env.device).manual_seed(seed)
     traces: list[Trace] = []
-    with eval_mode(policy):
+    with evaluating(policy):
         obs, state = env.reset(seed), policy.initial_state(rows)
         first = torch.ones(rows, dtype=torch.bool, device=env.device)
         steps: list[dict[str, Any]] = []

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from recollect.acting.evaluate import Evaluation
 from recollect.base import interrupts
 from recollect.config.train import TrainConfig
 from recollect.errors import (
@@ -79,7 +80,7 @@ class Training:
         evaluated = trainer.steps if run is None else rows[-1]["steps"] if rows else 0
         self._evaluated = evaluated - evaluated % max(1, self.config.eval_every)
         """The multiple of ``eval_every`` that was evaluated last; a failed evaluation is still due."""
-        self._evaluate: Callable[[], Any] | None = None
+        self._evaluate: Callable[[], Evaluation] | None = None
 
     @property
     def steps(self) -> int:
@@ -132,15 +133,15 @@ class Training:
             raise failed
         return self.metrics
 
-    def checkpoint(self, *, best_mean: float | None = None) -> None:
+    def checkpoint(self, *, best: Evaluation | None = None) -> None:
         """Write a checkpoint, if there is a run folder and it has none at this step.
 
-        ``best_mean``: the checkpoint is the best so far, with this mean return.
+        ``best``: the checkpoint is the best so far, by this evaluation.
         """
-        if self.run is None or (best_mean is None and self._saved_at == self.steps):
+        if self.run is None or (best is None and self._saved_at == self.steps):
             return
         learned = self._trainer.learned(live=True)
-        path = self.run.save(self.agent, learned, seconds=self.seconds, mean=best_mean)
+        path = self.run.save(self.agent, learned, seconds=self.seconds, best=best)
         self._last_checkpoint, self._saved_at = (self.steps, time.monotonic()), self.steps
         self._is_disk_failing = False
         self._callbacks.call("on_checkpoint", self, path)
@@ -175,15 +176,17 @@ class Training:
             with suppress(EvaluationCancelledError):
                 evaluation = self._evaluate()
                 self._callbacks.call("on_evaluation", self, evaluation)
-                if self.run is not None and self.run.is_better(evaluation.mean):
-                    self._try_checkpoint(best_mean=evaluation.mean)
+                for text in self._advisor.compare(evaluation):
+                    self._callbacks.call("on_advice", self, text)
+                if self.run is not None and self.run.is_better(evaluation.mean, evaluation.mode):
+                    self._try_checkpoint(best=evaluation)
         if self.run is not None and self._is_checkpoint_due():
             self._try_checkpoint()
 
-    def _try_checkpoint(self, best_mean: float | None = None) -> None:
+    def _try_checkpoint(self, best: Evaluation | None = None) -> None:
         """Write a checkpoint; a full disk does not end the run."""
         try:
-            self.checkpoint(best_mean=best_mean)
+            self.checkpoint(best=best)
         except StorageError as error:
             self._last_checkpoint = (self.steps, time.monotonic())
             self.continue_without_disk(error)
