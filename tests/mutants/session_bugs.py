@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import functools
+import tempfile
+from pathlib import Path
+
+import pytest
 
 from recollect.acting import evaluate
 from recollect.acting.session import Session
 from recollect.agent import Agent
+from recollect.training import recorded_episodes
+from recollect.training.run_folder import Run
 from recollect.training.run_loop import Training
 from tests.acting import test_evaluate, test_session
 from tests.mutants.mutant import Edit, Mutant
+from tests.reports import test_own_envs
 from tests.support.helpers import TensorWorld, make_policy
 from tests.training import test_eval_mode
 
@@ -114,6 +121,17 @@ SESSIONS = [
         "assert torch.equal(leaf, dict(tree.named_leaves(before))[name]), name",
     ),
 ]
+
+
+def recorded() -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        test_own_envs.test_the_episodes_are_those_of_the_best_checkpoint(Path(folder), patch)
+
+
+def resumed() -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        test_eval_mode.test_a_resume_may_change_the_mode(Path(folder), patch)
+
 
 untouched = test_evaluate.test_training_is_not_touched
 run = functools.partial(test_evaluate.test_a_run_with_evaluations_is_the_run_without, "inline")
@@ -220,6 +238,18 @@ EVALUATIONS = [
         run,
         ((Agent, "evaluate", '_at_least_one("episodes", episodes)', "self._trainer.restart_episodes()"),),
         BIT_FOR_BIT,
+    ),
+    Mutant(
+        "a greedy evaluation is compared with a sampled one",
+        resumed,
+        ((Run, "is_better", "mode_of(best) != mode or", ""),),
+        'assert (best["steps"], best["mode"], best["mean"])',
+    ),
+    Mutant(
+        "the report shows episodes of the weights at the end, not of the best",
+        recorded,
+        ((recorded_episodes, "record_episodes", "if int(checkpoint.name) != agent.steps:", "if False:"),),
+        "np.testing.assert_allclose(trace.value, want.value",
     ),
     Mutant(
         "both evaluations are greedy",

@@ -27,10 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect report runs/cue --no-play --open      recorded data only; open it\n"
         "  recollect report runs/cue-* --out cue.html      a comparison\n"
         "  recollect report runs/ant --task.frame_skip 5   options of another env\n"
+        "  recollect report runs/mine --env my:Env         play new episodes with your own env\n"
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")
     parser.add_argument("--out", metavar="FILE", help="default: report.html in RUN; for several runs, here")
     parser.add_argument("--no-play", action="store_true", help="play no episodes with the best checkpoint")
+    parser.add_argument("--env", help="play new episodes with this env, such as your own code: module:Env")
     parser.add_argument("--open", action="store_true", help="open it in the browser")
 
 
@@ -38,11 +40,12 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Write the report, and print its path."""
     from recollect.reports import write_report
 
-    options = parse_task_options(flags)
-    if options and (args.no_play or len(args.runs) > 1):
-        raise ConfigError("--task.NAME sets the env of a single run that plays: leave it out here")
+    options = parse_task_options(flags, env=args.env)
+    if (options or args.env) and (args.no_play or len(args.runs) > 1):
+        flag = "--task.NAME" if options else "--env"
+        raise ConfigError(f"{flag} sets the env of a single run that plays: leave it out here")
     with Console(stderr=True).status("writing the report"):
-        path = write_report(args.runs, args.out, play=not args.no_play, env_kwargs=options)
+        path = write_report(args.runs, args.out, play=not args.no_play, env=args.env, env_kwargs=options)
     print(path)
     if args.open:
         webbrowser.open(path.resolve().as_uri())

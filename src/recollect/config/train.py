@@ -154,6 +154,11 @@ class TrainConfig:
         """Maximum age of the actors' weights, in updates."""
         return 0 if self.mode == "lockstep" else 1 if self.max_lag is None else self.max_lag
 
+    @property
+    def primary_mode(self) -> Literal["greedy", "sampled"]:
+        """The evaluations that choose the best checkpoint and are compared."""
+        return "sampled" if self.eval_mode == "sampled" else "greedy"
+
     def override(self, **values: Any) -> TrainConfig:
         """A copy with these settings, each under its flat name."""
         parts: dict[str, dict[str, Any]] = {"": {}, "policy": {}, "algo": {}}

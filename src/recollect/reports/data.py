@@ -220,6 +220,7 @@ def _lengths(folder: Folder) -> Row | None:
         **{name: json_numbers(column(points, name)) for name in names},
         "option": str(data.get("option", "length")),
         **{name: data.get(name) for name in ("trained", "episodes", "checkpoint_steps")},
+        "mode": mode_of(data),
     }
 
 

@@ -23,6 +23,7 @@ from recollect.errors import (
 from recollect.training.agent_protocol import Trainee
 from recollect.training.callbacks import Callback, CallbackList, EpisodeEnd
 from recollect.training.metrics import History
+from recollect.training.recorded_episodes import record_episodes
 from recollect.training.recorder import Recorder
 from recollect.training.run_folder import Run
 from recollect.training.trainer import Trainer
@@ -124,6 +125,7 @@ class Training:
                     self._iterate()
                     self.reason = self._why_stop()
                 self.checkpoint()
+                self._record_episodes()
         except BaseException as error:
             if started:
                 self._save_after(error)
@@ -145,6 +147,14 @@ class Training:
         self._last_checkpoint, self._saved_at = (self.steps, time.monotonic()), self.steps
         self._is_disk_failing = False
         self._callbacks.call("on_checkpoint", self, path)
+
+    def _record_episodes(self) -> None:
+        """Record episodes for the report, which cannot make an env that is the user's code."""
+        if self.run is None or self._is_interrupted:
+            return
+        failure = record_episodes(self.agent, self.run, cancelled=lambda: self._is_interrupted)
+        if failure is not None:
+            self._callbacks.call("on_advice", self, failure)
 
     def continue_without_disk(self, error: StorageError) -> None:
         """Continue after a failed write; warn once, until a checkpoint can be written again."""
@@ -198,6 +208,10 @@ class Training:
         return self.steps // every > steps // every
 
     @property
+    def _is_interrupted(self) -> bool:
+        return self._stop_reason == "interrupt"
+
+    @property
     def _is_time_up(self) -> bool:
         limit = self.config.max_seconds
         return limit is not None and self.seconds >= limit
@@ -246,7 +260,7 @@ class Training:
         env = self.agent.make_env(min(self.config.eval_episodes, 16))
         episodes = self.config.eval_episodes
         self._evaluate = lambda: self.agent.evaluate(
-            episodes, env=env, cancelled=lambda: self._stop_reason == "interrupt" or self._is_time_up
+            episodes, env=env, cancelled=lambda: self._is_interrupted or self._is_time_up
         )
         try:
             yield

@@ -234,8 +234,8 @@ function memoryLength(data) {
   }
   const lead =
     `The checkpoint of step ${fmt(lengths.checkpoint_steps)} was trained with ${unit} = ${lengths.trained} ` +
-    `and is tried with others here, ${count(lengths.episodes, "episode")} each, greedily. Beyond the mark ` +
-    "it meets lengths that it never saw.";
+    `and is tried with others here, ${count(lengths.episodes, "episode")} each, with ${lengths.mode} ` +
+    "actions. Beyond the mark it meets lengths that it never saw.";
   const made = section(
     "memory-length",
     ["How far the memory reaches", "Memory length"],
