@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect report runs/cue --no-play --open      recorded data only; open it\n"
         "  recollect report runs/cue-* --out cue.html      a comparison\n"
         "  recollect report runs/ant --task.frame_skip 5   options of another env\n"
-        "  recollect report runs/mine --env my:Env         play new episodes with your own env\n"
+        "  recollect report runs/mine --env my:Env         play new episodes\n"
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="the folder of a run")
     parser.add_argument("--out", metavar="FILE", help="default: report.html in RUN; for several runs, here")

@@ -125,8 +125,9 @@ def read_index(run: Path) -> Row:
     """The index of the recorded episodes; its ``files`` are empty if there are none."""
     index = _read(run / FOLDER / INDEX)
     names = index.get("files")
-    is_ours = index.get("format") == 1 and isinstance(names, list)
-    return index if is_ours and all(_FILE.fullmatch(str(name)) for name in names) else {"files": []}
+    if index.get("format") != 1 or not isinstance(names, list):
+        return {"files": []}
+    return index if all(_FILE.fullmatch(str(name)) for name in names) else {"files": []}
 
 
 def has_episodes(run: Path, source: Row) -> bool:
