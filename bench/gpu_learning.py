@@ -147,10 +147,12 @@ def run(
                     clock.add(gpu.iterate(trainer, max(1, int(count)), device))
                 looked = time.perf_counter()
                 seen = 1_000_003 + 2 * len(curve)  # the seeds of evaluations: never the same episodes twice
-                mean = agent.evaluate(episodes, seed=seen, num_envs=episodes).mean
+                mean = agent.evaluate(episodes, seed=seen, eval_mode="greedy", num_envs=episodes).mean
                 curve.append([round(clock.net, 3), trainer.steps, round(mean, 4)])
                 if mean >= goal.bar:
-                    again = agent.evaluate(episodes, seed=seen + 1, num_envs=episodes).mean
+                    again = agent.evaluate(
+                        episodes, seed=seen + 1, eval_mode="greedy", num_envs=episodes
+                    ).mean
                     curve[-1].append(round(again, 4))
                     if again >= goal.bar:
                         solved = clock.net

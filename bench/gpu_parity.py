@@ -64,7 +64,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         **settings,
     )
     seconds = time.perf_counter() - began
-    final = agent.evaluate(job["episodes"], num_envs=job["episodes"])
+    final = agent.evaluate(job["episodes"], eval_mode="greedy", num_envs=job["episodes"])
     _, returns = agent.history.column("return")
     trained = agent.steps
     agent.close()

@@ -69,7 +69,7 @@ def run(name: str, seed: int) -> dict[str, Any]:
     started = time.perf_counter()
     agent = rc.train(bar.env, steps=bar.steps, seed=seed, progress=False, threads=1, **bar.settings)
     seconds = time.perf_counter() - started
-    evaluation = agent.evaluate(episodes=100)
+    evaluation = agent.evaluate(episodes=100, eval_mode="greedy")
     steps, returns = agent.history.column("return")
     every = max(1, len(steps) // 20)
     return {

@@ -86,13 +86,14 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
         threads=1,
         device=job["device"],
         eval_every=world.eval_every,
+        eval_mode="greedy",
         max_seconds=job["seconds"],
         progress=False,
         callbacks=[Look()],
         **settings,
     )
     seconds = time.perf_counter() - began
-    final = agent.evaluate(episodes=200, seed=7)
+    final = agent.evaluate(episodes=200, seed=7, eval_mode="greedy")
     reached = next((steps for steps, mean, _ in looks if world.bar is not None and mean >= world.bar), None)
     return job | {
         "return": round(final.mean, 4),

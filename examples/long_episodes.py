@@ -129,7 +129,7 @@ def main(argv: list[str] | None = None) -> None:
 
     settings = read_config(CONFIG) | {"env": TreeChopping, "env_kwargs": {"limit": args.limit}}
     agent = rc.train(**settings | {"steps": args.steps, "rollout": args.rollout})
-    result = agent.evaluate(episodes=2, deterministic=False)
+    result = agent.evaluate(episodes=2, eval_mode="sampled")
     print(f"An episode of {args.limit} steps earns {result.mean:.1f}: 1 for a right tree, -0.5 for a wrong.")
 
 

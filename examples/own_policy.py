@@ -63,8 +63,8 @@ def main(argv: list[str] | None = None) -> None:
 
     agent = rc.train(TASK, encoder=Mine, core=args.core, steps=args.steps, seed=0)
     # Actions are sampled, as in training: early in training a greedy policy gets stuck.
-    print("Trained:", agent.evaluate(episodes=200, deterministic=False))
-    print("Untrained:", untrained(args.core).evaluate(episodes=200, deterministic=False))
+    print("Trained:", agent.evaluate(episodes=200, eval_mode="sampled"))
+    print("Untrained:", untrained(args.core).evaluate(episodes=200, eval_mode="sampled"))
 
 
 def untrained(core: str) -> rc.Agent:

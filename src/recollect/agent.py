@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from recollect.base import tree
 from recollect.base.types import State
 from recollect.config.own_code import OwnCode
 from recollect.config.policy import PolicyConfig
-from recollect.config.train import TrainConfig
+from recollect.config.train import EvalMode, TrainConfig
 from recollect.display import make_display
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
@@ -198,27 +199,33 @@ class Agent:
         episodes: int = 100,
         *,
         seed: int = 1_000_003,
-        deterministic: bool = True,
+        eval_mode: EvalMode | None = None,
         env: EnvSpec | None = None,
         env_kwargs: dict[str, Any] | None = None,
         num_envs: int | None = None,
         cancelled: Callable[[], bool] | None = None,
+        deterministic: bool | None = None,
     ) -> Evaluation:
         """Play whole episodes with frozen weights and statistics; the same seed gives the same episodes.
+
+        ``eval_mode``: with greedy actions, sampled ones, or both; None: as the config says. With "both" the
+        result is the greedy evaluation, and its ``sampled`` the other one. ``deterministic`` is an error
+        that names ``eval_mode``.
 
         ``env`` or ``env_kwargs`` choose another env than the training's, such as
         ``env_kwargs={"horizon": 200}``. If ``cancelled()`` is true at any step, the evaluation is cancelled.
         """
         _at_least_one("episodes", episodes)
+        if deterministic is not None:
+            instead = "greedy" if deterministic else "sampled"
+            raise ConfigError(f"evaluate: deterministic={deterministic} is called eval_mode={instead!r} here")
+        config = self.config if eval_mode is None else replace(self.config, eval_mode=eval_mode)  # validated
+        mode = config.eval_mode
         with self.opened(num_envs or min(episodes, 16), env, env_kwargs) as batched:
-            return evaluate(
-                self.policy,
-                batched,
-                episodes=episodes,
-                seed=seed,
-                deterministic=deterministic,
-                cancelled=cancelled,
-            )
+            play = partial(evaluate, self.policy, batched, episodes=episodes, seed=seed, cancelled=cancelled)
+            if mode != "both":
+                return play(deterministic=mode == "greedy")
+            return replace(play(deterministic=True), sampled=play(deterministic=False))
 
     @contextmanager
     def opened(

@@ -24,7 +24,8 @@ from recollect.training.run_folder import Run
 
 CHANGEABLE = frozenset(
     {
-        *("checkpoint_every", "eval_episodes", "eval_every", "keep_checkpoints", "max_seconds", "sinks"),
+        *("checkpoint_every", "eval_episodes", "eval_every", "eval_mode", "keep_checkpoints"),
+        *("max_seconds", "sinks"),
         *("env_timeout", "env_workers", "ray_address", "runtime", "threads"),
     }
 )

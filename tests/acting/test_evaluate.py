@@ -110,7 +110,7 @@ def test_training_is_not_touched():
 
     before, stepped = everything(), trainer.steps
     agent.evaluate(5)
-    agent.evaluate(5, deterministic=False)
+    agent.evaluate(5, eval_mode="sampled")
     assert all(torch.equal(a, b) for a, b in zip(tree.leaves(before), tree.leaves(everything())))
     assert trainer.collector.actors == [actor]
     assert policy.training
@@ -120,7 +120,7 @@ def test_training_is_not_touched():
 def test_training_goes_on_as_if_nothing_had_been():
     """S001-5: weights after more training are the same with and without an evaluation between."""
     with_evaluation, without = small_agent(), small_agent()
-    with_evaluation.evaluate(6, deterministic=False)
+    with_evaluation.evaluate(6, eval_mode="both")
     for agent in (with_evaluation, without):
         agent.train(32, progress=False)
     a, b = (agent.policy.state_dict() for agent in (with_evaluation, without))
@@ -222,6 +222,6 @@ def test_the_interval_is_that_of_the_mean():
     assert low < result.mean < high
     assert high - low == pytest.approx(2 * 1.96 * 2 / 20, rel=0.1)
     assert result.interval == (low, high)
-    assert str(result).startswith("return 9.9")
+    assert str(result).startswith("greedy return 9.9")
     assert "400 episodes" in str(result)
     assert "length 7" in str(result)

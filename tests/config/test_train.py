@@ -87,6 +87,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "init_from": cases.case_init_from,
         "eval_every": cases.case_eval_every,
         "eval_episodes": cases.case_eval_episodes,
+        "eval_mode": cases.case_eval_mode,
         "checkpoint_every": cases.case_checkpoint_every,
         "keep_checkpoints": cases.case_keep_checkpoints,
         "max_seconds": cases.case_max_seconds,

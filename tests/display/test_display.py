@@ -79,7 +79,7 @@ def test_the_live_run():
         "finished: all steps done",
         "  steps       100,000 in 1:40, 5,000 a second",
         "  return      1.00, mean of the last 100 episodes",
-        f"  evaluation  0.600 (95% interval {INTERVAL}, 100 episodes)",
+        f"  evaluation  greedy 0.600 (95% interval {INTERVAL}, 100 episodes)",
         "  run         runs/cue-7",
         "",
         "  recollect report runs/cue-7",
@@ -126,14 +126,14 @@ def test_plain_lines():
         "     30,000  30%  return   0.300    16,000/s  left     0:14  deviation 3e-06",
         f"     30,000  advice: {ADVICE}",
         "     60,000  60%  return   0.600    16,000/s  left     0:08  deviation 3e-06",
-        f"     60,000  evaluation 0.600 (95% interval {INTERVAL}, 100 episodes)",
+        f"     60,000  evaluation greedy 0.600 (95% interval {INTERVAL}, 100 episodes)",
         "     60,000  checkpoint runs/cue-7/checkpoints/000000060000",
         "     90,000  90%  return   0.900    16,000/s  left     0:02  deviation 3e-06",
         "    100,000 100%  return    1.00    16,000/s  left     0:00  deviation 3e-06",
         "finished: all steps done",
         "  steps       100,000 in 1:40, 5,000 a second",
         "  return      1.00, mean of the last 100 episodes",
-        f"  evaluation  0.600 (95% interval {INTERVAL}, 100 episodes)",
+        f"  evaluation  greedy 0.600 (95% interval {INTERVAL}, 100 episodes)",
         "  run         runs/cue-7",
         "  recollect report runs/cue-7",
     ]
@@ -341,7 +341,7 @@ def test_the_best_is_told_if_it_is_not_the_last():
     assert "best" not in dict(summary(state, "steps"))
     metrics_at(state.training, 60_000)
     state.evaluated(evaluation_of(0.5))
-    assert dict(summary(state, "steps"))["best"] == "0.900 at 50,000 steps"
+    assert dict(summary(state, "steps"))["best"] == "greedy 0.900 at 50,000 steps"
 
 
 def test_a_real_run_is_shown(capsys):

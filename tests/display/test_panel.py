@@ -96,7 +96,7 @@ def test_the_panel_says_what_matters():
         "0:03 elapsed · 0:03 left",
         "return      0.500   ▲ +0.100",
         "4,166 episodes · length 12.0",
-        f"evaluation  0.600   95% interval {INTERVAL}",
+        f"evaluation  0.600   greedy, 95% {INTERVAL}",
         "best 0.600 at 50,000",
         "16,000 steps/s",
         "env 25% · act 50% · learn 25%",
@@ -231,7 +231,7 @@ def test_a_resumed_run_knows_its_time_and_best():
     clock.now += 2
     assert (state.elapsed, state.fraction, state.left()) == (32.0, 0.2, None)
     state.evaluated(evaluation_of(0.5))
-    assert state.best == (0.9, 40_000)
+    assert state.best == (0.9, 40_000, "greedy")
 
 
 def test_colours_are_left_out_if_asked(monkeypatch):

@@ -17,7 +17,7 @@ def test_of_equal_evaluations_the_later_is_the_best():
     state.evaluated(evaluation_of(0.9))
     metrics_at(state.training, 60_000)
     state.evaluated(evaluation_of(0.9))
-    assert state.best == (0.9, 60_000)
+    assert state.best == (0.9, 60_000, "greedy")
     assert "best" not in dict(summary(state, "steps"))
 
 
@@ -26,4 +26,4 @@ def test_an_evaluation_that_is_no_number_is_never_the_best():
     state.evaluated(Evaluation(np.full(4, math.nan), np.full(4, 12)))
     assert state.best is None
     state.evaluated(evaluation_of(0.0))
-    assert state.best == (0.0, 50_000)
+    assert state.best == (0.0, 50_000, "greedy")

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import functools
+import tempfile
+from pathlib import Path
+
+import pytest
 
 from recollect.acting import evaluate
 from recollect.acting.session import Session
 from recollect.agent import Agent
+from recollect.training import recorded_episodes
+from recollect.training.run_folder import Run
 from recollect.training.run_loop import Training
 from tests.acting import test_evaluate, test_session
 from tests.mutants.mutant import Edit, Mutant
+from tests.reports import test_own_envs
 from tests.support.helpers import TensorWorld, make_policy
+from tests.training import test_eval_mode
 
 conversation = functools.partial(test_session.test_any_conversation_is_that_of_each_env_alone, "lstm")
 policy = functools.partial(make_policy, TensorWorld(4), test_session.CORES["lstm"])
@@ -114,6 +122,17 @@ SESSIONS = [
     ),
 ]
 
+
+def recorded() -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        test_own_envs.test_the_episodes_are_those_of_the_best_checkpoint(Path(folder), patch)
+
+
+def resumed() -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        test_eval_mode.test_a_resume_may_change_the_mode(Path(folder), patch)
+
+
 untouched = test_evaluate.test_training_is_not_touched
 run = functools.partial(test_evaluate.test_a_run_with_evaluations_is_the_run_without, "inline")
 repeated = functools.partial(test_evaluate.test_same_seed_same_episodes, False)
@@ -132,7 +151,7 @@ def play(old: str, new: str) -> Edit:
 
 
 def mode(old: str, new: str) -> Edit:
-    return (evaluate, "eval_mode", old, new)
+    return (evaluate, "evaluating", old, new)
 
 
 EVALUATIONS = [
@@ -219,6 +238,24 @@ EVALUATIONS = [
         run,
         ((Agent, "evaluate", '_at_least_one("episodes", episodes)', "self._trainer.restart_episodes()"),),
         BIT_FOR_BIT,
+    ),
+    Mutant(
+        "a greedy evaluation is compared with a sampled one",
+        resumed,
+        ((Run, "is_better", "mode_of(best) != mode or", ""),),
+        'assert (best["steps"], best["mode"], best["mean"])',
+    ),
+    Mutant(
+        "the report shows episodes of the weights at the end, not of the best",
+        recorded,
+        ((recorded_episodes, "record_episodes", "if int(checkpoint.name) != agent.steps:", "if False:"),),
+        "np.testing.assert_allclose(trace.value, want.value",
+    ),
+    Mutant(
+        "both evaluations are greedy",
+        test_eval_mode.test_both_are_what_each_is_alone,
+        ((Agent, "evaluate", "sampled=play(deterministic=False)", "sampled=play(deterministic=True)"),),
+        "assert (both.mode, both.sampled.mode",
     ),
     Mutant(
         "a run with evaluations draws from torch's own stream",

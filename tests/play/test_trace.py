@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from recollect.acting.trace import Trace, leaf_names, record_env
 from recollect.agent import Agent
 from recollect.base import tree
 from recollect.config.train import TrainConfig
@@ -18,7 +19,7 @@ from recollect.cores import GRUConfig, LSTMConfig
 from recollect.envs.env_names import display_name
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, RecollectError
-from recollect.play.trace import Trace, leaf_names, record, record_env
+from recollect.play.trace import record
 from recollect.tasks import make_task
 from tests.support.agents import ACTIONS, OBSERVATIONS, SMALL, AnySpace, small_agent
 from tests.support.helpers import CounterEnv as Counting
@@ -70,7 +71,7 @@ def test_its_episodes_are_those_of_evaluate(deterministic):
     """S001-5: the same seed gives the same returns and lengths."""
     agent = new_agent("t-maze", env_kwargs={"length": 4})
     traces = record(agent, episodes=6, seed=9, deterministic=deterministic)
-    again = agent.evaluate(6, seed=9, deterministic=deterministic, num_envs=1)
+    again = agent.evaluate(6, seed=9, eval_mode="greedy" if deterministic else "sampled", num_envs=1)
     assert [trace.return_ for trace in traces] == again.returns.tolist()
     assert [len(trace) for trace in traces] == again.lengths.tolist()
 
@@ -258,6 +259,7 @@ def test_the_format():
         "terminated": True,
         "truncated": False,
         "cut": False,
+        "mode": "greedy",
         "return": data["reward"][-1],
     }
     assert data["leaves"] == [{"name": "h", "size": 8}, {"name": "c", "size": 8}]
@@ -267,6 +269,13 @@ def test_the_format():
     assert data["memory"][0] == [0.0] * 16
     assert all(round(x, 4) == x for row in data["memory"] for x in row)
     assert data["obs"][0] == [{"name": "", "kind": "vector", "values": data["obs"][0][0]["values"]}]
+
+
+def test_a_file_of_an_older_version_has_no_mode():
+    data = record(new_agent("delayed-cue"), deterministic=False)[0].to_json()
+    assert Trace.from_json(data).mode == "sampled"
+    del data["mode"]
+    assert Trace.from_json(data).mode is None
 
 
 def test_without_memory():

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from recollect.play.trace import record, record_env
-from recollect.play.trace_values import png
+from recollect.acting.trace import record_env
+from recollect.acting.trace_values import png
+from recollect.play.trace import record
 from tests.play.test_trace import new_agent, of_spaces
 from tests.support.agents import ACTIONS, OBSERVATIONS, AnySpace
 from tests.support.helpers import ScriptedEnv, as_rows, make_policy

@@ -221,7 +221,8 @@ def test_the_head_of_a_run(tmp_path: Path):
     head = header(read_folder(make_run(tmp_path / "run")))
     assert (head["state"], head["reason"]) == ("finished", "all steps done")
     assert (head["steps"], head["return"]) == (81920, 1)
-    assert head["evaluation"] == {"mean": 1, "low": 0.9, "high": 1, "steps": 60000, "episodes": 100}
+    numbers = {"mean": 1, "low": 0.9, "high": 1, "steps": 60000, "episodes": 100}
+    assert head["evaluation"] == numbers | {"mode": "greedy", "sampled": None, "difference": None}
     failed = make_run(tmp_path / "failed", state="failed", reason="error: EnvError: reward is nan")
     head = header(read_folder(failed))
     assert (head["state"], head["reason"]) == ("failed", "EnvError: reward is nan")

@@ -295,6 +295,12 @@ def case_eval_episodes() -> None:
         assert [len(row["returns"]) for row in rows] == [episodes] * 2
 
 
+def case_eval_mode() -> None:
+    for mode, measured in (("greedy", "greedy"), ("sampled", "sampled"), ("both", "greedy")):
+        rows = in_a_run(eval_every=72, eval_episodes=2, eval_mode=mode).evaluations()
+        assert [(row["mode"], "sampled" in row) for row in rows] == [(measured, mode == "both")]
+
+
 def case_checkpoint_every() -> None:
     names = [[int(p.name) for p in in_a_run(checkpoint_every=n).checkpoints()] for n in (None, 36)]
     assert names == [[0, 72], [0, 36, 72]]

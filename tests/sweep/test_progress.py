@@ -90,7 +90,7 @@ def test_the_table_fits_and_tells_all(tmp_path):
     assert text(shown).rstrip().endswith("\x1b[2K")
     lines = [line.rstrip() for line in text(page).splitlines()]
     assert max(map(len, lines)) <= 80
-    assert lines[0].split() == ["run", "seed", "state", "steps", "return", "eval", "left"]
+    assert lines[0].split() == ["run", "seed", "state", "steps", "return", "greedy", "eval", "left"]
     assert lines[1].split() == ["core=lstm,learning_rate=0.0000", "0", "running", "50%", "0.250", "-", "0:10"]
     assert lines[2].split() == ["core=lstm,learning_rate=0.0001", "1", "running", "25%", "-", "0.875", "0:15"]
     assert lines[3].split()[2] == "finished"
@@ -131,7 +131,7 @@ def test_lines_where_there_is_no_terminal(tmp_path, monkeypatch):
         "core=lstm,learning_rate=0.0000 seed 0: 50%  return 0.250  eval -  left 0:10",
         "0 of 3 finished, 1 running, left 0:22",
         "core=lstm,learning_rate=0.0000 seed 0: stopped at step 50",
-        "core=lstm,learning_rate=0.0001 seed 1: finished, eval 0.875",
+        "core=lstm,learning_rate=0.0001 seed 1: finished, greedy eval 0.875",
         "core=lstm,learning_rate=0.0002 seed 2: failed: ValueError: no such thing",
         "stopping: the runs save after this update; Ctrl-C again kills them",
     ]

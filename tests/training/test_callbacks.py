@@ -330,7 +330,7 @@ class Busy(Told):
         torch.rand(3)
         torch.manual_seed(training.updates)
         np.random.seed(training.updates)
-        training.agent.evaluate(2, deterministic=False)
+        training.agent.evaluate(2, eval_mode="sampled")
         training.agent.session(2, deterministic=False).act(np.zeros((2, 3), np.float32))
         training.agent.policy.eval()
         training.agent.policy.train()

@@ -197,7 +197,10 @@ def test_evaluations_are_kept_whole(full):
     run = Run(full)
     assert [row["steps"] for row in run.evaluations()] == [96, 192]
     for row in run.evaluations():
-        assert row.keys() == {"steps", "seconds", "mean", "std", "interval", "returns", "lengths"}
+        own = {"mode", "mean", "std", "interval", "returns", "lengths"}
+        assert row.keys() == {"steps", "seconds", *own, "sampled"}
+        assert row["sampled"].keys() == own
+        assert (row["mode"], row["sampled"]["mode"]) == ("greedy", "sampled")
         assert row["mean"] == np.mean(row["returns"])
         assert row["interval"][0] <= row["mean"] <= row["interval"][1]
         assert row["lengths"] == [12, 12, 12]

@@ -73,6 +73,7 @@ def test_the_latest_and_the_best_stay(keep, means, kept, best, tmp_path, monkeyp
     run = Run(path)
     assert saved(path) == kept
     expected = {"checkpoint": f"{best * UPDATE:012d}", "mean": means[best - 1], "steps": best * UPDATE}
+    expected["mode"] = "greedy"
     assert run.status["best"] == expected
     assert run.checkpoint("best").name == expected["checkpoint"]
     assert rc.load(path).steps == best * UPDATE, "the best is what is loaded"
@@ -260,7 +261,7 @@ def test_rewinding_drops_what_came_after(tmp_path, monkeypatch):
     assert saved(path) == [0, 1, 2, 3]
     assert [row["updates"] for row in run.metrics()] == [1, 2, 3]
     assert [row["mean"] for row in run.evaluations()] == [1, 5, 3]
-    assert run.status["best"] == {"checkpoint": f"{96:012d}", "mean": 5, "steps": 96}
+    assert run.status["best"] == {"checkpoint": f"{96:012d}", "mean": 5, "steps": 96, "mode": "greedy"}
     assert run.checkpoint("best").name == f"{96:012d}"
     with run.writing():
         run.rewind(0)
@@ -277,11 +278,12 @@ def test_a_best_that_was_not_noted_is_found(tmp_path, monkeypatch):
     run.update_status(best={"checkpoint": f"{48:012d}", "mean": 1.0, "steps": 48})
     with run.writing():
         run.rewind(192)
-    assert run.status["best"] == {"checkpoint": f"{96:012d}", "mean": 5, "steps": 96}
+    assert run.status["best"] == {"checkpoint": f"{96:012d}", "mean": 5, "steps": 96, "mode": "greedy"}
     shutil.rmtree(run.checkpoint(96))
     with run.writing():
         run.rewind(192)
-    assert run.status["best"] == {"checkpoint": f"{192:012d}", "mean": 4, "steps": 192}, "of those there are"
+    of_those = {"checkpoint": f"{192:012d}", "mean": 4, "steps": 192, "mode": "greedy"}
+    assert run.status["best"] == of_those, "of those there are"
 
 
 def test_resuming_from_the_best(tmp_path, monkeypatch):

@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from recollect.base import row_threads
+from recollect.base.formatting import number
 from recollect.envs.contract import BatchedEnv
 from recollect.errors import ConfigError, EvaluationCancelledError
 from recollect.policy.policy import Policy
+
+FEWEST = 10
+"""Episodes below which a bootstrap interval is too narrow to call two means different."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,10 @@ class Evaluation:
     """[N] undiscounted sums of raw rewards."""
     lengths: np.ndarray
     """[N] in steps."""
+    mode: Literal["greedy", "sampled"] = "greedy"
+    """The actions: the most likely ones, or drawn from the policy's distribution as in training."""
+    sampled: Evaluation | None = None
+    """With ``eval_mode`` "both": the same policy and seed with sampled actions; this one is greedy."""
 
     @property
     def mean(self) -> float:
@@ -43,21 +51,50 @@ class Evaluation:
         low, high = np.quantile(self.returns[picks].mean(1), [0.025, 0.975])
         return float(low), float(high)
 
+    @property
+    def difference(self) -> str | None:
+        """If the intervals of greedy and sampled actions do not overlap: what it means and what to do."""
+        other = self.sampled
+        if other is None or min(len(self.returns), len(other.returns)) < FEWEST:
+            return None
+        (low, high), (other_low, other_high) = self.interval, other.interval
+        if not (high < other_low or other_high < low):  # also for NaN
+            return None
+        gap = (
+            f"greedy actions reach {number(self.mean)}, sampled ones {number(other.mean)}: more than chance. "
+        )
+        settle = "train for longer, or lower the coefficient entropy while the metric entropy is high"
+        if self.mean > other.mean:
+            return (
+                f"{gap}The policy still explores, and the training return is that of sampled actions. Act "
+                f"greedily, as sessions, predict and export do by default; to close the gap, {settle}"
+            )
+        return (
+            f"{gap}The most likely action alone is worse than a draw: the policy has not settled, or the "
+            "task needs chance. Let the agent sample, session(deterministic=False), and choose the best "
+            f"checkpoint with eval_mode=sampled (--eval-mode sampled); or {settle}"
+        )
+
     def to_json(self) -> dict[str, Any]:
-        """The JSON form."""
+        """The JSON form; with ``eval_mode`` "both", ``sampled`` holds that of the sampled actions."""
+        both = {} if self.sampled is None else {"sampled": self.sampled.to_json()}
         return {
+            "mode": self.mode,
             "mean": self.mean,
             "std": self.std,
             "interval": list(self.interval),
             "returns": self.returns.tolist(),
             "lengths": self.lengths.tolist(),
+            **both,
+            **({} if self.difference is None else {"difference": self.difference}),
         }
 
     def __str__(self) -> str:
         low, high = self.interval
+        both = "" if self.sampled is None else f"; {self.sampled}"
         return (
-            f"return {self.mean:.3g} (95% interval {low:.3g} to {high:.3g}), "
-            f"length {self.lengths.mean():.3g}, {len(self.returns)} episodes"
+            f"{self.mode} return {self.mean:.3g} (95% interval {low:.3g} to {high:.3g}), "
+            f"length {self.lengths.mean():.3g}, {len(self.returns)} episodes{both}"
         )
 
 
@@ -97,7 +134,7 @@ def evaluate(
     total, length, played = np.zeros(rows), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     returns: list[float] = []
     lengths: list[int] = []
-    with eval_mode(policy), row_threads.intra_op_threads(1):
+    with evaluating(policy), row_threads.intra_op_threads(1):
         obs, state = env.reset(seed), policy.initial_state(rows)
         first = torch.ones(rows, dtype=torch.bool, device=env.device)
         for _ in range(max(1, max_steps // rows)):
@@ -117,7 +154,8 @@ def evaluate(
                 played[row] += 1
                 total[row], length[row] = 0.0, 0
             if (played >= quota).all():
-                return Evaluation(np.array(returns), np.array(lengths))
+                mode = "greedy" if deterministic else "sampled"
+                return Evaluation(np.array(returns), np.array(lengths), mode)
     raise ConfigError(
         f"the evaluation did not finish {episodes} episodes within {max_steps} steps: does the env "
         "have a time limit? Give it one, or raise max_steps"
@@ -125,7 +163,7 @@ def evaluate(
 
 
 @contextmanager
-def eval_mode(policy: Policy) -> Iterator[None]:
+def evaluating(policy: Policy) -> Iterator[None]:
     """Put the policy into eval mode, and back into its own afterwards."""
     was_training = policy.training
     policy.eval()

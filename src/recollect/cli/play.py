@@ -30,6 +30,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "videos need the extra 'video': pip install 'recollect[video]'"
     )
     add_episodes(parser, episodes=3, seed=0)
+    parser.add_argument("--sample", action="store_true", help="sample actions in place of the likeliest")
     parser.add_argument("--out", metavar="FILE", help="write a video: FILE.gif or FILE.mp4")
     parser.add_argument("--fps", type=float, help="steps per second of the video")
     parser.add_argument("--text", action="store_true", help="print text, also for an env that draws frames")

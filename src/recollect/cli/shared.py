@@ -64,7 +64,6 @@ def add_episodes(parser: argparse.ArgumentParser, *, episodes: int, seed: int) -
     parser.add_argument("run", help="folder of the run, or of a saved agent")
     parser.add_argument("--episodes", type=int, default=episodes, help="to play (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=seed, help="of env and actions (default: %(default)s)")
-    parser.add_argument("--sample", action="store_true", help="sample actions in place of the likeliest")
     parser.add_argument("--checkpoint", help="of a run: best, last, or its env steps (default: best)")
     parser.add_argument("--env", help="another env; or the env again, if it is your own code: module:Env")
     parser.add_argument("--device", help="cpu or cuda; default: that of the training")

@@ -144,7 +144,9 @@ def _show_results(sweep: Sweep, display: str) -> None:
         return
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("variant", overflow="fold")
-    for name in ("seeds", "return", "95% interval"):
+    modes = {result.mode for result in results if result.iqm is not None}
+    actions = ["actions"] if len(modes) > 1 else []
+    for name in ("seeds", *actions, "return", "95% interval"):
         table.add_column(name, justify="right", no_wrap=True)
     best = max((result.iqm for result in results if result.iqm is not None), default=None)
     for result in results:
@@ -152,10 +154,12 @@ def _show_results(sweep: Sweep, display: str) -> None:
         interval = "" if result.low is None else f"{number(result.low)} to {number(result.high)}"
         style = "bold" if best is not None and result.iqm == best and len(results) > 1 else ""
         seeds = f"{known}" if known == len(result.scores) else f"{known} of {len(result.scores)}"
-        table.add_row(result.label, seeds, number(result.iqm), interval, style=style)
+        shown = [result.mode for _ in actions]
+        table.add_row(result.label, seeds, *shown, number(result.iqm), interval, style=style)
     console = Console(highlight=False, markup=False)
     console.print(table)
-    console.print("return: the interquartile mean over seeds of the final evaluation's mean return")
+    whose = f" with {modes.pop()} actions" if len(modes) == 1 else ""
+    console.print(f"return: the interquartile mean over seeds of the final evaluation's mean return{whose}")
 
 
 def _show_failures(sweep: Sweep) -> None:

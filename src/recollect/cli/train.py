@@ -75,10 +75,14 @@ def finish(agent: Agent, say: Say, *, evaluate: bool, report: bool) -> None:
         if evaluate and agent.can_make_env and not (done and done[-1]["steps"] == agent.steps):
             result = agent.evaluate(agent.config.eval_episodes)
             run.add_evaluation(agent.steps, result)
-            say(f"evaluation: {result}", event="evaluation", steps=agent.steps, **result.to_json())
+            note = "" if result.difference is None else f"\nnote: {result.difference}"
+            say(f"evaluation: {result}{note}", event="evaluation", steps=agent.steps, **result.to_json())
         if report:
             from recollect.reports import write_report
+            from recollect.training.recorded_episodes import record_episodes
 
+            if (failure := record_episodes(agent, run)) is not None:  # of a best that is new
+                say(f"note: {failure}")
             path = write_report([run], env_kwargs=agent.config.env_kwargs)
             say(f"report: {path}", event="report", path=str(path))
     except KeyboardInterrupt:

@@ -39,6 +39,8 @@ ALIASES = {
     "normalize_advantage": "normalise_advantages",
 }
 """Names of Stable-Baselines3 and CleanRL, and ours for them."""
+EvalMode = Literal["greedy", "sampled", "both"]
+"""The values of ``eval_mode``."""
 SINKS = ("tensorboard", "wandb")
 """The values of ``sinks``."""
 
@@ -95,6 +97,10 @@ class TrainConfig:
     """Env steps between two evaluations; 0: none while training."""
     eval_episodes: int = 100
     """Episodes of each evaluation."""
+    eval_mode: EvalMode = "both"
+    """Actions in evaluations: the most likely ones ("greedy"), drawn as in training ("sampled"), or first
+    one and then the other ("both"), each for ``eval_episodes``. The best checkpoint, learning curves and
+    comparisons use the named one; with "both" the greedy one."""
     checkpoint_every: int | None = None
     """Env steps between two checkpoints; None: about a minute. One at the end is always written."""
     keep_checkpoints: int = 3
@@ -154,6 +160,11 @@ class TrainConfig:
     def lag_limit(self) -> int:
         """Maximum age of the actors' weights, in updates."""
         return 0 if self.mode == "lockstep" else 1 if self.max_lag is None else self.max_lag
+
+    @property
+    def primary_mode(self) -> Literal["greedy", "sampled"]:
+        """The evaluations that choose the best checkpoint and are compared."""
+        return "sampled" if self.eval_mode == "sampled" else "greedy"
 
     def override(self, **values: Any) -> TrainConfig:
         """A copy with these settings, each under its flat name."""

@@ -43,10 +43,11 @@ def summary(state: State, reason: str) -> list[tuple[str, str]]:
         lines.append(("return", f"{formatting.number(metrics['return'])}, {over}"))
     if state.evaluation is not None:
         lines.append(("evaluation", str(state.evaluation)))
+        if state.evaluation.difference is not None:
+            lines.append(("note", state.evaluation.difference))
     if state.best is not None and (state.evaluation is None or state.best[1] != state.evaluation.steps):
-        lines.append(
-            ("best", f"{formatting.number(state.best[0])} at {formatting.count(state.best[1])} steps")
-        )
+        mean, steps, mode = state.best
+        lines.append(("best", f"{mode} {formatting.number(mean)} at {formatting.count(steps)} steps"))
     if state.run is not None:
         lines.append(("run", state.run))
     return lines

@@ -123,17 +123,10 @@ class JsonLines(Display):
         self._write("iteration", **self.state.metrics | {"seconds": float(self.state.training.seconds)})
 
     def evaluated(self) -> None:
-        """Write ``evaluation``, with mean and interval."""
+        """Write ``evaluation``, with mode, mean and interval."""
         score = self.state.evaluation
         assert score is not None
-        self._write(
-            "evaluation",
-            steps=score.steps,
-            mean=score.mean,
-            interval=[score.low, score.high],
-            length=score.length,
-            episodes=score.episodes,
-        )
+        self._write("evaluation", steps=score.steps, **score.to_json())
 
     def advised(self, text: str) -> None:
         """Write ``advice``, with its text."""

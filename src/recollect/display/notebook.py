@@ -61,8 +61,8 @@ def page(state: State, reason: str | None = None) -> str:
     if curve := words.sparkline(state.returns(), 16):
         facts.append(curve)
     if (score := state.evaluation) is not None:
-        mean, low, high = (formatting.number(value) for value in (score.mean, score.low, score.high))
-        facts.append(f"evaluation {mean} ({low} to {high})")
+        shown = [score] if score.sampled is None else [score, score.sampled]
+        facts += [f"{s.mode} evaluation {formatting.number(s.mean)} ({s.interval})" for s in shown]
     facts.append(f"{formatting.count(state.speed('total'))} steps/s")
     actors = state.remote_actors()
     marks = {True: "✓", False: "⚠", None: ""}

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from recollect.base import formatting
 from recollect.display import words
-from recollect.display.state import State
+from recollect.display.state import Score, State
 
 WIDEST = 100
 """Maximum columns of the panel."""
@@ -121,13 +121,21 @@ class Rows:
             best = Text(
                 f"best {formatting.number(state.best[0])} at {formatting.count(state.best[1])}", "dim"
             )
-        if (last := state.evaluation) is not None:
-            body = Text.assemble((f"{formatting.number(last.mean):<8}", "bold"))
-            interval = f"{formatting.number(last.low)} to {formatting.number(last.high)}"
-            body.append(f"95% interval {interval}" if self._has_labels else interval, "dim")
-            yield from self._row(name, body, best)
-        elif every := state.training.config.eval_every:
+        last, every = state.evaluation, state.training.config.eval_every
+        if last is not None:
+            yield from self._row(name, self._score(last), best)
+        elif every:
             yield from self._row(name, Text(f"every {formatting.count(every)} steps", "dim"), best)
+        has_two = state.training.config.eval_mode == "both" and (last is not None or every)
+        if has_two and not self.is_short:  # also before the first evaluation: the panel keeps its size
+            sampled = None if last is None else last.sampled
+            yield from self._row("", Text() if sampled is None else self._score(sampled))
+
+    def _score(self, score: Score) -> Text:
+        """The mean of an evaluation, its interval, and which actions it measures."""
+        interval = f", 95% {score.interval}" if self._has_labels else f" {score.interval}"
+        body = Text.assemble((f"{formatting.number(score.mean):<8}", "bold"), score.mode)
+        return body.append(interval, "dim")
 
     def speed(self) -> Iterator[RenderableType]:
         """Steps per second, and the shares of env, acting and learning."""

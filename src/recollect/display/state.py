@@ -7,13 +7,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from recollect.base import formatting
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
 from recollect.envs.env_names import display_name
 from recollect.learning.diagnostics import value_size
+from recollect.training.evaluation_rows import mode_of
 
 if TYPE_CHECKING:
     from recollect.acting.evaluate import Evaluation
@@ -40,17 +41,43 @@ class Score:
     high: float
     length: float
     episodes: int
+    mode: str = "greedy"
+    sampled: Score | None = None
+    """With ``eval_mode`` "both": the numbers of sampled actions."""
+    difference: str | None = None
+    """``Evaluation.difference``"""
 
     @classmethod
     def of(cls, evaluation: Evaluation, steps: int) -> Score:
         """The numbers of ``evaluation``, made at env step ``steps``."""
         low, high = evaluation.interval
         length = float(evaluation.lengths.mean())
-        return cls(int(steps), evaluation.mean, low, high, length, len(evaluation.returns))
+        both = None if evaluation.sampled is None else cls.of(evaluation.sampled, steps)
+        numbers = int(steps), evaluation.mean, low, high, length, len(evaluation.returns)
+        return cls(*numbers, evaluation.mode, both, evaluation.difference)
 
     def __str__(self) -> str:
-        interval = f"95% interval {formatting.number(self.low)} to {formatting.number(self.high)}"
-        return f"{formatting.number(self.mean)} ({interval}, {self.episodes:,} episodes)"
+        interval = f"95% interval {self.interval}"
+        both = "" if self.sampled is None else f", {self.sampled}"
+        return f"{self.mode} {formatting.number(self.mean)} ({interval}, {self.episodes:,} episodes){both}"
+
+    @property
+    def interval(self) -> str:
+        """The interval, such as "0.912 to 0.955"."""
+        return f"{formatting.number(self.low)} to {formatting.number(self.high)}"
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON form."""
+        both = {} if self.sampled is None else {"sampled": self.sampled.to_json()}
+        return {
+            "mode": self.mode,
+            "mean": self.mean,
+            "interval": [self.low, self.high],
+            "length": self.length,
+            "episodes": self.episodes,
+            **both,
+            **({} if self.difference is None else {"difference": self.difference}),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +146,8 @@ class State:
         self.metrics: dict[str, float] = {}
         self.evaluation: Score | None = None
         best = None if training.run is None else training.run.status.get("best")
-        self.best = None if not best else (float(best["mean"]), int(best["steps"]))
-        """Mean and env steps of the best evaluation, also of a resumed run."""
+        self.best = None if not best else (float(best["mean"]), int(best["steps"]), mode_of(best))
+        """Mean, env steps and mode of the best evaluation, also of a resumed run."""
         self.checkpoint: int | None = None
         self.advice: deque[str] = deque(maxlen=3)
         self.staleness: float | None = None
@@ -142,8 +169,9 @@ class State:
     def evaluated(self, evaluation: Evaluation) -> Score:
         """Store an evaluation. A tie goes to the later one, as in ``Run.is_better``."""
         score = self.evaluation = Score.of(evaluation, self.training.steps)
-        if math.isfinite(score.mean) and (self.best is None or score.mean >= self.best[0]):
-            self.best = (score.mean, score.steps)
+        best = None if self.best is None or self.best[2] != score.mode else self.best[0]
+        if math.isfinite(score.mean) and (best is None or score.mean >= best):
+            self.best = (score.mean, score.steps, score.mode)
         return score
 
     def saved(self) -> None:

@@ -1,135 +1,17 @@
-"""Traces: episodes recorded step by step, with observations, actions, values and core states.
-
-The report and ``recollect play`` show traces. ``Trace.save`` writes one JSON file;
-``recollect.play.trace_values`` converts spaces and tensors to JSON values.
-"""
+"""Record episodes of an agent, step by step."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from recollect.acting.evaluate import eval_mode
-from recollect.base import row_threads, tree
-from recollect.base.files import finite
-from recollect.base.types import State, Tree
-from recollect.envs.contract import BatchedEnv, Describes
+from recollect.acting.trace import Trace, record_env
 from recollect.envs.env_names import display_name
-from recollect.errors import ConfigError, RecollectError
-from recollect.play.trace_values import action_json, distribution_parts, observation_parts, rounded
-from recollect.policy.policy import Policy
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
     from recollect.envs.factory import EnvSpec
 
-FORMAT = 1
-"""Version of the JSON file."""
-_NUMBERS = ("reward", "value", "log_prob")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Trace:
-    """One episode of one row, T valid steps."""
-
-    env: str | None
-    """The env's name, if it has one."""
-    seed: int
-    """Seed of the recording, which may hold several episodes."""
-    checkpoint_steps: int
-    """Env steps that the agent was trained for."""
-    leaves: tuple[tuple[str, int], ...]
-    """Name and size of each leaf of the state, in the order of the columns of ``memory``."""
-    first: np.ndarray
-    """[T] bool: the step opens the episode."""
-    reward: np.ndarray
-    """[T]"""
-    value: np.ndarray
-    """[T] the critic's value before the step, in real units."""
-    action: list[Any]
-    """T actions as passed to the env, as JSON values."""
-    log_prob: np.ndarray
-    """[T] log-probability of the action."""
-    distribution: list[list[dict[str, Any]]]
-    """T lists of the parts of the action distribution (``trace_values.distribution_parts``)."""
-    obs: list[list[dict[str, Any]]]
-    """T lists of the parts of the observation (``trace_values.observation_parts``)."""
-    words: list[str] | None
-    """T observations in words, if the env describes them."""
-    memory: np.ndarray
-    """[T, units] input state of each step, after the reset by ``first``."""
-    terminated: bool
-    """Whether the episode terminated."""
-    truncated: bool
-    """Whether the env truncated the episode."""
-    cut: bool
-    """Whether the recording stopped at ``max_steps``, before the episode's end."""
-
-    def __len__(self) -> int:
-        return len(self.reward)
-
-    @property
-    def units(self) -> int:
-        """Size of the state."""
-        return self.memory.shape[1]
-
-    @property
-    def return_(self) -> float:
-        """The sum of the rewards."""
-        return float(sum(self.reward.tolist()))
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON form. Numbers are rounded; NaN and Inf become None."""
-        converted = {
-            "leaves": [{"name": name, "size": size} for name, size in self.leaves],
-            "first": self.first.tolist(),
-            **{name: rounded(getattr(self, name)) for name in _NUMBERS},
-            "memory": finite([[round(x, 4) for x in row] for row in self.memory.tolist()]),
-        }
-        about = {"format": FORMAT, "units": self.units, "return": rounded(self.return_, 7)[0]}
-        return {field.name: getattr(self, field.name) for field in fields(self)} | converted | about
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any] | str) -> Trace:
-        """The inverse of ``to_json``, from its dict or the JSON text."""
-        read: dict[str, Any] = json.loads(data) if isinstance(data, str) else data
-        if read.get("format") != FORMAT:
-            raise RecollectError(
-                f"a recorded episode of format {read.get('format')!r}, but this version reads {FORMAT}: "
-                "record it again with recollect play, or update Recollect"
-            )
-        converted = {
-            "leaves": tuple((leaf["name"], leaf["size"]) for leaf in read["leaves"]),
-            "first": np.array(read["first"], dtype=bool),
-            **{name: np.array(read[name], dtype=float) for name in _NUMBERS},
-            "memory": np.array(read["memory"], dtype=float).reshape(len(read["reward"]), read["units"]),
-        }
-        return cls(**{field.name: read[field.name] for field in fields(cls)} | converted)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the JSON file; parent folders are created."""
-        path = Path(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(self.to_json(), separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    @classmethod
-    def load(cls, path: str | Path) -> Trace:
-        """Read what ``save`` wrote."""
-        try:
-            return cls.from_json(Path(path).read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
-            raise RecollectError(
-                f"{path} is not a recorded episode ({type(error).__name__}: {error}): was it truncated? "
-                "Record it again with recollect play"
-            ) from None
+__all__ = ["Trace", "record"]
 
 
 def record(
@@ -139,6 +21,7 @@ def record(
     seed: int = 0,
     deterministic: bool = True,
     max_steps: int = 2000,
+    max_size: int | None = None,
     env: EnvSpec | None = None,
     env_kwargs: dict[str, Any] | None = None,
 ) -> list[Trace]:
@@ -153,6 +36,7 @@ def record(
         seed: seed of the env and of sampled actions.
         deterministic: the mode of each distribution instead of a sample.
         max_steps: maximum recorded steps of an episode; recording stops there.
+        max_size: about as many bytes of a recorded episode; recording stops there.
         env: another env than the agent's.
         env_kwargs: other env options than the training's, such as ``{"horizon": 200}``.
     """
@@ -164,79 +48,7 @@ def record(
             seed=seed,
             deterministic=deterministic,
             max_steps=max_steps,
+            max_size=max_size,
             name=display_name(agent.env if env is None else env),
             checkpoint_steps=agent.steps,
         )
-
-
-@torch.no_grad()  # not inference_mode: tensors that an env allocates here may be changed in training
-@row_threads.intra_op_threads(1)  # acting consists of tiny operations
-def record_env(
-    policy: Policy,
-    env: BatchedEnv,
-    *,
-    episodes: int = 1,
-    seed: int = 0,
-    deterministic: bool = True,
-    max_steps: int = 2000,
-    name: str | None = None,
-    checkpoint_steps: int = 0,
-) -> list[Trace]:
-    """Like ``record``, for row 0 of a BatchedEnv."""
-    if episodes < 1 or max_steps < 1:
-        raise ConfigError(f"episodes = {episodes}, max_steps = {max_steps}: both must be at least 1")
-    policy.check_spaces(env.observation_space, env.action_space)
-    rows = env.num_envs * env.agents
-    generator = torch.Generator(env.device).manual_seed(seed)
-    traces: list[Trace] = []
-    with eval_mode(policy):
-        obs, state = env.reset(seed), policy.initial_state(rows)
-        first = torch.ones(rows, dtype=torch.bool, device=env.device)
-        steps: list[dict[str, Any]] = []
-        while len(traces) < episodes:
-            before = _before(policy, env, obs, state, first)  # env tensors are valid until the next step only
-            acted, state = policy.act(obs, state, first, generator, deterministic)
-            action = policy.to_env(acted.action)
-            step = env.step(action)
-            if step.valid[0]:
-                after = {
-                    "action": action_json(policy.action_space, action),
-                    "log_prob": float(acted.log_prob[0]),
-                    "value": float(acted.value[0]),
-                    "reward": float(step.reward[0]),
-                }
-                steps.append(before | after)
-                terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
-                ended = terminated or truncated
-                if ended or len(steps) == max_steps:
-                    columns: dict[str, Any] = {key: [row[key] for row in steps] for key in steps[0]}
-                    columns |= {key: np.array(columns[key]) for key in ("first", "memory", *_NUMBERS)}
-                    columns["words"] = None if columns["words"][0] is None else columns["words"]
-                    columns |= {"terminated": terminated, "truncated": truncated, "cut": not ended}
-                    traces.append(Trace(name, seed, checkpoint_steps, leaf_names(policy), **columns))
-                    if not ended:
-                        break
-                    steps = []
-            obs, first = step.obs, step.first
-    return traces
-
-
-def leaf_names(policy: Policy) -> tuple[tuple[str, int], ...]:
-    """Name and size of each leaf of the policy's state."""
-    leaves = tree.leaves(policy.initial_state(1))
-    return tuple((name, leaf[0].numel()) for name, leaf in zip(policy.core.state_names, leaves, strict=True))
-
-
-def _before(policy: Policy, env: BatchedEnv, obs: Tree, state: State, first: Tensor) -> dict[str, Any]:
-    """The values of row 0 before a step: observation, state, distribution."""
-    obs, first = tree.index(obs, slice(0, 1)), first[:1]
-    state = policy.core.reset(tree.index(state, slice(0, 1)), first)
-    parts = [leaf.flatten().float() for leaf in tree.leaves(state)]
-    dist, _, _ = policy.step(obs, state, first)
-    return {
-        "first": bool(first),
-        "memory": torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32),
-        "distribution": distribution_parts(policy, dist),
-        "obs": observation_parts(policy.observation_space, obs),
-        "words": env.describe_row(obs) if isinstance(env, Describes) else None,
-    }

@@ -215,11 +215,13 @@ class _Symbols(_Leaf):
     def __init__(self, space: spaces.Box, path: tuple, config: EncoderConfig):
         super().__init__(space, path)
         self.channels_last = _channels_last(self.shape, self.name)
-        channels, *sides = self.shape if not self.channels_last else (self.shape[2], *self.shape[:2])
+        channels, height, width = self.shape
+        if self.channels_last:
+            height, width, channels = self.shape
         self.table = nn.Parameter(torch.randn(256 * channels, SYMBOL_SIZE) / math.sqrt(channels))
         """The vectors of values 0 to 255 of the first channel, then of the second one, and so on."""
         self.register_buffer("channel", 256 * torch.arange(channels), persistent=False)
-        self.conv, flat = small_conv((SYMBOL_SIZE, *sides), config.activation, side=2)
+        self.conv, flat = small_conv((SYMBOL_SIZE, height, width), config.activation, side=2)
         self.mlp = _mlp(flat, config)
         self.output_size = config.hidden[-1] if config.hidden else flat
 

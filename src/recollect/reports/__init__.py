@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.base.files import check_replaceable, write_atomically, writing
+from recollect.envs.factory import EnvSpec
 from recollect.errors import RecollectError
 from recollect.reports.compare import gather_comparison
 from recollect.reports.data import gather_run
@@ -25,6 +26,7 @@ def write_report(
     out: Path | str | None = None,
     *,
     play: bool = True,
+    env: EnvSpec | None = None,
     env_kwargs: dict[str, Any] | None = None,
     **named: Any,
 ) -> Path:
@@ -35,6 +37,8 @@ def write_report(
         out: the file; None: ``report.html`` in the folder of a single run, else in the current folder.
         play: for one run, record a few episodes of the best checkpoint and, in a memory task, measure
             success by memory length. Results are cached in the run's folder.
+        env: for one run, play new episodes with this env: its name, ``module:Env``, a callable that makes it,
+            or an instance. A run with an env of your own records some at its end.
         env_kwargs: the run's env options, which must be repeated if its env is not built in.
         **named: code of the run again, or ``trust=True``: see ``recollect.load``.
     """
@@ -42,6 +46,8 @@ def write_report(
     paths = list(dict.fromkeys(run.path if isinstance(run, Run) else Path(run) for run in given))
     if not paths:
         raise RecollectError("report: no run is given. Name the folder of one run, or of several to compare")
+    if env is not None and (len(paths) > 1 or not play):
+        raise RecollectError("report: env is for a single run that plays: leave it out here")
     folders = [read_folder(path) for path in paths]
     place = Path(out) if out is not None else (paths[0] if len(paths) == 1 else Path()) / "report.html"
     if place.is_dir():  # before anything is played
@@ -50,7 +56,8 @@ def write_report(
         )
     check_replaceable(place)
     if len(folders) == 1:
-        data = gather_run(folders[0], play_missing(folders[0], env_kwargs, **named) if play else [])
+        played = play_missing(folders[0], env, env_kwargs, **named) if play else []
+        data = gather_run(folders[0], played)
         title = f"{folders[0].name} · Recollect"
     else:
         data = gather_comparison(folders)

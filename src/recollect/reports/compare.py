@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from recollect.base.formatting import setting
+from recollect.base.formatting import plural, setting
 from recollect.config.serialise import flatten
 from recollect.reports.configs import asked, default_values, differences, experiment, label
 from recollect.reports.data import header
@@ -16,6 +16,7 @@ from recollect.reports.read_run import Folder
 from recollect.reports.statistics import Band, Curve, bootstrap_interval, common_band, iqm
 from recollect.reports.task_facts import known_task, levels
 from recollect.reports.thinning import Row, column, json_numbers, rounded, thin
+from recollect.training.evaluation_rows import in_mode
 
 SINGLE = 160
 """Maximum points of a single run's curve."""
@@ -35,10 +36,14 @@ class Group:
 
 def gather_comparison(folders: Sequence[Folder]) -> Row:
     """The data of a comparison, with repetitions grouped."""
+    mode, notes = common_mode(folders), _mode_notes(folders)
+    if mode is not None:
+        folders = [_in_mode(folder, mode) for folder in folders]
     groups, names = make_groups(folders)
     worlds = list(dict.fromkeys(group.world for group in groups))
     return {
         "kind": "comparison",
+        "mode": mode,
         "groups": [_group(group) for group in groups],
         "panels": [_panel(world, groups) for world in worlds],
         "overall": _overall(groups, len(worlds)),
@@ -48,8 +53,39 @@ def gather_comparison(folders: Sequence[Folder]) -> Row:
             for folder in group.folders
         ],
         "differences": _difference_table(groups, names),
-        "problems": [f"{folder.name}: {text}" for folder in folders for text in folder.problems],
+        "problems": [f"{folder.name}: {text}" for folder in folders for text in folder.problems] + notes,
     }
+
+
+def common_mode(folders: Sequence[Folder]) -> str | None:
+    """The actions, greedy or else sampled, that the last evaluation of every run measured; None if none."""
+    last = [folder.evaluations[-1] for folder in folders if folder.evaluations]
+    modes = ("greedy", "sampled")
+    return next((mode for mode in modes if all(in_mode(row, mode) is not None for row in last)), None)
+
+
+def _in_mode(folder: Folder, mode: str) -> Folder:
+    """The folder with the evaluations of these actions only."""
+    rows = (in_mode(row, mode) for row in folder.evaluations)
+    return replace(folder, evaluations=[row for row in rows if row is not None])
+
+
+def _mode_notes(folders: Sequence[Folder]) -> list[str]:
+    """Sentences on evaluations that do not compare, and on greedy actions that differ from sampled ones."""
+    notes = []
+    if common_mode(folders) is None:
+        notes.append(
+            "Some runs were evaluated with greedy actions only, others with sampled ones only, which do not "
+            "compare: train them with the same eval_mode."
+        )
+    last = [(folder.name, folder.evaluations[-1]) for folder in folders if folder.evaluations]
+    if apart := [name for name, row in last if isinstance(row.get("difference"), str)]:
+        shown = ", ".join(apart[:3]) + (f" and {len(apart) - 3} more" if len(apart) > 3 else "")
+        notes.append(
+            f"Greedy and sampled actions differ by more than chance in {len(apart)} of "
+            f"{plural(len(folders), 'run')} ({shown}): the report of each says what it means."
+        )
+    return notes
 
 
 def make_groups(folders: Sequence[Folder]) -> tuple[list[Group], list[str]]:

@@ -24,7 +24,7 @@ INCIDENTAL = frozenset(
     {
         *("seed", "run", "device", "threads", "parallel", "sinks"),
         *("runtime", "env_workers", "env_timeout", "ray_address", "learners"),
-        *("eval_every", "eval_episodes", "checkpoint_every", "keep_checkpoints", "max_seconds"),
+        *("eval_every", "eval_episodes", "eval_mode", "checkpoint_every", "keep_checkpoints", "max_seconds"),
     }
 )
 """Settings that do not make another experiment: runs that differ in these only are repetitions."""

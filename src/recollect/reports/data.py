@@ -19,6 +19,7 @@ from recollect.reports.task_facts import action_words, known_task, levels, memor
 from recollect.reports.thinning import Row, column, curve, json_numbers, mapping, number, rounded
 from recollect.reports.times import gather_runtime, gather_speed
 from recollect.tasks import Task
+from recollect.training.evaluation_rows import in_mode, mode_of
 from recollect.training.metrics import meaning
 
 SMALL = 240
@@ -87,8 +88,20 @@ def header(folder: Folder) -> Row:
 
 
 def evaluations(folder: Folder) -> Row:
-    """The evaluations over the run, each with its interval."""
+    """The evaluations over the run, each with its interval and its actions.
+
+    ``sampled``: the sampled figures of greedy evaluations (``eval_mode`` "both"); None if there are none.
+    """
     rows = folder.evaluations
+    both = [row for row in (in_mode(row, "sampled") for row in rows if mode_of(row) == "greedy") if row]
+    return {
+        **_evaluated(rows),
+        "modes": [mode_of(row) for row in rows],
+        "sampled": _evaluated(both) if both else None,
+    }
+
+
+def _evaluated(rows: list[Row]) -> Row:
     bounds = [_interval(row) for row in rows]
     return {
         "steps": json_numbers(column(rows, "steps"), 12),
@@ -110,13 +123,25 @@ def _final_evaluation(folder: Folder) -> Row | None:
     if not folder.evaluations:
         return None
     row = folder.evaluations[-1]
+    both = in_mode(row, "sampled") if mode_of(row) == "greedy" else None
+    difference = row.get("difference")
+    return {
+        **_figures(row),
+        "steps": _whole(row.get("steps")),
+        "mode": mode_of(row),
+        "sampled": None if both is None else _figures(both),
+        "difference": difference if isinstance(difference, str) else None,
+    }
+
+
+def _figures(row: Row) -> Row:
+    """Mean, interval and number of episodes of an evaluation."""
     low, high = _interval(row)
     returns = row.get("returns")
     return {
         "mean": rounded(number(row.get("mean")), 4),
         "low": rounded(low, 4),
         "high": rounded(high, 4),
-        "steps": _whole(row.get("steps")),
         "episodes": len(returns) if isinstance(returns, list) else None,
     }
 
@@ -124,7 +149,8 @@ def _final_evaluation(folder: Folder) -> Row | None:
 def _best(best: Any) -> Row | None:
     if not isinstance(best, dict):
         return None
-    return {"mean": rounded(number(best.get("mean")), 4), "steps": _whole(best.get("steps"))}
+    mean = rounded(number(best.get("mean")), 4)
+    return {"mean": mean, "steps": _whole(best.get("steps")), "mode": mode_of(best)}
 
 
 def _whole(value: Any) -> int | None:
@@ -194,6 +220,7 @@ def _lengths(folder: Folder) -> Row | None:
         **{name: json_numbers(column(points, name)) for name in names},
         "option": str(data.get("option", "length")),
         **{name: data.get(name) for name in ("trained", "episodes", "checkpoint_steps")},
+        "mode": mode_of(data),
     }
 
 

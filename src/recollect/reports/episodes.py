@@ -11,9 +11,8 @@ import numpy as np
 
 from recollect.reports.read_run import read_json
 from recollect.reports.thinning import Row, json_numbers, number, rounded
+from recollect.training.recorded_episodes import INDEX
 
-INDEX = "report.json"
-"""Index of the episodes that the report recorded, with the checksum of the weights."""
 SHOWN = 6
 """Maximum episodes of a report."""
 STEPS = 2000
@@ -68,7 +67,7 @@ def pack(trace: Row) -> Row:
     total = trace.get("return")
     ends = ("terminated", "truncated")
     return {
-        **{name: trace.get(name) for name in ("env", "seed", "checkpoint_steps")},
+        **{name: trace.get(name) for name in ("env", "seed", "checkpoint_steps", "mode")},
         "steps": steps,
         "return": rounded(float(total)) if total is not None else None,
         "ended": next((name for name in ends if trace.get(name)), "cut"),

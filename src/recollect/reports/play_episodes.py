@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -15,52 +16,81 @@ from recollect.api import load
 from recollect.base.files import finite, write_atomically
 from recollect.base.import_code import is_importing
 from recollect.base.run_files import CHECKPOINTS, check_own
+from recollect.envs.factory import EnvSpec
 from recollect.errors import RecollectError
 from recollect.play.trace import record
-from recollect.reports.episodes import INDEX
 from recollect.reports.read_run import Folder, read_json
 from recollect.reports.task_facts import LONGEST, known_task, levels, memory_lengths
 from recollect.reports.thinning import Row, mapping, number
+from recollect.training import trusted_runs
+from recollect.training.recorded_episodes import (
+    EPISODES,
+    SEED,
+    SIZE,
+    WEIGHTS,
+    has_episodes,
+    is_from,
+    read_index,
+    save_traces,
+    source_of,
+)
 from recollect.training.run_folder import Run
 
-EPISODES = 3
-"""Number of recorded episodes."""
 EVALUATED = 100
 """Episodes for each memory length."""
-SEED = 1_000_003
-"""The seed of evaluations, so that episodes differ from training."""
-EPISODES_FOLDER = "episodes"
 LENGTHS = "memory_lengths.json"
-WEIGHTS = "weights"
-"""The key for the checksum of the weights."""
 
 
-def play(folder: Folder, env_kwargs: dict[str, Any] | None = None, **named: Any) -> list[str]:
+def play(
+    folder: Folder, env: EnvSpec | None = None, env_kwargs: dict[str, Any] | None = None, **named: Any
+) -> list[str]:
     """Record episodes and measure success by memory length, unless the run has them already.
 
-    ``env_kwargs`` and ``named``: arguments of ``load`` that the user has given, not only the folder.
+    ``env``: record new ones with this env. ``env_kwargs`` and ``named``: arguments of ``load`` that the user
+    has given, not only the folder.
 
-    Returns a sentence on each failure. An error of the env or the checkpoint never prevents the report.
+    Returns a sentence on each failure. An error of the env or the checkpoint never prevents the report,
+    unless the user gave ``env``.
     """
-    if not _is_playable(folder.env) and named.get("env") is None:
-        return [f"The env {folder.env or '(made by code)'} cannot be made by name, so nothing was played."]
     checkpoint = find_checkpoint(folder)
     if checkpoint is None:
         return ["Nothing was played: this run has no checkpoint."]
-    source = _source(checkpoint)
-    needs_episodes, needs_lengths = not _has_episodes(folder, source), not _has_lengths(folder, source)
+    source = source_of(checkpoint)
+    is_named = env is not None or bool(env_kwargs) or any(named.values())
+    if not is_named and not _is_playable(folder.env, checkpoint):
+        index = read_index(folder.path)
+        return [] if index["files"] and not is_outdated(folder, index) else [_why_not(folder)]
+    needs_episodes = env is not None or not has_episodes(folder.path, source)
+    needs_lengths = not _has_lengths(folder, source)
     if not (needs_episodes or needs_lengths):
         return []
     try:
         check_own(folder.path)
-        agent = load(checkpoint, device="cpu", env_kwargs=env_kwargs, **named)
+        agent = load(checkpoint, device="cpu", env=env, env_kwargs=env_kwargs, **named)
         if needs_episodes:
-            _record(folder, agent, source)
+            greedy = agent.config.primary_mode == "greedy"
+            traces = record(agent, episodes=EPISODES, seed=SEED, deterministic=greedy, max_size=SIZE)
+            save_traces(folder.path, traces, source)
         if needs_lengths:
             _measure(folder, agent, source)
     except Exception as error:  # an env can raise anything
+        if env is not None:  # the user asked for these episodes
+            raise
         return [f"Playing with checkpoint {int(checkpoint.name):,} failed ({type(error).__name__}: {error})."]
     return []
+
+
+def _why_not(folder: Folder) -> str:
+    """Why a run has no episodes of an env that a report cannot make, and the command that adds them."""
+    env, state = folder.env, folder.status.get("state")
+    what = f"The env {env} is code" if env and is_importing(env) else f"The env {env} is not registered here"
+    if env is None:
+        what = "The env has no name: it was made by code"
+    why = "so the report cannot make it, and the run has recorded no episodes"
+    if state in ("running", "killed", "failed", "stopped"):
+        why += f" (it does so when it ends by itself; it is {state})"
+    command = shlex.join(["recollect", "report", str(folder.path), "--env", env or "module:Env"])
+    return f"{what}, {why}. To record some now: {command}, or in Python write_report(run, env=...)."
 
 
 def find_checkpoint(folder: Folder) -> Path | None:
@@ -79,13 +109,13 @@ def is_outdated(folder: Folder, made: Row) -> bool:
         return False
     if steps > int(known[-1].name):
         return True
-    weights = _source(folder.path / CHECKPOINTS / f"{int(steps):012d}")[WEIGHTS]
+    weights = source_of(folder.path / CHECKPOINTS / f"{int(steps):012d}")[WEIGHTS]
     return weights is not None and weights != made[WEIGHTS]
 
 
 def outdated_episodes(folder: Folder) -> list[str]:
     """The files of recorded episodes whose checkpoint was replaced or deleted."""
-    index = _read_index(folder)
+    index = read_index(folder.path)
     return index["files"] if is_outdated(folder, index) else []
 
 
@@ -94,57 +124,25 @@ def read_lengths(folder: Folder) -> Row:
     return _read_cache(folder.path / LENGTHS, "points")
 
 
-def _read_index(folder: Folder) -> Row:
-    """The index of the recorded episodes."""
-    return _read_cache(folder.path / EPISODES_FOLDER / INDEX, "files")
-
-
 def _read_cache(file: Path, name: str) -> Row:
     """A file with the list ``name``, which is empty if the file is missing or has another format."""
     data = mapping(read_json(file))
     return data if data.get("format") == 1 and isinstance(data.get(name), list) else {name: []}
 
 
-def _is_playable(env: str | None) -> bool:
-    """Whether the env has a name; one that imports code needs trust, which ``load`` checks."""
-    if env is None or is_importing(env):
-        return env is not None
-    return known_task(env, {}) is not None or env in gymnasium.registry
-
-
-def _source(checkpoint: Path) -> Row:
-    """Env steps and checksum of a checkpoint; after a resume the same steps have other weights."""
+def _is_playable(env: str | None, checkpoint: Path) -> bool:
+    """Whether the folder alone is enough to make the env: by its name, or by code that the user trusts."""
     about = mapping(read_json(checkpoint / "agent.json"))
-    weights = mapping(about.get("sha256")).get("weights.safetensors")
-    return {"checkpoint_steps": int(checkpoint.name), WEIGHTS: weights if isinstance(weights, str) else None}
-
-
-def _is_from(made: Row, source: Row) -> bool:
-    return source[WEIGHTS] is not None and all(made.get(name) == value for name, value in source.items())
-
-
-def _has_episodes(folder: Folder, source: Row) -> bool:
-    index = _read_index(folder)
-    if not index["files"] or not _is_from(index, source):
-        return False
-    traces = [mapping(read_json(folder.path / EPISODES_FOLDER / str(name))) for name in index["files"]]
-    return all(trace.get("checkpoint_steps") == source["checkpoint_steps"] for trace in traces)
+    if env is None or trusted_runs.required(about):
+        return env is not None and trusted_runs.is_trusted(checkpoint, about)
+    return known_task(env, {}) is not None or env in gymnasium.registry
 
 
 def _has_lengths(folder: Folder, source: Row) -> bool:
     task = known_task(folder.env, folder.env_kwargs)
     if task is None or not memory_lengths(task)[2]:
         return True
-    return _is_from(read_lengths(folder), source)
-
-
-def _record(folder: Folder, agent: Agent, source: Row) -> None:
-    traces = record(agent, episodes=EPISODES, seed=SEED)
-    place = folder.path / EPISODES_FOLDER
-    for old in (INDEX, *(f"report-{i}.json" for i in range(EPISODES))):
-        (place / old).unlink(missing_ok=True)  # there may be fewer episodes this time
-    files = [trace.save(place / f"report-{i}.json").name for i, trace in enumerate(traces)]
-    write_atomically(place / INDEX, json.dumps({"format": 1, **source, "files": files}))
+    return is_from(read_lengths(folder), source)
 
 
 def _measure(folder: Folder, agent: Agent, source: Row) -> None:
@@ -153,7 +151,7 @@ def _measure(folder: Folder, agent: Agent, source: Row) -> None:
     if task is None:
         return
     option, trained, lengths = memory_lengths(task)
-    points = []
+    mode, points = agent.config.primary_mode, []
     for length in lengths:
         kwargs = folder.env_kwargs | {option: length}
         other = known_task(folder.env, kwargs)
@@ -161,9 +159,11 @@ def _measure(folder: Folder, agent: Agent, source: Row) -> None:
             continue
         if (other.observation_space, other.action_space) != (task.observation_space, task.action_space):
             continue
-        result = agent.evaluate(episodes=EVALUATED, seed=SEED, env_kwargs=kwargs, num_envs=EVALUATED)
+        result = agent.evaluate(
+            episodes=EVALUATED, seed=SEED, eval_mode=mode, env_kwargs=kwargs, num_envs=EVALUATED
+        )
         low, high = result.interval
         points.append({"length": length, "mean": result.mean, "low": low, "high": high, **levels(other)})
-    about = {"option": option, "trained": trained, "episodes": EVALUATED}
+    about = {"option": option, "trained": trained, "episodes": EVALUATED, "mode": mode}
     data = {"format": 1, **source, **about, "points": points}
     write_atomically(folder.path / LENGTHS, json.dumps(finite(data)))

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from recollect.base import files
+from recollect.base.formatting import number
 from recollect.config.flags import parse_repeated
 from recollect.config.serialise import config_to_json
 from recollect.envs.env_names import is_importing
 from recollect.errors import RecollectError
 from recollect.sweep.plan import Variant, take
 from recollect.training import trusted_runs, trusted_settings
+from recollect.training.evaluation_rows import mode_of
 from recollect.training.parse_config import Parsed, parse_config
 from recollect.training.run_folder import Run
 
@@ -32,6 +34,15 @@ class Progress:
     mean_return: float | None = None
     evaluation: float | None = None
     """The mean return of the last evaluation."""
+    mode: str = "greedy"
+    """The actions of that evaluation: greedy or sampled."""
+
+    @property
+    def evaluated(self) -> str:
+        """The last evaluation and its actions, such as "greedy eval 0.93"."""
+        if self.evaluation is None:
+            return f"eval {number(None)}"
+        return f"{self.mode} eval {number(self.evaluation)}"
 
     @property
     def fraction(self) -> float:
@@ -97,6 +108,11 @@ class Member:
         """The mean return of its final evaluation; None if there is none."""
         return self._final().get("mean") if self.is_over() else None
 
+    def mode(self) -> str:
+        """The actions of its last evaluation: greedy or sampled."""
+        last = files.last_row(self.path / "evaluations.jsonl")
+        return mode_of(last if isinstance(last, dict) else {})
+
     def progress(self) -> Progress:
         """Its progress, from the last lines of its files."""
         status = _numbers(_read(self.path / "status.json"))
@@ -107,6 +123,7 @@ class Member:
             seconds=float(metrics.get("seconds") or 0.0),
             mean_return=metrics.get("return"),
             evaluation=self._final().get("mean"),
+            mode=self.mode(),
         )
 
     # For run_processes.py

@@ -86,7 +86,7 @@ class Board:
         """Print the new state, with the error if there is one."""
         progress = row.progress
         why = f": {_essence(text)}" if text else ""
-        more = f", eval {number(progress.evaluation)}" if row.state == "finished" else ""
+        more = f", {progress.evaluated}" if row.state == "finished" else ""
         steps = f" at step {count(progress.steps)}" if row.state == "stopped" else ""
         self._print(f"{row.member.name}: {row.state}{steps}{more}{why}")
 
@@ -101,7 +101,7 @@ class Board:
                 progress = row.progress
                 self._print(
                     f"{row.member.name}: {share(row.fraction)}  return {number(progress.mean_return)}  "
-                    f"eval {number(progress.evaluation)}  left {duration(progress.left)}"
+                    f"{progress.evaluated}  left {duration(progress.left)}"
                 )
         self._print(self.summary())
 
@@ -173,7 +173,9 @@ class LiveTable(Board):
             rows = [row for row in rows if row in urgent]
         table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="bold")
         table.add_column("run", ratio=1, no_wrap=True, overflow="ellipsis")
+        modes = {row.progress.mode for row in self.rows.values() if row.progress.evaluation is not None}
         for name, width in WIDTHS.items():
+            name = f"{modes.copy().pop()} eval" if name == "eval" and len(modes) == 1 else name
             side = "left" if name == "state" else "right"
             table.add_column(name, justify=side, no_wrap=True, min_width=width)
         for row in rows:

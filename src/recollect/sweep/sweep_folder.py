@@ -39,6 +39,8 @@ class Result:
     low: float | None
     """The 95% bootstrap interval over seeds, None with less than two."""
     high: float | None
+    mode: str = "greedy"
+    """The actions of these evaluations: greedy or sampled."""
 
     @property
     def label(self) -> str:
@@ -49,17 +51,19 @@ class Result:
         """JSON form."""
         variant = {"label": self.variant.label, "env": self.variant.env, "flags": list(self.variant.flags)}
         scores = {str(seed): score for seed, score in self.scores.items()}
-        return {**variant, "scores": scores, "iqm": self.iqm, "low": self.low, "high": self.high}
+        numbers = {"iqm": self.iqm, "low": self.low, "high": self.high}
+        return {**variant, "mode": self.mode, "scores": scores, **numbers}
 
     @classmethod
     def of(cls, variant: Variant, members: Sequence[Member]) -> Result:
         """The result of one variant, from its runs."""
         scores = {member.seed: member.score() for member in members}
         known = [score for score in scores.values() if score is not None]
+        mode = members[0].mode()  # a variant has one
         if len(known) < 2:
-            return cls(variant, scores, known[0] if known else None, None, None)
+            return cls(variant, scores, known[0] if known else None, None, None, mode)
         low, high = bootstrap_interval(known)
-        return cls(variant, scores, float(iqm(known)), float(low), float(high))
+        return cls(variant, scores, float(iqm(known)), float(low), float(high), mode)
 
 
 class Sweep:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from recollect.acting.evaluate import Evaluation
 
 
 class Advisor:
@@ -22,6 +26,17 @@ class Advisor:
         fresh = [text for key, text in advice.items() if key not in self._said]
         self._said |= advice.keys()
         return fresh
+
+    def compare(self, evaluation: Evaluation) -> list[str]:
+        """New advice after an evaluation whose greedy actions are worse than its sampled ones.
+
+        The reverse is usual while a policy explores: the summary at the end mentions it.
+        """
+        is_worse = evaluation.sampled is not None and evaluation.mean < evaluation.sampled.mean
+        if evaluation.difference is None or not is_worse or "greedy" in self._said:
+            return []
+        self._said.add("greedy")
+        return [evaluation.difference]
 
     def _gradients(self, metrics: dict[str, float]) -> dict[str, str]:
         if "grad_norm" not in metrics:  # target_kl stopped the update before its first step

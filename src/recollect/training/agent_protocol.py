@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from recollect.acting.evaluate import Evaluation
@@ -33,6 +34,15 @@ class Trainee(Protocol):
     @property
     def can_make_env(self) -> bool:
         """Whether a second instance of the env can be made."""
+        ...
+
+    @property
+    def steps(self) -> int:
+        """Env steps trained so far."""
+        ...
+
+    def opened(self, num_envs: int) -> AbstractContextManager[BatchedEnv]:
+        """Open the env for playing, with the wrappers of the config."""
         ...
 
     def make_env(self, num_envs: int) -> BatchedEnv:

@@ -79,7 +79,8 @@ class EarlyStopping(Callback):
     """Stop when a metric has not improved for ``patience`` env steps.
 
     Args:
-        metric: a name from the glossary such as "return", or "evaluation" for the mean of each evaluation.
+        metric: a name from the glossary such as "return", or "evaluation" for the mean of each evaluation
+            (with ``eval_mode`` "both" the greedy one).
         patience: env steps without improvement before the run stops.
         min_delta: smallest change that counts as an improvement.
         mode: "max" if higher is better, "min" if lower is.

@@ -46,6 +46,7 @@ from recollect.errors import RecollectError, StorageError
 from recollect.learning.learner_state import Learned
 from recollect.training import checkpoints
 from recollect.training.agent_protocol import Trainee
+from recollect.training.evaluation_rows import in_mode, mode_of
 from recollect.training.metrics import GLOSSARY, History
 
 FORMAT = 1
@@ -246,18 +247,22 @@ class Run:
             files.write_atomically(self.path / name, "".join(json.dumps(row) + "\n" for row in rows))
 
     def _best_until(self, steps: int) -> dict[str, Any] | None:
-        """The best evaluation up to ``steps`` whose checkpoint exists.
+        """The best evaluation up to ``steps`` whose checkpoint exists, of those with the latest mode.
 
         Evaluations count too, since a process can be killed between an evaluation and its status update.
         """
         kept = {int(path.name) for path in self.checkpoints() if int(path.name) <= steps}
-        known = (self._read_status()["best"], *self.evaluations())
-        rows = [row for row in known if row and row["steps"] in kept and row.get("mean") is not None]
-        best = max(rows, key=lambda row: (row["mean"], row["steps"]), default=None)
-        return None if best is None else _best(best["steps"], best["mean"])
+        known = [row for row in (self._read_status()["best"], *self.evaluations()) if row]
+        mode = mode_of(known[-1]) if known else "greedy"
+        rows = [row for row in (in_mode(row, mode) for row in known) if row and row["steps"] in kept]
+        scored = [row for row in rows if files.is_number(row.get("mean"))]
+        best = max(scored, key=lambda row: (row["mean"], row["steps"]), default=None)
+        return None if best is None else _best(best["steps"], best["mean"], mode)
 
-    def save(self, agent: Trainee, learned: Learned, *, seconds: float, mean: float | None = None) -> Path:
-        """Write a checkpoint and delete old ones; ``mean``: its evaluation, if it is the best so far."""
+    def save(
+        self, agent: Trainee, learned: Learned, *, seconds: float, best: Evaluation | None = None
+    ) -> Path:
+        """Write a checkpoint and delete old ones; ``best``: its evaluation, if it is the best so far."""
         path = self.path / CHECKPOINTS / f"{learned.steps:012d}"
         if learned.trainer is not None:
             learned.trainer.numbers["seconds"] = seconds
@@ -266,8 +271,8 @@ class Run:
                 with files.writing(f"{self.path / name} could not be written"):
                     files.sync(self.path / name)
         checkpoints.write(path, agent.policy, agent.config, agent.env_name, learned)
-        best = {} if mean is None else {"best": _best(learned.steps, mean)}
-        self.update_status(checkpoint=path.name, **best)
+        new = {} if best is None else {"best": _best(learned.steps, best.mean, best.mode)}
+        self.update_status(checkpoint=path.name, **new)
         status = self.status
         kept = {p.name for p in self.checkpoints()[-agent.config.keep_checkpoints :]}
         if status["best"] is not None:
@@ -286,10 +291,13 @@ class Run:
                 files.append_whole(self.path / "evaluations.jsonl", json.dumps(files.finite(row)) + "\n")
             self.update_status(best=self._best_until(steps))
 
-    def is_better(self, mean: float) -> bool:
-        """Whether an evaluation with this mean is the best so far; a tie goes to the later one."""
+    def is_better(self, mean: float, mode: str = "greedy") -> bool:
+        """Whether an evaluation with this mean is the best so far; a tie goes to the later one.
+
+        Greedy and sampled evaluations are not compared: the first of another ``mode`` is the best.
+        """
         best = self._read_status()["best"]
-        return math.isfinite(mean) and (best is None or mean >= best["mean"])
+        return math.isfinite(mean) and (best is None or mode_of(best) != mode or mean >= best["mean"])
 
     def update_status(self, **changes: Any) -> None:
         """Change these fields of ``status.json``."""
@@ -345,8 +353,8 @@ def _remove(checkpoint: Path) -> None:
     run_files.remove(hidden)
 
 
-def _best(steps: int, mean: float) -> dict[str, Any]:
-    return {"checkpoint": f"{steps:012d}", "mean": mean, "steps": steps}
+def _best(steps: int, mean: float, mode: str) -> dict[str, Any]:
+    return {"checkpoint": f"{steps:012d}", "mean": mean, "steps": steps, "mode": mode}
 
 
 def now() -> str:

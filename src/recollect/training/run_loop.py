@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from recollect.acting.evaluate import Evaluation
 from recollect.base import interrupts
 from recollect.config.train import TrainConfig
 from recollect.errors import (
@@ -22,6 +23,7 @@ from recollect.errors import (
 from recollect.training.agent_protocol import Trainee
 from recollect.training.callbacks import Callback, CallbackList, EpisodeEnd
 from recollect.training.metrics import History
+from recollect.training.recorded_episodes import record_episodes
 from recollect.training.recorder import Recorder
 from recollect.training.run_folder import Run
 from recollect.training.trainer import Trainer
@@ -79,7 +81,7 @@ class Training:
         evaluated = trainer.steps if run is None else rows[-1]["steps"] if rows else 0
         self._evaluated = evaluated - evaluated % max(1, self.config.eval_every)
         """The multiple of ``eval_every`` that was evaluated last; a failed evaluation is still due."""
-        self._evaluate: Callable[[], Any] | None = None
+        self._evaluate: Callable[[], Evaluation] | None = None
 
     @property
     def steps(self) -> int:
@@ -123,6 +125,7 @@ class Training:
                     self._iterate()
                     self.reason = self._why_stop()
                 self.checkpoint()
+                self._record_episodes()
         except BaseException as error:
             if started:
                 self._save_after(error)
@@ -132,18 +135,26 @@ class Training:
             raise failed
         return self.metrics
 
-    def checkpoint(self, *, best_mean: float | None = None) -> None:
+    def checkpoint(self, *, best: Evaluation | None = None) -> None:
         """Write a checkpoint, if there is a run folder and it has none at this step.
 
-        ``best_mean``: the checkpoint is the best so far, with this mean return.
+        ``best``: the checkpoint is the best so far, by this evaluation.
         """
-        if self.run is None or (best_mean is None and self._saved_at == self.steps):
+        if self.run is None or (best is None and self._saved_at == self.steps):
             return
         learned = self._trainer.learned(live=True)
-        path = self.run.save(self.agent, learned, seconds=self.seconds, mean=best_mean)
+        path = self.run.save(self.agent, learned, seconds=self.seconds, best=best)
         self._last_checkpoint, self._saved_at = (self.steps, time.monotonic()), self.steps
         self._is_disk_failing = False
         self._callbacks.call("on_checkpoint", self, path)
+
+    def _record_episodes(self) -> None:
+        """Record episodes for the report, which cannot make an env that is the user's code."""
+        if self.run is None or self._is_interrupted:
+            return
+        failure = record_episodes(self.agent, self.run, cancelled=lambda: self._is_interrupted)
+        if failure is not None:
+            self._callbacks.call("on_advice", self, failure)
 
     def continue_without_disk(self, error: StorageError) -> None:
         """Continue after a failed write; warn once, until a checkpoint can be written again."""
@@ -175,15 +186,17 @@ class Training:
             with suppress(EvaluationCancelledError):
                 evaluation = self._evaluate()
                 self._callbacks.call("on_evaluation", self, evaluation)
-                if self.run is not None and self.run.is_better(evaluation.mean):
-                    self._try_checkpoint(best_mean=evaluation.mean)
+                for text in self._advisor.compare(evaluation):
+                    self._callbacks.call("on_advice", self, text)
+                if self.run is not None and self.run.is_better(evaluation.mean, evaluation.mode):
+                    self._try_checkpoint(best=evaluation)
         if self.run is not None and self._is_checkpoint_due():
             self._try_checkpoint()
 
-    def _try_checkpoint(self, best_mean: float | None = None) -> None:
+    def _try_checkpoint(self, best: Evaluation | None = None) -> None:
         """Write a checkpoint; a full disk does not end the run."""
         try:
-            self.checkpoint(best_mean=best_mean)
+            self.checkpoint(best=best)
         except StorageError as error:
             self._last_checkpoint = (self.steps, time.monotonic())
             self.continue_without_disk(error)
@@ -193,6 +206,10 @@ class Training:
         if every is None:
             return time.monotonic() - moment >= CHECKPOINT_SECONDS
         return self.steps // every > steps // every
+
+    @property
+    def _is_interrupted(self) -> bool:
+        return self._stop_reason == "interrupt"
 
     @property
     def _is_time_up(self) -> bool:
@@ -243,7 +260,7 @@ class Training:
         env = self.agent.make_env(min(self.config.eval_episodes, 16))
         episodes = self.config.eval_episodes
         self._evaluate = lambda: self.agent.evaluate(
-            episodes, env=env, cancelled=lambda: self._stop_reason == "interrupt" or self._is_time_up
+            episodes, env=env, cancelled=lambda: self._is_interrupted or self._is_time_up
         )
         try:
             yield

@@ -42,6 +42,8 @@ EVALUATION = {
     "evaluation/low": "lower end of the 95% bootstrap interval of the mean",
     "evaluation/high": "upper end of that interval",
     "evaluation/length": "mean length of its episodes, in steps",
+    "evaluation/greedy": "mean return with the most likely actions, if measured (`eval_mode`)",
+    "evaluation/sampled": "mean return with sampled actions, if measured (`eval_mode`)",
 }
 """The values sent for each evaluation, with one line each."""
 
@@ -94,7 +96,10 @@ class Sink(Callback):
         """Send the mean and its interval."""
         low, high = evaluation.interval
         numbers = (evaluation.mean, evaluation.std, low, high, float(evaluation.lengths.mean()))
-        self._attempt(self.write, int(training.steps), _numbers(dict(zip(EVALUATION, numbers))))
+        row = dict(zip(EVALUATION, numbers)) | {f"evaluation/{evaluation.mode}": evaluation.mean}
+        if evaluation.sampled is not None:
+            row["evaluation/sampled"] = evaluation.sampled.mean
+        self._attempt(self.write, int(training.steps), _numbers(row))
 
     def on_end(self, training: Training, reason: str) -> None:
         """Send the last metrics, and close."""

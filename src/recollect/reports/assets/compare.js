@@ -53,7 +53,7 @@ function comparedCurves(data) {
       "Return",
       [
         ["returns", "training"],
-        ["evaluations", "evaluation"],
+        ["evaluations", data.mode ? `${data.mode} evaluation` : "evaluation"],
       ],
       first,
       (kind) => charts.forEach((show) => show(kind)),
@@ -120,7 +120,8 @@ function results(data) {
   const made = section(
     "results",
     "Results",
-    "The final evaluation of each run; of a group, the interquartile mean with its 95% interval.",
+    `The final evaluation of each run${data.mode ? ` with ${data.mode} actions` : ""}; of a group, the ` +
+      "interquartile mean with its 95% interval.",
   );
   if (!data.groups.some((group) => group.iqm !== null))
     made.append(note("None of these runs was evaluated: set eval_every, or use recollect eval."));
@@ -209,6 +210,7 @@ function runTable(data) {
     ["steps", "num"],
     ["time", "num"],
     ["return", "num"],
+    ["actions", ""],
     ["evaluation", "num"],
     ["95% interval", "num"],
   ];
@@ -222,6 +224,7 @@ function runTable(data) {
       h("td", { class: "num" }, fmt(run.steps)),
       h("td", { class: "num" }, duration(run.seconds)),
       h("td", { class: "num" }, fmt(run.return, 3)),
+      h("td", {}, run.evaluation?.mode ?? DASH),
       h("td", { class: "num" }, fmt(run.evaluation?.mean, 3)),
       h(
         "td",

@@ -8,21 +8,20 @@ function learning(data) {
   const series = [];
   const known = finite(returns.values);
   if (known.length) series.push({ name: "training return", colour: "c0", x: returns, y: returns.values });
-  if (evaluations.values.length) {
-    const { values, low, high } = evaluations;
+  for (const [name, colour, points] of evaluationSeries(evaluations))
     series.push({
-      name: "evaluation, 95% interval",
-      colour: "c1",
+      name: `${name} evaluation, 95% interval`,
+      colour,
       kind: "points",
-      x: evaluations,
-      y: values,
-      low,
-      high,
+      x: points,
+      y: points.values,
+      low: points.low,
+      high: points.high,
     });
-  }
   const lead =
-    "Training return is the mean of the last finished episodes, played with exploration. " +
-    "Evaluations play whole episodes greedily, on seeds of their own.";
+    "Training return is the mean of the last finished episodes, played with sampled actions. " +
+    "Evaluations play whole episodes on seeds of their own: greedy ones with the most likely actions, " +
+    "sampled ones as in training.";
   const made = section("learning", "Learning", series.length ? lead : null);
   if (!series.length) {
     made.append(note("There is nothing to draw yet: no episode has ended, and nothing was evaluated."));
@@ -44,6 +43,19 @@ function learning(data) {
   else made.append(evaluationTable(evaluations));
 }
 
+/** Name, colour and points of the evaluations with greedy and with sampled actions. */
+function evaluationSeries({ modes, sampled, ...points }) {
+  const named = [
+    ["greedy", "c1"],
+    ["sampled", "c2"],
+  ].map(([mode, colour]) => {
+    const kept = (values) => values.filter((_, i) => modes[i] === mode);
+    return [mode, colour, Object.fromEntries(Object.entries(points).map(([k, v]) => [k, kept(v)]))];
+  });
+  if (sampled) named.push(["sampled", "c2", sampled]);
+  return named.filter(([, , { values }]) => values.length);
+}
+
 function axisSwitch(data) {
   if (!finite(data.returns.seconds).length && !finite(data.evaluations.seconds).length) return null;
   return segmented(
@@ -57,20 +69,30 @@ function axisSwitch(data) {
   );
 }
 
-function evaluationTable({ steps, seconds, values, low, high }) {
-  const rows = steps.map((step, i) =>
-    h(
-      "tr",
-      {},
-      h("td", { class: "num" }, fmt(step)),
-      h("td", { class: "num" }, duration(seconds[i])),
-      h("td", { class: "num" }, fmt(values[i])),
-      h("td", { class: "num" }, interval(low[i], high[i]) || DASH),
-    ),
-  );
-  const names = ["steps", "time", "mean return", "95% interval"].map((name) =>
-    h("th", { scope: "col", class: "num" }, name),
-  );
+function evaluationTable(evaluations) {
+  const rows = evaluationSeries(evaluations)
+    .flatMap(([mode, , { steps, seconds, values, low, high }]) =>
+      steps.map((step, i) => ({ mode, step, seconds: seconds[i], value: values[i], low: low[i], high: high[i] })),
+    )
+    .sort((a, b) => a.step - b.step)
+    .map((row) =>
+      h(
+        "tr",
+        {},
+        h("td", { class: "num" }, fmt(row.step)),
+        h("td", { class: "num" }, duration(row.seconds)),
+        h("td", {}, row.mode),
+        h("td", { class: "num" }, fmt(row.value)),
+        h("td", { class: "num" }, interval(row.low, row.high) || DASH),
+      ),
+    );
+  const names = [
+    ["steps", "num"],
+    ["time", "num"],
+    ["actions", null],
+    ["mean return", "num"],
+    ["95% interval", "num"],
+  ].map(([name, kind]) => h("th", { scope: "col", class: kind }, name));
   return h(
     "details",
     {},
@@ -212,8 +234,8 @@ function memoryLength(data) {
   }
   const lead =
     `The checkpoint of step ${fmt(lengths.checkpoint_steps)} was trained with ${unit} = ${lengths.trained} ` +
-    `and is tried with others here, ${count(lengths.episodes, "episode")} each, greedily. Beyond the mark ` +
-    "it meets lengths that it never saw.";
+    `and is tried with others here, ${count(lengths.episodes, "episode")} each, with ${lengths.mode} ` +
+    "actions. Beyond the mark it meets lengths that it never saw.";
   const made = section(
     "memory-length",
     ["How far the memory reaches", "Memory length"],

@@ -278,7 +278,8 @@ const ENDS = {
 
 function episodeName(episode, i) {
   const trained = short(episode.checkpoint_steps ?? 0);
-  return `${i + 1}: return ${fmt(episode.return)}, ${count(episode.steps, "step")}, trained ${trained}`;
+  const mode = ["greedy", "sampled"].includes(episode.mode) ? `${episode.mode} ` : "";
+  return `${i + 1}: ${mode}return ${fmt(episode.return)}, ${count(episode.steps, "step")}, trained ${trained}`;
 }
 
 function range(values) {

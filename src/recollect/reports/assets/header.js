@@ -44,22 +44,27 @@ function headerOfRun(data) {
   if (run.state === "running")
     head.append(note("This run had not ended when the report was made: make it again for the rest."));
   const problems = data.problems.map((text) => note(text));
-  head.append(...problems, keyFigures(data), facts(run));
+  head.append(...problems, keyFigures(data));
+  if (run.evaluation?.difference) head.append(note(sentence(run.evaluation.difference)));
+  head.append(facts(run));
   document.getElementById("content").append(head);
+}
+
+function evaluated(name, { mean, low, high, episodes }) {
+  const of = episodes ? `, ${count(episodes, "episode")}` : "";
+  return figure(
+    name,
+    fmt(mean, 3),
+    low === null ? of.slice(2) : `95% interval ${interval(low, high)}${of}`,
+  );
 }
 
 function keyFigures({ run, levels, gauges, speed }) {
   const result = run.evaluation;
   const list = h("dl", { class: "figures" });
   if (result) {
-    const of = result.episodes ? `, ${count(result.episodes, "episode")}` : "";
-    list.append(
-      figure(
-        "Final evaluation",
-        fmt(result.mean, 3),
-        result.low === null ? of.slice(2) : `95% interval ${interval(result.low, result.high)}${of}`,
-      ),
-    );
+    list.append(evaluated(`Final evaluation, ${result.mode}`, result));
+    if (result.sampled) list.append(evaluated("Final evaluation, sampled", result.sampled));
   } else {
     list.append(figure("Final evaluation", DASH, "none was made: set eval_every"));
   }
@@ -103,7 +108,9 @@ function facts(run) {
     ["machine", machine(run.machine)],
     [
       "best evaluation",
-      run.best && run.best.mean !== null ? `${fmt(run.best.mean)} at step ${fmt(run.best.steps)}` : null,
+      run.best && run.best.mean !== null
+        ? `${run.best.mode} ${fmt(run.best.mean)} at step ${fmt(run.best.steps)}`
+        : null,
     ],
     ["command", run.command ? run.command.join(" ") : null],
   ].filter(([, value]) => value !== null && value !== undefined && value !== "");
