@@ -61,5 +61,5 @@ def commands(state: State, reason: str) -> list[str]:
     own = f" --env {shlex.quote(env)}" if isinstance(env, str) and is_importing(env) else ""
     kind, _ = outcome(reason)
     if reason == "interrupt" or (kind == "failed" and state.checkpoint is not None):
-        return [f"recollect resume {folder}{own}", f"recollect report {folder}"]
+        return [f"recollect resume {folder}{own}", f"recollect report {folder}{own}"]
     return [f"recollect report {folder}"]
