@@ -52,6 +52,7 @@ def plain(tmp_path_factory) -> Path:
 def marked(plain, tmp_path) -> tuple[Path, Path]:
     """A run whose folder passes an option to a registered env, and the file that shows that it got there."""
     path, mark = shutil.copytree(plain, tmp_path / "run"), tmp_path / "mark"
+    shutil.rmtree(path / "episodes")  # recorded by the training: a report has to play
     choose(path, env_kwargs={"mark": str(mark)})
     return path, mark
 

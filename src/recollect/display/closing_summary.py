@@ -64,5 +64,5 @@ def commands(state: State, reason: str) -> list[str]:
         own = ""
     kind, _ = outcome(reason)
     if reason == "interrupt" or (kind == "failed" and state.checkpoint is not None):
-        return [f"recollect resume {folder}{own}", f"recollect report {folder}"]
+        return [f"recollect resume {folder}{own}", f"recollect report {folder}{own}"]
     return [f"recollect report {folder}"]
