@@ -67,7 +67,7 @@ class Agent:
         """The settings that the task's preset chose."""
         self.history = History()
         """The metrics of the training so far."""
-        self.advisor = Advisor(config.algo.max_grad_norm)
+        self.advisor = Advisor(config, env=self.env_name, has_memory=policy.has_memory)
         """Checks the metrics; each piece of advice comes once."""
         self.run: Run | None = None
         """The run folder, if it has one."""

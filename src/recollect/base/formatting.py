@@ -27,6 +27,11 @@ def number(value: float | None) -> str:
     return f"{value:,.{decimals}f}"
 
 
+def digits(value: float) -> str:
+    """Three significant digits, without trailing zeros: 0.93, 12.3, 2e-07; whole from 1000 on: 4,896."""
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e15 else f"{value:.3g}"
+
+
 def change(value: float) -> str:
     """The same with a sign: +0.12."""
     return f"{'+' if value >= 0 else ''}{number(value)}"
@@ -115,5 +120,5 @@ def setting(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10_000:
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:,.0f}" if value.is_integer() and 10_000 <= abs(value) < 1e15 else f"{value:g}"
     return json.dumps(value, ensure_ascii=False, default=str)

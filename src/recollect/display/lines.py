@@ -17,7 +17,7 @@ from recollect.display.state import Clock, State
 
 
 class Lines(Display):
-    """A line every five seconds, and one for each evaluation, checkpoint and piece of advice."""
+    """A line every five seconds, and one for each evaluation, checkpoint, warning and piece of advice."""
 
     every = 5.0
 
@@ -46,6 +46,10 @@ class Lines(Display):
     def advised(self, text: str) -> None:
         """Print the advice."""
         self._print(f"{_at(self.state)}  advice: {text}")
+
+    def warned(self, text: str) -> None:
+        """Print the warning."""
+        self._print(f"{_at(self.state)}  warning: {text}")
 
     def saved(self, path: Path) -> None:
         """Print the path."""
@@ -138,6 +142,10 @@ class JsonLines(Display):
     def advised(self, text: str) -> None:
         """Write ``advice``, with its text."""
         self._write("advice", steps=self.state.steps, text=text)
+
+    def warned(self, text: str) -> None:
+        """Write ``warning``, with its text."""
+        self._write("warning", steps=self.state.steps, text=text)
 
     def saved(self, path: Path) -> None:
         """Write ``checkpoint``, with its path."""

@@ -55,7 +55,10 @@ class Callback:
         """After an evaluation (``eval_every``)."""
 
     def on_advice(self, training: Training, text: str) -> None:
-        """A warning about the run's health, or a note; each warning comes once."""
+        """Advice on settings, because of unhealthy metrics; each piece comes once."""
+
+    def on_warning(self, training: Training, text: str) -> None:
+        """Something went wrong and the run goes on: an actor died and was restarted, the disk is full."""
 
     def on_checkpoint(self, training: Training, path: Path) -> None:
         """After a checkpoint was written to ``path``."""
