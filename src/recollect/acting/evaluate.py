@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from recollect.base import row_threads
+from recollect.base.formatting import digits
 from recollect.envs.contract import BatchedEnv
 from recollect.errors import ConfigError, EvaluationCancelledError
 from recollect.policy.policy import Policy
@@ -56,8 +57,8 @@ class Evaluation:
     def __str__(self) -> str:
         low, high = self.interval
         return (
-            f"return {self.mean:.3g} (95% interval {low:.3g} to {high:.3g}), "
-            f"length {self.lengths.mean():.3g}, {len(self.returns)} episodes"
+            f"return {digits(self.mean)} (95% interval {digits(low)} to {digits(high)}), "
+            f"length {digits(self.lengths.mean())}, {len(self.returns):,} episodes"
         )
 
 

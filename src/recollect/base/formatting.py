@@ -27,9 +27,9 @@ def number(value: float | None) -> str:
     return f"{value:,.{decimals}f}"
 
 
-def digits(value: float) -> str:
-    """Three significant digits, without trailing zeros: 0.93, 12.3, 2e-07; whole from 1000 on: 4,896."""
-    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e15 else f"{value:.3g}"
+def digits(value: float, count: int = 3) -> str:
+    """``count`` significant digits without trailing zeros: 0.93, 12.3, 2e-07; large numbers whole: 4,896."""
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e15 else f"{value:.{count}g}"
 
 
 def change(value: float) -> str:
@@ -77,7 +77,7 @@ def percent(probability: float) -> str:
 def short(x: float) -> str:
     """A number in few characters: 3 digits, an exponent only where needed."""
     if abs(x) >= 100:
-        return f"{x:.0f}" if abs(x) < 1e6 else f"{x:.2e}"
+        return f"{x:,.0f}" if abs(x) < 1e6 else f"{x:.2e}"
     text = f"{x:.2f}" if abs(x) >= 0.1 or x == 0 else f"{x:.2g}"
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 

@@ -57,7 +57,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     except NoFramesError as error:
         if args.out is not None:  # a video was requested
             raise
-        console.print(f"{error}\n", style="dim", soft_wrap=True)
+        console.print(f"{error}\n", style="dim")
         film = record(frames=False)
     if args.text or (args.out is None and film.frames is None):
         show(film.traces, console, fold=not args.all)

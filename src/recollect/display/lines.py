@@ -79,8 +79,7 @@ class Lines(Display):
 def line(state: State) -> str:
     """The state of a run in one line with columns of constant width."""
     metrics = state.metrics
-    compared = state.compared
-    deviations = [compared[name] for name in ("deviation/log_prob", "deviation/value") if name in compared]
+    deviations = [deviation for deviation in state.deviations() if deviation is not None]
     columns = [
         f"{_at(state)} {formatting.share(int(state.fraction * 100) / 100):>4}",
         f"return {formatting.number(metrics.get('return')):>7}",

@@ -13,7 +13,7 @@ from recollect.base import formatting
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
 from recollect.envs.env_names import display_name
-from recollect.learning.diagnostics import value_size
+from recollect.learning.diagnostics import deviations
 from recollect.training.gauges import BY_NAME
 
 if TYPE_CHECKING:
@@ -216,18 +216,20 @@ class State:
         """The mean returns over the run, from the bounded history."""
         return [row["return"] for row in list(self.training.history.rows) if "return" in row]
 
+    def deviations(self) -> tuple[float | None, float | None]:
+        """Deviations of log-probs and, in units of their scale, of values; None before the first check."""
+        return deviations(self.compared) if self.compared else (None, None)
+
     def gauges(self) -> list[Gauge]:
         """The honesty gauges: deviation, staleness, lag."""
         config, metrics = self.training.config, self.metrics
         rounding = getattr(self.training.agent.policy.core, "rounding", 1.0)
         precision = on_device(config.policy.precision, config.device)
         settings = {"tolerance": tolerance(config.algo.tolerance, precision, rounding)}
-        log_prob, value = (self.compared.get(f"deviation/{name}") for name in ("log_prob", "value"))
-        # Relative to the size of the values, as in the check that stops a run.
-        scaled = None if value is None else value / value_size(self.compared)
+        log_prob, value = self.deviations()
         gauges = [
             Gauge("log-prob", formatting.tiny(log_prob), _good("deviation/log_prob", log_prob, settings)),
-            Gauge("value", formatting.tiny(value), _good("deviation/value", scaled, settings)),
+            Gauge("value", formatting.tiny(value), _good("deviation/value", value, settings)),
         ]
         if config.algo.gauge_every:
             stale = self.staleness

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recollect.base.formatting import digits
 from recollect.errors import ConfigError, nearest
 from recollect.training.metrics import GLOSSARY
 
@@ -128,7 +129,9 @@ class EarlyStopping(Callback):
         if self._best is None or self._sign * (value - self._best) > self.min_delta:
             self._best, self._best_steps = value, training.steps
         elif training.steps - self._best_steps >= self.patience:
-            training.stop(f"{self.metric} has not improved on {self._best:.4g} for {self.patience:,} steps")
+            training.stop(
+                f"{self.metric} has not improved on {digits(self._best, 4)} for {self.patience:,} steps"
+            )
 
 
 class CallbackList:
