@@ -49,7 +49,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     if args.out is not None:
         check_path(args.out)
     agent, options = load_agent(args, flags)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)  # a package name may have brackets
     settings = {"episodes": args.episodes, "seed": args.seed, "max_steps": args.max_steps}
     record = partial(record_film, agent, **settings, deterministic=not args.sample, env_kwargs=options)
     try:
