@@ -22,6 +22,7 @@ from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.display import make_display
 from recollect.envs.contract import BatchedEnv
+from recollect.envs.env_names import display_name
 from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
@@ -95,6 +96,15 @@ class Agent:
             agent = cls(network.to(config.device), config, env, preset=preset)
             agent._trainer = Trainer(probe.collector(network), network, config)
         return agent
+
+    def __repr__(self) -> str:
+        """For example ``<Agent of t-maze: LSTM, 99,971 parameters, 300,000 steps trained, run runs/a>``."""
+        env = "no env" if self.env is None else display_name(self.env) or "an env"
+        core = type(self.policy.core).__name__ if self.policy.has_memory else "no memory"
+        network = f"{type(self.policy).__name__} with {core}" if self.policy.is_custom else core
+        size = sum(parameter.numel() for parameter in self.policy.parameters())
+        run = "" if self.run is None else f", run {self.run.path}"
+        return f"<Agent of {env}: {network}, {size:,} parameters, {self.steps:,} steps trained{run}>"
 
     @property
     def env_name(self) -> str | None:

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from recollect.agent import Agent, Callbacks, PolicyFactory, check_device, made_policy
+from recollect.config.keywords import ChangeableSettings, TrainSettings
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.envs.factory import EnvSpec, is_made, slots
@@ -36,7 +37,7 @@ def train(
     callbacks: Callbacks = (),
     config: TrainConfig | None = None,
     preset: bool = True,
-    **settings: Any,
+    **settings: Unpack[TrainSettings],
 ) -> Agent:
     """Train an agent with memory, by recurrent PPO or IMPALA (``algo``).
 
@@ -57,8 +58,9 @@ def train(
     Example:
         >>> agent = train("recollect/TMaze-v0", core="lstm", steps=300_000)  # doctest: +SKIP
     """
-    given = settings if policy is None else settings | {"policy": policy}
-    own, factory, chosen = resolve(env, settings, config=config, policy=policy, preset=preset)
+    given: dict[str, Any] = {**settings}
+    own, factory, chosen = resolve(env, given, config=config, policy=policy, preset=preset)
+    given |= {} if policy is None else {"policy": policy}
     agent = new_agent(env, own, factory, given=given, preset=chosen)
     with _closed_if_it_fails(agent):
         agent.train(progress=progress, callbacks=callbacks)
@@ -132,7 +134,7 @@ def load(
     policy: PolicyFactory | None = None,
     device: str | None = None,
     checkpoint: str | int | None = None,
-    **settings: Any,
+    **settings: Unpack[ChangeableSettings],
 ) -> Agent:
     """Load an agent from a run, or from a folder that ``Agent.save`` wrote. Executes no code from it.
 
@@ -151,7 +153,7 @@ def load(
     path = Path(path).expanduser()
     _check_changeable("load", path, settings.keys())
     saved = checkpoints.read(_agent_folder(path, checkpoint))
-    agent = _restored(saved, env, env_kwargs, policy, device, settings)
+    agent = _restored(saved, env, env_kwargs, policy, device, {**settings})
     if Run.is_run(path):
         agent.history = Run(path).history()
     return agent
@@ -168,7 +170,7 @@ def resume(
     device: str | None = None,
     progress: bool | str = True,
     callbacks: Callbacks = (),
-    **settings: Any,
+    **settings: Unpack[ChangeableSettings],
 ) -> Agent:
     """Resume a run that was stopped or killed, or train a finished one for longer.
 
@@ -189,7 +191,8 @@ def resume(
     """
     run = Run(Path(path).expanduser())
     path = run.path
-    _check_changeable("resume", path, settings.keys())
+    changes: dict[str, Any] = {**settings}
+    _check_changeable("resume", path, changes.keys())
     with run.writing():
         saved, status = checkpoints.read(run.checkpoint(checkpoint)), run.status
         is_finished = status["state"] == "finished" and checkpoint == "last"
@@ -198,10 +201,10 @@ def resume(
                 f"{path} has finished ({status['reason']}): give steps=N (--steps N) to train it for longer"
             )
         if steps is not None and status["reason"] == "target":
-            settings["target_return"] = None  # already reached: train past it
+            changes["target_return"] = None  # already reached: train past it
         if steps is None and status.get("start") == saved.learned.steps:
             steps = status["end"] - status["start"]  # a leg that started here and has no checkpoint yet
-        agent = _restored(saved, env, env_kwargs, policy, device, settings)
+        agent = _restored(saved, env, env_kwargs, policy, device, changes)
         options = saved.config(agent.policy).env_kwargs
         if any(name not in options or options[name] != value for name, value in (env_kwargs or {}).items()):
             _check_changeable("resume", path, {"env_kwargs"})
