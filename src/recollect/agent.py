@@ -18,6 +18,7 @@ from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
 from recollect.base import tree
 from recollect.base.types import State
+from recollect.base.warnings_once import once
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.display import make_display
@@ -167,7 +168,7 @@ class Agent:
         own = [callbacks] if isinstance(callbacks, Callback) or callable(callbacks) else callbacks
         all_callbacks = [*make_sinks(self.config.sinks), make_display(progress), *own]
         opening = self._opening(trainer)
-        with nullcontext() if self.run is None else self.run.writing():
+        with nullcontext() if self.run is None else self.run.writing(), once():
             if resumed is not None and self.run is not None:
                 self.run.rewind(resumed.steps)
                 self.history = self.run.history()

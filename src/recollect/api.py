@@ -11,6 +11,7 @@ from typing import Any, Unpack
 import torch
 
 from recollect.agent import Agent, Callbacks, PolicyFactory, check_device, made_policy
+from recollect.base.warnings_once import once
 from recollect.config.keywords import ChangeableSettings, TrainSettings
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import ALIASES, TrainConfig
@@ -61,9 +62,10 @@ def train(
     given: dict[str, Any] = {**settings}
     own, factory, chosen = resolve(env, given, config=config, policy=policy, preset=preset)
     given |= {} if policy is None else {"policy": policy}
-    agent = new_agent(env, own, factory, given=given, preset=chosen)
-    with _closed_if_it_fails(agent):
-        agent.train(progress=progress, callbacks=callbacks)
+    with once():
+        agent = new_agent(env, own, factory, given=given, preset=chosen)
+        with _closed_if_it_fails(agent):
+            agent.train(progress=progress, callbacks=callbacks)
     return agent
 
 
@@ -193,7 +195,7 @@ def resume(
     path = run.path
     changes: dict[str, Any] = {**settings}
     _check_changeable("resume", path, changes.keys())
-    with run.writing():
+    with run.writing(), once():
         saved, status = checkpoints.read(run.checkpoint(checkpoint)), run.status
         is_finished = status["state"] == "finished" and checkpoint == "last"
         if is_finished and steps is None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from recollect.base import tree as trees
-from recollect.base.child_process import anonymous_file
+from recollect.base.files import anonymous_file
 from recollect.base.formatting import digits
 from recollect.base.system_limits import Places, read_limits
 from recollect.base.types import Tree
