@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Mapping
 
 from recollect.base.formatting import digits
 from recollect.config.train import TrainConfig
 from recollect.training import advice_texts
-from recollect.training.gauges import BY_NAME, GAUGES, SETTLING, Gauge
+from recollect.training.gauges import BY_NAME, GAUGES, SETTLING
 from recollect.training.metrics import History
 from recollect.training.return_trend import ReturnTrend
 
@@ -43,8 +42,8 @@ class Advisor:
         self._config, self._env, self._has_memory = config, env, has_memory
         self._patience, self._settling = patience, settling
         self._above = self._below = self._updates = 0
-        self._sides = {gauge.name: deque[tuple[int, str | None]]() for gauge in GAUGES}
-        """Of each gauge, for the last updates that measured it: the update, and ``Gauge.side``."""
+        self._bits = {gauge.name: [0, 0] for gauge in GAUGES}
+        """Of each gauge, a bit for each of the last updates: was it measured, was it out of its range?"""
         self._last: dict[str, float] = {}
         self._largest: dict[str, float] = {}
         self._said: set[str] = set()
@@ -96,24 +95,22 @@ class Advisor:
             return {}
         found = {}
         for gauge in GAUGES:
-            value = metrics.get(gauge.name, math.nan)
-            if gauge.relative or gauge.name == "grad_clip_rate" or math.isnan(value):
+            if gauge.relative or gauge.name == "grad_clip_rate":
                 continue
-            side = None if gauge.is_for_learning and self._trend.is_settled else gauge.side(value)
-            if side is not None and self._lasts(gauge, side):
+            value = metrics.get(gauge.name, math.nan)
+            is_quiet = math.isnan(value) or (gauge.is_for_learning and self._trend.is_settled)
+            side = None if is_quiet else gauge.side(value)
+            measured, outside = self._count(gauge.name, not math.isnan(value), side is not None)
+            is_known = self._updates >= self._settling + self._patience and measured >= MEASURED
+            if side is not None and is_known and outside > measured / 2:
                 found[gauge.name] = advice_texts.out_of_range(gauge, side, value)
-            elif side is None:
-                self._sides[gauge.name].append((self._updates, None))
         return found
 
-    def _lasts(self, gauge: Gauge, side: str) -> bool:
-        """Record that a gauge is out of its range, and whether it has been in most of the last updates."""
-        sides = self._sides[gauge.name]
-        sides.append((self._updates, side))
-        while sides[0][0] <= self._updates - self._patience:
-            sides.popleft()
-        is_known = self._updates >= self._settling + self._patience and len(sides) >= MEASURED
-        return is_known and sum(other == side for _, other in sides) > len(sides) / 2
+    def _count(self, name: str, *now: bool) -> list[int]:
+        """In how many of the last ``patience`` updates a gauge was measured, and was out of its range."""
+        mask = (1 << self._patience) - 1
+        self._bits[name] = [(bits << 1 | bit) & mask for bits, bit in zip(self._bits[name], now)]
+        return [bits.bit_count() for bits in self._bits[name]]
 
     def _spreads(self, metrics: Mapping[str, float]) -> dict[str, str]:
         """Advice on a standard deviation that grows tenfold in one update, beyond that of the rewards."""
