@@ -177,7 +177,7 @@ def iterate(
         iteration = trainer.iterate()
         marks.append(time.perf_counter())
         if notes is not None:
-            notes += iteration.notes
+            notes += iteration.warnings
         if deadline is not None and deadline.is_over:
             break
     marks[-1] = now(device)

@@ -98,7 +98,7 @@ def run(job: dict[str, Any]) -> dict[str, Any]:
             if not first:
                 gpu.sync(device)
                 first, started, begun = time.perf_counter() - began, time.perf_counter(), trainer.steps
-            notes += iteration.notes
+            notes += iteration.warnings
             metrics = iteration.metrics
             bad = [n for n, value in metrics.items() if n not in MAY_BE_NAN and not math.isfinite(value)]
             if bad and not wrong:

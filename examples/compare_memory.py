@@ -18,7 +18,7 @@ from recollect.reports import bootstrap_interval, iqm, write_report
 
 KINDS = {
     "lstm": {"core": "lstm"},
-    "none": {"core": "none", "recurrent_mode": "none"},
+    "none": {"core": "none"},
 }
 
 

@@ -41,7 +41,6 @@ def main() -> None:
     twin = rc.train(
         "delayed-cue",
         core="none",
-        recurrent_mode="none",
         steps=agent.steps,
         run=f"{FOLDER}/without",
         **settings,

@@ -70,7 +70,7 @@ def main(argv: list[str] | None = None) -> None:
     agent = rc.train(Gem, steps=args.steps, seed=0)
     print("The encoder that the space asked for:")
     print(agent.policy.encoder)
-    twin = rc.train(Gem, core="none", recurrent_mode="none", steps=args.steps, seed=0)
+    twin = rc.train(Gem, core="none", steps=args.steps, seed=0)
     for name, trained in (("with memory", agent), ("without", twin)):
         result = trained.evaluate(episodes=200)
         print(f"{name:>12}: the gem is found in {result.mean:.0%} of episodes,", end=" ")

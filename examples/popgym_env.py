@@ -24,7 +24,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parser.parse_args(argv)
 
     agent = rc.train(args.env, steps=args.steps, seed=0)
-    twin = rc.train(args.env, core="none", recurrent_mode="none", steps=args.steps, seed=0)
+    twin = rc.train(args.env, core="none", steps=args.steps, seed=0)
     print(f"{args.env}, returns between -1 and 1:")
     print("  with memory:", agent.evaluate(episodes=100))
     print("  without:    ", twin.evaluate(episodes=100))

@@ -341,3 +341,18 @@ def test_a_policy_is_pickled_as_any_module(agent):
     obs, first = torch.zeros(2, 3), torch.ones(2, dtype=torch.bool)
     acted = [p.act(obs, p.initial_state(2), first, deterministic=True)[0] for p in (agent.policy, again)]
     assert torch.equal(acted[0].log_prob, acted[1].log_prob)
+
+
+def test_repr_is_one_line_of_facts(tmp_path):
+    """Env, core, size, steps and run; also without an env, memory or run."""
+    path = tmp_path / "run"
+    made = small_agent("delayed-cue", run=str(path))
+    size = sum(p.numel() for p in made.policy.parameters())
+    assert repr(made) == (
+        f"<Agent of delayed-cue: LSTM, {size:,} parameters, {made.steps:,} steps trained, run {path}>"
+    )
+    loaded = rc.load(path)
+    assert repr(loaded) == repr(made).replace(f", run {path}", "")
+    assert repr(small_agent(lambda: AnySpace(), core="none")).startswith("<Agent of an env: no memory, ")
+    loaded.env = None
+    assert "of no env" in repr(loaded)

@@ -27,7 +27,7 @@ from recollect.config.fields import field_names, fields_of, first_paragraph
 from recollect.config.settings import CLASSES
 from recollect.config.tasks import TASKS
 from recollect.config.train import ALIASES
-from recollect.reports.health_checks import GAUGES
+from recollect.training.gauges import GAUGES
 from recollect.training.metrics import GLOSSARY
 
 
@@ -65,7 +65,7 @@ def aliases(_: str) -> str:
 
 
 GROUPS = {
-    "progress": "steps|updates|episodes|return|length",
+    "progress": "steps|updates|episodes|return|return_spread|length",
     "runtime": "lag|lag/.*|time/.*|queue/.*|restarts|actors/.*|actor/.*|speed/wait",
     "honesty": "deviation/.*|staleness",
     "memory": "state/.*",
@@ -101,7 +101,8 @@ def _healthy(name: str) -> str:
         return ""
     parts = [gauge.words]
     if gauge.relative:
-        parts.insert(0, f"up to {gauge.high:g} of `{gauge.setting}`.")
+        factor = "" if gauge.high == 1 else f"{gauge.high:g} of "
+        parts.insert(0, f"up to {factor}`{gauge.setting}`.")
     elif gauge.high is not None:
         parts.insert(0, f"{gauge.low or 0:g} to {gauge.high:g}.")
     for side, advice in (("Above", gauge.above), ("Below", gauge.below)):

@@ -19,11 +19,13 @@ from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
 from recollect.base import tree
 from recollect.base.types import State
+from recollect.base.warnings_once import once
 from recollect.config.own_code import OwnCode
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import EvalMode, TrainConfig
 from recollect.display import make_display
 from recollect.envs.contract import BatchedEnv
+from recollect.envs.env_names import display_name
 from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
@@ -70,7 +72,7 @@ class Agent:
         """The settings that the task's preset chose."""
         self.history = History()
         """The metrics of the training so far."""
-        self.advisor = Advisor(config.algo.max_grad_norm)
+        self.advisor = Advisor(config, env=self.env_name, has_memory=policy.has_memory)
         """Checks the metrics; each piece of advice comes once."""
         self.run: Run | None = None
         """The run folder, if it has one."""
@@ -98,6 +100,15 @@ class Agent:
             agent = cls(network.to(config.device), config, env, preset=preset)
             agent._trainer = Trainer(probe.collector(network), network, config)
         return agent
+
+    def __repr__(self) -> str:
+        """For example ``<Agent of t-maze: LSTM, 99,971 parameters, 300,000 steps trained, run runs/a>``."""
+        env = "no env" if self.env is None else display_name(self.env) or "an env"
+        core = type(self.policy.core).__name__ if self.policy.has_memory else "no memory"
+        network = f"{type(self.policy).__name__} with {core}" if self.policy.is_custom else core
+        size = sum(parameter.numel() for parameter in self.policy.parameters())
+        run = "" if self.run is None else f", run {self.run.path}"
+        return f"<Agent of {env}: {network}, {size:,} parameters, {self.steps:,} steps trained{run}>"
 
     @property
     def env_name(self) -> str | None:
@@ -160,7 +171,7 @@ class Agent:
         own = [callbacks] if isinstance(callbacks, Callback) or callable(callbacks) else callbacks
         all_callbacks = [*make_sinks(self.config.sinks), make_display(progress), *own]
         opening = self._opening(trainer)
-        with nullcontext() if self.run is None else self.run.writing():
+        with nullcontext() if self.run is None else self.run.writing(), once():
             if resumed is not None and self.run is not None:
                 self.run.rewind(resumed.steps)
                 self.history = self.run.history()

@@ -7,11 +7,13 @@ from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 
 from recollect.agent import Agent, Callbacks, PolicyFactory, check_device, made_policy
+from recollect.base.warnings_once import once
+from recollect.config.keywords import ChangeableSettings, TrainSettings
 from recollect.config.own_code import as_own_code
 from recollect.config.policy import PolicyConfig
 from recollect.config.serialise import CUSTOM, config_to_json
@@ -40,7 +42,7 @@ def train(
     callbacks: Callbacks = (),
     config: TrainConfig | None = None,
     preset: bool = True,
-    **settings: Any,
+    **settings: Unpack[TrainSettings],
 ) -> Agent:
     """Train an agent with memory, by recurrent PPO or IMPALA (``algo``).
 
@@ -62,11 +64,13 @@ def train(
     Example:
         >>> agent = train("recollect/TMaze-v0", core="lstm", steps=300_000)  # doctest: +SKIP
     """
-    given = settings if policy is None else settings | {"policy": policy}
-    own, factory, chosen = resolve(env, settings, config=config, policy=policy, preset=preset)
-    agent = new_agent(env, own, factory, given=given, preset=chosen)
-    with _closed_if_it_fails(agent):
-        agent.train(progress=progress, callbacks=callbacks)
+    given: dict[str, Any] = {**settings}
+    own, factory, chosen = resolve(env, given, config=config, policy=policy, preset=preset)
+    given |= {} if policy is None else {"policy": policy}
+    with once():
+        agent = new_agent(env, own, factory, given=given, preset=chosen)
+        with _closed_if_it_fails(agent):
+            agent.train(progress=progress, callbacks=callbacks)
     return agent
 
 
@@ -144,7 +148,7 @@ def load(
     trust: bool = False,
     device: str | None = None,
     checkpoint: str | int | None = None,
-    **settings: Any,
+    **settings: Unpack[ChangeableSettings],
 ) -> Agent:
     """Load an agent from a run, or from a folder that ``Agent.save`` wrote. Executes no code from it.
 
@@ -172,7 +176,7 @@ def load(
     _check_changeable("load", path, settings.keys())
     saved = checkpoints.read(_agent_folder(path, checkpoint))
     named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap)
-    agent = _restored(saved, named, trust, device, settings)
+    agent = _restored(saved, named, trust, device, {**settings})
     if Run.is_run(path):
         agent.history = Run(path).history()
     return agent
@@ -193,7 +197,7 @@ def resume(
     device: str | None = None,
     progress: bool | str = True,
     callbacks: Callbacks = (),
-    **settings: Any,
+    **settings: Unpack[ChangeableSettings],
 ) -> Agent:
     """Resume a run that was stopped or killed, or train a finished one for longer.
 
@@ -218,8 +222,9 @@ def resume(
     """
     run = Run(Path(path).expanduser())
     path = run.path
-    _check_changeable("resume", path, settings.keys())
-    with run.writing():
+    changes: dict[str, Any] = {**settings}
+    _check_changeable("resume", path, changes.keys())
+    with run.writing(), once():
         saved, status = checkpoints.read(run.checkpoint(checkpoint)), run.status
         is_finished = status["state"] == "finished" and checkpoint == "last"
         if is_finished and steps is None:
@@ -227,11 +232,11 @@ def resume(
                 f"{path} has finished ({status['reason']}): give steps=N (--steps N) to train it for longer"
             )
         if steps is not None and status["reason"] == "target":
-            settings["target_return"] = None  # already reached: train past it
+            changes["target_return"] = None  # already reached: train past it
         if steps is None and status.get("start") == saved.learned.steps:
             steps = status["end"] - status["start"]  # a leg that started here and has no checkpoint yet
         named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap)
-        agent = _restored(saved, named, trust, device, settings)
+        agent = _restored(saved, named, trust, device, changes)
         options = saved.config(agent.policy).env_kwargs
         if any(name not in options or options[name] != value for name, value in (env_kwargs or {}).items()):
             _check_changeable("resume", path, {"env_kwargs"})

@@ -62,7 +62,7 @@ def compare(**settings) -> Trainer:
     graphed, plain = make_trainer(**settings), make_trainer(graphs=False, **settings)
     for _ in range(UPDATES):
         found, wanted = graphed.iterate(), plain.iterate()
-        assert not found.notes
+        assert not found.warnings
     collector = graphed.collector
     assert isinstance(collector, inline_collector.InlineCollector)
     assert all(buffer.play_all.is_graph for actor in collector.actors for buffer in actor._buffers)

@@ -71,7 +71,7 @@ def test_a_task_tells_its_story(name, capsys):
     for option in task_options(TASKS[name]):
         assert f"--task.{option}" in out
     assert f"recollect train {name}" in out
-    assert re.search(r"its return is -?[\d.e+]+\.", out)
+    assert re.search(r"its return is -?[\d.,]+\.", out)
     assert shown(capsys, TASKS[name].id) == out
 
 

@@ -20,6 +20,8 @@ from recollect.display.base import standard_error
 from recollect.display.closing_summary import commands, outcome, summary
 from recollect.display.lines import JsonLines, Lines
 from recollect.display.live import EVERY, LivePanel
+from recollect.display.notebook import page
+from recollect.display.state import State
 from recollect.errors import ConfigError
 from tests.support.agents import small_agent
 from tests.support.display_fakes import (
@@ -139,6 +141,23 @@ def test_plain_lines():
     ]
 
 
+def test_a_death_is_a_warning_not_advice():
+    """In lines, above the panel, and in a notebook."""
+    text = "actor 1 was killed by SIGKILL; it was restarted in new episodes"
+    training = make_training()
+    for make in (Lines, LivePanel):
+        out = io.StringIO()
+        display = make(Console(file=out, width=200), Clock())
+        display.on_start(training)
+        display.on_warning(training, text)
+        display.on_end(training, "steps")
+        assert out.getvalue().count(f"warning: {text}") == 1
+        assert "advice" not in out.getvalue()
+    state = State(training, Clock())
+    state.notices.append(text)
+    assert text in page(state)
+
+
 def test_json_lines_are_for_machines():
     out = io.StringIO()
     training = make_training()
@@ -147,6 +166,7 @@ def test_json_lines_are_for_machines():
     display.on_iteration(training, metrics_at(training, 10, kl=math.nan, entropy=math.inf))
     display.on_evaluation(training, evaluation_of(0.6))
     display.on_advice(training, 'quotes " and\nlines')
+    display.on_warning(training, "actor 1 died; it was restarted")
     display.on_checkpoint(training, Path("runs/a/checkpoints/1"))
     display.on_end(training, "target")
     rows = [json.loads(line, parse_constant=pytest.fail) for line in out.getvalue().splitlines()]
@@ -155,6 +175,7 @@ def test_json_lines_are_for_machines():
         "iteration",
         "evaluation",
         "advice",
+        "warning",
         "checkpoint",
         "end",
     ]
@@ -163,7 +184,8 @@ def test_json_lines_are_for_machines():
     assert (rows[2]["mean"], rows[2]["episodes"]) == (0.6, 100)
     assert rows[2]["interval"] == list(evaluation_of(0.6).interval)
     assert rows[3]["text"] == 'quotes " and\nlines'
-    assert rows[5] == {"event": "end", "reason": "target", "steps": 10, "seconds": 0.01}
+    assert rows[4]["text"] == "actor 1 died; it was restarted"
+    assert rows[6] == {"event": "end", "reason": "target", "steps": 10, "seconds": 0.01}
 
 
 def test_json_goes_to_stdout_and_all_else_to_stderr(capsys):

@@ -63,7 +63,7 @@ class Advice(rc.Callback):
     def on_iteration(self, training, metrics):
         self.at.get(training.updates, lambda: None)()
 
-    def on_advice(self, training, text):
+    def on_warning(self, training, text):
         self.told.append(text)
 
     def on_checkpoint(self, training, path):
@@ -104,7 +104,7 @@ def test_a_disk_that_is_full_for_a_while(whole, disk, nearly):
     kinds = [event["kind"] for event in Run(path).events()]
     assert kinds[0] == "start"
     assert kinds[-1] == "stop"
-    assert kinds.count("advice") == 1
+    assert kinds.count("warning") == 1
     times = [event["steps"] for event in Run(path).events()]
     assert times == sorted(times)
 

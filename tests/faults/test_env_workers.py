@@ -133,7 +133,7 @@ class Killer(rc.Callback):
         if metrics["updates"] == 2:
             os.kill(env_pids()[0], signal.SIGKILL)
 
-    def on_advice(self, training, text) -> None:
+    def on_warning(self, training, text) -> None:
         self.said.append(text)
 
 

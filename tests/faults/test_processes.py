@@ -89,7 +89,7 @@ class Advice(rc.Callback):
         if training.updates in self.at:
             self.at[training.updates](training.agent._trainer.collector)
 
-    def on_advice(self, training, text):
+    def on_warning(self, training, text):
         self.told.append(text)
 
 
@@ -114,6 +114,8 @@ def test_killed_and_stopped_in_lockstep(tmp_path, monkeypatch):
     assert told.count("was killed by SIGKILL") == 2
     assert "gave no sign of life" in told
     assert told.count("it was restarted in new episodes") >= 3
+    kinds = [event["kind"] for event in Run(path).events()]
+    assert (kinds.count("warning"), kinds.count("advice")) == (len(advice.told), 0)
     assert [row["updates"] for row in Run(path).metrics()] == list(range(1, 9))
     assert max(row["length"] for row in Run(path).metrics() if "length" in row) <= 20, (
         "no two episodes joined"

@@ -8,6 +8,7 @@ from recollect.learning import actor_critic
 from recollect.learning.learner import Learner
 from recollect.policy.normalise import PopArt
 from tests.mutants import proofs
+from tests.mutants.advice_bugs import ADVICE
 from tests.mutants.config_bugs import IGNORED
 from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
 from tests.mutants.data_bugs import LAYOUT, LOSSES
@@ -74,6 +75,7 @@ MUTANTS = [
     *SESSIONS,
     *EVALUATIONS,
     *LOGGING,
+    *ADVICE,
     *ROUNDINGS,
     *LEAKS,
     *IGNORED,

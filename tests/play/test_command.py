@@ -79,6 +79,21 @@ def test_play_writes_a_gif_for_an_env_with_frames(drawing_run, capsys):
     assert not (drawing_run / "play.gif").exists()
 
 
+def test_everything_that_play_prints_fits_80_columns(drawing_run, monkeypatch, capsys):
+    """Also the reason why there is no video."""
+
+    def missing(self: Any) -> None:
+        raise gym.error.DependencyNotInstalled("pygame is not installed, run `pip install gymnasium[all]`")
+
+    monkeypatch.setattr(Drawing, "render", missing)
+    monkeypatch.setenv("COLUMNS", "80")
+    assert main(["play", str(drawing_run)]) == 0
+    out = capsys.readouterr().out
+    assert "pip install gymnasium[all]" in " ".join(out.split())
+    assert "memory" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
 def test_play_out_and_text_together(cue_run, tmp_path, capsys):
     out = tmp_path / "a.gif"
     assert main(["play", str(cue_run), "--episodes", "1", "--out", str(out), "--text", "--fps", "12"]) == 0

@@ -122,6 +122,20 @@ def test_text_of_every_kind_of_action(action, width):
     assert "return" in text
 
 
+def test_large_values_and_rewards_fit_80_columns():
+    """The columns stay aligned, and the memory is whole."""
+    trace = record(new_agent("delayed-cue", env_kwargs={"horizon": 3}))[0]
+    trace.value[:] = [-1_312_297.1, 785_011.4, 0.5, 12.0, -9_999.5]
+    trace.reward[:] = [-43_210.0, 1e7, 0, 1, -123_456.0]
+    rows = [line for line in printed([trace]).splitlines() if line.strip()[:1].isdigit()]
+    assert len(rows) == 5
+    assert len({len(row) for row in rows}) == 1, "aligned"
+    assert len(rows[0]) <= 80
+    assert all("…" not in row and row[-1] in "▁▂▃▄▅▆▇█" for row in rows)
+    assert "-43,210" in rows[0]
+    assert "785,011" in rows[1]
+
+
 def test_choices_name_what_the_env_got():
     space = gym.spaces.Tuple([gym.spaces.Discrete(3, start=7), gym.spaces.MultiDiscrete([2, 4])])
     trace = record(new_agent(functools.partial(AnySpace, None, space)), deterministic=False)[0]

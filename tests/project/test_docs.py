@@ -269,3 +269,13 @@ def tiny(monkeypatch, tmp_path):
     monkeypatch.setattr(rc.Agent, "evaluate", lambda self, episodes=4, **kw: evaluate(self, 4, **kw))
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     monkeypatch.chdir(tmp_path)
+
+
+def test_there_is_one_way_to_have_no_memory():
+    """``core="none"``; a second setting beside it would look necessary."""
+    second = re.compile(r"""recurrent[_-]mode["']?\s*(=|:|\s)\s*["']?none\b""")
+    files = [*PAGES, *(ROOT / "examples").glob("*.py"), *(ROOT / "configs").iterdir()]
+    text = {path: path.read_text().replace("`recurrent_mode = 'none', but LSTM", "") for path in files}
+    assert [path.name for path in files if second.search(text[path])] == []
+    assert second.search('rc.train(env, core="none", recurrent_mode="none")')
+    assert second.search("--core none --recurrent-mode none")

@@ -197,12 +197,12 @@ def case_parallel() -> None:
 
 
 class Advice(rc.Callback):
-    """Keeps what a run advises."""
+    """Keeps what a run warns of."""
 
     def __init__(self, kept: list[str]) -> None:
         self.kept = kept
 
-    def on_advice(self, training: Any, text: str) -> None:
+    def on_warning(self, training: Any, text: str) -> None:
         self.kept.append(text)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from recollect.errors import ConfigError
 from recollect.training.advice import Advisor
 from recollect.training.callbacks import Callback, CallbackList
 from recollect.training.run_folder import Run
+from recollect.training.trainer import Iteration, Trainer
 from tests.support.doomed import SMALL, UPDATE, differing, rows, weights
 
 SETTINGS = SMALL | {"steps": 4 * UPDATE, "eval_every": 2 * UPDATE, "eval_episodes": 3}
@@ -81,7 +83,14 @@ class Known(gym.Env):
 
 
 def advised(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
-    """Have the advisor say something after an update."""
+    """Have the trainer warn and the advisor advise after an update."""
+    iterate = Trainer.iterate
+
+    def warned(self: Trainer) -> Iteration:
+        done = iterate(self)
+        return replace(done, warnings=["an actor died"] if done.metrics["updates"] == update else [])
+
+    monkeypatch.setattr(Trainer, "iterate", warned)
     monkeypatch.setattr(
         Advisor, "watch", lambda self, metrics: ["mind the gap"] if metrics["updates"] == update else []
     )
@@ -91,7 +100,7 @@ def advised(monkeypatch: pytest.MonkeyPatch, update: int) -> None:
 
 
 def test_all_events_come_in_order(tmp_path, monkeypatch):
-    """For each update advice, episodes, the iteration, the evaluation, the checkpoint."""
+    """For each update warnings, advice, episodes, the iteration, the evaluation, the checkpoint."""
     advised(monkeypatch, 3)
     told = Told()
     settings = SETTINGS | {"checkpoint_every": 2 * UPDATE, "env_kwargs": {"horizon": 16}}  # 18 steps each
@@ -101,7 +110,7 @@ def test_all_events_come_in_order(tmp_path, monkeypatch):
     assert episodes == {1: 0, 2: 4, 3: 4, 4: 0}
     expected = ["on_start", "on_checkpoint"]
     for update in range(1, 5):
-        expected += ["on_advice"] if update == 3 else []
+        expected += ["on_warning", "on_advice"] if update == 3 else []
         expected += ["on_episode"] * episodes[update] + ["on_iteration"]
         if update % 2 == 0:
             expected += ["on_evaluation", "on_checkpoint"]
@@ -109,7 +118,11 @@ def test_all_events_come_in_order(tmp_path, monkeypatch):
     updates = [updates for _, updates, _ in told.events]
     assert updates == sorted(updates)
     assert [m["updates"] for name, _, m in told.events if name == "on_iteration"] == [1, 2, 3, 4]
+    assert [text for name, _, text in told.events if name == "on_warning"] == ["an actor died"]
     assert [text for name, _, text in told.events if name == "on_advice"] == ["mind the gap"]
+    assert [event["kind"] for event in Run(tmp_path / "run").events()] == [
+        *("start", "checkpoint", "checkpoint", "warning", "advice", "checkpoint", "stop")
+    ]
     assert [len(e.returns) for name, _, e in told.events if name == "on_evaluation"] == [3, 3]
     paths = [path for name, _, path in told.events if name == "on_checkpoint"]
     assert [int(path.name) // UPDATE for path in paths] == [0, 2, 4]
@@ -187,6 +200,7 @@ def test_episodes_are_those_of_the_env(num_envs):
         ("on_iteration", 2, 2),
         ("on_episode", 2, 2),
         ("on_evaluation", 2, 2),
+        ("on_warning", 3, 3),
         ("on_advice", 3, 3),
         ("on_checkpoint", 1, 1),
         ("on_checkpoint", 0, 1),

@@ -27,7 +27,7 @@ def train(task="position-cartpole", updates=7, said=None, callbacks=(), **settin
     steps = updates * SETTINGS["num_envs"] * SETTINGS["rollout"]
 
     class Listener(rc.Callback):
-        def on_advice(self, training, text):
+        def on_warning(self, training, text):
             if said is not None:
                 said.append(text)
 

@@ -12,6 +12,7 @@ import torch
 
 import recollect as rc
 from recollect.base import devices
+from recollect.config.train import TrainConfig
 from recollect.cores import LSTMConfig
 from recollect.policy import compiled
 from recollect.training.advice import Advisor
@@ -47,6 +48,7 @@ def test_episodes_by_hand():
     assert tracker.metrics() == {
         "episodes": 6.0,
         "return": pytest.approx(np.mean([10, 3, 12, 300, 16, 1])),
+        "return_spread": pytest.approx(np.std([10, 3, 12, 300, 16, 1])),
         "length": pytest.approx(np.mean([1, 2, 2, 4, 1, 1])),
     }
 
@@ -125,7 +127,7 @@ def test_containers_stay_small():
 
 def test_advice_state_stays_small():
     """S000-18: the advisor keeps counters, not a record."""
-    advisor = Advisor(0.5, patience=5, settling=0)
+    advisor = Advisor(TrainConfig(), patience=5, settling=0)
     for i in range(1000):
         advisor.watch(healthy() | {"advantage/std": 10.0 ** (i % 3)})
     assert len(advisor._last) == 3
@@ -154,7 +156,7 @@ def healthy() -> dict[str, float]:
 )
 def test_advice_about_gradients_needs_patience(bad, words):
     """S001-28: given once, after the patience, and only if it lasts."""
-    advisor = Advisor(0.5, patience=4)
+    advisor = Advisor(TrainConfig(), patience=4)
     said = [advisor.watch(healthy() | bad) for _ in range(3)]
     assert said == [[], [], []]
     advisor.watch(healthy())
@@ -167,7 +169,7 @@ def test_advice_about_gradients_needs_patience(bad, words):
 @pytest.mark.parametrize("name", ["advantage/std", "value/std"])
 def test_advice_about_sudden_spread(name):
     """S001-28: a tenfold growth of a spread in one update is told, once, with both numbers."""
-    advisor = Advisor(0.5, settling=1)
+    advisor = Advisor(TrainConfig(), settling=1)
     advisor.watch(healthy())
     jump = advisor.watch(healthy() | {name: 20.0})
     assert len(jump) == 1
@@ -179,9 +181,9 @@ def test_advice_about_sudden_spread(name):
 
 def test_no_advice_for_a_healthy_run():
     """S001-28: no alarm while the critic settles, when rewards are found, when a task is solved."""
-    settling = Advisor(0.5, settling=2)
+    settling = Advisor(TrainConfig(), settling=2)
     assert [settling.watch(healthy() | {"value/std": x}) for x in (0.01, 1.0)] == [[], []]
-    advisor = Advisor(0.5, settling=0)
+    advisor = Advisor(TrainConfig(), settling=0)
     for i in range(50):
         assert advisor.watch(healthy() | {"value/std": 1.2**i}) == []
     assert advisor.watch(healthy() | {"value/std": 0.0}) == []

@@ -201,16 +201,19 @@ def test_a_resumed_run_has_one_curve(tmp_path, agent):
     assert [step for step, _ in curve(events, "return")] == [10, 20, 31, 41]
 
 
-def test_advice_is_a_text_at_its_step(tmp_path, agent):
+def test_advice_and_warnings_are_texts_at_their_step(tmp_path, agent):
     pytest.importorskip("tensorboard")
     sink = TensorBoardSink(tmp_path / "here")
     training = make_training(agent, None)
     sink.on_start(training)
     training.steps = 48
     sink.on_advice(training, "raise learning_rate")
+    sink.on_warning(training, "actor 1 died")
     sink.on_end(training, "steps")
     (event,) = events_in(tmp_path / "here").Tensors("advice/text_summary")
     assert (event.step, event.tensor_proto.string_val[0]) == (48, b"raise learning_rate")
+    (event,) = events_in(tmp_path / "here").Tensors("warning/text_summary")
+    assert (event.step, event.tensor_proto.string_val[0]) == (48, b"actor 1 died")
 
 
 def test_without_a_run_folder_each_training_has_its_own(tmp_path, agent, monkeypatch):

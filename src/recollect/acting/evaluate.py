@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from recollect.base import row_threads
-from recollect.base.formatting import number
+from recollect.base.formatting import digits, number
 from recollect.envs.contract import BatchedEnv
 from recollect.errors import ConfigError, EvaluationCancelledError
 from recollect.policy.policy import Policy
@@ -93,8 +93,8 @@ class Evaluation:
         low, high = self.interval
         both = "" if self.sampled is None else f"; {self.sampled}"
         return (
-            f"{self.mode} return {self.mean:.3g} (95% interval {low:.3g} to {high:.3g}), "
-            f"length {self.lengths.mean():.3g}, {len(self.returns)} episodes{both}"
+            f"{self.mode} return {digits(self.mean)} (95% interval {digits(low)} to {digits(high)}), "
+            f"length {digits(self.lengths.mean())}, {len(self.returns):,} episodes{both}"
         )
 
 

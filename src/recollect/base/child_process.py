@@ -19,7 +19,6 @@ import resource
 import signal
 import socket
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -31,12 +30,14 @@ from typing import Any
 
 import cloudpickle
 
+from recollect.base import warnings_once
+from recollect.base.files import anonymous_file
 from recollect.base.process_group import ProcessGroup, describe_exit
 from recollect.errors import ChildError, LostError, RecollectError, ResourceError
 
 _START = (
     "import sys; sys.path[:] = {path!r}; "
-    "from recollect.base import child_process; child_process.main({fds!r})"
+    "from recollect.base import child_process; child_process.main({fds!r}, {shown!r})"
 )
 _PARENTS_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -132,10 +133,13 @@ class Child:
                 log.parent.mkdir(parents=True, exist_ok=True)
                 output = theirs.enter_context(log.open("ab"))
             inherited = (far.fileno(), lifeline, given)
+            # A log of its own has its own warnings.
+            shown = None if log is not None else warnings_once.shared_fd()
+            start = _START.format(path=sys.path, fds=inherited, shown=shown)
             self._group = ProcessGroup(
-                [sys.executable, "-c", _START.format(path=sys.path, fds=inherited), f"recollect {name}"],
+                [sys.executable, "-c", start, f"recollect {name}"],
                 output=output,
-                fds=(*inherited, *fds),
+                fds=(*inherited, *([] if shown is None else [shown]), *fds),
             )
             ours.pop_all()
             self._lifeline, self.line = kept, Line(near.detach())
@@ -247,19 +251,13 @@ def raised_error(raised: Raised, who: str) -> Exception:
     return error
 
 
-def anonymous_file() -> int:
-    """An open file without a name; children inherit it only through ``pass_fds``."""
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("recollect")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-def main(fds: tuple[int, int, int]) -> None:
-    """The main function of a child."""
+def main(fds: tuple[int, int, int], shown: int | None = None) -> None:
+    """The main function of a child; ``shown``: the file of the warnings shown so far (``warnings_once``)."""
     connection_fd, lifeline, given = fds
-    for fd in fds:
+    for fd in fds if shown is None else (*fds, shown):
         os.set_inheritable(fd, False)  # its own children must not inherit them
+    if shown is not None:
+        warnings_once.install(shown)
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True, name="lifeline").start()
     _leave_signals_to_the_parent()
     faulthandler.enable()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator
@@ -235,3 +236,11 @@ def _after_newline(handle: Any, end: int, most: int | None = None) -> int:
             return start + found + 1
         end = start
     return end
+
+
+def anonymous_file() -> int:
+    """An open file without a name; children inherit it only through ``pass_fds``."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("recollect")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())

@@ -27,6 +27,11 @@ def number(value: float | None) -> str:
     return f"{value:,.{decimals}f}"
 
 
+def digits(value: float, count: int = 3) -> str:
+    """``count`` significant digits without trailing zeros: 0.93, 12.3, 2e-07; large numbers whole: 4,896."""
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e15 else f"{value:.{count}g}"
+
+
 def change(value: float) -> str:
     """The same with a sign: +0.12."""
     return f"{'+' if value >= 0 else ''}{number(value)}"
@@ -72,7 +77,7 @@ def percent(probability: float) -> str:
 def short(x: float) -> str:
     """A number in few characters: 3 digits, an exponent only where needed."""
     if abs(x) >= 100:
-        return f"{x:.0f}" if abs(x) < 1e6 else f"{x:.2e}"
+        return f"{x:,.0f}" if abs(x) < 1e6 else f"{x:.2e}"
     text = f"{x:.2f}" if abs(x) >= 0.1 or x == 0 else f"{x:.2g}"
     return text.rstrip("0").rstrip(".") if "." in text and "e" not in text else text
 
@@ -115,5 +120,5 @@ def setting(value: Any) -> str:
     if isinstance(value, int) and abs(value) >= 10_000:
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:,.0f}" if value.is_integer() and 10_000 <= abs(value) < 1e15 else f"{value:g}"
     return json.dumps(value, ensure_ascii=False, default=str)

@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 from recollect.base import tree as trees
-from recollect.base.child_process import anonymous_file
+from recollect.base.files import anonymous_file
+from recollect.base.formatting import digits
 from recollect.base.system_limits import Places, read_limits
 from recollect.base.types import Tree
 from recollect.errors import ResourceError
@@ -192,4 +193,4 @@ def _shortage(size: int, what: str, lower: str, reason: str) -> ResourceError:
 
 
 def _amount(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB"
+    return f"{digits(size / 2**30)} GiB"

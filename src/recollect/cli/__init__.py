@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, TextIO
 
-from recollect.base import interrupts, json_output
+from recollect.base import interrupts, json_output, warnings_once
 from recollect.errors import AlignmentError, DivergedError, EnvError, RecollectError, StorageError, nearest
 
 COMMANDS = {
@@ -101,7 +101,7 @@ def _run(name: str, words: list[str]) -> int:
         import_module("torch")
     interrupts.raise_again()
     is_for_programs = getattr(args, "json", False) or getattr(args, "display", None) == "json"
-    with json_output.for_programs() if is_for_programs else contextlib.nullcontext():
+    with json_output.for_programs() if is_for_programs else contextlib.nullcontext(), warnings_once.once():
         return command.run(args, flags)
 
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from recollect.base.formatting import digits
 from recollect.cli import print_json
 
 if TYPE_CHECKING:
@@ -158,4 +159,4 @@ def _shares(speed: Speed) -> str:
 
 
 def _size(count: int | None) -> str:
-    return "?" if count is None else f"{count / 2**30:.3g} GiB"
+    return "?" if count is None else f"{digits(count / 2**30)} GiB"

@@ -50,7 +50,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     if args.out is not None:
         check_path(args.out)
     agent, options = load_agent(args, flags)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)  # a package name may have brackets
     settings = {"episodes": args.episodes, "seed": args.seed, "max_steps": args.max_steps}
     record = partial(record_film, agent, **settings, deterministic=not args.sample, env_kwargs=options)
     try:
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     except NoFramesError as error:
         if args.out is not None:  # a video was requested
             raise
-        console.print(f"{error}\n", style="dim", soft_wrap=True)
+        console.print(f"{error}\n", style="dim")
         film = record(frames=False)
     if args.text or (args.out is None and film.frames is None):
         show(film.traces, console, fold=not args.all)

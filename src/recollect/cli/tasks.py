@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from recollect.base.formatting import short_count
+from recollect.base.formatting import digits, short_count
 from recollect.cli.help import task_rows
 from recollect.cli.help_page import Page
 from recollect.config.fields import first_paragraph
@@ -74,7 +74,7 @@ def _print_sizes(page: Page, task: type[Task]) -> None:
     for size, text in options.items():
         made = _made(task, size)
         mark = "*" if size == "easy" else ""
-        best, alone = ("?" if x is None else f"{x:.3g}" for x in (made.max_return, made.memoryless_return))
+        best, alone = ("?" if x is None else digits(x) for x in (made.max_return, made.memoryless_return))
         head = f"  {size + mark or '-':<8}{text or 'none':<{wide}}{made.horizon:>5}{best:>6}{alone:>8}  "
         page.row(head, _preset(task, size))
 
@@ -157,11 +157,11 @@ def _steps(task: Task, seed: int) -> Iterator[str]:
         action = spaces.sample(task.action_space, 1, rng)
         step = task.step(action)
         total += float(step.reward[0])
-        values = ", ".join(f"{value:.3g}" for value in action[0].reshape(-1).tolist())
-        yield f"sees {seen}; does {values}; reward {float(step.reward[0]):.3g}"
+        values = ", ".join(digits(value) for value in action[0].reshape(-1).tolist())
+        yield f"sees {seen}; does {values}; reward {digits(float(step.reward[0]))}"
         if step.terminated[0] or step.truncated[0]:
             how = "terminates" if step.terminated[0] else "is truncated by the time limit"
-            yield f"The episode {how}; its return is {total:.3g}."
+            yield f"The episode {how}; its return is {digits(total)}."
             return
         obs = step.obs
 

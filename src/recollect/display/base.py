@@ -75,7 +75,11 @@ class Display(Callback):
 
     def on_advice(self, training: Training, text: str) -> None:
         """Show the advice."""
-        self._attempt(lambda: self.state.advice.append(text), lambda: self.advised(text))
+        self._attempt(lambda: self.state.notices.append(text), lambda: self.advised(text))
+
+    def on_warning(self, training: Training, text: str) -> None:
+        """Show the warning."""
+        self._attempt(lambda: self.state.notices.append(text), lambda: self.warned(text))
 
     def on_checkpoint(self, training: Training, path: Path) -> None:
         """Show the checkpoint's path."""
@@ -105,6 +109,9 @@ class Display(Callback):
 
     def advised(self, text: str) -> None:
         """``state`` has new advice."""
+
+    def warned(self, text: str) -> None:
+        """``state`` has a new warning."""
 
     def saved(self, path: Path) -> None:
         """A checkpoint was written."""

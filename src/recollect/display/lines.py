@@ -17,7 +17,7 @@ from recollect.display.state import Clock, State
 
 
 class Lines(Display):
-    """A line every five seconds, and one for each evaluation, checkpoint and piece of advice."""
+    """A line every five seconds, and one for each evaluation, checkpoint, warning and piece of advice."""
 
     every = 5.0
 
@@ -47,6 +47,10 @@ class Lines(Display):
         """Print the advice."""
         self._print(f"{_at(self.state)}  advice: {text}")
 
+    def warned(self, text: str) -> None:
+        """Print the warning."""
+        self._print(f"{_at(self.state)}  warning: {text}")
+
     def saved(self, path: Path) -> None:
         """Print the path."""
         self._print(f"{_at(self.state)}  checkpoint {words.path(path)}")
@@ -75,8 +79,7 @@ class Lines(Display):
 def line(state: State) -> str:
     """The state of a run in one line with columns of constant width."""
     metrics = state.metrics
-    compared = state.compared
-    deviations = [compared[name] for name in ("deviation/log_prob", "deviation/value") if name in compared]
+    deviations = [deviation for deviation in state.deviations() if deviation is not None]
     columns = [
         f"{_at(state)} {formatting.share(int(state.fraction * 100) / 100):>4}",
         f"return {formatting.number(metrics.get('return')):>7}",
@@ -131,6 +134,10 @@ class JsonLines(Display):
     def advised(self, text: str) -> None:
         """Write ``advice``, with its text."""
         self._write("advice", steps=self.state.steps, text=text)
+
+    def warned(self, text: str) -> None:
+        """Write ``warning``, with its text."""
+        self._write("warning", steps=self.state.steps, text=text)
 
     def saved(self, path: Path) -> None:
         """Write ``checkpoint``, with its path."""

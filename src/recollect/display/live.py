@@ -60,8 +60,15 @@ class LivePanel(Display):
 
     def advised(self, text: str) -> None:
         """Print the whole text above the panel, where it stays."""
+        self._print_above("advice: ", text)
+
+    def warned(self, text: str) -> None:
+        """Print the whole text above the panel, where it stays."""
+        self._print_above("warning: ", text)
+
+    def _print_above(self, kind: str, text: str) -> None:
         with self._drawing:
-            self.console.print(Text.assemble(("advice: ", "bold yellow"), text))
+            self.console.print(Text.assemble((kind, "bold yellow"), text))
 
     def ended(self, reason: str) -> None:
         """Draw the panel for the last time, with the summary below it."""

@@ -74,7 +74,7 @@ def page(state: State, reason: str | None = None) -> str:
         dot.join(facts),
         f"honesty: {dot.join(gauges)}",
         *([] if actors is None else [f"actors: {dot.join(_facts(actors))}"]),
-        *(f"⚠ {html.escape(text)}" for text in state.advice),
+        *(f"⚠ {html.escape(text)}" for text in state.notices),
     ]
     if reason is not None:
         (kind, why), *rest = closing_summary.summary(state, reason)

@@ -22,7 +22,7 @@ LABEL = 12
 NARROW = 60
 """Columns below which the panel has no border."""
 TALL = 20
-"""Lines of a terminal that the whole panel with its advice fits into."""
+"""Lines of a terminal that the whole panel with its notices fits into."""
 ACTORS = 4
 """Lines more with actors in other processes."""
 
@@ -47,7 +47,7 @@ class View:
             rows = Rows(self.state, width - 4, glyphs)  # a border and a blank on either side
             body = Group(*rows.all(), *([] if self.is_final else rows.footer()))
             yield Panel(body, box=box.ROUNDED, border_style="bright_black", width=width)
-        for text in () if self.is_final else self.state.advice:
+        for text in () if self.is_final else self.state.notices:
             line = words.shortened(text.replace("\n", " "), width - 4, glyphs.cut)
             yield Text.assemble((f" {glyphs.bad} ", "bold yellow"), (line, "yellow"), no_wrap=True)
 

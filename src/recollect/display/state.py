@@ -13,8 +13,9 @@ from recollect.base import formatting
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
 from recollect.envs.env_names import display_name
-from recollect.learning.diagnostics import value_size
+from recollect.learning.diagnostics import deviations
 from recollect.training.evaluation_rows import mode_of
+from recollect.training.gauges import BY_NAME
 
 if TYPE_CHECKING:
     from recollect.acting.evaluate import Evaluation
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
 
 Clock = Callable[[], float]
 SPEEDS = ("total", "env", "act", "learn", "wait")
-STALE = 0.3
-"""Highest healthy staleness."""
 ACTOR_PARTS = ("env", "policy", "transport", "learner")
 """Parts of an actor's time; the last is waiting for the learner."""
 SMOOTHED = ("actors/slowest", "actors/fastest", *(f"time/{part}" for part in ACTOR_PARTS))
@@ -136,7 +135,7 @@ class RemoteActors:
 
 
 class State:
-    """Metrics, evaluations and advice of a training. Events store; derived values are computed on read."""
+    """Metrics, evaluations and notices of a training. Events store; derived values are computed on read."""
 
     def __init__(self, training: Training, clock: Clock = time.monotonic):
         self.training, self.clock = training, clock
@@ -149,7 +148,8 @@ class State:
         self.best = None if not best else (float(best["mean"]), int(best["steps"]), mode_of(best))
         """Mean, env steps and mode of the best evaluation, also of a resumed run."""
         self.checkpoint: int | None = None
-        self.advice: deque[str] = deque(maxlen=3)
+        self.notices: deque[str] = deque(maxlen=3)
+        """The latest advice and warnings."""
         self.staleness: float | None = None
         self.compared: dict[str, float] = {}
         """The metrics of the last update that measured deviations."""
@@ -244,28 +244,30 @@ class State:
         """The mean returns over the run, from the bounded history."""
         return [row["return"] for row in list(self.training.history.rows) if "return" in row]
 
+    def deviations(self) -> tuple[float | None, float | None]:
+        """Deviations of log-probs and, in units of their scale, of values; None before the first check."""
+        return deviations(self.compared) if self.compared else (None, None)
+
     def gauges(self) -> list[Gauge]:
         """The honesty gauges: deviation, staleness, lag."""
         config, metrics = self.training.config, self.metrics
         rounding = getattr(self.training.agent.policy.core, "rounding", 1.0)
         precision = on_device(config.policy.precision, config.device)
-        limit = tolerance(config.algo.tolerance, precision, rounding) / 10
-        log_prob, value = (self.compared.get(f"deviation/{name}") for name in ("log_prob", "value"))
-        # Relative to the size of the values, as in the check that stops a run.
-        scaled = None if value is None else value / value_size(self.compared)
+        settings = {"tolerance": tolerance(config.algo.tolerance, precision, rounding)}
+        log_prob, value = self.deviations()
         gauges = [
-            Gauge("log-prob", formatting.tiny(log_prob), _below(log_prob, limit)),
-            Gauge("value", formatting.tiny(value), _below(scaled, limit)),
+            Gauge("log-prob", formatting.tiny(log_prob), _good("deviation/log_prob", log_prob, settings)),
+            Gauge("value", formatting.tiny(value), _good("deviation/value", value, settings)),
         ]
         if config.algo.gauge_every:
             stale = self.staleness
             text = formatting.ABSENT if stale is None else f"{stale:.2f}"
-            gauges.append(Gauge("staleness", text, _below(stale, STALE)))
+            gauges.append(Gauge("staleness", text, _good("staleness", stale)))
         if (lag := metrics.get("lag")) is not None:
             is_allowed = metrics.get("lag/max", lag) <= config.lag_limit
-            gauges.append(Gauge("lag", f"{round(lag, 2):g}", is_allowed))
+            gauges.append(Gauge("lag", f"{round(lag, 2):g}", is_allowed and _good("lag", lag)))
         return gauges
 
 
-def _below(value: float | None, limit: float) -> bool | None:
-    return None if value is None else value < limit
+def _good(name: str, value: float | None, settings: Mapping[str, float] | None = None) -> bool | None:
+    return None if value is None else BY_NAME[name].side(value, settings) is None

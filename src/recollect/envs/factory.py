@@ -18,6 +18,7 @@ from recollect.envs.env_names import is_importing, resolve_env
 from recollect.envs.gym_loop import GymLoop
 from recollect.envs.gym_vector import GymVector
 from recollect.envs.on_device import on_device
+from recollect.envs.pettingzoo import refuse_pettingzoo
 from recollect.envs.user_wrappers import wrapped
 from recollect.errors import ConfigError, nearest
 
@@ -57,6 +58,7 @@ def make_env(
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}: at least one env is needed")
+    refuse_pettingzoo(env)
     if wrap or drop_obs:
         check_wrappable(env, wrap)
     kwargs = env_kwargs or {}
@@ -122,6 +124,7 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
         ) from error
     kind = type(made).__name__
     if not isinstance(made, VectorEnv | BatchedEnv):
+        refuse_pettingzoo(made)
         lacks = [name for name in dir(BatchedEnv) if name[0] != "_" and not hasattr(made, name)]
         raise ConfigError(
             f"{_name(make)}({asked}) made a {kind}. A callable with a parameter num_envs makes all slots at "
@@ -207,6 +210,7 @@ def _check_made(env: Any, num_envs: int, device: torch.device, kwargs: dict[str,
 
 def resolved(env: EnvSpec) -> EnvSpec:
     """The object that ``module:attribute`` names; any other ``env`` is returned unchanged."""
+    refuse_pettingzoo(env)  # before the import, which fails without the package
     return resolve_env(env) if isinstance(env, str) and is_importing(env) else env
 
 

@@ -17,6 +17,7 @@ import torch
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import BatchedEnv, Describes
+from recollect.envs.pettingzoo import refuse_pettingzoo
 from recollect.envs.space_values import Buffers, RowError, env_seeds, scalar, to_rows, write_row, write_rows
 from recollect.envs.user_wrappers import check_observation_space
 from recollect.errors import ConfigError, EnvError, SpaceError
@@ -164,6 +165,7 @@ def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[
     for i, make in enumerate(makers, first_slot):
         env = make()
         if not isinstance(env, gym.Env):
+            refuse_pettingzoo(env)
             fix = "envs of the old gym package need a conversion, such as shimmy's GymV21CompatibilityV0"
             if isinstance(env, gym.vector.VectorEnv | BatchedEnv):
                 fix = "a callable that makes a batch needs a parameter num_envs, and makes that many"

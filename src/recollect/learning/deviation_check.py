@@ -54,7 +54,7 @@ class DeviationCheck:
         self.accepted = NOTHING
         """(update, log-probs, values): before that update deviations up to these need no replay."""
         self.notes: list[str] = []
-        """Messages for the user; the trainer empties it."""
+        """Warnings for the user; the trainer empties it."""
         self._is_advised = False
 
     @property

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.base import devices, tree
+from recollect.base.formatting import digits
 from recollect.errors import DivergedError, EnvError
 from recollect.experience.chunks import Chunks
 from recollect.experience.rollout import Rollout
@@ -269,7 +270,9 @@ def check_gradient(
     if metrics.get("grad_norm_max", 0.0) < float("inf"):
         return
     bad = (name for name, p in parameters if p.grad is not None and not torch.isfinite(p.grad).all())
-    losses = ", ".join(f"{k} {v:.3g}" for k, v in metrics.items() if k.startswith("loss/") or k == "entropy")
+    losses = ", ".join(
+        f"{k} {digits(v)}" for k, v in metrics.items() if k.startswith("loss/") or k == "entropy"
+    )
     raise DivergedError(
         f"update {update}, minibatch {int(metrics['minibatches'])}: the gradient is not finite, first in "
         f"{next(bad, 'an earlier minibatch')} ({losses}). That step was not applied: the weights are the "

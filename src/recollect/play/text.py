@@ -10,7 +10,7 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from recollect.base.formatting import signed
+from recollect.base import formatting
 from recollect.play.trace import Trace
 from recollect.play.words import choices, chosen, ending, heading, most_active, seen
 
@@ -102,8 +102,8 @@ class MemoryBar:
     def legend(self, *, colours: bool) -> str:
         """The legend of the blocks."""
         shown = len(self.order)
-        which = f"the {shown} most active of {self.units} units" if shown < self.units else "all units"
-        signs = "; orange is positive, blue negative" if colours else ""
+        which = f"{shown} most active of {self.units:,} units" if shown < self.units else "all units"
+        signs = ";\norange is positive, blue negative" if colours else ""
         return f"memory: {which} before each step, higher is further from 0{signs}"
 
 
@@ -113,22 +113,27 @@ def _table(trace: Trace, memory: MemoryBar, width: int, fold: bool) -> Iterable[
         lines = without_middle(folded(lines))
     shown = [line for line in lines if not line.count]
     chance = 5 if any(line.chance for line in shown) else 0
-    fixed = 5 + 2 + 2 + chance + 2 + 7 + 2 + 7 + (2 + len(memory.order) if memory.units else 0)
+    values = [_value(value) for value in trace.value.tolist()]
+    rewards = ["·" if reward == 0 else formatting.signed(reward) for reward in trace.reward]
+    value, reward = (max(7, *(len(texts[line.step]) for line in shown)) for texts in (values, rewards))
+    fixed = 5 + 2 + 2 + chance + 2 + value + 2 + reward + (2 + len(memory.order) if memory.units else 0)
     sees, does = _widths(shown, max(width - fixed, 16))
-    header = f"{'step':>5}  {'sees':<{sees}}  {'does':<{does + chance}}  {'value':>7}  {'reward':>7}"
+    header = (
+        f"{'step':>5}  {'sees':<{sees}}  {'does':<{does + chance}}  {'value':>{value}}  {'reward':>{reward}}"
+    )
     yield Text(header + ("  memory" if memory.units else ""), style="dim")
     for line in lines:
         if line.count:
             why = "like this" if line.alike else "not shown (--all shows them)"
             yield Text(f"{'…':>5}  {line.count} steps {why}", style="dim")
             continue
-        reward = trace.reward[line.step]
+        gain = trace.reward[line.step]
         text = Text(f"{line.step:>5}  ", style="")
         text.append(f"{_fit(line.sees, sees)}  ")
         text.append(f"{_fit(line.does, does)}{line.chance:>{chance}}  ", "cyan")
-        text.append(f"{trace.value[line.step]:>7.2f}  ")
-        sign = "dim" if reward == 0 else "bold green" if reward > 0 else "bold red"
-        text.append(f"{'·' if reward == 0 else signed(reward):>7}", sign)
+        text.append(f"{values[line.step]:>{value}}  ")
+        sign = "dim" if gain == 0 else "bold green" if gain > 0 else "bold red"
+        text.append(f"{rewards[line.step]:>{reward}}", sign)
         if memory.units:
             text.append("  ").append_text(memory.text(trace, line.step))
         yield text
@@ -142,6 +147,12 @@ def _widths(lines: list[Line], room: int) -> tuple[int, int]:
         return sees, does
     does = min(does, max(room // 2, room - sees))
     return room - does, does
+
+
+def _value(value: float) -> str:
+    """Two decimals in at most seven characters, else fewer digits."""
+    text = f"{value:.2f}"
+    return text if len(text) <= 7 else formatting.number(value)
 
 
 def _fit(text: str, width: int) -> str:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from recollect.base.formatting import plural
 from recollect.display.closing_summary import REASONS
 from recollect.learning.diagnostics import SIZES
 from recollect.reports.configs import config_rows
 from recollect.reports.episodes import read_episodes
-from recollect.reports.health_checks import GAUGES, Judged, judge
 from recollect.reports.play_episodes import is_outdated, outdated_episodes, read_lengths
 from recollect.reports.read_run import Folder
 from recollect.reports.task_facts import action_words, known_task, levels, memory_lengths
@@ -20,7 +20,9 @@ from recollect.reports.thinning import Row, column, curve, json_numbers, mapping
 from recollect.reports.times import gather_runtime, gather_speed
 from recollect.tasks import Task
 from recollect.training.evaluation_rows import in_mode, mode_of
+from recollect.training.gauges import GAUGES, Judged, judge
 from recollect.training.metrics import meaning
+from recollect.training.return_trend import ReturnTrend
 
 SMALL = 240
 """Maximum points of a small curve."""
@@ -52,6 +54,7 @@ def gather_run(folder: Folder, notes: list[str]) -> Row:
         "speed": gather_speed(folder),
         "runtime": gather_runtime(folder),
         "events": _events(folder),
+        "advice": _advice(folder, gauges),
         "config": config_rows(folder.config, folder.preset),
         "problems": folder.problems,
     }
@@ -161,10 +164,12 @@ def _whole(value: Any) -> int | None:
 def _diagnostics(folder: Folder) -> tuple[list[Row], list[Row]]:
     """The judged gauges for which the run has values, and all other metrics."""
     rows = folder.metrics
-    gauges = []
+    gauges, trend = [], ReturnTrend(1)
+    for row in rows:
+        trend.add({name: number(row.get(name)) for name in ("episodes", "return", "return_spread")})
     for gauge in GAUGES:
         values = _in_units_of_value(rows) if gauge.name == "deviation/value" else column(rows, gauge.name)
-        judged = judge(gauge, values, folder.algo)
+        judged = judge(gauge, values, folder.algo, is_settled=trend.is_settled)
         if judged.verdict != "missing":
             gauges.append(_drawn(judged) | _metric(folder, gauge.name, values))
     drawn = {gauge.name for gauge in GAUGES} | {"steps", "seconds", "updates", "episodes", "return"}
@@ -201,6 +206,20 @@ def _drawn(judged: Judged) -> Row:
         "advice": judged.advice,
         "words": gauge.words,
     }
+
+
+def _advice(folder: Folder, gauges: list[Row]) -> str:
+    """The number of warnings and pieces of advice, and the gauges that are out of their ranges."""
+    kinds = [event.get("kind") for event in folder.events]
+    warnings, pieces = kinds.count("warning"), kinds.count("advice")
+    before = f"{plural(warnings, 'warning')}. " if warnings else ""
+    given = f"{plural(pieces, 'piece')} of advice during the run, each given once" if pieces else ""
+    outside = [gauge["name"] for gauge in gauges if gauge["advice"]]
+    verb = "is" if len(outside) == 1 else "are"
+    judged = f"{', '.join(outside)} {verb} out of range, with advice under Gauges" if outside else ""
+    if not pieces and not outside:
+        return before + ("No advice: no gauge is out of its range." if gauges else "No advice yet.")
+    return f"{before}{'; '.join(filter(None, (given, judged)))}."
 
 
 def _in_units_of_value(rows: list[Row]) -> np.ndarray:

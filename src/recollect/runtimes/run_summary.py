@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from recollect.acting.truncation import truncation_slots
 from recollect.algos.catalog import acting
-from recollect.base.formatting import plural
+from recollect.base.formatting import digits, plural
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
 from recollect.policy.policy import Policy
@@ -22,8 +22,8 @@ def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> s
     weights = sum(p.numel() for p in policy.parameters())
     return (
         f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "
-        f"{size.total / 1e6:.3g} MB, {size.states / size.total:.0%} of it stored states; effective "
-        f"horizon {algo.effective_horizon:.4g} steps"
+        f"{digits(size.total / 1e6)} MB, {size.states / size.total:.0%} of it stored states; effective "
+        f"horizon {digits(algo.effective_horizon, 4)} steps"
     )
 
 

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from recollect.base.formatting import digits
 from recollect.errors import ConfigError, nearest
 from recollect.training.metrics import GLOSSARY
 
@@ -55,7 +56,10 @@ class Callback:
         """After an evaluation (``eval_every``)."""
 
     def on_advice(self, training: Training, text: str) -> None:
-        """A warning about the run's health, or a note; each warning comes once."""
+        """Advice on settings, because of unhealthy metrics; each piece comes once."""
+
+    def on_warning(self, training: Training, text: str) -> None:
+        """Something went wrong and the run goes on: an actor died and was restarted, the disk is full."""
 
     def on_checkpoint(self, training: Training, path: Path) -> None:
         """After a checkpoint was written to ``path``."""
@@ -126,7 +130,9 @@ class EarlyStopping(Callback):
         if self._best is None or self._sign * (value - self._best) > self.min_delta:
             self._best, self._best_steps = value, training.steps
         elif training.steps - self._best_steps >= self.patience:
-            training.stop(f"{self.metric} has not improved on {self._best:.4g} for {self.patience:,} steps")
+            training.stop(
+                f"{self.metric} has not improved on {digits(self._best, 4)} for {self.patience:,} steps"
+            )
 
 
 class CallbackList:

@@ -120,11 +120,12 @@ class EpisodeTracker:
         self._length[rows] = 0
 
     def metrics(self) -> dict[str, float]:
-        """Episode count, and mean return and length of the last episodes if there are any."""
+        """Episode count, and return (mean and spread) and mean length of the last episodes, if any."""
         summary = {"episodes": float(self.count)}
         if self.recent:
             returns, lengths = zip(*self.recent)
-            summary |= {"return": float(np.mean(returns)), "length": float(np.mean(lengths))}
+            summary |= {"return": float(np.mean(returns)), "return_spread": float(np.std(returns))}
+            summary["length"] = float(np.mean(lengths))
         return summary
 
 

@@ -12,6 +12,7 @@ GLOSSARY = {
     "lag/max": "the largest lag of a rollout in the update",
     "episodes": "episodes finished so far",
     "return": "mean return of the last `target_episodes` episodes, from unscaled rewards",
+    "return_spread": "standard deviation of the returns of the same episodes",
     "length": "mean length of the same episodes, in steps",
     "loss/policy": "policy loss (PPO: clipped surrogate), mean over the minibatches",
     "loss/value": "half the squared value error, in units of the returns' standard deviation",

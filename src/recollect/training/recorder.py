@@ -49,6 +49,10 @@ class Recorder(Callback):
         """Log the advice."""
         self._event(training, "advice", text)
 
+    def on_warning(self, training: Training, text: str) -> None:
+        """Log the warning."""
+        self._event(training, "warning", text)
+
     def on_checkpoint(self, training: Training, path: Path) -> None:
         """Log the checkpoint, write all buffered lines, update the status."""
         self._event(training, "checkpoint", path.name)

@@ -8,7 +8,7 @@ file                   contents                                                 
 ``glossary.json``      one line on each metric                                          ``creating``
 ``metrics.jsonl``      one line per iteration                                           ``Recorder``
 ``evaluations.jsonl``  one line per evaluation                                          ``Recorder``
-``events.jsonl``       starts, resumes, advice, checkpoints, the end                    ``Recorder``
+``events.jsonl``       starts, resumes, advice, warnings, checkpoints, the end          ``Recorder``
 ``status.json``        state, env steps, seconds, the best checkpoint                   ``Recorder``, ``save``
 ``checkpoints/``       the last few and the best (``training/checkpoints.py``)          ``save``
 ``lock``               held by the training process, released by the system at its end  ``writing``

@@ -65,6 +65,7 @@ class Training:
         recorder = [] if run is None else [Recorder(run)]
         self._callbacks = CallbackList([*recorder, *callbacks])
         self._advisor = agent.advisor
+        self._advisor.begin(agent.history, self.start, self.end)
         self.signal = 0
         """The number of the signal that interrupted the training; 0 if none did."""
         self._stop_reason: str | None = None
@@ -160,7 +161,7 @@ class Training:
         """Continue after a failed write; warn once, until a checkpoint can be written again."""
         if not self._is_disk_failing:
             self._is_disk_failing = True
-            self._callbacks.call("on_advice", self, f"{error}. The run continues and will retry")
+            self._callbacks.call("on_warning", self, f"{error}. The run continues and will retry")
 
     def _iterate(self) -> None:
         try:
@@ -174,7 +175,9 @@ class Training:
             raise
         self.metrics = iteration.metrics
         self.history.add(iteration.metrics)
-        for text in [*iteration.notes, *self._advisor.watch(iteration.metrics)]:
+        for text in iteration.warnings:
+            self._callbacks.call("on_warning", self, text)
+        for text in self._advisor.watch(iteration.metrics):
             self._callbacks.call("on_advice", self, text)
         if self._callbacks.wants_episodes:
             ended = iteration.episodes

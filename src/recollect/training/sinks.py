@@ -137,7 +137,8 @@ class TensorBoardSink(Sink):
     """Event files for ``tensorboard --logdir RUN``, over env steps.
 
     They are in ``RUN/tensorboard``; without a run folder, in a new folder under ``tensorboard/``.
-    Hyperparameters and advice are texts. After a resume, TensorBoard drops values after the checkpoint.
+    Hyperparameters, advice and warnings are texts. After a resume, TensorBoard drops values after the
+    checkpoint.
 
     Args:
         folder: another folder for the event files.
@@ -179,6 +180,10 @@ class TensorBoardSink(Sink):
     def on_advice(self, training: Training, text: str) -> None:
         """Write the advice as a text at its step."""
         self._attempt(self._say, "advice", text, int(training.steps))
+
+    def on_warning(self, training: Training, text: str) -> None:
+        """Write the warning as a text at its step."""
+        self._attempt(self._say, "warning", text, int(training.steps))
 
     def close(self, reason: str) -> None:
         """Close the event file."""

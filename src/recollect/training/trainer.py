@@ -33,8 +33,8 @@ class Iteration:
     """By glossary name."""
     episodes: Episodes
     """The episodes that ended."""
-    notes: list[str] = field(default_factory=list)
-    """Notes for the user."""
+    warnings: list[str] = field(default_factory=list)
+    """Warnings for the user, such as restarts of actors."""
 
 
 class Trainer:
@@ -120,10 +120,10 @@ class Trainer:
         if self.learner.graphs.is_on:
             metrics["start_seconds"] = metrics.get("start_seconds", 0.0) + self.learner.graphs.seconds
         check = self.learner.deviation_check
-        notes = [*self._notes, *batch.notes, *self.learner.graphs.taken_notes(), *check.notes]
+        warnings = [*self._notes, *batch.notes, *self.learner.graphs.taken_notes(), *check.notes]
         self._notes.clear()
         check.notes.clear()
-        return Iteration(metrics, episodes, notes)
+        return Iteration(metrics, episodes, warnings)
 
     def _lags(self, rollouts: Sequence[Rollout]) -> list[int]:
         """The age of each rollout's weights, in updates."""

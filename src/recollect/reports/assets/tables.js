@@ -7,17 +7,8 @@ function eventList(data) {
     made.append(note("Nothing was noted: no events.jsonl, or an empty one."));
     return;
   }
-  const advice = events.filter((event) => event.kind === "advice").length;
   const saved = events.filter((event) => event.kind === "checkpoint").length;
-  made.append(
-    h(
-      "p",
-      { class: "lead" },
-      advice
-        ? `${count(advice, "piece")} of advice. The library gives each once.`
-        : "The library had no advice to give.",
-    ),
-  );
+  made.append(h("p", { class: "lead" }, data.advice));
   const row = (event) =>
     h(
       "li",

@@ -1,7 +1,11 @@
-"""Gauges: the healthy range of each metric, and advice for values outside it."""
+"""Gauges: the healthy range of each metric, and advice for values outside it.
+
+The display, the advice during a run and the report all judge by these ranges.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -15,7 +19,8 @@ SETTLING = 10
 ALLOWED = 0.1
 """Fraction of the judged updates that may be outside the range of a healthy gauge."""
 
-Verdict = Literal["healthy", "above", "below", "unjudged", "missing"]
+Side = Literal["above", "below"]
+Verdict = Side | Literal["healthy", "unjudged", "missing"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,8 +45,29 @@ class Gauge:
     """Cause and fix if the values are too high."""
     below: str = ""
     """Cause and fix if the values are too low."""
+    is_for_learning: bool = False
+    """Whether it says nothing after the run has settled at its best return (``ReturnTrend``)."""
     words: str = ""
     """A note on typical values."""
+
+    def limit(self, settings: Mapping[str, Any]) -> float | None:
+        """The highest healthy value in a run with these settings of the algorithm."""
+        if not self.relative:
+            return self.high
+        line = self.line(settings)
+        return None if line is None or self.high is None else self.high * line
+
+    def line(self, settings: Mapping[str, Any]) -> float | None:
+        """The value of ``setting``, if it is a number."""
+        value = settings.get(self.setting) if self.setting else None
+        return float(value) if value is not None and is_number(value) else None
+
+    def side(self, value: float, settings: Mapping[str, Any] | None = None) -> Side | None:
+        """The side on which one value is out of the range; None: it is healthy, or there is no range."""
+        limit = self.limit(settings or {})
+        if limit is not None and self.above and value > limit:
+            return "above"
+        return "below" if self.low is not None and self.below and value < self.low else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +89,20 @@ class Judged:
         return {"above": self.gauge.above, "below": self.gauge.below}.get(self.verdict, "")
 
 
-_deviation = partial(Gauge, high=0.1, setting="tolerance", relative=True, log=True, strict=True)
+_deviation = partial(
+    Gauge,
+    high=1.0,
+    setting="tolerance",
+    relative=True,
+    log=True,
+    strict=True,
+    words="Rounding: about 1e-7 with few actions and small values, a few 1e-5 with many action dimensions.",
+)
 GAUGES: tuple[Gauge, ...] = (
     _deviation(
         name="deviation/log_prob",
-        above="The learner does not reproduce the actor's steps, or rounds more. Above the tolerance a "
-        "replay in float64 decides, and the run stops unless the deviation is rounding.",
+        above="The learner does not reproduce the actor's steps, or rounds more. A replay in float64 has "
+        "decided: the run stops unless the deviation is rounding.",
     ),
     _deviation(
         name="deviation/value",
@@ -118,6 +152,7 @@ GAUGES: tuple[Gauge, ...] = (
         name="explained_variance",
         low=0.0,
         high=1.0,
+        is_for_learning=True,
         below="The critic predicts no better than a constant. This is normal if all returns are equal; "
         "otherwise train longer, or raise value_coef.",
         words="Rises towards 1 as the critic learns.",
@@ -137,20 +172,20 @@ GAUGES: tuple[Gauge, ...] = (
     Gauge(name="length", low=0.0),
 )
 """All gauges of a report, in order."""
+BY_NAME = {gauge.name: gauge for gauge in GAUGES}
 
 
-def judge(gauge: Gauge, values: np.ndarray, algo: dict[str, Any]) -> Judged:
+def judge(gauge: Gauge, values: np.ndarray, algo: Mapping[str, Any], *, is_settled: bool = False) -> Judged:
     """The verdict on ``values`` [N], one per update, of a run with the settings ``algo``.
 
-    Only the second half of the run counts, without the first ``SETTLING`` updates.
+    Only the second half of the run counts, without the first ``SETTLING`` updates. ``is_settled``: the run
+    has ended at its best return (``ReturnTrend``).
     """
-    line = algo.get(gauge.setting) if gauge.setting else None
-    line = float(line) if line is not None and is_number(line) else None
-    high = gauge.high
-    if gauge.relative:
-        high = None if line is None or high is None else high * line
+    high = gauge.limit(algo)
     verdict, share = _verdict(gauge, high, values)
-    return Judged(gauge, high, line, verdict, share)
+    if is_settled and gauge.is_for_learning and verdict != "missing":
+        verdict = "unjudged"
+    return Judged(gauge, high, gauge.line(algo), verdict, share)
 
 
 def _verdict(gauge: Gauge, high: float | None, values: np.ndarray) -> tuple[Verdict, float]:
