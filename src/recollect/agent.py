@@ -16,7 +16,7 @@ import torch
 from recollect.acting import numpy_conversion
 from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
-from recollect.base import tree
+from recollect.base import tracebacks, tree
 from recollect.base.types import State
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
@@ -145,7 +145,8 @@ class Agent:
     ) -> dict[str, float]:
         """Continue the run that this agent is a checkpoint of; called by ``recollect.resume``."""
         self.run = run
-        trainer = self._need_trainer()
+        with tracebacks.keeping(run.path):
+            trainer = self._need_trainer()
         if steps is not None:
             trainer.begin(_at_least_one("steps", steps))
         return self._fit(trainer, progress, callbacks, resumed=self._learned)
@@ -169,7 +170,8 @@ class Agent:
             )
             self._is_training = True
             try:
-                metrics = training.fit()
+                with tracebacks.keeping(None if self.run is None else self.run.path):
+                    metrics = training.fit()
             finally:
                 self._is_training, self._seconds = False, training.seconds
         if training.reason == "interrupt":

@@ -90,11 +90,13 @@ class TrainConfig:
     eval_episodes: int = 100
     """Episodes of each evaluation."""
     checkpoint_every: int | None = None
-    """Env steps between two checkpoints; None: about a minute. One at the end is always written."""
+    """Env steps between two checkpoints; None: the first after 10 seconds, then about one a minute. One at
+    the end is always written."""
     keep_checkpoints: int = 3
     """Number of latest checkpoints to keep. The best by evaluation is kept besides."""
     max_seconds: float | None = None
-    """Stop after this many seconds of training, those before a resume included."""
+    """Stop after this many seconds of training. A resumed run uses up the rest of its limit; a limit given
+    with the resume counts from there."""
     sinks: tuple[str, ...] = ()
     """Where else metrics are logged: "tensorboard", "wandb"."""
     threads: int | None = None

@@ -7,6 +7,7 @@ import shlex
 from recollect.base import formatting
 from recollect.display.state import State
 from recollect.envs.env_names import is_importing
+from recollect.training import trusted_settings
 
 REASONS = {
     "steps": ("finished", "all steps done"),
@@ -20,7 +21,7 @@ CALLBACK, ERROR = "callback: ", "error: "
 def outcome(reason: str) -> tuple[str, str]:
     """ "finished", "stopped" or "failed", and the reason in words."""
     if reason.startswith(ERROR):
-        return "failed", reason.removeprefix(ERROR)
+        return "failed", "the error is below"  # the exception, which the caller prints
     if reason.startswith(CALLBACK):
         return "stopped", reason.removeprefix(CALLBACK)
     return REASONS.get(reason, ("stopped", reason))
@@ -55,10 +56,26 @@ def commands(state: State, reason: str) -> list[str]:
     """The next commands, ready to be copied."""
     if state.run is None:
         return []
-    folder = shlex.quote(state.run)
-    env = state.training.agent.env
-    own = f" --env {shlex.quote(env)}" if isinstance(env, str) and is_importing(env) else ""
+    report = f"recollect report {shlex.quote(state.run)}"
     kind, _ = outcome(reason)
-    if reason == "interrupt" or (kind == "failed" and state.checkpoint is not None):
-        return [f"recollect resume {folder}{own}", f"recollect report {folder}"]
-    return [f"recollect report {folder}"]
+    if reason in ("interrupt", "time") or (kind == "failed" and state.checkpoint is not None):
+        return [_resume_command(state, state.run, is_time_up=reason == "time"), report]
+    return [report]
+
+
+def _resume_command(state: State, run: str, *, is_time_up: bool) -> str:
+    """The command that resumes the run, with all that must be named again; in Python if it has no name."""
+    training = state.training
+    agent, limit = training.agent, training.config.max_seconds
+    seconds = None
+    if limit is not None and is_time_up:  # as many as this training had
+        seconds = max(1, round(limit - (state.elapsed - state.spent)))
+    if not isinstance(agent.env, str) or agent.policy.is_custom:
+        given = [repr(run), "env=..." if not isinstance(agent.env, str) else f"env={agent.env!r}"]
+        given += ["policy=..."] if agent.policy.is_custom else []
+        given += [] if seconds is None else [f"max_seconds={seconds}"]
+        return f"recollect.resume({', '.join(given)})"
+    words = ["--env", agent.env] if is_importing(agent.env) else []
+    words += trusted_settings.repeated_flags(agent.env, training.config)
+    words += [] if seconds is None else ["--max-seconds", str(seconds)]
+    return shlex.join(["recollect", "resume", run, *words])

@@ -137,13 +137,7 @@ class Member:
 
     def named(self) -> list[str]:
         """The flags of ``resume`` that must be repeated because a run's folder cannot set them."""
-        config = self._config()
-        words = trusted_settings.option_flags(self._options(config))
-        if config.ray_address is not None:
-            words.append(f"--ray-address={config.ray_address}")
-        if set(config.sinks) & set(trusted_settings.REMOTE_SINKS):
-            words.append(f"--sinks={','.join(config.sinks)}")
-        return words
+        return trusted_settings.repeated_flags(self.variant.env, self._config())
 
     def _config(self) -> TrainConfig:
         return parse_config(list(self.flags), env=self.variant.env).config

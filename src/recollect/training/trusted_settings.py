@@ -106,6 +106,15 @@ def outward(config: TrainConfig, given: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in given}
 
 
+def repeated_flags(env: str | None, config: TrainConfig) -> list[str]:
+    """The flags of ``recollect resume``, besides ``--env``, that repeat settings of a run with ``env``."""
+    flags = option_flags(config.env_kwargs) if env is not None and not task_name(env) else []
+    for name, value in outward(config, ()).items():
+        text = value if isinstance(value, str) else ",".join(value)
+        flags.append(f"--{name.replace('_', '-')}={text}")
+    return flags
+
+
 def check_memory(config: TrainConfig, policy: Policy) -> None:
     """Raise ConfigError, before anything is allocated, if a rollout does not fit into memory."""
     algo, have = config.algo, provenance.memory()
