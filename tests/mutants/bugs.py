@@ -19,6 +19,7 @@ from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
 from tests.mutants.precision_bugs import ROUNDINGS
+from tests.mutants.run_bugs import RUNS
 from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
 from tests.mutants.size_bugs import SIZES
 
@@ -77,4 +78,5 @@ MUTANTS = [
     *LEAKS,
     *IGNORED,
     *SIZES,
+    *RUNS,
 ]

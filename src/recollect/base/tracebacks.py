@@ -71,7 +71,6 @@ def keeping(folder: Path | None) -> Iterator[None]:
         if folder is not None and not is_call and kept_in(error) is None:
             with suppress(OSError):  # the first error is the one to show
                 _append(folder / FILE, error)
-                vars(error)[_KEPT] = folder / FILE
         raise
 
 
@@ -86,6 +85,7 @@ def _append(file: Path, error: BaseException) -> None:
     heading = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}  {one_line(error)}"
     with file.open("a", encoding="utf-8", errors="backslashreplace") as handle:
         handle.write(f"{heading}\n{whole(error)}\n\n")
+    vars(error)[_KEPT] = file
 
 
 def _shorten(text: traceback.TracebackException, *, is_env: bool) -> None:
