@@ -107,4 +107,5 @@ def _from_user(frames: list[traceback.FrameSummary], *, is_env: bool) -> list[tr
 
 def _is_library(file: str) -> bool:
     is_installed = "site-packages" in file or "dist-packages" in file
-    return is_installed or file.startswith((_OURS, *_LIBRARIES, "<frozen "))
+    # "<string>": methods that dataclasses generate
+    return is_installed or file.startswith((_OURS, *_LIBRARIES, "<frozen ", "<string>"))
