@@ -87,6 +87,17 @@ def test_frames_and_summary_cross_processes():
     assert user_frames(child).endswith('raise RuntimeError("no rotor") from error')
 
 
+def test_an_error_without_a_text_has_its_type():
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert one_line(MuteError()) == "MuteError"
+    assert one_line(KeyError("x")) == "KeyError: 'x'"
+    assert one_line(EnvError()) == "EnvError"
+    assert describe_raised(MuteError()).summary == "MuteError"
+
+
 def test_a_run_folder_keeps_the_whole_traceback_once(tmp_path):
     with pytest.raises(EnvError) as caught, keeping(tmp_path), keeping(tmp_path):
         reset(Brittle)

@@ -133,6 +133,16 @@ def test_the_run_goes_on_once_the_env_is_mended(capsys, monkeypatch):
     assert Run("run").status["steps"] == 256
 
 
+def test_a_run_that_failed_before_its_first_checkpoint_starts_again(capsys, monkeypatch):
+    """Its folder has nothing but the traceback of the evaluation's env, and is used again."""
+    monkeypatch.setattr("recollect.agent.Agent.make_env", lambda *_: {}["tail"])
+    err = fails(capsys, "train", "rotor:Rotor", *TRAIN, "--quiet", "--eval-every", "64")
+    assert err.splitlines()[-1] == "the whole traceback is in run/traceback.txt"
+    assert "_evaluating" in Path("run/traceback.txt").read_text()
+    assert main(["train", "rotor:Rotor", *TRAIN, "--quiet", "--no-eval"]) == 0
+    assert not Path("run/traceback.txt").exists()
+
+
 def test_an_evaluation_after_the_training_that_raises(capsys, monkeypatch):
     """The training is saved, and the traceback is in its folder."""
     monkeypatch.setattr("recollect.agent.Agent.evaluate", lambda *_: {}["tail"])

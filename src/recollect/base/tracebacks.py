@@ -47,9 +47,12 @@ def one_line(error: BaseException) -> str:
     """The message for people, without a traceback: of an error that is not Recollect's, with its type."""
     if isinstance(error, ChildError) and error.summary:
         return error.summary
-    if isinstance(error, RecollectError) and str(error):
-        return str(error)
-    text = str(error)
+    try:
+        text = str(error)
+    except Exception:  # the user's own class of errors
+        text = ""
+    if isinstance(error, RecollectError) and text:
+        return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
