@@ -17,7 +17,7 @@ import torch
 from recollect.acting import numpy_conversion
 from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
-from recollect.base import tree
+from recollect.base import tracebacks, tree
 from recollect.base.types import State
 from recollect.base.warnings_once import once
 from recollect.config.own_code import OwnCode
@@ -105,7 +105,7 @@ class Agent:
         """For example ``<Agent of t-maze: LSTM, 99,971 parameters, 300,000 steps trained, run runs/a>``."""
         env = "no env" if self.env is None else display_name(self.env) or "an env"
         core = type(self.policy.core).__name__ if self.policy.has_memory else "no memory"
-        network = f"{type(self.policy).__name__} with {core}" if self.policy.is_custom else core
+        network = f"{type(self.policy).__name__} with {core}" if self.policy.made_by else core
         size = sum(parameter.numel() for parameter in self.policy.parameters())
         run = "" if self.run is None else f", run {self.run.path}"
         return f"<Agent of {env}: {network}, {size:,} parameters, {self.steps:,} steps trained{run}>"
@@ -159,7 +159,8 @@ class Agent:
     ) -> dict[str, float]:
         """Continue the run that this agent is a checkpoint of; called by ``recollect.resume``."""
         self.run = run
-        trainer = self._need_trainer()
+        with tracebacks.keeping(run.path):
+            trainer = self._need_trainer()
         if steps is not None:
             trainer.begin(_at_least_one("steps", steps))
         return self._fit(trainer, progress, callbacks, resumed=self._learned)
@@ -183,7 +184,8 @@ class Agent:
             )
             self._is_training = True
             try:
-                metrics = training.fit()
+                with tracebacks.keeping(None if self.run is None else self.run.path):
+                    metrics = training.fit()
             finally:
                 self._is_training, self._seconds = False, training.seconds
         if training.reason == "interrupt":

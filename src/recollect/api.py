@@ -217,8 +217,8 @@ def resume(
         device: as in ``load``.
         progress: as in ``train``.
         callbacks: as in ``train``.
-        **settings: eval_every, checkpoint_every, max_seconds, threads and the like. A saved ``ray_address``,
-            and ``sinks`` with "wandb", must be repeated.
+        **settings: eval_every, checkpoint_every, max_seconds (which counts from here), threads and the like.
+            A saved ``ray_address``, and ``sinks`` with "wandb", must be repeated.
     """
     run = Run(Path(path).expanduser())
     path = run.path
@@ -235,6 +235,10 @@ def resume(
             changes["target_return"] = None  # already reached: train past it
         if steps is None and status.get("start") == saved.learned.steps:
             steps = status["end"] - status["start"]  # a leg that started here and has no checkpoint yet
+        used = 0.0 if saved.learned.trainer is None else saved.learned.trainer.numbers["seconds"]
+        limit = changes.get("max_seconds")
+        if isinstance(limit, int | float) and limit > 0:
+            changes["max_seconds"] = round(used + limit, 3)  # it counts from here
         named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap)
         agent = _restored(saved, named, trust, device, changes)
         options = saved.config(agent.policy).env_kwargs
@@ -242,10 +246,10 @@ def resume(
             _check_changeable("resume", path, {"env_kwargs"})
         _check_same_wrap(path, saved, agent.config)
         agent.config = replace(agent.config, run=str(path))
-        used = 0.0 if saved.learned.trainer is None else saved.learned.trainer.numbers["seconds"]
         if (limit := agent.config.max_seconds) is not None and used >= limit:
             raise RecollectError(
-                f"{path} has used its {limit:g} seconds: raise max_seconds (--max-seconds, none for no limit)"
+                f"{path} has used its {limit:g} seconds: give max_seconds=N (--max-seconds N) for N more, or "
+                "None (none) for no limit"
             )
         with _closed_if_it_fails(agent):
             agent.resume(run, steps=steps, progress=progress, callbacks=callbacks)

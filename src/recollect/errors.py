@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable
 class RecollectError(Exception):
     """The base of all errors that Recollect raises."""
 
+    user_frames: str = ""
+    """The frames of the user's code in the other process that raised the error; empty if it was this one."""
+
 
 class ConfigError(RecollectError, ValueError):
     """A setting is invalid, or contradicts another one."""
@@ -40,6 +43,9 @@ class EvaluationCancelledError(RecollectError):
 
 class ChildError(RecollectError, RuntimeError):
     """An exception in another process of the run; the text has its traceback."""
+
+    summary: str = ""
+    """The text without the traceback."""
 
 
 class LostError(RecollectError, RuntimeError):

@@ -97,7 +97,8 @@ def test_after_an_error_the_terminal_is_as_before():
     display.on_end(training, "error: reward of row 3 is nan")
     assert (sys.stdout, sys.stderr) == before
     assert out.getvalue().count("\x1b[?25l") == out.getvalue().count("\x1b[?25h")
-    assert "failed: reward of row 3 is nan" in out.getvalue()
+    assert "failed: the error is below" in out.getvalue()
+    assert "reward of row 3" not in out.getvalue(), "the exception says it, once"
 
 
 def test_a_long_iteration_does_not_look_dead(monkeypatch):
@@ -331,11 +332,11 @@ def test_one_display_for_two_trainings():
     [
         ("steps", ("finished", "all steps done"), ["report"]),
         ("target", ("finished", "target return reached"), ["report"]),
-        ("time", ("stopped", "time limit reached (max_seconds)"), ["report"]),
+        ("time", ("stopped", "time limit reached (max_seconds)"), ["resume", "report"]),
         ("callback: good enough", ("stopped", "good enough"), ["report"]),
         ("return has not improved", ("stopped", "return has not improved"), ["report"]),
         ("interrupt", ("stopped", "interrupted"), ["resume", "report"]),
-        ("error: disk full", ("failed", "disk full"), ["resume", "report"]),
+        ("error: disk full", ("failed", "the error is below"), ["resume", "report"]),
     ],
 )
 def test_the_end_in_words_and_what_comes_next(reason, words_, next_):

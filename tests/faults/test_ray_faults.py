@@ -25,6 +25,7 @@ from ray._private.utils import get_ray_address_file  # noqa: E402
 from ray.cluster_utils import Cluster  # noqa: E402
 
 import recollect as rc  # noqa: E402
+from recollect.base.tracebacks import user_frames  # noqa: E402
 from recollect.errors import ChildError, EnvError, LostError, RecollectError  # noqa: E402
 from recollect.runtimes import restart_limits  # noqa: E402
 from recollect.runtimes.ray import cluster as ray_cluster  # noqa: E402
@@ -131,6 +132,9 @@ def test_an_env_that_raises_ends_the_run_as_inline(cluster, how, text, tmp_path)
     notes = "".join(getattr(raised.value, "__notes__", [])) + str(raised.value)
     assert "Traceback" in notes
     assert "actor" in notes
+    shown = user_frames(raised.value)
+    assert text in shown
+    assert "src/recollect" not in shown
     assert ray.is_initialized(), "the cluster is not ours"
 
 

@@ -40,7 +40,7 @@ class Clock:
 def make_training(*, run: str | None = "runs/cue-7", end: int = 100_000, **settings: Any) -> Any:
     config = TrainConfig().override(**settings)
     return SimpleNamespace(
-        agent=SimpleNamespace(env="delayed-cue", policy=SimpleNamespace(core=LSTM())),
+        agent=SimpleNamespace(env="delayed-cue", policy=SimpleNamespace(core=LSTM(), made_by=None)),
         config=config,
         start=0,
         end=end,

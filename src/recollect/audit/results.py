@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from recollect.base import tracebacks
 from recollect.errors import RecollectError
 
 Status = Literal["ok", "warning", "failed", "skipped"]
@@ -38,6 +39,8 @@ class Check:
     """The finding, with its numbers."""
     advice: tuple[str, ...] = ()
     """The likely cause and the fix; for a warning, its meaning."""
+    frames: str = ""
+    """The frames of the user's code, if it raised an error."""
 
     @property
     def ok(self) -> bool:
@@ -45,7 +48,7 @@ class Check:
         return self.status != "failed"
 
     def lines(self, width: int = 80) -> list[str]:
-        """The check as text: status, name and numbers, then the advice, wrapped to ``width``."""
+        """The check as text: status, name and numbers, then the advice, wrapped to ``width``; the frames."""
         word = "FAILED" if self.status == "failed" else self.status
         head = f"  {word:<{STATUS_WIDTH}}{self.name:<{NAME_WIDTH}}"
         indent = " " * len(head)
@@ -55,7 +58,7 @@ class Check:
             lines += textwrap.wrap(
                 f"{indent}- {text}", room, subsequent_indent=f"{indent}  ", break_on_hyphens=False
             )
-        return lines
+        return [*lines, *textwrap.indent(self.frames, indent).splitlines()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,5 +130,7 @@ def checked(part: str, name: str, look: Callable[[], str]) -> Check:
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = (f"raised in {last.filename}, line {last.lineno}, {last.name}",)
-        is_explained = isinstance(error, RecollectError)  # its text has cause and fix
-        return Check(part, name, "failed", f"{type(error).__name__}: {error}", () if is_explained else place)
+        frames = tracebacks.user_frames(error)
+        is_explained = isinstance(error, RecollectError) or frames  # a text of ours has cause and fix
+        advice = () if is_explained else place
+        return Check(part, name, "failed", f"{type(error).__name__}: {error}", advice, frames)

@@ -21,7 +21,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -30,7 +29,7 @@ from typing import Any
 
 import cloudpickle
 
-from recollect.base import warnings_once
+from recollect.base import tracebacks, warnings_once
 from recollect.base.files import anonymous_file
 from recollect.base.process_group import ProcessGroup, describe_exit
 from recollect.errors import ChildError, LostError, RecollectError, ResourceError
@@ -82,6 +81,10 @@ class Raised:
     """The traceback."""
     error: bytes | None
     """The exception itself, pickled, if it can be."""
+    summary: str
+    """Its type and message."""
+    user_frames: str
+    """The frames of the user's code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +237,7 @@ def describe_raised(error: BaseException) -> Raised:
         pickle.loads(data)  # an exception with its own __init__ can often be pickled and not read back
     except Exception:
         data = None
-    return Raised("".join(traceback.format_exception(error)).rstrip(), data)
+    return Raised(tracebacks.whole(error), data, tracebacks.one_line(error), tracebacks.user_frames(error))
 
 
 def raised_error(raised: Raised, who: str) -> Exception:
@@ -245,8 +248,10 @@ def raised_error(raised: Raised, who: str) -> Exception:
             origin = pickle.loads(raised.error)
     if isinstance(origin, RecollectError):
         origin.add_note(f"in {who}:\n{raised.text}")
+        origin.user_frames = raised.user_frames
         return origin
     error = ChildError(f"{who} failed:\n{raised.text}")
+    error.summary, error.user_frames = f"{who} failed: {raised.summary}", raised.user_frames
     error.__cause__ = origin
     return error
 

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from recollect.base import tracebacks
 from recollect.base.files import is_number, refuse_links
 from recollect.errors import RecollectError
 
@@ -22,7 +23,7 @@ LEFTOVER = re.compile(rf"\.({'|'.join(map(re.escape, WRITTEN_BESIDE))})-[0-9a-f]
 """Temporary names of these files."""
 UNFINISHED = re.compile(r"\.[0-9]{12}-([0-9a-f]{8}|old|removed)")
 """Names of folders of checkpoints that are being written, replaced or removed."""
-OWN_FILES = (*WRITTEN_BESIDE, "events.jsonl", "lock", "memory_lengths.json", "wandb/id.txt")
+OWN_FILES = (*WRITTEN_BESIDE, "events.jsonl", tracebacks.FILE, "lock", "memory_lengths.json", "wandb/id.txt")
 OWN_FOLDERS = (CHECKPOINTS, "logs", "episodes", "tensorboard", "wandb")
 """Files and folders of a run, besides the files in ``logs`` and ``episodes``."""
 PARTIAL = re.compile(r"\.tmp[A-Za-z0-9]{6}")

@@ -17,8 +17,17 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any, TextIO
 
-from recollect.base import interrupts, json_output, warnings_once
-from recollect.errors import AlignmentError, DivergedError, EnvError, RecollectError, StorageError, nearest
+from recollect.base import interrupts, json_output, tracebacks, warnings_once
+from recollect.errors import (
+    AlignmentError,
+    ChildError,
+    DivergedError,
+    EnvError,
+    LostError,
+    RecollectError,
+    StorageError,
+    nearest,
+)
 
 COMMANDS = {
     "train": "train an agent",
@@ -34,6 +43,8 @@ COMMANDS = {
     "doctor": "versions, hardware, known problems and a quick speed figure of this machine",
 }
 """The commands with a description, the most used first."""
+FAILURES = (AlignmentError, ChildError, DivergedError, EnvError, LostError, StorageError)
+"""Errors of a right call, which failed later; others are errors of the call."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,10 +78,25 @@ def _dispatch(argv: list[str]) -> int:
         return 2
     try:
         return _run(name, rest)
-    except RecollectError as error:  # in one line, without a traceback
-        tell(f"error: {error}", sys.stderr)
-        # 1: the call was right, and the command failed later.
-        return 1 if isinstance(error, AlignmentError | DivergedError | EnvError | StorageError) else 2
+    except Exception as error:
+        frames = tracebacks.user_frames(error)
+        if not frames and not isinstance(error, RecollectError):
+            raise  # a bug of Recollect: Python prints the whole traceback
+        _show_error(error, frames)
+        is_users = not isinstance(error, RecollectError)
+        return 1 if is_users or isinstance(error, FAILURES) else 2
+
+
+def _show_error(error: Exception, frames: str) -> None:
+    """Print the frames of the user's code, if it raised the error, and the message."""
+    if frames:
+        print(frames, file=sys.stderr)
+    tell(f"error: {tracebacks.one_line(error) if frames else error}", sys.stderr)
+    for note in getattr(error, "__notes__", []):
+        if "\n" not in note:  # the traceback of another process is in the file
+            tell(note, sys.stderr)
+    if (file := tracebacks.kept_in(error)) is not None:
+        tell(f"the whole traceback is in {file}", sys.stderr)
 
 
 def _run(name: str, words: list[str]) -> int:

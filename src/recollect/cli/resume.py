@@ -17,12 +17,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "Resume from the last checkpoint: bit for bit on built-in tasks, in new episodes on other envs. "
         "Only settings that do not affect learning may be changed: --eval-every, --eval-episodes, "
         "--checkpoint-every, --keep-checkpoints, --max-seconds, --threads, --sinks; and those of the "
-        "runtime: --runtime, --env-workers, --env-timeout, --ray-address."
+        "runtime: --runtime, --env-workers, --env-timeout, --ray-address. Limits count from here: --steps "
+        "and --max-seconds."
     )
     parser.epilog = (
         "examples:\n"
         "  recollect resume runs/t-maze-20261115-101500\n"
         "  recollect resume runs/done --steps 200k          train it for longer\n"
+        "  recollect resume runs/long --max-seconds 3600    for another hour\n"
         "  recollect resume runs/mine --env my_module:Env   an env that is your own code\n"
         "  recollect resume runs/ant --task.frame_skip 5    options of another env\n"
         "  recollect resume runs/mine --runtime processes   actors in processes now\n"

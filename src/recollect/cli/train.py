@@ -9,12 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from recollect.base import json_output
+from recollect.base import json_output, tracebacks
 from recollect.cli import print_json, tell
 from recollect.cli.shared import add_display, add_ending, add_env, parse_run
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
+    from recollect.training.run_folder import Run
 
 TAKES_CONFIG = SETTINGS_IN_HELP = True
 
@@ -70,6 +71,11 @@ def finish(agent: Agent, say: Say, *, evaluate: bool, report: bool) -> None:
     """Evaluate once more and write the report."""
     run = agent.run
     assert run is not None
+    with tracebacks.keeping(run.path):
+        _finish(agent, run, say, evaluate=evaluate, report=report)
+
+
+def _finish(agent: Agent, run: Run, say: Say, *, evaluate: bool, report: bool) -> None:
     try:
         done = run.evaluations()
         if evaluate and agent.can_make_env and not (done and done[-1]["steps"] == agent.steps):

@@ -102,11 +102,13 @@ class TrainConfig:
     one and then the other ("both"), each for ``eval_episodes``. The best checkpoint, learning curves and
     comparisons use the named one; with "both" the greedy one."""
     checkpoint_every: int | None = None
-    """Env steps between two checkpoints; None: about a minute. One at the end is always written."""
+    """Env steps between two checkpoints; None: the first after 10 seconds, then about one a minute. One at
+    the end is always written."""
     keep_checkpoints: int = 3
     """Number of latest checkpoints to keep. The best by evaluation is kept besides."""
     max_seconds: float | None = None
-    """Stop after this many seconds of training, those before a resume included."""
+    """Stop after this many seconds of training. A resumed run uses up the rest of its limit; a limit given
+    with the resume counts from there."""
     sinks: tuple[str, ...] = ()
     """Where else metrics are logged: "tensorboard", "wandb"."""
     threads: int | None = None

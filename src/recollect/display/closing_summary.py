@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 
 from recollect.base import formatting
+from recollect.config.serialise import CUSTOM
 from recollect.display.state import State
-from recollect.envs.env_names import is_importing
-from recollect.training.trusted_runs import is_trusted
+from recollect.training import trusted_runs, trusted_settings
 
 REASONS = {
     "steps": ("finished", "all steps done"),
@@ -21,7 +21,7 @@ CALLBACK, ERROR = "callback: ", "error: "
 def outcome(reason: str) -> tuple[str, str]:
     """ "finished", "stopped" or "failed", and the reason in words."""
     if reason.startswith(ERROR):
-        return "failed", reason.removeprefix(ERROR)
+        return "failed", "the error is below"  # the exception, which the caller prints
     if reason.startswith(CALLBACK):
         return "stopped", reason.removeprefix(CALLBACK)
     return REASONS.get(reason, ("stopped", reason))
@@ -57,12 +57,28 @@ def commands(state: State, reason: str) -> list[str]:
     """The next commands, ready to be copied."""
     if state.run is None:
         return []
-    folder = shlex.quote(state.run)
-    env = state.training.agent.env
-    own = f" --env {shlex.quote(env)}" if isinstance(env, str) and is_importing(env) else ""
-    if (run := state.training.run) is not None and is_trusted(run.path, run.description):
-        own = ""
+    report = f"recollect report {shlex.quote(state.run)}"
     kind, _ = outcome(reason)
-    if reason == "interrupt" or (kind == "failed" and state.checkpoint is not None):
-        return [f"recollect resume {folder}{own}", f"recollect report {folder}{own}"]
-    return [f"recollect report {folder}"]
+    if reason in ("interrupt", "time") or (kind == "failed" and state.checkpoint is not None):
+        return [_resume_command(state, state.run, is_time_up=reason == "time"), report]
+    return [report]
+
+
+def _resume_command(state: State, folder: str, *, is_time_up: bool) -> str:
+    """The command that resumes the run, with all that must be named again; in Python if it has no name."""
+    training = state.training
+    agent, limit, run = training.agent, training.config.max_seconds, training.run
+    seconds = None
+    if limit is not None and is_time_up:  # as many as this training had
+        seconds = max(1, round(limit - (state.elapsed - state.spent)))
+    has_policy = agent.policy.made_by == CUSTOM
+    if not isinstance(agent.env, str) or has_policy:
+        given = [repr(folder), "env=..." if not isinstance(agent.env, str) else f"env={agent.env!r}"]
+        given += ["policy=..."] if has_policy else []
+        given += [] if seconds is None else [f"max_seconds={seconds}"]
+        return f"recollect.resume({', '.join(given)})"
+    words = trusted_settings.outward_flags(training.config)
+    if run is not None and not trusted_runs.is_trusted(run.path, run.description):
+        words = [*trusted_runs.flags(trusted_runs.required(run.description)), *words]
+    words += [] if seconds is None else ["--max-seconds", str(seconds)]
+    return shlex.join(["recollect", "resume", folder, *words])

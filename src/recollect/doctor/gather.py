@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from recollect.base import tracebacks
 from recollect.base.system_limits import Limits, Places, read_limits
 from recollect.doctor.known_problems import find_faults, find_traps
 from recollect.doctor.recommendation import SECONDS, choose, choose_by, cores_of, measure_speed, try_out
@@ -79,9 +80,9 @@ def examine(
             else:
                 tried = try_out(env, cores_of(cpu), seconds)
                 found = replace(found, tried=tried, choice=choose_by(found.choice, tried))
-        except RecollectError:
-            raise  # the user's env cannot be used
         except Exception as error:
+            if isinstance(error, RecollectError) or (env is not None and tracebacks.user_frames(error)):
+                raise  # the user's env cannot be used
             failed.append(f"a short training failed with {type(error).__name__}: {error}")
     return replace(found, faults=[*find_faults(found), *failed], traps=find_traps(found, environ))
 

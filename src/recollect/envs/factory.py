@@ -20,7 +20,7 @@ from recollect.envs.gym_vector import GymVector
 from recollect.envs.on_device import on_device
 from recollect.envs.pettingzoo import refuse_pettingzoo
 from recollect.envs.user_wrappers import wrapped
-from recollect.errors import ConfigError, nearest
+from recollect.errors import ConfigError, EnvError, RecollectError, nearest
 
 __all__ = ["EnvMaker", "EnvSpec", "GymLoop", "GymVector", "make_env", "makes_batches"]
 
@@ -122,6 +122,10 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
             f"{_name(make)}({asked}) failed: {error}. Options of an env are given by env_kwargs={{...}} "
             "(--task.NAME)"
         ) from error
+    except RecollectError:
+        raise
+    except Exception as error:
+        raise _not_made(_name(make), error) from error
     kind = type(made).__name__
     if not isinstance(made, VectorEnv | BatchedEnv):
         refuse_pettingzoo(made)
@@ -176,12 +180,21 @@ def _looped(
         ) from error
     except (gym.error.Error, ModuleNotFoundError) as error:
         if not is_id or (isinstance(error, ModuleNotFoundError) and ":" not in name):
-            raise  # an error of the callable, or a dependency of a registered env is missing
+            # an error of the callable, or a dependency of a registered env is missing
+            raise _not_made(name, error) from error
         hint = nearest(name, [*TASKS, *gym.registry], _key)
         raise ConfigError(
             f"no env is registered as {name!r}{hint}. An env of another package needs its module, "
             f"'module:Env-v0', or an import before. ({error})"
         ) from None
+    except RecollectError:
+        raise
+    except Exception as error:
+        raise _not_made(name, error) from error
+
+
+def _not_made(name: str, error: Exception) -> EnvError:
+    return EnvError(f"{name} could not be made: it raised {type(error).__name__}: {error}")
 
 
 def _key(name: str) -> str:

@@ -83,7 +83,9 @@ def record_film(
             env_kwargs=kwargs if make is None else None,
         )
     except EnvError as error:  # the adapter wraps every error of an env
-        raise error.__cause__ if isinstance(error.__cause__, NoFramesError) else error from None
+        if isinstance(error.__cause__, NoFramesError):
+            raise error.__cause__ from None
+        raise
     if make is None:
         return Film(traces)
     return Film([replace(trace, env=display_name(agent.env)) for trace in traces], reels[: len(traces)], fps)
@@ -132,7 +134,7 @@ def _maker(env: Any, kwargs: dict[str, Any]) -> tuple[Callable[[], gym.Env] | No
         return None, None
     try:
         probe = make(**kwargs)
-    except (gym.error.Error, TypeError):
+    except Exception:
         return None, None  # opening the env without frames reports the error
     metadata = probe.metadata
     probe.close()

@@ -151,12 +151,7 @@ class Member:
 
     def named(self) -> list[str]:
         """The flags of ``resume`` that must be repeated because a run's folder cannot set them."""
-        config, words = self._parsed().config, self.code()
-        if config.ray_address is not None:
-            words.append(f"--ray-address={config.ray_address}")
-        if set(config.sinks) & set(trusted_settings.REMOTE_SINKS):
-            words.append(f"--sinks={','.join(config.sinks)}")
-        return words
+        return [*self.code(), *trusted_settings.outward_flags(self._parsed().config)]
 
     def code(self) -> list[str]:
         """The flags that name code other than the env, and pass options to code."""

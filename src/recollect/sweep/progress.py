@@ -195,7 +195,9 @@ class LiveTable(Board):
 def _essence(text: str) -> str:
     """The error line of a log, or its last line."""
     lines = text.splitlines()
-    return next((line for line in reversed(lines) if "error" in line.lower()), lines[-1] if lines else "")
+    errors = [line for line in lines if "error" in line.lower()]
+    found = [line for line in errors if line.startswith("error: ")] or errors or lines
+    return found[-1] if found else ""
 
 
 @contextmanager

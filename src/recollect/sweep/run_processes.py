@@ -136,11 +136,14 @@ class RunProcess(ProcessGroup):
             return "stopped", ""
         return "failed", "\n".join([*self._last_lines(), describe_exit(code)])
 
-    def _last_lines(self, count: int = 8) -> list[str]:
+    def _last_lines(self, count: int = 8, most: int = 30) -> list[str]:
+        """The last lines, from the traceback on if there is one within ``most`` lines."""
         with self._log.open("rb") as file:
             file.seek(max(self._from, file.seek(0, os.SEEK_END) - 8192))
             text = file.read().decode("utf-8", "replace")
-        return [line.rstrip() for line in text.splitlines() if line.strip()][-count:]
+        lines = [line.rstrip() for line in text.splitlines() if line.strip()][-most:]
+        starts = [i for i, line in enumerate(lines) if line.startswith("Traceback ")]
+        return lines[starts[-1] :] if starts else lines[-count:]
 
 
 def _end_with_parent() -> Callable[[], None] | None:

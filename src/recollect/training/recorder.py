@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from recollect.training.run_loop import Training
 
 
+STATUS_SECONDS = 2.0
+"""Seconds between two updates of ``status.json`` while nothing else changes it."""
+
+
 class Recorder(Callback):
     """Writes the JSONL files and ``status.json`` of a run; ``Run.save`` writes its checkpoints.
 
@@ -29,6 +33,8 @@ class Recorder(Callback):
     def __init__(self, run: Run):
         self._run = run
         self._waiting: dict[str, list[str]] = {}
+        self._status_at = 0.0
+        """Seconds of training at the last update of the status."""
 
     def on_start(self, training: Training) -> None:
         """Log the start or resume, and set the status to running."""
@@ -37,8 +43,13 @@ class Recorder(Callback):
         self._status(training, "running")
 
     def on_iteration(self, training: Training, metrics: dict[str, float]) -> None:
-        """Append a line of metrics."""
+        """Append a line of metrics, and now and then update the status."""
         self._append(training, "metrics.jsonl", metrics | {"seconds": round(training.seconds, 3)})
+        if training.seconds - self._status_at >= STATUS_SECONDS:
+            try:
+                self._status(training, "running")
+            except StorageError as error:
+                training.continue_without_disk(error)
 
     def on_evaluation(self, training: Training, evaluation: Evaluation) -> None:
         """Append a line for the evaluation."""
@@ -72,7 +83,8 @@ class Recorder(Callback):
 
     def _status(self, training: Training, state: str, reason: str | None = None) -> None:
         counts = {name: getattr(training, name) for name in ("steps", "start", "end", "updates", "episodes")}
-        seconds = round(training.seconds, 3)
+        self._status_at = training.seconds
+        seconds = round(self._status_at, 3)
         self._run.update_status(state=state, reason=reason, **counts, seconds=seconds)
 
     def _event(self, training: Training, kind: str, text: str) -> None:

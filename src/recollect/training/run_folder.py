@@ -9,6 +9,7 @@ file                   contents                                                 
 ``metrics.jsonl``      one line per iteration                                           ``Recorder``
 ``evaluations.jsonl``  one line per evaluation                                          ``Recorder``
 ``events.jsonl``       starts, resumes, advice, warnings, checkpoints, the end          ``Recorder``
+``traceback.txt``      the whole traceback of each error that ended the run             ``Agent``
 ``status.json``        state, env steps, seconds, the best checkpoint                   ``Recorder``, ``save``
 ``checkpoints/``       the last few and the best (``training/checkpoints.py``)          ``save``
 ``lock``               held by the training process, released by the system at its end  ``writing``
@@ -31,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.acting.evaluate import Evaluation
-from recollect.base import files, provenance, run_files
+from recollect.base import files, provenance, run_files, tracebacks
 from recollect.base.run_files import (
     CHECKPOINTS,
     LEFTOVER,
@@ -106,7 +107,8 @@ class Run:
         }
         with files.writing(f"the run folder {path} could not be made"):
             (path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
-            for stale in ("status.json", "metrics.jsonl", "evaluations.jsonl", "events.jsonl"):
+            lines = ("metrics.jsonl", "evaluations.jsonl", "events.jsonl")
+            for stale in ("status.json", *lines, tracebacks.FILE):
                 (path / stale).unlink(missing_ok=True)
         files.write_atomically(path / "glossary.json", json.dumps(GLOSSARY, indent=2) + "\n")
         config = replace(agent.config, policy=agent.policy.config)  # as it was built, also by a factory
@@ -239,7 +241,7 @@ class Run:
                     f"going back to step {steps:,} would delete {path}, which "
                     f"{'is a link' if path.is_symlink() else holds}: move it out of the run first"
                 )
-        self.update_status(best=self._best_until(steps))
+        self.update_status(best=self._best_until(steps), steps=steps)
         for path in later:
             _remove(path)
         for name in ("metrics.jsonl", "evaluations.jsonl"):
@@ -334,7 +336,7 @@ def _is_unused(path: Path, is_locked_here: bool) -> bool:
     is_ours = not found or "glossary.json" in found
     if (
         not is_ours
-        or found - {*WRITTEN_BESIDE, "events.jsonl"}
+        or found - {*WRITTEN_BESIDE, "events.jsonl", tracebacks.FILE}
         or (not is_locked_here and files.is_locked(path / "lock"))
     ):
         return False

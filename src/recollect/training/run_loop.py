@@ -15,6 +15,7 @@ from recollect.base import interrupts
 from recollect.config.train import TrainConfig
 from recollect.errors import (
     AlignmentError,
+    ChildError,
     ConfigError,
     DivergedError,
     EvaluationCancelledError,
@@ -30,6 +31,8 @@ from recollect.training.trainer import Trainer
 
 CHECKPOINT_SECONDS = 60.0
 """Seconds between two checkpoints, unless ``checkpoint_every`` is set."""
+FIRST_CHECKPOINT_SECONDS = 10.0
+"""Seconds from the start or resume to the first checkpoint: a run killed early keeps most of its training."""
 
 
 class Training:
@@ -72,6 +75,7 @@ class Training:
         self._interrupted_at = 0.0
         self._seconds_before = seconds
         self._began = time.monotonic()
+        self._resumed_at: int = trainer.steps
         self._last_checkpoint: tuple[int, float] = (trainer.steps, self._began)
         self._saved_at: int | None = None
         """Env steps of the last checkpoint."""
@@ -207,7 +211,8 @@ class Training:
     def _is_checkpoint_due(self) -> bool:
         (steps, moment), every = self._last_checkpoint, self.config.checkpoint_every
         if every is None:
-            return time.monotonic() - moment >= CHECKPOINT_SECONDS
+            wait = FIRST_CHECKPOINT_SECONDS if steps == self._resumed_at else CHECKPOINT_SECONDS
+            return time.monotonic() - moment >= wait
         return self.steps // every > steps // every
 
     @property
@@ -227,7 +232,8 @@ class Training:
     def _save_after(self, error: BaseException) -> None:
         """After an error: save a checkpoint, if the weights are sound, and call ``on_end``."""
         is_sound = not isinstance(error, AlignmentError | DivergedError | StorageError | KeyboardInterrupt)
-        self.reason = f"error: {error or type(error).__name__}"
+        text = (error.summary if isinstance(error, ChildError) else "") or str(error)
+        self.reason = f"error: {text or type(error).__name__}"
         if isinstance(error, KeyboardInterrupt):
             self.reason = "interrupt"
         elif is_sound and self.steps > 0:

@@ -160,6 +160,15 @@ def outward(config: TrainConfig, given: Collection[str]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in given}
 
 
+def outward_flags(config: TrainConfig) -> list[str]:
+    """The settings that connect to other machines as command-line flags."""
+    flags = []
+    for name, value in outward(config, ()).items():
+        text = value if isinstance(value, str) else ",".join(value)
+        flags.append(f"--{name.replace('_', '-')}={text}")
+    return flags
+
+
 def check_memory(config: TrainConfig, policy: Policy) -> None:
     """Raise ConfigError, before anything is allocated, if a rollout does not fit into memory."""
     algo, have = config.algo, provenance.memory()
