@@ -35,8 +35,8 @@ SAYS = {
     "long_episodes": "An episode of 160 steps earns",
     "many_processes": "processes, async: ",
     "own_env": "One game: the lights were",
-    "own_policy": "Untrained: return",
-    "popgym_env": "with memory: return",
+    "own_policy": "Untrained: sampled return",
+    "popgym_env": "with memory: greedy return",
     "serve_session": "After an idle time: HTTP 409",
 }
 """What the last part of each prints."""
