@@ -59,7 +59,7 @@ def commands(state: State, reason: str) -> list[str]:
     folder = shlex.quote(state.run)
     env = state.training.agent.env
     own = f" --env {shlex.quote(env)}" if isinstance(env, str) and is_importing(env) else ""
-    if (run := state.training.run) is not None and is_trusted(run.path, run.description):
+    if own and (run := state.training.run) is not None and is_trusted(run.path, run.description):
         own = ""
     kind, _ = outcome(reason)
     if reason == "interrupt" or (kind == "failed" and state.checkpoint is not None):
