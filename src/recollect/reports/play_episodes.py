@@ -21,6 +21,7 @@ from recollect.reports.episodes import INDEX
 from recollect.reports.read_run import Folder, read_json
 from recollect.reports.task_facts import LONGEST, known_task, levels, memory_lengths
 from recollect.reports.thinning import Row, mapping, number
+from recollect.training import trusted_runs
 from recollect.training.run_folder import Run
 
 EPISODES = 3
@@ -42,8 +43,10 @@ def play(folder: Folder, env_kwargs: dict[str, Any] | None = None, **named: Any)
 
     Returns a sentence on each failure. An error of the env or the checkpoint never prevents the report.
     """
-    if not _is_playable(folder.env) and named.get("env") is None:
-        return [f"The env {folder.env or '(made by code)'} cannot be made by name, so nothing was played."]
+    if not named.get("env") and not named.get("trust") and not _is_playable(folder):
+        how = trusted_runs.hint(Run(folder.path).description) if is_importing(folder.env) else ""
+        env = folder.env or "(made by code)"
+        return [f"The env {env} cannot be made by name, so nothing was played{how}."]
     checkpoint = find_checkpoint(folder)
     if checkpoint is None:
         return ["Nothing was played: this run has no checkpoint."]
@@ -105,11 +108,12 @@ def _read_cache(file: Path, name: str) -> Row:
     return data if data.get("format") == 1 and isinstance(data.get(name), list) else {name: []}
 
 
-def _is_playable(env: str | None) -> bool:
-    """Whether the env has a name; one that imports code needs trust, which ``load`` checks."""
-    if env is None or is_importing(env):
-        return env is not None
-    return known_task(env, {}) is not None or env in gymnasium.registry
+def _is_playable(folder: Folder) -> bool:
+    """Whether the env can be made by name; one that imports code must be trusted."""
+    env = folder.env
+    if is_importing(env):
+        return trusted_runs.is_trusted(folder.path, Run(folder.path).description)
+    return env is not None and (known_task(env, {}) is not None or env in gymnasium.registry)
 
 
 def _source(checkpoint: Path) -> Row:
