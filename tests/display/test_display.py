@@ -354,8 +354,8 @@ def test_the_end_in_words_and_what_comes_next(reason, words_, next_):
 def test_after_an_interrupt_own_code_is_named_for_the_report_too():
     """Such a run has recorded no episodes: the report plays some."""
     state, _ = make_state(make_training())
-    state.training.agent.env = "my:Env"
-    own = "runs/cue-7 --env my:Env"
+    state.training.run.description = {"env": "my:Env"}
+    own = "runs/cue-7 --env=my:Env"
     assert commands(state, "interrupt") == [f"recollect resume {own}", f"recollect report {own}"]
     assert commands(state, "steps") == ["recollect report runs/cue-7"], "it has them"
 

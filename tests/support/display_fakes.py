@@ -49,7 +49,7 @@ def make_training(*, run: str | None = "runs/cue-7", end: int = 100_000, **setti
         signal=0,
         history=History(),
         opening="12,345 weights; effective horizon 100 steps",
-        run=None if run is None else SimpleNamespace(path=Path(run), status={"best": None}),
+        run=None if run is None else SimpleNamespace(path=Path(run), status={"best": None}, description={}),
     )
 
 

@@ -116,8 +116,11 @@ def test_flags_of_a_folder_that_name_an_env_are_refused(env, flags, trap, capsys
     [
         ("--config=trap.yaml", None),
         ("--config=trap.py", "a config file ends in"),
-        ("--core=trap:Trap", "there is no such core"),
-        ("--encoder=trap:Trap", "there is no such encoder"),
+        ("--core=trap:Trap", "--trust"),
+        ("--encoder=trap:Trap", "--trust"),
+        ("--policy=trap:Trap", "--trust"),
+        ("--wrap=trap:Trap", "--trust"),
+        ("--config=core.yaml", "--trust"),
         ("--sinks=trap", "trap"),
         ("--init-from=x", "agent.json"),
         ("--no-eval", "--no-eval: there is no such flag"),
@@ -127,6 +130,7 @@ def test_flags_of_a_folder_that_name_an_env_are_refused(env, flags, trap, capsys
 def test_flags_of_a_folder_are_settings_and_no_code(flag, message, trap, capsys):
     """The env of a config file does not count: that beside the flags does."""
     (trap / "trap.yaml").write_text("env: trap.py:Trap")
+    (trap / "core.yaml").write_text("core: {name: trap:Trap, x: 3}")
     write_sweep(trap / "x", ["delayed-cue"], [*FLAGS, flag])
     assert main(["sweep", "--resume", "x", "--dry-run"]) == (0 if message is None else 2)
     out, err = capsys.readouterr()

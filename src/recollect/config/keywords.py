@@ -65,11 +65,11 @@ class TrainSettings(TypedDict, total=False):
     """Actions in evaluations: the most likely ones ("greedy"), drawn as in training ("sampled"), or first
     one and then the other ("both"), each for eval_episodes."""
     checkpoint_every: int | None
-    """Env steps between two checkpoints; None: about a minute."""
+    """Env steps between two checkpoints; None: the first after 10 seconds, then about one a minute."""
     keep_checkpoints: int
     """Number of latest checkpoints to keep."""
     max_seconds: float | None
-    """Stop after this many seconds of training, those before a resume included."""
+    """Stop after this many seconds of training."""
     sinks: tuple[str, ...] | list[str]
     """Where else metrics are logged: "tensorboard", "wandb"."""
     threads: int | None
@@ -206,11 +206,11 @@ class ChangeableSettings(TypedDict, total=False):
     """Actions in evaluations: the most likely ones ("greedy"), drawn as in training ("sampled"), or first
     one and then the other ("both"), each for eval_episodes."""
     checkpoint_every: int | None
-    """Env steps between two checkpoints; None: about a minute."""
+    """Env steps between two checkpoints; None: the first after 10 seconds, then about one a minute."""
     keep_checkpoints: int
     """Number of latest checkpoints to keep."""
     max_seconds: float | None
-    """Stop after this many seconds of training, those before a resume included."""
+    """Stop after this many seconds of training."""
     sinks: tuple[str, ...] | list[str]
     """Where else metrics are logged: "tensorboard", "wandb"."""
     threads: int | None

@@ -57,17 +57,27 @@ def commands(state: State, reason: str) -> list[str]:
     """The next commands, ready to be copied."""
     if state.run is None:
         return []
-    report = f"recollect report {shlex.quote(state.run)}"
+    report = ["recollect", "report", state.run]
     kind, _ = outcome(reason)
-    if reason in ("interrupt", "time") or (kind == "failed" and state.checkpoint is not None):
-        return [_resume_command(state, state.run, is_time_up=reason == "time"), report]
-    return [report]
+    if reason not in ("interrupt", "time") and (kind != "failed" or state.checkpoint is None):
+        return [shlex.join(report)]
+    # An interrupted run has recorded no episodes: the report plays some.
+    report += _code(state) if reason != "time" else []
+    return [_resume_command(state, state.run, is_time_up=reason == "time"), shlex.join(report)]
+
+
+def _code(state: State) -> list[str]:
+    """The flags that name the run's own code again, unless the user trusts it."""
+    run = state.training.run
+    if run is None or trusted_runs.is_trusted(run.path, run.description):
+        return []
+    return trusted_runs.flags(trusted_runs.required(run.description))
 
 
 def _resume_command(state: State, folder: str, *, is_time_up: bool) -> str:
     """The command that resumes the run, with all that must be named again; in Python if it has no name."""
     training = state.training
-    agent, limit, run = training.agent, training.config.max_seconds, training.run
+    agent, limit = training.agent, training.config.max_seconds
     seconds = None
     if limit is not None and is_time_up:  # as many as this training had
         seconds = max(1, round(limit - (state.elapsed - state.spent)))
@@ -77,8 +87,6 @@ def _resume_command(state: State, folder: str, *, is_time_up: bool) -> str:
         given += ["policy=..."] if has_policy else []
         given += [] if seconds is None else [f"max_seconds={seconds}"]
         return f"recollect.resume({', '.join(given)})"
-    words = trusted_settings.outward_flags(training.config)
-    if run is not None and not trusted_runs.is_trusted(run.path, run.description):
-        words = [*trusted_runs.flags(trusted_runs.required(run.description)), *words]
+    words = [*_code(state), *trusted_settings.outward_flags(training.config)]
     words += [] if seconds is None else ["--max-seconds", str(seconds)]
     return shlex.join(["recollect", "resume", folder, *words])
