@@ -1,12 +1,13 @@
 """Recollect beside other libraries, on the same work in one run on one machine.
 
-    python bench/compare.py [--seeds 3] [--only recollect sb3-contrib] [--out bench/results/compare.json]
+    python bench/compare.py [--world minigrid-memory] [--seeds 3] [--only recollect sb3-contrib]
+        [--steps 1000000 sb3-contrib=300000] [--max-seconds 600 sb3-contrib=1800]
 
-CartPole without velocities through Gymnasium, 16 envs, rollout 128, 4 epochs, 4 minibatches, an encoder
-layer of 128 and an LSTM of 128. Measures env steps per second with learning included, and env steps
-and seconds until the mean return of the last 50 episodes reaches 400. Contenders run one after another,
-each in its own process and its own virtual environment (bench/others/README.md says how to make them);
-one whose environment is not there is skipped. An idle machine is needed: load spoils all numbers.
+The work on each world is in bench/others/task.py. Measures env steps per second with learning included, and
+env steps and seconds until the world is solved. Contenders run one after another, each in its own process
+and its own virtual environment (bench/others/README.md says how to make them); one whose environment is not
+there is skipped. An idle machine is needed: load spoils all numbers. Results go to bench/results/compare.json
+for CartPole, to compare_WORLD.json for the other worlds.
 """
 
 from __future__ import annotations
@@ -19,70 +20,17 @@ import os
 import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import common
-
-ROOT = Path(__file__).resolve().parents[1]
-BASE = "recollect"
-"""The contender that ratios are to."""
-QUICK = ("--steps", "8192", "--warmup-updates", "1", "--window-updates", "3")
+from compare_plan import BASE, CONTENDERS, GRACE_SECONDS, ROOT, Budgets, Contender, Plan, budget, contenders
+from others import task
 
 
-@dataclass(frozen=True, slots=True)
-class Contender:
-    """One library with one way to use it."""
-
-    script: str
-    """In bench/others."""
-    venv: str | None
-    """Folder of its virtual environment under the root; None: the one that runs this script."""
-    options: tuple[str, ...] = ()
-    """For the script."""
-    takes_threads: bool = True
-    """Whether its number of torch threads is a choice."""
-
-    @property
-    def python(self) -> Path:
-        """Its interpreter."""
-        if self.venv is None:
-            return Path(sys.executable)
-        return ROOT / self.venv / "bin/python"
-
-
-def _recollect(chunk: int) -> Contender:
-    return Contender("recollect_run.py", None, ("--chunk", str(chunk)))
-
-
-def _sb3(variant: str) -> Contender:
-    return Contender("sb3_contrib_run.py", ".venv-sb3", ("--variant", variant))
-
-
-def _sample_factory(variant: str, mode: str) -> Contender:
-    options = ("--variant", variant, "--mode", mode)
-    return Contender("sample_factory_run.py", ".venv-sample-factory", options, mode == "serial")
-
-
-CONTENDERS = {
-    BASE: _recollect(32),
-    "recollect-chunk16": _recollect(16),
-    "recollect-chunk128": _recollect(128),
-    "sb3-contrib": _sb3("default"),
-    "sb3-contrib-shared": _sb3("shared"),
-    "sb3-contrib-tuned": _sb3("tuned"),
-    "sample-factory": _sample_factory("default", "async"),
-    "sample-factory-serial": _sample_factory("default", "serial"),
-    "sample-factory-tuned": _sample_factory("tuned", "serial"),
-}
-"""What each variant means stands at the top of its script."""
-
-
-def run(contender: Contender, options: list[str], timeout: float) -> dict[str, Any]:
+def run(contender: Contender, options: list[str], timeout: float | None) -> dict[str, Any]:
     """One run in a process group and a folder of its own, both gone afterwards.
 
     Returns what the script printed, or {"error": why, "stderr": its last words}.
@@ -124,17 +72,17 @@ def _end(process: subprocess.Popen) -> None:
     process.wait(timeout=30)
 
 
-def summarise(runs: list[dict[str, Any]], cap: int) -> dict[str, Any]:
+def summarise(runs: list[dict[str, Any]], cap: int, world: task.World) -> dict[str, Any]:
     """Medians over the seeds; a run that did not reach the target counts as longer than all others."""
     good = [row for row in runs if "error" not in row]
     if not good:
         return {"runs": len(runs), "failed": len(runs)}
 
-    def median(name: str) -> float | None:
-        values = [math.inf if row[name] is None else row[name] for row in good]
-        middle = statistics.median(values)
+    def median(name: str, missing: float = math.inf) -> float | None:
+        middle = statistics.median(missing if row[name] is None else row[name] for row in good)
         return None if math.isinf(middle) else middle
 
+    best = f"best_{world.last_return}"
     speeds = [row["steps_per_second"] for row in good if row["steps_per_second"] is not None]
     return {
         "version": good[0]["version"],
@@ -142,28 +90,34 @@ def summarise(runs: list[dict[str, Any]], cap: int) -> dict[str, Any]:
         "failed": len(runs) - len(good),
         "steps_per_second": statistics.median(speeds) if speeds else None,
         "steps_per_second_range": [min(speeds), max(speeds)] if speeds else None,
-        "reached": sum(row["steps_to_400"] is not None for row in good),
-        "steps_to_400": median("steps_to_400"),
-        "seconds_to_400": median("seconds_to_400"),
+        "reached": sum(row[world.steps_to_target] is not None for row in good),
+        world.steps_to_target: median(world.steps_to_target),
+        world.seconds_to_target: median(world.seconds_to_target),
+        world.last_return: median(world.last_return, -math.inf),
+        best: median(best, -math.inf),
+        "steps": median("steps"),
         "cap": cap,
     }
 
 
-def add_ratios(summaries: dict[str, dict[str, Any]]) -> None:
+def add_ratios(summaries: dict[str, dict[str, Any]], world: task.World) -> None:
     """Every number as a ratio to Recollect's; None where one of the two is missing."""
     base = summaries.get(BASE, {})
     for row in summaries.values():
-        for name in ("steps_per_second", "steps_to_400", "seconds_to_400"):
+        for name in ("steps_per_second", world.steps_to_target, world.seconds_to_target):
             ours, theirs = base.get(name), row.get(name)
             row[f"{name}_ratio"] = round(theirs / ours, 3) if ours and theirs else None
 
 
-def show(summaries: dict[str, dict[str, Any]]) -> None:
+def show(summaries: dict[str, dict[str, Any]], world: task.World) -> None:
     """The table; ratios in brackets are to Recollect."""
-    print(f"\nMedians over seeds; (x): as a multiple of {BASE}'s\n")
-    heads = ("steps/s", "steps to 400", "seconds to 400")
+    print(f"\nMedians over seeds; (x): as a multiple of {BASE}'s")
+    print(f"best return: the highest mean of {world.episodes} episodes\n")
+    heads = ("steps/s", f"steps to {world.target:g}", f"seconds to {world.target:g}")
     print(
-        f"{'contender':<22} {'version':>8} " + " ".join(f"{head:>22}" for head in heads) + f" {'reached':>8}"
+        f"{'contender':<22} {'version':>8} "
+        + " ".join(f"{head:>22}" for head in heads)
+        + f" {'reached':>8} {'best return':>12}"
     )
     for name, row in summaries.items():
         if "version" not in row:
@@ -171,11 +125,15 @@ def show(summaries: dict[str, dict[str, Any]]) -> None:
             continue
         cells = [
             _cell(row, "steps_per_second", "-"),
-            _cell(row, "steps_to_400", f"> {row['cap']:,}"),
-            _cell(row, "seconds_to_400", "-"),
+            _cell(row, world.steps_to_target, f"> {min(row['cap'], row['steps']):,.0f}"),
+            _cell(row, world.seconds_to_target, "-"),
         ]
-        reached = f"{row['reached']}/{row['runs']}"
-        print(f"{name:<22} {row['version']:>8} " + " ".join(f"{c:>22}" for c in cells) + f" {reached:>8}")
+        reached, best = f"{row['reached']}/{row['runs']}", row[f"best_{world.last_return}"]
+        print(
+            f"{name:<22} {row['version']:>8} "
+            + " ".join(f"{c:>22}" for c in cells)
+            + f" {reached:>8} {'-' if best is None else f'{best:.4g}':>12}"
+        )
 
 
 def _cell(row: dict[str, Any], name: str, missing: str) -> str:
@@ -185,55 +143,82 @@ def _cell(row: dict[str, Any], name: str, missing: str) -> str:
     return f"{row[name]:,.0f}" + ("" if ratio is None else f" ({ratio:.2f}x)")
 
 
-def measure(
-    names: list[str],
-    seeds: int,
-    options: list[str],
-    threads: int | None,
-    timeout: float,
-    say: Callable[[str], None],
-) -> dict[str, list[dict[str, Any]]]:
-    """All runs, seed by seed, so that a slow hour of the machine meets everybody."""
+def measure(names: list[str], plan: Plan, say: Callable[[str], None]) -> dict[str, list[dict[str, Any]]]:
+    """All runs, seed by seed, so that a slow hour of the machine affects all contenders."""
+    world = plan.world
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     try:
-        for seed in range(seeds):
+        for seed in range(plan.seeds):
             for name in names:
                 load = round(os.getloadavg()[0], 2)
-                own = ["--seed", str(seed), *options]
-                if threads is not None and CONTENDERS[name].takes_threads:
-                    own += ["--threads", str(threads)]
-                row = run(CONTENDERS[name], own, timeout)
+                options = ["--seed", str(seed), *plan.options(name)]
+                row = run(CONTENDERS[name], options, plan.time_limit(name))
                 last_words = row.pop("stderr", "")
                 runs[name].append(row | {"seed": seed, "load_before": load})
                 if "error" in row:
                     say(f"{name}, seed {seed}: FAILED, {row['error']}; its last words:\n{last_words}")
                 else:
                     say(
-                        f"{name}, seed {seed}: {row['steps_per_second']} steps/s, 400 after "
-                        f"{row['steps_to_400']} steps and {row['seconds_to_400']} s"
+                        f"{name}, seed {seed}: {row['steps_per_second']} steps/s, {world.target:g} after "
+                        f"{row[world.steps_to_target]} steps and {row[world.seconds_to_target]} s, "
+                        f"return {row[world.last_return]}"
                     )
     except KeyboardInterrupt:
         say("interrupted: what is done so far follows")
     return {name: rows for name, rows in runs.items() if rows}
 
 
-def main() -> None:
+def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--world", choices=list(task.WORLDS), default=task.DEFAULT_WORLD)
     parser.add_argument("--seeds", type=int, default=1, help="runs of each contender")
     parser.add_argument(
         "--only", nargs="+", choices=list(CONTENDERS), metavar="NAME", help=", ".join(CONTENDERS)
     )
-    parser.add_argument("--steps", type=int, default=200_000, help="the cap on env steps of a run")
+    limit = {"nargs": "+", "type": budget, "metavar": "N|NAME=N", "default": []}
+    parser.add_argument(
+        "--steps",
+        **limit,
+        help="the cap on env steps of a run, for all or for contenders whose name starts with NAME; by "
+        "default the world's",
+    )
+    parser.add_argument(
+        "--max-seconds",
+        **limit,
+        help="the cap on seconds of training of a run, checked after updates, in the same form; 600",
+    )
     parser.add_argument("--threads", type=int, help="torch threads of all that run in one process")
-    parser.add_argument("--timeout", type=float, default=900, help="seconds that a run may take")
+    parser.add_argument(
+        "--timeout",
+        type=float,
+        help=f"seconds after which a run is killed and counts as failed; by default {GRACE_SECONDS} more "
+        "than --max-seconds",
+    )
     parser.add_argument("--quick", action="store_true", help="a few updates of each: does everything work?")
-    parser.add_argument("--out", default=str(ROOT / "bench/results/compare.json"), help="write JSON here")
-    args = parser.parse_args()
+    parser.add_argument("--out", help="write JSON here; by default into bench/results")
+    return parser.parse_args()
 
+
+def _default_out(world_name: str) -> Path:
+    suffix = "" if world_name == task.DEFAULT_WORLD else "_" + world_name.replace("-", "_")
+    return ROOT / "bench/results" / f"compare{suffix}.json"
+
+
+def main() -> None:
+    args = _arguments()
+    plan = Plan(
+        world_name=args.world,
+        seeds=args.seeds,
+        steps=Budgets(args.steps),
+        max_seconds=Budgets({"": 600.0} | dict(args.max_seconds)),
+        threads=args.threads,
+        timeout=args.timeout,
+        is_quick=args.quick,
+    )
     names = []
-    for name in args.only or CONTENDERS:
+    for name in args.only or contenders(plan.world):
         contender = CONTENDERS[name]
         if contender.python.exists():
             names.append(name)
@@ -244,16 +229,14 @@ def main() -> None:
             f"the machine is busy (load {os.getloadavg()[0]:.1f}): numbers will be too low, and unevenly so"
         )
 
-    options = [*QUICK] if args.quick else ["--steps", str(args.steps)]
-    runs = measure(
-        names, args.seeds, options, args.threads, args.timeout, lambda text: print(text, flush=True)
-    )
-    cap = int(QUICK[1]) if args.quick else args.steps
-    summaries = {name: summarise(rows, cap) for name, rows in runs.items()}
-    add_ratios(summaries)
-    show(summaries)
+    runs = measure(names, plan, lambda text: print(text, flush=True))
+    summaries = {name: summarise(rows, plan.cap(name), plan.world) for name, rows in runs.items()}
+    add_ratios(summaries, plan.world)
+    show(summaries, plan.world)
+    options = {name: plan.options(name) for name in runs}
+    results = {"world": args.world, "options": options, "threads": args.threads}
     common.write(
-        args.out, "compare", {"options": options, "threads": args.threads, "summary": summaries, "runs": runs}
+        args.out or _default_out(args.world), "compare", results | {"summary": summaries, "runs": runs}
     )
 
 

@@ -1,16 +1,16 @@
-"""RecurrentPPO of sb3-contrib on CartPole without velocities; prints one line of JSON.
+"""RecurrentPPO of sb3-contrib on a world of task.py; prints one line of JSON.
 
-    .venv-sb3/bin/python bench/others/sb3_contrib_run.py [--variant default|shared|tuned]
+    .venv-sb3/bin/python bench/others/sb3_contrib_run.py [--world NAME] [--variant default|shared|tuned]
 
-The work is that of task.py: an encoder layer of 128 (tanh) before an LSTM of 128, linear heads, all
-envs in one DummyVecEnv. Variants:
+The work is that of task.py: an encoder (tanh) before an LSTM of 128, linear heads, all envs in one
+DummyVecEnv. Variants:
 
 default  RecurrentPPO's defaults: learning rate 3e-4, unscaled rewards, a second LSTM for the critic.
 shared   the same with one LSTM for actor and critic, the cheapest network that it offers; the critic's
          gradient then does not reach the LSTM.
-tuned    the default network with what RL Zoo found for this env (CartPoleNoVel-v1), as far as the work
-         allows: observations and rewards scaled by VecNormalize, learning rate 1e-3. The zoo's linear
-         decay, its gamma 0.98, lambda 0.8 and 20 epochs are left out.
+tuned    the default network with Recollect's learning rate. On CartPole that is also what RL Zoo found
+         (CartPoleNoVel-v1); there, as in the zoo, VecNormalize scales observations and rewards. The
+         zoo's linear decay, its gamma 0.98, lambda 0.8 and 20 epochs are left out.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import gymnasium as gym
 import stable_baselines3
 import task
 import torch
+from encoders import Symbols
 from sb3_contrib import RecurrentPPO
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.monitor import Monitor
@@ -28,11 +29,13 @@ from torch import nn
 
 
 class Encoder(BaseFeaturesExtractor):
-    """One layer before the LSTM; without it RecurrentPPO feeds the LSTM with bare observations."""
+    """One layer before the LSTM, a conv stack before it for a grid; by default the LSTM gets bare inputs."""
 
     def __init__(self, observation_space: gym.spaces.Box, width: int):
         super().__init__(observation_space, width)
-        self.layers = nn.Sequential(nn.Linear(observation_space.shape[0], width), nn.Tanh())
+        shape = observation_space.shape
+        is_grid = len(shape) == 3
+        self.layers = Symbols(shape, width) if is_grid else nn.Sequential(nn.Linear(*shape, width), nn.Tanh())
 
     def forward(self, observations: torch.Tensor) -> torch.Tensor:
         return self.layers(observations)
@@ -59,27 +62,33 @@ class Watch(BaseCallback):
 def main() -> None:
     parser = task.parser(__doc__)
     parser.add_argument("--variant", choices=("default", "shared", "tuned"), default="default")
-    args = parser.parse_args()
+    args = task.parse(parser)
+    world: task.World = args.world
     if args.threads:
         torch.set_num_threads(args.threads)
-    env = DummyVecEnv([lambda: Monitor(task.position_cartpole())] * task.NUM_ENVS)
+    env = DummyVecEnv([lambda: Monitor(world.make_flat())] * world.num_envs)
     chosen = {
-        "n_steps": task.ROLLOUT,
-        "batch_size": task.BATCH // task.MINIBATCHES,
-        "n_epochs": task.EPOCHS,
-        "gamma": task.GAMMA,
-        "gae_lambda": task.GAE_LAMBDA,
+        "n_steps": world.rollout,
+        "batch_size": world.batch // world.minibatches,
+        "n_epochs": world.epochs,
+        "gamma": world.gamma,
+        "gae_lambda": world.gae_lambda,
     }
+    if world.entropy is not None:
+        chosen["ent_coef"] = world.entropy
     network = {
-        "features_extractor_kwargs": {"width": task.HIDDEN},
-        "lstm_hidden_size": task.HIDDEN,
+        "features_extractor_kwargs": {"width": world.encoder},
+        "lstm_hidden_size": world.hidden,
         "net_arch": [],
         "shared_lstm": args.variant == "shared",
         "enable_critic_lstm": args.variant != "shared",
+        "normalize_images": False,  # a grid's values are ids
     }
+    is_scaled = args.variant == "tuned" and world.has_numbers
     if args.variant == "tuned":
-        env = VecNormalize(env, gamma=task.GAMMA)
-        chosen["learning_rate"] = 1e-3
+        chosen["learning_rate"] = world.learning_rate
+    if is_scaled:
+        env = VecNormalize(env, gamma=world.gamma)
     model = RecurrentPPO(
         "MlpLstmPolicy",
         env,
@@ -101,7 +110,7 @@ def main() -> None:
             "ent_coef": model.ent_coef,
             "vf_coef": model.vf_coef,
             "max_grad_norm": model.max_grad_norm,
-            "vec_normalize": args.variant == "tuned",
+            "vec_normalize": is_scaled,
         },
         "envs": "DummyVecEnv",
         "threads": torch.get_num_threads(),
