@@ -16,7 +16,7 @@ import torch
 from recollect.acting import numpy_conversion
 from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
-from recollect.base import tree
+from recollect.base import row_threads, tree
 from recollect.base.types import State
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
@@ -282,8 +282,9 @@ class Agent:
                     "the last call returned. agent.session() keeps the state for you"
                 )
             state = self.policy.initial_state(rows)
-        acted, state = self.policy.act(batch, state, first, None, deterministic)
-        action = self.policy.to_env(acted.action)
+        with row_threads.acting_threads(rows):
+            acted, state = self.policy.act(batch, state, first, None, deterministic)
+            action = self.policy.to_env(acted.action)
         return numpy_conversion.actions(self.policy.action_space, action, is_single), state
 
     def session(self, num_envs: int = 1, *, deterministic: bool = True, seed: int = 0) -> Session:
