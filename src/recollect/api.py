@@ -13,6 +13,7 @@ import torch
 from recollect.agent import Agent, Callbacks, PolicyFactory, check_device, made_policy
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import ALIASES, TrainConfig
+from recollect.display import showing_notices
 from recollect.envs.factory import EnvSpec, is_made, slots
 from recollect.errors import ConfigError, RecollectError
 from recollect.training import checkpoints, trusted_settings
@@ -22,7 +23,7 @@ from recollect.training.run_folder import Run
 CHANGEABLE = frozenset(
     {
         *("checkpoint_every", "eval_episodes", "eval_every", "keep_checkpoints", "max_seconds", "sinks"),
-        *("env_timeout", "env_workers", "ray_address", "runtime", "threads"),
+        *("env_timeout", "env_workers", "memory_limit", "ray_address", "runtime", "threads"),
     }
 )
 """Settings that ``resume`` may change: they do not affect what is learned."""
@@ -59,7 +60,8 @@ def train(
     """
     given = settings if policy is None else settings | {"policy": policy}
     own, factory, chosen = resolve(env, settings, config=config, policy=policy, preset=preset)
-    agent = new_agent(env, own, factory, given=given, preset=chosen)
+    with showing_notices(progress):
+        agent = new_agent(env, own, factory, given=given, preset=chosen)
     with _closed_if_it_fails(agent):
         agent.train(progress=progress, callbacks=callbacks)
     return agent
