@@ -148,10 +148,10 @@ def test_tensor_memory_counts_what_is_alive():
 def test_a_small_trial_predicts_a_larger_update(core, settings):
     """The tensors of a whole update, counted, against the estimate, within a factor of 1.5."""
     mode = "none" if core == "none" else "stored_state"
-    config = rc.TrainConfig().override(core=core, recurrent_mode=mode, num_envs=96, epochs=1, **settings)
+    config = rc.TrainConfig().override(core=core, recurrent_mode=mode, num_envs=256, epochs=1, **settings)
     with rc.Agent.create("delayed-cue", config) as agent:
-        measured = memory_estimate.trial(agent.policy, config.algo, 96)
-        found = memory_estimate.estimate(agent.policy, config, 96, measured)
+        measured = memory_estimate.trial(agent.policy, config.algo, 256)
+        found = memory_estimate.estimate(agent.policy, config, 256, measured)
         trainer: Any = agent._trainer
         rollout = trainer.collector.collect(0).rollouts[0]
         with TensorMemory() as seen:

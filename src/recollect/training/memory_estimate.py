@@ -172,7 +172,6 @@ def _measure(policy: Policy, algo: AlgoConfig, rows: int) -> tuple[int, int, int
     learner = make_learner(policy, algo)
     rollout = allocate(policy, rows, algo.rollout, acting(algo).state_steps)
     rollout.valid.fill_(True)
-    rollout.first[algo.rollout // 2, ::8] = True  # some kernels have a fast path without episode starts
     if isinstance(rollout.obs, dict) and ACTION_MASK in rollout.obs:
         tree.map(lambda leaf: leaf.fill_(1), rollout.obs[ACTION_MASK])
     with policy.computing():
