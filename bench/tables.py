@@ -237,6 +237,16 @@ def gpu_parity(found: Any) -> Rows:
         yield {**row, "cpu": spread(row["cpu"]), "gpu": spread(row["gpu"]), "verdict": verdict}
 
 
+def serving(found: Any) -> Rows:
+    """Median, p95 and p99 in one cell."""
+    for row in found["latencies"]:
+        cells = {
+            way: " / ".join(f"{row[f'{way}_{key}']:,.1f}" for key in ("median", "p95", "p99"))
+            for way in ("one_thread", "all_threads")
+        }
+        yield {**row, **cells}
+
+
 TABLES = {
     "summary": Table(
         "compare",
@@ -331,6 +341,13 @@ TABLES = {
         "= {cpu_ms_per_update[join]:.1f} | publish, ms = {cpu_ms_per_update[publish]:.1f} | episodes, ms = "
         "{cpu_ms_per_update[episodes]:.1f} | stubs busy = {ground_busy:.0%}",
         lambda found: found["rows"],
+    ),
+    "serving": Table(
+        "serving",
+        "observation = {policy} | cores = {cores} | rows = {rows:,} | one thread, ms = {one_thread} | "
+        "all threads, ms = {all_threads}",
+        serving,
+        lambda found: f"Median / p95 / p99 of `session.act`; all threads: {found['threads']}.",
     ),
     "actor-costs": Table(
         "simulation", "what = {what} | one actor = {one} | 1,000 actors = {thousand}", actor_costs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,13 @@ import torch
 from recollect.acting import numpy_conversion
 from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
-from recollect.base import tracebacks, tree
+from recollect.base import row_threads, tracebacks, tree
 from recollect.base.types import State
 from recollect.base.warnings_once import once
 from recollect.config.own_code import OwnCode
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import EvalMode, TrainConfig
-from recollect.display import make_display
+from recollect.display import make_display, showing_notices
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import display_name
 from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
@@ -33,18 +33,19 @@ from recollect.policy import compiled, precision
 from recollect.policy.describe_encoder import describe_encoder
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
-from recollect.runtimes.env_probe import env_probe
+from recollect.runtimes.env_probe import EnvProbe, env_probe
 from recollect.runtimes.inline_collector import InlineCollector
-from recollect.runtimes.run_summary import placement_summary, size_summary
+from recollect.runtimes.run_summary import placement_summary, short_run_note, size_summary
 from recollect.training import checkpoints
 from recollect.training.advice import Advisor
 from recollect.training.callbacks import Callback
+from recollect.training.memory_check import MANY_ENVS, check_memory, check_network
 from recollect.training.metrics import History
 from recollect.training.run_folder import Run
 from recollect.training.run_loop import Training
 from recollect.training.sinks import make_sinks
 from recollect.training.trainer import Trainer
-from recollect.training.trusted_settings import Unnamed, check_memory
+from recollect.training.trusted_settings import Unnamed
 
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
 """Makes a policy from an observation space and an action space."""
@@ -78,6 +79,7 @@ class Agent:
         """The run folder, if it has one."""
         self._learned = learned or Learned()  # once there is a trainer, its state is the current one
         self._trainer: Trainer | None = None
+        self._memory_warning: str | None = None
         self._seconds = 0.0  # of training, so far
         self._is_training = False
 
@@ -92,12 +94,15 @@ class Agent:
     ) -> Agent:
         """A new, untrained agent for ``env``; ``preset``: the settings of ``config`` that a preset chose."""
         check_config(config, policy)
+        network, warning = None, None
+        if config.runtime == "inline" and config.num_envs >= MANY_ENVS and not is_made(env):
+            with closing(open_env(env, config, 1, config.env_kwargs)) as one:  # before so many are made
+                network, warning = _new_network(config, policy, one, config.num_envs * one.agents)
         with env_probe(env, config, is_new=True) as probe:
-            with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
-                torch.manual_seed(config.seed)
-                make = policy or config.policy.build
-                network = made_policy(make, probe.observation_space, probe.action_space)
+            if network is None:
+                network, warning = _new_network(config, policy, probe, config.num_envs * probe.agents)
             agent = cls(network.to(config.device), config, env, preset=preset)
+            agent._memory_warning = warning
             agent._trainer = Trainer(probe.collector(network), network, config)
         return agent
 
@@ -147,7 +152,7 @@ class Agent:
         """
         if self._is_training:  # checked before the current leg is changed
             raise ConfigError("this agent is in training already: wait for its end, or call training.stop()")
-        trainer = self._need_trainer()
+        trainer = self._need_trainer(progress)
         trainer.begin(_at_least_one("steps", self.config.steps if steps is None else steps))
         if self.run is not None or self.config.run is None:
             return self._fit(trainer, progress, callbacks)
@@ -160,7 +165,7 @@ class Agent:
         """Continue the run that this agent is a checkpoint of; called by ``recollect.resume``."""
         self.run = run
         with tracebacks.keeping(run.path):
-            trainer = self._need_trainer()
+            trainer = self._need_trainer(progress)
         if steps is not None:
             trainer.begin(_at_least_one("steps", steps))
         return self._fit(trainer, progress, callbacks, resumed=self._learned)
@@ -180,7 +185,20 @@ class Agent:
                 self._seconds = 0.0 if resumed.trainer is None else resumed.trainer.numbers["seconds"]
                 opening = f"resumes at step {resumed.steps:,}, {trainer.how_restored}\n{opening}"
             training = Training(
-                self, trainer, callbacks=all_callbacks, run=self.run, seconds=self._seconds, opening=opening
+                self,
+                trainer,
+                callbacks=all_callbacks,
+                run=self.run,
+                seconds=self._seconds,
+                opening=opening,
+                notes=[
+                    note
+                    for note in (
+                        self._memory_warning,
+                        short_run_note(self.config, trainer.collector.rows, trainer.end - trainer.steps),
+                    )
+                    if note
+                ],
             )
             self._is_training = True
             try:
@@ -304,8 +322,9 @@ class Agent:
                     "the last call returned. agent.session() keeps the state for you"
                 )
             state = self.policy.initial_state(rows)
-        acted, state = self.policy.act(batch, state, first, None, deterministic)
-        action = self.policy.to_env(acted.action)
+        with row_threads.acting_threads(rows):
+            acted, state = self.policy.act(batch, state, first, None, deterministic)
+            action = self.policy.to_env(acted.action)
         return numpy_conversion.actions(self.policy.action_space, action, is_single), state
 
     def session(self, num_envs: int = 1, *, deterministic: bool = True, seed: int = 0) -> Session:
@@ -359,12 +378,12 @@ class Agent:
         lines += [f"{part}: dropped (drop_obs)" for part in self.config.drop_obs]
         return "\n".join([f"{sizes}{chosen}{placement_summary(self.config, collector.rows)}", *lines])
 
-    def _need_trainer(self) -> Trainer:
+    def _need_trainer(self, progress: bool | str = False) -> Trainer:
         if self._trainer is None:
             env = self._own_env()
             self._unnamed.check(self.config)
-            check_memory(self.config, self.policy)
-            with env_probe(env, self.config) as probe:
+            self._memory_warning = check_memory(self.config, self.policy, self.config.num_envs)
+            with showing_notices(progress), env_probe(env, self.config) as probe:
                 trainer = Trainer(probe.collector(self.policy), self.policy, self.config)
                 try:
                     trainer.restore(self._learned)
@@ -409,6 +428,19 @@ def _at_least_one(name: str, value: int) -> int:
     if value < 1:
         raise ConfigError(f"{name} = {value}: it must be at least 1")
     return value
+
+
+def _new_network(
+    config: TrainConfig, policy: PolicyFactory | None, env: BatchedEnv | EnvProbe, rows: int
+) -> tuple[Policy, str | None]:
+    """The initial policy for the spaces of ``env``, and a warning if the run hardly fits into memory."""
+    spaces = env.observation_space, env.action_space
+    if policy is None:
+        check_network(config, *spaces)
+    with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
+        torch.manual_seed(config.seed)
+        network = made_policy(policy or config.policy.build, *spaces)
+    return network, check_memory(config, network, rows)
 
 
 def made_policy(make: PolicyFactory, observation_space: gym.Space, action_space: gym.Space) -> Policy:

@@ -18,6 +18,7 @@ from recollect.config.own_code import as_own_code
 from recollect.config.policy import PolicyConfig
 from recollect.config.serialise import CUSTOM, config_to_json
 from recollect.config.train import ALIASES, TrainConfig
+from recollect.display import showing_notices
 from recollect.envs.factory import EnvSpec, is_made, slots
 from recollect.errors import ConfigError, RecollectError
 from recollect.training import checkpoints, trusted_runs, trusted_settings
@@ -27,8 +28,8 @@ from recollect.training.run_folder import Run
 CHANGEABLE = frozenset(
     {
         *("checkpoint_every", "eval_episodes", "eval_every", "eval_mode", "keep_checkpoints"),
-        *("max_seconds", "sinks"),
-        *("env_timeout", "env_workers", "ray_address", "runtime", "threads"),
+        *("max_seconds", "sinks", "env_timeout", "env_workers", "memory_limit", "ray_address"),
+        *("runtime", "threads"),
     }
 )
 """Settings that ``resume`` may change: they do not affect what is learned."""
@@ -68,7 +69,8 @@ def train(
     own, factory, chosen = resolve(env, given, config=config, policy=policy, preset=preset)
     given |= {} if policy is None else {"policy": policy}
     with once():
-        agent = new_agent(env, own, factory, given=given, preset=chosen)
+        with showing_notices(progress):
+            agent = new_agent(env, own, factory, given=given, preset=chosen)
         with _closed_if_it_fails(agent):
             agent.train(progress=progress, callbacks=callbacks)
     return agent

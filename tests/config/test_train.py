@@ -91,6 +91,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "checkpoint_every": cases.case_checkpoint_every,
         "keep_checkpoints": cases.case_keep_checkpoints,
         "max_seconds": cases.case_max_seconds,
+        "memory_limit": cases.case_memory_limit,
         "sinks": cases.case_sinks,
         "threads": cases.case_threads,
         "parallel": cases.case_parallel,

@@ -303,7 +303,7 @@ def test_a_saved_agent_has_no_checkpoints_to_choose_from(stopped, tmp_path, caps
 
 def test_a_rollout_that_no_machine_has_memory_for_is_refused(stopped, monkeypatch):
     """Before a single env is opened."""
-    monkeypatch.setattr("recollect.training.trusted_settings.provenance.memory", lambda: 1000)
+    monkeypatch.setattr("recollect.training.memory_check.free_memory", lambda _: 1000)
     monkeypatch.setattr("recollect.agent.env_probe", lambda *_, **__: pytest.fail("envs were opened"))
-    with pytest.raises(ConfigError, match=r"a rollout of 12 steps x 4 env slots takes .* smaller num_envs"):
+    with pytest.raises(ConfigError, match=r"a rollout of 12 steps x 4 rows takes .* smaller num_envs"):
         rc.resume(stopped, progress=False)

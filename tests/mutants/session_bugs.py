@@ -11,10 +11,11 @@ import pytest
 from recollect.acting import evaluate
 from recollect.acting.session import Session
 from recollect.agent import Agent
+from recollect.base import row_threads
 from recollect.training import recorded_episodes
 from recollect.training.run_folder import Run
 from recollect.training.run_loop import Training
-from tests.acting import test_evaluate, test_session
+from tests.acting import test_evaluate, test_serving_threads, test_session
 from tests.mutants.mutant import Edit, Mutant
 from tests.reports import test_own_envs
 from tests.support.helpers import TensorWorld, make_policy
@@ -75,7 +76,7 @@ SESSIONS = [
     pending("set_memory keeps its own pending resets", set_memory(FIRST, "pass")),
     remembered(
         "a slice takes the resets of the first rows",
-        act("self._first[which], ", "self._first[: len(which)], "),
+        act("first = self._first[which]", "first = self._first[: len(which)]"),
     ),
     remembered(
         "a slice is sorted on its way in", act("(self._state, which)\n", "(self._state, which.sort()[0])\n")
@@ -119,6 +120,24 @@ SESSIONS = [
         refused,
         (set_memory("given = {", 'self._first = memory["first"]\n    given = {'),),
         "assert torch.equal(leaf, dict(tree.named_leaves(before))[name]), name",
+    ),
+    Mutant(
+        "sessions act with all threads",
+        functools.partial(test_serving_threads.test_few_rows_are_served_with_one_thread, "act", 1, 1),
+        (act("row_threads.acting_threads(given)", "row_threads.acting_threads(10**6)"),),
+        "assert seen == [expected]",
+    ),
+    Mutant(
+        "the number of threads is not restored",
+        functools.partial(test_serving_threads.test_few_rows_are_served_with_one_thread, "predict", 1, 1),
+        ((row_threads, "intra_op_threads", "torch.set_num_threads(before)", "pass"),),
+        "assert torch.get_num_threads() == 3",
+    ),
+    Mutant(
+        "threads that serve at once leave a default of one",
+        test_serving_threads.test_threads_that_serve_at_once_leave_the_default,
+        ((row_threads, "intra_op_threads", "if before == count", "if before == 0"),),
+        "assert in_new_thread(torch.get_num_threads) == 3",
     ),
 ]
 

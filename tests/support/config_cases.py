@@ -311,6 +311,12 @@ def case_keep_checkpoints() -> None:
     assert [int(p.name) for p in run.checkpoints()] == [72]
 
 
+def case_memory_limit() -> None:
+    with pytest.raises(ConfigError, match="memory_limit is 1e-06 GB"):
+        trained(memory_limit=1e-6)
+    assert trained(memory_limit=1.0).steps > 0
+
+
 def case_max_seconds() -> None:
     assert trained(steps=360, max_seconds=1e-9).steps == 36
     assert trained(steps=360, max_seconds=1e9).steps == 360

@@ -56,6 +56,7 @@ settings = _some(
     init_from=st.none() | words.filter(lambda text: text.strip().lower() not in ("none", "null", "~", "")),
     sinks=st.sampled_from([(), ("tensorboard",), ("tensorboard", "wandb")]),
     max_seconds=st.none() | positive,
+    memory_limit=st.none() | positive,
     rollout=st.integers(32, 256),
     chunk=st.integers(1, 32),
     recurrent_mode=st.sampled_from(["stored_state", "full"]),

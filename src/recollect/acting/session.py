@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from recollect.acting import numpy_conversion
-from recollect.base import tree
+from recollect.base import row_threads, tree
 from recollect.base.types import State
 from recollect.errors import StateError
 from recollect.policy.policy import Policy
@@ -46,11 +46,14 @@ class Session:
             raise StateError(
                 f"{given} observations for {len(which)} envs: pass one for each, or name the envs by rows="
             )
-        state = tree.index(self._state, which)
-        acted, state = self.policy.act(batch, state, self._first[which], self._generator, self.deterministic)
-        self._state = tree.put(self._state, which, state)
+        first = self._first[which]
+        with row_threads.acting_threads(given):
+            state = tree.index(self._state, which)
+            acted, state = self.policy.act(batch, state, first, self._generator, self.deterministic)
+            self._state = tree.put(self._state, which, state)
+            action = self.policy.to_env(acted.action)
         self._first[which] = False
-        return numpy_conversion.actions(self.policy.action_space, self.policy.to_env(acted.action), is_single)
+        return numpy_conversion.actions(self.policy.action_space, action, is_single)
 
     def reset(self, rows: Rows | None = None) -> None:
         """The next observation of the envs ``rows`` (None: all) opens an episode."""

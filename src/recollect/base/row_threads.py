@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from math import isqrt
 from typing import Any
@@ -36,19 +36,35 @@ ROWS_OF_FOUR = 512
 """Rows for which four groups are best; eight for four times as many. Two groups are best for fewer rows, if
 the two limits above allow them."""
 
+MANY_ROWS = 256
+"""Rows from which several threads shorten an acting step on idle cores (bench/serving.py)."""
+
 _pool: ContextVar[tuple[ThreadPoolExecutor, int] | None] = ContextVar("pool", default=None)
 """The thread pool and the number of threads, including the calling one. Unset inside those threads."""
 
 
 @contextmanager
 def intra_op_threads(count: int) -> Iterator[None]:
-    """Use ``count`` torch threads within the context: one for acting, whose operations are tiny."""
+    """Use ``count`` torch threads within the context: one for acting, whose operations are tiny.
+
+    The number belongs to the calling thread, so that others compute as before. But torch also takes the last
+    number set anywhere for threads that are new to it. A thread that starts inside the context of another one
+    would, at its own end, make that number the default of the process: so equal numbers are not set again.
+    """
     before = torch.get_num_threads()
+    if before == count:
+        yield
+        return
     torch.set_num_threads(count)
     try:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def acting_threads(rows: int) -> AbstractContextManager[None]:
+    """One torch thread for a served batch of fewer than ``MANY_ROWS``; else as many as the caller has."""
+    return intra_op_threads(1) if rows < MANY_ROWS else nullcontext()
 
 
 @contextmanager

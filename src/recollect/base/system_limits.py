@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +46,15 @@ def read_limits(places: Places) -> Limits:
         quota=min((q for group in groups if (q := _quota(group)) is not None), default=None),
         memory_limit=min((m for group in groups if (m := _memory_limit(group)) is not None), default=None),
     )
+
+
+def free_memory(places: Places) -> int | None:
+    """Bytes that this process can still take, by the machine and its control group; None: unknown."""
+    limits = read_limits(places)
+    own = (_read(places.proc / "self/statm") or "").split()  # pages: total, resident, ...
+    resident = int(own[1]) * os.sysconf("SC_PAGE_SIZE") if len(own) > 1 else 0
+    group = None if limits.memory_limit is None else max(0, limits.memory_limit - resident)
+    return min((m for m in (limits.available, group) if m is not None), default=None)
 
 
 def _read(path: Path) -> str | None:

@@ -31,6 +31,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Resolve the settings, train, evaluate, report."""
     from recollect.api import new_agent
+    from recollect.display import showing_notices
     from recollect.training.trusted_runs import TrustsOwnRun
 
     env, parsed = parse_run(args, flags)
@@ -43,7 +44,9 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     say = Say(args.display)
     for note in parsed.notes:
         say(f"note: {note}")
-    with new_agent(env, parsed.config, parsed.policy, given=parsed.given, preset=parsed.preset) as agent:
+    with showing_notices(args.display):
+        agent = new_agent(env, parsed.config, parsed.policy, given=parsed.given, preset=parsed.preset)
+    with agent:
         if agent.config.run is None:
             agent.config = replace(agent.config, run=str(new_folder(env)))
         given = "  ".join(f"{name}={value!r}" for name, value in parsed.given.items())

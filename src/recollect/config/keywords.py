@@ -78,6 +78,9 @@ class TrainSettings(TypedDict, total=False):
     """How those threads divide the work: by groups of rows (as many as pay: docs/tuning.md), or within
     every single operation, which can be faster on free cores, and is very slow as soon as another program
     uses one."""
+    memory_limit: float | None
+    """Memory in GB that the run may take, by an estimate before it starts; None: as much as is free on
+    this machine, or on the GPU."""
     compile: bool
     """Compile encoder, acting step and critic with torch.compile, which takes a minute or two at the
     start and a C++ compiler."""
@@ -215,3 +218,6 @@ class ChangeableSettings(TypedDict, total=False):
     """Where else metrics are logged: "tensorboard", "wandb"."""
     threads: int | None
     """CPU threads for learning (acting uses one); None: all cores available to this process."""
+    memory_limit: float | None
+    """Memory in GB that the run may take, by an estimate before it starts; None: as much as is free on
+    this machine, or on the GPU."""

@@ -117,6 +117,9 @@ class TrainConfig:
     """How those threads divide the work: by groups of rows (as many as pay: docs/tuning.md), or within every
     single operation, which can be faster on free cores, and is very slow as soon as another program uses
     one."""
+    memory_limit: float | None = None
+    """Memory in GB that the run may take, by an estimate before it starts; None: as much as is free on this
+    machine, or on the GPU. A larger number lets a run start that the estimate refuses."""
     compile: bool = False
     """Compile encoder, acting step and critic with torch.compile, which takes a minute or two at the start
     and a C++ compiler. docs/tuning.md has measurements."""
@@ -141,7 +144,7 @@ class TrainConfig:
         at_least(self, 1, "steps", "num_envs", "actors", "target_episodes", "threads", "eval_episodes")
         at_least(self, 1, "learners", "checkpoint_every", "keep_checkpoints")
         at_least(self, 0, "seed", "eval_every", "env_workers", "max_lag")
-        above_zero(self, "max_seconds")
+        above_zero(self, "max_seconds", "memory_limit")
         if self.seed >= 2**63:
             raise ConfigError(f"seed = {self.seed}: it must be below 2^63")
         if self.num_envs % self.actors:

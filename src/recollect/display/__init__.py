@@ -15,11 +15,15 @@ All but json write to stderr. A display whose output fails stops, and the run co
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Literal, get_args
 
 from rich.console import Console
 
+from recollect.base import json_output, notices
 from recollect.display.base import Display, can_redraw, standard_error
 from recollect.display.lines import JsonLines, Lines
 from recollect.display.live import LivePanel
@@ -27,7 +31,7 @@ from recollect.display.notebook import Notebook, is_notebook
 from recollect.errors import ConfigError, nearest
 from recollect.training.callbacks import Callback
 
-__all__ = ["Display", "Mode", "make_display"]
+__all__ = ["Display", "Mode", "make_display", "showing_notices"]
 
 Mode = Literal["auto", "live", "plain", "quiet", "json", "notebook"]
 """Values of ``mode`` and ``progress``, besides True for "auto" and False for "quiet"."""
@@ -61,3 +65,22 @@ def make_display(mode: str | bool = "auto", console: Console | None = None) -> C
             return Callback()
         case _:
             return Lines(console)
+
+
+@contextmanager
+def showing_notices(mode: str | bool) -> Iterator[None]:
+    """Show notices of slow work before the display opens, in the same mode: lines, JSON or nothing."""
+
+    def show(text: str) -> None:
+        with suppress(OSError, ValueError):  # a closed output ends no run
+            if mode == "json":
+                line = json.dumps({"event": "notice", "text": text})
+                print(line, file=json_output.results(), flush=True)
+            else:
+                print(text, file=sys.stderr, flush=True)
+
+    if mode is False or mode == "quiet":
+        yield
+        return
+    with notices.heard_by(show):
+        yield

@@ -14,7 +14,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from recollect.base import spaces
+from recollect.base import notices, spaces
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import BatchedEnv, Describes
 from recollect.envs.pettingzoo import refuse_pettingzoo
@@ -162,7 +162,8 @@ class GymLoop:
 
 def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[gym.Env]:
     envs: list[gym.Env] = []
-    for i, make in enumerate(makers, first_slot):
+    used: set[int] = set()  # the ids of their innermost envs
+    for i, make in enumerate(notices.counted(makers, "envs"), first_slot):
         env = make()
         if not isinstance(env, gym.Env):
             refuse_pettingzoo(env)
@@ -172,12 +173,13 @@ def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[
             raise EnvError(
                 f"the callable for env {i} returned a {type(env).__name__}, not a gymnasium.Env: {fix}"
             )
-        if any(env.unwrapped is other.unwrapped for other in envs):
+        if id(env.unwrapped) in used:
             raise EnvError(
                 f"the callable for env {i} returned an env that is in use already: its rows would step "
                 "one another. Make a new env in each call"
             )
         envs.append(env)
+        used.add(id(env.unwrapped))
         for kind in ("observation_space", "action_space"):
             if not isinstance(getattr(env, kind, None), gym.Space):
                 raise SpaceError(

@@ -8,6 +8,7 @@ tolerance: it stops the run, or shows that rounding explains the deviation, whic
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
@@ -73,11 +74,13 @@ class DeviationCheck:
     @torch.no_grad()
     def deviation(self, record: Record) -> Stats:
         """The largest deviations of a whole rollout, over all ranks of the record."""
-        policy = record.acted or self._policy
-        batch = burn_in(policy, *self._batches(record, None))
-        log_prob, _, value = policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first)
-        found = diagnostics.deviation(log_prob, value, batch)
-        return dict(zip(found, record.ranks.max(torch.stack(list(found.values())))))
+        policy, parts = record.acted or self._policy, []
+        for batch in self._batches(record, None):
+            batch = burn_in(policy, batch)
+            log_prob, _, value = evaluate(policy, batch, self._config.recompute_activations)
+            parts.append(diagnostics.deviation(log_prob, value, batch))
+        found = torch.stack([torch.stack(list(part.values())) for part in parts]).amax(0)
+        return dict(zip(parts[0], record.ranks.max(found)))
 
     def check_all(self, record: Record, metrics: Stats) -> None:
         """``check`` of a whole rollout with these metrics. Synchronises."""
@@ -157,13 +160,20 @@ class DeviationCheck:
                 "`clip`, use precision='fp32' or shorter chunks"
             )
 
-    def _batches(self, record: Record, which: Tensor | None) -> list[Chunks]:
-        """The sequences ``which`` in the parts that the loss takes them in, with the place of every step."""
+    def _batches(self, record: Record, which: Tensor | None) -> Iterator[Chunks]:
+        """The sequences ``which`` in the parts that the loss takes them in, with the place of every step.
+
+        None: all, in as many parts as an epoch has, so that they need no more memory than the loss.
+        """
         data = record.data | {deviation_evidence.PLACE: deviation_evidence.places(record.rollout)}
         sequences = make_sequences(record.rollout, data, self._config, record.ranks)
+        parts = self._config.accumulate
         if which is None:
-            return [sequences.whole()]
-        return [sequences.take(part) for part in shares(which, self._config.accumulate, sequences.sizes)]
+            parts = min(parts * self._config.minibatches, sequences.count)
+            if parts < 2:
+                return iter([sequences.whole()])
+            which = torch.arange(sequences.count, device=record.rollout.valid.device)
+        return (sequences.take(part) for part in shares(which, parts, sequences.sizes))
 
     def _compared(self, batch: Chunks, policy: Policy, with_grad: bool) -> deviation_evidence.Compared:
         """Recomputed and recorded numbers of a batch; ``with_grad``: by the kernels of the loss."""

@@ -25,6 +25,7 @@ class EnvProbe:
         self._env, self._config, self._envs = env, config, envs
         self.observation_space: gym.Space = envs[0].observation_space
         self.action_space: gym.Space = envs[0].action_space
+        self.agents: int = envs[0].agents
 
     def collector(self, policy: Policy) -> Collector:
         """The collector of the run, for this policy."""

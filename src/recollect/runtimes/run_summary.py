@@ -27,6 +27,18 @@ def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> s
     )
 
 
+def short_run_note(config: TrainConfig, rows: int, steps: int) -> str | None:
+    """A note if one rollout is more than the ``steps`` to train for."""
+    rollout = config.algo.rollout
+    if rows * rollout <= steps:
+        return None
+    return (
+        f"one rollout, {rollout} steps x {rows:,} rows = {rollout * rows:,} steps, is more than the "
+        f"{steps:,} to train for: there will be a single update. Raise steps (--steps), or lower num_envs "
+        "(--num-envs) or rollout (--rollout)"
+    )
+
+
 def placement_summary(config: TrainConfig, rows: int) -> str:
     """The places of actors, envs and learners, on a line of its own; empty if all are in this process."""
     known = {"inline": "in this process", "processes": "in processes", "ray": "on a Ray cluster of its own"}

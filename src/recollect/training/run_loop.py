@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -51,8 +51,11 @@ class Training:
         run: Run | None = None,
         seconds: float = 0.0,
         opening: str = "",
+        notes: Sequence[str] = (),
     ):
-        """``run``: locked; ``seconds``: duration of earlier training; ``opening``: text for displays."""
+        """``run``: locked; ``seconds``: duration of earlier training; ``opening``: text for displays;
+        ``notes``: advice for the start.
+        """
         self.agent, self.run, self.opening = agent, run, opening
         self.config: TrainConfig = agent.config
         """The agent's config."""
@@ -64,7 +67,7 @@ class Training:
         self.metrics: dict[str, float] = {}
         self.reason: str | None = None
         """Why the training ended; None while it runs."""
-        self._trainer = trainer
+        self._trainer, self._notes = trainer, notes
         recorder = [] if run is None else [Recorder(run)]
         self._callbacks = CallbackList([*recorder, *callbacks])
         self._advisor = agent.advisor
@@ -122,6 +125,8 @@ class Training:
             with self._signals(), self._trainer.working(), self._evaluating():
                 started = True
                 self._callbacks.call("on_start", self)
+                for text in self._notes:
+                    self._callbacks.call("on_advice", self, text)
                 if self.run is not None and not self.run.checkpoints():
                     self.checkpoint()  # so that even a run that fails early can be resumed
                 if self.steps > self.start:  # a resumed run may have been killed just before its end

@@ -26,10 +26,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from recollect.algos.catalog import acting
-from recollect.base import provenance
 from recollect.base.files import short
 from recollect.config.own_code import as_wrap, code_flags, code_name, option_flags
 from recollect.config.tasks import task_name
@@ -37,8 +33,6 @@ from recollect.config.train import TrainConfig
 from recollect.envs.env_names import is_importing
 from recollect.envs.factory import EnvSpec, is_made
 from recollect.errors import ConfigError
-from recollect.experience.rollout import rollout_size
-from recollect.policy.policy import Policy
 
 REMOTE_SINKS = ("wandb",)
 """Sinks that send metrics to another machine."""
@@ -167,21 +161,6 @@ def outward_flags(config: TrainConfig) -> list[str]:
         text = value if isinstance(value, str) else ",".join(value)
         flags.append(f"--{name.replace('_', '-')}={text}")
     return flags
-
-
-def check_memory(config: TrainConfig, policy: Policy) -> None:
-    """Raise ConfigError, before anything is allocated, if a rollout does not fit into memory."""
-    algo, have = config.algo, provenance.memory()
-    if config.device.startswith("cuda"):  # several learners share the rows
-        have = sum(torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count()))
-    stored = len(acting(algo).state_steps)
-    need = rollout_size(policy, config.num_envs, steps=algo.rollout, stored=stored).total
-    if have is not None and need > have:
-        raise ConfigError(
-            f"a rollout of {algo.rollout} steps x {config.num_envs} env slots takes {need / 1e9:,.1f} GB, "
-            f"and this machine has {have / 1e9:,.1f} GB: start a new training with a smaller num_envs "
-            "or rollout (init_from=...)"
-        )
 
 
 def _outward_words(where: Path | None, name: str, value: Any) -> str:

@@ -1,0 +1,143 @@
+"""Refuse a run that does not fit into memory, before anything large is allocated; warn if it is tight."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import torch
+
+from recollect.algos.catalog import acting
+from recollect.base import provenance
+from recollect.base.system_limits import Places, free_memory
+from recollect.config.train import TrainConfig
+from recollect.errors import ConfigError
+from recollect.experience.rollout import rollout_size
+from recollect.policy.meta_device import without_memory
+from recollect.policy.policy import Policy
+from recollect.training.memory_estimate import (
+    StepBytes,
+    estimate,
+    learner_bytes,
+    trial,
+    upper_bound,
+    weight_bytes,
+)
+
+TIGHT = 0.7
+"""Share of the available memory from which a run is warned."""
+MANY_ENVS = 1000
+"""Env slots from which a run is checked before its envs are made."""
+STEP_BYTES = 20
+"""The least bytes of a step: log-prob, value, reward, final value, and four flags."""
+LARGE_NUMBER = 1000
+"""Whole numbers in a network's config from which its weights are counted before they are allocated."""
+
+
+def check_network(config: TrainConfig, observation_space: gym.Space, action_space: gym.Space) -> None:
+    """Raise ConfigError, before anything is allocated, if the weights cannot be trained in memory."""
+    if max(_numbers(config.policy), default=0) < LARGE_NUMBER:
+        return
+    have = available(config)
+    try:
+        with torch.random.fork_rng(devices=[]), without_memory(2**62):
+            weights = weight_bytes(config.policy.build(observation_space, action_space))
+    except Exception:  # a custom part that cannot be built without memory; the build itself reports errors
+        return
+    need = weights + learner_bytes(weights)
+    if have is not None and need > have:
+        raise ConfigError(
+            f"the network has {weights // 4:,} weights: with their gradients and the optimiser's state they "
+            f"take {_size(need)}, and {_where(config, have)}. Lower the sizes of the core (--core.hidden) "
+            f"and of the encoder (--encoder.hidden). {_override(need)}"
+        )
+
+
+def check_memory(config: TrainConfig, policy: Policy, rows: int) -> str | None:
+    """Raise ConfigError if the run does not fit into memory. Returns a warning if it is tight."""
+    have, algo = available(config), config.algo
+    if have is None:
+        return None
+    one = rows * algo.rollout * STEP_BYTES  # the least; absurdly many states are not listed
+    if one <= have:
+        one = rollout_size(policy, rows, steps=algo.rollout, stored=len(acting(algo).state_steps)).total
+    size = f"a rollout of {algo.rollout:,} steps x {rows:,} rows takes {_size(one)}"
+    if one > have:
+        raise ConfigError(
+            f"{size}, and {_where(config, have)}: give a smaller num_envs or rollout. {_override(one)}"
+        )
+    if upper_bound(policy, config, rows, one) <= have:
+        return None
+    measured = trial(policy, algo, rows)
+    found = estimate(policy, config, rows, measured)
+    if found.new <= TIGHT * have:
+        return None
+    text = f"{size}, and the run about {_size(found.new)} ({found})"
+    advice = f"{_remedies(policy, config, rows, measured, have)}. {_override(found.new)}"
+    # On a GPU other kernels run than in the trial, and too little memory is an error, not a killed process.
+    if found.new <= have or config.device.startswith("cuda"):
+        return f"memory is tight: {text}, and {_where(config, have)}. {advice}"
+    raise ConfigError(f"{text}, and {_where(config, have)}. {advice}")
+
+
+def available(config: TrainConfig) -> int | None:
+    """Bytes that the run may take; None if that is not known."""
+    if config.memory_limit is not None:
+        return int(config.memory_limit * 1e9)
+    if not config.device.startswith("cuda"):
+        return free_memory(Places()) or provenance.memory()
+    devices = range(torch.cuda.device_count()) if config.learners > 1 else [torch.device(config.device)]
+    return sum(torch.cuda.mem_get_info(device)[0] for device in devices)
+
+
+def _remedies(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes, have: int) -> str:
+    """The settings that reduce the memory, each with the memory that is then needed."""
+    algo, target = config.algo, TIGHT * have
+
+    def need(measured: StepBytes, **values: Any) -> int:
+        return estimate(policy, replace(config, algo=replace(algo, **values)), rows, measured).new
+
+    now, texts = need(measured), []
+    parts, most = algo.accumulate, algo.sequences(rows) // algo.minibatches
+    while parts < most and need(measured, accumulate=parts) > target:
+        parts = min(2 * parts, most)
+    if (then := need(measured, accumulate=parts)) < now:
+        texts.append(f"accumulate={parts}, the same update in parts: {_size(then)}")
+    if not algo.recompute_activations:
+        again = trial(policy, replace(algo, recompute_activations=True), rows)
+        if (then := need(again, recompute_activations=True)) < now:
+            texts.append(f"recompute_activations=True: {_size(then)}")
+    envs = max(config.actors, int(config.num_envs * target / now) // config.actors * config.actors)
+    texts.append(f"num_envs={envs}, or a rollout shorter in proportion: {_size(int(target))}")
+    return f"To lower it: {'; '.join(texts)}"
+
+
+def _numbers(config: Any) -> Iterator[int]:
+    """All whole numbers in a config."""
+    if dataclasses.is_dataclass(config):
+        config = [getattr(config, f.name) for f in dataclasses.fields(config)]
+    if isinstance(config, dict):
+        config = list(config.values())
+    if isinstance(config, list | tuple):
+        for part in config:
+            yield from _numbers(part)
+    elif isinstance(config, int):
+        yield config
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:,.3g} GB" if count < 1e12 else f"{count / 1e9:,.0f} GB"
+
+
+def _where(config: TrainConfig, have: int) -> str:
+    if config.memory_limit is not None:
+        return f"memory_limit is {config.memory_limit:g} GB"
+    return f"{_size(have)} are free on {'the GPU' if config.device.startswith('cuda') else 'this machine'}"
+
+
+def _override(need: int) -> str:
+    limit = f"{need / 1e9 + 0.5:.0f}"
+    return f"If you know better, memory_limit={limit} (--memory-limit {limit}) lets it start"

@@ -1,0 +1,194 @@
+"""The memory that a run takes at its peak, known before it starts.
+
+Rollouts are counted by their shapes. An update also needs the targets, the sequences, the gradients, the
+optimiser's state, and by far the most: the activations of one minibatch (of one of its parts, with
+``accumulate``). They depend on encoder, core, kernels and options, so a tiny update is made with a copy of
+the policy, at two sizes, and its tensors are counted.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+
+import torch
+
+from recollect.acting.actor import allocate
+from recollect.algos.catalog import acting, make_learner
+from recollect.base import row_threads, tree
+from recollect.base.tensor_memory import TensorMemory
+from recollect.config.algo_choice import AlgoConfig
+from recollect.config.train import TrainConfig
+from recollect.experience.rollout import rollout_size
+from recollect.policy.masks import ACTION_MASK
+from recollect.policy.policy import Policy
+
+PROCESS_BYTES = 160_000_000
+"""Private memory of a process of Recollect: of an actor, an env worker or a learner (docs/scale.md)."""
+TRIAL_SEQUENCES = 256
+"""Most sequences of a trial, which has as many as a minibatch: kernels for few rows keep other tensors."""
+TRIAL_STEPS = 128
+"""The longest sequence of a trial; activations of longer ones are in proportion."""
+WIDE = 10_000_000
+"""Weights from which trials are smaller, since each step takes long."""
+RETAINED = 1.2
+"""Resident memory for each byte of tensors: the allocator retains some between two operations."""
+WORKING_BYTES = 100_000_000
+"""Memory of libraries and threads while they work."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepBytes:
+    """Bytes for each step of the rollout or the minibatch."""
+
+    kept: float
+    """Targets and sequences, for each step of the rollout, until the update ends."""
+    prepared: float
+    """The peak while they are computed."""
+    activations: float
+    """For each step of a minibatch, or of a part of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes at the peak of a run."""
+
+    weights: int
+    """The weights alone."""
+    learner: int
+    """Gradients and optimiser state."""
+    rollouts: int
+    """All copies of the rollout."""
+    targets: int
+    """Targets and sequences of the rollout, or more while they are computed."""
+    activations: int
+    """Of one minibatch, or of one of its parts."""
+    processes: int
+    """Libraries at work, and other processes on this machine."""
+
+    @property
+    def new(self) -> int:
+        """Bytes beside the weights, which are allocated first."""
+        return self.learner + self.rollouts + self.targets + self.activations + self.processes
+
+    @property
+    def total(self) -> int:
+        """All bytes."""
+        return self.weights + self.new
+
+    def __str__(self) -> str:
+        parts = {
+            "activations of one minibatch": self.activations,
+            "rollouts": self.rollouts,
+            "targets and sequences": self.targets,
+            "weights, gradients and optimiser": self.weights + self.learner,
+            "libraries and other processes": self.processes,
+        }
+        shown = sorted((size, name) for name, size in parts.items() if size >= 0.01 * self.total)
+        return ", ".join(f"{name} {size / 1e9:.3g} GB" for size, name in reversed(shown))
+
+
+def weight_bytes(policy: torch.nn.Module) -> int:
+    """Bytes of all weights."""
+    return sum(p.numel() * p.element_size() for p in policy.parameters())
+
+
+def learner_bytes(weights: int) -> int:
+    """Gradients, Adam's two averages, and the flat copy of the gradient whose norm is computed."""
+    return 4 * weights
+
+
+def rollout_bytes(policy: Policy, config: TrainConfig, rows: int) -> int:
+    """All copies of the rollout on this machine."""
+    algo = config.algo
+    stored = len(acting(algo).state_steps)
+    one = rollout_size(policy, rows, steps=algo.rollout, stored=stored).total
+    recorded = 1 if config.mode == "lockstep" else config.lag_limit + 2
+    if config.ray_address is not None:
+        recorded = 0
+    is_joined = config.actors > 1 or config.runtime == "ray"
+    return one * (recorded + is_joined)
+
+
+def upper_bound(policy: Policy, config: TrainConfig, rows: int, rollout: int) -> int:
+    """Far more than any run takes, in no time: if this is available, no trial is needed.
+
+    ``rollout``: the bytes of one.
+    """
+    widths = sum(p.shape[0] if p.dim() else 1 for p in policy.parameters())  # outputs of all layers
+    steps = rows * config.algo.rollout
+    return 1000 * rollout + 100 * widths * steps + 10 * weight_bytes(policy) + _process_bytes(config)
+
+
+def estimate(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes) -> MemoryEstimate:
+    """The peak of a run with ``rows`` rows, by the trial of this policy with the settings of the config."""
+    algo, weights = config.algo, weight_bytes(policy)
+    steps = rows * algo.rollout
+    part = steps / (algo.minibatches * algo.accumulate)
+    activations = max(weights, int(measured.activations * part))
+    targets = int(max(measured.kept * steps, measured.prepared * steps - activations))
+    learners = 1 if config.ray_address is not None else config.learners
+    return MemoryEstimate(
+        weights=weights,
+        learner=learners * learner_bytes(weights),
+        rollouts=rollout_bytes(policy, config, rows),
+        targets=int(RETAINED * targets),
+        activations=int(RETAINED * activations),
+        processes=WORKING_BYTES + _process_bytes(config),
+    )
+
+
+def trial(policy: Policy, algo: AlgoConfig, rows: int) -> StepBytes:
+    """Make a tiny update with a copy of the policy, on the CPU, at two sizes, and count its tensors."""
+    is_wide = sum(p.numel() for p in policy.parameters()) > WIDE
+    length = min(algo.chunk_length, 4 if is_wide else TRIAL_STEPS)
+    steps = min(2 * length, algo.rollout)  # two chunks: a single one is not copied
+    sequences = algo.sequences(rows) // (algo.minibatches * algo.accumulate)
+    large = max(4, min(sequences, 8 if is_wide else TRIAL_SEQUENCES) * length // steps)
+    small = large // 2
+    tiny = replace(
+        algo,
+        rollout=steps,
+        chunk=min(algo.chunk, length),
+        burn_in_steps=min(algo.burn_in_steps, length),
+        minibatches=1,
+        accumulate=1,
+    )
+    with torch.random.fork_rng(devices=[]), row_threads.intra_op_threads(1):
+        own = copy.deepcopy(policy).cpu()
+        few, many = (_measure(own, tiny, count) for count in (small, large))
+    kept, prepared, peak = (size / (steps * large) for size in many)
+    of_weights = 3 * weight_bytes(policy)  # gradients, and copies of the weights inside kernels
+    if of_weights < many[2] / 2:
+        # Not the growth: between the two sizes a kernel may change.
+        activations = (many[2] - of_weights) / (steps * large)
+    else:
+        activations = min(peak, (many[2] - few[2]) / (steps * (large - small)))
+    return StepBytes(kept, prepared, activations)
+
+
+def _measure(policy: Policy, algo: AlgoConfig, rows: int) -> tuple[int, int, int]:
+    """Bytes of ``StepBytes`` for all steps of an update of ``rows`` rows."""
+    learner = make_learner(policy, algo)
+    rollout = allocate(policy, rows, algo.rollout, acting(algo).state_steps)
+    rollout.valid.fill_(True)
+    if isinstance(rollout.obs, dict) and ACTION_MASK in rollout.obs:
+        tree.map(lambda leaf: leaf.fill_(1), rollout.obs[ACTION_MASK])
+    with policy.computing():
+        with TensorMemory() as before:
+            rollout, data, _ = learner.targets(rollout)
+            if algo.refresh_states or algo.recompute_advantages:
+                rollout, data = learner.refresh(rollout, data)
+            sequences = learner.sequences(rollout, data)
+        kept, prepared = before.live, before.peak
+        with TensorMemory() as step:
+            learner.backward(sequences, torch.arange(sequences.count), 0.0)
+    return kept, prepared, step.peak
+
+
+def _process_bytes(config: TrainConfig) -> int:
+    """Private memory of the other processes on this machine."""
+    if config.ray_address is not None:
+        return 0
+    actors = 0 if config.runtime == "inline" else config.actors
+    return PROCESS_BYTES * (actors + config.actors * config.env_workers + config.learners - 1)
