@@ -104,15 +104,11 @@ def worlds(*names: str) -> Table:
         for name in names:
             runs = sorted((run for run in found if run["name"] == name), key=lambda run: run["seed"])
             if runs:
-                greedy, sampled = (
-                    ", ".join(f"{run[by]:.3g}" for run in runs) for by in ("greedy", "sampled")
-                )
-                minutes = statistics.median(run["seconds"] for run in runs) / 60
-                yield {**runs[0], "greedy": greedy, "sampled": sampled, "minutes": minutes}
+                returns = {by: ", ".join(f"{run[by]:.3g}" for run in runs) for by in ("greedy", "sampled")}
+                yield {**runs[0], **returns}
 
     columns = (
-        "env = {name} | steps = {steps:,} | greedy return, seed by seed = {greedy} | sampled = {sampled} | "
-        "minutes = {minutes:.0f}"
+        "env = {name} | steps = {steps:,} | greedy return, seed by seed = {greedy} | sampled = {sampled}"
     )
     return Table("worlds", columns, rows)
 
@@ -263,8 +259,6 @@ TABLES = {
     "worlds popgym": worlds(
         "CountRecallEasy", "AutoencodeEasy", "ConcentrationEasy", "PositionOnlyPendulumEasy"
     ),
-    "worlds atari": worlds("Pong"),
-    "worlds mujoco": worlds("HalfCheetah, positions only"),
     "soaks": Table(
         "memory",
         "network = `{core}` | task = {task} | steps = {trained:,} | final = {return:.3f} | best seen = "
