@@ -9,7 +9,7 @@ from gymnasium.vector import SyncVectorEnv
 
 from recollect.envs import BatchedEnv, GymLoop, GymVector, make_env
 from recollect.envs.checks import check_batched_env
-from recollect.errors import ConfigError
+from recollect.errors import ConfigError, EnvError
 from recollect.tasks import TASKS
 from tests.support.worlds import Counter, Scripted
 
@@ -94,3 +94,13 @@ def test_what_cannot_be_meant() -> None:
         make_env(GymLoop([Scripted]), 1, device="cuda")
     with pytest.raises(ConfigError, match="env is a int: give a task's name"):
         make_env(3, 1)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_missing_dependency_is_not_a_missing_env():
+    """A wrapper without its package: the error names the package and does not doubt the id."""
+
+    def needs_more(env: gym.Env) -> gym.Env:
+        raise gym.error.DependencyNotInstalled("easel is not installed")
+
+    with pytest.raises(EnvError, match=r"CartPole-v1 could not be made: .*easel is not installed"):
+        make_env("CartPole-v1", 1, wrap=(needs_more,))

@@ -179,8 +179,9 @@ def _looped(
             f"{name} {text}: {error}. Options of an env are given by env_kwargs={{...}} (--task.NAME)"
         ) from error
     except (gym.error.Error, ModuleNotFoundError) as error:
-        if not is_id or (isinstance(error, ModuleNotFoundError) and ":" not in name):
-            # an error of the callable, or a dependency of a registered env is missing
+        lacks = isinstance(error, gym.error.DependencyNotInstalled)
+        if not is_id or lacks or (isinstance(error, ModuleNotFoundError) and ":" not in name):
+            # an error of the callable, or a dependency of a registered env or a wrapper is missing
             raise _not_made(name, error) from error
         hint = nearest(name, [*TASKS, *gym.registry], _key)
         raise ConfigError(
