@@ -278,7 +278,8 @@ def _closed_if_it_fails(agent: Agent) -> Iterator[None]:
 
 def _check_same_wrap(path: Path, saved: checkpoints.Saved, config: TrainConfig) -> None:
     """Raise ConfigError for other wrappers than the run's, as far as both have names."""
-    before = saved.description["config"].get("wrap", [])
+    before = saved.description["config"].get("wrap") or []
+    before = before if isinstance(before, list) else [CUSTOM]  # damaged
     now = config_to_json(config, config.policy)["wrap"]
     if CUSTOM not in (*before, *now) and before != now:
         _check_changeable("resume", path, {"wrap"})
