@@ -104,3 +104,10 @@ def test_a_missing_dependency_is_not_a_missing_env():
 
     with pytest.raises(EnvError, match=r"CartPole-v1 could not be made: .*easel is not installed"):
         make_env("CartPole-v1", 1, wrap=(needs_more,))
+
+
+def test_a_module_that_lacks_another_one(tmp_path, monkeypatch):
+    (tmp_path / "halfinstalled.py").write_text("import no_such_dependency")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(EnvError, match=r"could not be made: .*No module named 'no_such_dependency'"):
+        make_env("halfinstalled:Env-v0", 1)

@@ -180,8 +180,10 @@ def _looped(
         ) from error
     except (gym.error.Error, ModuleNotFoundError) as error:
         lacks = isinstance(error, gym.error.DependencyNotInstalled)
-        if not is_id or lacks or (isinstance(error, ModuleNotFoundError) and ":" not in name):
-            # an error of the callable, or a dependency of a registered env or a wrapper is missing
+        if isinstance(error, ModuleNotFoundError):  # of the module in the name, or of one that it imports
+            module, missing = name.rpartition(":")[0], error.name or getattr(error.__cause__, "name", None)
+            lacks = not module or not f"{module}.".startswith(f"{missing}.")
+        if not is_id or lacks:
             raise _not_made(name, error) from error
         hint = nearest(name, [*TASKS, *gym.registry], _key)
         raise ConfigError(
