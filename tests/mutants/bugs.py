@@ -11,7 +11,7 @@ from tests.mutants import proofs
 from tests.mutants.advice_bugs import ADVICE
 from tests.mutants.config_bugs import IGNORED
 from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
-from tests.mutants.data_bugs import LAYOUT, LOSSES
+from tests.mutants.data_bugs import LAYOUT, LOSSES, SYMBOLS
 from tests.mutants.evidence_bugs import EVIDENCE
 from tests.mutants.impala_bugs import VTRACE
 from tests.mutants.leaks import LEAKS
@@ -81,6 +81,7 @@ MUTANTS = [
     *LEAKS,
     *IGNORED,
     *SIZES,
+    *SYMBOLS,
     *RUNS,
     *TRUST,
 ]

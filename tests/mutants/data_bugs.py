@@ -7,12 +7,14 @@ from recollect.base import tree
 from recollect.envs.gym_vector import GymVector
 from recollect.experience import chunks as splits
 from recollect.learning.learner import EagerUpdate
+from recollect.policy import encoders, normalise
 from recollect.policy.distributions import TanhGaussian
 from recollect.policy.normalise import ObservationNorm, PopArt
 from recollect.policy.policy import Policy
 from tests.mutants import proofs
 from tests.mutants.edits import DEVIATES, UNROLL, chunks, collect
 from tests.mutants.mutant import Mutant
+from tests.policy import test_encoders, test_normalise
 
 LAYOUT = [
     Mutant(
@@ -96,6 +98,21 @@ LAYOUT = [
         proofs.dead_agents,
         ((tree, "zero_where", "leaf.masked_fill(_over(mask, leaf), 0)", "leaf * ~_over(mask, leaf)"),),
         by="assert all(torch.isfinite(g).all() for g in expected[1])",
+    ),
+]
+
+SYMBOLS = [
+    Mutant(
+        "symbols are scaled by running statistics",
+        test_normalise.test_observations_are_normalised_by_leaf,
+        ((normalise, "_is_scaled", "spaces.is_symbols, ", ""),),
+        by="symbols are names and not amounts",
+    ),
+    Mutant(
+        "all channels share the vectors of their symbols",
+        test_encoders.test_symbols_are_names_and_not_amounts,
+        ((encoders._Symbols, "forward", "x.long() + self.channel", "x.long() + 0 * self.channel"),),
+        by="assert set(used.nonzero().flatten().tolist()) == seen",
     ),
 ]
 

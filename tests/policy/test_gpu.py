@@ -1,9 +1,11 @@
-"""Token policies on a GPU: what they say, learn and train is what the CPU's do."""
+"""Token policies and grids of symbols on a GPU: what they say, learn and train is what the CPU's do."""
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
@@ -13,6 +15,7 @@ import recollect as rc
 from recollect.base import tree
 from recollect.config.policy import POLICIES
 from recollect.policy.policy import Policy
+from tests.support.agents import AnySpace
 from tests.support.captured import assert_near, make_policy
 from tests.support.token_worlds import TOKENS, batch, token_space
 
@@ -31,12 +34,13 @@ def observations() -> Tensor:
     return torch.cat([obs, anything]).view(STEPS, ROWS, TOKENS, 3)
 
 
-def told(policy: Policy, device: str) -> Any:
+def told(policy: Policy, device: str, seen: Tensor | None = None) -> Any:
     """Features, log-probs, entropies, values, states and all gradients."""
     policy = policy.to(device)
     torch.manual_seed(1)
     first, action = torch.rand(STEPS, ROWS) < 0.3, torch.randint(0, 4, (STEPS, ROWS))
-    obs, first, action = (x.to(device) for x in (observations(), first, action))
+    seen = observations() if seen is None else seen
+    obs, first, action = (x.to(device) for x in (seen, first, action))
     state = policy.initial_state(ROWS)
     acted, after = policy.act(obs[0], state, first[0], deterministic=True)
     found = policy.evaluate_actions(obs, action, state, first)
@@ -56,6 +60,27 @@ def test_the_encoder_is_that_of_the_cpu(name, dtype, close):
     config = {"encoder": POLICIES[name].encoder, "core": core}
     made = [make_policy(token_space(), spaces.Discrete(4), **config).to(dtype) for _ in range(2)]
     assert_near(told(made[1], "cuda"), told(made[0], "cpu"), close)
+
+
+@pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-9), (torch.float32, 1e-3)], ids=str)
+def test_symbols_are_those_of_the_cpu(dtype, close):
+    """S002-14: a learned vector for each, the conv stack, and the gradients of both."""
+    space = spaces.Box(0, 255, (7, 7, 3), np.uint8)
+    made = [make_policy(space, spaces.Discrete(4), core={"name": "gru", "hidden": 16}) for _ in range(2)]
+    seen = torch.from_numpy(np.random.default_rng(0).integers(0, 11, (STEPS, ROWS, 7, 7, 3), np.uint8))
+    assert_near(told(made[1].to(dtype), "cuda", seen), told(made[0].to(dtype), "cpu", seen), close)
+
+
+def test_a_world_of_symbols_trains():
+    """Its updates are captured; the run would stop if it did not reproduce what it recorded."""
+    env = functools.partial(AnySpace, spaces.Box(0, 255, (7, 7, 3), np.uint8))
+    rows: list[dict[str, float]] = []
+    settings = {"num_envs": 16, "rollout": 16, "chunk": 8, "minibatches": 2, "progress": False}
+    agent = rc.train(
+        env, device="cuda", steps=6 * 256, callbacks=[lambda _, metrics: rows.append(metrics)], **settings
+    )
+    assert len(rows) == 6
+    assert all(parameter.is_cuda and parameter.isfinite().all() for parameter in agent.policy.parameters())
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32"])
