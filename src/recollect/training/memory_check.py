@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -27,8 +28,8 @@ from recollect.training.memory_estimate import (
     weight_bytes,
 )
 
-TIGHT = 0.7
-"""Share of the available memory from which a run is warned."""
+TIGHT, FULL = 0.7, 0.9
+"""Shares of the available memory above which a run is warned and refused: the estimate is not exact."""
 MANY_ENVS = 1000
 """Env slots from which a run is checked before its envs are made."""
 STEP_BYTES = 20
@@ -76,11 +77,11 @@ def check_memory(config: TrainConfig, policy: Policy, rows: int) -> str | None:
     if found.new <= TIGHT * have:
         return None
     text = f"{size}, and the run about {_size(found.new)} ({found})"
-    advice = f"{_remedies(policy, config, rows, measured, have)}. {_override(found.new)}"
+    advice = _remedies(policy, config, rows, measured, have)
     # On a GPU other kernels run than in the trial, and too little memory is an error, not a killed process.
-    if found.new <= have or config.device.startswith("cuda"):
+    if found.new <= FULL * have or config.device.startswith("cuda"):
         return f"memory is tight: {text}, and {_where(config, have)}. {advice}"
-    raise ConfigError(f"{text}, and {_where(config, have)}. {advice}")
+    raise ConfigError(f"{text}, and {_where(config, have)}. {advice}. {_override(found.new)}")
 
 
 def available(config: TrainConfig) -> int | None:
@@ -139,5 +140,5 @@ def _where(config: TrainConfig, have: int) -> str:
 
 
 def _override(need: int) -> str:
-    limit = f"{need / 1e9 + 0.5:.0f}"
+    limit = math.ceil(need / FULL / 1e9)
     return f"If you know better, memory_limit={limit} (--memory-limit {limit}) lets it start"
