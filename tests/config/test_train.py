@@ -136,6 +136,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "layer_norm": encodes("layer_norm", True),
         "conv": encodes("conv", "nature", (36, 36, 3)),
         "images": encodes("images", "never", (16, 16, 3)),
+        "symbols": encodes("symbols", "never", (7, 7, 3)),
         "tokens": encodes("tokens", "never", (16, 3)),
     },
 }

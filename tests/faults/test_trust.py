@@ -145,7 +145,7 @@ def test_options_with_several_runs_do_nothing_and_are_refused(marked, capsys):
         assert cli.main(["report", str(path), *more, f"--task.mark={mark}"]) == 2
         err = capsys.readouterr().err
         assert "--task.NAME" in err
-        assert "leave it out" in err
+        assert "leave them out" in err
 
 
 # What leaves this machine ----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ SHORT = {
     "hybrid_action": LITTLE,
     "long_episodes": ["--steps", "512", "--rollout", "128", "--limit", "160"],
     "many_processes": ["--steps", "1024"],
+    "mujoco_positions": LITTLE,
     "own_env": LITTLE,
     "own_policy": LITTLE,
     "popgym_env": LITTLE,
@@ -34,6 +35,7 @@ SAYS = {
     "hybrid_action": "poured bottle",
     "long_episodes": "An episode of 160 steps earns",
     "many_processes": "processes, async: ",
+    "mujoco_positions": "without velocities, core none: greedy return",
     "own_env": "One game: the lights were",
     "own_policy": "Untrained: sampled return",
     "popgym_env": "with memory: greedy return",
@@ -61,6 +63,8 @@ def test_the_demo_runs_to_its_end(monkeypatch, tmp_path):
 @pytest.mark.parametrize("name", sorted(SHORT))
 def test_an_example_runs_to_its_end_and_leaves_nothing_behind(name, monkeypatch, tmp_path, capsys):
     """With few steps; what it leaves is the report that it names, and nothing else."""
+    if name == "mujoco_positions":
+        pytest.importorskip("mujoco")
     monkeypatch.chdir(tmp_path)
     load(name)["main"](SHORT[name])
     assert SAYS[name] in capsys.readouterr().out

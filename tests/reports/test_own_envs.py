@@ -94,7 +94,7 @@ def test_own_code_from_the_command_line(tmp_path, capsys, monkeypatch):
     assert "owncoin" not in sys.modules
     page = data_of(tmp_path / "moved" / "report.html")
     assert page["episodes"] == []
-    assert "recollect report moved --env owncoin:Coin" in page["episode_notes"][0]
+    assert "recollect report moved --env=owncoin:Coin" in page["episode_notes"][0]
     for named in (["--env", "owncoin:Coin"], ["--trust"]):
         for file in (tmp_path / "moved" / "episodes").iterdir():
             file.unlink()

@@ -120,7 +120,7 @@ def resume_line(err: str) -> list[str]:
 
 
 def test_the_line_after_the_time_is_up_resumes_the_run(tmp_path, monkeypatch, capsys, clock):
-    """With the limit again, the env of one's own and its options; copied as it is, it works."""
+    """With the limit again; its own env is trusted. Copied as it is, it works."""
     (tmp_path / "coin.py").write_text(ENV)
     monkeypatch.chdir(tmp_path)
     flags = ["--run", "my run", "--steps", "6400", "--max-seconds", "30", "--task.sides", "3", "--plain"]
@@ -134,10 +134,7 @@ def test_the_line_after_the_time_is_up_resumes_the_run(tmp_path, monkeypatch, ca
     monkeypatch.setattr(run_loop.Training, "_iterate", iterate)
     assert main(["train", f"{tmp_path / 'coin.py'}:Coin", *TINY, *flags, *end]) == 0
     line = resume_line(capsys.readouterr().err)
-    assert line == [
-        *("resume", "my run", "--env", f"{tmp_path / 'coin.py'}:Coin", "--task.sides=3"),
-        *("--max-seconds", "30"),
-    ]
+    assert line == ["resume", "my run", "--max-seconds", "30"]
     for updates in (6, 9):
         assert main([*line, *end, "--plain"]) == 0
         assert (Run("my run").status["reason"], Run("my run").status["updates"]) == ("time", updates)

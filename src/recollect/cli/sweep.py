@@ -12,6 +12,7 @@ from rich.table import Table
 
 from recollect.base import json_output
 from recollect.base.formatting import number, plural
+from recollect.base.import_code import is_importing
 from recollect.cli import print_json
 from recollect.cli.shared import add_display
 from recollect.cli.train import Say
@@ -91,8 +92,7 @@ def _opened(args: argparse.Namespace, flags: list[str]) -> Sweep:
     if args.env is not None and env is not None:
         raise ConfigError(f"the env is {args.env}, and --env says {env}: keep one of them")
     given = whole_words(flags)
-    repeated = ("task", "ray_address", "sinks", *INPUTS)
-    others = [word for word in given if _section(word) not in repeated]
+    others = [word for word in given if not _is_repeated(word)]
     _refuse_changes([*others, *(f"--{name}" for name in ("seeds", "out") if getattr(args, name) is not None)])
     sweep = Sweep.open(args.resume, env=args.env if env is None else env, named=given, trust=args.trust)
     asked = sweep.asked() if given else []
@@ -100,9 +100,11 @@ def _opened(args: argparse.Namespace, flags: list[str]) -> Sweep:
     return sweep
 
 
-def _section(word: str) -> str:
-    """The setting that a flag belongs to: "task" for --task.horizon=3."""
-    return word.partition("=")[0].partition(".")[0].lstrip("-").replace("-", "_")
+def _is_repeated(word: str) -> bool:
+    """Whether a flag may name a setting of the sweep again: options of the env, connections, own code."""
+    name, _, value = word.partition("=")
+    name, dot, _ = name.lstrip("-").replace("-", "_").partition(".")
+    return name in ("task", "ray_address", "sinks") or (name in INPUTS and bool(dot or is_importing(value)))
 
 
 def _refuse_changes(words: list[str]) -> None:

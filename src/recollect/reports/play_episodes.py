@@ -59,7 +59,7 @@ def play(
     is_named = env is not None or bool(env_kwargs) or any(named.values())
     if not is_named and not _is_playable(folder.env, checkpoint):
         index = read_index(folder.path)
-        return [] if index["files"] and not is_outdated(folder, index) else [_why_not(folder)]
+        return [] if index["files"] and not is_outdated(folder, index) else [_why_not(folder, checkpoint)]
     needs_episodes = env is not None or not has_episodes(folder.path, source)
     needs_lengths = not _has_lengths(folder, source)
     if not (needs_episodes or needs_lengths):
@@ -80,7 +80,7 @@ def play(
     return []
 
 
-def _why_not(folder: Folder) -> str:
+def _why_not(folder: Folder, checkpoint: Path) -> str:
     """Why a run has no episodes of an env that a report cannot make, and the command that adds them."""
     env, state = folder.env, folder.status.get("state")
     what = f"The env {env} is code" if env and is_importing(env) else f"The env {env} is not registered here"
@@ -89,8 +89,11 @@ def _why_not(folder: Folder) -> str:
     why = "so the report cannot make it, and the run has recorded no episodes"
     if state in ("running", "killed", "failed", "stopped"):
         why += f" (it does so when it ends by itself; it is {state})"
-    command = shlex.join(["recollect", "report", str(folder.path), "--env", env or "module:Env"])
-    return f"{what}, {why}. To record some now: {command}, or in Python write_report(run, env=...)."
+    about = mapping(read_json(checkpoint / "agent.json"))
+    named = trusted_runs.flags(trusted_runs.required(about) | ({} if env else {"env": "module:Env"}))
+    command = shlex.join(["recollect", "report", str(folder.path), *named])
+    trust = ", or with --trust if you trust all of its code" if env else ""
+    return f"{what}, {why}. To record some now: {command}{trust} (in Python write_report(run, env=...))."
 
 
 def find_checkpoint(folder: Folder) -> Path | None:

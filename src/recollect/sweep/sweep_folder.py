@@ -59,7 +59,7 @@ class Result:
         """The result of one variant, from its runs."""
         scores = {member.seed: member.score() for member in members}
         known = [score for score in scores.values() if score is not None]
-        mode = members[0].mode()  # a variant has one
+        mode = members[0].mode() if members else "greedy"  # a variant has one
         if len(known) < 2:
             return cls(variant, scores, known[0] if known else None, None, None, mode)
         low, high = bootstrap_interval(known)
