@@ -184,6 +184,7 @@ class Agent:
                 trainer.collector.restore_counters(self.history.last)
                 self._seconds = 0.0 if resumed.trainer is None else resumed.trainer.numbers["seconds"]
                 opening = f"resumes at step {resumed.steps:,}, {trainer.how_restored}\n{opening}"
+            short = short_run_note(self.config, trainer.collector.rows, trainer.end - trainer.steps)
             training = Training(
                 self,
                 trainer,
@@ -191,14 +192,7 @@ class Agent:
                 run=self.run,
                 seconds=self._seconds,
                 opening=opening,
-                notes=[
-                    note
-                    for note in (
-                        self._memory_warning,
-                        short_run_note(self.config, trainer.collector.rows, trainer.end - trainer.steps),
-                    )
-                    if note
-                ],
+                notes=[note for note in (self._memory_warning, short) if note],
             )
             self._is_training = True
             try:

@@ -183,7 +183,7 @@ def test_of_fewer_episodes_than_before_none_is_left_over(trained: Path, monkeypa
 def test_what_cannot_be_played_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     code = make_run(tmp_path / "code", env="my_module:Env")
     (code / "checkpoints" / "000000000005").mkdir(parents=True)
-    assert f"recollect report {code} --env my_module:Env" in data_of(write_report(code))["episode_notes"][0]
+    assert f"recollect report {code} --env=my_module:Env" in data_of(write_report(code))["episode_notes"][0]
     bare = make_run(tmp_path / "bare")
     data = data_of(write_report(bare))
     assert "no checkpoint" in data["episode_notes"][0]

@@ -90,7 +90,7 @@ def _why_not(folder: Folder, checkpoint: Path) -> str:
     if state in ("running", "killed", "failed", "stopped"):
         why += f" (it does so when it ends by itself; it is {state})"
     about = mapping(read_json(checkpoint / "agent.json"))
-    named = trusted_runs.flags(trusted_runs.required(about) | ({} if env else {"env": "module:Env"}))
+    named = trusted_runs.flags({"env": env or "module:Env"} | trusted_runs.required(about))
     command = shlex.join(["recollect", "report", str(folder.path), *named])
     trust = ", or with --trust if you trust all of its code" if env else ""
     return f"{what}, {why}. To record some now: {command}{trust} (in Python write_report(run, env=...))."
