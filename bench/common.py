@@ -36,6 +36,13 @@ def write(path: str | Path, name: str, results: Any) -> None:
     print(f"written to {path}")
 
 
+def curve(history: Any, points: int = 20) -> list[list[float]]:
+    """About so many points of the mean return over a training, as (env steps, return)."""
+    steps, returns = history.column("return")
+    every = max(1, len(steps) // points)
+    return [[int(s), float(f"{r:.3g}")] for s, r in zip(steps[::every], returns[::every])]
+
+
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
     done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent, check=False)

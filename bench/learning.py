@@ -70,15 +70,13 @@ def run(name: str, seed: int) -> dict[str, Any]:
     agent = rc.train(bar.env, steps=bar.steps, seed=seed, progress=False, threads=1, **bar.settings)
     seconds = time.perf_counter() - started
     evaluation = agent.evaluate(episodes=100, eval_mode="greedy")
-    steps, returns = agent.history.column("return")
-    every = max(1, len(steps) // 20)
     return {
         "name": name,
         "seed": seed,
         "return": round(evaluation.mean, 3),
         "interval": [round(x, 3) for x in evaluation.interval],
         "seconds": round(seconds, 1),
-        "curve": [[int(s), float(f"{r:.3g}")] for s, r in zip(steps[::every], returns[::every])],
+        "curve": common.curve(agent.history),
     }
 
 

@@ -54,9 +54,7 @@ def run(name: str, seed: int, episodes: int) -> dict[str, Any]:
     started = time.perf_counter()
     agent = rc.train(bar.task, seed=seed, progress=False, env_kwargs=bar.env_kwargs)
     seconds = time.perf_counter() - started
-    evaluation = agent.evaluate(episodes=episodes)
-    steps, returns = agent.history.column("return")
-    every = max(1, len(steps) // 20)
+    evaluation = agent.evaluate(episodes=episodes, eval_mode="greedy")
     return {
         "name": name,
         "seed": seed,
@@ -66,7 +64,7 @@ def run(name: str, seed: int, episodes: int) -> dict[str, Any]:
         "bar": bar.least,
         "reached": evaluation.mean >= bar.least,
         "seconds": round(seconds, 1),
-        "curve": [[int(s), float(f"{r:.3g}")] for s, r in zip(steps[::every], returns[::every])],
+        "curve": common.curve(agent.history),
     }
 
 

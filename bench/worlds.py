@@ -63,8 +63,6 @@ def run(name: str, seed: int, episodes: int, flags: list[str]) -> dict[str, Any]
     seconds = time.perf_counter() - started
     greedy = agent.evaluate(episodes=episodes, eval_mode="both")
     found = {"greedy": greedy, "sampled": greedy.sampled}
-    steps, returns = agent.history.column("return")
-    every = max(1, len(steps) // 30)
     return {
         "name": name,
         "seed": seed,
@@ -75,7 +73,7 @@ def run(name: str, seed: int, episodes: int, flags: list[str]) -> dict[str, Any]
         **{f"{by}_interval": [round(x, 3) for x in evaluation.interval] for by, evaluation in found.items()},
         "bar": world.least,
         "reached": world.least is None or greedy.mean >= world.least,
-        "curve": [[int(s), float(f"{r:.3g}")] for s, r in zip(steps[::every], returns[::every])],
+        "curve": common.curve(agent.history, 30),
     }
 
 

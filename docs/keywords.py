@@ -40,15 +40,14 @@ def source() -> str:
     known = _fields()
     parts = {kind for field in known.values() for kind in _classes(field)}
     imports = sorted(f"from {kind.__module__} import {kind.__name__}" for kind in parts)
-    train = {name: field for name, field in known.items() if name != "policy"}  # a parameter of its own
     changed = {name: field for name, field in known.items() if name in CHANGEABLE}
-    return "\n".join(
-        [
-            HEAD + "\n".join(imports),
-            *_typed_dict("TrainSettings", "The settings of ``recollect.train``.", train),
-            *_typed_dict("ChangeableSettings", "The settings that a saved run may change.", changed),
-        ]
-    )
+    others = {name: field for name, field in known.items() if name not in (*CHANGEABLE, "policy")}
+    lines = [
+        HEAD + "\n".join(imports),
+        *_typed_dict("ChangeableSettings", "TypedDict", "The settings that a saved run may change.", changed),
+        *_typed_dict("TrainSettings", "ChangeableSettings", "The settings of ``recollect.train``.", others),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _fields() -> dict[str, list[Field]]:
@@ -60,14 +59,14 @@ def _fields() -> dict[str, list[Field]]:
     return found
 
 
-def _typed_dict(name: str, doc: str, fields: dict[str, list[Field]]) -> list[str]:
-    lines = ["", "", f"class {name}(TypedDict, total=False):", f'    """{doc}"""', ""]
+def _typed_dict(name: str, base: str, doc: str, fields: dict[str, list[Field]]) -> list[str]:
+    lines = ["", "", f"class {name}({base}, total=False):", f'    """{doc}"""', ""]
     for key, own in fields.items():
         lines.append(f"    {key}: {_type(key, own)}")
         lines += textwrap.wrap(
             f'"""{own[0].short_doc}"""', 106, initial_indent="    ", subsequent_indent="    "
         )
-    return [*lines[:-1], lines[-1] + ("\n" if name == "ChangeableSettings" else "")]
+    return lines
 
 
 def _classes(fields: list[Field]) -> set[type]:

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import torch
 
@@ -20,8 +19,6 @@ from recollect.acting.session import Session
 from recollect.base import row_threads, tracebacks, tree
 from recollect.base.types import State
 from recollect.base.warnings_once import once
-from recollect.config.own_code import OwnCode
-from recollect.config.policy import PolicyConfig
 from recollect.config.train import EvalMode, TrainConfig
 from recollect.display import make_display, showing_notices
 from recollect.envs.contract import BatchedEnv
@@ -29,26 +26,24 @@ from recollect.envs.env_names import display_name
 from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
-from recollect.policy import compiled, precision
 from recollect.policy.describe_encoder import describe_encoder
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
-from recollect.runtimes.env_probe import EnvProbe, env_probe
+from recollect.runtimes.env_probe import env_probe
 from recollect.runtimes.inline_collector import InlineCollector
 from recollect.runtimes.run_summary import placement_summary, short_run_note, size_summary
 from recollect.training import checkpoints
 from recollect.training.advice import Advisor
 from recollect.training.callbacks import Callback
-from recollect.training.memory_check import MANY_ENVS, check_memory, check_network
+from recollect.training.memory_check import MANY_ENVS, check_memory
 from recollect.training.metrics import History
+from recollect.training.new_network import PolicyFactory, check_config, new_network
 from recollect.training.run_folder import Run
 from recollect.training.run_loop import Training
 from recollect.training.sinks import make_sinks
 from recollect.training.trainer import Trainer
 from recollect.training.trusted_settings import Unnamed
 
-PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
-"""Makes a policy from an observation space and an action space."""
 Callbacks = Iterable[Callback | Callable[..., Any]] | Callback | Callable[..., Any]
 """One or several instances of ``Callback`` or functions (training, metrics)."""
 
@@ -97,10 +92,10 @@ class Agent:
         network, warning = None, None
         if config.runtime == "inline" and config.num_envs >= MANY_ENVS and not is_made(env):
             with closing(open_env(env, config, 1, config.env_kwargs)) as one:  # before so many are made
-                network, warning = _new_network(config, policy, one, config.num_envs * one.agents)
+                network, warning = new_network(config, policy, one, config.num_envs * one.agents)
         with env_probe(env, config, is_new=True) as probe:
             if network is None:
-                network, warning = _new_network(config, policy, probe, config.num_envs * probe.agents)
+                network, warning = new_network(config, policy, probe, config.num_envs * probe.agents)
             agent = cls(network.to(config.device), config, env, preset=preset)
             agent._memory_warning = warning
             agent._trainer = Trainer(probe.collector(network), network, config)
@@ -392,60 +387,7 @@ class Agent:
         return self._trainer
 
 
-def check_config(config: TrainConfig, policy: PolicyFactory | None) -> None:
-    """Validate the device, the precision, and that a policy factory comes without network settings."""
-    check_device(config.device)
-    precision.check(config.policy.precision, torch.device(config.device))
-    if config.compile:
-        compiled.check_backend(torch.device(config.device))
-    if policy is not None and config.policy != PolicyConfig():
-        raise ConfigError(
-            "policy is a factory, which makes the whole network: settings such as encoder, core and head "
-            "would have no effect. Set them inside the factory, or leave it out"
-        )
-
-
-def check_device(name: str) -> None:
-    """Raise ConfigError unless the device is the CPU or a GPU that torch can use."""
-    kind = torch.device(name).type
-    if kind not in ("cpu", "cuda"):
-        raise ConfigError(f"device = {name!r}: choose cpu or cuda")
-    if kind == "cpu":
-        return
-    if not torch.cuda.is_available():
-        raise ConfigError(f"device = {name!r}, but torch sees no GPU here: use device='cpu' (--device cpu)")
-    if (torch.device(name).index or 0) >= torch.cuda.device_count():
-        raise ConfigError(f"device = {name!r}, but the GPUs here are 0 to {torch.cuda.device_count() - 1}")
-
-
 def _at_least_one(name: str, value: int) -> int:
     if value < 1:
         raise ConfigError(f"{name} = {value}: it must be at least 1")
     return value
-
-
-def _new_network(
-    config: TrainConfig, policy: PolicyFactory | None, env: BatchedEnv | EnvProbe, rows: int
-) -> tuple[Policy, str | None]:
-    """The initial policy for the spaces of ``env``, and a warning if the run hardly fits into memory."""
-    spaces = env.observation_space, env.action_space
-    if policy is None:
-        check_network(config, *spaces)
-    with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
-        torch.manual_seed(config.seed)
-        network = made_policy(policy or config.policy.build, *spaces)
-    return network, check_memory(config, network, rows)
-
-
-def made_policy(make: PolicyFactory, observation_space: gym.Space, action_space: gym.Space) -> Policy:
-    """The policy that the factory makes; ConfigError if it makes something else."""
-    if not callable(make):
-        raise ConfigError(
-            f"policy is a {type(make).__name__}: give a PolicyConfig, or a function (observation_space, "
-            "action_space) -> Policy"
-        )
-    policy = make(observation_space, action_space)
-    if not isinstance(policy, Policy):
-        raise ConfigError(f"the policy factory made a {type(policy).__name__}; it needs to make a Policy")
-    policy.factory = make.name if isinstance(make, OwnCode) else None
-    return policy

@@ -11,7 +11,7 @@ from typing import Any, Unpack
 
 import torch
 
-from recollect.agent import Agent, Callbacks, PolicyFactory, check_device, made_policy
+from recollect.agent import Agent, Callbacks
 from recollect.base.warnings_once import once
 from recollect.config.keywords import ChangeableSettings, TrainSettings
 from recollect.config.own_code import as_own_code
@@ -22,6 +22,7 @@ from recollect.display import showing_notices
 from recollect.envs.factory import EnvSpec, is_made, slots
 from recollect.errors import ConfigError, RecollectError
 from recollect.training import checkpoints, trusted_runs, trusted_settings
+from recollect.training.new_network import PolicyFactory, check_device, made_policy
 from recollect.training.presets import preset as preset_of
 from recollect.training.run_folder import Run
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +21,7 @@ FEWEST = 10
 """Episodes below which a bootstrap interval is too narrow to call two means different."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Evaluation:
     """The episodes of one evaluation."""
 
@@ -43,7 +44,7 @@ class Evaluation:
         """The standard deviation of the returns."""
         return float(self.returns.std())
 
-    @property
+    @cached_property
     def interval(self) -> tuple[float, float]:
         """The 95% bootstrap interval of the mean return."""
         rng = np.random.default_rng(0)
@@ -51,7 +52,7 @@ class Evaluation:
         low, high = np.quantile(self.returns[picks].mean(1), [0.025, 0.975])
         return float(low), float(high)
 
-    @property
+    @cached_property
     def difference(self) -> str | None:
         """If the intervals of greedy and sampled actions do not overlap: what it means and what to do."""
         other = self.sampled

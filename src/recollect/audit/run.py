@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from recollect.agent import PolicyFactory
 from recollect.audit import buffer_checks, env_checks, gradient_checks, loop_checks, state_checks
 from recollect.audit.recorded_rollouts import RecordedRollout, network_seconds, record_rollouts
 from recollect.audit.results import PARTS, Check, Verification, checked
@@ -23,6 +22,7 @@ from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.factory import EnvSpec, is_made
 from recollect.policy.policy import Policy
+from recollect.training.new_network import PolicyFactory
 
 __all__ = ["Check", "Verification", "verify"]
 

@@ -9,7 +9,6 @@ import gymnasium as gym
 import torch
 from torch import nn
 
-from recollect.agent import PolicyFactory, check_config, made_policy
 from recollect.api import resolve
 from recollect.base.tolerances import on_device, tolerance
 from recollect.config.algo_choice import AlgoConfig
@@ -21,6 +20,7 @@ from recollect.envs.factory import is_made, makes_batches, slots
 from recollect.envs.user_wrappers import wrapped
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
+from recollect.training.new_network import PolicyFactory, check_config, made_policy
 
 MOST_ENVS, MOST_EPOCHS = 4, 2
 LEAST_STEPS, MOST_STEPS = 12, 128

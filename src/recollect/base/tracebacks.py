@@ -34,12 +34,11 @@ def user_frames(error: BaseException) -> str:
             break
         origin = origin.__cause__
     text = traceback.TracebackException.from_exception(origin)
-    frames = _from_user(text.stack, is_env=isinstance(error, EnvError))
+    _shorten(text, is_env=isinstance(error, EnvError))
     message = list(text.format_exception_only())
     where = message[:-1] if isinstance(origin, SyntaxError) else []  # file and line are in the message
-    if not frames:
+    if not text.stack:
         return "".join(where).rstrip()
-    _shorten(text, is_env=isinstance(error, EnvError))
     return "".join([*list(text.format())[: -len(message)], *where]).rstrip()
 
 

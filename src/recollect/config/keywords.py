@@ -10,7 +10,41 @@ from recollect.config.policy import HeadConfig
 from recollect.config.ppo import PPOConfig
 
 
-class TrainSettings(TypedDict, total=False):
+class ChangeableSettings(TypedDict, total=False):
+    """The settings that a saved run may change."""
+
+    runtime: Literal["inline", "processes", "ray"]
+    """Where actors run: in this process, in processes of their own, or on a Ray cluster."""
+    env_workers: int
+    """Processes per actor that step its env slots, for slow envs; 0: the actor steps them itself."""
+    env_timeout: float | None
+    """Seconds without an answer after which an env in another process counts as lost and its actor is
+    restarted; None: never, once the actor has started."""
+    ray_address: str | None
+    """Address of the Ray cluster: "auto", or host:port."""
+    eval_every: int
+    """Env steps between two evaluations; 0: none while training."""
+    eval_episodes: int
+    """Episodes of each evaluation."""
+    eval_mode: Literal["greedy", "sampled", "both"]
+    """Actions in evaluations: the most likely ones ("greedy"), drawn as in training ("sampled"), or first
+    one and then the other ("both"), each for eval_episodes."""
+    checkpoint_every: int | None
+    """Env steps between two checkpoints; None: the first after 10 seconds, then about one a minute."""
+    keep_checkpoints: int
+    """Number of latest checkpoints to keep."""
+    max_seconds: float | None
+    """Stop after this many seconds of training."""
+    sinks: tuple[str, ...] | list[str]
+    """Where else metrics are logged: "tensorboard", "wandb"."""
+    threads: int | None
+    """CPU threads for learning (acting uses one); None: all cores available to this process."""
+    memory_limit: float | None
+    """Memory in GB that the run may take, by an estimate before it starts; None: as much as is free on
+    this machine, or on the GPU."""
+
+
+class TrainSettings(ChangeableSettings, total=False):
     """The settings of ``recollect.train``."""
 
     steps: int
@@ -19,22 +53,13 @@ class TrainSettings(TypedDict, total=False):
     """Env slots that are stepped together."""
     actors: int
     """Groups that the env slots are split into, each with its own random streams."""
-    runtime: Literal["inline", "processes", "ray"]
-    """Where actors run: in this process, in processes of their own, or on a Ray cluster."""
     mode: Literal["lockstep", "async"]
     """Whether actors wait for new weights before every rollout ("lockstep") or run ahead with older ones
     ("async")."""
     max_lag: int | None
     """With "async", actors use weights at most this many updates old."""
-    env_workers: int
-    """Processes per actor that step its env slots, for slow envs; 0: the actor steps them itself."""
-    env_timeout: float | None
-    """Seconds without an answer after which an env in another process counts as lost and its actor is
-    restarted; None: never, once the actor has started."""
     learners: int
     """Data-parallel learners: each holds a share of the rows, and all make the same optimiser step."""
-    ray_address: str | None
-    """Address of the Ray cluster: "auto", or host:port."""
     seed: int
     """Random seed of the weights, the envs and the sampling."""
     device: str
@@ -57,30 +82,10 @@ class TrainSettings(TypedDict, total=False):
     """Folder of the run: config, metrics, checkpoints."""
     init_from: str | PathLike[str] | None
     """Start from the weights and statistics of this run or saved agent, with a new optimiser."""
-    eval_every: int
-    """Env steps between two evaluations; 0: none while training."""
-    eval_episodes: int
-    """Episodes of each evaluation."""
-    eval_mode: Literal["greedy", "sampled", "both"]
-    """Actions in evaluations: the most likely ones ("greedy"), drawn as in training ("sampled"), or first
-    one and then the other ("both"), each for eval_episodes."""
-    checkpoint_every: int | None
-    """Env steps between two checkpoints; None: the first after 10 seconds, then about one a minute."""
-    keep_checkpoints: int
-    """Number of latest checkpoints to keep."""
-    max_seconds: float | None
-    """Stop after this many seconds of training."""
-    sinks: tuple[str, ...] | list[str]
-    """Where else metrics are logged: "tensorboard", "wandb"."""
-    threads: int | None
-    """CPU threads for learning (acting uses one); None: all cores available to this process."""
     parallel: Literal["rows", "operations"]
     """How those threads divide the work: by groups of rows (as many as pay: docs/tuning.md), or within
     every single operation, which can be faster on free cores, and is very slow as soon as another program
     uses one."""
-    memory_limit: float | None
-    """Memory in GB that the run may take, by an estimate before it starts; None: as much as is free on
-    this machine, or on the GPU."""
     compile: bool
     """Compile encoder, acting step and critic with torch.compile, which takes a minute or two at the
     start and a C++ compiler."""
@@ -187,37 +192,3 @@ class TrainSettings(TypedDict, total=False):
     acting."""
     c_clip: float
     """Upper bound of the importance weight that V-trace passes back in time; at most rho_clip."""
-
-
-class ChangeableSettings(TypedDict, total=False):
-    """The settings that a saved run may change."""
-
-    runtime: Literal["inline", "processes", "ray"]
-    """Where actors run: in this process, in processes of their own, or on a Ray cluster."""
-    env_workers: int
-    """Processes per actor that step its env slots, for slow envs; 0: the actor steps them itself."""
-    env_timeout: float | None
-    """Seconds without an answer after which an env in another process counts as lost and its actor is
-    restarted; None: never, once the actor has started."""
-    ray_address: str | None
-    """Address of the Ray cluster: "auto", or host:port."""
-    eval_every: int
-    """Env steps between two evaluations; 0: none while training."""
-    eval_episodes: int
-    """Episodes of each evaluation."""
-    eval_mode: Literal["greedy", "sampled", "both"]
-    """Actions in evaluations: the most likely ones ("greedy"), drawn as in training ("sampled"), or first
-    one and then the other ("both"), each for eval_episodes."""
-    checkpoint_every: int | None
-    """Env steps between two checkpoints; None: the first after 10 seconds, then about one a minute."""
-    keep_checkpoints: int
-    """Number of latest checkpoints to keep."""
-    max_seconds: float | None
-    """Stop after this many seconds of training."""
-    sinks: tuple[str, ...] | list[str]
-    """Where else metrics are logged: "tensorboard", "wandb"."""
-    threads: int | None
-    """CPU threads for learning (acting uses one); None: all cores available to this process."""
-    memory_limit: float | None
-    """Memory in GB that the run may take, by an estimate before it starts; None: as much as is free on
-    this machine, or on the GPU."""

@@ -127,8 +127,8 @@ def check(variant: Variant, flags: Sequence[str]) -> Parsed:
 
     ``flags``: the variant's flags, with the paths of config files to read.
     """
-    from recollect.agent import check_device
     from recollect.api import new_agent
+    from recollect.training.new_network import check_device
     from recollect.training.sinks import make_sinks
 
     with _errors_of(variant.label):

@@ -37,7 +37,7 @@ FORMAT = 1
 def required(description: Any) -> dict[str, Any]:
     """The settings that need trust, from the JSON of an agent or a run, by the names of ``recollect.load``.
 
-    Parts that are code without a name ("custom") are not among them: nobody can import those.
+    Parts made by code without a name ("custom") are left out: they cannot be imported.
     """
     description = description if isinstance(description, dict) else {}
     env, config = description.get("env"), _mapping(description.get("config"))
