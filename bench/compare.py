@@ -6,8 +6,9 @@
 The work on each world is in bench/others/task.py. Measures env steps per second with learning included, and
 env steps and seconds until the world is solved. Contenders run one after another, each in its own process
 and its own virtual environment (bench/others/README.md says how to make them); one whose environment is not
-there is skipped. An idle machine is needed: load spoils all numbers. Results go to bench/results/compare.json
-for CartPole, to compare_WORLD.json for the other worlds.
+there is skipped. An idle machine is needed: load spoils all numbers. On one with many cores, `--threads 1
+--jobs 8` has eight of them run at a time. Results go to bench/results/compare.json for CartPole, to
+compare_WORLD.json for the other worlds.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import common
 from compare_plan import BASE, CONTENDERS, GRACE_SECONDS, ROOT, Budgets, Contender, Plan, budget, contenders
 from others import task
+
+_running: set[subprocess.Popen] = set()
 
 
 def run(contender: Contender, options: list[str], timeout: float | None) -> dict[str, Any]:
@@ -50,12 +54,14 @@ def run(contender: Contender, options: list[str], timeout: float | None) -> dict
             env=os.environ | {"TMPDIR": folder},
             start_new_session=True,
         )
+        _running.add(process)
         try:
             output, _ = process.communicate(timeout=timeout)
             error = f"exit code {process.returncode}"
         except subprocess.TimeoutExpired:
             output, error = "", f"not done after {timeout:g} s"
         finally:
+            _running.discard(process)
             _end(process)
         errors.seek(0)
         last_words = "\n".join(errors.read().splitlines()[-15:])
@@ -145,27 +151,38 @@ def _cell(row: dict[str, Any], name: str, missing: str) -> str:
 
 def measure(names: list[str], plan: Plan, say: Callable[[str], None]) -> dict[str, list[dict[str, Any]]]:
     """All runs, seed by seed, so that a slow hour of the machine affects all contenders."""
-    world = plan.world
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    try:
-        for seed in range(plan.seeds):
-            for name in names:
-                load = round(os.getloadavg()[0], 2)
-                options = ["--seed", str(seed), *plan.options(name)]
-                row = run(CONTENDERS[name], options, plan.time_limit(name))
-                last_words = row.pop("stderr", "")
-                runs[name].append(row | {"seed": seed, "load_before": load})
-                if "error" in row:
-                    say(f"{name}, seed {seed}: FAILED, {row['error']}; its last words:\n{last_words}")
-                else:
-                    say(
-                        f"{name}, seed {seed}: {row['steps_per_second']} steps/s, {world.target:g} after "
-                        f"{row[world.steps_to_target]} steps and {row[world.seconds_to_target]} s, "
-                        f"return {row[world.last_return]}"
-                    )
-    except KeyboardInterrupt:
-        say("interrupted: what is done so far follows")
+    with ThreadPoolExecutor(plan.jobs) as pool:
+        todo = [
+            (name, pool.submit(_measure_one, name, seed, plan, say))
+            for seed in range(plan.seeds)
+            for name in names
+        ]
+        try:
+            for name, row in todo:
+                runs[name].append(row.result())
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in list(_running):
+                _end(process)
+            say("interrupted: what is done so far follows")
     return {name: rows for name, rows in runs.items() if rows}
+
+
+def _measure_one(name: str, seed: int, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
+    world = plan.world
+    load = round(os.getloadavg()[0], 2)
+    row = run(CONTENDERS[name], ["--seed", str(seed), *plan.options(name)], plan.time_limit(name))
+    last_words = row.pop("stderr", "")
+    if "error" in row:
+        say(f"{name}, seed {seed}: FAILED, {row['error']}; its last words:\n{last_words}")
+    else:
+        say(
+            f"{name}, seed {seed}: {row['steps_per_second']} steps/s, {world.target:g} after "
+            f"{row[world.steps_to_target]} steps and {row[world.seconds_to_target]} s, "
+            f"return {row[world.last_return]}"
+        )
+    return row | {"seed": seed, "load_before": load}
 
 
 def _arguments() -> argparse.Namespace:
@@ -190,6 +207,7 @@ def _arguments() -> argparse.Namespace:
         help="the cap on seconds of training of a run, checked after updates, in the same form; 600",
     )
     parser.add_argument("--threads", type=int, help="torch threads of all that run in one process")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time; one by default")
     parser.add_argument(
         "--timeout",
         type=float,
@@ -214,6 +232,7 @@ def main() -> None:
         steps=Budgets(args.steps),
         max_seconds=Budgets({"": 600.0} | dict(args.max_seconds)),
         threads=args.threads,
+        jobs=args.jobs,
         timeout=args.timeout,
         is_quick=args.quick,
     )
@@ -234,7 +253,7 @@ def main() -> None:
     add_ratios(summaries, plan.world)
     show(summaries, plan.world)
     options = {name: plan.options(name) for name in runs}
-    results = {"world": args.world, "options": options, "threads": args.threads}
+    results = {"world": args.world, "options": options, "threads": args.threads, "jobs": args.jobs}
     common.write(
         args.out or _default_out(args.world), "compare", results | {"summary": summaries, "runs": runs}
     )

@@ -106,6 +106,7 @@ class Plan:
     threads: int | None
     timeout: float | None
     is_quick: bool
+    jobs: int = 1
 
     @property
     def world(self) -> task.World:
