@@ -22,6 +22,7 @@ from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy
+from recollect.runtimes.learner_server import learner_threads
 
 PROCESS_BYTES = 160_000_000
 """Private memory of a process of Recollect: of an actor, an env worker or a learner (docs/scale.md)."""
@@ -31,6 +32,8 @@ TRIAL_STEPS = 128
 """The longest sequence of a trial; activations of longer ones are in proportion."""
 WIDE = 10_000_000
 """Weights from which trials are smaller, since each step takes long."""
+WEIGHTS_IN_BACKWARD = 3
+"""Gradients and copies of the weights inside kernels, in multiples of the weights."""
 RETAINED = 1.2
 """Resident memory for each byte of tensors: the allocator retains some between two operations."""
 WORKING_BYTES = 100_000_000
@@ -56,7 +59,7 @@ class MemoryEstimate:
     weights: int
     """The weights alone."""
     learner: int
-    """Gradients and optimiser state."""
+    """Gradients, optimiser state, and the copies of the weights in a backward pass."""
     rollouts: int
     """All copies of the rollout."""
     targets: int
@@ -125,12 +128,12 @@ def estimate(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes
     algo, weights = config.algo, weight_bytes(policy)
     steps = rows * algo.rollout
     part = steps / (algo.minibatches * algo.accumulate)
-    activations = max(weights, int(measured.activations * part))
+    activations = int(measured.activations * part)
     targets = int(max(measured.kept * steps, measured.prepared * steps - activations))
     learners = 1 if config.ray_address is not None else config.learners
     return MemoryEstimate(
         weights=weights,
-        learner=learners * learner_bytes(weights),
+        learner=learners * max(learner_bytes(weights), 2 * weights + _backward_bytes(policy, config, part)),
         rollouts=rollout_bytes(policy, config, rows),
         targets=int(RETAINED * targets),
         activations=int(RETAINED * activations),
@@ -158,7 +161,7 @@ def trial(policy: Policy, algo: AlgoConfig, rows: int) -> StepBytes:
         own = copy.deepcopy(policy).cpu()
         few, many = (_measure(own, tiny, count) for count in (small, large))
     kept, prepared, peak = (size / (steps * large) for size in many)
-    of_weights = 3 * weight_bytes(policy)  # gradients, and copies of the weights inside kernels
+    of_weights = WEIGHTS_IN_BACKWARD * weight_bytes(policy)
     if of_weights < many[2] / 2:
         # Not the growth: between the two sizes a kernel may change.
         activations = (many[2] - of_weights) / (steps * large)
@@ -172,6 +175,7 @@ def _measure(policy: Policy, algo: AlgoConfig, rows: int) -> tuple[int, int, int
     learner = make_learner(policy, algo)
     rollout = allocate(policy, rows, algo.rollout, acting(algo).state_steps)
     rollout.valid.fill_(True)
+    rollout.first[1, 0] = True  # most sequences have resets; kernels for those without keep other tensors
     if isinstance(rollout.obs, dict) and ACTION_MASK in rollout.obs:
         tree.map(lambda leaf: leaf.fill_(1), rollout.obs[ACTION_MASK])
     with policy.computing():
@@ -184,6 +188,18 @@ def _measure(policy: Policy, algo: AlgoConfig, rows: int) -> tuple[int, int, int
         with TensorMemory() as step:
             learner.backward(sequences, torch.arange(sequences.count), 0.0)
     return kept, prepared, step.peak
+
+
+def _backward_bytes(policy: Policy, config: TrainConfig, part: float) -> int:
+    """Gradients and copies of the weights in the backward pass of a ``part`` of a minibatch, in steps.
+
+    Each group of rows (``row_threads``) has those of the core.
+    """
+    groups, length = 1, config.algo.chunk_length
+    if not config.device.startswith("cuda") and config.parallel == "rows":
+        groups = row_threads.group_count(length, int(part / length), threads=learner_threads(config))
+    copied = weight_bytes(policy) + (groups - 1) * weight_bytes(policy.core)
+    return WEIGHTS_IN_BACKWARD * copied
 
 
 def _process_bytes(config: TrainConfig) -> int:
