@@ -120,7 +120,8 @@ def upper_bound(policy: Policy, config: TrainConfig, rows: int, rollout: int) ->
     """
     widths = sum(p.shape[0] if p.dim() else 1 for p in policy.parameters())  # outputs of all layers
     steps = rows * config.algo.rollout
-    return 1000 * rollout + 100 * widths * steps + 10 * weight_bytes(policy) + _process_bytes(config)
+    learner = _learner_bytes(policy, config, steps)
+    return 1000 * rollout + 100 * widths * steps + 2 * learner + _process_bytes(config)
 
 
 def estimate(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes) -> MemoryEstimate:
@@ -130,10 +131,9 @@ def estimate(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes
     part = steps / (algo.minibatches * algo.accumulate)
     activations = int(measured.activations * part)
     targets = int(max(measured.kept * steps, measured.prepared * steps - activations))
-    learners = 1 if config.ray_address is not None else config.learners
     return MemoryEstimate(
         weights=weights,
-        learner=learners * max(learner_bytes(weights), 2 * weights + _backward_bytes(policy, config, part)),
+        learner=_learner_bytes(policy, config, part),
         rollouts=rollout_bytes(policy, config, rows),
         targets=int(RETAINED * targets),
         activations=int(RETAINED * activations),
@@ -190,16 +190,18 @@ def _measure(policy: Policy, algo: AlgoConfig, rows: int) -> tuple[int, int, int
     return kept, prepared, step.peak
 
 
-def _backward_bytes(policy: Policy, config: TrainConfig, part: float) -> int:
-    """Gradients and copies of the weights in the backward pass of a ``part`` of a minibatch, in steps.
+def _learner_bytes(policy: Policy, config: TrainConfig, part: float) -> int:
+    """Gradients, optimiser state and copies of the weights, of all learners on this machine.
 
-    Each group of rows (``row_threads``) has those of the core.
+    ``part``: the steps of a backward pass, in which each group of rows (``row_threads``) has gradients and
+    copies of the core's weights.
     """
-    groups, length = 1, config.algo.chunk_length
+    groups, length, weights = 1, config.algo.chunk_length, weight_bytes(policy)
     if not config.device.startswith("cuda") and config.parallel == "rows":
         groups = row_threads.group_count(length, int(part / length), threads=learner_threads(config))
-    copied = weight_bytes(policy) + (groups - 1) * weight_bytes(policy.core)
-    return WEIGHTS_IN_BACKWARD * copied
+    backward = WEIGHTS_IN_BACKWARD * (weights + (groups - 1) * weight_bytes(policy.core))
+    learners = 1 if config.ray_address is not None else config.learners
+    return learners * max(learner_bytes(weights), 2 * weights + backward)  # 2: Adam's averages
 
 
 def _process_bytes(config: TrainConfig) -> int:
