@@ -31,7 +31,7 @@ T = TypeVar("T")
 STACKED = 8
 """Steps whose actions are written to the rollout together, which is faster than one by one. If all were kept
 until the rollout ends, they would lie between the temporary tensors of many rows, and the allocator could not
-reuse those: 0.5 GB for 8,192 rows."""
+reuse those: up to 0.5 GB for 8,192 rows."""
 
 
 class Actor:
