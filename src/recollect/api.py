@@ -123,7 +123,7 @@ def new_agent(
     if policy is None and not network & given.keys():  # then build the saved network
         named = _trusting(saved, trusted_settings.Named())
         if named.policy is None:
-            config = replace(config, policy=saved.build(named.network).config)
+            config = replace(config, policy=saved.build(named.network, config.init_from).config)
         policy = as_own_code("policy", named.policy)
         preset = {name: value for name, value in preset.items() if name not in network}
     agent = Agent.create(env, config, policy, preset=preset)

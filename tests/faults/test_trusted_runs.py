@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -135,6 +136,21 @@ def test_fine_tuning_from_a_trusted_run(run):
     shutil.copytree(run, "copy")
     forget("named_world")
     assert recollect("train", *words[:-1], "copy", "--run=again", *QUIET) == 2
+
+
+def test_an_error_of_fine_tuning_names_a_way_that_works(run, capsys):
+    """``recollect train`` has no ``--trust``: the run is trusted by another command, or its core is named."""
+    shutil.copytree(run, "copy")
+    words = ["named_world:World", *FLAGS, "--wrap=named_world:Flat", "--task.length=3", "--init-from=copy"]
+    assert recollect("train", *words, "--run=tuned", *QUIET) == 2
+    error = capsys.readouterr().err
+    (command,) = re.findall(r"recollect (eval copy --trust)", error)
+    (core,) = re.findall(r"name it again: (\S+)", error)
+    assert "recollect.load('copy', trust=True)" in error
+    assert error.count("--trust") == 1
+    assert recollect("train", *words, core, "--run=named", *QUIET) == 0
+    assert recollect(*command.split(), "--episodes=1") == 0
+    assert recollect("train", *words, "--run=tuned", *QUIET) == 0
 
 
 def test_a_run_that_was_trained_here_is_trusted(run, capsys):

@@ -13,8 +13,14 @@ from recollect.policy.normalise import ObservationNorm, PopArt
 from recollect.policy.policy import Policy
 from tests.mutants import proofs
 from tests.mutants.edits import DEVIATES, UNROLL, chunks, collect
-from tests.mutants.mutant import Mutant
+from tests.mutants.mutant import Edit, Mutant
 from tests.policy import test_encoders, test_normalise
+
+
+def stored(action: str) -> Edit:
+    """Another action in the rollout than the one that was chosen."""
+    return collect("acted_steps.append(acted)", f"acted_steps.append(acted._replace(action={action}))")
+
 
 LAYOUT = [
     Mutant(
@@ -26,7 +32,7 @@ LAYOUT = [
     Mutant(
         "rows permuted between observations and actions",
         proofs.master,
-        (collect("[acted.action for acted in", "[acted.action.roll(1, 0) for acted in"),),
+        (stored("acted.action.roll(1, 0)"),),
         by=DEVIATES,
     ),
     Mutant(
@@ -144,13 +150,13 @@ LOSSES = [
     Mutant(
         "the squashed action is stored",
         proofs.squashed,
-        (collect("[acted.action for acted in", "[policy.to_env(acted.action) for acted in"),),
+        (stored("env_action"),),
         by=DEVIATES,
     ),
     Mutant(
         "the clipped action is stored",
         proofs.clipped,
-        (collect("[acted.action for acted in", "[policy.to_env(acted.action) for acted in"),),
+        (stored("env_action"),),
         by=DEVIATES,
     ),
     Mutant(

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import functools
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from recollect.acting import actor
+from recollect.base import system_limits
 from recollect.config import algo_shared
 from recollect.experience import rollout
+from recollect.training import memory_check, memory_estimate
+from tests.acting import test_actor
+from tests.mutants.edits import collect
 from tests.mutants.mutant import Edit, Mutant
-from tests.training import test_memory_use
+from tests.training import test_memory_check, test_memory_use
 
 known = functools.partial(test_memory_use.test_memory_use_is_known_before, "image", "discrete", "lstm")
 
@@ -19,6 +25,16 @@ known = functools.partial(test_memory_use.test_memory_use_is_known_before, "imag
 def known_on_a_gpu() -> None:
     with pytest.MonkeyPatch.context() as patched:
         test_memory_use.test_memory_use_is_known_on_the_path_of_a_gpu("position-cartpole", "lstm", patched)
+
+
+def update() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        test_memory_check.test_the_update_is_part_of_the_estimate(patched)
+
+
+def container() -> None:
+    with tempfile.TemporaryDirectory() as name:
+        test_memory_check.test_the_limit_of_a_container_counts(Path(name))
 
 
 def size(old: str, new: str) -> Edit:
@@ -80,5 +96,29 @@ SIZES = [
         test_memory_use.test_only_chunk_starts_are_stored,
         ((algo_shared, "state_steps", "range(0, rollout, chunk)", "range(0, rollout)"),),
         "assert agent.config.algo.state_steps == (0, 8, 16, 24)",
+    ),
+    Mutant(
+        "actions are kept until the rollout ends",
+        test_actor.test_actions_are_not_kept_until_the_rollout_ends,
+        (collect("len(acted_steps) == STACKED or t", "t"),),
+        "assert max(alive) <= STACKED + 1",
+    ),
+    Mutant(
+        "the estimate of the activations forgets accumulate",
+        update,
+        ((memory_estimate, "estimate", "(algo.minibatches * algo.accumulate)", "algo.minibatches"),),
+        'assert {name.split("=")[0] for name in remedies} ==',
+    ),
+    Mutant(
+        "a run that does not fit is warned, one that is tight refused",
+        update,
+        ((memory_check, "check_memory", "found.new <= FULL * have", "found.new > FULL * have"),),
+        "with pytest.raises(ConfigError) as refused:",
+    ),
+    Mutant(
+        "the limit of a container is ignored",
+        container,
+        ((system_limits, "free_memory", "(limits.available, group)", "(limits.available,)"),),
+        "assert free_memory(places) == 1_000_000_000 - 1000 * 4096",
     ),
 ]

@@ -160,6 +160,18 @@ def test_a_small_trial_predicts_a_larger_update(core, settings):
     assert 1 / 1.5 < tensors / seen.peak < 1.5
 
 
+def test_each_group_of_rows_has_gradients_of_the_core():
+    """Two threads compute one gradient each; ``TensorMemory`` counts a single thread only."""
+    found = []
+    for threads in (1, 2):
+        config = rc.TrainConfig().override(num_envs=64, threads=threads)
+        with rc.Agent.create("delayed-cue", config) as agent:
+            nothing = memory_estimate.StepBytes(0, 0, 0)
+            found.append(memory_estimate.estimate(agent.policy, config, 64, nothing).learner)
+            core = memory_estimate.weight_bytes(agent.policy.core)
+    assert found[1] - found[0] >= core
+
+
 def test_the_trial_changes_nothing():
     config = rc.TrainConfig().override(num_envs=8, rollout=16, chunk=8)
     with rc.Agent.create("delayed-cue", config) as agent:

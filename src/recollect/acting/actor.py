@@ -28,6 +28,11 @@ from recollect.policy.policy import Acted, Policy
 
 T = TypeVar("T")
 
+STACKED = 8
+"""Steps whose actions are written to the rollout together, which is faster than one by one. If all were kept
+until the rollout ends, they would lie between the temporary tensors of many rows, and the allocator could not
+reuse those: up to 0.5 GB for 8,192 rows."""
+
 
 class Actor:
     """Steps an env with a policy and records rollouts.
@@ -188,6 +193,9 @@ class Actor:
             self.in_env_since = None
             env_seconds += time.monotonic() - before
             acted_steps.append(acted)
+            if len(acted_steps) == STACKED or t == out.steps - 1:
+                _write(out, t + 1, acted_steps)
+                acted_steps = []
             views.reward[t].copy_(step.reward)
             views.terminated[t].copy_(step.terminated)
             views.truncated[t].copy_(step.truncated)
@@ -198,10 +206,6 @@ class Actor:
             obs, first = step.obs, step.first
         tree.copy_(views.obs[out.steps], obs)
         views.first[out.steps].copy_(first)
-        actions = [acted.action for acted in acted_steps]
-        tree.map(lambda stacked, *steps: torch.stack(steps, out=stacked), out.action, *actions)
-        for name, record in out.record.items():
-            torch.stack([getattr(acted, name) for acted in acted_steps], out=record)
         out.bootstrap.copy_(policy.value(obs, state, first))
         self._final_values.write(out)
         # Copied in place: a step overwrites the env's tensors, and a CUDA graph refers to tensors by address.
@@ -319,6 +323,15 @@ class _Views:
         self.terminated = rollout.terminated.unbind()
         self.truncated = rollout.truncated.unbind()
         self.valid = rollout.valid.unbind()
+
+
+def _write(out: Rollout, end: int, acted_steps: list[Acted]) -> None:
+    """Write the actions, log-probs and values of the steps before ``end``."""
+    span = slice(end - len(acted_steps), end)
+    actions = [acted.action for acted in acted_steps]
+    tree.map(lambda leaf, *steps: torch.stack(steps, out=leaf[span]), out.action, *actions)
+    for name, record in out.record.items():
+        torch.stack([getattr(acted, name) for acted in acted_steps], out=record[span])
 
 
 def _unbind(value: Tree) -> list[Tree]:

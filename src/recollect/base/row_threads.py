@@ -105,14 +105,18 @@ def side_by_side(
     return _join(_map(fn, _split(sequences, states, parts)))
 
 
+def group_count(steps: int, rows: int, *, threads: int) -> int:
+    """The best number of groups for an unroll of this size on the CPU."""
+    most = max(2, isqrt(16 * rows // ROWS_OF_FOUR))
+    return max(1, min(threads, most, rows // MIN_ROWS, steps * rows // MIN_STEPS))
+
+
 def _groups(x: Tensor) -> int:
     """The best number of groups for the rows of x [T, B, ...]."""
     in_use = _pool.get()
     if in_use is None or x.device.type != "cpu":
         return 1
-    T, B = x.shape[:2]
-    most = max(2, isqrt(16 * B // ROWS_OF_FOUR))
-    return max(1, min(in_use[1], most, B // MIN_ROWS, T * B // MIN_STEPS))
+    return group_count(*x.shape[:2], threads=in_use[1])
 
 
 class _SideBySide(torch.autograd.Function):

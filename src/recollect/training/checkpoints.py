@@ -77,15 +77,16 @@ class Saved:
         """The env's id, if it has one."""
         return self.description["env"]
 
-    def build(self, named: Mapping[str, Any] | None = None) -> Policy:
+    def build(self, named: Mapping[str, Any] | None = None, init_from: str | None = None) -> Policy:
         """The network, without its weights. If the weights do not fit, it fails before allocating memory.
 
         ``named``: the core and the encoder that the user has given again, if they are code. Raises
-        ConfigError if any other part of the network is code.
+        ConfigError if any other part of the network is code. ``init_from``: as in ``trusted_runs.hint``.
         """
         with self._reading():
+            hint = trusted_runs.hint(self.description, init_from)
             config = serialise.policy_config_from_json(
-                self.description["config"], self.path, named, trust=trusted_runs.hint(self.description)
+                self.description["config"], self.path, named, trust=hint
             )
         spaces = self.observation_space, self.action_space
         numbers = sum(tensor.numel() for tensor in self.weights.values())

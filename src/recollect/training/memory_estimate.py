@@ -22,6 +22,7 @@ from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy
+from recollect.runtimes.learner_server import learner_threads
 
 PROCESS_BYTES = 160_000_000
 """Private memory of a process of Recollect: of an actor, an env worker or a learner (docs/scale.md)."""
@@ -31,6 +32,8 @@ TRIAL_STEPS = 128
 """The longest sequence of a trial; activations of longer ones are in proportion."""
 WIDE = 10_000_000
 """Weights from which trials are smaller, since each step takes long."""
+WEIGHTS_IN_BACKWARD = 3
+"""Gradients and copies of the weights inside kernels, in multiples of the weights."""
 RETAINED = 1.2
 """Resident memory for each byte of tensors: the allocator retains some between two operations."""
 WORKING_BYTES = 100_000_000
@@ -56,7 +59,7 @@ class MemoryEstimate:
     weights: int
     """The weights alone."""
     learner: int
-    """Gradients and optimiser state."""
+    """Gradients, optimiser state, and the copies of the weights in a backward pass."""
     rollouts: int
     """All copies of the rollout."""
     targets: int
@@ -117,7 +120,8 @@ def upper_bound(policy: Policy, config: TrainConfig, rows: int, rollout: int) ->
     """
     widths = sum(p.shape[0] if p.dim() else 1 for p in policy.parameters())  # outputs of all layers
     steps = rows * config.algo.rollout
-    return 1000 * rollout + 100 * widths * steps + 10 * weight_bytes(policy) + _process_bytes(config)
+    learner = _learner_bytes(policy, config, steps)
+    return 1000 * rollout + 100 * widths * steps + 2 * learner + _process_bytes(config)
 
 
 def estimate(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes) -> MemoryEstimate:
@@ -125,12 +129,11 @@ def estimate(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes
     algo, weights = config.algo, weight_bytes(policy)
     steps = rows * algo.rollout
     part = steps / (algo.minibatches * algo.accumulate)
-    activations = max(weights, int(measured.activations * part))
+    activations = int(measured.activations * part)
     targets = int(max(measured.kept * steps, measured.prepared * steps - activations))
-    learners = 1 if config.ray_address is not None else config.learners
     return MemoryEstimate(
         weights=weights,
-        learner=learners * learner_bytes(weights),
+        learner=_learner_bytes(policy, config, part),
         rollouts=rollout_bytes(policy, config, rows),
         targets=int(RETAINED * targets),
         activations=int(RETAINED * activations),
@@ -158,7 +161,7 @@ def trial(policy: Policy, algo: AlgoConfig, rows: int) -> StepBytes:
         own = copy.deepcopy(policy).cpu()
         few, many = (_measure(own, tiny, count) for count in (small, large))
     kept, prepared, peak = (size / (steps * large) for size in many)
-    of_weights = 3 * weight_bytes(policy)  # gradients, and copies of the weights inside kernels
+    of_weights = WEIGHTS_IN_BACKWARD * weight_bytes(policy)
     if of_weights < many[2] / 2:
         # Not the growth: between the two sizes a kernel may change.
         activations = (many[2] - of_weights) / (steps * large)
@@ -172,6 +175,7 @@ def _measure(policy: Policy, algo: AlgoConfig, rows: int) -> tuple[int, int, int
     learner = make_learner(policy, algo)
     rollout = allocate(policy, rows, algo.rollout, acting(algo).state_steps)
     rollout.valid.fill_(True)
+    rollout.first[1, 0] = True  # most sequences have resets; kernels for those without keep other tensors
     if isinstance(rollout.obs, dict) and ACTION_MASK in rollout.obs:
         tree.map(lambda leaf: leaf.fill_(1), rollout.obs[ACTION_MASK])
     with policy.computing():
@@ -184,6 +188,20 @@ def _measure(policy: Policy, algo: AlgoConfig, rows: int) -> tuple[int, int, int
         with TensorMemory() as step:
             learner.backward(sequences, torch.arange(sequences.count), 0.0)
     return kept, prepared, step.peak
+
+
+def _learner_bytes(policy: Policy, config: TrainConfig, part: float) -> int:
+    """Gradients, optimiser state and copies of the weights, of all learners on this machine.
+
+    ``part``: the steps of a backward pass, in which each group of rows (``row_threads``) has gradients and
+    copies of the core's weights.
+    """
+    groups, length, weights = 1, config.algo.chunk_length, weight_bytes(policy)
+    if not config.device.startswith("cuda") and config.parallel == "rows":
+        groups = row_threads.group_count(length, int(part / length), threads=learner_threads(config))
+    backward = WEIGHTS_IN_BACKWARD * (weights + (groups - 1) * weight_bytes(policy.core))
+    learners = 1 if config.ray_address is not None else config.learners
+    return learners * max(learner_bytes(weights), 2 * weights + backward)  # 2: Adam's averages
 
 
 def _process_bytes(config: TrainConfig) -> int:

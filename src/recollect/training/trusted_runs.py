@@ -63,10 +63,18 @@ def flags(settings: dict[str, Any]) -> list[str]:
     return words + [word for part in parts for word in code_flags(part, settings[part])]
 
 
-def hint(description: Any) -> str:
-    """The end of an error about code that is not trusted: how to trust it, and all of it."""
+def hint(description: Any, init_from: str | None = None) -> str:
+    """The end of an error about code that is not trusted: how to trust it, and all of it.
+
+    ``init_from``: the run as the user named it, if a new run starts from its weights: ``recollect train`` has
+    no ``--trust``.
+    """
     words = files.short(shlex.join(flags(required(description))))
-    return f"; or trust all code of this run, {words}, with --trust (trust=True)"
+    how = "with --trust (trust=True)"
+    if init_from is not None:
+        command = shlex.join(["recollect", "eval", init_from, "--trust"])
+        how = f"beforehand with {command} (recollect.load({init_from!r}, trust=True))"
+    return f"; or trust all code of this run, {words}, {how}"
 
 
 def remembered(folder: Path) -> list[str]:
