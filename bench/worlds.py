@@ -40,6 +40,8 @@ class World:
     """Instead of the file's."""
     least: float | None = None
     """The mean greedy return that every seed should reach."""
+    flags: tuple[str, ...] = ()
+    """Beside the file."""
 
 
 POPGYM = "popgym:popgym-"
@@ -51,13 +53,15 @@ WORLDS = {
     "PositionOnlyPendulumEasy": World("popgym_pendulum.yaml", "popgym"),
     "Pong": World("atari.yaml", "ale_py"),
     "HalfCheetah, positions only": World("mujoco_positions.yaml", "mujoco"),
+    "HalfCheetah, no memory": World("mujoco_positions.yaml", "mujoco", flags=("--core", "none")),
 }
 
 
 def run(name: str, seed: int, episodes: int, flags: list[str]) -> dict[str, Any]:
     """Train one agent by its file and evaluate it, in this process."""
     world = WORLDS[name]
-    parsed = parse_config(["--config", str(ROOT / "configs" / world.config), "--seed", str(seed), *flags])
+    file = str(ROOT / "configs" / world.config)
+    parsed = parse_config(["--config", file, "--seed", str(seed), *world.flags, *flags])
     started = time.perf_counter()
     agent = rc.train(world.env or parsed.env, progress=False, **parsed.given)
     seconds = time.perf_counter() - started

@@ -118,6 +118,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "core": moves_weights("core", GRUConfig(hidden=8)),
         "head": moves_weights("head", HeadConfig(gain=0.5)),
         "normalise_observations": moves_weights("normalise_observations", True, normalise_observations=False),
+        "normalise_last_action": moves_weights("normalise_last_action", True, last_action_reward=True),
         "normalise_value": moves_weights("normalise_value", False),
         "value_decay": moves_weights("value_decay", 0.5),
         "precision": cases.case_precision,

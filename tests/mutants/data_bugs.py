@@ -115,6 +115,12 @@ SYMBOLS = [
         by="symbols are names and not amounts",
     ),
     Mutant(
+        "the one-hots of the last action are scaled by running statistics",
+        test_normalise.test_one_hots_of_the_last_action_pass_as_they_are,
+        ((normalise, "_is_scaled", "not space.is_bounded()", "space.is_bounded()"),),
+        by='assert list(ObservationNorm(one_hots).scalings) == ["obs/last_reward"]',
+    ),
+    Mutant(
         "all channels share the vectors of their symbols",
         test_encoders.test_symbols_are_names_and_not_amounts,
         ((encoders._Symbols, "forward", "x.long() + self.channel", "x.long() + 0 * self.channel"),),

@@ -79,6 +79,20 @@ def test_observations_are_normalised_by_leaf():
     assert abs(float(out["nested"][0][valid].mean())) < 1e-4
 
 
+def test_one_hots_of_the_last_action_pass_as_they_are():
+    """S001-20: a rare action is no louder than the observation; amounts are scaled."""
+    one_hots = gym.spaces.Dict(
+        last_action=gym.spaces.Box(-1, 1, (27,)), last_reward=gym.spaces.Box(-9, 9, (1,))
+    )
+    amounts = gym.spaces.Dict(last_action=gym.spaces.Box(-np.inf, np.inf, (2,)))
+    assert list(ObservationNorm(one_hots).scalings) == ["obs/last_reward"]
+    assert list(ObservationNorm(one_hots, last_action=True).scalings) == [
+        "obs/last_action",
+        "obs/last_reward",
+    ]
+    assert list(ObservationNorm(amounts).scalings) == ["obs/last_action"]
+
+
 def test_observations_are_not_changed_in_place():
     """S001-20, S002-19: the raw observation stays raw, and outliers are clipped."""
     norm, obs = ObservationNorm(SPACE), observations(50, 4)

@@ -102,6 +102,8 @@ class TrainSettings(ChangeableSettings, total=False):
     normalise_observations: bool
     """Normalise Box observations by running statistics, except for images, grids of symbols and
     tokens."""
+    normalise_last_action: bool
+    """Normalise the last action (last_action_reward) even if it consists of one-hots."""
     normalise_value: bool
     """PopArt: the critic predicts returns normalised by their running mean and standard deviation."""
     value_decay: float

@@ -102,6 +102,9 @@ class PolicyConfig:
     """The action distribution."""
     normalise_observations: bool = True
     """Normalise Box observations by running statistics, except for images, grids of symbols and tokens."""
+    normalise_last_action: bool = False
+    """Normalise the last action (last_action_reward) even if it consists of one-hots. With many actions this
+    makes them louder than the observation; runs from before this setting did it."""
     normalise_value: bool = True
     """PopArt: the critic predicts returns normalised by their running mean and standard deviation."""
     value_decay: float = 0.99

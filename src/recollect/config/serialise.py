@@ -18,6 +18,8 @@ from recollect.errors import ConfigError
 
 CUSTOM = "custom"
 """Stands for a factory."""
+OLD_DEFAULTS = {"normalise_last_action": True}
+"""How networks behaved before these settings existed, for files that lack them."""
 
 
 def config_to_json(
@@ -56,7 +58,7 @@ def policy_config_from_json(
         named: the parts that are code and that the user has given again, by "core" and "encoder".
         trust: how to trust the folder, for errors.
     """
-    fields, given = dict(data["policy"]), dict(named or {})
+    fields, given = OLD_DEFAULTS | data["policy"], dict(named or {})
     saved = {part: fields.pop(part, None) for part in ("policy", "encoder", "core")}
     code = {part: spec for part, spec in saved.items() if spec == CUSTOM or code_name(spec) is not None}
     bounds.check_numbers([fields, *(spec for part, spec in saved.items() if part not in code)])

@@ -28,9 +28,9 @@ class Group:
 class GroupedEnv(Protocol):
     """An env of ``num_envs`` slots whose agents are in groups.
 
-    The rows of each group obey the rules of ``BatchedEnv``: row = slot * agents of the group + agent. An agent
-    that dies has its end (``terminated`` or ``truncated``) in that step, and invalid rows until its slot
-    starts a new episode, where ``first`` is true for all agents of the slot.
+    The rows of each group obey the rules of ``BatchedEnv``: row = slot * agents of the group + agent. An
+    agent that dies has its end (``terminated`` or ``truncated``) in that step, and invalid rows until its
+    slot starts a new episode, where ``first`` is true for all agents of the slot.
     """
 
     @property

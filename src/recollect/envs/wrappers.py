@@ -23,7 +23,7 @@ from recollect.envs.contract import (
 )
 from recollect.errors import SpaceError
 
-ACTION, REWARD = "last_action", "last_reward"
+ACTION, REWARD = spaces.LAST_ACTION, "last_reward"
 
 
 class LastActionReward(EnvWrapper):

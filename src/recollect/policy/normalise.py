@@ -98,15 +98,16 @@ def _invalidate(module: ObservationNorm, _: Any) -> None:
 
 
 class ObservationNorm(nn.Module):
-    """Normalises Box leaves, except for images and tokens, to mean 0 and variance 1, clipped to +-``clip``.
+    """Normalises Box leaves that hold amounts to mean 0 and variance 1, clipped to +-``clip``.
 
-    Before the first update, observations pass unchanged. All other leaves always do.
+    Before the first update, observations pass unchanged. All other leaves always do: images, grids of
+    symbols, tokens, and the one-hots of the last action unless ``last_action`` is true.
     """
 
-    def __init__(self, space: gym.Space, clip: float = 10.0):
+    def __init__(self, space: gym.Space, clip: float = 10.0, *, last_action: bool = False):
         super().__init__()
         self.clip = clip
-        leaves = [(name, leaf) for name, leaf in spaces.walk(space) if _is_scaled(leaf)]
+        leaves = [(name, leaf) for name, leaf in spaces.walk(space) if _is_scaled(name, leaf, last_action)]
         self.scalings: Any = nn.ModuleDict({_key(name): Scaling(leaf.shape or ()) for name, leaf in leaves})
         self.is_one_path = False
         """Whether to run the same operations with and without statistics, for a compiler."""
@@ -224,9 +225,12 @@ def _averages(x: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     return x.mean(), x.square().mean(), is_any
 
 
-def _is_scaled(space: gym.Space) -> bool:
+def _is_scaled(name: str, space: gym.Space, last_action: bool) -> bool:
     unscaled = (spaces.is_image, spaces.is_symbols, spaces.is_tokens)
-    return isinstance(space, gym_spaces.Box) and not any(kind(space) for kind in unscaled)
+    if not isinstance(space, gym_spaces.Box) or any(kind(space) for kind in unscaled):
+        return False
+    # An action of a Box has amounts and no bounds here; any other has one-hots, which name things.
+    return last_action or name != spaces.LAST_ACTION or not space.is_bounded()
 
 
 def _key(name: str) -> str:

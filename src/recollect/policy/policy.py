@@ -81,7 +81,9 @@ class Policy(nn.Module):
         self.critic = nn.Linear(self.core.output_size, 1)
         nn.init.orthogonal_(self.critic.weight)
         nn.init.zeros_(self.critic.bias)
-        self.obs_norm = ObservationNorm(observation_space) if config.normalise_observations else None
+        self.obs_norm: ObservationNorm | None = None
+        if config.normalise_observations:
+            self.obs_norm = ObservationNorm(observation_space, last_action=config.normalise_last_action)
         self.value_norm = PopArt(config.value_decay) if config.normalise_value else None
         self.acts_elsewhere = False
         """Whether copies act on a CPU while this one learns; ``precision="auto"`` is then that of a CPU."""
