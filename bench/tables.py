@@ -97,6 +97,10 @@ def learned(*tasks: str) -> Table:
     return Table("memory", " | ".join(columns), rows)
 
 
+def short(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
+
+
 def worlds(*names: str) -> Table:
     """What the config files of those worlds reach, seed by seed."""
 
@@ -104,7 +108,7 @@ def worlds(*names: str) -> Table:
         for name in names:
             runs = sorted((run for run in found if run["name"] == name), key=lambda run: run["seed"])
             if runs:
-                returns = {by: ", ".join(f"{run[by]:.3g}" for run in runs) for by in ("greedy", "sampled")}
+                returns = {by: ", ".join(short(run[by]) for run in runs) for by in ("greedy", "sampled")}
                 yield {**runs[0], **returns}
 
     columns = (
@@ -144,11 +148,39 @@ LIBRARIES = {
     "sample-factory-tuned": "Sample Factory, one process, learning rate 1e-3 and clip 0.2",
 }
 
+WORLD_LIBRARIES = {
+    "recollect": "Recollect {version}",
+    "sb3-contrib-tuned": "sb3-contrib {version}",
+    "sample-factory-tuned": "Sample Factory {version}, one process",
+}
+
 
 def compared(found: Any) -> Rows:
     for key, name in LIBRARIES.items():
         row = found["summary"][key]
         yield {**row, "name": name.format(**row)}
+
+
+def compared_world(world: str) -> Table:
+    """Recollect and the tuned settings of the others in a world with a bar of 0.9."""
+
+    def rows(found: Any) -> Rows:
+        for key, name in WORLD_LIBRARIES.items():
+            row = found["summary"][key]
+            steps, seconds = row["steps_to_0.9"], row["seconds_to_0.9"]
+            yield {
+                **row,
+                "name": name.format(**row),
+                "steps_to": f"> {row['steps']:,.0f}" if steps is None else f"{steps:,}",
+                "seconds_to": None if seconds is None else f"{seconds:,.0f}",
+                "best": row["best_return_last_100"],
+            }
+
+    columns = (
+        "library = {name} | steps per second = {steps_per_second:,.0f} | seeds that reach 0.9 = "
+        "{reached} of {runs} | steps to 0.9 = {steps_to} | seconds = {seconds_to} | best return = {best:.2f}"
+    )
+    return Table(f"compare_{world}", columns, rows)
 
 
 def summary(found: Any) -> Rows:
@@ -256,6 +288,9 @@ TABLES = {
     "learned recall": learned("recall-3", "recall-5"),
     "learned forage": learned("forage"),
     "worlds minigrid": worlds("MiniGrid-MemoryS7"),
+    "worlds mujoco": worlds("HalfCheetah, positions only", "HalfCheetah, no memory"),
+    "compare minigrid": compared_world("minigrid_memory"),
+    "compare count-recall": compared_world("count_recall"),
     "worlds popgym": worlds(
         "CountRecallEasy", "AutoencodeEasy", "ConcentrationEasy", "PositionOnlyPendulumEasy"
     ),
