@@ -14,7 +14,7 @@ from recollect.base import tree
 from recollect.base.types import Step
 from recollect.envs import BatchedEnv, GroupedEnv, Resumable, group_views, make_groups
 from recollect.envs.contract import AsyncStep
-from recollect.envs.groups import Group
+from recollect.envs.groups import Group, OneGroup
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, EnvError, SpaceError
 from tests.support.grouped_worlds import Duo
@@ -74,22 +74,6 @@ class AsyncDuo(Duo):
         return self.step(sent)
 
 
-class Solo:
-    """A BatchedEnv as a GroupedEnv of one group."""
-
-    def __init__(self, env: Any):
-        self.env, self.num_envs, self.device = env, env.num_envs, env.device
-        self.groups = {"all": Group(("agent",), env.observation_space, env.action_space)}
-
-    def reset(self, seed: int) -> Any:
-        return {"all": self.env.reset(seed)}
-
-    def step(self, action: Any) -> Any:
-        return {"all": self.env.step(action["all"])}
-
-    def close(self) -> None: ...
-
-
 def make_actor(env: BatchedEnv, seed: int = 0) -> Actor:
     return Actor(env, make_policy(env, "gru", seed=env.agents), rollout=7, state_steps=[0, 4], seed=seed)
 
@@ -137,7 +121,7 @@ def test_actors_of_two_groups_make_one_joint_step(world: type[Duo]) -> None:
 
 def test_one_group_is_the_batched_env() -> None:
     """Rollouts over the view of a single group equal those over the env, bit for bit; ``step`` works too."""
-    plain, view = TensorWorld(), group_views(Solo(TensorWorld()))["all"]
+    plain, view = TensorWorld(), group_views(OneGroup(TensorWorld(), "all"))["all"]
     one, other = make_actor(plain), make_actor(view)
     for _ in range(3):
         assert_equal(one.collect(), other.collect())
@@ -163,7 +147,7 @@ def test_views_resume() -> None:
         actor.restore(own)
     for one, other in zip(collect(again), expected):
         assert_equal(one, other)
-    assert not isinstance(group_views(Solo(TensorWorld()))["all"], Resumable)
+    assert not isinstance(group_views(OneGroup(TensorWorld(), "all"))["all"], Resumable)
 
 
 def test_views_are_reset_together() -> None:

@@ -140,7 +140,7 @@ def test_bad_calls() -> None:
     with pytest.raises(EnvError, match="call reset"):
         env.step({"boys": boys, "girls": girls})
     env.reset(0)
-    with pytest.raises(EnvError, match=r"actions of \['girls'\]: give those of girls, boys"):
+    with pytest.raises(EnvError, match=r"the actions of \['girls'\]: give those of girls, boys"):
         env.step({"girls": girls})
     with pytest.raises(SpaceError, match="the action"):
         env.step({"boys": boys, "girls": boys})

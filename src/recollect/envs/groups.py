@@ -11,7 +11,8 @@ import gymnasium as gym
 import torch
 
 from recollect.base.types import Step, Tree
-from recollect.errors import ConfigError, SpaceError, nearest
+from recollect.envs.contract import BatchedEnv, Resumable
+from recollect.errors import ConfigError, EnvError, SpaceError, nearest
 
 Policies = str | Mapping[str, str | Sequence[str]]
 """``"shared"``, ``"independent"``, or the agents of each group: names or patterns, such as "archer_*"."""
@@ -68,6 +69,36 @@ class GroupedEnv(Protocol):
     def close(self) -> None:
         """Release all resources."""
         ...
+
+
+class OneGroup:
+    """A BatchedEnv as a GroupedEnv with one group."""
+
+    def __init__(self, env: BatchedEnv, name: str):
+        self._env, self._name = env, name
+        self.num_envs, self.device = env.num_envs, env.device
+        agents = tuple(str(i) for i in range(env.agents))
+        self.groups = {name: Group(agents, env.observation_space, env.action_space)}
+        if isinstance(env, Resumable):
+            self.snapshot, self.restore = env.snapshot, lambda snapshot: {name: env.restore(snapshot)}
+
+    def reset(self, seed: int) -> dict[str, Tree]:
+        """Restart all slots."""
+        return {self._name: self._env.reset(seed)}
+
+    def step(self, action: Mapping[str, Tree]) -> dict[str, Step]:
+        """Apply the actions of the group."""
+        return {self._name: self._env.step(action[self._name])}
+
+    def close(self) -> None:
+        """Close the env."""
+        self._env.close()
+
+
+def check_actions(groups: Mapping[str, Group], action: Mapping[str, Tree]) -> None:
+    """Raise EnvError unless ``action`` has the actions of each group, and no others."""
+    if action.keys() != groups.keys():
+        raise EnvError(f"step got the actions of {sorted(action)}: give those of {', '.join(groups)}")
 
 
 def make_groups(policies: Policies, agents: Mapping[str, tuple[gym.Space, gym.Space]]) -> dict[str, Group]:

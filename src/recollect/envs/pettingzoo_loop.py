@@ -12,7 +12,7 @@ from gymnasium import spaces as gym_spaces
 
 from recollect.base import notices
 from recollect.base.types import Step, Tree
-from recollect.envs.groups import Group, Policies, make_groups
+from recollect.envs.groups import Group, Policies, check_actions, make_groups
 from recollect.envs.pettingzoo import as_parallel, is_pettingzoo
 from recollect.envs.pettingzoo_rows import MASK, AgentError, GroupRows, has_mask
 from recollect.envs.space_values import env_seeds, flag, wrong_result
@@ -68,8 +68,7 @@ class PettingZooLoop:
         """Apply the actions [B, ...] of each group; where a slot's episode ended, ``obs`` opens the next."""
         if self._steps < 0:
             raise EnvError("PettingZooLoop.step before PettingZooLoop.reset: call reset(seed) first")
-        if action.keys() != self._parts.keys():
-            raise EnvError(f"step got actions of {sorted(action)}: give those of {', '.join(self._parts)}")
+        check_actions(self.groups, action)
         for name, part in self._parts.items():
             part.begin(action[name])
         self._steps += 1
