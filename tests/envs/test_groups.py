@@ -15,6 +15,7 @@ from recollect.base.types import Step
 from recollect.envs import BatchedEnv, GroupedEnv, Resumable, group_views, make_groups
 from recollect.envs.contract import AsyncStep
 from recollect.envs.groups import Group, OneGroup
+from recollect.envs.on_device import HostEnv
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, EnvError, SpaceError
 from tests.support.grouped_worlds import Duo
@@ -224,3 +225,12 @@ def test_views_in_wrappers() -> None:
         last = rollout.obs["last_action"][1:-1][inside].argmax(-1)
         assert rollout.obs["last_action"].shape[-1] == count
         assert torch.equal(last, rollout.action[:-1][inside])
+
+
+def test_views_on_a_device() -> None:
+    """HostEnv around each view gives the rollouts of the views themselves."""
+    expected = collect(actors(Duo()))
+    hosted = [HostEnv(view, "cpu") for view in group_views(Duo()).values()]
+    assert all(isinstance(view, Resumable) for view in hosted)
+    for one, other in zip(collect([make_actor(view, 5) for view in hosted]), expected):
+        assert_equal(one, other)

@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 from pettingzoo.test import parallel_api_test
 from pettingzoo.utils.conversions import parallel_to_aec
 
@@ -28,10 +30,13 @@ from tests.support.grouped_worlds import (
     ONE_STEP,
     TOGETHER,
     Camp,
+    Duo,
     Lives,
     by_hand,
     by_loop,
 )
+from tests.support.helpers import TensorWorld
+from tests.support.worlds import Counter
 
 SCRIPTS = {"together": TOGETHER, "early": EARLY, "last two": LAST_TWO, "late": LATE, "one step": ONE_STEP}
 PAIRS = {"girls": ["cat", "ann"], "boys": "b*"}
@@ -45,6 +50,19 @@ def test_equals_stepping_by_hand(lives: Lives, policies: Any) -> None:
     assert isinstance(env, GroupedEnv)
     for seed in (4, 5):
         assert by_loop(env, 20, seed) == by_hand(functools.partial(Camp, lives), 3, 20, seed)
+
+
+HOW = st.sampled_from(["terminated", "truncated", "both"])
+LIFE = st.tuples(st.integers(0, 3), st.integers(1, 4), HOW).map(
+    lambda life: (life[0], sum(life[:2]), life[2])
+)
+
+
+@given(ann=st.tuples(st.just(0), st.integers(1, 7), HOW), bob=LIFE, cat=LIFE, slots=st.integers(1, 3))
+def test_any_lives(ann: Any, bob: Any, cat: Any, slots: int) -> None:
+    """S001-29: the same for any time at which agents appear and end; some episodes end before all appear."""
+    make = functools.partial(Camp, {"ann": ann, "bob": bob, "cat": cat})
+    assert by_loop(PettingZooLoop([make] * slots, PAIRS), 15, 1) == by_hand(make, slots, 15, 1)
 
 
 @pytest.mark.parametrize("lives", SCRIPTS.values(), ids=SCRIPTS)
@@ -232,6 +250,29 @@ def test_factory() -> None:
     ]:
         with pytest.raises(ConfigError, match=words):
             make_grouped_env(wrong, **kwargs)
+
+
+@pytest.mark.parametrize(
+    ("env", "expected"),
+    [
+        ("pettingzoo/simple_v3", True),
+        ("pettingzoo.sisl.pursuit_v5:parallel_env", True),
+        (Camp, True),
+        (Camp(), True),
+        (parallel_to_aec(Camp()), True),
+        (functools.partial(Camp, LATE), True),
+        (importlib.import_module("mpe2.simple_v3"), True),
+        (importlib.import_module("mpe2.simple_v3").parallel_env, True),
+        (Duo(), True),
+        ("CartPole-v1", False),
+        (Counter, False),
+        (Counter(), False),
+        (TensorWorld(2), False),
+        (lambda: Camp(), False),
+    ],
+)
+def test_what_has_several_agents(env: Any, expected: bool) -> None:
+    assert is_multi_agent(env) == expected
 
 
 def test_names(monkeypatch: pytest.MonkeyPatch) -> None:

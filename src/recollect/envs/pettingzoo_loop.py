@@ -210,8 +210,8 @@ class PettingZooLoop:
         return {str(agent) for agent in agents if MASK in _info(infos, agent)}
 
     def _error(self, i: int, text: str, agent: Any = None) -> EnvError:
-        who = "" if agent is None else f", agent {agent!r}"
-        return EnvError(f"env {self.first_slot + i} ({self._slots[i].name}), step {self._steps}{who}: {text}")
+        where = f"env {self.first_slot + i} ({self._slots[i].name}), step {max(self._steps, 0)}"
+        return EnvError(f"{where}: {text}" if agent is None else f"{where}, agent {agent!r}: {text}")
 
 
 _RESULTS = ("observations", "rewards", "terminations", "truncations", "infos")
