@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces
 
 from recollect.envs import PettingZooLoop
 from recollect.errors import ConfigError, EnvError, SpaceError
@@ -125,13 +124,22 @@ def test_bad_resets() -> None:
         def reset(self, seed: Any = None, options: Any = None) -> Any:
             return super().reset(seed)[0]
 
-    box = spaces.Box(0, 1, (1,))
-    for make in (Empty, Old):
-        make.action_space = lambda self, agent: box  # so that no mask is looked for  # pyright: ignore
     with pytest.raises(EnvError, match="agents is empty after a reset"):
         PettingZooLoop([Empty]).reset(0)
     with pytest.raises(EnvError, match=r"reset returned a dict, not \(observations, infos\)"):
-        PettingZooLoop([Old]).reset(0)
+        PettingZooLoop([Old])  # which is reset once, to see whether it has masks in its infos
+
+
+def test_bad_spaces() -> None:
+    class Lacks(Camp):
+        def action_space(self, agent: str) -> Any:
+            return None
+
+    with pytest.raises(SpaceError, match=r"agent 'ann' of camp_v0 are .*return gymnasium spaces"):
+        PettingZooLoop([Lacks])
+    twins: Any = {1: (0, 2, "terminated"), "1": (0, 2, "terminated")}
+    with pytest.raises(SpaceError, match="their texts must differ"):
+        PettingZooLoop([functools.partial(Camp, twins)])
 
 
 def test_bad_calls() -> None:

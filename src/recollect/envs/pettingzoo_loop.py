@@ -153,8 +153,18 @@ class PettingZooLoop:
     def _restart(self, i: int, seed: int | None) -> None:
         """Reset an env; its agents have ``first``."""
         slot = self._slots[i]
+        obs, infos = self._reset_env(i, seed)
+        slot.alive, slot.ended = [], set()
+        for agent in self._present(i):
+            self._appear(i, agent, obs, infos)
+        if not slot.alive:
+            raise self._error(i, "agents is empty after a reset: an episode starts with at least one agent")
+
+    def _reset_env(self, i: int, seed: int | None) -> tuple[Mapping[Any, Any], Mapping[Any, Any]]:
+        """Observations and infos of a reset."""
+        env = self._slots[i].env
         try:
-            result = slot.env.reset() if seed is None else slot.env.reset(seed=seed)
+            result = env.reset() if seed is None else env.reset(seed=seed)
         except Exception as error:
             raise self._error(i, f"reset raised {type(error).__name__}: {error}") from error
         is_pair = isinstance(result, tuple) and len(result) == 2
@@ -162,11 +172,7 @@ class PettingZooLoop:
             raise self._error(
                 i, f"reset returned a {type(result).__name__}, not (observations, infos), a dict each"
             )
-        slot.alive, slot.ended = [], set()
-        for agent in self._present(i):
-            self._appear(i, agent, *result)
-        if not slot.alive:
-            raise self._error(i, "agents is empty after a reset: an episode starts with at least one agent")
+        return result
 
     def _appear(self, i: int, agent: Any, obs: Mapping[Any, Any], infos: Mapping[Any, Any]) -> None:
         """Show the first observation of an agent."""
@@ -203,10 +209,7 @@ class PettingZooLoop:
         is_discrete = any(isinstance(action, gym_spaces.Discrete) for _, action in agents.values())
         if not is_discrete or all(has_mask(space) for space, _ in agents.values()):
             return set()
-        try:
-            _, infos = self._slots[0].env.reset(seed=0)
-        except Exception as error:
-            raise self._error(0, f"reset raised {type(error).__name__}: {error}") from error
+        _, infos = self._reset_env(0, 0)
         return {str(agent) for agent in agents if MASK in _info(infos, agent)}
 
     def _error(self, i: int, text: str, agent: Any = None) -> EnvError:
@@ -238,6 +241,8 @@ class _Slot:
             agent: (self.env.observation_space(agent), self.env.action_space(agent))
             for agent in self.env.possible_agents
         }
+        if len(set(map(str, found))) < len(found):
+            raise SpaceError(f"possible_agents of {self.name} are {list(found)}: their texts must differ")
         for agent, own in found.items():
             if not all(isinstance(space, gym.Space) for space in own):
                 raise SpaceError(
