@@ -13,6 +13,7 @@ from tests.mutants.config_bugs import IGNORED
 from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
 from tests.mutants.data_bugs import LAYOUT, LOSSES, SYMBOLS
 from tests.mutants.evidence_bugs import EVIDENCE
+from tests.mutants.group_bugs import AGENTS
 from tests.mutants.impala_bugs import VTRACE
 from tests.mutants.leaks import LEAKS
 from tests.mutants.logging_bugs import LOGGING
@@ -84,4 +85,5 @@ MUTANTS = [
     *SYMBOLS,
     *RUNS,
     *TRUST,
+    *AGENTS,
 ]

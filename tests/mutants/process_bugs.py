@@ -22,7 +22,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.planted import ChildMutant
 
 LOAD = "self.policy.load_state_dict(self.weights)  # not"
-ROWS = "slice(slots.start * env.agents, slots.stop * env.agents)"
+ROWS = "slice(slots.start * agents, slots.stop * agents)"
 OTHER_ROWS = "slice(2 - slots.start, 4 - slots.start)"
 """Of two workers with two slots each: those of the other."""
 
@@ -157,7 +157,7 @@ WORKERS = [
                 _Slots,
                 "__init__",
                 'mine["action"], mine["steps"]',
-                f'tree.index(memory, {OTHER_ROWS})["action"], mine["steps"]',
+                f'tree.index(memory[name], {OTHER_ROWS})["action"], mine["steps"]',
             ),
         ),
         "reward after",
@@ -177,7 +177,7 @@ WORKERS = [
     ChildMutant(
         "an env worker of an actor writes its final observations to the other memory",
         proofs.workers_of_actors,
-        ((_Slots, "step", 'out["final_obs"]', 'self._steps[1 - into]["final_obs"]'),),
+        ((_Slots, "step", 'out["final_obs"]', 'self._steps[1 - into][name]["final_obs"]'),),
         "assert differing",
     ),
 ]

@@ -83,6 +83,16 @@ def zeros(space: gym.Space, rows: int, device: torch.device | str = "cpu") -> Tr
     return map(lambda _, array: torch.from_numpy(array).to(device), space, buffers(space, rows))
 
 
+def nearest_to_zero(space: gym.Space) -> Any:
+    """The value of ``space`` that is nearest to zero, as a tree of numpy arrays."""
+
+    def clipped(leaf: gym.Space) -> np.ndarray:
+        low, high = _bounds(leaf)
+        return np.clip(np.zeros(leaf.shape or (), numpy_dtype(leaf)), low, high).astype(numpy_dtype(leaf))
+
+    return map(clipped, space)
+
+
 def is_image(space: gym.Space) -> bool:
     """Whether ``space`` is a Box with two dimensions of at least 8 and one of at most 16 channels."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:

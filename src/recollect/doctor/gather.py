@@ -30,6 +30,7 @@ T = TypeVar("T")
 EXTRAS = {
     "video": ("recollect play as GIF or MP4", ("pillow", "imageio-ffmpeg")),
     "ray": ("actors on a cluster, --runtime ray", ("ray",)),
+    "pettingzoo": ("envs of PettingZoo, with several agents", ("pettingzoo",)),
     "onnx": ("recollect export", ("onnx", "onnxscript", "onnxruntime")),
     "tensorboard": ("metrics to TensorBoard", ("tensorboard",)),
     "wandb": ("metrics to Weights & Biases", ("wandb",)),

@@ -1,7 +1,8 @@
-"""``check_batched_env``: tests a BatchedEnv against its contract."""
+"""``check_batched_env`` and ``check_grouped_env``: test an env against its contract."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor
 from recollect.base import spaces, tree
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import FLAGS, BatchedEnv, Resumable
+from recollect.envs.group_views import group_views
+from recollect.envs.groups import GroupedEnv, OneGroup
 from recollect.errors import ConfigError, EnvError, SpaceError
 
 
@@ -38,14 +41,30 @@ def check_batched_env(env: BatchedEnv, *, steps: int = 200, seed: int = 0) -> Se
     ``restore`` as after ``snapshot``. The env is reset at the end. Choose ``steps`` such that episodes end:
     the result counts them.
     """
-    if steps < 2:
-        raise ConfigError(f"check_batched_env(steps={steps}): at least 2 are needed")
     _check_attributes(env)
-    actions, record, seen = _drive(env, steps, seed, None)
-    _, again, _ = _drive(env, steps, seed, actions)
+    return _check(OneGroup(env, ""), {"": env}, steps, seed)[""]
+
+
+def check_grouped_env(env: GroupedEnv, *, steps: int = 200, seed: int = 0) -> dict[str, Seen]:
+    """``check_batched_env`` for the rows of each group, which step together; returns the counts by group.
+
+    Agents may be absent at a reset: a row whose first step is invalid must not be valid before ``first``.
+    """
+    views = group_views(env)
+    for view in views.values():
+        _check_attributes(view)
+    return _check(env, views, steps, seed)
+
+
+def _check(env: GroupedEnv, parts: Mapping[str, BatchedEnv], steps: int, seed: int) -> dict[str, Seen]:
+    """Check ``env``, whose groups have the attributes of ``parts``."""
+    if steps < 2:
+        raise ConfigError(f"the check of an env with steps = {steps}: at least 2 are needed")
+    actions, record, seen = _drive(env, parts, steps, seed, None)
+    _, again, _ = _drive(env, parts, steps, seed, actions)
     _check_same(record, again, f"reset(seed={seed}) and the same actions", UNSEEDED)
     if isinstance(env, Resumable):
-        _check_resume(env, steps, seed, actions)
+        _check_resume(env, parts, steps, seed, actions)
     env.reset(seed)
     return seen
 
@@ -56,34 +75,66 @@ UNSEEDED = (
 )
 _UNSAVED = "a part of the env's state is missing in snapshot, or is shared instead of copied"
 _Record = dict[str, Tensor]
+_Actions = list[dict[str, Tree]]
 
 
 def _drive(
-    env: BatchedEnv, steps: int, seed: int, actions: list[Tree] | None
-) -> tuple[list[Tree], list[_Record], Seen]:
+    env: GroupedEnv, parts: Mapping[str, BatchedEnv], steps: int, seed: int, actions: _Actions | None
+) -> tuple[_Actions, list[_Record], dict[str, Seen]]:
     """Make and check ``steps`` steps, with the given or random actions."""
     rng = np.random.default_rng(seed)
     obs = env.reset(seed)
-    inside = torch.ones(env.num_envs * env.agents, dtype=torch.bool, device=env.device)
-    _check_tree(env, obs, "reset", "obs", inside)
-    made, record = [], [_record(obs, "obs", inside)]
-    counts = torch.zeros(4, dtype=torch.int64)
+    _check_groups(obs, parts, "reset")
+    inside = {name: _all_rows(part) for name, part in parts.items()}
+    for name, part in parts.items():
+        _check_tree(part, obs[name], f"reset{_of(name)}", "obs", inside[name])
+    made, record = [], [_joined({name: _record(obs[name], "obs", inside[name]) for name in parts})]
+    counts = {name: torch.zeros(4, dtype=torch.int64) for name in parts}
     for t in range(steps):
-        action = random_action(env, obs, rng) if actions is None else tree.clone(actions[t])
+        action = (
+            {name: random_action(part, obs[name], rng) for name, part in parts.items()}
+            if actions is None
+            else tree.clone(actions[t])
+        )
         made.append(tree.clone(action))
-        step = env.step(action)
+        found = env.step(action)
+        _check_groups(found, parts, f"step {t}")
         if not all(map(torch.equal, tree.leaves(action), tree.leaves(made[t]))):
             raise EnvError(
                 f"step {t}: the env changed the action tensor in place, which belongs to the rollout: "
                 "clone it, or avoid in-place operations such as clamp_"
             )
-        _check_step(env, step, inside, t)
-        inside = step.first | (inside & ~(step.terminated | step.truncated))
-        obs = step.obs
-        record.append(_record_step(step))
-        flags = (step.valid, step.terminated, step.truncated, ~step.valid)
-        counts += torch.stack([flag.sum() for flag in flags]).cpu()
-    return made, record, Seen(*counts.tolist())
+        for name, part in parts.items():
+            step = found[name]
+            if name and t == 0 and isinstance(step, Step) and isinstance(step.valid, Tensor):
+                inside[name] = inside[name] & step.valid  # agents that are absent at the reset
+            _check_step(part, step, inside[name], f"step {t}{_of(name)}")
+            inside[name] = step.first | (inside[name] & ~(step.terminated | step.truncated))
+            flags = (step.valid, step.terminated, step.truncated, ~step.valid)
+            counts[name] += torch.stack([flag.sum() for flag in flags]).cpu()
+        obs = {name: step.obs for name, step in found.items()}
+        record.append(_joined({name: _record_step(step) for name, step in found.items()}))
+    return made, record, {name: Seen(*count.tolist()) for name, count in counts.items()}
+
+
+def _check_groups(found: Any, parts: Mapping[str, BatchedEnv], where: str) -> None:
+    if not isinstance(found, dict) or found.keys() != parts.keys():
+        kind = sorted(found) if isinstance(found, dict) else f"a {type(found).__name__}"
+        raise EnvError(f"{where} returned {kind}: return a dict with the groups {', '.join(parts)}")
+
+
+def _all_rows(part: BatchedEnv) -> Tensor:
+    return torch.ones(part.num_envs * part.agents, dtype=torch.bool, device=part.device)
+
+
+def _of(group: str) -> str:
+    """Names a group in an error; a BatchedEnv has one without a name."""
+    return f", group {group!r}" if group else ""
+
+
+def _joined(records: dict[str, _Record]) -> _Record:
+    """The records of all groups in one."""
+    return {f"{name}{_of(group)}": leaf for group, record in records.items() for name, leaf in record.items()}
 
 
 def random_action(env: BatchedEnv, obs: Tree, rng: np.random.Generator) -> Tree:
@@ -146,9 +197,8 @@ def _check_tree(env: BatchedEnv, obs: Tree, where: str, name: str, rows: Tensor)
             )
 
 
-def _check_step(env: BatchedEnv, step: Any, inside: Tensor, t: int) -> None:
+def _check_step(env: BatchedEnv, step: Any, inside: Tensor, where: str) -> None:
     """Check the tensors and rules of one step; ``inside`` [B]: rows that were within an episode."""
-    where = f"step {t}"
     if not isinstance(step, Step):
         raise EnvError(f"{where}: step returned a {type(step).__name__}, not a recollect.Step")
     rows = (env.num_envs * env.agents,)
@@ -226,19 +276,30 @@ def _check_same(one: list[_Record], other: list[_Record], how: str, cause: str) 
                 raise EnvError(f"{how} gave another {name} after {t} steps, row {row}: {cause}")
 
 
-def _check_resume(env: Any, steps: int, seed: int, actions: list[Tree]) -> None:
+def _check_resume(
+    env: Any, parts: Mapping[str, BatchedEnv], steps: int, seed: int, actions: _Actions
+) -> None:
     """Compare the steps after a snapshot with the same steps after ``restore``."""
     half = steps // 2
     env.reset(seed)
     before = [env.step(tree.clone(action)) for action in actions[:half]][-1]
-    inside = before.first | (before.valid & ~(before.terminated | before.truncated))
-    expected = _record(before.obs, "obs", inside)
+    inside = {
+        name: step.first | (step.valid & ~(step.terminated | step.truncated)) for name, step in before.items()
+    }
+    expected = _joined({name: _record(step.obs, "obs", inside[name]) for name, step in before.items()})
     saved = env.snapshot()
-    at_once = [_record_step(env.step(tree.clone(action))) for action in actions[half:]]
+
+    def rest() -> list[_Record]:
+        steps = (env.step(tree.clone(action)) for action in actions[half:])
+        return [_joined({name: _record_step(step) for name, step in found.items()}) for found in steps]
+
+    at_once = rest()
     obs = env.restore(saved)
-    _check_tree(env, obs, "restore", "obs", inside)
-    returned = _record(obs, "obs", inside)
-    later = [_record_step(env.step(tree.clone(action))) for action in actions[half:]]
+    _check_groups(obs, parts, "restore")
+    for name, part in parts.items():
+        _check_tree(part, obs[name], f"restore{_of(name)}", "obs", inside[name])
+    returned = _joined({name: _record(obs[name], "obs", inside[name]) for name in parts})
+    later = rest()
     how = "restore(snapshot()) and the same actions"
     _check_same([expected], [returned], how, "restore must return the obs to act on next")
     _check_same(at_once, later, how, _UNSAVED)

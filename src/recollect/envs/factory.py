@@ -1,10 +1,12 @@
-"""``make_env``: a BatchedEnv of a name, a callable or an env instance."""
+"""``make_env``, ``make_grouped_env``: a BatchedEnv or GroupedEnv of a name, a callable or an env instance."""
 
 from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import ModuleType
 from typing import Any, TypeGuard
 
 import gymnasium as gym
@@ -15,14 +17,26 @@ from recollect.base import registry
 from recollect.config.tasks import TASKS, task_name
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import is_importing, resolve_env
+from recollect.envs.groups import GroupedEnv, Policies
 from recollect.envs.gym_loop import GymLoop
 from recollect.envs.gym_vector import GymVector
 from recollect.envs.on_device import on_device
-from recollect.envs.pettingzoo import refuse_pettingzoo
+from recollect.envs.pettingzoo import PREFIX, find_pettingzoo, is_pettingzoo, maker, refuse_pettingzoo
+from recollect.envs.pettingzoo_loop import PettingZooLoop
 from recollect.envs.user_wrappers import wrapped
 from recollect.errors import ConfigError, EnvError, RecollectError, nearest
 
-__all__ = ["EnvMaker", "EnvSpec", "GymLoop", "GymVector", "make_env", "makes_batches"]
+__all__ = [
+    "EnvMaker",
+    "EnvSpec",
+    "GymLoop",
+    "GymVector",
+    "PettingZooLoop",
+    "is_multi_agent",
+    "make_env",
+    "make_grouped_env",
+    "makes_batches",
+]
 
 EnvMaker = Callable[..., gym.Env] | Callable[..., VectorEnv] | Callable[..., BatchedEnv]
 """Returns a new env in each call; with a parameter ``num_envs``, a batch of that many."""
@@ -86,6 +100,66 @@ def make_env(
         f"env is a {type(env).__name__}: give a task's name, a Gymnasium id, a callable that returns a "
         "gymnasium.Env, a VectorEnv or a BatchedEnv"
     )
+
+
+def make_grouped_env(
+    env: Any,
+    num_envs: int,
+    *,
+    policies: Policies = "shared",
+    env_kwargs: dict[str, Any] | None = None,
+    first_slot: int = 0,
+) -> GroupedEnv:
+    """A GroupedEnv of ``num_envs`` slots on the CPU, its agents in the groups of ``policies``. ``env`` is
+
+    * the name of a PettingZoo env, such as "pettingzoo/knights_archers_zombies_v11", or its module;
+    * a callable, also by name ("module:attribute"), that returns a new ParallelEnv or AECEnv in each call;
+    * such an env itself (``num_envs`` is 1, ``env_kwargs`` empty);
+    * a GroupedEnv, which has its groups already and is returned unchanged.
+
+    AEC envs are converted by PettingZoo. ``policies``: see ``make_groups``; ``env_kwargs`` and
+    ``first_slot``: see ``make_env``.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs is {num_envs}: at least one env is needed")
+    kwargs = env_kwargs or {}
+    if isinstance(env, GroupedEnv) and not isinstance(env, type):
+        _check_made(env, num_envs, env.device, kwargs)
+        if policies != "shared" or first_slot:
+            raise ConfigError(
+                f"policies = {policies!r} and first_slot = {first_slot} cannot reach a {type(env).__name__} "
+                "that is made already, with its groups and slots"
+            )
+        return env
+    make = env
+    if isinstance(env, str):
+        make = find_pettingzoo(env) if env.startswith(PREFIX) else resolve_env(env)
+    elif isinstance(env, ModuleType):
+        make = maker(env)
+    if is_pettingzoo(make) and not callable(make) and not isinstance(make, str):
+        if num_envs != 1 or kwargs or first_slot:
+            raise ConfigError(
+                f"env is one {type(env).__name__}, and num_envs = {num_envs}, env_kwargs = {kwargs}, "
+                f"first_slot = {first_slot}: give a callable that makes it, such as its class"
+            )
+        return PettingZooLoop([lambda: env], policies)
+    if not callable(make):
+        name = env if isinstance(env, str) else f"a {type(env).__name__}"
+        raise ConfigError(
+            f"env is {name}, which has no groups of agents: give a PettingZoo env ('{PREFIX}NAME', a "
+            "callable, an object) or a GroupedEnv, or use make_env"
+        )
+    with _making(env if isinstance(env, str) else _name(make), kwargs):
+        return PettingZooLoop([lambda: make(**kwargs)] * num_envs, policies, first_slot=first_slot)
+
+
+def is_multi_agent(env: Any) -> bool:
+    """Whether ``env`` is for ``make_grouped_env``: a GroupedEnv, or a PettingZoo env, class, module or name.
+
+    Nothing is made or imported: a function of the user's that returns a PettingZoo env, and a name
+    "module:attribute" outside of PettingZoo, are False.
+    """
+    return is_pettingzoo(env) or (isinstance(env, GroupedEnv) and not isinstance(env, type))
 
 
 def makes_batches(env: Any) -> bool:
@@ -171,27 +245,38 @@ def _looped(
     is_id = isinstance(env, str)
     make = functools.partial(gym.make, env, disable_env_checker=True) if is_id else env
     name = env if is_id else _name(env)
+    with _making(name, kwargs):
+        try:
+            return GymLoop([lambda: finish(make(**kwargs))] * num_envs, first_slot=first_slot)
+        except (gym.error.Error, ModuleNotFoundError) as error:
+            lacks = isinstance(error, gym.error.DependencyNotInstalled)
+            if isinstance(error, ModuleNotFoundError):  # of the module in the name, or of one that it imports
+                module, missing = (
+                    name.rpartition(":")[0],
+                    error.name or getattr(error.__cause__, "name", None),
+                )
+                lacks = not module or not f"{module}.".startswith(f"{missing}.")
+            if not is_id or lacks:
+                raise _not_made(name, error) from error
+            hint = nearest(name, [*TASKS, *gym.registry], _key)
+            raise ConfigError(
+                f"no env is registered as {name!r}{hint}. An env of another package needs its module, "
+                f"'module:Env-v0', or an import before. ({error})"
+            ) from None
+
+
+@contextmanager
+def _making(name: str, kwargs: dict[str, Any]) -> Iterator[None]:
+    """Name the env in the errors of its constructor."""
     try:
-        return GymLoop([lambda: finish(make(**kwargs))] * num_envs, first_slot=first_slot)
+        yield
+    except RecollectError:
+        raise
     except TypeError as error:
         text = f"does not take the options {kwargs}" if kwargs else "could not be made"
         raise ConfigError(
             f"{name} {text}: {error}. Options of an env are given by env_kwargs={{...}} (--task.NAME)"
         ) from error
-    except (gym.error.Error, ModuleNotFoundError) as error:
-        lacks = isinstance(error, gym.error.DependencyNotInstalled)
-        if isinstance(error, ModuleNotFoundError):  # of the module in the name, or of one that it imports
-            module, missing = name.rpartition(":")[0], error.name or getattr(error.__cause__, "name", None)
-            lacks = not module or not f"{module}.".startswith(f"{missing}.")
-        if not is_id or lacks:
-            raise _not_made(name, error) from error
-        hint = nearest(name, [*TASKS, *gym.registry], _key)
-        raise ConfigError(
-            f"no env is registered as {name!r}{hint}. An env of another package needs its module, "
-            f"'module:Env-v0', or an import before. ({error})"
-        ) from None
-    except RecollectError:
-        raise
     except Exception as error:
         raise _not_made(name, error) from error
 

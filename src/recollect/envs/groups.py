@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import fnmatch
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -10,6 +11,11 @@ import gymnasium as gym
 import torch
 
 from recollect.base.types import Step, Tree
+from recollect.envs.contract import BatchedEnv, Resumable
+from recollect.errors import ConfigError, EnvError, SpaceError, nearest
+
+Policies = str | Mapping[str, str | Sequence[str]]
+"""``"shared"``, ``"independent"``, or the agents of each group: names or patterns, such as "archer_*"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,11 @@ class GroupedEnv(Protocol):
 
     The rows of each group obey the rules of ``BatchedEnv``: row = slot * agents of the group + agent. An
     agent that dies has its end (``terminated`` or ``truncated``) in that step, and invalid rows until its
-    slot starts a new episode, where ``first`` is true for all agents of the slot.
+    slot starts a new episode, where ``first`` is true for all agents that are present. An agent that appears
+    later in an episode has invalid rows until then, also after ``reset``; ``first`` marks its appearance.
+
+    A ``Resumable`` one has the snapshot of all groups, with slots as the first dimension; ``restore`` returns
+    the obs of each group.
     """
 
     @property
@@ -59,3 +69,90 @@ class GroupedEnv(Protocol):
     def close(self) -> None:
         """Release all resources."""
         ...
+
+
+class OneGroup:
+    """A BatchedEnv as a GroupedEnv with one group."""
+
+    def __init__(self, env: BatchedEnv, name: str):
+        self._env, self._name = env, name
+        self.num_envs, self.device = env.num_envs, env.device
+        agents = tuple(str(i) for i in range(env.agents))
+        self.groups = {name: Group(agents, env.observation_space, env.action_space)}
+        if isinstance(env, Resumable):
+            self.snapshot, self.restore = env.snapshot, lambda snapshot: {name: env.restore(snapshot)}
+
+    def reset(self, seed: int) -> dict[str, Tree]:
+        """Restart all slots."""
+        return {self._name: self._env.reset(seed)}
+
+    def step(self, action: Mapping[str, Tree]) -> dict[str, Step]:
+        """Apply the actions of the group."""
+        return {self._name: self._env.step(action[self._name])}
+
+    def close(self) -> None:
+        """Close the env."""
+        self._env.close()
+
+
+def check_actions(groups: Mapping[str, Group], action: Mapping[str, Tree]) -> None:
+    """Raise EnvError unless ``action`` has the actions of each group, and no others."""
+    if action.keys() != groups.keys():
+        raise EnvError(f"step got the actions of {sorted(action)}: give those of {', '.join(groups)}")
+
+
+def make_groups(policies: Policies, agents: Mapping[str, tuple[gym.Space, gym.Space]]) -> dict[str, Group]:
+    """The groups of ``agents``, which have an observation and an action space each, by name.
+
+    ``"shared"`` is one group, "agents"; ``"independent"`` has a group for each agent, with its name.
+    """
+    if not agents:
+        raise ConfigError("the env has no agents: possible_agents must name at least one")
+    if policies == "shared":
+        return {"agents": _group("agents", list(agents), agents)}
+    if policies == "independent":
+        return {name: _group(name, [name], agents) for name in agents}
+    if not isinstance(policies, Mapping):
+        hint = nearest(policies, ("shared", "independent")) if isinstance(policies, str) else ""
+        raise ConfigError(
+            f"policies is {policies!r}{hint}: choose 'shared', 'independent', or a mapping from each group "
+            "to its agents"
+        )
+    members = {group: _matching(group, names, agents) for group, names in policies.items()}
+    for name in agents:
+        homes = [group for group, own in members.items() if name in own]
+        if len(homes) != 1:
+            found = f"in the groups {' and '.join(homes)}" if homes else "in no group"
+            raise ConfigError(f"policies: agent {name!r} is {found}: name it in exactly one")
+    return {group: _group(group, own, agents) for group, own in members.items()}
+
+
+def _matching(group: str, patterns: str | Sequence[str], agents: Mapping[str, object]) -> list[str]:
+    """The agents of a group in the order of the env."""
+    if not isinstance(group, str) or not group:
+        raise ConfigError(f"policies: {group!r} is no name of a group: use a text such as 'archers'")
+    patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+    if not patterns:
+        raise ConfigError(f"policies: group {group!r} has no agents: name some, or leave the group out")
+    for pattern in patterns:
+        if not isinstance(pattern, str) or not any(fnmatch.fnmatchcase(name, pattern) for name in agents):
+            raise ConfigError(
+                f"policies: group {group!r} has {pattern!r}, which is no agent of the env"
+                f"{nearest(str(pattern), agents)}: it has {', '.join(agents)}"
+            )
+    return [name for name in agents if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def _group(group: str, names: list[str], agents: Mapping[str, tuple[gym.Space, gym.Space]]) -> Group:
+    observation, action = agents[names[0]]
+    for name in names[1:]:
+        for kind, own, other in zip(
+            ("observation_space", "action_space"), agents[name], (observation, action)
+        ):
+            if own != other:
+                raise SpaceError(
+                    f"policies: {names[0]!r} and {name!r} cannot share a policy (group {group!r}), because "
+                    f"their spaces differ: {kind} is {other} and {own}. Use policies='independent', or a "
+                    "mapping with groups of equal spaces"
+                )
+    return Group(tuple(names), observation, action)

@@ -6,24 +6,29 @@ Step, without further copies.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium as gym
-import numpy as np
 import torch
 
 from recollect.base import notices, spaces
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import BatchedEnv, Describes
 from recollect.envs.pettingzoo import refuse_pettingzoo
-from recollect.envs.space_values import Buffers, RowError, env_seeds, scalar, to_rows, write_row, write_rows
+from recollect.envs.space_values import (
+    Buffers,
+    RowError,
+    env_seeds,
+    flag,
+    to_rows,
+    write_rewards,
+    write_row,
+    write_rows,
+    wrong_result,
+)
 from recollect.envs.user_wrappers import check_observation_space
 from recollect.errors import ConfigError, EnvError, SpaceError
-
-_NUMBERS = frozenset({float, int, np.float64, np.float32})
-"""Reward types that need no conversion."""
 
 
 class GymLoop:
@@ -77,7 +82,7 @@ class GymLoop:
             try:
                 obs, reward, terminated, truncated, _ = result
             except (TypeError, ValueError):
-                raise self._error(len(rewards), _wrong_result(result)) from None
+                raise self._error(len(rewards), wrong_result(result)) from None
             # `is False` skips the checks in the common case that no episode ends.
             if terminated is not False or truncated is not False:
                 obs = self._finish(len(rewards), obs, terminated, truncated)
@@ -96,15 +101,10 @@ class GymLoop:
     def _finish(self, i: int, obs: Any, terminated: Any, truncated: Any) -> Any:
         """Validate the flags of env ``i``; at an end store ``obs`` and reset. Returns the next obs."""
         out = self._next
-        for key, given in (("terminated", terminated), ("truncated", truncated)):
-            value = scalar(given, "b")
-            if value is None:
-                raise self._error(
-                    i,
-                    f"{key} is {given!r} ({type(given).__name__}), not a bool: step returns "
-                    "(obs, reward, terminated, truncated, info), and a lone done is not accepted",
-                )
-            getattr(out, key)[i] = value
+        try:
+            out.terminated[i], out.truncated[i] = flag("terminated", terminated), flag("truncated", truncated)
+        except SpaceError as error:
+            raise self._error(i, str(error)) from None
         if not (out.terminated[i] or out.truncated[i]):
             return obs
         try:
@@ -135,26 +135,10 @@ class GymLoop:
             raise self._error(error.row, str(error)) from None
 
     def _write_rewards(self, rewards: list[Any]) -> None:
-        array = self._next.reward
-        if not _NUMBERS.issuperset(map(type, rewards)):
-            rewards = [self._number(i, reward) for i, reward in enumerate(rewards)]
-        array[:] = rewards
-        # A cheap test: the dot product is finite unless a reward is not, or is huge.
-        if not math.isfinite(array.dot(array)) and not np.isfinite(array).all():
-            i = int(np.flatnonzero(~np.isfinite(array))[0])
-            raise self._error(
-                i,
-                f"the reward is {rewards[i]} ({array[i]} in float32): look for a division by zero or a "
-                "diverged simulation in the env",
-            )
-
-    def _number(self, i: int, reward: Any) -> float:
-        value = scalar(reward, "fiub")
-        if value is None:
-            raise self._error(
-                i, f"the reward is {reward!r} ({type(reward).__name__}), not a number: return a float"
-            )
-        return float(value)
+        try:
+            write_rewards(self._next.reward, rewards)
+        except RowError as error:
+            raise self._error(error.row, str(error)) from None
 
     def _error(self, i: int, text: str) -> EnvError:
         return EnvError(f"env {self.first_slot + i} ({env_name(self.envs[i])}), step {self._steps}: {text}")
@@ -191,19 +175,6 @@ def _make_all(makers: Sequence[Callable[[], gym.Env]], first_slot: int) -> list[
                     f"{kind} of env {i} is {own}, that of env {first_slot} {expected}: they must be equal"
                 )
     return envs
-
-
-def _wrong_result(result: Any) -> str:
-    expected = "step returns (obs, reward, terminated, truncated, info)"
-    if not isinstance(result, tuple):
-        return f"step returned a {type(result).__name__}, and {expected}"
-    text = f"step returned {len(result)} values, and {expected}"
-    if len(result) == 4:
-        text += (
-            ": a lone done is not accepted, since a time limit is not a death. Split done into terminated "
-            "and truncated"
-        )
-    return text
 
 
 def env_name(env: gym.Env) -> str:

@@ -8,6 +8,7 @@ this module reshapes values that differ from their space in dimensions of size o
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping
 from types import EllipsisType
 from typing import Any
@@ -27,6 +28,8 @@ _OBS = "the observation"
 
 _KINDS = {"f": "fiub", "i": "iub", "u": "iub", "b": "b"}
 """Kinds of NumPy dtypes that convert to the kind of the key without a change of meaning."""
+_NUMBERS = frozenset({float, int, np.float64, np.float32})
+"""Reward types that need no conversion."""
 
 
 class RowError(SpaceError):
@@ -178,6 +181,55 @@ def scalar(value: Any, kinds: str) -> Any:
         if array.size == 1 and array.dtype.kind in kinds:
             return array.item()
     return None
+
+
+def write_rewards(array: np.ndarray, rewards: list[Any]) -> None:
+    """Write one reward per row into ``array`` [rows]. A RowError names an invalid one."""
+    if not _NUMBERS.issuperset(map(type, rewards)):
+        rewards = [_number(row, reward) for row, reward in enumerate(rewards)]
+    array[:] = rewards
+    # A cheap test: the dot product is finite unless a reward is not, or is huge.
+    if not math.isfinite(array.dot(array)) and not np.isfinite(array).all():
+        row = int(np.flatnonzero(~np.isfinite(array))[0])
+        raise RowError(
+            row,
+            f"the reward is {rewards[row]} ({array[row]} in float32): look for a division by zero or a "
+            "diverged simulation in the env",
+        )
+
+
+def _number(row: int, reward: Any) -> float:
+    value = scalar(reward, "fiub")
+    if value is None:
+        raise RowError(
+            row, f"the reward is {reward!r} ({type(reward).__name__}), not a number: return a float"
+        )
+    return float(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """``terminated`` or ``truncated`` as a bool; SpaceError if it is none."""
+    found = scalar(value, "b")
+    if found is None:
+        raise SpaceError(
+            f"{name} is {value!r} ({type(value).__name__}), not a bool: step returns "
+            "(obs, reward, terminated, truncated, info), and a lone done is not accepted"
+        )
+    return found
+
+
+def wrong_result(result: Any) -> str:
+    """The error message for a ``step`` that did not return five values."""
+    expected = "step returns (obs, reward, terminated, truncated, info)"
+    if not isinstance(result, tuple):
+        return f"step returned a {type(result).__name__}, and {expected}"
+    text = f"step returned {len(result)} values, and {expected}"
+    if len(result) == 4:
+        text += (
+            ": a lone done is not accepted, since a time limit is not a death. Split done into terminated "
+            "and truncated"
+        )
+    return text
 
 
 def env_seeds(seed: int, count: int) -> list[int]:

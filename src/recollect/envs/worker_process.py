@@ -1,4 +1,4 @@
-"""The worker process of a ``WorkerEnv``: it makes some slots of an env and steps them.
+"""A worker process of a ``WorkerEnv`` or ``GroupedWorkerEnv``: it makes some slots of an env and steps them.
 
 Observations, actions and rewards are in memory that all workers share with the actor's process. Each step
 sends only a command and its answer over the connection.
@@ -12,22 +12,25 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import cloudpickle
-import gymnasium as gym
 import torch
 from torch import Tensor
 
 from recollect.base import spaces, tree
 from recollect.base.child_process import HungUpError, Line, describe_raised
 from recollect.base.shared_memory import Layout, Segment
-from recollect.base.types import Tree
+from recollect.base.types import Step, Tree
 from recollect.envs.contract import FLAGS, BatchedEnv, Resumable
+from recollect.envs.groups import Group, GroupedEnv, OneGroup
 from recollect.envs.space_values import step_zeros
 from recollect.errors import EnvError
 
-MakeSlots = Callable[[int, int], BatchedEnv]
+MakeSlots = Callable[[int, int], BatchedEnv] | Callable[[int, int], GroupedEnv]
 """``make(first_slot, count)`` makes slots of an env, which must not depend on the number of other slots."""
+ONE = ""
+"""The name of the only group of a BatchedEnv."""
 
 STACK_SIGNAL = signal.SIGUSR1
 """Makes a worker write its stack to a file."""
@@ -37,20 +40,26 @@ STACK_SIGNAL = signal.SIGUSR1
 class Made:
     """Properties of a worker's slots, sent to the actor's process at the start."""
 
-    agents: int
-    observation_space: gym.Space
-    action_space: gym.Space
+    groups: dict[str, Group]
+    """Those of a GroupedEnv; all agents of a BatchedEnv are one group, ``ONE``."""
+    slot_rows: int
+    """Rows of one slot in a snapshot: the agents of a BatchedEnv, 1 of a GroupedEnv."""
     is_resumable: bool
 
     def layout(self, num_envs: int) -> Layout:
-        """The shared memory of ``num_envs`` slots: the action, and two steps, one to read and one to write.
+        """The shared memory of ``num_envs`` slots: of each group the action, and two steps, one to read and
+        one to write.
 
         Every leaf is [B, ...]; each worker uses a slice of rows.
         """
-        rows = num_envs * self.agents
-        step = step_zeros(self.observation_space, rows)
-        step["final_obs"] = step["obs"]  # of the same shapes
-        return Layout.of({"action": spaces.zeros(self.action_space, rows), "steps": (step, step)})
+        return Layout.of({name: _memory_of(group, num_envs) for name, group in self.groups.items()})
+
+
+def _memory_of(group: Group, num_envs: int) -> Tree:
+    rows = num_envs * len(group.agents)
+    step = step_zeros(group.observation_space, rows)
+    step["final_obs"] = step["obs"]  # of the same shapes
+    return {"action": spaces.zeros(group.action_space, rows), "steps": (step, step)}
 
 
 def serve(line: Line, make: MakeSlots, slots: range, stack: int) -> None:
@@ -63,9 +72,11 @@ def serve(line: Line, make: MakeSlots, slots: range, stack: int) -> None:
     torch.set_num_threads(1)
     env = make(slots.start, len(slots))
     try:
-        made = Made(env.agents, env.observation_space, env.action_space, isinstance(env, Resumable))
+        grouped = OneGroup(env, ONE) if isinstance(env, BatchedEnv) else env
+        slot_rows = env.agents if isinstance(env, BatchedEnv) else 1
+        made = Made(dict(grouped.groups), slot_rows, isinstance(env, Resumable))
         line.send(cloudpickle.dumps(made))  # a space's class may be defined in the user's script
-        commands = _Slots(env, _memory(line), slots)
+        commands = _Slots(grouped, _memory(line), slots, slot_rows)
         while True:
             name, *arguments = line.recv()
             try:
@@ -80,33 +91,41 @@ def serve(line: Line, make: MakeSlots, slots: range, stack: int) -> None:
 class _Slots:
     """The commands of a worker."""
 
-    def __init__(self, env: BatchedEnv, memory: Tree, slots: range):
-        self._env = env
-        rows = slice(slots.start * env.agents, slots.stop * env.agents)
-        mine = tree.index(memory, rows)
-        self._action, self._steps = mine["action"], mine["steps"]
+    def __init__(self, env: GroupedEnv, memory: Tree, slots: range, slot_rows: int):
+        self._env: Any = env
+        self._snapshot_rows = len(slots) * slot_rows
+        self._actions: dict[str, Tree] = {}
+        self._steps: tuple[dict[str, Tree], dict[str, Tree]] = ({}, {})
+        for name, group in env.groups.items():
+            agents = len(group.agents)
+            mine = tree.index(memory[name], slice(slots.start * agents, slots.stop * agents))
+            self._actions[name], (self._steps[0][name], self._steps[1][name]) = mine["action"], mine["steps"]
 
     def reset(self, seed: int, into: int) -> None:
         """Reset, with the observations in step ``into``."""
-        tree.copy_(self._steps[into]["obs"], self._env.reset(seed))
+        self._write_obs(self._env.reset(seed), into)
 
-    def step(self, into: int) -> dict[str, Tensor] | None:
-        """Step, with the results in step ``into``. Returns the info, None if empty."""
-        # A copy: the env may keep or change it, and the next action overwrites the memory.
-        step = self._env.step(tree.clone(self._action))
-        out = self._steps[into]
-        tree.copy_(out["obs"], step.obs)
-        out["reward"].copy_(step.reward)
-        for name in FLAGS:
-            out[name].copy_(getattr(step, name))
-        if step.terminated.any() or step.truncated.any():
-            tree.copy_(out["final_obs"], step.final_obs)
-        return step.info or None
+    def step(self, into: int) -> dict[str, dict[str, Tensor]] | None:
+        """Step, with the results in step ``into``. Returns the info of each group, None if all are empty."""
+        # Copies: the env may keep or change them, and the next action overwrites the memory.
+        actions = {name: tree.clone(action) for name, action in self._actions.items()}
+        steps: dict[str, Step] = self._env.step(actions)
+        infos = {}
+        for name, out in self._steps[into].items():
+            step = steps[name]
+            tree.copy_(out["obs"], step.obs)
+            out["reward"].copy_(step.reward)
+            for flag in FLAGS:
+                out[flag].copy_(getattr(step, flag))
+            if step.terminated.any() or step.truncated.any():
+                tree.copy_(out["final_obs"], step.final_obs)
+            if step.info:
+                infos[name] = step.info
+        return infos or None
 
     def snapshot(self) -> dict[str, Tensor]:
         """The state of the slots; every tensor is [rows, ...]."""
-        assert isinstance(self._env, Resumable)
-        saved, rows = self._env.snapshot(), self._env.num_envs * self._env.agents
+        saved, rows = self._env.snapshot(), self._snapshot_rows
         for name, tensor in saved.items():
             if tensor.shape[:1] != (rows,):
                 raise EnvError(
@@ -117,8 +136,11 @@ class _Slots:
 
     def restore(self, snapshot: dict[str, Tensor], into: int) -> None:
         """Continue from a snapshot, with the next observations in step ``into``."""
-        assert isinstance(self._env, Resumable)
-        tree.copy_(self._steps[into]["obs"], self._env.restore(snapshot))
+        self._write_obs(self._env.restore(snapshot), into)
+
+    def _write_obs(self, obs: dict[str, Tree], into: int) -> None:
+        for name, out in self._steps[into].items():
+            tree.copy_(out["obs"], obs[name])
 
 
 def give_memory(line: Line, segment: Segment, layout: Layout) -> None:
