@@ -17,11 +17,19 @@ from recollect.base import registry
 from recollect.config.tasks import TASKS, task_name
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import is_importing, resolve_env
+from recollect.envs.group_views import group_views
 from recollect.envs.groups import GroupedEnv, Policies
 from recollect.envs.gym_loop import GymLoop
 from recollect.envs.gym_vector import GymVector
 from recollect.envs.on_device import on_device
-from recollect.envs.pettingzoo import PREFIX, find_pettingzoo, is_pettingzoo, maker, refuse_pettingzoo
+from recollect.envs.pettingzoo import (
+    PREFIX,
+    SeveralAgentsError,
+    find_pettingzoo,
+    is_pettingzoo,
+    is_pettingzoo_object,
+    maker,
+)
 from recollect.envs.pettingzoo_loop import PettingZooLoop
 from recollect.envs.user_wrappers import wrapped
 from recollect.errors import ConfigError, EnvError, RecollectError, nearest
@@ -61,6 +69,7 @@ def make_env(
     * a callable that returns a new ``gymnasium.Env`` in each call, such as an Env class;
     * a callable with a parameter ``num_envs`` that returns a new BatchedEnv or VectorEnv of that many slots
       in each call, such as a BatchedEnv class. It also gets ``device`` if it has such a parameter;
+    * a PettingZoo env, in any form that ``make_grouped_env`` takes: its agents are rows that share a policy;
     * an env instance: a ``gymnasium.Env`` (``num_envs`` is 1), a VectorEnv, or a BatchedEnv, which is
       returned unchanged. ``num_envs`` must be that of the instance, and ``env_kwargs`` empty.
 
@@ -72,10 +81,11 @@ def make_env(
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}: at least one env is needed")
-    refuse_pettingzoo(env)
     if wrap or drop_obs:
         check_wrappable(env, wrap)
     kwargs = env_kwargs or {}
+    if is_multi_agent(env):
+        return _one_group(env, num_envs, device, env_kwargs=kwargs, first_slot=first_slot)
     if isinstance(env, str) and task_name(env):
         task = registry.load(registry.MAKE_TASK)(env, num_envs, device=device, **kwargs)
         task.first_slot = first_slot
@@ -95,7 +105,10 @@ def make_env(
         return _batch(env, num_envs, torch.device(device), kwargs)
     if isinstance(env, str) or callable(env):
         finish = functools.partial(wrapped, wrap=wrap, drop_obs=drop_obs)
-        return on_device(_looped(env, num_envs, kwargs, finish, first_slot), device)
+        try:
+            return on_device(_looped(env, num_envs, kwargs, finish, first_slot), device)
+        except SeveralAgentsError:  # known only once the callable has made one
+            return _one_group(env, num_envs, device, env_kwargs=kwargs, first_slot=first_slot)
     raise ConfigError(
         f"env is a {type(env).__name__}: give a task's name, a Gymnasium id, a callable that returns a "
         "gymnasium.Env, a VectorEnv or a BatchedEnv"
@@ -153,6 +166,17 @@ def make_grouped_env(
         return PettingZooLoop([lambda: make(**kwargs)] * num_envs, policies, first_slot=first_slot)
 
 
+def _one_group(env: Any, num_envs: int, device: torch.device | str, **options: Any) -> BatchedEnv:
+    """All agents as the rows of one BatchedEnv, so that they share a policy."""
+    grouped = make_grouped_env(env, num_envs, **options)
+    if len(grouped.groups) > 1:
+        raise ConfigError(
+            f"this env has the groups {', '.join(grouped.groups)}: make_env is for one, use make_grouped_env"
+        )
+    (view,) = group_views(grouped).values()
+    return on_device(view, device)
+
+
 def is_multi_agent(env: Any) -> bool:
     """Whether ``env`` is for ``make_grouped_env``: a GroupedEnv, or a PettingZoo env, class, module or name.
 
@@ -202,7 +226,6 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
         raise _not_made(_name(make), error) from error
     kind = type(made).__name__
     if not isinstance(made, VectorEnv | BatchedEnv):
-        refuse_pettingzoo(made)
         lacks = [name for name in dir(BatchedEnv) if name[0] != "_" and not hasattr(made, name)]
         raise ConfigError(
             f"{_name(make)}({asked}) made a {kind}. A callable with a parameter num_envs makes all slots at "
@@ -229,6 +252,11 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
 def check_wrappable(env: Any, wrap: Sequence[Any] = ()) -> None:
     """Raise ConfigError unless ``env`` consists of single Gymnasium envs, which wrappers are for."""
     is_batch = is_made(env) and not isinstance(env, gym.Env)
+    if is_multi_agent(env):
+        raise ConfigError(
+            f"{'wrap' if wrap else 'drop_obs'} is for Gymnasium envs, and this is a PettingZoo env: wrap it "
+            "in a function of your own that makes it, and give that as the env"
+        )
     if task_name(env) or is_batch or makes_batches(env):
         kind = "a built-in task" if task_name(env) else "an env"
         name = env if isinstance(env, str) else type(env).__name__ if is_made(env) else _name(env)
@@ -311,15 +339,16 @@ def _check_made(env: Any, num_envs: int, device: torch.device, kwargs: dict[str,
 
 def resolved(env: EnvSpec) -> EnvSpec:
     """The object that ``module:attribute`` names; any other ``env`` is returned unchanged."""
-    refuse_pettingzoo(env)  # before the import, which fails without the package
     return resolve_env(env) if isinstance(env, str) and is_importing(env) else env
 
 
 def is_made(env: Any) -> TypeGuard[gym.Env | VectorEnv | BatchedEnv]:
     """Whether ``env`` is an env instance, not a name or a callable."""
-    return isinstance(env, gym.Env | VectorEnv | BatchedEnv) and not isinstance(env, type)
+    if isinstance(env, gym.Env | VectorEnv | BatchedEnv | GroupedEnv):
+        return not isinstance(env, type)
+    return is_pettingzoo_object(env)
 
 
 def slots(env: Any) -> int:
     """Number of env slots of an env instance."""
-    return 1 if isinstance(env, gym.Env) else env.num_envs
+    return 1 if isinstance(env, gym.Env) or is_pettingzoo_object(env) else env.num_envs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import importlib.util
@@ -23,14 +24,18 @@ _MPE = ("pettingzoo.mpe", "mpe2")
 """The old and the new home of the particle envs."""
 
 
+class SeveralAgentsError(ConfigError):
+    """An env of PettingZoo where a single Gymnasium env is needed."""
+
+
 def refuse_pettingzoo(env: Any) -> None:
-    """Raise if ``env`` is a PettingZoo env, a function or module of the package, or the name of one."""
+    """Close ``env`` and raise if it is a PettingZoo env."""
     if is_pettingzoo(env):
-        name = env if isinstance(env, str) else getattr(env, "__name__", type(env).__name__)
-        raise ConfigError(
-            f"PettingZoo envs are not supported yet, and {name} is one: it has several agents. Wrap it as a "
-            "gymnasium.Env of one agent that steps the others itself, or write a BatchedEnv, which can have "
-            "several agents per env (docs/own-env.md)"
+        with contextlib.suppress(Exception):  # it may not be ready to close
+            env.close()
+        raise SeveralAgentsError(
+            f"{type(env).__name__} is a PettingZoo env, which has several agents: make_env and "
+            "make_grouped_env take it, GymLoop does not"
         )
 
 
@@ -52,6 +57,11 @@ def is_pettingzoo(env: Any) -> bool:
     return has_agents and all(
         callable(getattr(env, f"{kind}_space", None)) for kind in ("observation", "action")
     )
+
+
+def is_pettingzoo_object(env: Any) -> bool:
+    """Whether ``env`` is a PettingZoo env that is made already: no name, class, function or module."""
+    return not isinstance(env, str | type | ModuleType) and not callable(env) and is_pettingzoo(env)
 
 
 def find_pettingzoo(name: str) -> Callable[..., Any]:
