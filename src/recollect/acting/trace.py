@@ -172,8 +172,8 @@ def record_env(
             if step.valid[0]:
                 after = {
                     "action": action_json(policy.action_space, action),
-                    "log_prob": float(acted.log_prob[0]),
-                    "value": float(acted.value[0]),
+                    "log_prob": float(acted.record["log_prob"][0]),
+                    "value": float(acted.record["value"][0]),
                     "reward": float(step.reward[0]),
                 }
                 steps.append(before | after)
