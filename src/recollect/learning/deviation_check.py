@@ -107,7 +107,7 @@ class DeviationCheck:
         # One rank alone makes a late check. It accepts nothing, so that the limits of all ranks stay equal.
         limits = self.limits(record.update if record.acted is None else sys.maxsize)
         found = diagnostics.deviations(numbers, self.fields).values()
-        if not all(gap <= limit for gap, limit in zip(found, limits, strict=True)):
+        if not all(gap <= limit for gap, limit in zip(found, limits)):
             self.settle(numbers, record, which)
 
     def settle(self, numbers: dict[str, float], record: Record, which: Tensor | None = None) -> None:

@@ -242,7 +242,7 @@ def in_float64(policy: Policy) -> Policy:
 def replay(
     policy: Policy, rollout: Rollout, rows: Tensor, rounding: torch.Generator | None = None
 ) -> dict[str, Tensor]:
-    """The numbers of the record [T, R] of ``rows`` [R], step by step, from each stored state to the next.
+    """The compared numbers of ``rows`` [R], [T, R] each, step by step, from each stored state to the next.
 
     ``rounding``: draws once for every number of the state whether it is rounded up or down after each step.
     Errors then add up as they do where the input does not change.
@@ -266,7 +266,8 @@ def replay(
             if units is None:
                 units = tree.map(lambda leaf: _signs(leaf, rounding) * ROUNDING["fp32"], state)
             state = tree.map(lambda x, unit: _moved(x, unit) if x.is_floating_point() else x, state, units)
-    return _numbers({name: torch.stack([one[name] for one in records]) for name in records[0]}, 2)
+    compared = [name for name, field in policy.head.record_spec.items() if field.is_compared]
+    return _numbers({name: torch.stack([one[name] for one in records]) for name in compared}, 2)
 
 
 def _rounded(exact: Policy, policy: Policy, generator: torch.Generator) -> Policy:

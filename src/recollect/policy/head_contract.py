@@ -37,7 +37,7 @@ class Field(NamedTuple):
     unit: float | None = None
     """The unit of its deviations; None: the largest recorded magnitude, at least 1."""
     is_compared: bool = True
-    """Whether the learner must reproduce it, within ``tolerance`` units."""
+    """Whether the learner must reproduce it, within ``tolerance`` units; only for floating-point numbers."""
 
 
 class Head(nn.Module):
@@ -84,7 +84,14 @@ def named_fields(head: Head, names: Sequence[str] | None) -> dict[str, Field]:
             f"records {', '.join(spec) or 'nothing'}: use an algorithm for this head, or add the field to "
             "the head's record_spec"
         )
-    return {name: spec[name] for name in (spec if names is None else names)}
+    found = {name: spec[name] for name in (spec if names is None else names)}
+    for name, field in found.items():
+        if field.is_compared and not field.dtype.is_floating_point:
+            raise ConfigError(
+                f"{type(head).__name__} declares {name} as {field.dtype}, and only floating-point numbers "
+                "can be compared: give the field is_compared=False"
+            )
+    return found
 
 
 def check_record(head: Head, record: Mapping[str, Tensor], rows: int) -> None:
