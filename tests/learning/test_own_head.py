@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import io
+import json
 from copy import deepcopy
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 from recollect.acting.actor import Actor
+from recollect.acting.trace import Trace, record_env
 from recollect.base import devices, tree
 from recollect.base.shared_memory import Layout
 from recollect.errors import AlignmentError, ConfigError, EnvError, RecollectError
 from recollect.experience.returns import gae
 from recollect.experience.rollout import Acting, Header, Rollout, rollout_size
+from recollect.export.step import StepModule
 from recollect.learning import diagnostics
 from recollect.learning.refresh_rollout import refresh
+from recollect.play.text import show
 from recollect.policy.head_contract import Field
 from recollect.policy.policy import Policy
 from tests.acting.test_truncation_graphs import LIMITS, begin, make
@@ -294,3 +301,23 @@ def test_a_policy_with_its_own_head_is_not_described_by_its_config():
     assert q_policy().made_by == "custom"
     assert not q_policy().has_critic
     assert QLearning().acting(q_learner()[0].config).needs_values is False
+
+
+# Around the agent ------------------------------------------------------------------------------------------
+
+
+def test_an_episode_is_recorded_and_shown_without_value_and_log_prob():
+    """The numbers that the head does not record are missing, in the file too."""
+    trace = record_env(q_policy(), TensorWorld(ROWS), max_steps=5)[0]
+    again = Trace.from_json(json.loads(json.dumps(trace.to_json())))
+    assert np.isnan(again.value).all()
+    assert np.isnan(again.log_prob).all()
+    assert again.distribution == [[]] * len(trace)
+    console = Console(file=io.StringIO(), width=100)
+    show([again], console)
+    assert str(again.action[-1]) in console.file.getvalue()
+
+
+def test_only_actor_critics_are_exported():
+    with pytest.raises(ConfigError, match=r"QHead.*agent\.session"):
+        StepModule(q_policy())

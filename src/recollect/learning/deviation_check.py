@@ -8,7 +8,6 @@ tolerance: it stops the run, or shows that rounding explains the deviation, whic
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -105,7 +104,8 @@ class DeviationCheck:
             which: the sequences of the minibatch that was recomputed; None: all.
         """
         # One rank alone makes a late check. It accepts nothing, so that the limits of all ranks stay equal.
-        limits = self.limits(record.update if record.acted is None else sys.maxsize)
+        usual = (self.tolerance,) * len(self.fields)
+        limits = self.limits(record.update) if record.acted is None else usual
         found = diagnostics.deviations(numbers, self.fields).values()
         if not all(gap <= limit for gap, limit in zip(found, limits)):
             self.settle(numbers, record, which)

@@ -66,7 +66,7 @@ class Head(nn.Module):
         raise NotImplementedError
 
     def record(self, outputs: Outputs, action: Tree) -> dict[str, Tensor]:
-        """The record [..., *shape] of stored actions [..., ...]; draws no random number."""
+        """The record of stored actions [..., ...], [..., shape] each; draws no random number."""
         raise NotImplementedError
 
     def to_env(self, action: Tree) -> Tree:
