@@ -22,6 +22,7 @@ import measured
 import torch
 
 from recollect.acting.actor import allocate
+from recollect.algos.catalog import acting
 from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import Rollout
@@ -80,7 +81,7 @@ def moving() -> dict[str, Any]:
     torch.set_num_threads(1)
     env, config = gym.make("CartPole-v1"), TrainConfig()
     policy = config.policy.build(env.observation_space, env.action_space)
-    rollouts = [allocate(policy, 8, STEPS, config.algo.state_steps, actor) for actor in range(8)]
+    rollouts = [allocate(policy, 8, STEPS, acting(config.algo), actor) for actor in range(8)]
     size = tree.size_bytes(rollouts[0].tensors())
     weights = dict(policy.state_dict())
     into, board = tree.clone(weights), WeightBoard.create(weights)

@@ -29,6 +29,7 @@ import stubs
 import torch
 
 from recollect.acting.actor import allocate
+from recollect.algos.catalog import acting
 from recollect.base import tree
 from recollect.experience.rollout import Rollout
 from recollect.runtimes.env_probe import env_probe
@@ -57,7 +58,7 @@ def copies(floats: int, repeats: int) -> dict[str, float]:
     """Bytes of one rollout, and what a copy of it takes in one process."""
     config = stubs.settings(1)
     policy = config.policy.build(*_spaces(floats))
-    rollout = allocate(policy, stubs.ROWS, stubs.STEPS, config.algo.state_steps)
+    rollout = allocate(policy, stubs.ROWS, stubs.STEPS, acting(config.algo))
     source, target = stubs.filled(rollout), rollout.tensors()
     return {
         "bytes": tree.size_bytes(source),

@@ -340,7 +340,7 @@ def test_a_policy_is_pickled_as_any_module(agent):
     again = pickle.loads(pickle.dumps(agent.policy))
     obs, first = torch.zeros(2, 3), torch.ones(2, dtype=torch.bool)
     acted = [p.act(obs, p.initial_state(2), first, deterministic=True)[0] for p in (agent.policy, again)]
-    assert torch.equal(acted[0].log_prob, acted[1].log_prob)
+    assert torch.equal(acted[0].record["log_prob"], acted[1].record["log_prob"])
 
 
 def test_repr_is_one_line_of_facts(tmp_path):

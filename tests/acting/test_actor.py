@@ -105,7 +105,7 @@ def test_the_learner_sees_the_same_numbers(world, chunk):
     for rollout in rollouts:
         assert deviation(policy, rollout, chunk) == (0, 0)
         fresh = refresh(policy, rollout)
-        assert torch.equal(fresh.value, rollout.record["value"])
+        assert torch.equal(fresh.record["value"], rollout.record["value"])
         assert torch.equal(fresh.final_value, rollout.final_value)
         assert torch.equal(fresh.bootstrap, rollout.bootstrap)
         assert torch.equal(fresh.states["last"], rollout.states["last"])
@@ -140,7 +140,7 @@ def test_a_new_episode_remembers_nothing(config):
     carried = policy.value(obs, used, torch.zeros(3, dtype=torch.bool))
     for old in (used, tree.select(first, broken, used)):
         acted, state = policy.act(obs, old, first)
-        torch.testing.assert_close(acted.value, torch.where(first, fresh, carried))
+        torch.testing.assert_close(acted.record["value"], torch.where(first, fresh, carried))
         assert all(torch.isfinite(leaf).all() for leaf in tree.leaves(state))
     assert (fresh - carried).abs().min() > 1e-3
 
@@ -242,7 +242,7 @@ def test_any_subset_of_rows_in_any_order(schedule, random):
         acted, after = policy.act(obs, tree.index(state, which), first, deterministic=True)
         state = tree.put(state, which, after)
         for i, row in enumerate(order):
-            values[row, age[row]] = acted.value[i]
+            values[row, age[row]] = acted.record["value"][i]
             age[row] += 1
     first = torch.zeros(len(schedule), 4, dtype=torch.bool)
     first[0] = True

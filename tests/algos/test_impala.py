@@ -52,7 +52,7 @@ def test_what_is_recomputed_is_what_was_recorded(case):
         rollout = actor.collect()
         fresh, valid = refresh(impala.policy, rollout), rollout.valid
         for name in ("log_prob", "value"):
-            ours, truth = getattr(fresh, name)[valid], rollout.record[name][valid]
+            ours, truth = fresh.record[name][valid], rollout.record[name][valid]
             torch.testing.assert_close(ours, truth, atol=1e-5, rtol=1e-5)
         torch.testing.assert_close(fresh.bootstrap, rollout.bootstrap, atol=1e-5, rtol=1e-5, equal_nan=True)
         metrics = impala.update(rollout)
@@ -242,7 +242,7 @@ def test_ratios_are_reported_by_hand(is_unread, monkeypatch):
     rollout = keep(actor.collect())
     nudge(impala, 0.3)
     fresh, found = refresh(impala.policy, rollout), []
-    for now, then, valid in zip(fresh.log_prob, rollout.record["log_prob"], rollout.valid):
+    for now, then, valid in zip(fresh.record["log_prob"], rollout.record["log_prob"], rollout.valid):
         found += (now - then).exp()[valid].tolist()
     monkeypatch.setattr(devices, "synchronises", lambda where: is_unread)
     metrics = impala.targets(rollout, 1).metrics
@@ -278,7 +278,7 @@ def test_targets_are_made_anew_between_epochs():
     nudge(impala)
     fresh = refresh(impala.policy, rollout)
     _, again = impala.refresh(rollout, data)
-    assert torch.equal(again[START], fresh.log_prob)
+    assert torch.equal(again[START], fresh.record["log_prob"])
     assert (again["advantage"] - data["advantage"]).abs().max() > 0.1
     assert torch.isfinite(torch.tensor(list(impala.update(rollout, lag=1).values()))).any()
 

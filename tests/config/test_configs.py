@@ -15,7 +15,7 @@ from recollect.base import spaces, tree
 from recollect.cli import main
 from recollect.config.train import TrainConfig
 from recollect.cores import GRUConfig
-from recollect.experience.rollout import rollout_size
+from recollect.experience.rollout import Acting, rollout_size
 from recollect.tasks import TASKS
 from recollect.training.parse_config import parse_config
 from recollect.training.presets import preset
@@ -210,6 +210,7 @@ def test_pictures_are_kept_as_bytes():
     assert rollout.obs.untyped_storage().nbytes() == 65 * 2 * 48 * 48 * 3
     assert rollout.state_steps == (0, 16, 32, 48)
     full = parsed("long_episode_recurrent.yaml").config
-    stored = len(full.algo.state_steps)
-    size = rollout_size(agent.policy, full.num_envs, steps=full.algo.rollout, stored=stored)
+    size = rollout_size(
+        agent.policy, full.num_envs, Acting(full.algo.state_steps, True), steps=full.algo.rollout
+    )
     assert 57e6 < size.total < 58e6, "as the file says"

@@ -14,7 +14,7 @@ from recollect.acting.actor import Actor, allocate
 from recollect.base import tree
 from recollect.envs import make_env
 from recollect.errors import ConfigError, RecollectError
-from recollect.experience.rollout import Finals, Rollout
+from recollect.experience.rollout import Acting, Finals, Rollout
 from tests.support.helpers import assert_reproduced, deviation, keep, make_policy
 
 STATE_STEPS = (0, 7, 14)
@@ -90,7 +90,7 @@ def test_master_through_actors():
 def full_rollout(truncations: int) -> Rollout:
     """Six steps of two rows with so many finals, every number distinct."""
     policy = make_policy(make_env("position-cartpole", 1))
-    empty = allocate(policy, 2, 6, (0, 3), actor=4)
+    empty = allocate(policy, 2, 6, Acting((0, 3), True), actor=4)
     tensors = tree.map(lambda leaf: torch.randn(leaf.shape).to(leaf.dtype), empty.tensors())
     time = torch.arange(truncations)
     finals = Finals(time // 2, time % 2, torch.randn(truncations, *empty.obs.shape[2:]))

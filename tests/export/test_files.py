@@ -136,7 +136,7 @@ def assert_acts_alike(agent: rc.Agent, file: Path, rows: int = 4, steps: int = 8
         action = spaces.map(lambda _, leaf: torch.as_tensor(leaf), agent.policy.action_space, action)
         for name, leaf in tree.named_leaves(action, "action"):
             np.testing.assert_allclose(outputs[name], leaf.numpy(), atol=1e-4)
-        np.testing.assert_allclose(outputs["value"], acted.value.numpy(), rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(outputs["value"], acted.record["value"].numpy(), rtol=1e-4, atol=1e-3)
         for name, leaf in tree.named_leaves(state, "next_state"):
             np.testing.assert_allclose(outputs[name], leaf.numpy(), atol=1e-4)
 

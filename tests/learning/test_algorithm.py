@@ -39,7 +39,8 @@ class Reinforce:
     def loss(self, policy, batch, config, entropy_coef, count, features=None):
         log_prob, _, value = evaluate(policy, batch, config.recompute_activations, features)
         total = -(log_prob * batch.data["return"]).masked_fill(~batch.valid, 0).sum() / count
-        return total, {"loss/policy": total.detach()} | diagnostics.deviation(log_prob, value, batch)
+        made = {"log_prob": log_prob, "value": value}
+        return total, {"loss/policy": total.detach()} | diagnostics.deviation(made, batch)
 
 
 @pytest.mark.parametrize("is_gpu", [False, True])

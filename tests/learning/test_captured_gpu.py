@@ -112,7 +112,7 @@ def test_refreshed_without_a_wait():
     """S002-14: values at cuts, at whatever steps those are."""
     policy = make_policy()
     rollout = make_rollout(policy, "all valid")
-    names = ("log_prob", "value", "final_value", "bootstrap", "states")
+    names = ("record", "final_value", "bootstrap", "states")
     want = refresh(policy, rollout)
     far, policy = rollout.to("cuda"), policy.cuda()
 

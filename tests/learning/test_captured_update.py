@@ -275,6 +275,6 @@ def test_a_refresh_reads_nothing(is_cut, unread):
         refresh(policy, rollout)
         with Settled():
             got = refresh(policy, rollout)
-    names = ("log_prob", "value", "final_value", "bootstrap", "states")
+    names = ("record", "final_value", "bootstrap", "states")
     assert_same({n: getattr(got, n) for n in names}, {n: getattr(want, n) for n in names}, rtol=1e-5)
     assert bool(got.final_value.any()) is is_cut

@@ -180,7 +180,8 @@ def test_a_deviation_that_is_rounding_is_told_once_and_accepted_for_a_while():
     numbers = diagnostics.read(checks.deviation(record)) | {"value/max": 1.0, "value/min": 0.0}
     checks.check(numbers, record)
     assert checks.limits(learner.updates) == tuple(
-        max(checks.tolerance, 2 * found) for found in diagnostics.deviations(numbers)
+        max(checks.tolerance, 2 * found)
+        for found in diagnostics.deviations(numbers, learner.compared).values()
     )
     assert checks.notes == [note]
     checks.accepted = deviation_check.NOTHING
@@ -276,7 +277,9 @@ def test_one_side_is_not_excused_by_the_rounding_of_a_coarse_precision(side):
     sides[side] = {name: value + 5 * rounding[name] for name, value in exact.items()}
     flat = {kind: {name: x.flatten() for name, x in found.items()} for kind, found in sides.items()}
     seen = [deviation_evidence.Compared(deviation_evidence.places(rollout).flatten(), **flat)]
-    findings = deviation_evidence.examine(policy, rollout, seen, scale=1.0, tolerance=1e-4)
+    findings = deviation_evidence.examine(
+        policy, rollout, seen, units={"log_prob": 1.0, "value": 1.0}, tolerance=1e-4
+    )
     wrong = "record" if side == "recorded" else "learner"
     assert f"the {wrong} is wrong" in (deviation_evidence.verdict(findings) or "")
 

@@ -47,8 +47,7 @@ def replay(policy, rollout: Rollout) -> dict:
                 final_value[t, row] = policy.value(seen, tree.index(state, rows), inside)[0]
     bootstrap = policy.value(rollout.obs[-1], state, rollout.first[-1])
     return {
-        "log_prob": torch.stack(log_probs),
-        "value": torch.stack(values),
+        "record": {"log_prob": torch.stack(log_probs), "value": torch.stack(values)},
         "final_value": final_value,
         "bootstrap": bootstrap,
         "states": tree.stack(states),
@@ -83,7 +82,8 @@ def estimated(ours: Learner, rollout: Rollout, made: dict) -> dict:
     config = ours.config
     made = made | {name: getattr(rollout, name) for name in ("reward", "terminated", "truncated", "valid")}
     made |= {"gamma": config.gamma, "gae_lambda": config.gae_lambda}
-    log_prob = made.pop("log_prob")
+    record = made.pop("record")
+    log_prob, made["value"] = record["log_prob"], record["value"]
     if isinstance(config, PPOConfig):
         advantage, returns = reference.gae(**made)
     else:
@@ -108,14 +108,14 @@ def test_refresh_equals_a_replay_from_scratch(core, world):
     rollout = actor.collect()  # starts inside episodes
     fresh = refresh(policy, rollout)
     close(
-        (fresh.value[rollout.valid], fresh.final_value, fresh.bootstrap, fresh.states),
+        (fresh.record["value"][rollout.valid], fresh.final_value, fresh.bootstrap, fresh.states),
         (rollout.record["value"][rollout.valid], rollout.final_value, rollout.bootstrap, rollout.states),
     )
     shake(policy)
     expected, fresh = replay(policy, rollout), refresh(policy, rollout)
     for name, truth in expected.items():
         close(getattr(fresh, name), truth)
-    assert (fresh.value - rollout.record["value"])[rollout.valid].abs().max() > 0.05
+    assert (fresh.record["value"] - rollout.record["value"])[rollout.valid].abs().max() > 0.05
     cut = rollout.truncated & ~rollout.terminated
     assert (fresh.final_value - rollout.final_value)[cut].abs().max() > 0.05
 
@@ -185,7 +185,7 @@ def test_every_epoch_but_the_first_is_refreshed(case):
         seen = epochs(ours, rollout)
     assert len(seen) == 4
     opening, recorded = seen[0][0], make_chunks(rollout, 7, {})
-    acted = rollout.record | {"final_value": rollout.final_value, "bootstrap": rollout.bootstrap}
+    acted = {name: getattr(rollout, name) for name in ("record", "final_value", "bootstrap")}
     for name, wanted in estimated(ours, rollout, acted).items():
         close(uncut(opening.data[name], rollout)[rollout.valid].double(), wanted[rollout.valid])
     for epoch, (chunks, policy) in enumerate(seen):

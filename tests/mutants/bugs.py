@@ -14,6 +14,7 @@ from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
 from tests.mutants.data_bugs import LAYOUT, LOSSES, SYMBOLS
 from tests.mutants.evidence_bugs import EVIDENCE
 from tests.mutants.group_bugs import AGENTS
+from tests.mutants.head_bugs import HEADS
 from tests.mutants.impala_bugs import VTRACE
 from tests.mutants.leaks import LEAKS
 from tests.mutants.logging_bugs import LOGGING
@@ -74,6 +75,7 @@ MUTANTS = [
     *CLIPS,
     *EPOCHS,
     *EVIDENCE,
+    *HEADS,
     *SESSIONS,
     *EVALUATIONS,
     *LOGGING,

@@ -95,7 +95,7 @@ EVIDENCE = [
             (
                 DeviationCheck,
                 "settle",
-                "if wrong is None and not gap >= max(log_prob, value) / 2:",
+                "if wrong is None and not gap >= largest / 2:",
                 "if False:",
             ),
         ),

@@ -51,7 +51,7 @@ VTRACE = [
     Mutant(
         "V-trace over recorded values",
         gradient,
-        ((impala, "advantages", "value=outputs.value", 'value=rollout.record["value"]'),),
+        ((impala, "advantages", 'value=outputs.record["value"]', 'value=rollout.record["value"]'),),
         by=GRADIENT,
     ),
     Mutant(
@@ -79,8 +79,8 @@ VTRACE = [
             (
                 impala,
                 "advantages",
-                'outputs.log_prob - rollout.record["log_prob"]',
-                'rollout.record["log_prob"] - outputs.log_prob',
+                'outputs.record["log_prob"] - rollout.record["log_prob"]',
+                'rollout.record["log_prob"] - outputs.record["log_prob"]',
             ),
         ),
         by=GRADIENT,

@@ -25,6 +25,7 @@ from tests.mutants.mutant import Mutant
 STORE = "tree.copy_(tree.index(out.states, stored[t]), state)"
 NEXT = "obs, first = step.obs, step.first"
 STATES = "rollout.state_at(step) for step in steps"
+RECORDED = "self.head.record(outputs, action)"
 FINAL = "self._final_values.add(t, step, state)"
 INSTEAD = 'self._final_values.add(t, __import__("dataclasses").replace(step, final_obs={}), state)'
 
@@ -81,7 +82,7 @@ RESETS = [
                 "a * _over(mask, b) + b * ~_over(mask, b)",
             ),
         ),
-        by="assert_close(acted.value, torch.where(first, fresh, carried))",
+        by='assert_close(acted.record["value"], torch.where(first, fresh, carried))',
         known="hill-a/stable-baselines: state * (1 - mask)",
     ),
     Mutant(
@@ -135,7 +136,7 @@ STARTS = [
         proofs.no_graph,
         (
             (Policy, "act", "@torch.no_grad()", "@torch.enable_grad()"),
-            (Policy, "act", "log_prob, value), state", "log_prob.detach(), value.detach()), state"),
+            (Policy, "act", RECORDED, f"{{name: x.detach() for name, x in {RECORDED}.items()}}"),
             collect("tree.copy_(self.state, state)", "self.state = state"),
         ),
         by="assert leaf.grad_fn is None",

@@ -137,7 +137,7 @@ AGAIN = "data = self.refresh(rollout, data)"
 RETARGET = "data | again.data"
 FRESH = "states=fresh.states"
 ROLLED = "states=tree.map(lambda leaf: leaf.roll(1, 1), fresh.states)"
-LOG_PROB = '{"log_prob": fresh.log_prob}'
+LOG_PROB = '{"log_prob": fresh.record["log_prob"]}'
 
 
 def states(name: str, *edit: str, by: str = REFRESHED) -> Mutant:
@@ -199,7 +199,7 @@ EPOCHS = [
         "recomputed advantages replace the values of acting",
         "refresh",
         RETARGET,
-        f'{RETARGET} | {{"value": fresh.value}}',
+        f'{RETARGET} | {{"value": fresh.record["value"]}}',
         by="values of acting",
     ),
     advantages(
@@ -212,7 +212,7 @@ EPOCHS = [
     advantages(
         "advantages are recomputed from recorded values",
         "advantages",
-        "value=outputs.value",
+        'value=outputs.record["value"]',
         'value=rollout.record["value"]',
         owner=ppo,
     ),
@@ -233,7 +233,7 @@ EPOCHS = [
     Mutant(
         "V-trace takes every epoch for on-policy",
         BOTH_OF_IMPALA,
-        ((impala, "advantages", '- rollout.record["log_prob"]', "- outputs.log_prob"),),
+        ((impala, "advantages", '- rollout.record["log_prob"]', '- outputs.record["log_prob"]'),),
         by=RECOMPUTED,
     ),
     Mutant(

@@ -56,8 +56,8 @@ def test_it_is_what_the_policy_does_by_hand(core, deterministic):
             acted, state = policy.act(obs, state, first, generator, deterministic)
             step = env.step(policy.to_env(acted.action))
             assert trace.first[t] == bool(first) == (t == 0)
-            assert trace.value[t] == acted.value.item()
-            assert trace.log_prob[t] == acted.log_prob.item()
+            assert trace.value[t] == acted.record["value"].item()
+            assert trace.log_prob[t] == acted.record["log_prob"].item()
             assert trace.action[t] == acted.action.item()
             assert trace.reward[t] == step.reward.item()
             obs, first = step.obs, step.first
@@ -109,8 +109,8 @@ def test_of_many_rows_the_first_is_recorded():
     trace = record_env(policy, env, seed=2)[0]
     obs = env.reset(2)
     acted, _ = policy.act(obs, policy.initial_state(3), torch.ones(3, dtype=torch.bool), None, True)
-    assert trace.value[0] == acted.value[0].item()
-    assert len(set(acted.value.tolist())) == 3
+    assert trace.value[0] == acted.record["value"][0].item()
+    assert len(set(acted.record["value"].tolist())) == 3
 
 
 def test_an_episode_that_is_too_long_is_cut():

@@ -54,7 +54,7 @@ def acted(policy: Policy, rows: int, steps: int = 3) -> Tensor:
         obs = 20 * torch.randn(rows, 3, generator=noise)  # some beyond the limit of the normaliser
         first = torch.rand(rows, generator=noise) < 0.4
         out, state = policy.act(obs, state, first, noise)
-        found += [out.value, out.log_prob, policy.value(obs, state, first)]
+        found += [out.record["value"], out.record["log_prob"], policy.value(obs, state, first)]
     return torch.cat([*found, *(leaf.flatten().float() for leaf in tree.leaves(state))])
 
 

@@ -49,7 +49,10 @@ def told(policy: Policy, device: str, seen: Tensor | None = None) -> Any:
     with policy.computing(), torch.no_grad():
         features = policy._encode(obs.flatten(0, 1))
     evaluated = tuple(one.detach() for one in found)
-    return tree.to((features, evaluated, grads, after, acted.action, acted.log_prob, acted.value), "cpu")
+    return tree.to(
+        (features, evaluated, grads, after, acted.action, acted.record["log_prob"], acted.record["value"]),
+        "cpu",
+    )
 
 
 @pytest.mark.parametrize(("dtype", "close"), [(torch.float64, 1e-9), (torch.float32, 1e-3)], ids=str)

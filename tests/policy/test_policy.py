@@ -93,14 +93,14 @@ def test_given_actions_are_evaluated():
     log_prob, _, value = policy.evaluate_actions(obs[None], acted.action[None], state, first[None])
     assert torch.equal(torch.random.get_rng_state(), rng)
     assert torch.equal(acted.action, again.action)
-    torch.testing.assert_close(log_prob[0], acted.log_prob, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(value[0], acted.value, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(log_prob[0], acted.record["log_prob"], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(value[0], acted.record["value"], rtol=1e-5, atol=1e-5)
     for action in range(3):
         share = (acted.action == action).float().mean()
-        expected = acted.log_prob[acted.action == action][0].exp()
+        expected = acted.record["log_prob"][acted.action == action][0].exp()
         assert share == pytest.approx(float(expected), abs=0.03)
     mode, _ = policy.act(obs[:1], policy.initial_state(1), first[:1], deterministic=True)
-    assert mode.log_prob >= acted.log_prob.max() - 1e-6
+    assert mode.record["log_prob"] >= acted.record["log_prob"].max() - 1e-6
 
 
 def test_joint_log_prob_is_the_sum_of_its_heads():
@@ -148,8 +148,10 @@ def test_rows_do_not_touch_each_other(policy):
     whole, after = policy.act(obs, state, first, deterministic=True)
     for rows in (torch.tensor([5, 0, 3]), torch.tensor([2]), torch.randperm(6)):
         part, part_after = policy.act(obs[rows], tree.index(state, rows), first[rows], deterministic=True)
-        torch.testing.assert_close(part.value, whole.value[rows], rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(part.log_prob, whole.log_prob[rows], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(part.record["value"], whole.record["value"][rows], rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(
+            part.record["log_prob"], whole.record["log_prob"][rows], rtol=1e-5, atol=1e-6
+        )
         for a, b in zip(tree.leaves(part_after), tree.leaves(after)):
             torch.testing.assert_close(a, b[rows], rtol=1e-5, atol=1e-6)
 

@@ -119,11 +119,15 @@ def test_states_keep_their_dtype(bf16, core, name):
         acted, stepped = policy.act(obs, start, first)
         dist, value, unrolled = policy.unroll(obs[None], start, first[None])
     assert tree.spec(start) == tree.spec(stepped) == tree.spec(unrolled)
-    assert acted.value.dtype == value.dtype == dist.log_prob(acted.action[None]).dtype == torch.float32
-    torch.testing.assert_close(value[0], acted.value, atol=1e-2, rtol=0)
+    assert (
+        acted.record["value"].dtype == value.dtype == dist.log_prob(acted.action[None]).dtype == torch.float32
+    )
+    torch.testing.assert_close(value[0], acted.record["value"], atol=1e-2, rtol=0)
     # The head too: in bfloat16 it would differ from what the learner computes.
     log_prob = dist.log_prob(tree.map(lambda leaf: leaf[None], acted.action))[0]
-    torch.testing.assert_close(log_prob, acted.log_prob, atol=1e-5 if name == "fp32" else 5e-2, rtol=0)
+    torch.testing.assert_close(
+        log_prob, acted.record["log_prob"], atol=1e-5 if name == "fp32" else 5e-2, rtol=0
+    )
 
 
 def test_the_tolerance_is_the_precision_s():
@@ -172,7 +176,7 @@ def test_a_saved_agent_keeps_its_precision(bf16, tmp_path):
     assert again.policy.config.precision == "bf16"
     obs = torch.randn(5, *agent.policy.observation_space.shape)
     first, start = torch.ones(5, dtype=torch.bool), agent.initial_state(5)
-    one, two = (policy.act(obs, start, first)[0].value for policy in (agent.policy, again.policy))
+    one, two = (policy.act(obs, start, first)[0].record["value"] for policy in (agent.policy, again.policy))
     assert torch.equal(one, two)
     assert agent.evaluate(5).returns.tolist() == again.evaluate(5).returns.tolist()
     export_agent(again, tmp_path / "step.pt2", "torch")  # it compares by itself

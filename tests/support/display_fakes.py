@@ -15,6 +15,7 @@ from recollect.base import formatting
 from recollect.config.train import TrainConfig
 from recollect.display.panel import View
 from recollect.display.state import State
+from recollect.policy.heads import ActionHead
 from recollect.training.callbacks import Callback
 from recollect.training.metrics import History
 
@@ -39,8 +40,9 @@ class Clock:
 
 def make_training(*, run: str | None = "runs/cue-7", end: int = 100_000, **settings: Any) -> Any:
     config = TrainConfig().override(**settings)
+    policy = SimpleNamespace(core=LSTM(), head=ActionHead, made_by=None)
     return SimpleNamespace(
-        agent=SimpleNamespace(env="delayed-cue", policy=SimpleNamespace(core=LSTM(), made_by=None)),
+        agent=SimpleNamespace(env="delayed-cue", policy=policy),
         config=config,
         start=0,
         end=end,

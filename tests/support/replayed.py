@@ -18,17 +18,18 @@ from tests.support.doomed import UPDATE
 from tests.support.helpers import ScriptedEnv
 from tests.support.process_runs import TINY, kept, run_ahead
 
-PARTS = ("log_prob", "value", "final_value", "bootstrap", "states")
-
 
 def assert_replayed(policy: Policy, rollout: Rollout) -> None:
     """Log-probs, values, values at cuts, bootstraps and stored states, from the first stored state on."""
     cuts = rollout.truncated & ~rollout.terminated
     finals = 0 if rollout.finals is None else len(rollout.finals.time)
     assert finals == int(cuts.sum()), "a final observation for every cut"
-    found, expected = refresh(policy, rollout), recorded(rollout)
-    for name in PARTS:
-        for again, once in zip(tree.leaves(getattr(found, name)), tree.leaves(getattr(expected, name))):
+    found, expected = (
+        made.record | {name: getattr(made, name) for name in ("final_value", "bootstrap", "states")}
+        for made in (refresh(policy, rollout), recorded(rollout))
+    )
+    for name in expected:
+        for again, once in zip(tree.leaves(found[name]), tree.leaves(expected[name])):
             gap = float((again - once).abs().max())
             who = f"{name} of actor {rollout.actor}, version {rollout.version}"
             assert gap <= 1e-5, f"{who}, deviates by {gap}"
@@ -114,7 +115,8 @@ def train(algo: str, updates: int = 5, **settings: Any) -> None:
             parts = [refresh(policy, rollout) for rollout in batches[-1]]
             joined = refresh(policy, whole)
             for name in ("log_prob", "value", "final_value"):
-                found, expected = getattr(joined, name), torch.cat([getattr(part, name) for part in parts], 1)
+                found, *each = (one.record.get(name, one.final_value) for one in (joined, *parts))
+                expected = torch.cat(each, 1)
                 assert torch.allclose(found, expected, rtol=0, atol=1e-5), f"{name} of the rows as one"
             return update(whole, progress, lag=lag)
 

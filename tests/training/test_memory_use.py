@@ -16,7 +16,7 @@ from recollect.acting.actor import Actor
 from recollect.acting.truncation import truncation_slots
 from recollect.base import devices, tree
 from recollect.cores import GRUConfig, LSTMConfig
-from recollect.experience.rollout import rollout_size
+from recollect.experience.rollout import Acting, rollout_size
 from recollect.policy.policy import Policy
 from recollect.tasks import make_task
 from tests.support.agents import ACTIONS, OBSERVATIONS, AnySpace, small_agent
@@ -52,7 +52,7 @@ def assert_known(env: Any, policy: Policy, stored: tuple[int, ...], measure: Cal
     env.reset(0)  # what an env allocates is its own
     kept = truncation_slots(env, 25)
     actor, measured = measure(lambda: Actor(env, policy, rollout=25, state_steps=stored, seed=0))
-    size = rollout_size(policy, actor.rows, steps=25, stored=len(stored), slots=kept)
+    size = rollout_size(policy, actor.rows, Acting(stored, True), steps=25, slots=kept)
     assert size.total == pytest.approx(measured, rel=0.05)
     rollout = actor.collect()
     assert size.states == tree.size_bytes(rollout.states)

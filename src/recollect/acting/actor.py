@@ -22,8 +22,9 @@ from recollect.base import devices, spaces, tree
 from recollect.base.cuda_graphs import Graphs
 from recollect.base.types import State, Tree
 from recollect.envs.contract import AsyncStep, BatchedEnv, ReportsTruncation, Resumable
-from recollect.errors import StateError
-from recollect.experience.rollout import Rollout
+from recollect.errors import ConfigError, StateError
+from recollect.experience.rollout import Acting, Rollout
+from recollect.policy.head_contract import check_record, named_fields
 from recollect.policy.policy import Acted, Policy
 
 T = TypeVar("T")
@@ -53,6 +54,9 @@ class Actor:
         buffers: Sequence[Rollout] = (),
         graphs: Graphs | None = None,
         keeps_finals: bool = True,
+        record: Sequence[str] | None = None,
+        needs_values: bool = True,
+        exploration: Tensor | None = None,
     ):
         """Reset the env and allocate a rollout, which every ``collect`` overwrites.
 
@@ -65,8 +69,10 @@ class Actor:
             index: number of this actor.
             buffers: rollouts to fill instead of an allocated one; ``collect`` selects one.
             graphs: captures acting on a GPU; None: no capture.
-            keeps_finals: whether to fill ``Rollout.finals``, which synchronises a GPU. ``final_value`` is
-                always filled.
+            keeps_finals: whether to fill ``Rollout.finals``, which synchronises a GPU.
+            record: the fields of the head's record that are stored; None: all.
+            needs_values: whether to fill ``Rollout.final_value`` and ``Rollout.bootstrap``.
+            exploration: [B], given to the head with every step; None: the head needs none.
         """
         self.env, self.policy, self.index = env, policy, index
         self.rows = env.num_envs * env.agents
@@ -81,7 +87,17 @@ class Actor:
         """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``."""
         self.in_env_since: float | None = None
         """Start of the env step in progress, by ``time.monotonic``; None: no step is in progress."""
-        own = buffers or [allocate(policy, self.rows, rollout, tuple(state_steps), index, env.device)]
+        if exploration is not None and exploration.shape != (self.rows,):
+            raise ConfigError(
+                f"exploration has shape {tuple(exploration.shape)}, and the actor has {self.rows} rows: give "
+                "one number for each row"
+            )
+        self.exploration = None if exploration is None else exploration.to(env.device, copy=True)
+        """[B]; the algorithm may change it between rollouts, in place."""
+        self.needs_values = needs_values
+        names = None if record is None else tuple(record)
+        wanted = Acting(tuple(state_steps), keeps_finals, names, needs_values)
+        own = buffers or [allocate(policy, self.rows, rollout, wanted, index, env.device)]
         self._is_capturable = steps_without_reads(env)
         self._keeps_finals = keeps_finals or not self._is_capturable
         self._final_values = self._make_final_values(rollout)
@@ -90,20 +106,21 @@ class Actor:
         self._buffers = [_Buffer(self, one, graphs) for one in own]
 
     def _make_final_values(self, steps: int) -> ImmediateFinalValues | DeferredFinalValues:
-        env = self.env
+        env, policy = self.env, self.policy if self.needs_values else None
         if self._is_capturable:
             slots = truncation_slots(env, steps)
-            return DeferredFinalValues(self.policy, slots, self.obs, self.state, self.first)
+            return DeferredFinalValues(policy, slots, self.obs, self.state, self.first)
         if isinstance(env, ReportsTruncation):
-            return ImmediateFinalValues(self.policy, lambda step: env.truncated_rows())
-        return ImmediateFinalValues(self.policy, truncated_rows)
+            return ImmediateFinalValues(policy, lambda step: env.truncated_rows())
+        return ImmediateFinalValues(policy, truncated_rows)
 
     def _make_act(self, graphs: Graphs) -> Callable[[Tree, State, Tensor], tuple[Acted, State]]:
         """``policy.act``, captured on its own if the env cannot be captured with it."""
         policy, generator = self.policy, self.generator  # not self: a reference cycle delays the clean-up
+        exploration = self.exploration
         if self._is_capturable or not graphs.is_on:
-            return lambda obs, state, first: policy.act(obs, state, first, generator)
-        return CapturedAct(policy, self.obs, self.state, self.first, generator, graphs)
+            return lambda obs, state, first: policy.act(obs, state, first, generator, False, exploration)
+        return CapturedAct(policy, self.obs, self.state, self.first, generator, graphs, exploration)
 
     def close(self) -> None:
         """Free the graphs now: their destruction would invalidate a capture of another actor."""
@@ -117,6 +134,8 @@ class Actor:
         own = {"rng": self.generator.get_state(), "sequence": torch.tensor(self.sequence)}
         env = {f"env:{name}": leaf for name, leaf in self.env.snapshot().items()}
         live = tree.clone({"first": self.first, "state": self.state})
+        if self.exploration is not None:
+            own["exploration"] = self.exploration.clone()
         return own | env | dict(tree.named_leaves(live))
 
     def fits(self, snapshot: dict[str, Tensor]) -> bool:
@@ -138,6 +157,8 @@ class Actor:
             )
         tree.copy_(self.state, tree.from_named(self.state, found, "state"))
         self.first.copy_(found["first"])
+        if self.exploration is not None and "exploration" in found:
+            self.exploration.copy_(found["exploration"])
         self.generator.set_state(snapshot["rng"])
         self.sequence = int(snapshot["sequence"])
         env = {name.removeprefix("env:"): leaf for name, leaf in found.items() if name.startswith("env:")}
@@ -193,6 +214,8 @@ class Actor:
             self.in_env_since = None
             env_seconds += time.monotonic() - before
             acted_steps.append(acted)
+            if t == 0:
+                check_record(policy.head, acted.record, self.rows)
             if len(acted_steps) == STACKED or t == out.steps - 1:
                 _write(out, t + 1, acted_steps)
                 acted_steps = []
@@ -206,7 +229,8 @@ class Actor:
             obs, first = step.obs, step.first
         tree.copy_(views.obs[out.steps], obs)
         views.first[out.steps].copy_(first)
-        out.bootstrap.copy_(policy.value(obs, state, first))
+        if out.bootstrap is not None:
+            out.bootstrap.copy_(policy.value(obs, state, first))
         self._final_values.write(out)
         # Copied in place: a step overwrites the env's tensors, and a CUDA graph refers to tensors by address.
         tree.copy_(self.obs, obs)
@@ -230,12 +254,13 @@ class CapturedAct:
         first: Tensor,
         generator: torch.Generator,
         graphs: Graphs,
+        exploration: Tensor | None = None,
     ):
-        """``obs``, ``state`` and ``first`` of B rows give the shapes."""
+        """``obs``, ``state`` and ``first`` of B rows give the shapes; ``exploration`` [B]: as in ``act``."""
         self._obs, self._state, self._first = tree.clone(obs), tree.clone(state), first.clone()
 
         def act() -> Acted:
-            acted, after = policy.act(self._obs, self._state, self._first, generator)
+            acted, after = policy.act(self._obs, self._state, self._first, generator, False, exploration)
             tree.copy_(self._state, after)
             return acted
 
@@ -286,29 +311,30 @@ def allocate(
     policy: Policy,
     rows: int,
     steps: int,
-    state_steps: tuple[int, ...],
+    acting: Acting,
     actor: int = 0,
     device: torch.device | str = "cpu",
 ) -> Rollout:
-    """An empty rollout for ``steps`` steps of ``rows`` rows."""
+    """An empty rollout for ``steps`` steps of ``rows`` rows, with the parts that an algorithm needs."""
     obs = spaces.zeros(policy.observation_space, 1, device)
     action = spaces.zeros(policy.action_space, 1, device)
 
     floats = functools.partial(torch.zeros, steps, rows, device=device)
     flags = functools.partial(torch.zeros, dtype=torch.bool, device=device)
+    fields = named_fields(policy.head, acting.record).items()
     return Rollout(
         obs=tree.empty(obs, (steps + 1, rows)),
         first=flags(steps + 1, rows),
         action=tree.empty(action, (steps, rows)),
-        record={"log_prob": floats(), "value": floats()},
+        record={name: floats(*field.shape, dtype=field.dtype) for name, field in fields},
         reward=floats(),
         terminated=flags(steps, rows),
         truncated=flags(steps, rows),
         valid=flags(steps, rows),
-        final_value=floats(),
-        bootstrap=torch.zeros(rows, device=device),
-        state_steps=state_steps,
-        states=tree.empty(policy.initial_state(1), (len(state_steps), rows), device),
+        final_value=floats() if acting.needs_values else None,
+        bootstrap=torch.zeros(rows, device=device) if acting.needs_values else None,
+        state_steps=acting.state_steps,
+        states=tree.empty(policy.initial_state(1), (len(acting.state_steps), rows), device),
         actor=actor,
     )
 
@@ -326,12 +352,12 @@ class _Views:
 
 
 def _write(out: Rollout, end: int, acted_steps: list[Acted]) -> None:
-    """Write the actions, log-probs and values of the steps before ``end``."""
+    """Write the actions and the records of the steps before ``end``."""
     span = slice(end - len(acted_steps), end)
     actions = [acted.action for acted in acted_steps]
     tree.map(lambda leaf, *steps: torch.stack(steps, out=leaf[span]), out.action, *actions)
     for name, record in out.record.items():
-        torch.stack([getattr(acted, name) for acted in acted_steps], out=record[span])
+        torch.stack([acted.record[name] for acted in acted_steps], out=record[span])
 
 
 def _unbind(value: Tree) -> list[Tree]:

@@ -49,13 +49,14 @@ class Trace:
     reward: np.ndarray
     """[T]"""
     value: np.ndarray
-    """[T] the critic's value before the step, in real units."""
+    """[T] the critic's value before the step, in real units; NaN without a critic."""
     action: list[Any]
     """T actions as passed to the env, as JSON values."""
     log_prob: np.ndarray
-    """[T] log-probability of the action."""
+    """[T] log-probability of the action; NaN if the head records none."""
     distribution: list[list[dict[str, Any]]]
-    """T lists of the parts of the action distribution (``trace_values.distribution_parts``)."""
+    """T lists of the parts of the action distribution (``trace_values.distribution_parts``), empty for a head
+    without one."""
     obs: list[list[dict[str, Any]]]
     """T lists of the parts of the observation (``trace_values.observation_parts``)."""
     words: list[str] | None
@@ -172,8 +173,7 @@ def record_env(
             if step.valid[0]:
                 after = {
                     "action": action_json(policy.action_space, action),
-                    "log_prob": float(acted.log_prob[0]),
-                    "value": float(acted.value[0]),
+                    **{name: _number(acted.record, name) for name in ("log_prob", "value")},
                     "reward": float(step.reward[0]),
                 }
                 steps.append(before | after)
@@ -206,14 +206,19 @@ def _before(policy: Policy, env: BatchedEnv, obs: Tree, state: State, first: Ten
     obs, first = tree.index(obs, slice(0, 1)), first[:1]
     state = policy.core.reset(tree.index(state, slice(0, 1)), first)
     parts = [leaf.flatten().float() for leaf in tree.leaves(state)]
-    dist, _, _ = policy.step(obs, state, first)
+    dist, *_ = policy.step(obs, state, first)
     return {
         "first": bool(first),
         "memory": torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32),
-        "distribution": distribution_parts(policy, dist),
+        "distribution": distribution_parts(policy, dist) if policy.has_critic else [],
         "obs": observation_parts(policy.observation_space, obs),
         "words": env.describe_row(obs) if isinstance(env, Describes) else None,
     }
+
+
+def _number(record: dict[str, Tensor], name: str) -> float:
+    """Of row 0; NaN if the head does not record it."""
+    return float(record[name][0]) if name in record else np.nan
 
 
 def _size(before: dict[str, Any]) -> int:

@@ -20,6 +20,7 @@ from torch import Tensor
 from recollect.base import devices, tree
 from recollect.base.types import State, Step, Tree
 from recollect.envs.contract import BatchedEnv, Capturable
+from recollect.errors import EnvError
 from recollect.experience.rollout import Finals, Rollout
 from recollect.policy.policy import Policy
 
@@ -27,10 +28,13 @@ from recollect.policy.policy import Policy
 class ImmediateFinalValues:
     """Evaluates truncated rows after every step."""
 
-    def __init__(self, policy: Policy, truncated_rows: Callable[[Step], Tensor | None]):
-        """``truncated_rows``: returns those of a step, as in ``ReportsTruncation``."""
+    def __init__(self, policy: Policy | None, truncated_rows: Callable[[Step], Tensor | None]):
+        """``policy``: None if no values are needed, only the observations.
+
+        ``truncated_rows``: returns those of a step, as in ``ReportsTruncation``.
+        """
         self._policy, self._truncated_rows = policy, truncated_rows
-        self._found: list[tuple[Tensor, Tensor, Tree, Tensor]] = []
+        self._found: list[tuple[Tensor, Tensor, Tree, Tree]] = []
 
     def begin(self) -> None:
         """Start a rollout."""
@@ -42,13 +46,17 @@ class ImmediateFinalValues:
         if rows is None:
             return
         obs = tree.index(step.final_obs, rows)
-        inside = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
-        value = self._policy.value(obs, tree.index(state, rows), inside)  # no reset applies
+        value = ()
+        if self._policy is not None:
+            inside = torch.zeros(len(rows), dtype=torch.bool, device=rows.device)
+            value = self._policy.value(obs, tree.index(state, rows), inside)  # no reset applies
         # Copies: the env overwrites the rows in its next step.
         self._found.append((torch.full_like(rows, t), rows.clone(), tree.clone(obs), value))
 
     def write(self, out: Rollout) -> None:
-        """Write the final values of the rollout."""
+        """Write the final values of the rollout, if it has any."""
+        if out.final_value is None:
+            return
         out.final_value.zero_()
         if self._found:
             times, rows, _, values = zip(*self._found)
@@ -65,13 +73,19 @@ class ImmediateFinalValues:
 class DeferredFinalValues:
     """Stores up to ``slots`` truncations per row and rollout, without host reads."""
 
-    def __init__(self, policy: Policy, slots: int, final_obs: Tree, state: State, first: Tensor):
-        """``final_obs``, ``state`` and ``first`` of B rows give the shapes."""
+    def __init__(self, policy: Policy | None, slots: int, final_obs: Tree, state: State, first: Tensor):
+        """``final_obs``, ``state`` and ``first`` of B rows give the shapes.
+
+        ``policy``: None if no values are needed, only the observations.
+        """
         self._policy, self._slots = policy, slots
+        state = () if policy is None else state
         self._obs, self._state = (tree.empty(like, (slots, len(first))) for like in (final_obs, state))
         self._time = first.new_zeros((slots, len(first)), dtype=torch.int64)
         self._is_used = first.new_zeros((slots, len(first)))
         self._inside = first.new_zeros(slots * len(first))
+        self._lost: Tensor | None = None
+        """[T, B]: truncations without a slot; None if their values show it."""
 
     def begin(self) -> None:
         """Start a rollout."""
@@ -83,17 +97,22 @@ class DeferredFinalValues:
         for slot in range(self._slots):  # each row takes its first free slot
             here = truncated if self._slots == 1 else truncated & ~self._is_used[slot]
             tree.copy_where_(tree.index(self._obs, slot), here, step.final_obs)
-            tree.copy_where_(tree.index(self._state, slot), here, state)
+            if self._policy is not None:
+                tree.copy_where_(tree.index(self._state, slot), here, state)
             self._time[slot].masked_fill_(here, t)
             self._is_used[slot].logical_or_(here)
             truncated = truncated & ~here
 
     def write(self, out: Rollout) -> None:
-        """Write the final values of the rollout."""
+        """Write the final values of the rollout, if it has any."""
+        truncated = out.truncated & ~out.terminated
+        too_often = truncated & (truncated.sum(0) > self._slots)
+        if out.final_value is None or self._policy is None:
+            self._lost = too_often
+            return
         out.final_value.zero_()
         # A row that truncates more often than its env declared (truncation_gap) gets NaN, which ends the run.
-        truncated = out.truncated & ~out.terminated
-        out.final_value.masked_fill_(truncated & (truncated.sum(0) > self._slots), torch.nan)
+        out.final_value.masked_fill_(too_often, torch.nan)
         if not self._slots:
             return
         obs, state = (tree.map(lambda leaf: leaf.flatten(0, 1), kept) for kept in (self._obs, self._state))
@@ -103,6 +122,11 @@ class DeferredFinalValues:
 
     def finals(self) -> Finals | None:
         """The final observations, for later evaluation with other weights, ordered by time. A host read."""
+        if self._lost is not None and self._lost.any():
+            raise EnvError(
+                f"row {int(self._lost.any(0).nonzero()[0])} was truncated more often than the env declares, "
+                "so a final observation is lost: lower the env's truncation_gap"
+            )
         if not self._slots:
             return None
         slot, row = self._is_used.nonzero(as_tuple=True)

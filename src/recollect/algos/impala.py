@@ -41,7 +41,13 @@ from recollect.experience.chunks import Chunks
 from recollect.experience.returns import vtrace
 from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
-from recollect.learning.actor_critic import normalise, scaled_reward, squared_error, update_value_statistics
+from recollect.learning.actor_critic import (
+    RECORD,
+    normalise,
+    scaled_reward,
+    squared_error,
+    update_value_statistics,
+)
 from recollect.learning.algorithm import Acting, Stats, Targets
 from recollect.learning.ranks import ALONE, Ranks
 from recollect.learning.recompute_activations import evaluate
@@ -56,15 +62,15 @@ ROUNDING = 1e-3
 
 def acting(config: ImpalaConfig) -> Acting:
     """Final observations are kept: every rollout is replayed."""
-    return Acting(config.state_steps, keeps_finals=True)
+    return Acting(config.state_steps, keeps_finals=True, record=RECORD)
 
 
 def advantages(rollout: Rollout, outputs: Outputs, config: ImpalaConfig) -> tuple[Tensor, Tensor]:
     """A and vs [T, B] by V-trace, given the policy's outputs for the rollout."""
     return vtrace(
-        log_ratio=outputs.log_prob - rollout.record["log_prob"],
+        log_ratio=outputs.record["log_prob"] - rollout.record["log_prob"],
         reward=scaled_reward(rollout, config),
-        value=outputs.value,
+        value=outputs.record["value"],
         terminated=rollout.terminated,
         truncated=rollout.truncated,
         final_value=outputs.final_value,
@@ -89,7 +95,7 @@ def targets(
     """A / sigma, vs and log pi_0, from a replay of a new rollout, or from ``outputs`` between two epochs."""
     made = outputs or refresh(policy, rollout)
     advantage, returns = advantages(rollout, made, config)
-    data, metrics = {"return": returns, START: made.log_prob}, {}
+    data, metrics = {"return": returns, START: made.record["log_prob"]}, {}
     if outputs is None:
         data["value"], metrics = update_value_statistics(policy, rollout, advantage, returns, ranks)
         metrics |= _ratios(rollout, made, config, ranks)
@@ -104,7 +110,7 @@ def targets(
 
 def _ratios(rollout: Rollout, made: Outputs, config: ImpalaConfig, ranks: Ranks) -> Stats:
     """Metrics of pi / mu over the valid steps of all ranks."""
-    log_ratio, valid = ranks.gather(made.log_prob - rollout.record["log_prob"], rollout.valid)
+    log_ratio, valid = ranks.gather(made.record["log_prob"] - rollout.record["log_prob"], rollout.valid)
     ratio, count = log_ratio.masked_fill(~valid, -torch.inf).exp(), valid.sum().clamp(min=1)
     found = {
         "rho/mean": ratio.clamp(max=config.rho_clip),
@@ -150,5 +156,5 @@ def loss(
             "loss/value": value_loss.detach(),
             "entropy": entropy_mean.detach(),
             "kl": mean(log_ratio.expm1() - log_ratio),  # k3: unbiased and never negative
-        } | diagnostics.deviation(log_prob, value, batch)
+        } | diagnostics.deviation({"log_prob": log_prob, "value": value}, batch)
     return total, stats

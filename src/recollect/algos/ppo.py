@@ -25,7 +25,13 @@ from recollect.experience.chunks import Chunks
 from recollect.experience.returns import gae
 from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
-from recollect.learning.actor_critic import normalise, scaled_reward, squared_error, update_value_statistics
+from recollect.learning.actor_critic import (
+    RECORD,
+    normalise,
+    scaled_reward,
+    squared_error,
+    update_value_statistics,
+)
 from recollect.learning.algorithm import Acting, Stats, Targets
 from recollect.learning.ranks import ALONE, Ranks
 from recollect.learning.recompute_activations import evaluate
@@ -35,14 +41,15 @@ from recollect.policy.policy import Policy
 
 def acting(config: PPOConfig) -> Acting:
     """Final observations are evaluated again only if values are recomputed between epochs."""
-    return Acting(config.state_steps, config.refresh_states or config.recompute_advantages)
+    is_evaluated_again = config.refresh_states or config.recompute_advantages
+    return Acting(config.state_steps, is_evaluated_again, record=RECORD)
 
 
 def advantages(rollout: Rollout, outputs: Outputs, config: PPOConfig) -> tuple[Tensor, Tensor]:
     """A and R [T, B] by GAE, given the policy's outputs for the rollout."""
     return gae(
         reward=scaled_reward(rollout, config),
-        value=outputs.value,
+        value=outputs.record["value"],
         terminated=rollout.terminated,
         truncated=rollout.truncated,
         final_value=outputs.final_value,
@@ -108,5 +115,5 @@ def loss(
             "entropy": entropy_mean.detach(),
             "kl": mean(log_ratio.expm1() - log_ratio),  # k3: unbiased and never negative
             "clip_fraction": mean((ratio != clipped).to(ratio.dtype)),
-        } | diagnostics.deviation(log_prob, value, batch)
+        } | diagnostics.deviation({"log_prob": log_prob, "value": value}, batch)
     return total, stats

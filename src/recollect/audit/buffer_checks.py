@@ -108,11 +108,11 @@ def rows_apart(rollouts: Sequence[RecordedRollout]) -> str:
     largest, sentinels = 0.0, 0
     for one in rollouts:
         rollout, estimate = one.rollout, _estimator(one)
-        outputs = recorded(rollout)
+        outputs, (final_value, bootstrap) = recorded(rollout), one.values_at_ends(rollout)
         poisoned = replace(
             outputs,
-            final_value=rollout.final_value.masked_fill(~one.log.cut, POISON),
-            bootstrap=rollout.bootstrap.masked_fill(~one.log.inside, POISON),
+            final_value=final_value.masked_fill(~one.log.cut, POISON),
+            bootstrap=bootstrap.masked_fill(~one.log.inside, POISON),
         )
         expected = _plain_gae(one)
         gap = (estimate(rollout, poisoned) - expected).abs() / expected.abs().max().clamp(min=1)
@@ -127,7 +127,7 @@ def rows_apart(rollouts: Sequence[RecordedRollout]) -> str:
                 "bootstrap at truncated",
             )
         for row in sorted({0, rollout.rows // 2, rollout.rows - 1}):
-            _check_sentinel(rollout, outputs, estimate, row)
+            _check_sentinel(one, estimate, row)
             sentinels += 1
     return f"GAE equals the plain recursion to {tiny(largest)}; {sentinels} sentinels stayed in their rows"
 
@@ -143,15 +143,17 @@ def _estimator(one: RecordedRollout) -> Estimate:
     return lambda rollout, outputs: advantages(rollout, outputs, one.algo)[0]
 
 
-def _check_sentinel(rollout: Rollout, outputs: Outputs, estimate: Estimate, row: int) -> None:
+def _check_sentinel(one: RecordedRollout, estimate: Estimate, row: int) -> None:
     """A sentinel in the rewards and values of ``row`` changes the advantages of that row alone."""
-    sentinel = torch.zeros_like(outputs.bootstrap)
+    rollout, outputs = one.rollout, recorded(one.rollout)
+    final_value, bootstrap = one.values_at_ends(rollout)
+    sentinel = torch.zeros_like(bootstrap)
     sentinel[row] = SENTINEL
     disturbed = replace(
         outputs,
-        value=outputs.value + 0.5 * sentinel,
-        final_value=outputs.final_value + 2 * sentinel,
-        bootstrap=outputs.bootstrap + 3 * sentinel,
+        record=outputs.record | {"value": outputs.record["value"] + 0.5 * sentinel},
+        final_value=final_value + 2 * sentinel,
+        bootstrap=bootstrap + 3 * sentinel,
     )
     after = estimate(replace(rollout, reward=rollout.reward + sentinel), disturbed)
     differs = (after != estimate(rollout, outputs)).any(0)
@@ -176,7 +178,7 @@ def _plain_gae(one: RecordedRollout) -> Tensor:
     if config.reward_clip is not None:
         scaled = scaled.clamp(-config.reward_clip, config.reward_clip)
     value, final, last = (
-        x.double().tolist() for x in (rollout.record["value"], rollout.final_value, rollout.bootstrap)
+        x.double().tolist() for x in (rollout.record["value"], *one.values_at_ends(rollout))
     )
     reward, terminated, cut, valid = (x.tolist() for x in (scaled, log.terminated, log.truncated, log.valid))
     rho, c = (min(1.0, getattr(config, name, 1.0)) for name in ("rho_clip", "c_clip"))
@@ -222,7 +224,7 @@ def chunks(rollouts: Sequence[RecordedRollout]) -> str:
             ("obs", batch.obs, tree.index(log.obs, slice(rollout.steps))),
             ("first", batch.first, log.first[:-1]),
             ("action", batch.action, rollout.action),
-            ("log_prob", batch.data["log_prob"], rollout.record["log_prob"]),
+            *((name, batch.data[name], found) for name, found in rollout.record.items()),
         ):
             flat = tree.index(tree.map(lambda leaf: leaf.flatten(0, 1), theirs), at)  # [T, B] -> [L, N]
             for path, wrong, _, _ in _mismatches(name, ours, flat, batch.valid):

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from recollect.acting.actor import Actor
 from recollect.algos.catalog import acting, make_learner
+from recollect.audit.results import Skip
 from recollect.audit.setup import Setup
 from recollect.base import tree
 from recollect.base.types import State, Step, Tree
@@ -20,6 +21,7 @@ from recollect.envs.contract import BatchedEnv, EnvWrapper
 from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner
 from recollect.learning.refresh_rollout import Outputs
+from recollect.policy.head_contract import Field
 from recollect.policy.policy import Policy
 
 LEAST, MOST = 2, 12
@@ -119,10 +121,23 @@ class RecordedRollout:
         return self.setup.config.algo
 
     @property
-    def value_unit(self) -> float:
-        """The unit of a deviation of values: their size, to which float32 rounding is relative."""
-        value = self.rollout.record["value"][self.rollout.valid]
-        largest = float(value.abs().max()) if len(value) else 0.0
+    def fields(self) -> dict[str, Field]:
+        """The fields of the record that the learner must reproduce."""
+        return self.learner.compared
+
+    @staticmethod
+    def values_at_ends(of: Rollout | Outputs) -> tuple[Tensor, Tensor]:
+        """``final_value`` and ``bootstrap``. Skips the check if the algorithm needs none."""
+        if of.final_value is None or of.bootstrap is None:
+            raise Skip("the algorithm needs no values of final observations")
+        return of.final_value, of.bootstrap
+
+    def unit(self, name: str) -> float:
+        """The unit of a field's deviations: its own, or the size to which float32 rounding is relative."""
+        if (unit := self.fields[name].unit) is not None:
+            return unit
+        recorded = self.rollout.record[name][self.rollout.valid]
+        largest = float(recorded.abs().max()) if len(recorded) else 0.0
         return max(1.0, largest, float(self.policy.value_scale))
 
 
@@ -132,8 +147,9 @@ def record_rollouts(setup: Setup, env: BatchedEnv, policy: Policy) -> Iterator[R
     learner = make_learner(policy, config.algo, seed=config.seed)
     options: Any = {
         "rollout": config.algo.rollout,
-        "state_steps": acting(config.algo).state_steps,
         "seed": config.seed,
+        **acting(config.algo).keywords(),
+        "keeps_finals": True,
     }
     if policy.obs_norm is not None:  # one rollout for its statistics, so that the network sees scaled values
         warm_up = Actor(env, policy, **options).collect()
@@ -171,20 +187,22 @@ def _replay(policy: Policy, rollout: Rollout, log: EnvLog, state: State) -> Outp
     T, rows = log.reward.shape
     never = torch.zeros(1, rows, dtype=torch.bool, device=log.first.device)
     fresh = policy.initial_state(rows)
-    states, log_probs, values = [tree.clone(state)], [], []
+    states, records, has_values = [tree.clone(state)], [], rollout.final_value is not None
     final_value = torch.zeros_like(log.reward)
     for t in range(T):
         now = slice(t, t + 1)
         start = tree.select(log.first[t], fresh, states[t])
-        dist, value, state = policy.unroll(tree.index(log.obs, now), start, never)
-        log_probs.append(dist.log_prob(tree.index(rollout.action, now))[0])
-        values.append(value[0])
+        *outputs, state = policy.unroll(tree.index(log.obs, now), start, never)
+        records.append(policy.head.record(outputs, tree.index(rollout.action, now)))
         states.append(tree.clone(state))
-        if log.cut[t].any():
+        if has_values and log.cut[t].any():
             final_value[t] = policy.unroll(tree.index(log.final_obs, now), state, never)[1][0]
+    record = {name: torch.cat([one[name] for one in records]) for name in records[0]}
+    if not has_values:
+        return Outputs(record, None, None, tree.stack(states))
     start = tree.select(log.first[T], fresh, states[T])
     bootstrap = policy.unroll(tree.index(log.obs, slice(T, T + 1)), start, never)[1][0]
-    return Outputs(torch.stack(log_probs), torch.stack(values), final_value, bootstrap, tree.stack(states))
+    return Outputs(record, final_value, bootstrap, tree.stack(states))
 
 
 def _addresses(state: State) -> set[int]:

@@ -18,43 +18,48 @@ from recollect.base.types import State, Tree
 from recollect.experience.chunks import Chunks
 from recollect.learning.sequences import burn_in
 
-Gaps = tuple[Tensor, Tensor]
-"""[T, B] each: absolute deviations of log-probs, and of values in units of their size."""
+Gaps = dict[str, Tensor]
+"""[T, B] each: the largest deviations of the fields of the record, in their units."""
 
 
-def _gaps(one: RecordedRollout, log_prob: Tensor, value: Tensor, record: Mapping[str, Tensor]) -> Gaps:
-    return (log_prob - record["log_prob"]).abs(), (value - record["value"]).abs() / one.value_unit
+def _gaps(one: RecordedRollout, made: Mapping[str, Tensor], record: Mapping[str, Tensor]) -> Gaps:
+    gaps = {name: (made[name] - record[name]).abs() / one.unit(name) for name in one.fields}
+    return {name: gap if gap.dim() == 2 else gap.flatten(2).amax(2) for name, gap in gaps.items()}
+
+
+def _largest(gaps: Gaps, valid: Tensor) -> dict[str, float]:
+    return {name: worst(gap, valid)[0] for name, gap in gaps.items()}
+
+
+def _said(largest: Sequence[dict[str, float]]) -> str:
+    """The largest deviation of each field in words."""
+    return ", ".join(f"{name} to {tiny(max(one[name] for one in largest))}" for name in largest[0])
 
 
 def _first_off(gaps: Gaps, valid: Tensor, tolerance: float) -> tuple[int, int] | None:
     """(t, row) of the first step that is not within the tolerance: later ones follow from it."""
-    off = torch.stack([~(gap <= tolerance) & valid for gap in gaps]).any(0)
+    off = torch.stack([~(gap <= tolerance) & valid for gap in gaps.values()]).any(0)
     return tuple(off.nonzero()[0].tolist()) if off.any() else None
 
 
 def acting(rollouts: Sequence[RecordedRollout]) -> str:
-    """Recorded log-probs and values equal a replay, step by step, with explicit resets."""
+    """The record equals a replay, step by step, with explicit resets."""
     largest, starts, steps = [], 0, 0
     for one in rollouts:
         log, replay, tolerance = one.log, one.replay, one.setup.tolerance
-        gaps = _gaps(one, replay.log_prob, replay.value, one.rollout.record)
-        largest.append([worst(gap, log.valid)[0] for gap in gaps])
+        gaps = _gaps(one, replay.record, one.rollout.record)
+        largest.append(_largest(gaps, log.valid))
         if (at := _first_off(gaps, log.valid, tolerance)) is not None:
-            log_prob, value = largest[-1]
             raise Problem(
-                f"recorded and replayed differ: log-probs by {log_prob:.1e}, values by {value:.1e} "
-                f"(tolerance {tolerance:.0e}), first at step {at[0]}, row {at[1]}",
+                f"recorded and replayed differ: {_said(largest[-1:])} (tolerance {tolerance:.0e}), first at "
+                f"step {at[0]}, row {at[1]}",
                 _cause_in_acting(*at, log),
                 "Fix: pass on the state that act returned, and let `first` alone reset it",
             )
         starts += int((log.first[:-1] & log.valid).sum())
         steps += int(log.valid.sum())
-    log_prob, value = map(max, zip(*largest))
     resets = starts - rollouts[0].rollout.rows
-    found = (
-        f"{steps} steps acted with their own memory, {resets} of them after a reset; log-probs to "
-        f"{tiny(log_prob)}, values to {tiny(value)}"
-    )
+    found = f"{steps} steps acted with their own memory, {resets} of them after a reset; {_said(largest)}"
     if resets <= 0:
         raise Doubt(
             found,
@@ -168,12 +173,11 @@ def learner(rollouts: Sequence[RecordedRollout]) -> str:
         batch = one.learner.sequences(rollout, {"position": positions(rollout)}).whole()
         batch = burn_in(one.policy, batch)
         gaps = _unrolled_gaps(one, batch, batch.state)
-        largest.append([worst(gap, batch.valid)[0] for gap in gaps])
+        largest.append(_largest(gaps, batch.valid))
         if (at := _first_off(gaps, batch.valid, tolerance)) is not None:
-            log_prob, value = largest[-1]
             t, row = step_and_row(int(batch.data["position"][at]), rollout.rows)
             raise Problem(
-                f"recomputed log-probs deviate by {log_prob:.1e}, values by {value:.1e} (tolerance "
+                f"recorded and recomputed differ: {_said(largest[-1:])} (tolerance "
                 f"{tolerance:.0e}); step {at[0]} of a chunk is the first, step {t} of row {row}",
                 _cause_in_learner(one, batch, *at),
                 "Fix: unroll each chunk from the stored input state of its first step, with `first` at "
@@ -183,12 +187,8 @@ def learner(rollouts: Sequence[RecordedRollout]) -> str:
         carried += int((~batch.first[0]).sum())
         if one.policy.has_memory:
             zeroed = _unrolled_gaps(one, batch, tree.map(torch.zeros_like, batch.state))
-            forgotten = max(forgotten, *(worst(gap, batch.valid)[0] for gap in zeroed))
-    log_prob, value = map(max, zip(*largest))
-    found = (
-        f"{count} chunks recomputed: log-probs to {tiny(log_prob)}, values to {tiny(value)} (tolerance "
-        f"{tolerance:.0e})"
-    )
+            forgotten = max(forgotten, *_largest(zeroed, batch.valid).values())
+    found = f"{count} chunks recomputed: {_said(largest)} (tolerance {tolerance:.0e})"
     if forgotten == 0:
         return found
     if carried == 0:
@@ -205,12 +205,12 @@ def learner(rollouts: Sequence[RecordedRollout]) -> str:
 
 def _unrolled_gaps(one: RecordedRollout, batch: Chunks, state: State) -> Gaps:
     """The deviations [L, N] of chunks that are unrolled from ``state``."""
-    log_prob, _, value = one.policy.evaluate_actions(batch.obs, batch.action, state, batch.first)
-    return _gaps(one, log_prob, value, batch.data)
+    *outputs, _ = one.policy.unroll(batch.obs, state, batch.first)
+    return _gaps(one, one.policy.head.record(outputs, batch.action), batch.data)
 
 
 def _cause_in_learner(one: RecordedRollout, batch: Chunks, step: int, chunk: int) -> str:
-    if not _equal(*(_unrolled_gaps(one, batch, batch.state)[0] for _ in range(2))):
+    if not _equal(*(_unrolled_gaps(one, batch, batch.state) for _ in range(2))):
         return "Likely cause: two calls of the network differ: dropout, or noise, is on while learning"
     if batch.first[: step + 1, chunk].any():
         return (
@@ -229,7 +229,10 @@ def values_at_ends(rollouts: Sequence[RecordedRollout]) -> str:
     largest, cut, inside = 0.0, 0, 0
     for one in rollouts:
         rollout, log, replay, tolerance = one.rollout, one.log, one.replay, one.setup.tolerance
-        final = (rollout.final_value - replay.final_value).abs() / one.value_unit
+        final_value, last = one.values_at_ends(rollout)
+        final_again, last_again = one.values_at_ends(replay)
+        unit = one.unit("value")
+        final = (final_value - final_again).abs() / unit
         gap, t, row = worst(final, log.cut)
         if not gap <= tolerance:
             raise Problem(
@@ -240,7 +243,7 @@ def values_at_ends(rollouts: Sequence[RecordedRollout]) -> str:
                 "Fix: compute the value of the final observation with the state after the step, before the "
                 "reset",
             )
-        bootstrap = (rollout.bootstrap - replay.bootstrap).abs() / one.value_unit
+        bootstrap = (last - last_again).abs() / unit
         gap_last, _, row = worst(bootstrap[None], log.inside[None])
         if not gap_last <= tolerance:
             raise Problem(

@@ -12,12 +12,14 @@ row                           one stream of experience: one agent in one slot, w
 ``obs[t]``, ``first[t]``      the observation that action t is chosen on, t = 0..T (T + 1 of
                               them); whether it opens an episode
 ``action[t]``, ``reward[t]``  the action chosen on ``obs[t]`` and its reward, t = 0..T-1
-``log_prob``, ``value``       as recorded while acting, t = 0..T-1
+record                        the numbers that the head gives beside the action, t = 0..T-1: ``log_prob``
+                              and ``value`` of an actor-critic head
+exploration                   how much each row explores, [B]; the algorithm gives it to the head
 ``terminated``, ``truncated`` the outcome of action t: the episode ended by the rules of the env, or
                               by a limit. If both are true, terminated wins
 ``final_value[t]``            V(the observation before the reset, the state after step t), where
-                              ``truncated[t]``
-``bootstrap``                 V(obs[T], the state after step T-1), for rows inside an episode
+                              ``truncated[t]``; only for algorithms that need values
+``bootstrap``                 V(obs[T], the state after step T-1), for rows inside an episode; likewise
 ``valid[t]``                  false for rows that are not experience: dead agents, the filler rows of
                               next-step autoreset, padding
 ``state``, memory             any pytree of tensors, batch first in every leaf ``[B, ...]``: the

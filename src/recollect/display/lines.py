@@ -79,7 +79,7 @@ class Lines(Display):
 def line(state: State) -> str:
     """The state of a run in one line with columns of constant width."""
     metrics = state.metrics
-    deviations = [deviation for deviation in state.deviations() if deviation is not None]
+    deviations = [deviation for deviation in state.deviations().values() if deviation is not None]
     columns = [
         f"{_at(state)} {formatting.share(int(state.fraction * 100) / 100):>4}",
         f"return {formatting.number(metrics.get('return')):>7}",

@@ -13,9 +13,10 @@ from recollect.base import formatting
 from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
 from recollect.envs.env_names import display_name
-from recollect.learning.diagnostics import deviations
+from recollect.learning.diagnostics import DEVIATION, deviations
 from recollect.training.evaluation_rows import mode_of
-from recollect.training.gauges import BY_NAME
+from recollect.training.gauges import BY_NAME, deviation_gauge
+from recollect.training.gauges import Gauge as Limits
 
 if TYPE_CHECKING:
     from recollect.acting.evaluate import Evaluation
@@ -163,7 +164,9 @@ class State:
         self.metrics = metrics
         if "staleness" in metrics:  # not measured in every update
             self.staleness = metrics["staleness"]
-        if "deviation/log_prob" in metrics:  # not measured in every update of an async run
+        if any(
+            name.startswith(DEVIATION) for name in metrics
+        ):  # not measured in every update of an async run
             self.compared = metrics
 
     def evaluated(self, evaluation: Evaluation) -> Score:
@@ -244,9 +247,11 @@ class State:
         """The mean returns over the run, from the bounded history."""
         return [row["return"] for row in list(self.training.history.rows) if "return" in row]
 
-    def deviations(self) -> tuple[float | None, float | None]:
-        """Deviations of log-probs and, in units of their scale, of values; None before the first check."""
-        return deviations(self.compared) if self.compared else (None, None)
+    def deviations(self) -> dict[str, float | None]:
+        """The deviations of the fields of the record, in their units; None before the first check."""
+        spec = self.training.agent.policy.head.record_spec
+        found = deviations(self.compared, spec)
+        return {name: found.get(name) for name, field in spec.items() if field.is_compared}
 
     def gauges(self) -> list[Gauge]:
         """The honesty gauges: deviation, staleness, lag."""
@@ -254,20 +259,21 @@ class State:
         rounding = getattr(self.training.agent.policy.core, "rounding", 1.0)
         precision = on_device(config.policy.precision, config.device)
         settings = {"tolerance": tolerance(config.algo.tolerance, precision, rounding)}
-        log_prob, value = self.deviations()
         gauges = [
-            Gauge("log-prob", formatting.tiny(log_prob), _good("deviation/log_prob", log_prob, settings)),
-            Gauge("value", formatting.tiny(value), _good("deviation/value", value, settings)),
+            Gauge(
+                name.replace("_", "-"), formatting.tiny(found), _good(deviation_gauge(name), found, settings)
+            )
+            for name, found in self.deviations().items()
         ]
         if config.algo.gauge_every:
             stale = self.staleness
             text = formatting.ABSENT if stale is None else f"{stale:.2f}"
-            gauges.append(Gauge("staleness", text, _good("staleness", stale)))
+            gauges.append(Gauge("staleness", text, _good(BY_NAME["staleness"], stale)))
         if (lag := metrics.get("lag")) is not None:
             is_allowed = metrics.get("lag/max", lag) <= config.lag_limit
-            gauges.append(Gauge("lag", f"{round(lag, 2):g}", is_allowed and _good("lag", lag)))
+            gauges.append(Gauge("lag", f"{round(lag, 2):g}", is_allowed and _good(BY_NAME["lag"], lag)))
         return gauges
 
 
-def _good(name: str, value: float | None, settings: Mapping[str, float] | None = None) -> bool | None:
-    return None if value is None else BY_NAME[name].side(value, settings) is None
+def _good(limits: Limits, value: float | None, settings: Mapping[str, float] | None = None) -> bool | None:
+    return None if value is None else limits.side(value, settings) is None

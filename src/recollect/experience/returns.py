@@ -20,7 +20,7 @@ def gae(
     value: Tensor,
     terminated: Tensor,
     truncated: Tensor,
-    final_value: Tensor,
+    final_value: Tensor | None,
     bootstrap: Tensor | None,
     gamma: float,
     gae_lambda: float,
@@ -35,7 +35,8 @@ def gae(
         A[t]          = delta[t] + gamma * lambda * (not ended[t]) * A[t + 1]
 
     Args:
-        reward, value, terminated, truncated, final_value: [T, B].
+        reward, value, terminated, truncated, final_value: [T, B]; ``final_value`` may be None only if no step
+            is truncated.
         bootstrap: [B], V(obs[T], state after step T-1); may be None only if every row ends at T-1.
         gamma: discount.
         gae_lambda: decay of the trace.
@@ -66,7 +67,7 @@ def vtrace(
     value: Tensor,
     terminated: Tensor,
     truncated: Tensor,
-    final_value: Tensor,
+    final_value: Tensor | None,
     bootstrap: Tensor | None,
     gamma: float,
     gae_lambda: float = 1.0,
@@ -91,6 +92,7 @@ def vtrace(
     Args:
         log_ratio: [T, B], log pi(a) - log mu(a): of the policy that learns, and of the one that acted.
         reward, value, terminated, truncated, final_value: [T, B]; values of the policy that learns.
+            ``final_value`` as in ``gae``.
         bootstrap: [B], V(obs[T], state after step T-1); may be None only if every row ends at T-1.
         gamma: discount.
         gae_lambda: decay of the trace.
@@ -124,7 +126,7 @@ def _next_value(
     value: Tensor,
     terminated: Tensor,
     truncated: Tensor,
-    final_value: Tensor,
+    final_value: Tensor | None,
     bootstrap: Tensor | None,
     valid: Tensor | None,
 ) -> Tensor:
@@ -142,6 +144,13 @@ def _next_value(
         raise RecollectError(
             f"{caller}: bootstrap has shape {tuple(bootstrap.shape)}, wanted {tuple(value.shape[1:])}"
         )
+    if final_value is None:
+        if truncated.any():
+            raise RecollectError(
+                f"{caller}: no final values, but {int(truncated.sum())} steps were truncated: the "
+                "algorithm's `acting` must ask for them (Acting.needs_values=True)"
+            )
+        final_value = torch.zeros_like(value)
     following = torch.cat([value[1:], bootstrap.unsqueeze(0)])
     return torch.where(truncated, final_value, following).masked_fill(terminated, 0)
 
@@ -157,11 +166,11 @@ def _scan_backward(delta: Tensor, decay: Tensor) -> Tensor:
     return total
 
 
-def _check_shapes(caller: str, reward: Tensor, *others: Tensor) -> None:
+def _check_shapes(caller: str, reward: Tensor, *others: Tensor | None) -> None:
     if reward.dim() != 2 or reward.shape[0] == 0:
         raise RecollectError(f"{caller}: reward has shape {tuple(reward.shape)}, wanted [T, B] with T >= 1")
     for tensor in others:
-        if tensor.shape != reward.shape:
+        if tensor is not None and tensor.shape != reward.shape:
             raise RecollectError(
                 f"{caller}: shapes {tuple(tensor.shape)} and {tuple(reward.shape)} differ; every argument "
                 "but bootstrap [B] is [T, B]"

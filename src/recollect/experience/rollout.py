@@ -7,6 +7,7 @@ through memory of a fixed layout (``slot``) and the rest as a small message (``H
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,12 +18,30 @@ from torch import Tensor
 from recollect.base import spaces, tree
 from recollect.base.types import State, Tree
 from recollect.errors import RecollectError
+from recollect.policy.head_contract import named_fields
 from recollect.policy.policy import Policy
 
 ROW_DIMENSION = dict.fromkeys(
     ("obs", "first", "action", "record", "reward", "terminated", "truncated", "valid", "final_value"), 1
 ) | {"bootstrap": 0, "states": 1}
 """The tensors of a rollout except its finals, and the dimension of each that counts rows."""
+
+
+class Acting(NamedTuple):
+    """The parts of a rollout that actors must record for an algorithm."""
+
+    state_steps: tuple[int, ...]
+    """Steps of a rollout whose input states are stored."""
+    keeps_finals: bool
+    """Whether the observations before the resets of truncated episodes are kept, to be evaluated again."""
+    record: tuple[str, ...] | None = None
+    """The fields of the head's record that are stored; None: all."""
+    needs_values: bool = True
+    """Whether ``final_value`` and ``bootstrap`` are computed, which needs a critic."""
+
+    def keywords(self) -> dict[str, Any]:
+        """The same as keywords of ``Actor``."""
+        return self._asdict()
 
 
 @dataclass(slots=True)
@@ -64,7 +83,7 @@ class Rollout:
     action: Tree
     """[T, B, ...] as stored: see ``Policy.to_env``."""
     record: dict[str, Tensor]
-    """The outputs of the policy beside the action, [T, B] each; the algorithm chooses them."""
+    """What the head recorded beside the action, [T, B, ...] each; the algorithm names the fields."""
     reward: Tensor
     """[T, B]"""
     terminated: Tensor
@@ -73,14 +92,14 @@ class Rollout:
     """[T, B] bool"""
     valid: Tensor
     """[T, B] bool"""
-    final_value: Tensor
-    """[T, B], where truncated"""
-    bootstrap: Tensor
-    """[B]"""
     state_steps: tuple[int, ...]
     """The steps, ascending from 0, whose raw input states are stored."""
     states: State
     """[S, B, ...]: the states at ``state_steps``."""
+    final_value: Tensor | None = None
+    """[T, B], where truncated; None unless the algorithm needs values."""
+    bootstrap: Tensor | None = None
+    """[B]; None unless the algorithm needs values."""
     finals: Finals | None = None
     """The observations before the resets of truncated episodes."""
     actor: int = 0
@@ -110,8 +129,9 @@ class Rollout:
         return tree.index(self.states, self.state_steps.index(step))
 
     def tensors(self) -> dict[str, Tree]:
-        """All tensors except the finals, by name."""
-        return {name: getattr(self, name) for name in ROW_DIMENSION}
+        """All tensors except the finals, by name; without values that were not needed."""
+        found = {name: getattr(self, name) for name in ROW_DIMENSION}
+        return {name: value for name, value in found.items() if value is not None}
 
     def to(self, device: torch.device | str) -> Rollout:
         """The same rollout on a device."""
@@ -161,7 +181,7 @@ class Rollout:
                 return tree.cat(parts, dim)
             return tree.map(lambda out, *xs: torch.cat(xs, dim, out=out), getattr(into, name), *parts)
 
-        tensors = {name: joined(name, dim) for name, dim in ROW_DIMENSION.items()}
+        tensors = {name: joined(name, ROW_DIMENSION[name]) for name in one.tensors()}
         return replace(one, **tensors, finals=_join_finals(rollouts), version=versions[0])
 
     # -- to another process -----------------------------------------------------------------------
@@ -225,8 +245,8 @@ class RolloutSize(NamedTuple):
     """Bytes of ``total`` that are stored states."""
 
 
-def rollout_size(policy: Policy, rows: int, *, steps: int, stored: int, slots: int = 0) -> RolloutSize:
-    """The size of a rollout of ``steps`` x ``rows`` with ``stored`` states, before it is allocated.
+def rollout_size(policy: Policy, rows: int, acting: Acting, *, steps: int, slots: int = 0) -> RolloutSize:
+    """The size of a rollout of ``steps`` x ``rows`` for an algorithm, before it is allocated.
 
     ``slots`` is the number of truncations per row whose observation and state are kept
     (``acting.truncation.truncation_slots``).
@@ -234,8 +254,12 @@ def rollout_size(policy: Policy, rows: int, *, steps: int, stored: int, slots: i
     obs = tree.size_bytes(spaces.zeros(policy.observation_space, 1))
     action = tree.size_bytes(spaces.zeros(policy.action_space, 1))
     memory = tree.size_bytes(policy.initial_state(1))
-    floats, flags = 4 * 4, 4  # log_prob, value, reward, final_value; first, terminated, truncated, valid
-    per_row = steps * (obs + action + floats + flags) + obs + 1 + 4  # and obs[T], first[T], bootstrap
+    fields = named_fields(policy.head, acting.record).values()
+    record = sum(math.prod(field.shape) * field.dtype.itemsize for field in fields)
+    value = 4 if acting.needs_values else 0  # of final_value and bootstrap
+    flags = 4  # first, terminated, truncated, valid
+    per_row = steps * (obs + action + record + 4 + value + flags) + obs + 1 + value  # and obs[T], first[T]
+    stored = len(acting.state_steps)
     live = obs + 1 + memory
     kept = slots * (obs + memory + 8 + 2)  # and its time, whether it is used, and its ``first``
     return RolloutSize((per_row + live + kept + stored * memory) * rows, stored * memory * rows)

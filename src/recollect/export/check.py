@@ -68,7 +68,7 @@ def _compare_step(
         want = action[part.action]
         free = _close_calls(part) if deterministic else torch.ones_like(want, dtype=torch.bool)
         _compare(part.action, got, want, where, free=free)
-    _compare("value", got, acted.value, where, scale=max(1.0, float(policy.value_scale)))
+    _compare("value", got, acted.record["value"], where, scale=max(1.0, float(policy.value_scale)))
     for name, leaf in tree.named_leaves(state, "next_state"):
         _compare(name, got, leaf, where)
     return state

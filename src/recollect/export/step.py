@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from recollect.base import spaces, tree
 from recollect.base.types import State, Tree
-from recollect.errors import RecollectError
+from recollect.errors import ConfigError, RecollectError
 from recollect.policy.distributions import (
     Bernoulli,
     Categorical,
@@ -34,6 +34,11 @@ class StepModule(nn.Module):
 
     def __init__(self, policy: Policy, deterministic: bool = True):
         super().__init__()
+        if not policy.has_critic:
+            raise ConfigError(
+                f"the policy has a {type(policy.head).__name__}, and only actor-critic heads can be "
+                "exported: save the agent (agent.save), and serve it with agent.session"
+            )
         self.policy, self.deterministic = policy, deterministic
         self.obs_like = spaces.zeros(policy.observation_space, 1)
         self.state_like = policy.initial_state(1)

@@ -12,6 +12,9 @@ from recollect.learning.algorithm import Data, Stats
 from recollect.learning.ranks import ALONE, Ranks
 from recollect.policy.policy import Policy
 
+RECORD = ("log_prob", "value")
+"""The fields of the record that actor-critic algorithms need."""
+
 
 def scaled_reward(rollout: Rollout, config: LearnerConfig) -> Tensor:
     """The rewards [T, B], scaled and then clipped."""

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 from torch import Tensor
 
 from recollect.experience.chunks import Chunks
-from recollect.experience.rollout import Rollout
+from recollect.experience.rollout import Acting, Rollout
 from recollect.learning.ranks import Ranks
 from recollect.learning.refresh_rollout import Outputs
 from recollect.policy.policy import Policy
@@ -18,15 +18,6 @@ Data = dict[str, Tensor]
 """Tensors [T, B] by name."""
 
 
-class Acting(NamedTuple):
-    """The parts of a rollout that actors must record for an algorithm."""
-
-    state_steps: tuple[int, ...]
-    """Steps of a rollout whose input states are stored."""
-    keeps_finals: bool
-    """Whether the observations before the resets of truncated episodes are kept, to be evaluated again."""
-
-
 class Targets(NamedTuple):
     """The data of an update: the rollout and its targets."""
 
@@ -35,7 +26,7 @@ class Targets(NamedTuple):
     data: Data
     """Tensors for the loss, which gets them as ``batch.data`` beside what actors recorded."""
     metrics: Stats
-    """Numbers to report; for a new rollout those of ``diagnostics.describe`` among them."""
+    """Numbers to report. The learner adds the range of recorded fields that the deviation check needs."""
 
 
 class Algorithm(Protocol):
@@ -83,7 +74,8 @@ class Algorithm(Protocol):
         """The loss of a batch and its statistics; sums are divided by ``count``, the number of valid steps.
 
         Statistics add up over the parts of a minibatch. Those of ``diagnostics.deviation`` must be among
-        them, and ``kl`` for the setting ``target_kl``. If ``features`` is given, the inputs of the heads,
+        them, for every field of the record that the head declares as compared, and ``kl`` for the setting
+        ``target_kl``. If ``features`` is given, the inputs of the heads,
         [L, N, D], are appended to it.
         """
         ...

@@ -77,13 +77,12 @@ class NextObs(nn.Module):
         self.actions = {name: _leaf(space, counts=True) for name, space in spaces.walk(policy.action_space)}
         inputs = policy.core.output_size + sum(leaf.size for leaf in self.actions.values())
         self.sizes = [leaf.size for leaf in self.leaves.values()]
-        weight = policy.critic.weight
         with torch.random.fork_rng(devices=[]):  # leaves the global random stream unchanged
             torch.default_generator.manual_seed(seed)
             self.hidden = mlp(inputs, (HIDDEN,), "silu")
             self.last = nn.Linear(HIDDEN, sum(self.sizes))
             orthogonal(self.last, 0.01)
-        self.to(weight.device, weight.dtype)
+        self.to(policy.device, policy.dtype)
 
     @torch.no_grad()
     def targets(self, policy: Policy, rollout: Rollout) -> dict[str, Tensor]:

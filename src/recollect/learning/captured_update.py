@@ -12,6 +12,7 @@ that is copied into the same tensors every time.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -57,10 +58,10 @@ class CapturedUpdate:
         self._halted = torch.zeros((), device=device)
         """1 once the update has ended, else 0."""
         self._entropy_coef = torch.zeros((), device=device)
-        self._limits = torch.zeros(2, device=device)
-        """Largest deviations of log-probs and values that the next minibatch may have."""
-        self._scale = torch.ones((), device=device)
-        """The scale of the values, which is the unit of their deviation."""
+        self._limits = torch.zeros(len(learner.compared), device=device)
+        """Largest deviations of the compared fields that the next minibatch may have."""
+        self._units = torch.ones(len(learner.compared), device=device)
+        """The units of the deviations."""
         self._minibatches: dict[int, _Minibatch] = {}
         self._rows: list[Tensor] = []
         self._given: Rollout | None = None
@@ -83,11 +84,15 @@ class CapturedUpdate:
         self._halted.copy_(~self._is_finite | (metrics["valid"] == 0))
         self._entropy_coef.fill_(entropy_coef)
         check = self._learner.deviation_check
-        limits = (torch.inf, torch.inf) if record is None else check.limits(record.update)
+        limits = itertools.repeat(torch.inf) if record is None else check.limits(record.update)
         for place, limit in zip(self._limits, limits):
             place.fill_(limit)
-        sizes = [metrics[name].abs().double() for name in diagnostics.SIZES if name in metrics]
-        self._scale.copy_(torch.stack(sizes).max().clamp(min=1))
+        for place, (name, field) in zip(self._units, self._learner.compared.items()):
+            if field.unit is not None:
+                place.fill_(field.unit)
+                continue
+            sizes = [metrics[size].abs().double() for size in diagnostics.size_names(name) if size in metrics]
+            place.copy_(torch.stack(sizes).max().clamp(min=1))
 
     def epoch(self, sequences: Sequences) -> bool:
         """One pass over all sequences. Always true: only the device knows whether the update has ended."""
@@ -184,9 +189,11 @@ class CapturedUpdate:
         learner.optimizer.zero_grad(set_to_none=True)
         stats = learner.backward(batch, None, self._entropy_coef)
         before = self._halted.clone()
-        log_prob, value = (stats[f"{diagnostics.DEVIATION}{name}"] for name in ("log_prob", "value"))
-        found = torch.stack([log_prob, value / self._scale])
-        is_right = ((found <= self._limits) | self._limits.isinf()).all()  # false for NaN with finite limits
+        is_right = torch.ones_like(before, dtype=torch.bool)
+        if learner.compared:
+            found = torch.stack([stats[f"{diagnostics.DEVIATION}{name}"] for name in learner.compared])
+            found = found / self._units
+            is_right = ((found <= self._limits) | self._limits.isinf()).all()  # false for NaN, if limited
         ends = before.bool() | ~is_right
         if config.target_kl is not None:
             ends = ends | (stats["kl"] > config.target_kl)

@@ -1,14 +1,14 @@
-"""The deviation check: does the learner reproduce the log-probs and values that were recorded while acting?
+"""The deviation check: does the learner reproduce the head's record of acting, such as log-probs and values?
 
-Before the first optimiser step of an update the weights are those that acted, so recomputed log-probs and
-values must equal the recorded ones. A replay (``deviation_evidence``) settles every deviation above the
+Before the first optimiser step of an update the weights are those that acted, so recomputed fields of the
+record must equal the recorded ones. A replay (``deviation_evidence``) settles every deviation above the
 tolerance: it stops the run, or shows that rounding explains the deviation, which is reported once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import torch
@@ -19,14 +19,14 @@ from recollect.config.algo_shared import LearnerConfig
 from recollect.errors import AlignmentError, RecollectError
 from recollect.experience.chunks import Chunks, shares
 from recollect.experience.rollout import Rollout
-from recollect.learning import deviation_evidence, diagnostics
+from recollect.learning import deviation_evidence, diagnostics, recompute_activations
 from recollect.learning.algorithm import Data, Stats
 from recollect.learning.ranks import ALONE, Ranks
-from recollect.learning.recompute_activations import evaluate
 from recollect.learning.sequences import burn_in, make_sequences
+from recollect.policy.head_contract import Field
 from recollect.policy.policy import Policy
 
-NOTHING = (0, 0.0, 0.0)
+NOTHING: tuple[float, ...] = (0,)
 ACCEPTED_FOR = 20
 """Updates for which a deviation that a replay has explained needs no new replay."""
 
@@ -46,14 +46,15 @@ class Record(NamedTuple):
 
 
 class DeviationCheck:
-    """Measures how far recomputed log-probs and values deviate from the record, and raises if too far."""
+    """Measures how far recomputed fields deviate from the record, and raises if too far."""
 
-    def __init__(self, policy: Policy, config: LearnerConfig):
-        self._policy, self._config = policy, config
+    def __init__(self, policy: Policy, config: LearnerConfig, fields: Mapping[str, Field]):
+        """``fields``: those of the head's record that the learner must reproduce."""
+        self._policy, self._config, self.fields = policy, config, fields
         self.is_checked = False
         """Whether a whole rollout was reproduced since the learner was made."""
         self.accepted = NOTHING
-        """(update, log-probs, values): before that update deviations up to these need no replay."""
+        """An update, and for each field a deviation: before that update those up to it need no replay."""
         self.notes: list[str] = []
         """Warnings for the user; the trainer empties it."""
         self._is_advised = False
@@ -63,13 +64,12 @@ class DeviationCheck:
         """Deviations up to this need no replay."""
         return tolerance(self._config.tolerance, self._policy.precision, self._policy.core.rounding)
 
-    def limits(self, update: int) -> tuple[float, float]:
-        """Deviations of log-probs and values above which a replay decides in that update."""
+    def limits(self, update: int) -> tuple[float, ...]:
+        """Deviations of the fields, in their units, above which a replay decides in that update."""
         until, *accepted = self.accepted
         if update >= until:
-            return self.tolerance, self.tolerance
-        log_prob, value = (max(self.tolerance, limit) for limit in accepted)
-        return log_prob, value
+            return (self.tolerance,) * len(self.fields)
+        return tuple(max(self.tolerance, limit) for limit in accepted)
 
     @torch.no_grad()
     def deviation(self, record: Record) -> Stats:
@@ -77,8 +77,7 @@ class DeviationCheck:
         policy, parts = record.acted or self._policy, []
         for batch in self._batches(record, None):
             batch = burn_in(policy, batch)
-            log_prob, _, value = evaluate(policy, batch, self._config.recompute_activations)
-            parts.append(diagnostics.deviation(log_prob, value, batch))
+            parts.append(diagnostics.deviation(self._recomputed(policy, batch), batch))
         found = torch.stack([torch.stack(list(part.values())) for part in parts]).amax(0)
         return dict(zip(parts[0], record.ranks.max(found)))
 
@@ -91,9 +90,8 @@ class DeviationCheck:
     def check_late(self, rollout: Rollout, acted: Policy, update: int) -> dict[str, float]:
         """``check`` of a rollout against a copy of the policy that acted; its deviations. One rank alone."""
         record = Record(rollout, {}, update, acted=acted)
-        value = rollout.record["value"].masked_fill(~rollout.valid, 0)
         found = self.deviation(record)
-        numbers = diagnostics.read(found | {"value/max": value.max(), "value/min": value.min()})
+        numbers = diagnostics.read(found | diagnostics.record_range(rollout, self.fields))
         self.check(numbers, record)
         return {name: numbers[name] for name in found}
 
@@ -101,13 +99,15 @@ class DeviationCheck:
         """Raise AlignmentError if rounding does not explain a deviation.
 
         Args:
-            numbers: the deviations, and the scale of the values.
+            numbers: the deviations, and the scales of the fields.
             record: the rollout.
             which: the sequences of the minibatch that was recomputed; None: all.
         """
         # One rank alone makes a late check. It accepts nothing, so that the limits of all ranks stay equal.
-        limits = self.limits(record.update) if record.acted is None else (self.tolerance, self.tolerance)
-        if not all(found <= limit for found, limit in zip(diagnostics.deviations(numbers), limits)):
+        usual = (self.tolerance,) * len(self.fields)
+        limits = self.limits(record.update) if record.acted is None else usual
+        found = diagnostics.deviations(numbers, self.fields).values()
+        if not all(gap <= limit for gap, limit in zip(found, limits)):
             self.settle(numbers, record, which)
 
     def settle(self, numbers: dict[str, float], record: Record, which: Tensor | None = None) -> None:
@@ -116,22 +116,24 @@ class DeviationCheck:
         Raises if rounding does not explain it. Else deviations up to twice as large are accepted for the next
         ``ACCEPTED_FOR`` updates.
         """
-        size = diagnostics.value_size(numbers)
-        log_prob, value = diagnostics.deviations(numbers)
+        units = diagnostics.units(self.fields, numbers)
+        found = diagnostics.deviations(numbers, self.fields)
+        largest = max(found.values())
         said = (
-            f"update {record.update}: the learner recomputed log-probs and values that deviate from the "
-            f"recorded ones by up to {max(log_prob, value):.1e} (values in units of their scale; tolerance "
+            f"update {record.update}: the learner recomputed {' and '.join(self.fields)} that deviate "
+            f"from the recorded ones by up to {largest:.1e} (in units of their scale; tolerance "
             f"{self.tolerance:.0e})"
         )
-        if not math.isfinite(log_prob + value):
+        if not math.isfinite(sum(found.values())):
             raise AlignmentError(
                 f"{said}. Recorded numbers are finite, so the learner computes something else"
             )
         policy = record.acted or self._policy
         seen = [self._compared(batch, policy, which is not None) for batch in self._batches(record, which)]
         try:
-            limits = {"scale": size, "tolerance": self.tolerance}
-            findings = deviation_evidence.examine(policy, record.rollout, seen, **limits)
+            findings = deviation_evidence.examine(
+                policy, record.rollout, seen, units=units, tolerance=self.tolerance
+            )
             wrong = deviation_evidence.verdict(findings)
         except (RecollectError, torch.OutOfMemoryError):
             raise
@@ -140,9 +142,9 @@ class DeviationCheck:
                 f"A replay in float64 on the CPU, which could tell rounding from a bug, failed ({error}): "
                 "let the network compute in the dtype of its weights, or raise `tolerance`"
             )
-        gap = torch.stack([part.largest_gap(size) for part in seen]).max()
+        gap = torch.stack([part.largest_gap(units) for part in seen]).max()
         wrong, gap = _agreed(record.ranks, wrong, gap)
-        if wrong is None and not gap >= max(log_prob, value) / 2:
+        if wrong is None and not gap >= largest / 2:
             wrong = (
                 f"The same evaluation outside of the optimiser step deviates by {float(gap):.1e} only: the "
                 "step computes something else, or something random. Try graphs=False"
@@ -150,15 +152,20 @@ class DeviationCheck:
         if wrong is not None:
             raise AlignmentError(f"{said}. {wrong}")
         if record.acted is None:
-            self.accepted = (record.update + ACCEPTED_FOR, 2 * log_prob, 2 * value)
+            self.accepted = (record.update + ACCEPTED_FOR, *(2 * gap for gap in found.values()))
         if not self._is_advised:
             self._is_advised = True
-            share = 100 * math.expm1(min(log_prob, 10.0))
-            self.notes.append(
+            note = (
                 f"{said}. A replay of the worst rows in float64 shows that rounding explains it, so the run "
-                f"goes on. Probability ratios are off by up to {share:.2g}%: if that is a large part of "
-                "`clip`, use precision='fp32' or shorter chunks"
+                "goes on"
             )
+            if "log_prob" in found:
+                share = 100 * math.expm1(min(found["log_prob"], 10.0))
+                note += (
+                    f". Probability ratios are off by up to {share:.2g}%: if that is a large part of "
+                    "`clip`, use precision='fp32' or shorter chunks"
+                )
+            self.notes.append(note)
 
     def _batches(self, record: Record, which: Tensor | None) -> Iterator[Chunks]:
         """The sequences ``which`` in the parts that the loss takes them in, with the place of every step.
@@ -179,13 +186,18 @@ class DeviationCheck:
         """Recomputed and recorded numbers of a batch; ``with_grad``: by the kernels of the loss."""
         with torch.set_grad_enabled(with_grad):
             batch = burn_in(policy, batch)
-            log_prob, _, value = evaluate(policy, batch, self._config.recompute_activations)
-        made, valid = {"log_prob": log_prob.detach(), "value": value.detach()}, batch.valid
+            made = self._recomputed(policy, batch)
+        valid = batch.valid
         return deviation_evidence.Compared(
             batch.data[deviation_evidence.PLACE][valid],
-            {name: found[valid] for name, found in made.items()},
+            {name: found.detach()[valid] for name, found in made.items()},
             {name: batch.data[name][valid] for name in made},
         )
+
+    def _recomputed(self, policy: Policy, batch: Chunks) -> dict[str, Tensor]:
+        """The fields of a batch [L, N, ...]."""
+        made = recompute_activations.record(policy, batch, self._config.recompute_activations)
+        return {name: made[name] for name in self.fields}
 
 
 def _agreed(ranks: Ranks, wrong: str | None, gap: Tensor) -> tuple[str | None, Tensor]:

@@ -1,10 +1,10 @@
 """Evidence: is a deviation between learner and record rounding, or a bug?
 
-The learner compares recomputed log-probs and values with those recorded while acting. The part of rounding
-in their difference depends on the precision, the weights and the length of the sequence, so no fixed
-tolerance separates rounding from a wrong state. A deviation above the tolerance is only a suspicion. To
-settle it, the rows that deviate most are replayed step by step in float64 on the CPU, from the stored
-states of the rollout::
+The learner compares recomputed fields of the head's record (log-probs and values, for an actor-critic) with
+those recorded while acting. The part of rounding in their difference depends on the precision, the weights
+and the length of the sequence, so no fixed tolerance separates rounding from a wrong state. A deviation above
+the tolerance is only a suspicion. To settle it, the rows that deviate most are replayed step by step in
+float64 on the CPU, from the stored states of the rollout::
 
     acting   = |recorded   - replayed|   too far: wrong state, reset, observation or weights while acting
     learning = |recomputed - replayed|   too far: wrong chunk, reset or kernel while learning
@@ -19,16 +19,17 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recollect.base import tree
 from recollect.base.types import Tree
 from recollect.experience.rollout import Rollout
+from recollect.policy.heads import ActionHead
 from recollect.policy.policy import Policy
 
 ROWS, DRAWS = 4, 2
@@ -42,7 +43,6 @@ ROUNDING = {"fp32": 2.0**-24, "tf32": 2.0**-11, "bf16": 2.0**-8}
 """The relative error of one rounding, by precision."""
 PLACE = "place"
 """The name in ``batch.data`` of the place of each step in the rollout, t * B + b."""
-NAMES = ("log_prob", "value")
 
 
 def places(rollout: Rollout) -> Tensor:
@@ -52,22 +52,24 @@ def places(rollout: Rollout) -> Tensor:
 
 
 class Compared(NamedTuple):
-    """Recomputed and recorded numbers of some steps of a rollout, [N] each."""
+    """Recomputed and recorded numbers of some steps of a rollout, [N, ...] each."""
 
     place: Tensor
     recomputed: dict[str, Tensor]
     recorded: dict[str, Tensor]
-    """By ``NAMES``, in real units."""
+    """By the names of the record's fields, in real units."""
 
-    def largest_gap(self, scale: float) -> Tensor:
-        """Their largest difference, values in units of ``scale``; 0 without steps."""
-        units = {"log_prob": 1, "value": scale}
-        gaps = [(self.recomputed[name] - self.recorded[name]).abs() / units[name] for name in NAMES]
+    def largest_gap(self, units: Mapping[str, float]) -> Tensor:
+        """Their largest difference, in units of each field; 0 without steps."""
+        gaps = [
+            ((self.recomputed[name] - self.recorded[name]).abs() / unit).flatten()
+            for name, unit in units.items()
+        ]
         return torch.cat([*gaps, gaps[0].new_zeros(1)]).max()
 
 
 class Distance(NamedTuple):
-    """The distance of one side, acting or learning, from the replay; values in units of their scale."""
+    """The distance of one side, acting or learning, from the replay, in units of its field."""
 
     number: float
     """As recorded or recomputed."""
@@ -82,7 +84,7 @@ class Distance(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """The result of the replay for one tensor, at the step that is hardest to explain."""
+    """The result of the replay for one number of the record, at the step that is hardest to explain."""
 
     name: str
     row: int
@@ -131,33 +133,37 @@ def verdict(findings: Sequence[Finding]) -> str | None:
 
 
 def examine(
-    policy: Policy, rollout: Rollout, seen: Sequence[Compared], *, scale: float, tolerance: float
+    policy: Policy,
+    rollout: Rollout,
+    seen: Sequence[Compared],
+    *,
+    units: Mapping[str, float],
+    tolerance: float,
 ) -> list[Finding]:
-    """Replay the rows of ``rollout`` that deviate most; one finding for each tensor.
+    """Replay the rows of ``rollout`` that deviate most; one finding for each number of the record.
 
     Args:
         policy: with the weights that acted.
         rollout: as recorded.
         seen: recomputed and recorded numbers, in parts.
-        scale: of the values.
+        units: of the deviations of each field that is compared.
         tolerance: the smallest limit.
     """
     T, B = rollout.steps, rollout.rows
     # In float32 errors of single operations dominate, which differ between a step and a scan. Actors on a CPU
     # and a learner on a GPU that is told to use "tf32" or "bf16" do not round alike either.
-    acts_elsewhere = policy.acts_elsewhere and policy.critic.weight.is_cuda
+    acts_elsewhere = policy.acts_elsewhere and policy.device.type == "cuda"
     is_alike = policy.precision != "fp32" and not acts_elsewhere
     place = torch.cat([part.place for part in seen]).cpu()
-    unit = {"log_prob": 1.0, "value": scale}
-    made = {name: _spread(seen, "recomputed", name, place, T, B) for name in NAMES}  # [T, B] each
-    kept = {name: _spread(seen, "recorded", name, place, T, B) for name in NAMES}
+    made, kept = (_spread(seen, kind, units, place, T, B) for kind in ("recomputed", "recorded"))
+    unit = {name: units[name.split(".")[0]] for name in made}
     is_seen = torch.zeros(T * B, dtype=torch.bool).index_fill_(0, place, True).view(T, B)
-    gap = torch.stack([(made[name] - kept[name]).abs() / unit[name] for name in NAMES]).amax(0)
+    gap = torch.stack([(made[name] - kept[name]).abs() / unit[name] for name in made]).amax(0)
     gap = gap.nan_to_num(torch.inf).masked_fill(~is_seen, -1)
     rows = gap.amax(0).topk(min(ROWS, B)).indices.sort().values
     truth, noise = _replays(policy, rollout, rows)
     findings = []
-    for name in NAMES:
+    for name in made:
         itself = 4 * ROUNDING["fp32"] * truth[name].abs().clamp(min=1)  # of the number, as it is stored
         rounding = torch.maximum(noise[name], itself) / unit[name]
         acting, learning = (
@@ -186,10 +192,27 @@ def _so_far(distance: Tensor) -> Tensor:
     return distance.nan_to_num(torch.inf).amax(1, keepdim=True).cummax(0).values
 
 
-def _spread(seen: Sequence[Compared], kind: str, name: str, place: Tensor, T: int, B: int) -> Tensor:
-    """One tensor of all parts as [T, B] float64 on the CPU, 0 elsewhere."""
-    found = torch.cat([getattr(part, kind)[name].detach() for part in seen]).cpu().double()
-    return torch.zeros(T * B, dtype=torch.float64).index_copy_(0, place, found).view(T, B)
+def _spread(
+    seen: Sequence[Compared], kind: str, names: Iterable[str], place: Tensor, T: int, B: int
+) -> dict[str, Tensor]:
+    """The numbers of all parts as [T, B] float64 on the CPU, 0 elsewhere."""
+    parts = {name: torch.cat([getattr(part, kind)[name].detach() for part in seen]) for name in names}
+    return {
+        name: torch.zeros(T * B, dtype=torch.float64).index_copy_(0, place, found.cpu().double()).view(T, B)
+        for name, found in _numbers(parts, 1).items()
+    }
+
+
+def _numbers(record: Mapping[str, Tensor], lead: int) -> dict[str, Tensor]:
+    """A tensor with ``lead`` dimensions for each number of a record: NAME, or NAME.0, NAME.1 and so on."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in record.items():
+        if tensor.dim() == lead:
+            found[name] = tensor
+        else:
+            each = tensor.flatten(lead).unbind(-1)
+            found |= {f"{name}.{i}": number for i, number in enumerate(each)}
+    return found
 
 
 @torch.no_grad()
@@ -202,7 +225,7 @@ def _replays(policy: Policy, rollout: Rollout, rows: Tensor) -> tuple[dict[str, 
     for draw in range(DRAWS):
         generator = torch.Generator().manual_seed(draw)
         moved = replay(_rounded(exact, policy, generator), rollout, rows, generator)
-        for name in NAMES:
+        for name in truth:
             gap = (moved[name] - truth[name]).abs().nan_to_num(torch.inf).masked_fill(invalid, 0)
             noise[name] = torch.maximum(noise[name], gap)
     return truth, {name: _so_far(value) for name, value in noise.items()}
@@ -219,7 +242,7 @@ def in_float64(policy: Policy) -> Policy:
 def replay(
     policy: Policy, rollout: Rollout, rows: Tensor, rounding: torch.Generator | None = None
 ) -> dict[str, Tensor]:
-    """Log-probs and values [T, R] of ``rows`` [R], step by step, from each stored state to the next.
+    """The compared numbers of ``rows`` [R], [T, R] each, step by step, from each stored state to the next.
 
     ``rounding``: draws once for every number of the state whether it is rounded up or down after each step.
     Errors then add up as they do where the input does not change.
@@ -233,30 +256,32 @@ def replay(
     first, valid = columns(rollout.first), columns(rollout.valid)
     obs, action = (tree.zero_where(~valid, columns(value)) for value in (rollout.obs, rollout.action))
     stored = columns(rollout.states, len(rollout.state_steps))
-    log_probs, values, state, units = [], [], None, None
+    records, state, units = [], None, None
     for t in range(rollout.steps):
         if t in rollout.state_steps:
             state = tree.zero_where(~valid[t], tree.index(stored, rollout.state_steps.index(t)))
-        dist, value, state = policy.step(tree.index(obs, t), state, first[t])
-        log_probs.append(dist.log_prob(tree.index(action, t)))
-        values.append(value)
+        *outputs, state = policy.step(tree.index(obs, t), state, first[t])
+        records.append(policy.head.record(outputs, tree.index(action, t)))
         if rounding is not None:
             if units is None:
                 units = tree.map(lambda leaf: _signs(leaf, rounding) * ROUNDING["fp32"], state)
             state = tree.map(lambda x, unit: _moved(x, unit) if x.is_floating_point() else x, state, units)
-    return {"log_prob": torch.stack(log_probs), "value": torch.stack(values)}
+    compared = [name for name, field in policy.head.record_spec.items() if field.is_compared]
+    return _numbers({name: torch.stack([one[name] for one in records]) for name in compared}, 2)
 
 
 def _rounded(exact: Policy, policy: Policy, generator: torch.Generator) -> Policy:
     """A copy of ``exact`` with every weight moved by one rounding.
 
-    Matrices, which are factors of products, are rounded as ``policy`` rounds them. Head, critic, normalisers
-    and all that is no matrix are float32 in every precision.
+    Matrices, which are factors of products, are rounded as ``policy`` rounds them. The actor-critic head,
+    critic, normalisers and all that is no matrix are float32 in every precision.
     """
     rounded, fine = copy.deepcopy(exact), ROUNDING["fp32"]
-    is_on_cpu = not policy.critic.weight.is_cuda  # where tf32 is fp32, and bf16 the encoder's alone
-    thin = {rounded.head, rounded.obs_norm, rounded.value_norm}
-    if not policy.is_compiled:
+    is_on_cpu = policy.device.type != "cuda"  # where tf32 is fp32, and bf16 the encoder's alone
+    thin: set[nn.Module | None] = {rounded.obs_norm, rounded.value_norm}
+    if isinstance(rounded.head, ActionHead):
+        thin.add(rounded.head)
+    if policy.has_critic and not policy.is_compiled:
         thin.add(rounded.critic)
     for module in rounded.children():
         is_fine = module in thin or (

@@ -5,7 +5,7 @@ All metrics are computed as tensors on the device and read together, once per up
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
 import torch
@@ -13,16 +13,15 @@ from torch import Tensor, nn
 
 from recollect.base import devices, tree
 from recollect.base.formatting import digits
-from recollect.errors import DivergedError, EnvError
+from recollect.errors import ConfigError, DivergedError, EnvError
 from recollect.experience.chunks import Chunks
 from recollect.experience.rollout import Rollout
 from recollect.learning.ranks import ALONE, Ranks
+from recollect.policy.head_contract import Field
 from recollect.policy.policy import Policy
 
 DEVIATION = "deviation/"
 """The prefix of the names of deviations."""
-SIZES = ("value/max", "value/min", "value_scale")
-"""The metrics that give the scale of the values."""
 
 
 def read(metrics: dict[str, Tensor]) -> dict[str, float]:
@@ -127,7 +126,7 @@ def staleness(policy: Policy, rollout: Rollout, rows: int = 8, ranks: Ranks = AL
         span, some = slice(0, rollout.state_steps[-1]), slice(0, own)
         obs, start = tree.index(rollout.obs, (span, some)), tree.index(rollout.state_at(0), some)
         first, died = rollout.first[span, some], ~_lived(rollout)[:, some]
-        _, _, states = policy.unroll_with_states(obs, start, first, rollout.state_steps)
+        *_, states = policy.unroll_with_states(obs, start, first, rollout.state_steps)
         for fresh, stored in zip(tree.leaves(tree.stack(states)), tree.leaves(rollout.states)):
             if stored.is_floating_point():  # a count is never stale
                 stored = stored[:, some].float()
@@ -180,13 +179,17 @@ def join(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def deviation(log_prob: Tensor, value: Tensor, batch: Chunks) -> dict[str, Tensor]:
-    """The largest deviations of recomputed log-probs and values [L, N] from those of the batch."""
-    made = {"log_prob": log_prob, "value": value}
+def deviation(record: Mapping[str, Tensor], batch: Chunks) -> dict[str, Tensor]:
+    """The largest deviations of recomputed fields of the record [L, N, ...] from those of the batch."""
     return {
-        f"{DEVIATION}{name}": (now - batch.data[name]).masked_fill(~batch.valid, 0).abs().max()
-        for name, now in made.items()
+        f"{DEVIATION}{name}": (now - batch.data[name]).masked_fill(_wide(~batch.valid, now), 0).abs().max()
+        for name, now in record.items()
     }
+
+
+def _wide(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask [L, N] that broadcasts to ``like`` [L, N, ...]."""
+    return mask.view(*mask.shape, *(1,) * (like.dim() - mask.dim()))
 
 
 @torch.no_grad()
@@ -237,12 +240,12 @@ def _used(rollout: Rollout) -> list[tuple[str, Tensor, Tensor]]:
         always = torch.ones_like(rollout.finals.row, dtype=torch.bool).unsqueeze(0)
         finals = tree.named_leaves(rollout.finals.obs, "final_obs")
         used += [(name, leaf.unsqueeze(0), always) for name, leaf in finals]
-    return [
-        *used,
-        *((name, leaf, rollout.valid) for name, leaf in rollout.record.items()),
-        ("final_value", rollout.final_value, rollout.truncated & ~rollout.terminated),
-        ("bootstrap", rollout.bootstrap.unsqueeze(0), inside),
-    ]
+    used += [(name, leaf, rollout.valid) for name, leaf in rollout.record.items()]
+    if rollout.final_value is not None:
+        used.append(("final_value", rollout.final_value, rollout.truncated & ~rollout.terminated))
+    if rollout.bootstrap is not None:
+        used.append(("bootstrap", rollout.bootstrap.unsqueeze(0), inside))
+    return used
 
 
 def _sizes(leaf: Tensor) -> Tensor:
@@ -280,15 +283,54 @@ def check_gradient(
     )
 
 
-def value_size(metrics: dict[str, float]) -> float:
-    """The unit of deviations of values: the scale of the values, to which float32 rounding is relative."""
-    return max(1.0, *(abs(metrics[name]) for name in SIZES if name in metrics))
+def size_names(name: str) -> tuple[str, ...]:
+    """The metrics that give the scale of a field of the record, to which float32 rounding is relative."""
+    return f"{name}/max", f"{name}/min", f"{name}_scale"
 
 
-def deviations(metrics: dict[str, float]) -> tuple[float, float]:
-    """Deviations of log-probs, and of values in units of their scale."""
-    log_prob, value = (metrics[f"{DEVIATION}{name}"] for name in ("log_prob", "value"))
-    return log_prob, value / value_size(metrics)
+def units(fields: Mapping[str, Field], metrics: Mapping[str, float]) -> dict[str, float]:
+    """The unit of the deviations of each field."""
+    return {
+        name: max([1.0, *(abs(metrics[size]) for size in size_names(name) if size in metrics)])
+        if field.unit is None
+        else field.unit
+        for name, field in fields.items()
+    }
+
+
+def check_deviations(stats: Mapping[str, Tensor], fields: Mapping[str, Field]) -> None:
+    """Raise if the statistics of a loss lack the deviation of one of these fields."""
+    missing = [name for name in fields if f"{DEVIATION}{name}" not in stats]
+    if missing:
+        raise ConfigError(
+            f"the algorithm's loss returned no deviation of {', '.join(missing)}, which its actors record: "
+            "add diagnostics.deviation({name: recomputed}, batch) to its statistics"
+        )
+
+
+def deviations(metrics: Mapping[str, float], fields: Mapping[str, Field]) -> dict[str, float]:
+    """The measured deviations of these fields, in their units."""
+    return {
+        name: metrics[f"{DEVIATION}{name}"] / unit
+        for name, unit in units(fields, metrics).items()
+        if f"{DEVIATION}{name}" in metrics
+    }
+
+
+@torch.no_grad()
+def record_range(rollout: Rollout, fields: Mapping[str, Field], ranks: Ranks = ALONE) -> dict[str, Tensor]:
+    """``NAME/max`` and ``NAME/min`` over the valid steps of all ranks, of fields whose unit is their scale.
+
+    0 counts as a number of every field. The number of valid steps is added as ``valid``.
+    """
+    found = {"valid": ranks.sum(rollout.valid.sum())}
+    for name, field in fields.items():
+        if field.unit is None:
+            recorded = rollout.record[name]
+            recorded = recorded.masked_fill(_wide(~rollout.valid, recorded), 0)
+            high, low = ranks.max(torch.stack([recorded.max(), -recorded.min()]))
+            found |= {f"{name}/max": high, f"{name}/min": -low}
+    return found
 
 
 def _lived(rollout: Rollout) -> Tensor:

@@ -40,6 +40,7 @@ from recollect.learning.refresh_rollout import refresh
 from recollect.learning.regularise_weights import Origin
 from recollect.learning.schedules import scheduled
 from recollect.learning.sequences import Sequences, burn_in, make_sequences
+from recollect.policy.head_contract import named_fields
 from recollect.policy.policy import Policy
 
 
@@ -100,7 +101,10 @@ class Learner:
         """All learners that share the rows of a batch."""
         self.origin: Origin | None = None
         """The weights at the start of the training, if the config needs them; made by the first update."""
-        self.deviation_check = DeviationCheck(policy, config)
+        fields = named_fields(policy.head, algorithm.acting(config).record)
+        self.compared = {name: field for name, field in fields.items() if field.is_compared}
+        """The fields of the record that every update must reproduce."""
+        self.deviation_check = DeviationCheck(policy, config, self.compared)
         self._captured: CapturedUpdate | None = None
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -128,7 +132,8 @@ class Learner:
             self.origin = Origin(policy)
         entropy_coef = self.set_schedules(progress)
         rollout, data, metrics = self.targets(rollout, lag)
-        record = Record(rollout, data, self.updates, self.ranks) if lag == 0 else None
+        metrics = self._with_ranges(rollout, metrics)
+        record = Record(rollout, data, self.updates, self.ranks) if lag == 0 and self.compared else None
         if record is not None and not self.deviation_check.is_checked:
             # The whole rollout, before the very first step. Later updates check their first minibatch, a
             # random sample that the loss recomputes anyway.
@@ -164,6 +169,18 @@ class Learner:
             return found
         data = found.data | self.predictor.targets(self.policy, rollout)
         return Targets(found.rollout, data, found.metrics)
+
+    def _with_ranges(self, rollout: Rollout, metrics: Stats) -> Stats:
+        """The metrics with those that the deviation check needs, if the algorithm has left them out."""
+        is_read_later = devices.synchronises(self.device)
+        has_valid = "valid" in metrics or not is_read_later
+        scaled = [name for name, field in self.compared.items() if field.unit is None]
+        if has_valid and all(f"{name}/max" in metrics for name in scaled):
+            return metrics
+        metrics = diagnostics.record_range(rollout, self.compared, self.ranks) | metrics
+        if not is_read_later:
+            diagnostics.check_valid(diagnostics.read(metrics))
+        return metrics
 
     def sequences(self, rollout: Rollout, data: Data) -> Sequences:
         """The sequences of a rollout and its targets, of all ranks."""
@@ -236,6 +253,7 @@ class Learner:
         for part in shares(which, config.accumulate, sequences.sizes):
             batch = burn_in(self.policy, sequences.whole() if is_all else sequences.take(part))
             total, stats = self._loss(batch, entropy_coef, count, known)
+            diagnostics.check_deviations(stats, self.compared)
             total.backward()
             parts.append(stats | {"unrolled": torch.full_like(total.detach(), batch.valid.numel())})
             recomputed += segments(len(batch.valid))

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from recollect.base import devices
 from recollect.config.algo_shared import LearnerConfig
+from recollect.errors import ConfigError
 from recollect.policy.policy import Policy
 
 
@@ -59,10 +60,11 @@ class Adam(torch.optim.Adam):
 
 def parameter_groups(policy: Policy, config: LearnerConfig, predictor: nn.Module | None = None) -> list[dict]:
     """Every parameter in exactly one group: heads with a learning rate of their own, and the rest."""
-    heads = (
-        ("actor", policy.head, config.actor_learning_rate),
-        ("critic", policy.critic, config.critic_learning_rate),
-    )
+    heads: list[tuple[str, nn.Module, float | None]] = [("actor", policy.head, config.actor_learning_rate)]
+    if policy.has_critic:
+        heads.append(("critic", policy.critic, config.critic_learning_rate))
+    elif config.critic_learning_rate is not None:
+        raise ConfigError("critic_learning_rate is set, and the policy's head has no critic: leave it unset")
     own = {name: (list(head.parameters()), rate) for name, head, rate in heads if rate is not None}
     taken = {id(p) for ps, _ in own.values() for p in ps}
     rest = [p for p in policy.parameters() if id(p) not in taken]

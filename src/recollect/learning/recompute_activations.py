@@ -23,6 +23,7 @@ from torch.autograd.function import once_differentiable
 from recollect.base import tree
 from recollect.base.types import State, Tree
 from recollect.experience.chunks import Chunks
+from recollect.policy.head_contract import Outputs
 from recollect.policy.policy import Policy
 
 Tensors = tuple[Tensor, ...]
@@ -41,32 +42,62 @@ def evaluate(
     ``again``: with activation recomputation. The inputs of the heads, [L, N, D], are appended to ``features``
     if it is given.
     """
-    obs, action, state, first = batch.obs, batch.action, batch.state, batch.first
     if not again:
-        return policy.evaluate_actions(obs, action, state, first, features)
-    steps, found = len(first), []
-    count = segments(steps)
-    for span in (slice(steps * k // count, steps * (k + 1) // count) for k in range(count)):
-        part = _segment(policy, tree.index(obs, span), tree.index(action, span), state, first[span])
-        found.append(part[:4])
-        state = tree.from_leaves(state, part[4:])
-    *outputs, y = zip(*found)
-    if features is not None:
-        features.append(torch.cat(y))
-    log_prob, entropy, value = (torch.cat(parts) for parts in outputs)
+        return policy.evaluate_actions(batch.obs, batch.action, batch.state, batch.first, features)
+
+    def read(outputs: Outputs, action: Tree) -> Tensors:
+        dist, value = outputs
+        return dist.log_prob(action), dist.entropy(), value
+
+    log_prob, entropy, value = _in_segments(policy, batch, read, features)
     return log_prob, entropy, value
 
 
-def _segment(policy: Policy, obs: Tree, action: Tree, state: State, first: Tensor) -> Tensors:
-    """log_prob, entropy, value [K, N], features [K, N, D] of a segment, and the leaves of its last state."""
+def record(policy: Policy, batch: Chunks, again: bool) -> dict[str, Tensor]:
+    """The head's record [L, N, ...] of the actions of a batch; ``again``: with activation recomputation."""
+    head = policy.head
+    if not again:
+        *outputs, _ = policy.unroll(batch.obs, batch.state, batch.first)
+        return head.record(outputs, batch.action)
+    names = list(head.record_spec)
+
+    def read(outputs: Outputs, action: Tree) -> Tensors:
+        made = head.record(outputs, action)
+        return tuple(made[name] for name in names)
+
+    return dict(zip(names, _in_segments(policy, batch, read)))
+
+
+Read = Callable[[Outputs, Tree], Tensors]
+"""Tensors [K, N, ...] that are read from the head's outputs and the actions of K steps."""
+
+
+def _in_segments(policy: Policy, batch: Chunks, read: Read, features: list[Tensor] | None = None) -> Tensors:
+    """``read`` of the outputs of a batch [L, N, ...], which is unrolled in segments."""
+    obs, action, state, first = batch.obs, batch.action, batch.state, batch.first
+    steps, found = len(first), []
+    count = segments(steps)
+    for span in (slice(steps * k // count, steps * (k + 1) // count) for k in range(count)):
+        part = _segment(policy, tree.index(obs, span), tree.index(action, span), state, first[span], read)
+        carried = len(part) - len(tree.leaves(state))
+        found.append(part[:carried])
+        state = tree.from_leaves(state, part[carried:])
+    *outputs, y = zip(*found)
+    if features is not None:
+        features.append(torch.cat(y))
+    return tuple(torch.cat(parts) for parts in outputs)
+
+
+def _segment(policy: Policy, obs: Tree, action: Tree, state: State, first: Tensor, read: Read) -> Tensors:
+    """``read`` [K, N, ...] and features [K, N, D] of a segment, and the leaves of its last state."""
     seen, carried = tree.leaves(obs), tree.leaves(state)
 
     def fn(*leaves: Tensor) -> Tensors:
         start = tree.from_leaves(state, leaves[len(seen) :])
         kept: list[Tensor] = []
-        dist, value, after = policy.unroll(tree.from_leaves(obs, leaves[: len(seen)]), start, first, kept)
+        *outputs, after = policy.unroll(tree.from_leaves(obs, leaves[: len(seen)]), start, first, kept)
         after = tree.map(lambda _, leaf: leaf, state, after)  # a core's dict may have another order
-        return dist.log_prob(action), dist.entropy(), value, *kept, *tree.leaves(after)
+        return *read(outputs, action), *kept, *tree.leaves(after)
 
     weights = [p for p in policy.parameters() if p.requires_grad]
     inputs = len(seen) + len(carried)

@@ -1,4 +1,4 @@
-"""The log-probs, values and states that the present weights give for a rollout.
+"""The record, values and states that the present weights give for a rollout.
 
 They come from a replay of the rollout from its first stored state, which is not refreshed itself. The actor's
 live state is never changed.
@@ -24,24 +24,19 @@ SPAN = 8
 class Outputs:
     """The parts of a rollout that depend on the weights."""
 
-    log_prob: Tensor
-    """[T, B] of the recorded actions."""
-    value: Tensor
-    """[T, B]"""
-    final_value: Tensor
-    """[T, B], where truncated"""
-    bootstrap: Tensor
-    """[B]"""
+    record: dict[str, Tensor]
+    """[T, B, ...] each: the head's record of the stored actions."""
+    final_value: Tensor | None
+    """[T, B], where truncated; None if the rollout has none."""
+    bootstrap: Tensor | None
+    """[B]; None if the rollout has none."""
     states: State
     """[S, B, ...] at the rollout's ``state_steps``."""
 
 
 def recorded(rollout: Rollout) -> Outputs:
     """The outputs of the weights that acted."""
-    record = rollout.record
-    return Outputs(
-        record["log_prob"], record["value"], rollout.final_value, rollout.bootstrap, rollout.states
-    )
+    return Outputs(rollout.record, rollout.final_value, rollout.bootstrap, rollout.states)
 
 
 @torch.no_grad()
@@ -49,20 +44,23 @@ def refresh(policy: Policy, rollout: Rollout) -> Outputs:
     """The outputs of the present weights."""
     T, finals = rollout.steps, rollout.finals
     if finals is not None and devices.synchronises(finals.time):
-        log_prob, value, stored, cut, end = _replay_in_spans(policy, rollout, finals)
+        record, stored, cut, end = _replay_in_spans(policy, rollout, finals)
     else:
-        log_prob, value, stored, cut, end = _replay(policy, rollout, finals)
+        record, stored, cut, end = _replay(policy, rollout, finals)
+    states = tree.stack(stored)
+    if rollout.final_value is None:
+        return Outputs(record, None, None, states)
     final_value = torch.zeros_like(rollout.final_value)
     if finals is not None:
         inside = torch.zeros(len(finals.row), dtype=torch.bool, device=finals.row.device)
         final_value[finals.time, finals.row] = policy.value(finals.obs, cut, inside)
     bootstrap = policy.value(tree.index(rollout.obs, T), end, rollout.first[T])
-    return Outputs(log_prob, value, final_value, bootstrap, tree.stack(stored))
+    return Outputs(record, final_value, bootstrap, states)
 
 
-Replayed = tuple[Tensor, Tensor, list[State], State, State]
-"""Log-probs and values [T, B]; the states at the rollout's ``state_steps``; those after the truncated steps
-of ``finals`` [N, ...]; and those after the last step."""
+Replayed = tuple[dict[str, Tensor], list[State], State, State]
+"""The record [T, B, ...]; the states at the rollout's ``state_steps``; those after the truncated steps of
+``finals`` [N, ...]; and those after the last step."""
 
 
 def _replay(policy: Policy, rollout: Rollout, finals: Finals | None) -> Replayed:
@@ -71,29 +69,31 @@ def _replay(policy: Policy, rollout: Rollout, finals: Finals | None) -> Replayed
     after_truncations = [] if finals is None else (finals.time + 1).unique().tolist()
     times = sorted({*rollout.state_steps, *after_truncations, T})
     obs = tree.index(rollout.obs, slice(T))
-    dist, value, states = policy.unroll_with_states(obs, rollout.state_at(0), rollout.first[:T], times)
+    *outputs, states = policy.unroll_with_states(obs, rollout.state_at(0), rollout.first[:T], times)
     at, cut = dict(zip(times, states)), ()
     if finals is not None:
         places = zip(finals.time.tolist(), finals.row.tolist())
         cut = tree.stack([tree.index(at[t + 1], row) for t, row in places])
-    return dist.log_prob(rollout.action), value, [at[step] for step in rollout.state_steps], cut, at[T]
+    record = policy.head.record(outputs, rollout.action)
+    return record, [at[step] for step in rollout.state_steps], cut, at[T]
 
 
 def _replay_in_spans(policy: Policy, rollout: Rollout, finals: Finals) -> Replayed:
     """``_replay`` without a host read of the truncated steps: it computes every state, a span at a time."""
     T, state = rollout.steps, rollout.state_at(0)
-    log_probs, values, stored = [], [], []
+    records: list[dict[str, Tensor]] = []
+    stored = []
     cut = tree.map(lambda leaf: leaf.index_select(0, finals.row), state)  # [N, ...], to be filled
     for begin in range(0, T, SPAN):
         span = slice(begin, min(begin + SPAN, T))
         steps = span.stop - begin
         obs, action = tree.index(rollout.obs, span), tree.index(rollout.action, span)
-        dist, value, states = policy.unroll_with_states(obs, state, rollout.first[span], range(steps + 1))
-        log_probs.append(dist.log_prob(action))
-        values.append(value)
+        *outputs, states = policy.unroll_with_states(obs, state, rollout.first[span], range(steps + 1))
+        records.append(policy.head.record(outputs, action))
         stored += [states[step - begin] for step in rollout.state_steps if begin <= step < span.stop]
         place, after = finals.time - begin, tree.stack(states[1:])  # [K, B, ...]
         found = tree.index(after, (place.clamp(0, steps - 1), finals.row))
         cut = tree.select((place >= 0) & (place < steps), found, cut)
         state = states[-1]
-    return torch.cat(log_probs), torch.cat(values), stored, cut, state
+    record = {name: torch.cat([part[name] for part in records]) for name in records[0]}
+    return record, stored, cut, state

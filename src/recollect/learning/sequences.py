@@ -99,7 +99,7 @@ def burn_in(policy: Policy, batch: Chunks) -> Chunks:
     if prefix is None:
         return batch
     with torch.no_grad():
-        _, _, burnt = policy.unroll(prefix.obs, prefix.state, prefix.first)
+        *_, burnt = policy.unroll(prefix.obs, prefix.state, prefix.first)
     return replace(batch, state=tree.select(prefix.exists, burnt, batch.state))
 
 

@@ -1,6 +1,6 @@
 """torch.compile for the pure parts of a policy.
 
-* ``_advance``: an acting step up to the action head, that is normaliser, encoder, core with reset, critic;
+* ``_advance``: an acting step up to the head, that is normaliser, encoder, core with reset, critic (if any);
 * ``_encode``: normaliser and encoder, for learning;
 * ``_value``: the critic in real units, for learning.
 
@@ -59,8 +59,7 @@ class Compiled:
         if policy.obs_norm is not None:
             policy.obs_norm.is_one_path = True
         with torch.no_grad():  # a core caches the shape of its state in its first call
-            dtype = policy.critic.weight.dtype
-            x = torch.zeros(1, policy.core.input_size, device=device, dtype=dtype)
+            x = torch.zeros(1, policy.core.input_size, device=device, dtype=policy.dtype)
             policy.core.step(x, policy.core.initial_state(1), torch.ones(1, dtype=torch.bool, device=device))
         self._advance = self._compile(policy._advance)
         self._encode_rows = self._compile(policy._encode)

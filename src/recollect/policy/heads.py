@@ -18,6 +18,7 @@ actions, and only the env gets the result of ``to_env``. Masks are described in 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, cast
 
 import gymnasium as gym
@@ -40,14 +41,21 @@ from recollect.policy.distributions import (
     Shaped,
     TanhGaussian,
 )
+from recollect.policy.head_contract import Field, Head, Outputs
 from recollect.policy.masks import check_mask, refuse_mask
 
 MAX_SQUASHED_LOG_STD = 1.0
 """Up to here the quadrature of a squashed entropy is right to 1e-4."""
 
 
-class ActionHead(nn.Module):
-    """One linear layer for all parts of an action space; its outputs are split among the parts."""
+class ActionHead(Head):
+    """The actor-critic head: one linear layer, whose outputs are split among the parts of an action space.
+
+    With the policy's critic its outputs are the action distribution and the value.
+    """
+
+    record_spec: Mapping[str, Field] = {"log_prob": Field(unit=1.0), "value": Field()}
+    needs_critic = True
 
     def __init__(self, space: gym.Space, features: int, config: HeadConfig | None = None):
         super().__init__()
@@ -58,13 +66,34 @@ class ActionHead(nn.Module):
         with torch.no_grad():
             self.linear.bias.copy_(self.root.initial_bias())
 
-    def forward(self, features: Tensor, mask: Tree | None = None) -> Distribution:
-        """Features [..., D] and masks [..., n] -> the distribution for every row of [...]."""
-        return self.distribution(exact_linear.through(self.linear, features), mask)
+    def forward(self, y: Tensor, mask: Tree | None = None) -> Distribution:
+        """Core outputs y [..., D] and masks [..., n] -> the distribution for every row of [...]."""
+        return self.distribution(exact_linear.through(self.linear, y), mask)
 
     def distribution(self, outputs: Tensor, mask: Tree | None = None) -> Distribution:
         """Outputs of ``linear``, [..., outputs] -> the distribution for every row of [...]."""
         return self.root.distribution(outputs, mask)
+
+    def choose(
+        self,
+        outputs: Outputs,
+        generator: torch.Generator | None = None,
+        deterministic: bool = False,
+        exploration: Tensor | None = None,
+    ) -> Tree:
+        """The likeliest actions, or a sample. ``exploration`` must be None."""
+        if exploration is not None:
+            raise ConfigError(
+                "exploration was given to an actor-critic head, which explores by sampling its own "
+                "distribution: leave it None, and set the entropy bonus (`entropy`) instead"
+            )
+        dist = outputs[0]
+        return dist.mode() if deterministic else dist.sample(generator)
+
+    def record(self, outputs: Outputs, action: Tree) -> dict[str, Tensor]:
+        """The log-prob of the actions, and the value in real units."""
+        dist, value = outputs
+        return {"log_prob": dist.log_prob(action), "value": value}
 
     def to_env(self, action: Tree) -> Tree:
         """The env's action for a stored action: shifted, scaled, clipped."""

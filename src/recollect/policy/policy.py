@@ -1,4 +1,4 @@
-"""Policy: an encoder, a core, and heads for the action and the value.
+"""Policy: an encoder, a core, and a head; with an actor-critic head also a critic.
 
 Every method takes the state as an argument and none stores it. ``act`` is one step of the actor, ``unroll``
 many steps of the learner. Both use the same encoder, core, normalisers and heads, and the core applies
@@ -7,7 +7,7 @@ many steps of the learner. Both use the same encoder, core, normalisers and head
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from recollect.policy import precision
 from recollect.policy.compiled import Compiled
 from recollect.policy.distributions import Distribution
 from recollect.policy.encoders import make_encoder
+from recollect.policy.head_contract import Head
 from recollect.policy.heads import ActionHead
 from recollect.policy.masks import ACTION_MASK, check_mask_space
 from recollect.policy.normalise import ObservationNorm, PopArt
@@ -37,10 +38,8 @@ class Acted(NamedTuple):
 
     action: Tree
     """[B, ...] as stored and learned from; ``Policy.to_env`` converts it to the env's action."""
-    log_prob: Tensor
-    """[B]"""
-    value: Tensor
-    """[B] in real units."""
+    record: dict[str, Tensor]
+    """[B, ...] each: what the head records beside the action (``Head.record_spec``)."""
 
 
 GUARDED = (
@@ -51,7 +50,7 @@ GUARDED = (
 
 
 class Policy(nn.Module):
-    """See the module's docstring. Custom networks are passed as ``encoder`` or ``core``.
+    """See the module's docstring. Custom networks are passed as ``encoder``, ``core`` or ``head``.
 
     A subclass may override the row-wise methods around the core: ``_encode``, ``_distribution``, ``_value``,
     ``to_env``; not those that handle the state (``GUARDED``).
@@ -65,26 +64,50 @@ class Policy(nn.Module):
             raise ConfigError(
                 f"{cls.__name__} overrides Policy.{', '.join(taken)}: acting and learning share the code "
                 "that handles the state, so that they cannot differ. Write an encoder for observations and a "
-                "core (_step, _unroll, initial_state) for memory; a policy may override _encode, "
-                "_distribution, _value and to_env (docs/own-policy.md)"
+                "core (_step, _unroll, initial_state) for memory, and a head (choose, record) for actions; a "
+                "policy may override _encode, _distribution, _value and to_env (docs/own-policy.md)"
             )
 
+    critic: nn.Linear
+    """Only if ``has_critic``."""
+
     def __init__(
-        self, observation_space: gym.Space, action_space: gym.Space, config: PolicyConfig | None = None
+        self,
+        observation_space: gym.Space,
+        action_space: gym.Space,
+        config: PolicyConfig | None = None,
+        head: Callable[[gym.Space, int], Head] | None = None,
     ):
+        """For an env with these spaces.
+
+        Args:
+            observation_space: of one row.
+            action_space: of one row.
+            config: the settings of encoder, core and actor-critic head.
+            head: makes another head from the action space and the number of the core's outputs. Without a
+                critic (``Head.needs_critic``) values are not normalised either.
+        """
         super().__init__()
         self.config = config = config or PolicyConfig()
         self.observation_space, self.action_space = observation_space, action_space
         self.encoder = make_encoder(config.encoder, observation_space)
         self.core = make_core(config.core, self.encoder.output_size)
-        self.head = ActionHead(action_space, self.core.output_size, config.head)
-        self.critic = nn.Linear(self.core.output_size, 1)
-        nn.init.orthogonal_(self.critic.weight)
-        nn.init.zeros_(self.critic.bias)
+        size = self.core.output_size
+        self.head: Head = (
+            ActionHead(action_space, size, config.head) if head is None else head(action_space, size)
+        )
+        self.has_critic = self.head.needs_critic
+        """Whether the policy estimates values."""
+        if self.has_critic:
+            self.critic = nn.Linear(size, 1)
+            nn.init.orthogonal_(self.critic.weight)
+            nn.init.zeros_(self.critic.bias)
         self.obs_norm: ObservationNorm | None = None
         if config.normalise_observations:
             self.obs_norm = ObservationNorm(observation_space, last_action=config.normalise_last_action)
-        self.value_norm = PopArt(config.value_decay) if config.normalise_value else None
+        has_norm = self.has_critic and config.normalise_value
+        self.value_norm = PopArt(config.value_decay) if has_norm else None
+        self._has_own_head = head is not None
         self.acts_elsewhere = False
         """Whether copies act on a CPU while this one learns; ``precision="auto"`` is then that of a CPU."""
         self.factory: str | None = None
@@ -103,9 +126,9 @@ class Policy(nn.Module):
 
     @property
     def made_by(self) -> str | None:
-        """The factory that made it: its name, or "custom" for a subclass without one, which no file
+        """The factory that made it: its name, or "custom" for a subclass or a head without one, which no file
         describes. None: ``config`` describes it."""
-        return self.factory or (None if type(self) is Policy else CUSTOM)
+        return self.factory or (CUSTOM if self._has_own_head or type(self) is not Policy else None)
 
     @property
     def is_compiled(self) -> bool:
@@ -129,20 +152,20 @@ class Policy(nn.Module):
     @property
     def precision(self) -> str:
         """The precision on its present device: never "auto"."""
-        return on_device(self.config.precision, "cpu" if self.acts_elsewhere else self._device.type)
+        return on_device(self.config.precision, "cpu" if self.acts_elsewhere else self.device.type)
 
     def computing(self) -> AbstractContextManager:
         """The precision context. The policy's methods enter it; for a backward pass the caller must."""
-        return precision.computing(self.precision, self._device)
+        return precision.computing(self.precision, self.device)
 
     @property
     def encoder_bits(self) -> int:
         """Bits of the encoder's floating-point numbers."""
-        return 16 if self.config.precision == "bf16" else torch.finfo(self.critic.weight.dtype).bits
+        return 16 if self.config.precision == "bf16" else torch.finfo(self.dtype).bits
 
     def initial_state(self, batch: int) -> State:
         """A copy of the state before an episode's first step, for ``batch`` rows."""
-        precision.check(self.config.precision, self._device)  # here, because every use starts here
+        precision.check(self.config.precision, self.device)  # here, because every use starts here
         return tree.clone(self.core.initial_state(batch))
 
     @torch.no_grad()
@@ -153,18 +176,26 @@ class Policy(nn.Module):
         first: Tensor,
         generator: torch.Generator | None = None,
         deterministic: bool = False,
+        exploration: Tensor | None = None,
     ) -> tuple[Acted, State]:
-        """Choose actions: obs [B, ...], state, first [B] -> (action, log_prob, value) [B], state."""
-        dist, value, state = self.step(obs, state, first)
-        action = dist.mode() if deterministic else dist.sample(generator)
-        log_prob = dist.log_prob(action)
-        return Acted(action, log_prob, value), state
+        """Choose actions: obs [B, ...], state, first [B] -> action and its record [B], state.
 
-    def step(self, obs: Tree, state: State, first: Tensor) -> tuple[Distribution, Tensor, State]:
-        """One step without an action: obs [B, ...], state, first [B] -> distribution, value [B], state."""
+        ``exploration`` [B]: how much each row explores, as the algorithm gives it to the head.
+        """
+        *outputs, state = self.step(obs, state, first)
+        action = self.head.choose(outputs, generator, deterministic, exploration)
+        return Acted(action, self.head.record(outputs, action)), state
+
+    def step(self, obs: Tree, state: State, first: Tensor) -> tuple[Any, ...]:
+        """One step without an action: obs [B, ...], state, first [B] -> the head's outputs [B], state.
+
+        The outputs of an actor-critic head are the action distribution and the value.
+        """
         with self.computing():
             y, value, state = self._parts._advance(obs, state, first)
             with precision.exact(y):
+                if value is None:
+                    return *self.head(y, self._mask(obs)), state
                 return self._distribution(y, obs), value, state
 
     def to_env(self, action: Tree) -> Tree:
@@ -173,11 +204,12 @@ class Policy(nn.Module):
 
     def unroll(
         self, obs: Tree, state: State, first: Tensor, features: list[Tensor] | None = None
-    ) -> tuple[Distribution, Tensor, State]:
+    ) -> tuple[Any, ...]:
         """Replay T steps: obs [T, B, ...], the raw state at step 0, first [T, B].
 
-        Returns the action distribution [T, B], the value [T, B] in real units, and the state after the last
-        step. The input of the heads, y [T, B, D], is appended to ``features`` if given.
+        Returns the head's outputs [T, B] and the state after the last step. Those of an actor-critic head are
+        the action distribution and the value in real units. The input of the head, y [T, B, D], is appended
+        to ``features`` if given.
         """
         with self.computing():
             x = self._encode_sequence(obs, first)
@@ -190,7 +222,7 @@ class Policy(nn.Module):
     def evaluate_actions(
         self, obs: Tree, action: Tree, state: State, first: Tensor, features: list[Tensor] | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """log_prob, entropy and value [T, B] of given actions [T, B, ...].
+        """log_prob, entropy and value [T, B] of given actions [T, B, ...], with an actor-critic head.
 
         ``features``: as in ``unroll``.
         """
@@ -201,11 +233,18 @@ class Policy(nn.Module):
     def value(self, obs: Tree, state: State, first: Tensor) -> Tensor:
         """V(obs [B, ...], state) [B] in real units. Changes no state and draws no random number."""
         with self.computing():
-            return self._parts._advance(obs, state, first)[1]
+            value = self._parts._advance(obs, state, first)[1]
+        if value is None:
+            raise ConfigError(
+                f"a value was asked of a policy whose {type(self.head).__name__} has no critic: its "
+                "algorithm must not ask for values (Acting.needs_values=False), or the head must set "
+                "needs_critic"
+            )
+        return value
 
     def unroll_with_states(
         self, obs: Tree, state: State, first: Tensor, times: Sequence[int]
-    ) -> tuple[Distribution, Tensor, list[State]]:
+    ) -> tuple[Any, ...]:
         """``unroll`` that returns the raw input states of the steps ``times`` (ascending, 0..T)."""
         with self.computing():
             x = self._encode_sequence(obs, first)
@@ -223,8 +262,18 @@ class Policy(nn.Module):
         return 0 if self._compiled is None else self._compiled.graphs
 
     @property
-    def _device(self) -> torch.device:
-        return self.critic.weight.device
+    def device(self) -> torch.device:
+        """The device of the weights."""
+        return self._weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the weights."""
+        return self._weight.dtype
+
+    @property
+    def _weight(self) -> Tensor:
+        return self.critic.weight if self.has_critic else next(self.head.parameters())
 
     @property
     def _parts(self) -> Policy | Compiled:
@@ -234,16 +283,19 @@ class Policy(nn.Module):
     def __getstate__(self) -> dict[str, Any]:
         return super().__getstate__() | {"_compiled": None}
 
-    def _advance(self, obs: Tree, state: State, first: Tensor) -> tuple[Tensor, Tensor, State]:
-        """One step up to the action head: obs [B, ...], state, first [B] -> y [B, D], V [B], state."""
+    def _advance(self, obs: Tree, state: State, first: Tensor) -> tuple[Tensor, Tensor | None, State]:
+        """One step up to the head: obs [B, ...], state, first [B] -> y [B, D], V [B], state.
+
+        V is None without a critic.
+        """
         x = self._encode(obs)
         with precision.exact(x):
             y, state = self.core.step(x, state, first)
-            return y, self._value(y), state
+            return y, self._value(y) if self.has_critic else None, state
 
     def _encode(self, obs: Tree) -> Tensor:
         """Features [N, D] of obs [N, ...]."""
-        with precision.encoding(self.config.precision, self._device):
+        with precision.encoding(self.config.precision, self.device):
             return precision.widen(self.encoder(obs if self.obs_norm is None else self.obs_norm(obs)))
 
     def _encode_sequence(self, obs: Tree, first: Tensor) -> Tensor:
@@ -258,8 +310,10 @@ class Policy(nn.Module):
         flat = tree.map(lambda leaf: leaf.reshape(T * B, *leaf.shape[2:]), obs)  # [T, B, ..] -> [T * B, ..]
         return self._parts._encode(flat).view(T, B, -1)  # [T * B, D] -> [T, B, D]
 
-    def _heads(self, y: Tensor, obs: Tree) -> tuple[Distribution, Tensor]:
-        """y [T, B, D] -> the action distribution and the value [T, B]."""
+    def _heads(self, y: Tensor, obs: Tree) -> tuple[Any, ...]:
+        """y [T, B, D] -> the head's outputs [T, B]."""
+        if not self.has_critic:
+            return self.head(y, self._mask(obs))
         both = self._joint(y, obs)
         return (self._distribution(y, obs), self._parts._value(y)) if both is None else both
 
@@ -271,12 +325,13 @@ class Policy(nn.Module):
         """
         cls = type(self)
         has_own = cls._distribution is not Policy._distribution or cls._value is not Policy._value
-        if has_own or self._compiled is not None or type(self.head) is not ActionHead:
+        head = self.head
+        if has_own or self._compiled is not None or type(head) is not ActionHead:
             return None
-        found = exact_linear.together(y, self.head.linear, self.critic)
+        found = exact_linear.together(y, head.linear, self.critic)
         if found is None:
             return None
-        return self.head.distribution(found[0], self._mask(obs)), self._in_real_units(found[1])
+        return head.distribution(found[0], self._mask(obs)), self._in_real_units(found[1])
 
     def _distribution(self, y: Tensor, obs: Tree) -> Distribution:
         return self.head(y, self._mask(obs))

@@ -10,7 +10,7 @@ import numpy as np
 
 from recollect.base.formatting import plural
 from recollect.display.closing_summary import REASONS
-from recollect.learning.diagnostics import SIZES
+from recollect.learning.diagnostics import DEVIATION, size_names
 from recollect.reports.configs import config_rows
 from recollect.reports.episodes import read_episodes
 from recollect.reports.play_episodes import is_outdated, outdated_episodes, read_lengths
@@ -20,7 +20,7 @@ from recollect.reports.thinning import Row, column, curve, json_numbers, mapping
 from recollect.reports.times import gather_runtime, gather_speed
 from recollect.tasks import Task
 from recollect.training.evaluation_rows import in_mode, mode_of
-from recollect.training.gauges import GAUGES, Judged, judge
+from recollect.training.gauges import GAUGES, Judged, deviation_gauge, judge
 from recollect.training.metrics import meaning
 from recollect.training.return_trend import ReturnTrend
 
@@ -167,13 +167,15 @@ def _diagnostics(folder: Folder) -> tuple[list[Row], list[Row]]:
     gauges, trend = [], ReturnTrend(1)
     for row in rows:
         trend.add({name: number(row.get(name)) for name in ("episodes", "return", "return_spread")})
-    for gauge in GAUGES:
-        values = _in_units_of_value(rows) if gauge.name == "deviation/value" else column(rows, gauge.name)
+    names = dict.fromkeys(name for row in rows for name in row)
+    fields = [name.removeprefix(DEVIATION) for name in names if name.startswith(DEVIATION)]
+    shown = dict.fromkeys([*map(deviation_gauge, fields), *GAUGES])
+    for gauge in shown:
+        values = _in_units(rows, gauge.name) if gauge.name.startswith(DEVIATION) else column(rows, gauge.name)
         judged = judge(gauge, values, folder.algo, is_settled=trend.is_settled)
         if judged.verdict != "missing":
             gauges.append(_drawn(judged) | _metric(folder, gauge.name, values))
-    drawn = {gauge.name for gauge in GAUGES} | {"steps", "seconds", "updates", "episodes", "return"}
-    names = dict.fromkeys(name for row in rows for name in row)
+    drawn = {gauge.name for gauge in shown} | {"steps", "seconds", "updates", "episodes", "return"}
     left = [name for name in names if name not in drawn and not name.startswith(("speed/", "time/"))]
     columns = {name: column(rows, name) for name in left}
     return gauges, [_metric(folder, name, x) for name, x in columns.items() if np.isfinite(x).any()]
@@ -183,7 +185,7 @@ def _metric(folder: Folder, name: str, values: np.ndarray) -> Row:
     """The curve of one metric, with its glossary line."""
     rows, known = folder.metrics, np.isfinite(values)
     line = meaning(name, folder.glossary) or meaning(name)
-    if name == "deviation/value":
+    if name.startswith(DEVIATION) and _sizes(rows, name):
         line += ", in units of their size"
     is_sparse = bool(known.sum() < 0.6 * len(known))
     if is_sparse:  # measured only in some updates: gaps are not drawn
@@ -222,11 +224,15 @@ def _advice(folder: Folder, gauges: list[Row]) -> str:
     return f"{before}{'; '.join(filter(None, (given, judged)))}."
 
 
-def _in_units_of_value(rows: list[Row]) -> np.ndarray:
-    """The deviation of values over their size, if that is above 1, as in the check that stops a run."""
-    sizes = [np.abs(column(rows, name)) for name in SIZES]
-    scale = np.fmax.reduce([*sizes, np.ones(len(rows))])
-    return column(rows, "deviation/value") / scale
+def _in_units(rows: list[Row], name: str) -> np.ndarray:
+    """The deviation of a field over its size, if that is above 1, as in the check that stops a run."""
+    sizes = [np.abs(column(rows, size)) for size in _sizes(rows, name)]
+    return column(rows, name) / np.fmax.reduce([*sizes, np.ones(len(rows))])
+
+
+def _sizes(rows: list[Row], name: str) -> list[str]:
+    """The metrics that give the size of a field, of those that the run has; none for log-probs."""
+    return [size for size in size_names(name.removeprefix(DEVIATION)) if any(size in row for row in rows)]
 
 
 def _lengths(folder: Folder) -> Row | None:

@@ -144,10 +144,10 @@ class ActorServer:
                 self.env,
                 self.policy,
                 rollout=config.algo.rollout,
-                state_steps=acting(config.algo).state_steps,
                 seed=actor_stream(config.seed, version, index, self.blueprint.restarts, self._resets),
                 index=index,
                 buffers=self._buffers,
+                **acting(config.algo).keywords(),
             )
             self._resetting_since, self.actor.sequence, self._sequence = None, self._sequence, 0
         return self.actor

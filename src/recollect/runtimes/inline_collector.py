@@ -98,17 +98,16 @@ class InlineCollector:
     def _ready_actors(self, version: int, resets: int = 0) -> list[Actor]:
         if not self.actors:
             algo, seed = self._config.algo, self._config.seed
-            state_steps, keeps_finals = acting(algo)
+            wanted = acting(algo).keywords()
             self.actors = [
                 Actor(
                     env,
                     self._policy,
                     rollout=algo.rollout,
-                    state_steps=state_steps,
                     seed=actor_stream(seed, version, index, resets=resets),
                     index=index,
                     graphs=self._graphs,
-                    keeps_finals=keeps_finals,
+                    **wanted,
                 )
                 for index, env in enumerate(self.envs)
             ]

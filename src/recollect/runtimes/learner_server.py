@@ -47,7 +47,7 @@ class LearnerState:
     """See ``recollect.learning.learner_state``."""
     updates: int
     is_checked: bool
-    accepted: tuple[int, float, float]
+    accepted: tuple[float, ...]
     """See ``recollect.learning.deviation_check``."""
 
     @classmethod

@@ -17,8 +17,7 @@ def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> s
     algo, rows = config.algo, collector.rows
     envs = collector.envs if isinstance(collector, InlineCollector) else ()
     kept = max((truncation_slots(env, algo.rollout) for env in envs), default=0)
-    stored = len(acting(algo).state_steps)
-    size = rollout_size(policy, rows, steps=algo.rollout, stored=stored, slots=kept)
+    size = rollout_size(policy, rows, acting(algo), steps=algo.rollout, slots=kept)
     weights = sum(p.numel() for p in policy.parameters())
     return (
         f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "

@@ -6,7 +6,7 @@ The display, the advice during a run and the report all judge by these ranges.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -173,6 +173,12 @@ GAUGES: tuple[Gauge, ...] = (
 )
 """All gauges of a report, in order."""
 BY_NAME = {gauge.name: gauge for gauge in GAUGES}
+
+
+def deviation_gauge(name: str) -> Gauge:
+    """The gauge ``deviation/NAME`` of a field of the record, also of a user's own head."""
+    known = BY_NAME.get(f"deviation/{name}")
+    return known or replace(BY_NAME["deviation/value"], name=f"deviation/{name}")
 
 
 def judge(gauge: Gauge, values: np.ndarray, algo: Mapping[str, Any], *, is_settled: bool = False) -> Judged:

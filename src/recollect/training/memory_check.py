@@ -64,7 +64,7 @@ def check_memory(config: TrainConfig, policy: Policy, rows: int) -> str | None:
         return None
     one = rows * algo.rollout * STEP_BYTES  # the least; absurdly many states are not listed
     if one <= have:
-        one = rollout_size(policy, rows, steps=algo.rollout, stored=len(acting(algo).state_steps)).total
+        one = rollout_size(policy, rows, acting(algo), steps=algo.rollout).total
     size = f"a rollout of {algo.rollout:,} steps x {rows:,} rows takes {_size(one)}"
     if one > have:
         raise ConfigError(

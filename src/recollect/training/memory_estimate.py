@@ -104,8 +104,7 @@ def learner_bytes(weights: int) -> int:
 def rollout_bytes(policy: Policy, config: TrainConfig, rows: int) -> int:
     """All copies of the rollout on this machine."""
     algo = config.algo
-    stored = len(acting(algo).state_steps)
-    one = rollout_size(policy, rows, steps=algo.rollout, stored=stored).total
+    one = rollout_size(policy, rows, acting(algo), steps=algo.rollout).total
     recorded = 1 if config.mode == "lockstep" else config.lag_limit + 2
     if config.ray_address is not None:
         recorded = 0
@@ -173,7 +172,7 @@ def trial(policy: Policy, algo: AlgoConfig, rows: int) -> StepBytes:
 def _measure(policy: Policy, algo: AlgoConfig, rows: int) -> tuple[int, int, int]:
     """Bytes of ``StepBytes`` for all steps of an update of ``rows`` rows."""
     learner = make_learner(policy, algo)
-    rollout = allocate(policy, rows, algo.rollout, acting(algo).state_steps)
+    rollout = allocate(policy, rows, algo.rollout, acting(algo))
     rollout.valid.fill_(True)
     rollout.first[1, 0] = True  # most sequences have resets; kernels for those without keep other tensors
     if isinstance(rollout.obs, dict) and ACTION_MASK in rollout.obs:

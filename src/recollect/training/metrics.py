@@ -93,7 +93,11 @@ def meaning(name: str, glossary: Mapping[str, str] = GLOSSARY) -> str:
     stem, _, epoch = name.partition("/epoch_")
     if epoch:
         return f"{stem} after epoch {epoch}"
-    return glossary.get(re.sub(r"^actor/\d+/", "actor/N/", name), "")
+    known = glossary.get(re.sub(r"^actor/\d+/", "actor/N/", name), "")
+    field = name.removeprefix("deviation/")
+    if known or field == name:
+        return known
+    return f"largest difference between recomputed and recorded {field} before the first optimiser step"
 
 
 class History:

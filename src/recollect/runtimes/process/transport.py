@@ -208,7 +208,7 @@ class ProcessTransport:
         board = self._board = WeightBoard.create(self._policy.state_dict())
         self._ready = selectors.DefaultSelector()
         algo = self._config.algo
-        empty = allocate(self._policy, self._rows // actors, algo.rollout, acting(algo).state_steps)
+        empty = allocate(self._policy, self._rows // actors, algo.rollout, acting(algo))
         layout = Layout.of({**empty.slot(), "heartbeat": torch.zeros((), dtype=torch.float64)})
         for index in range(actors):
             self.channels.append(ProcessChannel(index, layout, self._slots, board, self._ready))

@@ -81,12 +81,12 @@ class RayActorServer:
     def __init__(self, heartbeats: Any, key: str, blueprint: Blueprint, rows: int):
         """Open an env of ``rows`` rows; ``heartbeats``: handle of their recipient; ``key``: its key there."""
         algo = blueprint.config.algo
-        state_steps = acting(algo).state_steps
+        wanted = acting(algo)
         self._heartbeats, self._key, self._last_beat = heartbeats, key, 0.0
-        empty = allocate(blueprint.policy, rows, algo.rollout, state_steps, blueprint.index)
+        empty = allocate(blueprint.policy, rows, algo.rollout, wanted, blueprint.index)
         self._memory = blank(Layout.of(empty.slot()))
         self._slot = self._memory.open()
-        buffer = Rollout.read(self._slot, Header(state_steps, blueprint.index))
+        buffer = Rollout.read(self._slot, Header(wanted.state_steps, blueprint.index))
         self._server = ActorServer(blueprint, [buffer])
         self._weights = Layout.of(self._server.weights)
         self.snapshot, self.restore = self._server.snapshot, self._server.restore

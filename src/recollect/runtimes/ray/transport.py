@@ -146,8 +146,7 @@ class RayTransport:
         """The cluster, which is connected or started on first use."""
         if self._cluster is None:
             config, algo = self._config, self._config.algo
-            stored = len(acting(algo).state_steps)
-            size = rollout_size(self._policy, self._rows, steps=algo.rollout, stored=stored).total
+            size = rollout_size(self._policy, self._rows, acting(algo), steps=algo.rollout).total
             size += tree.size_bytes(dict(self._policy.state_dict()))
             store = 2 * (config.lag_limit + 3) * size  # twice the largest size of rollouts and weights
             self._cluster = Cluster(config.ray_address, cpus=config.actors, store=store)
