@@ -15,7 +15,7 @@ from recollect.algos.catalog import acting, make_learner
 from recollect.audit.setup import Setup
 from recollect.base import tree
 from recollect.base.types import State, Step, Tree
-from recollect.config.algo_choice import AlgoConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.envs.contract import BatchedEnv, EnvWrapper
 from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner
@@ -114,7 +114,7 @@ class RecordedRollout:
     """Whether the stored and the live states shared memory."""
 
     @property
-    def algo(self) -> AlgoConfig:
+    def algo(self) -> LearnerConfig:
         """The settings of the algorithm."""
         return self.setup.config.algo
 
