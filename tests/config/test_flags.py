@@ -171,7 +171,8 @@ def test_american_spelling():
         ("--core none --core.hidden 1", "the core none has no setting 'hidden'; its settings are none"),
         (
             "--core lsmt",
-            r"no such core \(did you mean 'lstm'\?\); choose ffm, gru, .*, mamba_gru; if it .*: --import",
+            r"no such core \(did you mean 'lstm'\?\); choose ffm, gru, .*, mamba_gru; "
+            r"if it is your own: --import MODULE",
         ),
         ("--core custom", "made by Python code"),
         ("--steps 1 --steps 2", "--steps is given twice"),

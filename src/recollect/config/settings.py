@@ -184,9 +184,8 @@ def _unknown(section: str, name: str, setting: Setting) -> str:
         hint = f" (did you mean {as_written(f'{section}.{close}' if section else close, setting)}?)"
     if setting.source:
         return f"{setting.where}: there is no such setting{hint}"
-    if not hint:
-        hint = "; if a part of your own has it: --import MODULE"
-    return f"{setting.where}: there is no such flag{hint}. recollect train --help lists them"
+    own = "" if hint else "; if a part of your own has it: --import MODULE"
+    return f"{setting.where}: there is no such flag{hint}. recollect train --help lists them{own}"
 
 
 # Layers --------------------------------------------------------------------------------------------------
