@@ -20,7 +20,7 @@ from recollect.config.algo_choice import ALGOS
 from recollect.config.convert import options
 from recollect.config.fields import Field, fields_of
 from recollect.config.policy import PolicyConfig
-from recollect.config.train import TrainConfig, homes
+from recollect.config.train import RUNTIMES, TrainConfig, homes
 
 FILE = Path(__file__).resolve().parent.parent / "src" / "recollect" / "config" / "keywords.py"
 PATHS = ("run", "init_from")
@@ -79,6 +79,8 @@ def _type(name: str, fields: list[Field]) -> str:
     found = dict.fromkeys(_text(kind) for field in fields for kind in options(field.hint))
     if name == "algo":
         found = {_text(Literal[tuple(ALGOS)]): None} | found
+    if name == "runtime":
+        found = {_text(Literal[tuple(RUNTIMES)]): None}  # an own one goes into a TrainConfig
     if name in PATHS:
         found |= {"PathLike[str]": None}
     ordered = [text for text in found if text != "None"] + [text for text in found if text == "None"]

@@ -15,6 +15,7 @@ from hypothesis import settings
 
 from recollect.kernels.triton import available
 from tests.support import reads, warm
+from tests.support.registered import forgetting
 
 LONG = Path(__file__).with_name("long.txt")
 """Test functions of which a case takes 0.1 seconds or more, and whole files where setting up takes that long:
@@ -65,6 +66,13 @@ def pytest_unconfigure() -> None:
     """Remove runs that the cases of settings share: workers of xdist end without a clean-up."""
     if cases := sys.modules.get("tests.support.config_cases"):
         cases.RUNS.cleanup()
+
+
+@pytest.fixture(autouse=True)
+def _own_parts() -> Iterator[None]:
+    """Parts that a test registers are forgotten at its end."""
+    with forgetting():
+        yield
 
 
 @pytest.fixture(autouse=True, scope="session")

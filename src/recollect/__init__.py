@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from recollect.api import load, resume, train
     from recollect.audit.run import verify
     from recollect.base.types import Step
+    from recollect.config.algo_shared import LearnerConfig
     from recollect.config.core_choice import PMMConfig, StackConfig
     from recollect.config.cores import (
+        CoreConfig,
         FFMConfig,
         GRUConfig,
         LRUConfig,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
         WindowConfig,
     )
     from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
+    from recollect.config.register import register
     from recollect.config.train import TrainConfig
     from recollect.cores.contract import Core
     from recollect.policy.policy import Policy
@@ -51,12 +54,14 @@ _MODULES = {
     "api": "load resume train",
     "audit.run": "verify",
     "base.types": "Step",
+    "config.algo_shared": "LearnerConfig",
     "config.core_choice": "PMMConfig StackConfig",
     "config.cores": (
-        "FFMConfig GRUConfig LRUConfig LSTMConfig MLSTMConfig MambaConfig MinGRUConfig MinLSTMConfig "
-        "NoneConfig RTUConfig SLSTMConfig WindowConfig"
+        "CoreConfig FFMConfig GRUConfig LRUConfig LSTMConfig MLSTMConfig MambaConfig MinGRUConfig "
+        "MinLSTMConfig NoneConfig RTUConfig SLSTMConfig WindowConfig"
     ),
     "config.policy": "EncoderConfig HeadConfig PolicyConfig",
+    "config.register": "register",
     "config.train": "TrainConfig",
     "cores.contract": "Core",
     "policy.policy": "Policy",
@@ -67,8 +72,9 @@ _MODULES = {
 _HOMES = {name: module for module, names in _MODULES.items() for name in names.split()}
 
 __all__ = ["Agent", "Callback", "Core", "EarlyStopping", "Evaluation", "Policy", "Run", "Session", "Step"]
-__all__ += ["load", "resume", "train", "verify"]
+__all__ += ["load", "register", "resume", "train", "verify"]
 __all__ += ["EncoderConfig", "HeadConfig", "PolicyConfig", "TrainConfig"]
+__all__ += ["CoreConfig", "LearnerConfig"]
 __all__ += ["FFMConfig", "GRUConfig", "LRUConfig", "LSTMConfig", "MLSTMConfig", "MambaConfig"]
 __all__ += ["MinGRUConfig", "MinLSTMConfig", "NoneConfig", "PMMConfig", "RTUConfig", "SLSTMConfig"]
 __all__ += ["StackConfig", "WindowConfig"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any, Unpack
 import torch
 
 from recollect.agent import Agent, Callbacks
+from recollect.base.parts import import_parts
 from recollect.base.warnings_once import once
 from recollect.config.keywords import ChangeableSettings, TrainSettings
 from recollect.config.own_code import as_own_code
@@ -89,6 +90,8 @@ def resolve(
     if not isinstance(config, TrainConfig | None):
         raise ConfigError(f"config is a {type(config).__name__}: give a TrainConfig, or settings by name")
     settings, policy = dict(settings), as_own_code("policy", policy)
+    named = settings.get("imports", ())
+    import_parts([named] if isinstance(named, str) else named)  # they register what other settings name
     if isinstance(policy, PolicyConfig | str):
         settings["policy"] = policy
         policy = None
@@ -148,6 +151,7 @@ def load(
     policy: PolicyFactory | str | None = None,
     core: Any = None,
     encoder: Any = None,
+    imports: Sequence[str] | None = None,
     trust: bool = False,
     device: str | None = None,
     checkpoint: str | int | None = None,
@@ -167,6 +171,8 @@ def load(
         core: the core again, if it was not a built-in one: a factory, or ``module:Class``, with its options
             as a mapping {"name": "module:Class", "hidden": 64}.
         encoder: the encoder again, likewise.
+        imports: the modules again that register parts of the run (``recollect.register``), unless they are
+            imported already.
         trust: import the code that the folder names, as if all of it were named here, and remember that for
             this folder on this machine (``recollect.training.trusted_runs``).
         device: the device; None: the training's, or the CPU if there is no GPU.
@@ -178,7 +184,7 @@ def load(
     path = Path(path).expanduser()
     _check_changeable("load", path, settings.keys())
     saved = checkpoints.read(_agent_folder(path, checkpoint))
-    named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap)
+    named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap, imports)
     agent = _restored(saved, named, trust, device, {**settings})
     if Run.is_run(path):
         agent.history = Run(path).history()
@@ -196,6 +202,7 @@ def resume(
     policy: PolicyFactory | str | None = None,
     core: Any = None,
     encoder: Any = None,
+    imports: Sequence[str] | None = None,
     trust: bool = False,
     device: str | None = None,
     progress: bool | str = True,
@@ -216,6 +223,7 @@ def resume(
         policy: as in ``load``.
         core: as in ``load``.
         encoder: as in ``load``.
+        imports: as in ``load``.
         trust: as in ``load``.
         device: as in ``load``.
         progress: as in ``train``.
@@ -242,7 +250,7 @@ def resume(
         limit = changes.get("max_seconds")
         if isinstance(limit, int | float) and limit > 0:
             changes["max_seconds"] = round(used + limit, 3)  # it counts from here
-        named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap)
+        named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap, imports)
         agent = _restored(saved, named, trust, device, changes)
         options = saved.config(agent.policy).env_kwargs
         if any(name not in options or options[name] != value for name, value in (env_kwargs or {}).items()):
@@ -289,9 +297,12 @@ def _check_same_wrap(path: Path, saved: checkpoints.Saved, config: TrainConfig) 
 def _trusting(
     saved: checkpoints.Saved, named: trusted_settings.Named, trust: bool = False
 ) -> trusted_settings.Named:
-    """With all code of the folder named, if the user trusts it now or before."""
+    """With all code of the folder named, if the user trusts it now or before. Imports what is named."""
     if trust or trusted_runs.is_trusted(saved.path, saved.description):
-        return named.trusting(trusted_runs.required(saved.description))
+        named = named.trusting(trusted_runs.required(saved.description))
+    import_parts(named.imports or ())
+    hint = trusted_runs.hint(saved.description)
+    trusted_settings.check_registered(saved.path, saved.description["config"], trust=hint)
     return named
 
 
@@ -329,7 +340,8 @@ def _restored(
     if why_no_wrap:
         env, why_no_env = None, why_no_env or why_no_wrap
     unnamed = trusted_settings.Unnamed(why_no_env, trusted_settings.outward(config, settings), saved.path)
-    config = replace(config, env_kwargs=options, wrap=wrap)
+    imports = config.imports if named.imports is None else tuple(named.imports)
+    config = replace(config, env_kwargs=options, wrap=wrap, imports=imports)
     return Agent(network.to(config.device), config, env, learned=saved.learned, unnamed=unnamed)
 
 

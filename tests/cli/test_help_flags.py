@@ -31,6 +31,7 @@ VALUES = {
     "init_from": ["--init-from=folder"],
     "sinks": ["--sinks=tensorboard"],
     "policy": ["--policy=fast"],
+    "import": ["--import=json"],
 }
 """Settings whose default cannot be given, or would say nothing."""
 PLACEHOLDERS = ("--task.NAME", "--task.OPTION", "--preset", "--config", "--env")
@@ -39,7 +40,7 @@ PLACEHOLDERS = ("--task.NAME", "--task.OPTION", "--preset", "--config", "--env")
 
 def changeable(words: list[str], env: str) -> None:
     """As ``recollect resume`` takes settings."""
-    if fixed := parse_settings(words).keys() - {*CHANGEABLE, "env_kwargs", *INPUTS}:
+    if fixed := parse_settings(words).keys() - {*CHANGEABLE, "env_kwargs", "imports", *INPUTS}:
         raise ConfigError(f"resume cannot change {fixed}")
 
 

@@ -26,7 +26,7 @@ from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
 from recollect.training.parse_config import parse_config
 
-PARTS_OF_A_RUN = CLASSES | ALGOS
+PARTS_OF_A_RUN = CLASSES | dict(ALGOS)
 
 
 def test_a_field_is_described_by_its_class():

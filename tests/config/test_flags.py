@@ -169,7 +169,11 @@ def test_american_spelling():
             r"the core lstm has no setting 'hiden' \(did you mean 'hidden'\?\); its settings are hidden",
         ),
         ("--core none --core.hidden 1", "the core none has no setting 'hidden'; its settings are none"),
-        ("--core lsmt", r"no such core \(did you mean 'lstm'\?\); choose ffm, gru, .*, mamba_gru$"),
+        (
+            "--core lsmt",
+            r"no such core \(did you mean 'lstm'\?\); choose ffm, gru, .*, mamba_gru; "
+            r"if it is your own: --import MODULE",
+        ),
         ("--core custom", "made by Python code"),
         ("--steps 1 --steps 2", "--steps is given twice"),
         ("--steps 1 --steps 1", "--steps is given twice"),

@@ -82,6 +82,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "last_action_reward": cases.case_last_action_reward,
         "env_kwargs": cases.case_env_kwargs,
         "wrap": cases.case_wrap,
+        "imports": cases.case_imports,
         "drop_obs": cases.case_drop_obs,
         "run": cases.case_run,
         "init_from": cases.case_init_from,

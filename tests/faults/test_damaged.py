@@ -126,7 +126,7 @@ def changed(folder: Path, **changes: Any) -> None:
     [
         ({"core": {"name": "gru", "hidden": 8}}, ConfigError, "does not fit this policy.*other settings"),
         ({"core": {"name": "lstm", "hidden": 9}}, ConfigError, "does not fit this policy"),
-        ({"core": {"name": "evil"}}, RecollectError, r"agent\.json cannot be understood"),
+        ({"core": {"name": "evil"}}, ConfigError, "the core 'evil', which is not built in.*--import MODULE"),
         ({"num_envs": 6}, StateError, "saved with another core or another num_envs"),
         ({"env_kwargs": {"cues": 3}}, ConfigError, "the policy was made for observation_space"),
         ({"env": "CartPole-v1"}, ConfigError, "the policy was made for observation_space"),

@@ -23,6 +23,7 @@ from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.own_code_bugs import TRUST
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
 from tests.mutants.precision_bugs import ROUNDINGS
+from tests.mutants.register_bugs import REGISTERED
 from tests.mutants.run_bugs import RUNS
 from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
 from tests.mutants.size_bugs import SIZES
@@ -88,4 +89,5 @@ MUTANTS = [
     *RUNS,
     *TRUST,
     *AGENTS,
+    *REGISTERED,
 ]

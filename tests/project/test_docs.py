@@ -124,7 +124,7 @@ def test_every_setting_and_its_flag_are_listed(site):
     page = (site / "config.html").read_text()
     paths = [
         (f"{section}." if section in ("encoder", "head") else "") + name
-        for section, kind in (CLASSES | ALGOS).items()
+        for section, kind in (CLASSES | dict(ALGOS)).items()
         for name in field_names(kind)
         if name not in ("policy", "algo", "head")
     ]
@@ -227,7 +227,7 @@ def run(marked: list[Block]) -> None:
     namespace: dict[str, Any] = {"__name__": "docs"}
     for block in marked:
         if block.language == "python":
-            exec(compile(block.code, f"line {block.line}", "exec"), namespace)
+            exec(compile(block.code, f"line {block.line}", "exec", dont_inherit=True), namespace)
         for words in commands(block):
             assert main(shortened(words)) == 0, f"line {block.line}: recollect {shlex.join(words)}"
 

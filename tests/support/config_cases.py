@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 import uuid
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -26,6 +27,7 @@ from recollect.runtimes.learner_group import LearnerGroup
 from recollect.training.run_folder import Run
 from tests.support.config_runs import TASK, differ, equal, trained
 from tests.support.own_parts import TINY, Flat, World
+from tests.support.registered import FILE, place
 
 
 def case_steps() -> None:
@@ -164,6 +166,13 @@ def case_wrap() -> None:
     assert rc.train(World, wrap=[Flat], progress=False, **TINY).policy.observation_space.shape == (1,)
     with pytest.raises(SpaceError, match="--wrap"):
         rc.train(World, **TINY)
+
+
+def case_imports() -> None:
+    with tempfile.TemporaryDirectory() as folder, place(Path(folder)):
+        assert trained(imports=[FILE], algo="cautious").config.algo.caution == 2
+    with pytest.raises(ConfigError, match="--import"):
+        trained(algo="cautious")
 
 
 def case_drop_obs() -> None:

@@ -1,22 +1,28 @@
-"""The algorithms by name, and the learner of a config."""
+"""The algorithm of a config, and its learner."""
 
 from __future__ import annotations
 
-from recollect.algos import impala, ppo
-from recollect.config.algo_choice import AlgoConfig, algo_name
+from recollect.base.parts import part_of
+from recollect.config.algo_shared import LearnerConfig
+from recollect.errors import ConfigError
 from recollect.learning.algorithm import Acting, Algorithm
 from recollect.learning.learner import Learner
 from recollect.policy.policy import Policy
 
-ALGORITHMS: dict[str, Algorithm] = {"ppo": ppo, "impala": impala}
-"""The algorithm of every name in ``recollect.config.algo_choice.ALGOS``."""
+
+def algorithm(config: LearnerConfig) -> Algorithm:
+    """The algorithm that ``config`` belongs to."""
+    part = part_of("algo", config)
+    if part is None:
+        raise ConfigError(f"{type(config).__name__} is the config of no algorithm: see recollect.register")
+    return part.load()
 
 
-def acting(config: AlgoConfig) -> Acting:
+def acting(config: LearnerConfig) -> Acting:
     """The parts of a rollout that actors must record for the algorithm of ``config``."""
-    return ALGORITHMS[algo_name(config)].acting(config)
+    return algorithm(config).acting(config)
 
 
-def make_learner(policy: Policy, config: AlgoConfig, *, seed: int = 0, graphs: bool = False) -> Learner:
+def make_learner(policy: Policy, config: LearnerConfig, *, seed: int = 0, graphs: bool = False) -> Learner:
     """A learner for the algorithm of ``config``; ``graphs``: whether it captures optimiser steps."""
-    return Learner(policy, ALGORITHMS[algo_name(config)], config, seed=seed, graphs=graphs)
+    return Learner(policy, algorithm(config), config, seed=seed, graphs=graphs)

@@ -18,6 +18,8 @@ from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.base.types import Tree
 from recollect.experience.chunks import Chunks
+from recollect.learning.ranks import ALONE
+from recollect.learning.refresh_rollout import recorded
 from recollect.learning.sequences import burn_in
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy
@@ -96,7 +98,7 @@ def _without_gradient(grads: dict[str, Tensor | None]) -> list[str]:
 
 
 def _chunks_with_targets(one: RecordedRollout) -> Chunks:
-    """The chunks of a rollout with random advantages and returns, different at every step."""
+    """The chunks of a rollout with random targets, such as advantages, different at every step."""
     rollout = one.rollout
     generator = torch.Generator().manual_seed(5)
     shape, device = (rollout.steps, rollout.rows), rollout.reward.device
@@ -104,6 +106,10 @@ def _chunks_with_targets(one: RecordedRollout) -> Chunks:
     unit = float(rollout.record["value"][rollout.valid].abs().max().clamp(min=1))
     made["return"] = rollout.record["value"] + unit * made["return"]
     made[START] = rollout.record["log_prob"]  # for the ratio of IMPALA
+    algorithm, outputs = one.learner.algorithm, recorded(rollout)  # with outputs no statistics change
+    for name in algorithm.targets(one.policy, rollout, one.algo, ALONE, outputs=outputs).data:
+        if name not in made:  # of an algorithm of the user's own
+            made[name] = torch.randn(shape, generator=generator).to(device)
     return burn_in(one.policy, one.learner.sequences(rollout, made).whole())
 
 

@@ -16,7 +16,7 @@ from recollect.audit.results import Skip
 from recollect.audit.setup import Setup
 from recollect.base import tree
 from recollect.base.types import State, Step, Tree
-from recollect.config.algo_choice import AlgoConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.envs.contract import BatchedEnv, EnvWrapper
 from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner
@@ -116,7 +116,7 @@ class RecordedRollout:
     """Whether the stored and the live states shared memory."""
 
     @property
-    def algo(self) -> AlgoConfig:
+    def algo(self) -> LearnerConfig:
         """The settings of the algorithm."""
         return self.setup.config.algo
 

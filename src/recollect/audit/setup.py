@@ -11,7 +11,7 @@ from torch import nn
 
 from recollect.api import resolve
 from recollect.base.tolerances import on_device, tolerance
-from recollect.config.algo_choice import AlgoConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
@@ -104,7 +104,7 @@ def prepare(
     return Setup(env, quiet, policy, notes, num_envs if is_made(env) else full.num_envs)
 
 
-def _shortened(algo: AlgoConfig, rows: int, most_steps: int) -> AlgoConfig:
+def _shortened(algo: LearnerConfig, rows: int, most_steps: int) -> LearnerConfig:
     """A shorter rollout of the same kind: several chunks, and a shorter last chunk if there was one."""
     rollout, chunk = algo.rollout, min(algo.chunk, algo.rollout)
     if rollout > most_steps:

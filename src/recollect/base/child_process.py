@@ -31,6 +31,7 @@ import cloudpickle
 
 from recollect.base import tracebacks, warnings_once
 from recollect.base.files import anonymous_file
+from recollect.base.parts import Carried
 from recollect.base.process_group import ProcessGroup, describe_exit
 from recollect.errors import ChildError, LostError, RecollectError, ResourceError
 
@@ -114,7 +115,7 @@ class Child:
         """
         self.name, self.log = name, log
         try:
-            work = cloudpickle.dumps((target, arguments))
+            work = cloudpickle.dumps((Carried(), target, arguments))
         except Exception as error:
             raise RecollectError(
                 f"{name} cannot be started: its arguments cannot be sent to another process ({error}). "
@@ -269,7 +270,7 @@ def main(fds: tuple[int, int, int], shown: int | None = None) -> None:
     line = Line(connection_fd)
     try:
         with open(given, "rb") as file:
-            target, arguments = pickle.load(file)
+            _, target, arguments = pickle.load(file)
         target(line, *arguments)
     except HungUpError:
         pass  # the parent has closed the line

@@ -52,7 +52,9 @@ def import_module(source: str, name: str, what: str) -> ModuleType:
     # As with `python -m`: modules in the current folder can be imported.
     put_on_path(Path.cwd())
     text = f"the {what} {name!r}"
-    return _load_file(Path(source), text) if source.endswith(".py") else _load_module(source, text)
+    if source.endswith(".py"):
+        return _load_file(Path(source), text)
+    return _load_module(source, text, ":attr" if is_importing(name) else "")
 
 
 def put_on_path(folder: Path) -> None:
@@ -87,7 +89,7 @@ def place(name: str) -> str | None:
     return None if where is None else str(Path(where).resolve())
 
 
-def _load_module(source: str, text: str) -> ModuleType:
+def _load_module(source: str, text: str, attr: str) -> ModuleType:
     try:
         return importlib.import_module(source)
     except ModuleNotFoundError as error:
@@ -95,7 +97,7 @@ def _load_module(source: str, text: str) -> ModuleType:
             raise ConfigError(_failed(source, text, error)) from error
         raise ConfigError(
             f"{text}: there is no module {error.name!r} in {Path.cwd()} or among the installed "
-            "packages: run from the folder that holds it, or give a file, 'path/to/file.py:attr'"
+            f"packages: run from the folder that holds it, or give a file, 'path/to/file.py{attr}'"
         ) from None
     except Exception as error:
         raise ConfigError(_failed(source, text, error)) from error

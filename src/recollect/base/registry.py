@@ -16,9 +16,9 @@ MAKE_TASK = "recollect.tasks.catalog:make_task"
 
 
 def load(entry_point: str) -> Any:
-    """The object that ``module:name`` stands for."""
+    """The object that ``module:name`` stands for; without a name, the module."""
     module, _, name = entry_point.partition(":")
-    return getattr(import_module(module), name)
+    return getattr(import_module(module), name) if name else import_module(module)
 
 
 def register_tasks(ids: dict[str, str]) -> None:

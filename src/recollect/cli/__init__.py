@@ -101,6 +101,11 @@ def _show_error(error: Exception, frames: str) -> None:
 
 def _run(name: str, words: list[str]) -> int:
     command = import_module(f"recollect.cli.{name}")
+    own = words  # without --import, which commands without settings do not have
+    if any(word.startswith(("--import", "--config")) for word in words):
+        from recollect.config.flags import import_named
+
+        own = import_named(words)
     parser = argparse.ArgumentParser(
         prog=f"recollect {name}", allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -108,7 +113,7 @@ def _run(name: str, words: list[str]) -> int:
     if parser.description is not None:  # examples keep their lines, prose fits the terminal
         width = min(shutil.get_terminal_size().columns, 100)
         parser.description = textwrap.fill(parser.description, width, break_on_hyphens=False)
-    rest, flags = words, []
+    rest, flags = own, []
     if getattr(command, "TAKES_CONFIG", False):
         from recollect.config.flags import split_argv
 

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 from recollect.base.formatting import byte_count
+from recollect.base.parts import part_of
 from recollect.cli import print_json
 from recollect.cli.help import core_rows
 from recollect.cli.help_page import Page
@@ -95,8 +96,10 @@ def _headline(name: str) -> str:
 
 
 def _docstring(config: CoreConfig) -> str:
-    """The docstring of the core's module, without markup."""
-    return inspect.cleandoc(import_module(config.code.partition(":")[0]).__doc__ or "").replace("``", "'")
+    """The docstring of a built-in core's module, or of an own core, without markup."""
+    part = part_of("core", config)
+    code = part.load() if part and part.is_own else import_module(config.code.partition(":")[0])
+    return inspect.cleandoc(code.__doc__ or "").replace("``", "'")
 
 
 def _print_core(page: Page, name: str, config: Any, size: dict[str, Any], input_size: int) -> None:

@@ -13,13 +13,14 @@ from typing import Any
 
 from rich.console import Console
 
+from recollect.base.parts import IF_OWN, PARTS, own_parts
 from recollect.cli import help_texts as texts
 from recollect.cli.help_page import Page
 from recollect.config.algo_choice import ALGOS
 from recollect.config.convert import options
 from recollect.config.core_choice import known
 from recollect.config.fields import Field, fields_of, first_paragraph
-from recollect.config.policy import POLICIES
+from recollect.config.policy import ENCODERS, POLICIES
 from recollect.config.settings import CLASSES
 from recollect.config.tasks import TASKS, TaskOptions
 from recollect.config.train import ALIASES, homes
@@ -44,6 +45,8 @@ class Entry:
         name = self.path.replace("_", "-")
         if self.path == "env_kwargs":
             return "--task.NAME VALUE"
+        if self.path == "imports":
+            return "--import MODULE, --imports A,B"
         return f"--[no-]{name}" if self.field.is_switch else f"--{name} {metavar(self.field)}"
 
     @property
@@ -92,9 +95,15 @@ def entries(chosen: Collection[str] = ()) -> list[Entry]:
     found += _shared({name: fields_of(kind) for name, kind in _only(ALGOS, chosen).items()}, "")
     cores = {name: fields_of(make()) for name, make in _only(known, chosen).items()}
     found += _shared(dict(sorted(cores.items(), key=lambda item: -len(item[1]))), "core.")
-    for section in ("encoder", "head"):
-        found += [Entry(f"{section}.{field.name}", field) for field in fields_of(CLASSES[section])]
+    encoders = {name: fields_of(make) for name, make in _only(own_encoders(), chosen).items()}
+    found += _shared(encoders, "encoder.")
+    found += [Entry(f"head.{field.name}", field) for field in fields_of(CLASSES["head"])]
     return found
+
+
+def own_encoders() -> dict[str, Callable[[], Any]]:
+    """The encoders with settings of their own: the built-in one and those that are registered."""
+    return {name: make for name, make in ENCODERS.items() if isinstance(make, type)}
 
 
 def _only(parts: Mapping[str, Callable[[], Any]], chosen: Collection[str]) -> Mapping[str, Callable[[], Any]]:
@@ -107,7 +116,8 @@ def _shared(parts: dict[str, list[Field]], prefix: str) -> list[Entry]:
     for part, fields in parts.items():
         for field in fields:
             owned.setdefault(field.name, []).append((part, field))
-    return [Entry(f"{prefix}{name}", found[0][1], tuple(found)) for name, found in owned.items()]
+    is_one = list(parts) == ["auto"]  # the only kind of encoder, for all names
+    return [Entry(f"{prefix}{name}", f[0][1], () if is_one else tuple(f)) for name, f in owned.items()]
 
 
 def metavar(field: Field) -> str:
@@ -154,12 +164,16 @@ def wants_help(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
 def chosen_parts(argv: Sequence[str]) -> list[str]:
     """The cores and algorithms that a command line names; a sweep may list several."""
     names = {"--core": tuple(known), "--algo": tuple(ALGOS)}
+    if any(part.kind == "encoder" for part in own_parts()):  # else "mlp" and "conv" have the same settings
+        names["--encoder"] = tuple(ENCODERS)
     found: list[str] = []
     for word, following in zip(argv, [*argv[1:], ""]):
         flag, equals, value = word.partition("=")
         for name in (value if equals else following).split(",") if flag in names else ():
             if name not in names[flag]:
-                raise ConfigError(f"{flag} {name}: there is none of this name{nearest(name, names[flag])}")
+                raise ConfigError(
+                    f"{flag} {name}: there is none of this name{nearest(name, names[flag])}; {IF_OWN}"
+                )
             found.append(name)
     return found
 
@@ -265,6 +279,13 @@ class _Help(Page):
         elif topic in ALGOS:
             self.title(f"--algo {topic}")
             self.flags(Entry(field.name, field).row for field in fields_of(ALGOS[topic]))
+        elif topic in own_encoders():
+            self.title(f"--encoder {topic}")
+            self.flags(Entry(f"encoder.{field.name}", field).row for field in fields_of(ENCODERS[topic]))
+        elif topic in PARTS["env"]:
+            self.title(f"recollect train {topic}/SOURCE")
+            options = PARTS["env"][topic].config
+            self.flags(Entry(f"task.{f.name}", f).row for f in (fields_of(options) if options else ()))
         elif topic in TASKS:
             self.title(f"recollect train {topic}")
             self.print(first_paragraph(TASKS[topic]), indent=2)

@@ -39,7 +39,10 @@ WORDS = {
     "core": "The memory: {cores}; or your own, module:Class. Its fields follow its name: --core.hidden 256.",
     "encoder": "How observations become features: auto (by the observation space), mlp or conv; or your own, "
     "module:Class, with its own options in place of those below.",
-    "algo": "The algorithm: {algos}.",
+    "algo": "The algorithm: {algos}; or your own, which --import registers.",
+    "imports": "A module or file that registers parts of your own (recollect.register), such as my_parts or "
+    "path/to/my_parts.py. May be given several times.",
+    "runtime": "Where actors run: inline (in this process), processes (of their own) or ray (a cluster).",
     "policy": "A network for token sets by its name, in place of --encoder: {policies}. Or a function of "
     "your own that makes the whole network, module:factory.",
     "wrap": "Wrappers of every env, the innermost first: module:Wrapper, or with options a mapping in "
@@ -47,7 +50,7 @@ WORDS = {
     "env_kwargs": "Options of the task or env, such as --task.horizon 100.",
 }
 """Help of flags that differ from their fields, for which Python also takes configs and factories."""
-DEFAULTS = {"run": "", "policy": "", "algo": "ppo", "encoder": "auto"}
+DEFAULTS = {"run": "", "imports": "none", "policy": "", "algo": "ppo", "encoder": "auto"}
 """Defaults of such flags."""
 TOPICS = {
     "run": "steps, seed, evaluations, checkpoints, when to stop",
@@ -63,7 +66,7 @@ TOPICS = {
 }
 """The topics of ``--help TOPIC``."""
 MEMBERS = {
-    "env": ("num_envs", "last_action_reward", "env_kwargs", "wrap", "drop_obs"),
+    "env": ("num_envs", "last_action_reward", "env_kwargs", "wrap", "drop_obs", "imports"),
     "runtime": (
         *("runtime", "actors", "mode", "max_lag", "env_workers", "env_timeout", "learners", "ray_address"),
     ),

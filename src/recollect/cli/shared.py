@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 TRUST = (
     "code of your own that a run names is imported if you trained the run here, trust\n"
-    "it (--trust), or name it again: --env, --wrap, --core, --encoder, --policy\n"
+    "it (--trust), or name it again: --import, --env, --wrap, --core, --encoder,\n"
+    "--policy\n"
 )
 """The end of the help of commands that open a run."""
 

@@ -104,7 +104,9 @@ def _is_repeated(word: str) -> bool:
     """Whether a flag may name a setting of the sweep again: options of the env, connections, own code."""
     name, _, value = word.partition("=")
     name, dot, _ = name.lstrip("-").replace("-", "_").partition(".")
-    return name in ("task", "ray_address", "sinks") or (name in INPUTS and bool(dot or is_importing(value)))
+    return name in ("task", "import", "imports", "ray_address", "sinks") or (
+        name in INPUTS and bool(dot or is_importing(value))
+    )
 
 
 def _refuse_changes(words: list[str]) -> None:

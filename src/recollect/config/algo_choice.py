@@ -4,28 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
+from recollect.base import parts
+from recollect.config.algo_shared import LearnerConfig
 from recollect.config.fields import field_names
 from recollect.config.impala import ImpalaConfig
 from recollect.config.ppo import PPOConfig
 from recollect.errors import ConfigError, nearest
 
-AlgoConfig = PPOConfig | ImpalaConfig
-ALGOS: dict[str, type[PPOConfig] | type[ImpalaConfig]] = {"ppo": PPOConfig, "impala": ImpalaConfig}
-"""The config class of every algorithm."""
+parts.add_built_in(
+    "algo",
+    {"ppo": (PPOConfig, "recollect.algos.ppo"), "impala": (ImpalaConfig, "recollect.algos.impala")},
+)
+ALGOS = parts.Configs("algo")
+"""The config class of every algorithm, including those that users register."""
 
 
-def named_algo(algo: Any) -> AlgoConfig:
+def named_algo(algo: Any) -> LearnerConfig:
     """The config of a name; a config is returned unchanged."""
-    if isinstance(algo, AlgoConfig):
+    if parts.part_of("algo", algo) is not None:
         return algo
     if not isinstance(algo, str) or algo not in ALGOS:
         near = nearest(algo, ALGOS) if isinstance(algo, str) else ""
         kinds = " or ".join(kind.__name__ for kind in ALGOS.values())
-        raise ConfigError(f"algo = {algo!r}{near}: choose {' or '.join(ALGOS)}, or give a {kinds}")
+        raise ConfigError(
+            f"algo = {algo!r}{near}: choose {' or '.join(ALGOS)}, or give a {kinds}; {parts.IF_OWN}"
+        )
     return ALGOS[algo]()
 
 
-def algo_name(config: AlgoConfig) -> str:
+def algo_name(config: LearnerConfig) -> str:
     """The name of the algorithm that a config belongs to."""
     return next(name for name, kind in ALGOS.items() if type(config) is kind)
 

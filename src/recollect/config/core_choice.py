@@ -6,11 +6,12 @@ Two cores contain other cores, each given by a spec: ``pmm`` and ``stack``. Thei
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from recollect.base import parts
 from recollect.config import cores
 from recollect.config.cores import CoreConfig
 from recollect.config.fields import check_names, field_names
@@ -84,7 +85,7 @@ class StackConfig(CoreConfig):
         return [part_config(core, self.hidden) for core in self.cores]
 
 
-CORES: dict[str, type[CoreConfig]] = {
+BUILT_IN: dict[str, type[CoreConfig]] = {
     "ffm": cores.FFMConfig,
     "gru": cores.GRUConfig,
     "lru": cores.LRUConfig,
@@ -100,16 +101,19 @@ CORES: dict[str, type[CoreConfig]] = {
     "stack": StackConfig,
     "window": cores.WindowConfig,
 }
-"""The config of every core by its name; all their fields have defaults."""
-known: dict[str, Callable[[], Any]] = dict(CORES)
-"""Makes a config, by the name of a core or of a preset."""
+"""The config of every built-in core; all their fields have defaults."""
+parts.add_built_in("core", {name: (config, config.code) for name, config in BUILT_IN.items()})
+CORES = parts.Configs("core")
+"""The config of every core by its name, including those that users register."""
 
 
 def core_config(name: str) -> Any:
     """The config that ``name`` stands for."""
     if name not in known:
         hint = nearest(name, known)
-        raise ConfigError(f"no core is called {name!r}{hint}: the cores are {', '.join(sorted(known))}")
+        raise ConfigError(
+            f"no core is called {name!r}{hint}: the cores are {', '.join(sorted(known))}; {parts.IF_OWN}"
+        )
     return known[name]()
 
 
@@ -156,5 +160,9 @@ def reaching(spec: Any, steps: int) -> Any:
 
 
 PRESETS: dict[str, CoreConfig] = {"mamba_gru": StackConfig(cores=("mamba", "gru"))}
-"""Named settings of a core in ``CORES``."""
-known |= {name: partial(replace, config) for name, config in PRESETS.items()}  # pyright: ignore
+"""Named settings of a core."""
+known = parts.Configs(
+    "core",
+    {name: partial(replace, config) for name, config in PRESETS.items()},  # pyright: ignore
+)
+"""Makes a config, by the name of a core or of a preset."""

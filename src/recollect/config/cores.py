@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
-from recollect.base.registry import load
+from recollect.base.parts import part_of
 from recollect.config.fields import at_least, check_fields
 from recollect.errors import ConfigError
 
@@ -22,7 +22,7 @@ class CoreConfig:
     section = "core."
     """Prefix of the settings in error messages."""
     code = ""
-    """Module and class of the core, which takes the input size and the config."""
+    """Module and class of a built-in core, which takes the input size and the config."""
     at_least_1: tuple[str, ...] = ()
     """Fields that must be at least 1; ``heads`` among them must divide ``hidden``."""
     at_least_2: tuple[str, ...] = ()
@@ -38,7 +38,13 @@ class CoreConfig:
 
     def build(self, input_size: int) -> Any:
         """The core for inputs of ``input_size`` features."""
-        return load(self.code)(input_size, self)
+        part = part_of("core", self)
+        if part is None:
+            raise ConfigError(
+                f"{type(self).__name__} is the config of no core: register one with "
+                f"@recollect.register('core', NAME, config={type(self).__name__})"
+            )
+        return part.load()(input_size, self)
 
 
 def _check_heads(config: Any) -> None:

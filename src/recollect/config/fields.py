@@ -114,7 +114,7 @@ def _docs(kind: type) -> dict[str, str]:
 def _source(module: str) -> ast.Module:
     try:
         return ast.parse(inspect.getsource(sys.modules[module]))
-    except OSError:  # a frozen app has no source: its help is without docstrings
+    except (KeyError, OSError, TypeError):  # a frozen app or a notebook: its help is without docstrings
         return ast.Module([], [])
 
 

@@ -7,19 +7,20 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, get_origin
 
+from recollect.base.parts import PARTS, import_parts
 from recollect.config import settings
 from recollect.config.algo_choice import ALGOS
 from recollect.config.convert import FALSE, NOTHING, TRUE, number, options, plain_value
 from recollect.config.core_choice import CORES
 from recollect.config.fields import hints
 from recollect.config.own_code import INPUTS
-from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
+from recollect.config.policy import HeadConfig, PolicyConfig, encoder_configs
 from recollect.config.tasks import TASKS
-from recollect.config.toml_yaml import read_layer
+from recollect.config.toml_yaml import file_imports, read_layer
 from recollect.config.train import TrainConfig, our_name
 from recollect.errors import ConfigError
 
-REPEATED = ("wrap", "drop_obs")
+REPEATED = ("wrap", "drop_obs", "imports")
 """Flags that may be given several times: their values are joined."""
 
 
@@ -33,7 +34,8 @@ class Flag:
     @property
     def name(self) -> str:
         """The name of the setting: no dashes in front, underscores inside."""
-        return self.written.lstrip("-").replace("-", "_")
+        name = self.written.lstrip("-").replace("-", "_")
+        return "imports" if name == "import" else name  # a keyword of Python
 
     @property
     def word(self) -> str:
@@ -61,7 +63,8 @@ def build_flags(
     for name in REPEATED:
         if values := [_value(flag) for flag in found if flag.name == name]:
             listed = [value for text in values for value in _listed(text)]
-            top.add(name, settings.Setting(listed, f"--{name.replace('_', '-')}"))
+            written = next(flag.written for flag in found if flag.name == name)
+            top.add(name, settings.Setting(listed, written))
     return settings.build([*layers, top], env=_agreed_env(env, top), base=base)
 
 
@@ -76,12 +79,31 @@ def parse_repeated(flags: list[str], *, env: str | None = None) -> dict[str, Any
     For a command that takes these settings of a run again, and no other setting.
     """
     for flag in _read(flags):
-        if flag.name.partition(".")[0] not in ("task", *INPUTS):
+        if flag.name.partition(".")[0] not in ("task", "imports", *INPUTS):
             raise ConfigError(
                 f"{flag.written}: there is no such flag here; options of the env are --task.NAME, and your "
-                "own code is named again by --core, --encoder, --policy and --wrap"
+                "own code is named again by --import, --core, --encoder, --policy and --wrap"
             )
     return {"env_kwargs": {}} | parse_settings(flags, env=env)
+
+
+def import_named(argv: list[str]) -> list[str]:
+    """Import the modules that a command line names, by ``--import`` or in its config files.
+
+    Before its flags are read: the modules register the parts that flags are for. Returns the words without
+    ``--import``.
+    """
+    end = argv.index("--") if "--" in argv else len(argv)
+    rest: list[str] = []
+    for group in _groups(argv[:end]):
+        flag = next(_read(group)) if group[0].startswith("--") else None
+        if flag is not None and flag.name == "imports":
+            import_parts(_listed(_value(flag)))
+            continue
+        if flag is not None and flag.name == "config":
+            import_parts(file_imports(_value(flag)))
+        rest += group
+    return rest + argv[end:]
 
 
 def split_argv(argv: list[str], own: Collection[str]) -> tuple[list[str], list[str]]:
@@ -119,7 +141,8 @@ def sweep_variants(flags: list[str]) -> list[tuple[str, list[str]]]:
     choices: list[list[tuple[str, Flag]]] = []
     for flag in _read(flags):
         hint = _hint(flag.name)
-        values = [flag.value] if flag.value is None or flag.name == "config" else _alternatives(flag, hint)
+        is_whole = flag.value is None or flag.name in ("config", "imports")
+        values = [flag.value] if is_whole else _alternatives(flag, hint)
         is_listed = len(values) > 1
         labels = [f"{_short(flag.name)}={_shown(value, hint)}" if is_listed else "" for value in values]
         if len(set(labels)) < len(labels):
@@ -218,9 +241,14 @@ def _hint(name: str) -> Any:
     """The type of a setting, as far as it is known before a core or task is chosen; None if it is unknown."""
     section, _, last = _short(name).rpartition(".")
     run = (TrainConfig, *ALGOS.values(), PolicyConfig)
-    kinds: dict[str, Collection[type]] = {"": run, "core": CORES.values(), "task": TASKS.values()}
-    kinds |= {"encoder": [EncoderConfig], "head": [HeadConfig]}
+    kinds: dict[str, Collection[type]] = {"": run, "core": CORES.values(), "task": _task_options()}
+    kinds |= {"encoder": encoder_configs(), "head": [HeadConfig]}
     return next((hints(kind)[last] for kind in kinds.get(section, ()) if last in hints(kind)), None)
+
+
+def _task_options() -> list[type]:
+    """The options of every task and registered env."""
+    return [*TASKS.values(), *(part.config for part in PARTS["env"].values() if part.config is not None)]
 
 
 # Sweeps --------------------------------------------------------------------------------------------------

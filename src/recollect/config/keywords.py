@@ -5,16 +5,16 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
-from recollect.config.impala import ImpalaConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.config.policy import HeadConfig
-from recollect.config.ppo import PPOConfig
 
 
 class ChangeableSettings(TypedDict, total=False):
     """The settings that a saved run may change."""
 
     runtime: Literal["inline", "processes", "ray"]
-    """Where actors run: in this process, in processes of their own, or on a Ray cluster."""
+    """Where actors run: in this process ("inline"), in "processes" of their own, or on a Ray cluster
+    ("ray")."""
     env_workers: int
     """Processes per actor that step its env slots, for slow envs; 0: the actor steps them itself."""
     env_timeout: float | None
@@ -75,6 +75,8 @@ class TrainSettings(ChangeableSettings, total=False):
     wrap: tuple[Any, ...] | list[Any]
     """Wrappers of every env, the innermost first: "module:Wrapper", or with options a mapping such as
     {name: gymnasium.wrappers:TimeLimit, max_episode_steps: 100}."""
+    imports: tuple[str, ...] | list[str]
+    """Modules or files that register parts of your own (recollect.register)."""
     drop_obs: tuple[str, ...] | list[str]
     """Parts of a Dict or Tuple observation to leave out, such as "mission"; of nested ones
     "outer.inner"."""
@@ -91,8 +93,8 @@ class TrainSettings(ChangeableSettings, total=False):
     start and a C++ compiler."""
     graphs: bool
     """On a GPU, launch acting and every optimiser step as one CUDA graph, captured at the start."""
-    algo: Literal["ppo", "impala"] | PPOConfig | ImpalaConfig
-    """The algorithm: "ppo" or "impala", or the config of one."""
+    algo: Literal["ppo", "impala"] | LearnerConfig
+    """The algorithm: "ppo" or "impala", the config of one, or the name of your own (register)."""
     encoder: Any
     """How observations become features; None: by the observation space."""
     core: Any

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
+from recollect.base import parts
 from recollect.base.registry import load
 from recollect.base.tolerances import Precision
 from recollect.config.fields import at_least, check_fields
@@ -17,6 +19,7 @@ class EncoderConfig:
     """Settings of the encoder, which is built from an observation space."""
 
     section = "encoder."
+    code = "recollect.policy.encoders:Encoder"
 
     hidden: tuple[int, ...] = (64,)
     """Widths of the MLP's layers, also after a conv stack; () for no layer. Token networks have layers of
@@ -46,15 +49,22 @@ class EncoderConfig:
 
     def build(self, observation_space: Any) -> Any:
         """The encoder for this space."""
-        return load("recollect.policy.encoders:Encoder")(observation_space, self)
+        return load(self.code)(observation_space, self)
 
 
-ENCODERS: dict[str, EncoderConfig] = {
-    "auto": EncoderConfig(),
-    "mlp": EncoderConfig(images="never", symbols="never", tokens="never"),
-    "conv": EncoderConfig(images="always"),
+_BUILT_IN: dict[str, Any] = {
+    "auto": EncoderConfig,
+    "mlp": partial(EncoderConfig, images="never", symbols="never", tokens="never"),
+    "conv": partial(EncoderConfig, images="always"),
 }
-"""The encoders by name."""
+parts.add_built_in("encoder", {name: (make, EncoderConfig.code) for name, make in _BUILT_IN.items()})
+ENCODERS = parts.Configs("encoder")
+"""Makes the config of an encoder by its name, including those that users register."""
+
+
+def encoder_configs() -> list[type]:
+    """The config class of every kind of encoder."""
+    return [make for make in ENCODERS.values() if isinstance(make, type)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from recollect.base.files import short
+from recollect.base.parts import own_parts, part_of
 from recollect.config import bounds
 from recollect.config.algo_choice import ALGOS, algo_name
 from recollect.config.core_choice import as_config, name_of
 from recollect.config.own_code import OwnCode, as_own_code, code_flags, code_name, option_flags
-from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
+from recollect.config.policy import ENCODERS, EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
 
@@ -31,9 +32,12 @@ def config_to_json(
     """
     own = {name: value for name, value in _values(config).items() if name not in ("policy", "algo")}
     own["wrap"] = [_code(wrapper) for wrapper in config.wrap]
+    own["imports"] = list(dict.fromkeys([*config.imports, *_sources(config, policy)]))
     encoder = policy.encoder
     if isinstance(encoder, EncoderConfig):
         encoder = {"name": "encoder", **dataclasses.asdict(encoder)}
+    elif (part := part_of("encoder", encoder)) is not None:
+        encoder = {"name": part.name, **dataclasses.asdict(encoder)}
     elif encoder is not None and not isinstance(encoder, str):
         encoder = _code(encoder)
     network = {
@@ -75,7 +79,8 @@ def policy_config_from_json(
     if "encoder" in code:
         encoder = _repeated(where, "encoder", encoder, given["encoder"], trust)
     elif isinstance(encoder, dict):
-        encoder = EncoderConfig(**{key: value for key, value in encoder.items() if key != "name"})
+        own = {key: value for key, value in encoder.items() if key != "name"}
+        encoder = (EncoderConfig if encoder["name"] == "encoder" else ENCODERS[encoder["name"]])(**own)
     core = _repeated(where, "core", core, given["core"], trust) if "core" in code else as_config(core)
     return PolicyConfig(**fields | {"core": core, "encoder": encoder, "head": HeadConfig(**fields["head"])})
 
@@ -164,6 +169,14 @@ def plain(value: Any) -> Any:
         parts = [plain(part) for part in value]
         return None if None in parts else parts
     return as_mapping(value) if hasattr(value, "build") or callable(value) else value
+
+
+def _sources(config: TrainConfig, policy: PolicyConfig) -> list[str]:
+    """The modules that register parts of this config."""
+    used = (config.algo, policy.core, policy.encoder, config.runtime)
+    names, configs = [part for part in used if isinstance(part, str)], [type(part) for part in used]
+    found = [part for part in own_parts() if part.name in names or part.config in configs]
+    return [part.source for part in found if part.source is not None]
 
 
 def _code(part: Any) -> Any:

@@ -15,13 +15,22 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recollect.base.import_code import is_importing
+from recollect.base.parts import IF_OWN, PARTS, part_of
 from recollect.config.algo_choice import ALGOS, algo_name, check_has
 from recollect.config.convert import convert, plain_value
 from recollect.config.core_choice import CORES, core_config, known, name_of
 from recollect.config.fields import field_names, hints
 from recollect.config.nested_settings import Setting, as_written, part_values, with_fields
 from recollect.config.own_code import INPUTS, OwnCode
-from recollect.config.policy import ENCODERS, POLICIES, EncoderConfig, HeadConfig, PolicyConfig, named_policy
+from recollect.config.policy import (
+    ENCODERS,
+    POLICIES,
+    EncoderConfig,
+    HeadConfig,
+    PolicyConfig,
+    encoder_configs,
+    named_policy,
+)
 from recollect.config.serialise import CUSTOM
 from recollect.config.tasks import TASKS, task_name
 from recollect.config.train import ALIASES, TrainConfig, homes, our_name
@@ -162,7 +171,7 @@ def _unknown(section: str, name: str, setting: Setting) -> str:
         names = [*homes(), *ALIASES, "env", "preset", "config"]
     places = {
         "core": any(name in hints(kind) for kind in CORES.values()),
-        "encoder": name in hints(EncoderConfig),
+        "encoder": any(name in hints(kind) for kind in encoder_configs()),
         "head": name in hints(HeadConfig) and section != "head",
         "task": any(name in hints(task) for task in TASKS.values()),
     }
@@ -175,7 +184,8 @@ def _unknown(section: str, name: str, setting: Setting) -> str:
         hint = f" (did you mean {as_written(f'{section}.{close}' if section else close, setting)}?)"
     if setting.source:
         return f"{setting.where}: there is no such setting{hint}"
-    return f"{setting.where}: there is no such flag{hint}. recollect train --help lists them"
+    own = "" if hint else "; if a part of your own has it: --import MODULE"
+    return f"{setting.where}: there is no such flag{hint}. recollect train --help lists them{own}"
 
 
 # Layers --------------------------------------------------------------------------------------------------
@@ -245,16 +255,16 @@ def _encoder(named: Setting | None, fields: dict[str, Setting], base: Any) -> An
                 return _own_code("encoder", name, fields)
         if not fields:
             return name
-        start = ENCODERS[name or "auto"]
+        start = ENCODERS[name or "auto"]()
     elif base is None or isinstance(base, str):
-        start = ENCODERS[base or "auto"]
-    elif isinstance(base, EncoderConfig):
+        start = ENCODERS[base or "auto"]()
+    elif part_of("encoder", base) is not None:
         start = base
     elif isinstance(base, OwnCode):
         return OwnCode("encoder", base.name, base.options | _plain_values(fields))
     else:
         raise _is_factory("encoder", fields)
-    return dataclasses.replace(start, **part_values("the encoder", EncoderConfig, fields))
+    return dataclasses.replace(start, **part_values("the encoder", type(start), fields))
 
 
 def _is_factory(part: str, fields: dict[str, Setting]) -> ConfigError:
@@ -272,16 +282,19 @@ def _part_name(named: Setting, known: list[str], part: str) -> str:
     if name not in known and not (part in INPUTS and is_importing(name)):
         raise ConfigError(
             f"{named.where} {name}: there is no such {part}{nearest(str(name), known)}; "
-            f"choose {', '.join(known)}"
+            f"choose {', '.join(known)}; {IF_OWN}"
         )
     return str(name)
 
 
 def _task_values(env: str | None, fields: dict[str, Setting]) -> dict[str, Any]:
-    """By the types of the built-in task's options; for any other env, as YAML reads them."""
+    """By the types of the options of a built-in task or a registered env; else as YAML reads them."""
     task = task_name(env)
     if task is not None:
         return part_values(task, TASKS[task], fields, "option")
+    adapter = PARTS["env"].get((env or "").partition("/")[0])
+    if adapter is not None and adapter.config is not None:
+        return part_values(adapter.name, adapter.config, fields, "option")
     return _plain_values(fields)
 
 

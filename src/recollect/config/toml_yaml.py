@@ -19,6 +19,7 @@ from typing import Any
 
 import yaml
 
+from recollect.base.parts import import_parts
 from recollect.config.convert import Loader, to_yaml
 from recollect.config.fields import fields_of
 from recollect.config.policy import EncoderConfig
@@ -39,6 +40,7 @@ def read_config(path: str | Path) -> dict[str, Any]:
     Example:
         >>> rc.train(**read_config("runs/cue/config.yaml"))  # doctest: +SKIP
     """
+    import_parts(file_imports(path))
     built = build([read_layer(path)])
     for note in built.notes:
         warnings.warn(note, UserWarning, stacklevel=2)
@@ -54,6 +56,12 @@ def read_layer(path: str | Path) -> Layer:
         ours = name if name.startswith("task.") else name.replace("-", "_")
         layer.add(ours, Setting(value, name, str(path)))
     return layer
+
+
+def file_imports(path: str | Path) -> list[str]:
+    """The modules that a file names by ``imports``, before its other settings can be understood."""
+    found = _parse(Path(path)).get("imports") or []
+    return [found] if isinstance(found, str) else [str(name) for name in found]
 
 
 def write_config(

@@ -14,7 +14,9 @@ import warnings
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from recollect.config.algo_choice import AlgoConfig, algo_fields, algo_name, check_has, named_algo
+from recollect.base import parts
+from recollect.config.algo_choice import ALGOS, algo_fields, algo_name, check_has, named_algo
+from recollect.config.algo_shared import LearnerConfig
 from recollect.config.fields import above_zero, at_least, check_fields, field_names
 from recollect.config.own_code import as_wrap
 from recollect.config.policy import PolicyConfig, named_policy
@@ -41,6 +43,16 @@ ALIASES = {
 """Names of Stable-Baselines3 and CleanRL, and ours for them."""
 EvalMode = Literal["greedy", "sampled", "both"]
 """The values of ``eval_mode``."""
+parts.add_built_in(
+    "runtime",
+    {
+        "inline": (None, "recollect.runtimes.inline_collector:InlineCollector"),
+        "processes": (None, "recollect.runtimes.env_probe:process_collector"),
+        "ray": (None, "recollect.runtimes.env_probe:ray_collector"),
+    },
+)
+RUNTIMES = parts.PARTS["runtime"]
+"""The runtimes by name, including those that users register."""
 SINKS = ("tensorboard", "wandb")
 """The values of ``sinks``."""
 
@@ -56,8 +68,9 @@ class TrainConfig:
     actors: int = 1
     """Groups that the env slots are split into, each with its own random streams. The result depends on the
     number of actors, not on the ``runtime``."""
-    runtime: Literal["inline", "processes", "ray"] = "inline"
-    """Where actors run: in this process, in processes of their own, or on a Ray cluster."""
+    runtime: str = "inline"
+    """Where actors run: in this process ("inline"), in "processes" of their own, or on a Ray cluster ("ray").
+    """
     mode: Literal["lockstep", "async"] = "lockstep"
     """Whether actors wait for new weights before every rollout ("lockstep") or run ahead with older ones
     ("async")."""
@@ -87,6 +100,9 @@ class TrainConfig:
     wrap: tuple[Any, ...] = ()
     """Wrappers of every env, the innermost first: "module:Wrapper", or with options a mapping such as
     {name: gymnasium.wrappers:TimeLimit, max_episode_steps: 100}. Python also takes classes and functions."""
+    imports: tuple[str, ...] = ()
+    """Modules or files that register parts of your own (``recollect.register``). In Python an ordinary import
+    does the same."""
     drop_obs: tuple[str, ...] = ()
     """Parts of a Dict or Tuple observation to leave out, such as "mission"; of nested ones "outer.inner"."""
     run: str | None = None
@@ -128,8 +144,8 @@ class TrainConfig:
     cannot be captured is reported and runs without one."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """The network: a config, or the name of one for token sets, such as "fast"."""
-    algo: AlgoConfig = field(default_factory=PPOConfig)
-    """The algorithm: "ppo" or "impala", or the config of one."""
+    algo: LearnerConfig = field(default_factory=PPOConfig)
+    """The algorithm: "ppo" or "impala", the config of one, or the name of your own (``register``)."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -139,6 +155,8 @@ class TrainConfig:
                 object.__setattr__(self, name, os.path.expanduser(os.fspath(path)))
         object.__setattr__(self, "policy", named_policy(self.policy))
         object.__setattr__(self, "wrap", as_wrap(self.wrap))
+        if isinstance(self.imports, str):
+            object.__setattr__(self, "imports", (self.imports,))
         object.__setattr__(self, "algo", named_algo(self.algo))
         check_fields(self)
         at_least(self, 1, "steps", "num_envs", "actors", "target_episodes", "threads", "eval_episodes")
@@ -204,9 +222,13 @@ class TrainConfig:
         )
 
 
-@functools.cache
 def homes() -> dict[str, str]:
     """The part that each flat name belongs to: "" (the run itself), "policy" or "algo"."""
+    return _homes(tuple(ALGOS.values()))
+
+
+@functools.cache
+def _homes(algos: tuple[type, ...]) -> dict[str, str]:
     own = dict.fromkeys(field_names(TrainConfig), "")
     return own | dict.fromkeys(field_names(PolicyConfig), "policy") | dict.fromkeys(algo_fields(), "algo")
 
@@ -224,6 +246,11 @@ def our_name(name: str) -> str:
 
 def _check_runtime(config: TrainConfig) -> None:
     """Raise for settings of runtimes that contradict each other, or have no effect."""
+    if config.runtime not in RUNTIMES:
+        raise ConfigError(
+            f"runtime = {config.runtime!r}{nearest(config.runtime, RUNTIMES)}: choose "
+            f"{', '.join(RUNTIMES)}; {parts.IF_OWN}"
+        )
     if config.mode == "async" and config.runtime == "inline":
         raise ConfigError(
             "mode = 'async' with runtime = 'inline': actors cannot run ahead in one process; use "

@@ -105,7 +105,7 @@ class RemoteActors:
     @property
     def place(self) -> str:
         """Such as "4 in processes, async"."""
-        return f"{self.count:,} {PLACES.get(self.runtime, self.runtime)}, {self.mode}"
+        return f"{self.count:,} {PLACES.get(self.runtime, f'by {self.runtime}')}, {self.mode}"
 
     @property
     def range(self) -> str:

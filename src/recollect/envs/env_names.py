@@ -1,4 +1,4 @@
-"""Envs by name: a built-in task, a Gymnasium id, or ``module:attr``.
+"""Envs by name: a built-in task, a Gymnasium id, ``module:attr``, or ``NAME/SOURCE`` of a registered adapter.
 
 ``my_package.worlds:MyEnv`` imports the module and takes the Env class or the function that makes an env;
 ``worlds.py:MyEnv`` does the same with a file. ``module:Env-v0``, with a version, is Gymnasium's syntax to
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import gymnasium as gym
 from gymnasium.envs.registration import EnvSpec, load_env_creator
 
 from recollect.base.import_code import absolute, import_attribute, import_module, is_importing, put_on_path
+from recollect.base.parts import PARTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,20 @@ def _by_value(spec: EnvSpec) -> EnvSpec:
     if isinstance(spec.entry_point, str) and spec.entry_point.startswith("__main__:"):
         return replace(spec, entry_point=load_env_creator(spec.entry_point))
     return spec
+
+
+def adapted(env: Any) -> Any:
+    """The callable that makes an env of a registered adapter, by ``NAME/SOURCE`` or by the type of an object.
+
+    Any other ``env`` is returned unchanged.
+    """
+    name, slash, source = env.partition("/") if isinstance(env, str) else ("", "", env)
+    for part in PARTS["env"].values():
+        if (slash and part.name == name) or (part.accepts is not None and isinstance(env, part.accepts)):
+            usual = None if part.config is None else part.config()
+            options = {} if usual is None else {f.name: getattr(usual, f.name) for f in fields(usual)}
+            return functools.partial(part.load(), source, **options)
+    return env
 
 
 def resolve_env(name: str) -> str | Callable[..., Any]:

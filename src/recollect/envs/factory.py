@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 from recollect.base import registry
 from recollect.config.tasks import TASKS, task_name
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.env_names import is_importing, resolve_env
+from recollect.envs.env_names import adapted, is_importing, resolve_env
 from recollect.envs.group_views import group_views
 from recollect.envs.groups import GroupedEnv, Policies
 from recollect.envs.gym_loop import GymLoop
@@ -66,6 +66,7 @@ def make_env(
 
     * a built-in task: its short name ("delayed-cue") or its id ("recollect/DelayedCue-v0");
     * a Gymnasium id, also "module:Env-v0", which imports ``module`` first;
+    * "NAME/SOURCE" or an object of a type that a registered adapter takes (``recollect.register``);
     * a callable that returns a new ``gymnasium.Env`` in each call, such as an Env class;
     * a callable with a parameter ``num_envs`` that returns a new BatchedEnv or VectorEnv of that many slots
       in each call, such as a BatchedEnv class. It also gets ``device`` if it has such a parameter;
@@ -81,6 +82,7 @@ def make_env(
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}: at least one env is needed")
+    env = adapted(env)
     if wrap or drop_obs:
         check_wrappable(env, wrap)
     kwargs = env_kwargs or {}
@@ -201,7 +203,7 @@ def parameters(make: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 
 def _name(make: Any) -> str:
-    return getattr(make, "__name__", "the callable")
+    return getattr(getattr(make, "func", make), "__name__", "the callable")
 
 
 def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any]) -> BatchedEnv:
@@ -289,7 +291,7 @@ def _looped(
             hint = nearest(name, [*TASKS, *gym.registry], _key)
             raise ConfigError(
                 f"no env is registered as {name!r}{hint}. An env of another package needs its module, "
-                f"'module:Env-v0', or an import before. ({error})"
+                f"'module:Env-v0', or an import before (--import MODULE). ({error})"
             ) from None
 
 
@@ -339,6 +341,7 @@ def _check_made(env: Any, num_envs: int, device: torch.device, kwargs: dict[str,
 
 def resolved(env: EnvSpec) -> EnvSpec:
     """The object that ``module:attribute`` names; any other ``env`` is returned unchanged."""
+    env = adapted(env)
     return resolve_env(env) if isinstance(env, str) and is_importing(env) else env
 
 

@@ -38,8 +38,10 @@ from gymnasium import spaces
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from recollect.base.parts import IF_OWN, part_of
 from recollect.base.spaces import is_image, is_symbols, is_tokens, walk
 from recollect.base.types import Tree
+from recollect.config.fields import check_fields
 from recollect.config.policy import ENCODERS, EncoderConfig
 from recollect.errors import ConfigError, SpaceError, nearest
 from recollect.policy.layers import mlp, nature_conv, small_conv
@@ -321,9 +323,9 @@ def make_encoder(
     if isinstance(spec, str):
         if spec not in ENCODERS:
             raise ConfigError(
-                f"encoder is {spec!r}{nearest(spec, ENCODERS)}: choose from {', '.join(ENCODERS)}"
+                f"encoder is {spec!r}{nearest(spec, ENCODERS)}: choose from {', '.join(ENCODERS)}; {IF_OWN}"
             )
-        config = ENCODERS[spec]
+        config = ENCODERS[spec]()
         if spec == "conv" and not any(
             _goes_through_conv(leaf, config) for _, leaf in _leaves(observation_space)
         ):
@@ -331,9 +333,14 @@ def make_encoder(
                 f"the encoder is 'conv', but the observation space {observation_space} has no "
                 "three-dimensional Box: use 'auto' or 'mlp'"
             )
-        return config.build(observation_space)
+        spec = config
     if isinstance(spec, EncoderConfig):
         return spec.build(observation_space)
+    part = part_of("encoder", spec)
+    if part is not None:
+        config = spec
+        check_fields(config)
+        spec = lambda space: part.load()(space, config)  # noqa: E731
     if isinstance(spec, nn.Module) or not callable(spec):
         raise ConfigError(
             f"encoder is a {type(spec).__name__}: give a name ({', '.join(ENCODERS)}), an EncoderConfig, "
@@ -343,7 +350,7 @@ def make_encoder(
     size = getattr(encoder, "output_size", None)
     if not isinstance(encoder, nn.Module) or not isinstance(size, int) or size < 1:
         raise ConfigError(
-            f"the encoder factory {getattr(spec, '__name__', spec)} returned a "
+            f"the encoder {part.name if part else getattr(spec, '__name__', spec)} returned a "
             f"{type(encoder).__name__} with output_size {size!r}: it must be an nn.Module whose output_size "
             "(an int) is the number of features of a row"
         )

@@ -23,7 +23,7 @@ MISSING = object()
 INCIDENTAL = frozenset(
     {
         *("seed", "run", "device", "threads", "parallel", "sinks", "memory_limit"),
-        *("runtime", "env_workers", "env_timeout", "ray_address", "learners"),
+        *("imports", "runtime", "env_workers", "env_timeout", "ray_address", "learners"),
         *("eval_every", "eval_episodes", "eval_mode", "checkpoint_every", "keep_checkpoints", "max_seconds"),
     }
 )

@@ -7,15 +7,20 @@ from contextlib import ExitStack, contextmanager
 
 import gymnasium as gym
 
+from recollect.base.parts import PARTS
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.factory import EnvSpec, is_made
+from recollect.errors import ConfigError
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import check_remakable, open_env, open_envs
 from recollect.runtimes.collector import Collector
 from recollect.runtimes.inline_collector import InlineCollector
 from recollect.runtimes.process.transport import ProcessTransport
 from recollect.runtimes.remote_collector import RemoteCollector
+
+COLLECTOR = [name for name in (*vars(Collector), *Collector.__annotations__) if name[0] != "_"]
+"""The attributes of a collector."""
 
 
 class EnvProbe:
@@ -33,14 +38,27 @@ class EnvProbe:
         config = self._config
         if config.runtime == "inline":
             return InlineCollector(self._envs, policy, config)
-        rows = config.num_envs * self._envs[0].agents
-        if config.runtime == "processes":
-            transport = ProcessTransport(policy, config, rows)
-        else:
-            from recollect.runtimes.ray.transport import RayTransport  # an extra
+        make = PARTS["runtime"][config.runtime].load()
+        collector = make(self._env, policy, config, config.num_envs * self.agents)
+        lacks = [name for name in COLLECTOR if not hasattr(collector, name)]
+        if lacks:
+            raise ConfigError(
+                f"the runtime {config.runtime!r} made a {type(collector).__name__}, which lacks "
+                f"{', '.join(lacks)}: it must make a recollect.runtimes.collector.Collector"
+            )
+        return collector
 
-            transport = RayTransport(policy, config, rows)
-        return RemoteCollector(transport, self._env, policy, config, rows)
+
+def process_collector(env: EnvSpec, policy: Policy, config: TrainConfig, rows: int) -> Collector:
+    """The collector of the runtime "processes"."""
+    return RemoteCollector(ProcessTransport(policy, config, rows), env, policy, config, rows)
+
+
+def ray_collector(env: EnvSpec, policy: Policy, config: TrainConfig, rows: int) -> Collector:
+    """The collector of the runtime "ray"."""
+    from recollect.runtimes.ray.transport import RayTransport  # an extra
+
+    return RemoteCollector(RayTransport(policy, config, rows), env, policy, config, rows)
 
 
 @contextmanager

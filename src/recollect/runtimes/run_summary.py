@@ -41,7 +41,7 @@ def short_run_note(config: TrainConfig, rows: int, steps: int) -> str | None:
 def placement_summary(config: TrainConfig, rows: int) -> str:
     """The places of actors, envs and learners, on a line of its own; empty if all are in this process."""
     known = {"inline": "in this process", "processes": "in processes", "ray": "on a Ray cluster of its own"}
-    place = known[config.runtime]
+    place = known.get(config.runtime, f"by the runtime {config.runtime}")
     if config.ray_address is not None:
         place = f"on the Ray cluster {config.ray_address}"
     parts = []

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from recollect.config import bounds
-from recollect.config.flags import Flag, parse_settings, sweep_variants
+from recollect.config.flags import Flag, import_named, parse_settings, sweep_variants
 from recollect.errors import ConfigError, RecollectError
 from recollect.training.parse_config import Parsed, parse_config
 
@@ -99,6 +99,7 @@ def make_plan(env: str | None, settings: Settings, seeds: int | Sequence[int] | 
             that ``seed`` lists.
     """
     flags = _flags(settings) if isinstance(settings, Mapping) else list(settings)
+    import_named(flags)
     listed, flags = take(flags, "--seed")
     found = sweep_variants(flags if env is None else [f"{ENV}{env}", *flags])
     names = _folders(label for label, _ in found)

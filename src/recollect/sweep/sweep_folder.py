@@ -12,6 +12,7 @@ from typing import Any
 
 from recollect.base import files
 from recollect.base.provenance import usable_cores
+from recollect.config.flags import Flag, import_named
 from recollect.display.words import path as typed
 from recollect.envs.env_names import is_importing
 from recollect.errors import ConfigError, Interrupted, RecollectError, StorageError
@@ -124,9 +125,9 @@ class Sweep:
             path: the folder.
             env: the env again, several separated by commas. Required to resume a sweep whose env is code
                 (``module:Env``).
-            named: flags again, such as ``--sinks=wandb``. Required for options of an env that is not built
-                in, wrappers, cores, encoders and policies that are code, a Ray cluster, and sinks that send
-                metrics to another machine.
+            named: flags again, such as ``--sinks=wandb``. Required for ``--import``, options of an env that
+                is not built in, wrappers, cores, encoders and policies that are code, a Ray cluster, and
+                sinks that send metrics to another machine.
             trust: all code and flags of the folder, as if they were named.
         """
         sweep = cls._read(path)
@@ -137,6 +138,7 @@ class Sweep:
             )
         sweep._is_env_named = trust or env is not None
         sweep._named = None if trust else frozenset(named)
+        import_named([word for member in sweep.members for word in member.flags] if trust else list(named))
         return sweep
 
     @classmethod
@@ -277,6 +279,12 @@ class Sweep:
                 f"{self.path} names the env {env}, which is code. If you trust it, name it again: "
                 f"{self._command} (in Python Sweep.open(..., env={self._plan.env!r})), or trust the whole "
                 "sweep: --trust (trust=True)"
+            )
+        imports = [word for word in member.flags if Flag(word.partition("=")[0], None).name == "imports"]
+        if self._named is not None and not self._named.issuperset(imports):  # its flags cannot be read before
+            raise ConfigError(
+                f"{self.path} has {shlex.join(imports)}, which imports code. If you trust it, repeat it (in "
+                "Python Sweep.open(..., named=[...])), or trust the whole sweep: --trust (trust=True)"
             )
         words = [] if self._named is None else [w for w in member.named() if w not in self._named]
         if words:

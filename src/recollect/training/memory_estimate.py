@@ -17,7 +17,7 @@ from recollect.acting.actor import allocate
 from recollect.algos.catalog import acting, make_learner
 from recollect.base import row_threads, tree
 from recollect.base.tensor_memory import TensorMemory
-from recollect.config.algo_choice import AlgoConfig
+from recollect.config.algo_shared import LearnerConfig
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
 from recollect.policy.masks import ACTION_MASK
@@ -140,7 +140,7 @@ def estimate(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes
     )
 
 
-def trial(policy: Policy, algo: AlgoConfig, rows: int) -> StepBytes:
+def trial(policy: Policy, algo: LearnerConfig, rows: int) -> StepBytes:
     """Make a tiny update with a copy of the policy, on the CPU, at two sizes, and count its tensors."""
     is_wide = sum(p.numel() for p in policy.parameters()) > WIDE
     length = min(algo.chunk_length, 4 if is_wide else TRIAL_STEPS)
@@ -169,7 +169,7 @@ def trial(policy: Policy, algo: AlgoConfig, rows: int) -> StepBytes:
     return StepBytes(kept, prepared, activations)
 
 
-def _measure(policy: Policy, algo: AlgoConfig, rows: int) -> tuple[int, int, int]:
+def _measure(policy: Policy, algo: LearnerConfig, rows: int) -> tuple[int, int, int]:
     """Bytes of ``StepBytes`` for all steps of an update of ``rows`` rows."""
     learner = make_learner(policy, algo)
     rollout = allocate(policy, rows, algo.rollout, acting(algo))

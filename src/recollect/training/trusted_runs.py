@@ -47,6 +47,9 @@ def required(description: Any) -> dict[str, Any]:
         found["env_kwargs"] = options
     if wrap and isinstance(wrap, list) and all(code_name(spec) for spec in wrap):
         found["wrap"] = wrap
+    imports = config.get("imports")
+    if imports and isinstance(imports, list) and all(isinstance(source, str) for source in imports):
+        found["imports"] = imports
     return found | {
         part: network[part]
         for part in ("policy", "core", "encoder")
@@ -56,7 +59,8 @@ def required(description: Any) -> dict[str, Any]:
 
 def flags(settings: dict[str, Any]) -> list[str]:
     """The settings that need trust as command-line flags."""
-    words = [f"--env={settings['env']}"] if "env" in settings else []
+    words = [f"--import={source}" for source in settings.get("imports", ())]
+    words += [f"--env={settings['env']}"] if "env" in settings else []
     words += option_flags("task", settings.get("env_kwargs", {}))
     words += [word for spec in settings.get("wrap", ()) for word in code_flags("wrap", spec)]
     parts = [part for part in ("policy", "core", "encoder") if part in settings]
@@ -126,6 +130,7 @@ def is_trusted(folder: Path, description: dict[str, Any]) -> bool:
 def _digest(run: Path, settings: dict[str, Any]) -> str:
     names = [settings.get("env"), *(code_name(spec) for spec in settings.get("wrap", ()))]
     names += [code_name(settings.get(part)) for part in ("policy", "core", "encoder")]
+    names += [f"{source}:" for source in settings.get("imports", ())]
     places = {name: place(name) for name in names if name is not None}
     text = json.dumps([FORMAT, str(run), settings, places], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

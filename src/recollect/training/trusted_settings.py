@@ -10,6 +10,7 @@ env ``module:Env``     imports code                                ``env=`` (``-
 ``env_kwargs``         arguments of an env that is not built in    ``env_kwargs=`` (``--task.NAME``)
 ``wrap``               imports code                                ``wrap=`` (``--wrap``)
 core ``module:Class``  imports code                                ``core=``; also ``encoder=``, ``policy=``
+``imports``            imports code that registers parts           ``imports=`` (``--import``)
 ``ray_address``        connects to a cluster                       ``ray_address=``
 ``sinks``: "wandb"     sends metrics to a server                   ``sinks=``
 =====================  ==========================================  ================================
@@ -21,13 +22,16 @@ a folder cannot exhaust memory or processes.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Collection
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from recollect.base.files import short
+from recollect.base.parts import IF_OWN, PARTS
+from recollect.config import core_choice
 from recollect.config.own_code import as_wrap, code_flags, code_name, option_flags
+from recollect.config.serialise import CUSTOM
 from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.env_names import is_importing
@@ -82,7 +86,7 @@ def named_env(
             return None, options, error
         env = known
     elif isinstance(env, str) and env != known and not is_importing(env):
-        options = {}  # another env: the saved options are not meant for it
+        options = {}  # another env: the known options are not meant for it
     if is_made(env):
         return env, options, ""
     named = given or {}
@@ -108,6 +112,7 @@ class Named:
     core: Any = None
     encoder: Any = None
     wrap: Any = None
+    imports: Sequence[str] | None = None
 
     @property
     def network(self) -> dict[str, Any]:
@@ -122,6 +127,41 @@ class Named:
         else:
             found.pop("env_kwargs", None)
         return replace(self, **found)
+
+
+def check_registered(where: Path, config: dict[str, Any], *, trust: str = "") -> None:
+    """Raise ConfigError if the folder ``where`` names a part that nothing has registered in this process.
+
+    ``config``: as JSON; ``trust``: as in ``named_env``.
+    """
+    for kind, name in _part_names(config):
+        names = core_choice.known if kind == "core" else PARTS[kind]
+        if name not in names and (kind, name) != ("encoder", "encoder"):
+            imports, fix = config.get("imports"), IF_OWN
+            if imports and isinstance(imports, list):
+                words = short(shlex.join(f"--import={source}" for source in imports))
+                fix = (
+                    "it is registered by code, which is not imported automatically. If you trust that code, "
+                    f"name it again: {words} (in Python import it, or give imports={short(repr(imports))})"
+                    f"{trust}"
+                )
+            raise ConfigError(f"{where} has the {kind} {short(repr(name))}, which is not built in: {fix}")
+
+
+def _part_names(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Kind and name of the parts in a config as JSON, except those that are code or damaged."""
+    network = config.get("policy")
+    network = network if isinstance(network, dict) else {}
+    found = [("algo", config.get("algo")), ("runtime", config.get("runtime"))]
+    found += [(kind, network.get(kind)) for kind in ("core", "encoder")]
+    for kind, spec in found:
+        name = spec.get("name") if isinstance(spec, dict) else spec
+        if isinstance(name, str) and name != CUSTOM and code_name(name) is None:
+            yield kind, name
+        if kind == "core" and isinstance(spec, dict):  # a stack or pmm has cores inside
+            inner = [value if isinstance(value, list) else [value] for value in spec.values()]
+            named = [part.get("name") for parts in inner for part in parts if isinstance(part, dict)]
+            yield from (("core", name) for name in named if isinstance(name, str))
 
 
 def named_wrap(where: Path, saved: Any, given: Any, *, trust: str = "") -> tuple[tuple[Any, ...], str]:

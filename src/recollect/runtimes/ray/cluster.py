@@ -19,6 +19,7 @@ from typing import Any
 import cloudpickle
 
 from recollect.base.child_process import Raised, raised_error
+from recollect.base.parts import Carried
 from recollect.errors import ChildError, ConfigError, LostError, RecollectError, ResourceError
 
 try:
@@ -188,7 +189,7 @@ class Remote:
         self.location: Location | None = None
         """Its place, once that is known."""
         try:
-            work = cloudpickle.dumps((call_safely, make, tuple(arguments)))
+            work = cloudpickle.dumps((Carried(), call_safely, make, tuple(arguments)))
         except Exception as error:
             raise RecollectError(
                 f"{name} cannot be started: its arguments cannot be sent to another process ({error}). "

@@ -163,12 +163,12 @@ def bootstrap_class() -> type:
         """Makes an object from bytes, once the modules that it needs can be imported."""
 
         def start(self, path: list[str], work: bytes, *handles: Any) -> Any:
-            """``work``: pickled ``call_safely``, a class, and its arguments after the handles."""
+            """``work``: pickled parts, ``call_safely``, a class, and its arguments after the handles."""
             import pickle
             import sys
 
             sys.path[:] = [*path, *(entry for entry in sys.path if entry not in path)]
-            self._call, make, arguments = pickle.loads(work)
+            _, self._call, make, arguments = pickle.loads(work)
             self._made = self._call(make, *handles, *arguments)
             return self.call("location")
 
