@@ -24,12 +24,14 @@ from recollect.display import make_display, showing_notices
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import display_name
 from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
+from recollect.envs.group_views import Groups
 from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
 from recollect.policy.describe_encoder import describe_encoder
+from recollect.policy.policies import Network, Policies, any_policy, by_group
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
-from recollect.runtimes.env_probe import env_probe
+from recollect.runtimes.env_probe import check_spaces, env_probe
 from recollect.runtimes.inline_collector import InlineCollector
 from recollect.runtimes.run_summary import placement_summary, short_run_note, size_summary
 from recollect.training import checkpoints
@@ -53,7 +55,7 @@ class Agent:
 
     def __init__(
         self,
-        policy: Policy,
+        policy: Network,
         config: TrainConfig,
         env: EnvSpec | None,
         *,
@@ -62,7 +64,7 @@ class Agent:
         unnamed: Unnamed | None = None,
     ):
         """``unnamed``: settings of the agent's folder that the user has not repeated (``training.trust``)."""
-        self.policy, self.config, self.env = policy, config, env
+        self.network, self.config, self.env = policy, config, env
         self._unnamed = unnamed or Unnamed()
         self.preset = preset or {}
         """The settings that the task's preset chose."""
@@ -92,10 +94,10 @@ class Agent:
         network, warning = None, None
         if config.runtime == "inline" and config.num_envs >= MANY_ENVS and not is_made(env):
             with closing(open_env(env, config, 1, config.env_kwargs)) as one:  # before so many are made
-                network, warning = new_network(config, policy, one, config.num_envs * one.agents)
+                network, warning = new_network(config, policy, one)
         with env_probe(env, config, is_new=True) as probe:
             if network is None:
-                network, warning = new_network(config, policy, probe, config.num_envs * probe.agents)
+                network, warning = new_network(config, policy, probe.one)
             agent = cls(network.to(config.device), config, env, preset=preset)
             agent._memory_warning = warning
             agent._trainer = Trainer(probe.collector(network), network, config)
@@ -104,11 +106,34 @@ class Agent:
     def __repr__(self) -> str:
         """For example ``<Agent of t-maze: LSTM, 99,971 parameters, 300,000 steps trained, run runs/a>``."""
         env = "no env" if self.env is None else display_name(self.env) or "an env"
-        core = type(self.policy.core).__name__ if self.policy.has_memory else "no memory"
-        network = f"{type(self.policy).__name__} with {core}" if self.policy.made_by else core
-        size = sum(parameter.numel() for parameter in self.policy.parameters())
+        one = any_policy(self.network)
+        core = type(one.core).__name__ if one.has_memory else "no memory"
+        network = f"{type(one).__name__} with {core}" if one.made_by else core
+        network += f" for each of {', '.join(self.groups)}" if self.groups else ""
+        size = sum(parameter.numel() for parameter in self.network.parameters())
         run = "" if self.run is None else f", run {self.run.path}"
         return f"<Agent of {env}: {network}, {size:,} parameters, {self.steps:,} steps trained{run}>"
+
+    @property
+    def policy(self) -> Policy:
+        """The policy; of an agent with several groups each group has its own: ``agent[group].policy``."""
+        if isinstance(self.network, Policies):
+            groups = ", ".join(map(repr, self.groups))
+            raise ConfigError(f"this agent has a policy for each of the groups {groups}: use agent[group]")
+        return self.network
+
+    @property
+    def groups(self) -> dict[str, tuple[str, ...]]:
+        """The agents of the env by group; empty if all share one policy."""
+        return dict(self.network.agents) if isinstance(self.network, Policies) else {}
+
+    def __getitem__(self, group: str) -> Agent:
+        """The policy of one group as an agent without an env, to predict and act with."""
+        policies = by_group(self.network)
+        if group not in policies:
+            known = f"its groups are {', '.join(policies)}" if self.groups else "it has one policy for all"
+            raise ConfigError(f"this agent has no group {group!r}: {known}")
+        return Agent(policies[group], replace(self.config, run=None), None, unnamed=self._unnamed)
 
     @property
     def env_name(self) -> str | None:
@@ -242,7 +267,7 @@ class Agent:
         config = self.config if eval_mode is None else replace(self.config, eval_mode=eval_mode)  # validated
         mode = config.eval_mode
         with self.opened(num_envs or min(episodes, 16), env, env_kwargs) as batched:
-            play = partial(evaluate, self.policy, batched, episodes=episodes, seed=seed, cancelled=cancelled)
+            play = partial(evaluate, self.network, batched, episodes=episodes, seed=seed, cancelled=cancelled)
             if mode != "both":
                 return play(deterministic=mode == "greedy")
             return replace(play(deterministic=True), sampled=play(deterministic=False))
@@ -250,7 +275,7 @@ class Agent:
     @contextmanager
     def opened(
         self, num_envs: int, env: EnvSpec | None = None, env_kwargs: dict[str, Any] | None = None
-    ) -> Iterator[BatchedEnv]:
+    ) -> Iterator[BatchedEnv | Groups]:
         """Open the agent's env (or ``env``) for playing, with the wrappers of the config.
 
         An env instance keeps its own number of rows; if training uses it, training starts new episodes.
@@ -270,7 +295,7 @@ class Agent:
         else:
             batched = open_env(source, self.config, num_envs, env_kwargs)
         try:
-            self.policy.check_spaces(batched.observation_space, batched.action_space)
+            check_spaces(self.network, batched)
             yield batched
         finally:
             if not is_made(source):
@@ -322,11 +347,11 @@ class Agent:
 
     def save(self, path: str | Path) -> Path:
         """Save the agent to a folder: weights and optimiser as safetensors, the rest as JSON."""
-        return checkpoints.write(Path(path), self.policy, self.config, self.env_name, self._so_far())
+        return checkpoints.write(Path(path), self.network, self.config, self.env_name, self._so_far())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Agent:
         """A copy as ``save`` and ``load`` would make it, without the run folder and an env instance."""
-        policy, learned, history = copy.deepcopy((self.policy, self._so_far(), self.history), memo)
+        policy, learned, history = copy.deepcopy((self.network, self._so_far(), self.history), memo)
         env = self.env if self.can_make_env else None
         twin = Agent(policy, replace(self.config, run=None), env, learned=learned, unnamed=self._unnamed)
         twin.history, twin.preset = history, dict(self.preset)
@@ -362,8 +387,12 @@ class Agent:
         """The text printed before training: sizes and the preset's choices."""
         chosen = "".join(f"; preset {name}={value!r}" for name, value in self.preset.items())
         collector = trainer.collector
-        sizes = size_summary(self.policy, self.config, collector)
-        lines = describe_encoder(self.policy.encoder, self.policy.observation_space)
+        sizes = size_summary(self.network, self.config, collector)
+        lines = [
+            f"{f'{group}: ' if group else ''}{line}"
+            for group, policy in by_group(self.network).items()
+            for line in describe_encoder(policy.encoder, policy.observation_space)
+        ]
         lines += [f"{part}: dropped (drop_obs)" for part in self.config.drop_obs]
         return "\n".join([f"{sizes}{chosen}{placement_summary(self.config, collector.rows)}", *lines])
 
@@ -371,9 +400,9 @@ class Agent:
         if self._trainer is None:
             env = self._own_env()
             self._unnamed.check(self.config)
-            self._memory_warning = check_memory(self.config, self.policy, self.config.num_envs)
+            self._memory_warning = check_memory(self.config, any_policy(self.network), self.config.num_envs)
             with showing_notices(progress), env_probe(env, self.config) as probe:
-                trainer = Trainer(probe.collector(self.policy), self.policy, self.config)
+                trainer = Trainer(probe.collector(self.network), self.network, self.config)
                 try:
                     trainer.restore(self._learned)
                 except BaseException as error:

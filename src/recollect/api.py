@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -131,14 +132,14 @@ def new_agent(
         preset = {name: value for name, value in preset.items() if name not in network}
     agent = Agent.create(env, config, policy, preset=preset)
     with _closed_if_it_fails(agent):
-        for name in ("observation_space", "action_space"):
+        for name in () if agent.groups else ("observation_space", "action_space"):
             ours, theirs = getattr(agent.policy, name), getattr(saved, name)
             if ours != theirs:
                 raise ConfigError(
                     f"init_from: {config.init_from} was trained with {name} {theirs}, this env has {ours}: "
                     "fine-tuning needs the same spaces"
                 )
-        checkpoints.load_weights(agent.policy, saved)
+        checkpoints.load_weights(agent.network, saved)
     return agent
 
 
@@ -252,7 +253,7 @@ def resume(
             changes["max_seconds"] = round(used + limit, 3)  # it counts from here
         named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap, imports)
         agent = _restored(saved, named, trust, device, changes)
-        options = saved.config(agent.policy).env_kwargs
+        options = saved.config(agent.network).env_kwargs
         if any(name not in options or options[name] != value for name, value in (env_kwargs or {}).items()):
             _check_changeable("resume", path, {"env_kwargs"})
         _check_same_wrap(path, saved, agent.config)
@@ -321,7 +322,7 @@ def _restored(
         network = saved.build(named.network)
     else:
         factory = as_own_code("policy", named.policy)
-        network = made_policy(factory, saved.observation_space, saved.action_space)
+        network = saved.network(partial(made_policy, factory))
     checkpoints.load_weights(network, saved)
     config = saved.config(network)
     if device is None and not torch.cuda.is_available():

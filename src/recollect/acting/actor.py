@@ -50,6 +50,7 @@ class Actor:
         rollout: int,
         state_steps: Sequence[int],
         seed: int,
+        sampling_seed: int | None = None,
         index: int = 0,
         buffers: Sequence[Rollout] = (),
         graphs: Graphs | None = None,
@@ -65,7 +66,8 @@ class Actor:
             policy: acts; its weights may change between rollouts, never within one.
             rollout: T, the steps of a rollout.
             state_steps: the steps whose input states are stored for the learner.
-            seed: seed of the env and of the sampling of actions.
+            seed: seed of the env, and of the sampling of actions unless ``sampling_seed`` is given.
+            sampling_seed: seed of the sampling of actions.
             index: number of this actor.
             buffers: rollouts to fill instead of an allocated one; ``collect`` selects one.
             graphs: captures acting on a GPU; None: no capture.
@@ -76,7 +78,8 @@ class Actor:
         """
         self.env, self.policy, self.index = env, policy, index
         self.rows = env.num_envs * env.agents
-        self.generator = torch.Generator(env.device).manual_seed(seed)
+        self.generator = torch.Generator(env.device)
+        self.generator.manual_seed(seed if sampling_seed is None else sampling_seed)
         self.obs: Tree = tree.clone(env.reset(seed))
         self.first = torch.ones(self.rows, dtype=torch.bool, device=env.device)
         self.state: State = policy.initial_state(self.rows)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 
+from recollect.acting.group_actor import group_stream
 from recollect.base import row_threads
 from recollect.base.formatting import digits, number
-from recollect.envs.contract import BatchedEnv
+from recollect.base.types import Step, Tree
+from recollect.envs.contract import AsyncStep, BatchedEnv
+from recollect.envs.group_views import Groups, views_of
 from recollect.errors import ConfigError, EvaluationCancelledError
+from recollect.policy.policies import Network, by_group
 from recollect.policy.policy import Policy
 
 FEWEST = 10
@@ -33,6 +37,8 @@ class Evaluation:
     """The actions: the most likely ones, or drawn from the policy's distribution as in training."""
     sampled: Evaluation | None = None
     """With ``eval_mode`` "both": the same policy and seed with sampled actions; this one is greedy."""
+    groups: dict[str, Evaluation] = field(default_factory=dict)
+    """The episodes of each group's agents, if there are several groups; this one has all of them."""
 
     @property
     def mean(self) -> float:
@@ -87,22 +93,68 @@ class Evaluation:
             "returns": self.returns.tolist(),
             "lengths": self.lengths.tolist(),
             **both,
+            **({"groups": {name: one.to_json() for name, one in self.groups.items()}} if self.groups else {}),
             **({} if self.difference is None else {"difference": self.difference}),
         }
 
     def __str__(self) -> str:
         low, high = self.interval
         both = "" if self.sampled is None else f"; {self.sampled}"
+        groups = ", ".join(f"{name} {digits(one.mean)}" for name, one in self.groups.items())
         return (
-            f"{self.mode} return {digits(self.mean)} (95% interval {digits(low)} to {digits(high)}), "
+            f"{self.mode} return {digits(self.mean)} (95% interval {digits(low)} to {digits(high)}"
+            f"{f'; {groups}' if groups else ''}), "
             f"length {digits(self.lengths.mean())}, {len(self.returns):,} episodes{both}"
         )
 
 
+class _Player:
+    """The rows of one group in an evaluation: live state, and the episodes so far."""
+
+    def __init__(self, policy: Policy, env: BatchedEnv, episodes: int, seed: int, sampling_seed: int):
+        rows = env.num_envs * env.agents
+        self.policy, self.env, self.rows = policy, env, rows
+        self._quota = np.full(rows, episodes // rows)
+        self._quota[: episodes % rows] += 1
+        self._generator = torch.Generator(env.device).manual_seed(sampling_seed)
+        self._obs, self._state = env.reset(seed), policy.initial_state(rows)
+        self._first = torch.ones(rows, dtype=torch.bool, device=env.device)
+        self._total, self._length = np.zeros(rows), np.zeros(rows, np.int64)
+        self._played = np.zeros(rows, np.int64)
+        self.returns: list[float] = []
+        self.lengths: list[int] = []
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every row has played its episodes."""
+        return bool((self._played >= self._quota).all())
+
+    def action(self, deterministic: bool) -> Tree:
+        """The env's actions [B, ...]."""
+        acted, self._state = self.policy.act(
+            self._obs, self._state, self._first, self._generator, deterministic
+        )
+        return self.policy.to_env(acted.action)
+
+    def take(self, step: Step) -> None:
+        """Count the rewards of a step."""
+        self._obs, self._first = step.obs, step.first
+        valid = step.valid.cpu().numpy()
+        self._total += np.where(valid, step.reward.cpu().numpy(), 0)
+        self._length += valid
+        ended = (step.terminated | step.truncated).cpu().numpy() & valid
+        for row in ended.nonzero()[0]:
+            if self._played[row] < self._quota[row]:
+                self.returns.append(float(self._total[row]))
+                self.lengths.append(int(self._length[row]))
+            self._played[row] += 1
+            self._total[row], self._length[row] = 0.0, 0
+
+
 @torch.no_grad()  # not inference_mode: training could not write to tensors that an env allocates in it
 def evaluate(
-    policy: Policy,
-    env: BatchedEnv,
+    network: Network,
+    env: BatchedEnv | Groups,
     *,
     episodes: int = 100,
     seed: int = 0,
@@ -116,9 +168,9 @@ def evaluate(
     The policy's statistics, its RNG and the live state of a training actor do not change.
 
     Args:
-        policy: acts, in eval mode.
+        network: acts, in eval mode.
         env: is reset with ``seed``.
-        episodes: number of episodes over all rows.
+        episodes: number of episodes over all rows; of each group, if there are several.
         seed: seed of the env and of sampled actions.
         deterministic: take the mode of each distribution instead of a sample.
         max_steps: raise after this many env steps, for envs whose episodes never end.
@@ -128,43 +180,52 @@ def evaluate(
         raise ConfigError(f"episodes = {episodes}: it must be at least 1")
     if not 0 <= seed < 2**63:
         raise ConfigError(f"seed = {seed}: it is from 0 to 2^63 - 1")
-    rows = env.num_envs * env.agents
-    quota = np.full(rows, episodes // rows)
-    quota[: episodes % rows] += 1
-    generator = torch.Generator(env.device).manual_seed(seed)
-    total, length, played = np.zeros(rows), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
-    returns: list[float] = []
-    lengths: list[int] = []
-    with evaluating(policy), row_threads.intra_op_threads(1):
-        obs, state = env.reset(seed), policy.initial_state(rows)
-        first = torch.ones(rows, dtype=torch.bool, device=env.device)
-        for _ in range(max(1, max_steps // rows)):
+    with evaluating(network), row_threads.intra_op_threads(1):
+        policies = by_group(network)
+        players = {
+            name: _Player(policies[name], view, episodes, seed, group_stream(seed, number) if name else seed)
+            for number, (name, view) in enumerate(views_of(env).items())
+        }
+        for _ in range(max(1, max_steps // (env.num_envs * env.agents))):
             if cancelled is not None and cancelled():
                 raise EvaluationCancelledError("the evaluation was cancelled: the run is stopping")
-            acted, state = policy.act(obs, state, first, generator, deterministic)
-            step = env.step(policy.to_env(acted.action))
-            obs, first = step.obs, step.first
-            valid = step.valid.cpu().numpy()
-            total += np.where(valid, step.reward.cpu().numpy(), 0)
-            length += valid
-            ended = (step.terminated | step.truncated).cpu().numpy() & valid
-            for row in ended.nonzero()[0]:
-                if played[row] < quota[row]:
-                    returns.append(float(total[row]))
-                    lengths.append(int(length[row]))
-                played[row] += 1
-                total[row], length[row] = 0.0, 0
-            if (played >= quota).all():
-                mode = "greedy" if deterministic else "sampled"
-                return Evaluation(np.array(returns), np.array(lengths), mode)
+            _step(list(players.values()), deterministic)
+            if all(player.is_done for player in players.values()):
+                return _result(players, "greedy" if deterministic else "sampled")
     raise ConfigError(
         f"the evaluation did not finish {episodes} episodes within {max_steps} steps: does the env "
         "have a time limit? Give it one, or raise max_steps"
     )
 
 
+def _step(players: list[_Player], deterministic: bool) -> None:
+    """One step of all groups."""
+    if len(players) == 1:
+        (one,) = players
+        one.take(one.env.step(one.action(deterministic)))
+        return
+    views = [cast(AsyncStep, player.env) for player in players]
+    for player, view in zip(players, views):
+        view.send(player.action(deterministic))
+    for player, view in zip(players, views):
+        player.take(view.receive())
+
+
+def _result(players: dict[str, _Player], mode: Literal["greedy", "sampled"]) -> Evaluation:
+    found = {
+        name: Evaluation(np.array(player.returns), np.array(player.lengths), mode)
+        for name, player in players.items()
+    }
+    if len(found) == 1:
+        return next(iter(found.values()))
+    returns, lengths = (
+        np.concatenate([getattr(one, column) for one in found.values()]) for column in ("returns", "lengths")
+    )
+    return Evaluation(returns, lengths, mode, groups=found)
+
+
 @contextmanager
-def evaluating(policy: Policy) -> Iterator[None]:
+def evaluating(policy: Network) -> Iterator[None]:
     """Put the policy into eval mode, and back into its own afterwards."""
     was_training = policy.training
     policy.eval()

@@ -17,6 +17,7 @@ from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import display_name, resolve_env
 from recollect.envs.factory import is_made, makes_batches, slots
+from recollect.envs.group_views import one_group
 from recollect.envs.user_wrappers import wrapped
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
@@ -46,7 +47,7 @@ class Setup:
 
     def open(self) -> BatchedEnv:
         """The batched env, with the wrappers of the config."""
-        return open_env(self.env, self.config)
+        return one_group(open_env(self.env, self.config), "verify")
 
     def single(self) -> gym.Env | None:
         """One env for Gymnasium's own checker; None if the rows are not ``gymnasium.Env``s."""

@@ -58,6 +58,9 @@ class TrainSettings(ChangeableSettings, total=False):
     ("async")."""
     max_lag: int | None
     """With "async", actors use weights at most this many updates old."""
+    policies: Any
+    """Which agents of an env share a policy: "shared" (all), "independent" (none), or a mapping of groups
+    to agents, such as {"archers": "archer_*", "knights": ["knight_0", "knight_1"]}."""
     learners: int
     """Data-parallel learners: each holds a share of the rows, and all make the same optimiser step."""
     seed: int

@@ -76,6 +76,9 @@ class TrainConfig:
     ("async")."""
     max_lag: int | None = None
     """With "async", actors use weights at most this many updates old. None: 1."""
+    policies: Any = "shared"
+    """Which agents of an env share a policy: "shared" (all), "independent" (none), or a mapping of groups to
+    agents, such as {"archers": "archer_*", "knights": ["knight_0", "knight_1"]}."""
     env_workers: int = 0
     """Processes per actor that step its env slots, for slow envs; 0: the actor steps them itself."""
     env_timeout: float | None = 60.0

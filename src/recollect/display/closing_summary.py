@@ -81,7 +81,7 @@ def _resume_command(state: State, folder: str, *, is_time_up: bool) -> str:
     seconds = None
     if limit is not None and is_time_up:  # as many as this training had
         seconds = max(1, round(limit - (state.elapsed - state.spent)))
-    has_policy = agent.policy.made_by == CUSTOM
+    has_policy = agent.network.made_by == CUSTOM
     if not isinstance(agent.env, str) or has_policy:
         given = [repr(folder), "env=..." if not isinstance(agent.env, str) else f"env={agent.env!r}"]
         given += ["policy=..."] if has_policy else []

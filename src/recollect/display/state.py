@@ -14,6 +14,7 @@ from recollect.base.tolerances import on_device, tolerance
 from recollect.display import words
 from recollect.envs.env_names import display_name
 from recollect.learning.diagnostics import DEVIATION, deviations
+from recollect.policy.policies import any_policy
 from recollect.training.evaluation_rows import mode_of
 from recollect.training.gauges import BY_NAME, deviation_gauge
 from recollect.training.gauges import Gauge as Limits
@@ -141,7 +142,7 @@ class State:
     def __init__(self, training: Training, clock: Clock = time.monotonic):
         self.training, self.clock = training, clock
         self.env = display_name(training.agent.env) or "env"
-        self.core = type(training.agent.policy.core).__name__
+        self.core = type(any_policy(training.agent.network).core).__name__
         self.run: str | None = None if training.run is None else words.path(training.run.path)
         self.metrics: dict[str, float] = {}
         self.evaluation: Score | None = None
@@ -249,14 +250,14 @@ class State:
 
     def deviations(self) -> dict[str, float | None]:
         """The deviations of the fields of the record, in their units; None before the first check."""
-        spec = self.training.agent.policy.head.record_spec
+        spec = any_policy(self.training.agent.network).head.record_spec
         found = deviations(self.compared, spec)
         return {name: found.get(name) for name, field in spec.items() if field.is_compared}
 
     def gauges(self) -> list[Gauge]:
         """The honesty gauges: deviation, staleness, lag."""
         config, metrics = self.training.config, self.metrics
-        rounding = getattr(self.training.agent.policy.core, "rounding", 1.0)
+        rounding = getattr(any_policy(self.training.agent.network).core, "rounding", 1.0)
         precision = on_device(config.policy.precision, config.device)
         settings = {"tolerance": tolerance(config.algo.tolerance, precision, rounding)}
         gauges = [

@@ -16,7 +16,7 @@ from torch import Tensor
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import AsyncStep, BatchedEnv, Resumable
 from recollect.envs.groups import GroupedEnv
-from recollect.errors import EnvError
+from recollect.errors import ConfigError, EnvError
 
 
 def group_views(env: GroupedEnv) -> dict[str, BatchedEnv]:
@@ -158,3 +158,34 @@ class _Joint:
 
     def _error(self, name: str, call: str, fix: str) -> EnvError:
         return EnvError(f"{call} of the view of group {name!r} cannot be called now: {fix}")
+
+
+class Groups:
+    """The views of a GroupedEnv with several groups, together: what a BatchedEnv is for one group."""
+
+    def __init__(self, views: dict[str, BatchedEnv], members: dict[str, tuple[str, ...]]) -> None:
+        """``members``: the names of each group's agents."""
+        self.views, self.members = views, members
+        self._one = next(iter(views.values()))
+        self.num_envs, self.device = self._one.num_envs, self._one.device
+        self.agents = sum(view.agents for view in views.values())
+        """Agents per slot, of all groups."""
+
+    def close(self) -> None:
+        """Close the env."""
+        self._one.close()
+
+
+def one_group(env: BatchedEnv | Groups, what: str) -> BatchedEnv:
+    """The env itself; ConfigError if it has several groups, which ``what`` does not support."""
+    if isinstance(env, Groups):
+        raise ConfigError(
+            f"{what} is for envs whose agents share one policy, and this one has the groups "
+            f"{', '.join(env.views)}"
+        )
+    return env
+
+
+def views_of(env: BatchedEnv | Groups) -> dict[str, BatchedEnv]:
+    """The views by group; an env with one group has the name ""."""
+    return env.views if isinstance(env, Groups) else {"": env}

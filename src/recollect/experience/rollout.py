@@ -119,6 +119,11 @@ class Rollout:
         """B."""
         return self.reward.shape[1]
 
+    @property
+    def valid_steps(self) -> int:
+        """The number of valid steps. A host read."""
+        return int(self.valid.sum())
+
     def state_at(self, step: int) -> State:
         """The stored raw input state of a step, [B, ...]."""
         if step not in self.state_steps:

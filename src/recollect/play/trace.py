@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from recollect.acting.trace import Trace, record_env
 from recollect.envs.env_names import display_name
+from recollect.envs.group_views import one_group
 
 if TYPE_CHECKING:
     from recollect.agent import Agent
@@ -43,7 +44,7 @@ def record(
     with agent.opened(1, env, env_kwargs) as batched:
         return record_env(
             agent.policy,
-            batched,
+            one_group(batched, "play"),
             episodes=episodes,
             seed=seed,
             deterministic=deterministic,

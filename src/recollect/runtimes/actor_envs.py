@@ -12,17 +12,28 @@ import torch
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import Portable, portable, restored
-from recollect.envs.factory import EnvSpec, check_wrappable, is_made, make_env, makes_batches, resolved, slots
+from recollect.envs.factory import (
+    EnvSpec,
+    check_wrappable,
+    is_made,
+    make_env,
+    make_grouped_env,
+    makes_batches,
+    resolved,
+    slots,
+)
+from recollect.envs.group_views import Groups, group_views
+from recollect.envs.groups import GroupedEnv
 from recollect.envs.on_device import on_device
-from recollect.envs.workers import WorkerEnv
+from recollect.envs.workers import GroupedWorkerEnv, WorkerEnv
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError
 
 
 def open_env(
     env: EnvSpec, config: TrainConfig, num_envs: int | None = None, env_kwargs: dict[str, Any] | None = None
-) -> BatchedEnv:
-    """The env as rows, with the wrappers of the config.
+) -> BatchedEnv | Groups:
+    """The env as rows, with the wrappers of the config; as ``Groups`` if its agents have several policies.
 
     Without ``num_envs`` and ``env_kwargs``, an env object is used as it is, and any other as in the config.
     """
@@ -32,26 +43,50 @@ def open_env(
     # A batch of envs has its wrappers already (``Agent.make_env``); check_remakable reports any other.
     is_batch = is_made(env) and not isinstance(env, gym.Env)
     more = {} if is_batch else {"wrap": config.wrap, "drop_obs": config.drop_obs}
-    device = torch.device(config.device)
-    batched = make_env(resolved(env), num_envs, device=device, env_kwargs=env_kwargs, **more)
+    device, found = torch.device(config.device), resolved(env)
+    if has_groups(found, config):
+        if more.get("wrap") or more.get("drop_obs"):
+            check_wrappable(found, config.wrap)
+        return as_groups(
+            make_grouped_env(found, num_envs, policies=config.policies, env_kwargs=env_kwargs), config
+        )
+    batched = make_env(found, num_envs, device=device, env_kwargs=env_kwargs, **more)
     return LastActionReward(batched) if config.last_action_reward else batched
 
 
-def open_actor_env(env: EnvSpec, config: TrainConfig, index: int = 0) -> BatchedEnv:
+def has_groups(env: EnvSpec, config: TrainConfig) -> bool:
+    """Whether the agents of ``env`` are to be in groups: by the config, or because the env has several."""
+    return config.policies != "shared" or (isinstance(env, GroupedEnv) and len(env.groups) > 1)
+
+
+def as_groups(env: GroupedEnv, config: TrainConfig) -> BatchedEnv | Groups:
+    """The views of all groups on the config's device, with its wrappers; of a single group, its view."""
+    views: dict[str, BatchedEnv] = {}
+    for name, view in group_views(env).items():
+        placed = on_device(view, config.device)
+        views[name] = LastActionReward(placed) if config.last_action_reward else placed
+    if len(views) == 1:
+        return next(iter(views.values()))
+    return Groups(views, {name: group.agents for name, group in env.groups.items()})
+
+
+def open_actor_env(env: EnvSpec, config: TrainConfig, index: int = 0) -> BatchedEnv | Groups:
     """The env of actor ``index`` with its share of the slots, in env workers if the config has any."""
     count = config.num_envs // config.actors
     if config.env_workers == 0:
         return open_env(env, config, count, config.env_kwargs)
-    workers = WorkerEnv(
-        functools.partial(
-            make_slots, portable(env), config.env_kwargs, wrap=config.wrap, drop_obs=config.drop_obs
-        ),
-        count,
-        workers=config.env_workers,
-        timeout=config.env_timeout,
-        name="env worker" if config.actors == 1 else f"actor {index}, env worker",
+    how = {
+        "workers": config.env_workers,
+        "timeout": config.env_timeout,
+        "name": "env worker" if config.actors == 1 else f"actor {index}, env worker",
+    }
+    if has_groups(env, config):
+        make = functools.partial(make_grouped_slots, portable(env), config.env_kwargs, config.policies)
+        return as_groups(GroupedWorkerEnv(make, count, **how), config)
+    make = functools.partial(
+        make_slots, portable(env), config.env_kwargs, wrap=config.wrap, drop_obs=config.drop_obs
     )
-    batched = on_device(workers, config.device)
+    batched = on_device(WorkerEnv(make, count, **how), config.device)
     return LastActionReward(batched) if config.last_action_reward else batched
 
 
@@ -62,7 +97,15 @@ def make_slots(
     return make_env(resolved(restored(env)), count, env_kwargs=env_kwargs, first_slot=first_slot, **wrappers)
 
 
-def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> list[BatchedEnv]:
+def make_grouped_slots(
+    env: Portable, env_kwargs: dict[str, Any], policies: Any, first_slot: int, count: int
+) -> GroupedEnv:
+    """``make_slots`` for an env whose agents are in groups."""
+    found = resolved(restored(env))
+    return make_grouped_env(found, count, policies=policies, env_kwargs=env_kwargs, first_slot=first_slot)
+
+
+def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> list[BatchedEnv | Groups]:
     """The env of every actor, all in this process.
 
     An env object must fit the config of a new agent; a loaded agent uses it as it is.

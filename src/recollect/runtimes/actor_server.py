@@ -12,23 +12,26 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from recollect.acting.actor import Actor
+from recollect.acting.group_actor import AnyActor, make_actor
 from recollect.algos.catalog import acting
 from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import Portable, restored
+from recollect.envs.group_views import Groups
 from recollect.errors import LostError
-from recollect.experience.rollout import Rollout
-from recollect.policy.policy import Policy
+from recollect.experience.group_rollout import AnyRollout
+from recollect.policy.policies import Network
 from recollect.runtimes import restart_limits
 from recollect.runtimes.actor_envs import open_actor_env
 from recollect.runtimes.collector import actor_stream
+
+M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Blueprint:
     """The arguments of an actor server, sent by cloudpickle."""
 
     env: Portable
-    policy: Policy
+    policy: Network
     """A copy on the CPU, where remote actors act."""
     config: TrainConfig
     """With the CPU as the device."""
@@ -67,7 +70,7 @@ class Report:
 class ActorServer:
     """Opens the env and collects rollouts with the weights that it is given."""
 
-    def __init__(self, blueprint: Blueprint, buffers: Sequence[Rollout] = ()):
+    def __init__(self, blueprint: Blueprint, buffers: Sequence[AnyRollout] = ()):
         """``buffers``: the rollouts to record into; empty: the actor allocates one."""
         torch.set_num_threads(1)
         self.blueprint, self._sequence, self._buffers = blueprint, blueprint.sequence, buffers
@@ -77,8 +80,10 @@ class ActorServer:
             self.policy.compile_parts()
         self.weights: dict[str, Tensor] = tree.clone(dict(self.policy.state_dict()))
         """The target of ``load`` in ``collect``, from which the policy is loaded."""
-        self.env: BatchedEnv = open_actor_env(restored(blueprint.env), blueprint.config, blueprint.index)
-        self.actor: Actor | None = None
+        self.env: BatchedEnv | Groups = open_actor_env(
+            restored(blueprint.env), blueprint.config, blueprint.index
+        )
+        self.actor: AnyActor | None = None
         self._resetting_since: float | None = None
         self._idle_since = time.monotonic()
 
@@ -88,7 +93,7 @@ class ActorServer:
         actor = self.actor  # read once: the watchdog is another thread
         return self._resetting_since if actor is None else actor.in_env_since
 
-    def collect(self, ticket: int, load: Callable[[], int], buffer: int = 0) -> tuple[Rollout, Report]:
+    def collect(self, ticket: int, load: Callable[[], int], buffer: int = 0) -> tuple[AnyRollout, Report]:
         """Record a rollout. ``load`` writes new weights to ``self.weights`` and returns their version."""
         idle = time.monotonic() - self._idle_since
         notes: list[str] = []
@@ -110,7 +115,7 @@ class ActorServer:
                 if len(notes) == restart_limits.ATTEMPTS:
                     raise
         own = {name: float(value) for name, value in actor.seconds.items()}
-        seconds, steps = own | {"weights": loaded, "idle": idle}, int(rollout.valid.sum())
+        seconds, steps = own | {"weights": loaded, "idle": idle}, rollout.valid_steps
         self._idle_since = time.monotonic()
         return rollout, Report(ticket, steps, actor.info, seconds, is_new or bool(notes), tuple(notes))
 
@@ -136,11 +141,11 @@ class ActorServer:
         """Close the env."""
         self.env.close()
 
-    def _ready_actor(self, version: int) -> Actor:
+    def _ready_actor(self, version: int) -> AnyActor:
         if self.actor is None:
             config, index = self.blueprint.config, self.blueprint.index
             self._resetting_since = time.monotonic()
-            self.actor = Actor(
+            actor = make_actor(
                 self.env,
                 self.policy,
                 rollout=config.algo.rollout,
@@ -149,7 +154,9 @@ class ActorServer:
                 buffers=self._buffers,
                 **acting(config.algo).keywords(),
             )
-            self._resetting_since, self.actor.sequence, self._sequence = None, self._sequence, 0
+            self._resetting_since, actor.sequence, self._sequence = None, self._sequence, 0
+            self.actor = actor
+        assert self.actor is not None
         return self.actor
 
 
@@ -184,6 +191,6 @@ class Watchdog:
         )
 
 
-def on_cpu(policy: Policy) -> Policy:
+def on_cpu(policy: M) -> M:
     """A copy of the policy that shares no memory with it."""
     return copy.deepcopy(policy).to("cpu")

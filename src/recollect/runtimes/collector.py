@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, SupportsFloat
 import numpy as np
 from torch import Tensor
 
-from recollect.experience.rollout import Rollout
+from recollect.experience.group_rollout import AnyRollout
 
 if TYPE_CHECKING:
     from recollect.runtimes.learner_group import MakePeer
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Batch:
     """The experience for one update. The next ``collect`` may overwrite its rollouts."""
 
-    rollouts: list[Rollout]
+    rollouts: Sequence[AnyRollout]
     """In the order of actors in lockstep, of tickets in async mode."""
     seconds: Mapping[str, SupportsFloat]
     """Wall-clock time of collecting, by activity. Reading a value may synchronise the device."""

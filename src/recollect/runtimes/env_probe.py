@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import gymnasium as gym
-
 from recollect.base.parts import PARTS
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.factory import EnvSpec, is_made
+from recollect.envs.group_views import Groups, views_of
 from recollect.errors import ConfigError
-from recollect.policy.policy import Policy
+from recollect.policy import policies
+from recollect.policy.policies import Network
 from recollect.runtimes.actor_envs import check_remakable, open_env, open_envs
 from recollect.runtimes.collector import Collector
 from recollect.runtimes.inline_collector import InlineCollector
@@ -23,23 +23,37 @@ COLLECTOR = [name for name in (*vars(Collector), *Collector.__annotations__) if 
 """The attributes of a collector."""
 
 
+def check_spaces(network: Network, env: BatchedEnv | Groups) -> None:
+    """Raise a ConfigError unless the policies are for the groups and spaces of the env."""
+    views, own = views_of(env), policies.by_group(network)
+    if views.keys() != own.keys():
+        raise ConfigError(
+            f"the policies are for the groups {', '.join(own) or 'none'}, and the env has "
+            f"{', '.join(views) or 'one group'}: were they trained with another setting of policies?"
+        )
+    for name, policy in own.items():
+        policy.check_spaces(views[name].observation_space, views[name].action_space)
+
+
 class EnvProbe:
     """The envs of an inline run; the env of one slot if actors are in other processes."""
 
-    def __init__(self, env: EnvSpec, config: TrainConfig, envs: list[BatchedEnv]):
+    def __init__(self, env: EnvSpec, config: TrainConfig, envs: list[BatchedEnv | Groups]):
         self._env, self._config, self._envs = env, config, envs
-        self.observation_space: gym.Space = envs[0].observation_space
-        self.action_space: gym.Space = envs[0].action_space
-        self.agents: int = envs[0].agents
 
-    def collector(self, policy: Policy) -> Collector:
-        """The collector of the run, for this policy."""
-        policy.check_spaces(self.observation_space, self.action_space)
+    @property
+    def one(self) -> BatchedEnv | Groups:
+        """An env of the run, for its spaces and agents."""
+        return self._envs[0]
+
+    def collector(self, policy: Network) -> Collector:
+        """The collector of the run, for this policy or these policies."""
+        check_spaces(policy, self.one)
         config = self._config
         if config.runtime == "inline":
             return InlineCollector(self._envs, policy, config)
         make = PARTS["runtime"][config.runtime].load()
-        collector = make(self._env, policy, config, config.num_envs * self.agents)
+        collector = make(self._env, policy, config, config.num_envs * self.one.agents)
         lacks = [name for name in COLLECTOR if not hasattr(collector, name)]
         if lacks:
             raise ConfigError(
@@ -49,12 +63,12 @@ class EnvProbe:
         return collector
 
 
-def process_collector(env: EnvSpec, policy: Policy, config: TrainConfig, rows: int) -> Collector:
+def process_collector(env: EnvSpec, policy: Network, config: TrainConfig, rows: int) -> Collector:
     """The collector of the runtime "processes"."""
     return RemoteCollector(ProcessTransport(policy, config, rows), env, policy, config, rows)
 
 
-def ray_collector(env: EnvSpec, policy: Policy, config: TrainConfig, rows: int) -> Collector:
+def ray_collector(env: EnvSpec, policy: Network, config: TrainConfig, rows: int) -> Collector:
     """The collector of the runtime "ray"."""
     from recollect.runtimes.ray.transport import RayTransport  # an extra
 

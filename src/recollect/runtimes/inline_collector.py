@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from recollect.acting.actor import Actor, interleaved
+from recollect.acting.actor import interleaved
+from recollect.acting.group_actor import AnyActor, make_actor
 from recollect.algos.catalog import acting
 from recollect.base.cuda_graphs import Graphs
 from recollect.base.devices import Total
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
+from recollect.envs.group_views import Groups
 from recollect.errors import LostError
-from recollect.policy.policy import Policy
+from recollect.policy.policies import Network
 from recollect.runtimes import restart_limits
 from recollect.runtimes.collector import Batch, actor_stream, mean_info, merge_snapshots, split_snapshot
 from recollect.runtimes.learner_group import MakePeer
@@ -26,12 +28,12 @@ class InlineCollector:
     host = "127.0.0.1"
     make_peer: MakePeer | None = None
 
-    def __init__(self, envs: Sequence[BatchedEnv], policy: Policy, config: TrainConfig):
+    def __init__(self, envs: Sequence[BatchedEnv | Groups], policy: Network, config: TrainConfig):
         """``envs``: one per actor."""
         self.envs, self._policy, self._config = tuple(envs), policy, config
         self.rows = sum(env.num_envs * env.agents for env in envs)
         self._graphs = Graphs(envs[0].device, config.graphs and not config.compile)
-        self.actors: list[Actor] = []
+        self.actors: list[AnyActor] = []
         """Empty until the next rollout starts new episodes."""
 
     def collect(self, version: int) -> Batch:
@@ -95,12 +97,12 @@ class InlineCollector:
         for env in self.envs:
             env.close()
 
-    def _ready_actors(self, version: int, resets: int = 0) -> list[Actor]:
+    def _ready_actors(self, version: int, resets: int = 0) -> list[AnyActor]:
         if not self.actors:
             algo, seed = self._config.algo, self._config.seed
             wanted = acting(algo).keywords()
             self.actors = [
-                Actor(
+                make_actor(
                     env,
                     self._policy,
                     rollout=algo.rollout,

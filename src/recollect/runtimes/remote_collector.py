@@ -19,8 +19,8 @@ from recollect.config.train import TrainConfig
 from recollect.envs.env_names import portable
 from recollect.envs.factory import EnvSpec
 from recollect.errors import LostError
-from recollect.experience.rollout import Rollout
-from recollect.policy.policy import Policy
+from recollect.experience import group_rollout
+from recollect.policy.policies import Network
 from recollect.runtimes import restart_limits
 from recollect.runtimes.actor_metrics import Reports
 from recollect.runtimes.actor_server import Blueprint, on_cpu
@@ -71,7 +71,7 @@ class ActorHandle:
 class RemoteCollector:
     """Actors in other processes. Their servers start with the first ``collect`` and run until ``close``."""
 
-    def __init__(self, transport: Transport, env: EnvSpec, policy: Policy, config: TrainConfig, rows: int):
+    def __init__(self, transport: Transport, env: EnvSpec, policy: Network, config: TrainConfig, rows: int):
         """``rows``: of all actors together."""
         self._transport, self._env, self._policy, self._config = transport, env, policy, config
         self.rows, self.host, self.make_peer = rows, transport.host, transport.make_peer
@@ -123,7 +123,7 @@ class RemoteCollector:
         notes, self._notes = [*self._transport.notes, *self._notes], []
         self._transport.notes.clear()
         reports = [(delivery.header.actor, delivery.report) for delivery in batch]
-        rollouts = [Rollout.read(delivery.slot, delivery.header) for delivery in batch]
+        rollouts = [group_rollout.read(delivery.slot, delivery.header) for delivery in batch]
         return Batch(
             [rollout.to(self._config.device) for rollout in rollouts],
             # The actors run in parallel: the slowest one counts.

@@ -6,22 +6,29 @@ from recollect.acting.truncation import truncation_slots
 from recollect.algos.catalog import acting
 from recollect.base.formatting import digits, plural
 from recollect.config.train import TrainConfig
+from recollect.envs.group_views import views_of
 from recollect.experience.rollout import rollout_size
-from recollect.policy.policy import Policy
+from recollect.policy.policies import Network, by_group, rows_by_group
 from recollect.runtimes.collector import Collector
 from recollect.runtimes.inline_collector import InlineCollector
 
 
-def size_summary(policy: Policy, config: TrainConfig, collector: Collector) -> str:
+def size_summary(network: Network, config: TrainConfig, collector: Collector) -> str:
     """The number of weights, the memory of a rollout, and the effective horizon."""
     algo, rows = config.algo, collector.rows
     envs = collector.envs if isinstance(collector, InlineCollector) else ()
-    kept = max((truncation_slots(env, algo.rollout) for env in envs), default=0)
-    size = rollout_size(policy, rows, acting(algo), steps=algo.rollout, slots=kept)
-    weights = sum(p.numel() for p in policy.parameters())
+    views = [view for env in envs for view in views_of(env).values()]
+    kept = max((truncation_slots(view, algo.rollout) for view in views), default=0)
+    own = rows_by_group(network, rows)
+    sizes = [
+        rollout_size(policy, own[name], acting(algo), steps=algo.rollout, slots=kept)
+        for name, policy in by_group(network).items()
+    ]
+    total, states = (sum(getattr(size, part) for size in sizes) for part in ("total", "states"))
+    weights = sum(p.numel() for p in network.parameters())
     return (
         f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "
-        f"{digits(size.total / 1e6)} MB, {size.states / size.total:.0%} of it stored states; effective "
+        f"{digits(total / 1e6)} MB, {states / total:.0%} of it stored states; effective "
         f"horizon {digits(algo.effective_horizon, 4)} steps"
     )
 

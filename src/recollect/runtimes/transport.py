@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from recollect.base.types import Tree
-from recollect.experience.rollout import Header
+from recollect.experience.group_rollout import AnyHeader
 from recollect.runtimes.actor_server import Blueprint, Report
 from recollect.runtimes.learner_group import MakePeer
 
@@ -25,7 +25,7 @@ class Delivery:
     """A rollout that has arrived."""
 
     report: Report
-    header: Header
+    header: AnyHeader
     slot: Tree
     """The memory of the rollout."""
     release: Callable[[], None] | None = None

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from recollect.acting.evaluate import Evaluation
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
-from recollect.policy.policy import Policy
+from recollect.envs.group_views import Groups
+from recollect.policy.policies import Network
 from recollect.training.advice import Advisor
 from recollect.training.metrics import History
 
@@ -17,7 +18,7 @@ from recollect.training.metrics import History
 class Trainee(Protocol):
     """The part of ``recollect.Agent`` that training uses; this package must not import the class."""
 
-    policy: Policy
+    network: Network
     config: TrainConfig
     history: History
     env: Any
@@ -41,7 +42,7 @@ class Trainee(Protocol):
         """Env steps trained so far."""
         ...
 
-    def opened(self, num_envs: int) -> AbstractContextManager[BatchedEnv]:
+    def opened(self, num_envs: int) -> AbstractContextManager[BatchedEnv | Groups]:
         """Open the env for playing, with the wrappers of the config."""
         ...
 

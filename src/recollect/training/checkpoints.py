@@ -25,7 +25,7 @@ import platform
 import shutil
 import uuid
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +45,7 @@ from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError, RecollectError
 from recollect.learning.learner_state import Learned, TrainerState
 from recollect.policy.meta_device import without_memory
+from recollect.policy.policies import Network, Policies, by_group
 from recollect.policy.policy import Policy
 from recollect.training import trusted_runs
 
@@ -77,7 +78,7 @@ class Saved:
         """The env's id, if it has one."""
         return self.description["env"]
 
-    def build(self, named: Mapping[str, Any] | None = None, init_from: str | None = None) -> Policy:
+    def build(self, named: Mapping[str, Any] | None = None, init_from: str | None = None) -> Network:
         """The network, without its weights. If the weights do not fit, it fails before allocating memory.
 
         ``named``: the core and the encoder that the user has given again, if they are code. Raises
@@ -88,15 +89,25 @@ class Saved:
             config = serialise.policy_config_from_json(
                 self.description["config"], self.path, named, trust=hint
             )
-        spaces = self.observation_space, self.action_space
         numbers = sum(tensor.numel() for tensor in self.weights.values())
         with self._reading(), torch.random.fork_rng(devices=[]), without_memory(numbers):
-            shapes = config.build(*spaces).state_dict()
+            shapes = self.network(config.build).state_dict()
         _check_fit(shapes, self)
         with self._reading():
-            return config.build(*spaces)
+            return self.network(config.build)
 
-    def config(self, policy: Policy) -> TrainConfig:
+    def network(self, make: Callable[[gym.Space, gym.Space], Policy]) -> Network:
+        """The policy that ``make`` makes for the saved spaces, or one for each group."""
+        groups = self.description.get("groups")
+        if groups is None:
+            return make(self.observation_space, self.action_space)
+        made = {
+            name: make(space_from_json(group["observation_space"]), space_from_json(group["action_space"]))
+            for name, group in groups.items()
+        }
+        return Policies(made, {name: tuple(map(str, group["agents"])) for name, group in groups.items()})
+
+    def config(self, policy: Network) -> TrainConfig:
         """The run's config, with the config of ``policy`` as it was built."""
         with self._reading():
             config = serialise.config_from_json(self.description["config"], policy.config)
@@ -117,7 +128,7 @@ class Saved:
             ) from None
 
 
-def write(path: Path, policy: Policy, config: TrainConfig, env: Any, learned: Learned) -> Path:
+def write(path: Path, policy: Network, config: TrainConfig, env: Any, learned: Learned) -> Path:
     """Write an agent's folder; an agent already there is replaced."""
     _check_free(path)
     with writing(f"{path} could not be written"):
@@ -132,7 +143,7 @@ def write(path: Path, policy: Policy, config: TrainConfig, env: Any, learned: Le
     return path
 
 
-def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: Learned) -> None:
+def _fill(folder: Path, policy: Network, config: TrainConfig, env: Any, learned: Learned) -> None:
     trainer = learned.trainer
     parts = (policy.state_dict(), learned.optimizer, {} if trainer is None else trainer.tensors)
     for name, tensors in zip(TENSORS, parts):
@@ -146,8 +157,7 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
         "steps": learned.steps,
         "updates": learned.updates,
         "config": serialise.config_to_json(config, policy.config, made_by=policy.made_by),
-        "observation_space": space_to_json(policy.observation_space),
-        "action_space": space_to_json(policy.action_space),
+        **_spaces_to_json(policy),
         "trainer": None if trainer is None else trainer.numbers,
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
         "sha256": {f.name: _sha256_of(f) for f in sorted(folder.glob("*.safetensors"))},
@@ -164,6 +174,21 @@ def _fill(folder: Path, policy: Policy, config: TrainConfig, env: Any, learned: 
     (folder / "agent.json").write_text(json.dumps(description, indent=2) + "\n")
     for file in [*folder.iterdir(), folder]:
         sync(file)
+
+
+def _spaces_to_json(network: Network) -> dict[str, Any]:
+    """The spaces of the policy, or the agents and spaces of each group."""
+    spaces = {
+        name: {
+            "observation_space": space_to_json(policy.observation_space),
+            "action_space": space_to_json(policy.action_space),
+        }
+        for name, policy in by_group(network).items()
+    }
+    if not isinstance(network, Policies):
+        return spaces[""]
+    groups = {name: {"agents": list(network.agents[name]), **own} for name, own in spaces.items()}
+    return {"groups": groups, "observation_space": None, "action_space": None}
 
 
 def checksum(description: dict[str, Any]) -> str:
@@ -221,7 +246,7 @@ def _check_description(description: dict[str, Any]) -> None:
         raise TypeError("steps, updates, start and end must be counts")
 
 
-def load_weights(policy: Policy, saved: Saved) -> None:
+def load_weights(policy: Network, saved: Saved) -> None:
     """Load the saved weights and statistics into ``policy``."""
     _check_fit(policy.state_dict(), saved)
     policy.load_state_dict(saved.weights)

@@ -11,10 +11,11 @@ from recollect.config.own_code import OwnCode
 from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
+from recollect.envs.group_views import Groups, views_of
 from recollect.errors import ConfigError
 from recollect.policy import compiled, precision
+from recollect.policy.policies import Network, Policies
 from recollect.policy.policy import Policy
-from recollect.runtimes.env_probe import EnvProbe
 from recollect.training.memory_check import check_memory, check_network
 
 PolicyFactory = Callable[[gym.Space, gym.Space], Policy]
@@ -48,16 +49,26 @@ def check_device(name: str) -> None:
 
 
 def new_network(
-    config: TrainConfig, policy: PolicyFactory | None, env: BatchedEnv | EnvProbe, rows: int
-) -> tuple[Policy, str | None]:
-    """The initial policy for the spaces of ``env``, and a warning if the run hardly fits into memory."""
-    spaces = env.observation_space, env.action_space
-    if policy is None:
-        check_network(config, *spaces)
+    config: TrainConfig, policy: PolicyFactory | None, env: BatchedEnv | Groups
+) -> tuple[Network, str | None]:
+    """The initial policy, or one for each group, for the spaces of ``env``.
+
+    And a warning if the run hardly fits into memory.
+    """
+    views = views_of(env)
+    for view in views.values() if policy is None else ():
+        check_network(config, view.observation_space, view.action_space)
     with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
         torch.manual_seed(config.seed)
-        network = made_policy(policy or config.policy.build, *spaces)
-    return network, check_memory(config, network, rows)
+        made = {
+            name: made_policy(policy or config.policy.build, view.observation_space, view.action_space)
+            for name, view in views.items()
+        }
+    warnings = [
+        check_memory(config, made[name], config.num_envs * view.agents) for name, view in views.items()
+    ]
+    network = Policies(made, env.members) if isinstance(env, Groups) else made[""]
+    return network, next(filter(None, warnings), None)
 
 
 def made_policy(make: PolicyFactory, observation_space: gym.Space, action_space: gym.Space) -> Policy:

@@ -24,7 +24,9 @@ from recollect.base import files
 from recollect.base.run_files import check_own
 from recollect.config.tasks import task_name
 from recollect.envs.env_names import display_name, is_importing
+from recollect.envs.group_views import Groups
 from recollect.errors import RecollectError
+from recollect.policy.policies import Policies
 from recollect.training import checkpoints, trusted_runs
 from recollect.training.agent_protocol import Trainee
 from recollect.training.run_folder import Run
@@ -65,7 +67,7 @@ def record_episodes(agent: Trainee, run: Run, *, cancelled: Callable[[], bool] =
 
     Returns the reason if that failed: an env may raise anything, and no training fails for its report.
     """
-    has_own_code = agent.policy.made_by is not None or trusted_runs.required(run.description)
+    has_own_code = agent.network.made_by is not None or trusted_runs.required(run.description)
     is_known = is_makeable(agent.env, agent.config.env_kwargs) and not has_own_code
     if is_known or not agent.can_make_env:
         return None
@@ -75,11 +77,14 @@ def record_episodes(agent: Trainee, run: Run, *, cancelled: Callable[[], bool] =
         source = source_of(checkpoint)
         if has_episodes(run.path, source):
             return None
-        policy = agent.policy
+        policy = agent.network
+        if isinstance(policy, Policies):
+            return "no episodes were recorded for the report: it shows those of one policy"
         if int(checkpoint.name) != agent.steps:
             policy = copy.deepcopy(policy)
             checkpoints.load_weights(policy, checkpoints.read(checkpoint))
         with agent.opened(1) as env:
+            assert not isinstance(env, Groups)  # that is for several policies
             traces = record_env(
                 policy,
                 env,

@@ -97,7 +97,7 @@ class Run:
             "format": FORMAT,
             "name": path.name,
             "env": agent.env_name,
-            "config": config_to_json(agent.config, agent.policy.config, made_by=agent.policy.made_by),
+            "config": config_to_json(agent.config, agent.network.config, made_by=agent.network.made_by),
             "preset": {k: v if checkpoints.is_json(v) else repr(v) for k, v in agent.preset.items()},
             "versions": provenance.versions(),
             "git": provenance.git_commit(),
@@ -111,8 +111,8 @@ class Run:
             for stale in ("status.json", *lines, tracebacks.FILE):
                 (path / stale).unlink(missing_ok=True)
         files.write_atomically(path / "glossary.json", json.dumps(GLOSSARY, indent=2) + "\n")
-        config = replace(agent.config, policy=agent.policy.config)  # as it was built, also by a factory
-        text = toml_yaml.config_text(config, agent.env_name, made_by=agent.policy.made_by)
+        config = replace(agent.config, policy=agent.network.config)  # as it was built, also by a factory
+        text = toml_yaml.config_text(config, agent.env_name, made_by=agent.network.made_by)
         files.write_atomically(path / "config.yaml", text)
         files.write_atomically(path / "run.json", json.dumps(description, indent=2, default=str) + "\n")
         return cls(path)
@@ -272,7 +272,7 @@ class Run:
             if (self.path / name).is_file():
                 with files.writing(f"{self.path / name} could not be written"):
                     files.sync(self.path / name)
-        checkpoints.write(path, agent.policy, agent.config, agent.env_name, learned)
+        checkpoints.write(path, agent.network, agent.config, agent.env_name, learned)
         new = {} if best is None else {"best": _best(learned.steps, best.mean, best.mode)}
         self.update_status(checkpoint=path.name, **new)
         status = self.status

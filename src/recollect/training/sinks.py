@@ -263,8 +263,8 @@ def exit_code(reason: str) -> int:
 
 def describe(training: Training) -> dict[str, Any]:
     """The hyperparameters as plain JSON, with the name of the env."""
-    policy = training.agent.policy
-    config = config_to_json(training.config, policy.config, made_by=policy.made_by)
+    network = training.agent.network
+    config = config_to_json(training.config, network.config, made_by=network.made_by)
     return json.loads(json.dumps({"env": display_name(training.agent.env) or "env"} | config, default=str))
 
 

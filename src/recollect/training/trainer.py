@@ -6,23 +6,25 @@ import copy
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
 from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
 from recollect.config.train import TrainConfig
-from recollect.errors import AlignmentError
-from recollect.experience.rollout import Rollout
+from recollect.errors import AlignmentError, ConfigError
+from recollect.experience.group_rollout import AnyRollout, by_group, join
 from recollect.kernels.triton import available
 from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, TrainerState, learner_tensors, load_learner
-from recollect.policy.policy import Policy
+from recollect.policy import policies
+from recollect.policy.policies import Network, rows_by_group
 from recollect.runtimes.collector import Collector, stream
 from recollect.runtimes.learner_group import LearnerGroup
 from recollect.runtimes.learner_server import learner_threads
-from recollect.training.episodes import Episodes, EpisodeTracker
+from recollect.training.episodes import Episodes
+from recollect.training.group_metrics import GroupEpisodes, merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +45,46 @@ class Trainer:
     Schedules run over this interval, a *leg*: ``begin`` starts a new one, a resumed run continues its own.
     """
 
-    def __init__(self, collector: Collector, policy: Policy, config: TrainConfig):
-        config.algo.check(policy, collector.rows)
+    def __init__(self, collector: Collector, policy: Network, config: TrainConfig):
         self.collector, self.policy, self.config = collector, policy, config
+        groups, rows = policies.by_group(policy), rows_by_group(policy, collector.rows)
+        for name, one in groups.items():
+            config.algo.check(one, rows[name])
         policy.acts_elsewhere = config.runtime != "inline"
         if config.compile:
             policy.compile_parts()
         graphs = config.graphs and not config.compile
-        self.learner = make_learner(policy, config.algo, seed=stream(config.seed, 2), graphs=graphs)
-        self._updater: Learner | LearnerGroup = self.learner
+        self.learners = {
+            name: make_learner(
+                one, config.algo, seed=stream(config.seed, 2, *([number] if name else [])), graphs=graphs
+            )
+            for number, (name, one) in enumerate(groups.items())
+        }
+        """By group; that of an env with one group has the name ""."""
+        self._updaters: dict[str, Learner | LearnerGroup] = dict(self.learners)
         if config.learners > 1:
-            self._updater = LearnerGroup(
+            if len(groups) > 1:
+                raise ConfigError(
+                    f"learners = {config.learners} with the groups {', '.join(groups)}: data-parallel "
+                    "learners are for one group; use learners=1 (--learners 1), or policies=shared"
+                )
+            self._updaters[""] = LearnerGroup(
                 self.learner, config, collector.rows, make=collector.make_peer, host=collector.host
             )
         self.threads = learner_threads(config)
-        self.episodes = EpisodeTracker(collector.rows, config.target_episodes)
+        self.episodes = GroupEpisodes(rows, config.target_episodes)
         self.steps = self.start = self.end = 0
         lacks = available.why_not(self.learner.device)
         self._notes = [] if lacks is None else [lacks]
-        self._joined: Rollout | None = None
+        self._joined: AnyRollout | None = None
         self._past: dict[int, dict[str, torch.Tensor]] = {}
         self.is_exact = True
         """Whether the last ``restore`` continues bit for bit; otherwise new episodes start."""
+
+    @property
+    def learner(self) -> Learner:
+        """The learner of the first group."""
+        return next(iter(self.learners.values()))
 
     def begin(self, steps: int) -> None:
         """Start a leg of ``steps`` more env steps."""
@@ -79,7 +99,7 @@ class Trainer:
     def is_solved(self) -> bool:
         """Whether the mean return of the last episodes has reached ``target_return``."""
         target, recent = self.config.target_return, self.episodes.recent
-        if target is None or len(recent) < self.config.target_episodes:
+        if target is None or len(recent) < self.config.target_episodes * len(self.learners):
             return False
         return sum(r for r, _ in recent) / len(recent) >= target
 
@@ -96,14 +116,19 @@ class Trainer:
         self._remember()
         batch = self.collector.collect(updates)
         rollouts = batch.rollouts
-        whole = Rollout.join(rollouts, is_mixed=self.config.mode == "async", into=self._joined)
+        whole = join(rollouts, is_mixed=self.config.mode == "async", into=self._joined)
         self._joined = whole if len(rollouts) > 1 else None
         learning = devices.Stopwatch(self.learner.device)
         progress = (self.steps - self.start) / max(1, self.end - self.start)
         lags = self._lags(rollouts)
         with row_threads.intra_op_threads(self.threads if self.config.parallel == "operations" else 1):
             checked = self._check_late(rollouts)
-            metrics = self._updater.update(whole, progress, lag=max(lags)) | checked
+            metrics = merged(
+                {
+                    name: self._updaters[name].update(part, progress, lag=max(lags)) | checked.get(name, {})
+                    for name, part in by_group(whole).items()
+                }
+            )
         self.collector.publish(self.learner.updates)
         learning.stopped()
         episodes = self.episodes.add(*rollouts, restarted=batch.restarted)
@@ -118,14 +143,17 @@ class Trainer:
             metrics["compiled_graphs"] = float(self.policy.compiled_graphs)
         metrics |= {f"speed/{name}": count / max(value, 1e-9) for name, value in seconds.items()}
         if self.learner.graphs.is_on:
-            metrics["start_seconds"] = metrics.get("start_seconds", 0.0) + self.learner.graphs.seconds
-        check = self.learner.deviation_check
-        warnings = [*self._notes, *batch.notes, *self.learner.graphs.taken_notes(), *check.notes]
+            started = sum(learner.graphs.seconds for learner in self.learners.values())
+            metrics["start_seconds"] = metrics.get("start_seconds", 0.0) + started
+        warnings = [*self._notes, *batch.notes]
         self._notes.clear()
-        check.notes.clear()
+        for learner in self.learners.values():
+            check = learner.deviation_check
+            warnings += [*learner.graphs.taken_notes(), *check.notes]
+            check.notes.clear()
         return Iteration(metrics, episodes, warnings)
 
-    def _lags(self, rollouts: Sequence[Rollout]) -> list[int]:
+    def _lags(self, rollouts: Sequence[AnyRollout]) -> list[int]:
         """The age of each rollout's weights, in updates."""
         lags = [self.learner.updates - rollout.version for rollout in rollouts]
         if min(lags) < 0 or max(lags) > self.config.lag_limit:
@@ -136,8 +164,11 @@ class Trainer:
             )
         return lags
 
-    def _check_late(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Every ``gauge_every`` updates, check the rollout with the largest lag against its own weights."""
+    def _check_late(self, rollouts: Sequence[AnyRollout]) -> dict[str, dict[str, float]]:
+        """Every ``gauge_every`` updates, check the rollout with the largest lag against its own weights.
+
+        Returns the deviations by group.
+        """
         every, updates = self.config.algo.gauge_every, self.learner.updates
         oldest = min(rollouts, key=lambda rollout: rollout.version)
         is_due = every > 0 and (updates % every == 0 or updates <= 2)
@@ -145,7 +176,11 @@ class Trainer:
             return {}
         acted = copy.deepcopy(self.policy)
         acted.load_state_dict(self._past[oldest.version])
-        return self.learner.deviation_check.check_late(oldest, acted, updates)
+        own = policies.by_group(acted)
+        return {
+            name: self.learners[name].deviation_check.check_late(part, own[name], updates)
+            for name, part in by_group(oldest).items()
+        }
 
     def _remember(self) -> None:
         """Store the weights of every version that rollouts may still come from (async mode)."""
@@ -165,15 +200,27 @@ class Trainer:
         return Learned(
             steps=self.steps,
             updates=self.learner.updates,
-            optimizer=learner_tensors(self.learner),
+            optimizer={
+                f"{group}/{name}" if group else name: tensor
+                for group, learner in self.learners.items()
+                for name, tensor in learner_tensors(learner).items()
+            },
             trainer=self._state() if live else None,
         )
 
     def restore(self, learned: Learned) -> None:
         """Restore the state of training and set ``is_exact``."""
-        load_learner(self.learner, learned)
-        if isinstance(self._updater, LearnerGroup):
-            self._updater.forget()
+        for group, learner in self.learners.items():
+            prefix = f"{group}/" if group else ""
+            own = {
+                name.removeprefix(prefix): t
+                for name, t in learned.optimizer.items()
+                if name.startswith(prefix)
+            }
+            load_learner(learner, replace(learned, optimizer=own))
+        for updater in self._updaters.values():
+            if isinstance(updater, LearnerGroup):
+                updater.forget()
         self.steps = self.start = self.end = learned.steps
         self.restart_episodes()
         self.is_exact = learned.steps == 0
@@ -201,13 +248,15 @@ class Trainer:
 
     def dismiss(self) -> None:
         """Stop the other learners, if any; the next iteration would start new ones."""
-        if isinstance(self._updater, LearnerGroup):
-            self._updater.close()
+        for updater in self._updaters.values():
+            if isinstance(updater, LearnerGroup):
+                updater.close()
 
     def close(self) -> None:
         """Close envs and stop actors and other learners."""
         self.dismiss()
-        self.learner.forget_graphs()
+        for learner in self.learners.values():
+            learner.forget_graphs()
         self.collector.close()
 
     def _state(self) -> TrainerState:

@@ -19,14 +19,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect.acting.actor import allocate
+from recollect.acting.group_actor import allocate_all, empty_header
 from recollect.algos.catalog import acting
 from recollect.base.child_process import Child, Hung, Line, allow_open_files, stop_all
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Tree
 from recollect.config.train import TrainConfig
-from recollect.experience.rollout import Header, Rollout
-from recollect.policy.policy import Policy
+from recollect.experience.group_rollout import AnyHeader, read
+from recollect.policy.policies import Network
 from recollect.runtimes.actor_server import ActorServer, Blueprint, Report, Watchdog
 from recollect.runtimes.learner_group import MakePeer
 from recollect.runtimes.process.weights import WeightBoard
@@ -59,8 +59,8 @@ class ProcessActorServer:
     def __init__(self, line: Line, blueprint: Blueprint, memory: SharedMemory):
         self._board = WeightBoard.attach(memory.board_fd, memory.board)
         self._slots = memory.slots(Segment.attach(memory.fd, memory.layout.size * memory.count))
-        header = Header(acting(blueprint.config.algo).state_steps, blueprint.index)
-        self.server = ActorServer(blueprint, [Rollout.read(slot, header) for slot in self._slots])
+        header = empty_header(blueprint.policy, acting(blueprint.config.algo), blueprint.index)
+        self.server = ActorServer(blueprint, [read(slot, header) for slot in self._slots])
         heartbeat = self._slots[0]["heartbeat"]
 
         def give_up(text: str) -> None:
@@ -69,7 +69,7 @@ class ProcessActorServer:
 
         Watchdog(self.server, give_up, lambda: heartbeat.fill_(time.monotonic()))
 
-    def collect(self, ticket: int, slot: int, version: int | None) -> tuple[Report, Header]:
+    def collect(self, ticket: int, slot: int, version: int | None) -> tuple[Report, AnyHeader]:
         """Record a rollout in a slot, with the weights of this version, or the newest if None."""
 
         def load() -> int:
@@ -191,7 +191,7 @@ class ProcessTransport:
     host = "127.0.0.1"
     make_peer: MakePeer | None = None
 
-    def __init__(self, policy: Policy, config: TrainConfig, rows: int):
+    def __init__(self, policy: Network, config: TrainConfig, rows: int):
         """``rows``: of all actors together."""
         self._policy, self._config, self._rows = policy, config, rows
         # In async mode one for every ticket that an actor may hold, and one that is being learned from.
@@ -208,7 +208,7 @@ class ProcessTransport:
         board = self._board = WeightBoard.create(self._policy.state_dict())
         self._ready = selectors.DefaultSelector()
         algo = self._config.algo
-        empty = allocate(self._policy, self._rows // actors, algo.rollout, acting(algo))
+        empty = allocate_all(self._policy, self._rows // actors, algo.rollout, acting(algo))
         layout = Layout.of({**empty.slot(), "heartbeat": torch.zeros((), dtype=torch.float64)})
         for index in range(actors):
             self.channels.append(ProcessChannel(index, layout, self._slots, board, self._ready))

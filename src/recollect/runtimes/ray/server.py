@@ -17,14 +17,14 @@ import numpy as np
 import ray
 import torch
 
-from recollect.acting.actor import allocate
+from recollect.acting.group_actor import allocate_all, empty_header
 from recollect.algos.catalog import acting
 from recollect.base import tree
 from recollect.base.child_process import Raised, describe_raised
 from recollect.base.shared_memory import Layout
 from recollect.base.types import Tree
 from recollect.errors import WeightsError
-from recollect.experience.rollout import Header, Rollout
+from recollect.experience.group_rollout import AnyHeader, read
 from recollect.runtimes.actor_server import ActorServer, Blueprint, Report, Watchdog
 
 HEARTBEAT = 5.0
@@ -83,10 +83,10 @@ class RayActorServer:
         algo = blueprint.config.algo
         wanted = acting(algo)
         self._heartbeats, self._key, self._last_beat = heartbeats, key, 0.0
-        empty = allocate(blueprint.policy, rows, algo.rollout, wanted, blueprint.index)
+        empty = allocate_all(blueprint.policy, rows, algo.rollout, wanted, blueprint.index)
         self._memory = blank(Layout.of(empty.slot()))
         self._slot = self._memory.open()
-        buffer = Rollout.read(self._slot, Header(wanted.state_steps, blueprint.index))
+        buffer = read(self._slot, empty_header(blueprint.policy, wanted, blueprint.index))
         self._server = ActorServer(blueprint, [buffer])
         self._weights = Layout.of(self._server.weights)
         self.snapshot, self.restore = self._server.snapshot, self._server.restore
@@ -97,7 +97,7 @@ class RayActorServer:
         """The place of this server."""
         return Location.here()
 
-    def collect(self, ticket: int, version: int, weights: list[Any]) -> tuple[Report, Header, Packed]:
+    def collect(self, ticket: int, version: int, weights: list[Any]) -> tuple[Report, AnyHeader, Packed]:
         """Record a rollout with the weights of the one reference in ``weights``."""
 
         def load() -> int:

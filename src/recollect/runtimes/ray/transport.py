@@ -19,7 +19,7 @@ from recollect.base import tree
 from recollect.config.train import TrainConfig
 from recollect.errors import LostError
 from recollect.experience.rollout import Rollout, rollout_size
-from recollect.policy.policy import Policy
+from recollect.policy.policies import Network, by_group, rows_by_group
 from recollect.runtimes.actor_server import Blueprint
 from recollect.runtimes.learner_group import MakePeer, devices_and_backend
 from recollect.runtimes.learner_server import LearnerBlueprint
@@ -118,7 +118,7 @@ class RayChannel:
 class RayTransport:
     """Starts actor servers on a Ray cluster and carries weights to them."""
 
-    def __init__(self, policy: Policy, config: TrainConfig, rows: int):
+    def __init__(self, policy: Network, config: TrainConfig, rows: int):
         """``rows``: of all actors together."""
         self._policy, self._config, self._rows = policy, config, rows
         self._cluster: Cluster | None = None
@@ -146,7 +146,11 @@ class RayTransport:
         """The cluster, which is connected or started on first use."""
         if self._cluster is None:
             config, algo = self._config, self._config.algo
-            size = rollout_size(self._policy, self._rows, acting(algo), steps=algo.rollout).total
+            rows = rows_by_group(self._policy, self._rows)
+            size = sum(
+                rollout_size(policy, rows[name], acting(algo), steps=algo.rollout).total
+                for name, policy in by_group(self._policy).items()
+            )
             size += tree.size_bytes(dict(self._policy.state_dict()))
             store = 2 * (config.lag_limit + 3) * size  # twice the largest size of rollouts and weights
             self._cluster = Cluster(config.ray_address, cpus=config.actors, store=store)
