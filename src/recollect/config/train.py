@@ -7,10 +7,12 @@ the algorithm and ``core`` to the policy. Names of other libraries are accepted,
 from __future__ import annotations
 
 import functools
+import json
 import os
 import re
 import sys
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -55,6 +57,20 @@ RUNTIMES = parts.PARTS["runtime"]
 """The runtimes by name, including those that users register."""
 SINKS = ("tensorboard", "wandb")
 """The values of ``sinks``."""
+
+
+def _as_policies(value: Any) -> Any:
+    """``policies`` with a list of agents for each group; a text in braces is JSON, for the command line."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ConfigError(
+                f'policies = {value!r} is no JSON ({error}): write --policies \'{{"group": ["agent"]}}\''
+            ) from None
+    if not isinstance(value, Mapping):
+        return value
+    return {group: [names] if isinstance(names, str) else list(names) for group, names in value.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,6 +174,7 @@ class TrainConfig:
                 object.__setattr__(self, name, os.path.expanduser(os.fspath(path)))
         object.__setattr__(self, "policy", named_policy(self.policy))
         object.__setattr__(self, "wrap", as_wrap(self.wrap))
+        object.__setattr__(self, "policies", _as_policies(self.policies))
         if isinstance(self.imports, str):
             object.__setattr__(self, "imports", (self.imports,))
         object.__setattr__(self, "algo", named_algo(self.algo))

@@ -104,7 +104,8 @@ def make_env(
     if makes_batches(env):
         if first_slot:
             raise ConfigError(f"first_slot is {first_slot}, but {_name(env)} makes all of its slots together")
-        return _batch(env, num_envs, torch.device(device), kwargs)
+        made = make_batch(env, num_envs, torch.device(device), kwargs)
+        return _one_view(made, device) if isinstance(made, GroupedEnv) else made
     if isinstance(env, str) or callable(env):
         finish = functools.partial(wrapped, wrap=wrap, drop_obs=drop_obs)
         try:
@@ -130,7 +131,8 @@ def make_grouped_env(
     * the name of a PettingZoo env, such as "pettingzoo/knights_archers_zombies_v11", or its module;
     * a callable, also by name ("module:attribute"), that returns a new ParallelEnv or AECEnv in each call;
     * such an env itself (``num_envs`` is 1, ``env_kwargs`` empty);
-    * a GroupedEnv, which has its groups already and is returned unchanged.
+    * a GroupedEnv, which has its groups already and is returned unchanged, or a callable with a parameter
+      ``num_envs`` that makes one.
 
     AEC envs are converted by PettingZoo. ``policies``: see ``make_groups``; ``env_kwargs`` and
     ``first_slot``: see ``make_env``.
@@ -161,21 +163,31 @@ def make_grouped_env(
     if not callable(make):
         name = env if isinstance(env, str) else f"a {type(env).__name__}"
         raise ConfigError(
-            f"env is {name}, which has no groups of agents: give a PettingZoo env ('{PREFIX}NAME', a "
-            "callable, an object) or a GroupedEnv, or use make_env"
+            f"env is {name}, which has no groups of agents: policies is for PettingZoo envs "
+            f"('{PREFIX}NAME', a callable, an object) and GroupedEnvs, leave it out"
         )
+    if makes_batches(make):
+        made = make_batch(make, num_envs, torch.device("cpu"), kwargs)
+        if not isinstance(made, GroupedEnv):
+            raise ConfigError(f"{_name(make)} made a {type(made).__name__}, not a GroupedEnv: use make_env")
+        return make_grouped_env(made, num_envs, policies=policies, first_slot=first_slot)
     with _making(env if isinstance(env, str) else _name(make), kwargs):
         return PettingZooLoop([lambda: make(**kwargs)] * num_envs, policies, first_slot=first_slot)
 
 
 def _one_group(env: Any, num_envs: int, device: torch.device | str, **options: Any) -> BatchedEnv:
     """All agents as the rows of one BatchedEnv, so that they share a policy."""
-    grouped = make_grouped_env(env, num_envs, **options)
-    if len(grouped.groups) > 1:
+    return _one_view(make_grouped_env(env, num_envs, **options), device)
+
+
+def _one_view(env: GroupedEnv, device: torch.device | str) -> BatchedEnv:
+    """The rows of the env's only group."""
+    if len(env.groups) > 1:
+        env.close()
         raise ConfigError(
-            f"this env has the groups {', '.join(grouped.groups)}: make_env is for one, use make_grouped_env"
+            f"this env has the groups {', '.join(env.groups)}: make_env is for one, use make_grouped_env"
         )
-    (view,) = group_views(grouped).values()
+    (view,) = group_views(env).values()
     return on_device(view, device)
 
 
@@ -206,7 +218,9 @@ def _name(make: Any) -> str:
     return getattr(getattr(make, "func", make), "__name__", "the callable")
 
 
-def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any]) -> BatchedEnv:
+def make_batch(
+    make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any]
+) -> BatchedEnv | GroupedEnv:
     """Call a callable with a parameter ``num_envs``, and validate the result."""
     if "num_envs" in kwargs:
         raise ConfigError(
@@ -227,7 +241,7 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
     except Exception as error:
         raise _not_made(_name(make), error) from error
     kind = type(made).__name__
-    if not isinstance(made, VectorEnv | BatchedEnv):
+    if not isinstance(made, VectorEnv | BatchedEnv | GroupedEnv):
         lacks = [name for name in dir(BatchedEnv) if name[0] != "_" and not hasattr(made, name)]
         raise ConfigError(
             f"{_name(make)}({asked}) made a {kind}. A callable with a parameter num_envs makes all slots at "
@@ -242,6 +256,8 @@ def _batch(make: Any, num_envs: int, device: torch.device, kwargs: dict[str, Any
             )
         if isinstance(made, VectorEnv):
             return on_device(GymVector(made), device)
+        if isinstance(made, GroupedEnv):
+            return made
         if not where and made.device.type == "cpu":
             return on_device(made, device)
         _check_made(made, num_envs, device, {})

@@ -111,6 +111,8 @@ def make_groups(policies: Policies, agents: Mapping[str, tuple[gym.Space, gym.Sp
     if policies == "shared":
         return {"agents": _group("agents", list(agents), agents)}
     if policies == "independent":
+        for name in agents:
+            _check_name(name, "choose one by a mapping, such as {'left': 'team/0'}")
         return {name: _group(name, [name], agents) for name in agents}
     if not isinstance(policies, Mapping):
         hint = nearest(policies, ("shared", "independent")) if isinstance(policies, str) else ""
@@ -127,10 +129,15 @@ def make_groups(policies: Policies, agents: Mapping[str, tuple[gym.Space, gym.Sp
     return {group: _group(group, own, agents) for group, own in members.items()}
 
 
+def _check_name(group: object, fix: str) -> None:
+    """Names of groups are parts of the names of metrics and tensors."""
+    if not isinstance(group, str) or not group or set(group) & set("/.:"):
+        raise ConfigError(f"policies: {group!r} cannot be the name of a group: {fix}, without / . and :")
+
+
 def _matching(group: str, patterns: str | Sequence[str], agents: Mapping[str, object]) -> list[str]:
     """The agents of a group in the order of the env."""
-    if not isinstance(group, str) or not group:
-        raise ConfigError(f"policies: {group!r} is no name of a group: use a text such as 'archers'")
+    _check_name(group, "use a text such as 'archers'")
     patterns = [patterns] if isinstance(patterns, str) else list(patterns)
     if not patterns:
         raise ConfigError(f"policies: group {group!r} has no agents: name some, or leave the group out")

@@ -11,11 +11,12 @@ import torch
 
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.env_names import Portable, portable, restored
+from recollect.envs.env_names import Portable, display_name, portable, restored
 from recollect.envs.factory import (
     EnvSpec,
     check_wrappable,
     is_made,
+    make_batch,
     make_env,
     make_grouped_env,
     makes_batches,
@@ -44,6 +45,16 @@ def open_env(
     is_batch = is_made(env) and not isinstance(env, gym.Env)
     more = {} if is_batch else {"wrap": config.wrap, "drop_obs": config.drop_obs}
     device, found = torch.device(config.device), resolved(env)
+    if makes_batches(found) and not more.get("wrap") and not more.get("drop_obs"):
+        if config.policies != "shared":
+            raise ConfigError(
+                f"policies = {config.policies!r}, but {display_name(env)} makes all of its slots, with their "
+                "groups: leave policies out"
+            )
+        made = make_batch(found, num_envs, device, env_kwargs)
+        if isinstance(made, GroupedEnv):
+            return as_groups(made, config)
+        return LastActionReward(made) if config.last_action_reward else made
     if has_groups(found, config):
         if more.get("wrap") or more.get("drop_obs"):
             check_wrappable(found, config.wrap)

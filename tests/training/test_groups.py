@@ -1,0 +1,190 @@
+"""Several groups of agents, each with its own policy: one run in every runtime, saved, resumed, evaluated."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import recollect as rc
+from recollect.cli import main
+from recollect.errors import ConfigError, RecollectError
+from recollect.policy.policies import Policies
+from recollect.training.group_metrics import merged
+from tests.support.grouped_worlds import Camp, Duo
+
+SMALL: dict[str, Any] = {
+    "num_envs": 4,
+    "rollout": 8,
+    "chunk": 4,
+    "minibatches": 1,
+    "epochs": 1,
+    "core": "gru",
+    "threads": 1,
+    "progress": False,
+}
+SPEAKER = "pettingzoo/simple_speaker_listener_v4"
+
+
+def weights(agent: rc.Agent) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in agent.network.state_dict().items()}
+
+
+def trained(env: Any = Duo, steps: int = 320, **settings: Any) -> rc.Agent:
+    return rc.train(env, steps=steps, **SMALL | settings)
+
+
+def assert_equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+@pytest.mark.usefixtures("warm_children")
+@pytest.mark.parametrize("more", [{"runtime": "processes"}, {"env_workers": 2}], ids=["processes", "workers"])
+def test_two_groups_are_the_same_in_every_runtime(more):
+    """S001-29, S002-2: in lockstep, two groups of a PettingZoo env get the same weights."""
+    layout = {"actors": 2, "policies": "independent", "steps": 256}
+    with trained(SPEAKER, **layout) as inline, trained(SPEAKER, **layout, **more) as other:
+        assert_equal(weights(inline), weights(other))
+        assert inline.steps == other.steps
+
+
+def test_each_group_has_its_own_policy_rows_and_metrics():
+    """S001-29: rows are envs x agents of the group; a dead agent's steps do not count."""
+    with trained(steps=96) as agent:
+        assert agent.groups == {"big": ("a", "b"), "small": ("c",)}
+        big, small = agent["big"].policy, agent["small"].policy
+        assert (big.observation_space.shape, small.observation_space.shape) == ((2,), (3,))
+        first = agent.history.rows[0]
+        # Of four steps of an episode, "b" lives in two: 4 envs x 8 steps x (1 + 0.5) and 4 x 8.
+        assert first["steps"] == 4 * 8 * (1.5 + 1)
+        assert first["group/big/episodes"] == 4 * 2 * 2
+        assert first["group/small/episodes"] == 4 * 2
+        assert first["episodes"] == first["group/big/episodes"] + first["group/small/episodes"]
+        assert {"group/big/entropy", "group/small/loss/value", "entropy", "return"} <= first.keys()
+        assert first["deviation/log_prob"] == max(
+            first["group/big/deviation/log_prob"], first["group/small/deviation/log_prob"]
+        )
+
+
+def test_groups_act_by_streams_of_their_own():
+    """Two groups with equal spaces and equal weights do not draw the same actions."""
+    with trained(Camp, steps=16, policies="independent", env_kwargs={"lives": _LONG}) as agent:
+        policies = agent.network
+        assert isinstance(policies, Policies)
+        ann, bob = policies.by_group["ann"], policies.by_group["bob"]
+        assert not torch.equal(ann.encoder.mlp.weight, bob.encoder.mlp.weight)
+        bob.load_state_dict(ann.state_dict())
+        assert agent._trainer is not None
+        rollout: Any = agent._trainer.collector.collect(agent._trainer.learner.updates).rollouts[0]
+        assert not torch.equal(rollout.parts["ann"].action, rollout.parts["bob"].action)
+
+
+_LONG = dict.fromkeys(("ann", "bob"), (0, 1000, "truncated"))
+
+
+def test_a_run_resumes_bit_for_bit(tmp_path):
+    """S000-9: stopped in mid-episode and resumed, a run with two groups equals one that was not stopped."""
+    settings = {"actors": 2, "last_action_reward": True, "eval_every": 0}
+    with trained(run=str(tmp_path / "whole"), **settings) as whole:
+        expected = weights(whole)
+
+    def stop(training: Any, metrics: dict[str, float]) -> None:
+        if training.updates == 2:
+            training.stop()
+
+    with trained(run=str(tmp_path / "stopped"), callbacks=stop, **settings) as stopped:
+        assert 0 < stopped.steps < whole.steps
+    with rc.resume(tmp_path / "stopped", env=Duo, progress=False) as resumed:
+        assert resumed.steps == whole.steps
+        assert_equal(weights(resumed), expected)
+
+
+def test_saved_and_loaded(tmp_path):
+    with trained() as agent:
+        folder = agent.save(tmp_path / "saved")
+        greedy = agent.evaluate(6, seed=3, eval_mode="greedy")
+        with rc.load(folder, env=Duo) as loaded:
+            assert_equal(weights(loaded), weights(agent))
+            assert loaded.groups == agent.groups
+            again = loaded.evaluate(6, seed=3, eval_mode="greedy")
+            assert np.array_equal(again.returns, greedy.returns)
+            loaded.train(160)
+
+
+def test_an_evaluation_has_the_episodes_of_each_group():
+    with trained(steps=96) as agent:
+        both = agent.evaluate(6)
+        assert {name: len(one.returns) for name, one in both.groups.items()} == {"big": 6, "small": 6}
+        assert len(both.returns) == 12
+        assert both.mean == pytest.approx(np.mean([one.mean for one in both.groups.values()]))
+        assert both.sampled is not None
+        assert both.sampled.groups.keys() == both.groups.keys()
+        assert re.search(r"; big .*, small .*\)", str(both))
+        assert set(both.to_json()["groups"]) == {"big", "small"}
+
+
+def test_one_group_acts_alone():
+    """``agent[group]`` predicts and has sessions like any agent; the whole has no single policy."""
+    with trained(steps=96) as agent:
+        small = agent["small"]
+        action, _ = small.predict(np.zeros(3, np.float32), episode_start=True)
+        assert action in range(4)
+        assert small.session(2).act(np.zeros((2, 3), np.float32)).shape == (2,)
+        with pytest.raises(ConfigError, match=r"'big', 'small'.*agent\[group\]"):
+            agent.predict(np.zeros(3), episode_start=True)
+        with pytest.raises(ConfigError, match="no group 'tiny': its groups are big, small"):
+            agent["tiny"]
+
+
+@pytest.mark.parametrize(
+    ("env", "settings", "words"),
+    [
+        ("CartPole-v1", {"policies": "independent"}, "has no groups of agents: policies is for PettingZoo"),
+        (SPEAKER, {}, "cannot share a policy.*policies='independent'"),
+        (SPEAKER, {"policies": {"one": "speaker_0"}}, "'listener_0' is in no group"),
+        (SPEAKER, {"policies": "{"}, "is no JSON"),
+        (Duo, {"learners": 2}, "data-parallel learners are for one group"),
+        (Duo, {"policies": "independent"}, "makes all of its slots, with their groups"),
+    ],
+)
+def test_bad_input(env, settings, words):
+    with pytest.raises(RecollectError, match=words):
+        trained(env, **settings)
+
+
+def test_from_the_command_line(tmp_path: Path, capsys):
+    """Train with a mapping from a file, resume, evaluate, report."""
+    file = tmp_path / "pair.yaml"
+    file.write_text(
+        f'env: "{SPEAKER}"\nsteps: 128\nnum_envs: 4\nrollout: 8\nchunk: 4\nminibatches: 1\n'
+        'policies:\n  talks: "speaker_*"\n  walks: [listener_0]\n'
+    )
+    run = str(tmp_path / "run")
+    assert main(["train", "--config", str(file), "--run", run, "--threads", "1"]) == 0
+    assert "talks: observation 3 float32" in "".join(capsys.readouterr())
+    assert main(["resume", run, "--steps", "64", "--threads", "1"]) == 0
+    assert main(["eval", run, "--episodes", "4"]) == 0
+    assert re.search(r"talks -?\d.*walks -?\d", capsys.readouterr().out)
+    assert main(["report", run]) == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "group/talks/return" in page
+    assert main(["train", SPEAKER, "--steps", "32", "--policies", '{"all": "*"}', "--num-envs", "4"]) != 0
+    assert "cannot share a policy" in capsys.readouterr().err
+
+
+def test_metrics_of_all_groups():
+    found = merged(
+        {"a": {"kl": 1.0, "episodes": 2.0, "x/max": 3.0}, "b": {"kl": 3.0, "episodes": 5.0, "x/max": 1.0}}
+    )
+    assert {name: found[name] for name in ("kl", "episodes", "x/max", "group/b/kl")} == {
+        "kl": 2.0,
+        "episodes": 7.0,
+        "x/max": 3.0,
+        "group/b/kl": 3.0,
+    }
+    assert merged({"": {"kl": 1.0}}) == {"kl": 1.0}
