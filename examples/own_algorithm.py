@@ -78,7 +78,8 @@ class Reinforce:
         gain = (log_prob * batch.data["weight"]).masked_fill(~batch.valid, 0).sum() / count
         spread = entropy.masked_fill(~batch.valid, 0).sum() / count
         stats = {"loss/policy": -gain.detach(), "entropy": spread.detach()}
-        return -gain - entropy_coef * spread, stats | diagnostics.deviation(log_prob, value, batch)
+        stats |= diagnostics.deviation({"log_prob": log_prob, "value": value}, batch)
+        return -gain - entropy_coef * spread, stats
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -27,13 +27,12 @@ from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.envs.group_views import Groups
 from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
-from recollect.policy.describe_encoder import describe_encoder
 from recollect.policy.policies import Network, Policies, any_policy, by_group
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
 from recollect.runtimes.env_probe import check_spaces, env_probe
 from recollect.runtimes.inline_collector import InlineCollector
-from recollect.runtimes.run_summary import placement_summary, short_run_note, size_summary
+from recollect.runtimes.run_summary import run_opening, short_run_note
 from recollect.training import checkpoints
 from recollect.training.advice import Advisor
 from recollect.training.callbacks import Callback
@@ -196,7 +195,7 @@ class Agent:
         # Sinks first: if one cannot start, the error comes before the display opens.
         own = [callbacks] if isinstance(callbacks, Callback) or callable(callbacks) else callbacks
         all_callbacks = [*make_sinks(self.config.sinks), make_display(progress), *own]
-        opening = self._opening(trainer)
+        opening = run_opening(self.network, self.config, trainer.collector, self.preset)
         with nullcontext() if self.run is None else self.run.writing(), once():
             if resumed is not None and self.run is not None:
                 self.run.rewind(resumed.steps)
@@ -382,19 +381,6 @@ class Agent:
         if self.env is None:
             raise ConfigError(self._unnamed.env)
         return self.env
-
-    def _opening(self, trainer: Trainer) -> str:
-        """The text printed before training: sizes and the preset's choices."""
-        chosen = "".join(f"; preset {name}={value!r}" for name, value in self.preset.items())
-        collector = trainer.collector
-        sizes = size_summary(self.network, self.config, collector)
-        lines = [
-            f"{f'{group}: ' if group else ''}{line}"
-            for group, policy in by_group(self.network).items()
-            for line in describe_encoder(policy.encoder, policy.observation_space)
-        ]
-        lines += [f"{part}: dropped (drop_obs)" for part in self.config.drop_obs]
-        return "\n".join([f"{sizes}{chosen}{placement_summary(self.config, collector.rows)}", *lines])
 
     def _need_trainer(self, progress: bool | str = False) -> Trainer:
         if self._trainer is None:

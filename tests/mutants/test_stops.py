@@ -15,6 +15,7 @@ from tests.mutants.mutant import Mutant
 
 LENGTHS = [32, 1002]
 ACTING, LEARNING = "the record is wrong", "the learner is wrong"
+STEP = "the step computes something else, or something random"
 SIDES = {
     "observation statistics move between acting and learning": ACTING,
     "recorded values are not moved with the first statistics": ACTING,
@@ -29,11 +30,11 @@ SIDES = {
     "chunks by reshape without transpose": LEARNING,
     "rows permuted between observations and actions": ACTING,
     "observations recorded too late": ACTING,
-    "actions are resampled when evaluated": LEARNING,
+    "actions are resampled when evaluated": STEP,
     "burn-in from the chunk's state": LEARNING,
     "burn-in for the chunks that open the rollout": LEARNING,
 }
-"""Where each bug is: in what acting recorded, or in what the learner makes of it."""
+"""Where each bug is: in what acting recorded, in what the learner makes of it, or in the loss alone."""
 NEEDS_REUSED_TENSORS = "observations recorded too late"
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from recollect.acting.truncation import truncation_slots
 from recollect.algos.catalog import acting
 from recollect.base.formatting import digits, plural
 from recollect.config.train import TrainConfig
 from recollect.envs.group_views import views_of
 from recollect.experience.rollout import rollout_size
+from recollect.policy.describe_encoder import describe_encoder
 from recollect.policy.policies import Network, by_group, rows_by_group
 from recollect.runtimes.collector import Collector
 from recollect.runtimes.inline_collector import InlineCollector
@@ -31,6 +34,19 @@ def size_summary(network: Network, config: TrainConfig, collector: Collector) ->
         f"{digits(total / 1e6)} MB, {states / total:.0%} of it stored states; effective "
         f"horizon {digits(algo.effective_horizon, 4)} steps"
     )
+
+
+def run_opening(network: Network, config: TrainConfig, collector: Collector, preset: dict[str, Any]) -> str:
+    """The text printed before training: sizes, the preset's choices, and how observations are encoded."""
+    chosen = "".join(f"; preset {name}={value!r}" for name, value in preset.items())
+    sizes = size_summary(network, config, collector)
+    lines = [
+        f"{f'{group}: ' if group else ''}{line}"
+        for group, policy in by_group(network).items()
+        for line in describe_encoder(policy.encoder, policy.observation_space)
+    ]
+    lines += [f"{part}: dropped (drop_obs)" for part in config.drop_obs]
+    return "\n".join([f"{sizes}{chosen}{placement_summary(config, collector.rows)}", *lines])
 
 
 def short_run_note(config: TrainConfig, rows: int, steps: int) -> str | None:

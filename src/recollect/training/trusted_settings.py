@@ -129,7 +129,7 @@ class Named:
         return replace(self, **found)
 
 
-def check_registered(where: Path, config: dict[str, Any], *, trust: str = "") -> None:
+def check_registered(where: Path, config: Any, *, trust: str = "") -> None:
     """Raise ConfigError if the folder ``where`` names a part that nothing has registered in this process.
 
     ``config``: as JSON; ``trust``: as in ``named_env``.
@@ -148,8 +148,10 @@ def check_registered(where: Path, config: dict[str, Any], *, trust: str = "") ->
             raise ConfigError(f"{where} has the {kind} {short(repr(name))}, which is not built in: {fix}")
 
 
-def _part_names(config: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _part_names(config: Any) -> Iterator[tuple[str, str]]:
     """Kind and name of the parts in a config as JSON, except those that are code or damaged."""
+    if not isinstance(config, dict):
+        return
     network = config.get("policy")
     network = network if isinstance(network, dict) else {}
     found = [("algo", config.get("algo")), ("runtime", config.get("runtime"))]
