@@ -21,7 +21,7 @@ WAIT = 3
 
 
 class Whisper(ParallelEnv):
-    """The teller sees one of 4 numbers, and what it says then is heard once. The hearer answers at the end."""
+    """The teller sees one of 4 numbers; what it says then is heard once. The hearer answers at the end."""
 
     metadata = {"name": "whisper_v0"}  # noqa: RUF012
 
