@@ -71,6 +71,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "runtime": cases.case_runtime,
         "mode": cases.case_mode,
         "max_lag": cases.case_max_lag,
+        "policies": cases.case_policies,
         "env_workers": cases.case_env_workers,
         "env_timeout": cases.case_env_timeout,
         "learners": cases.case_learners,

@@ -21,6 +21,7 @@ from tests.mutants.logging_bugs import LOGGING
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.own_code_bugs import TRUST
+from tests.mutants.policies_bugs import POLICIES
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
 from tests.mutants.precision_bugs import ROUNDINGS
 from tests.mutants.register_bugs import REGISTERED
@@ -89,5 +90,6 @@ MUTANTS = [
     *RUNS,
     *TRUST,
     *AGENTS,
+    *POLICIES,
     *REGISTERED,
 ]

@@ -185,7 +185,7 @@ class KillLearner(rc.Callback):
         self.is_done = False
 
     def on_iteration(self, training: Any, metrics: dict[str, float]) -> None:
-        (self.pid,) = pids_of(training._trainer._updater)
+        (self.pid,) = pids_of(training._trainer._updaters[""])
         if training.steps == self.steps:
             os.kill(self.pid, signal.SIGKILL)
             self.is_done = True
@@ -210,7 +210,7 @@ def test_an_agent_with_an_env_object_ends_its_learners():
     """S003-18: the env stays its owner's, the processes do not stay."""
     given = {"rollout": 12, "chunk": 4, "threads": 1, "steps": 48, "progress": False}
     with rc.train(make_env("delayed-cue", 4), learners=2, **given) as agent:
-        (pid,) = pids_of(agent._trainer._updater)  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
+        (pid,) = pids_of(agent._trainer._updaters[""])  # pyright: ignore[reportOptionalMemberAccess, reportArgumentType]
         assert is_running(pid)
     assert not is_running(pid)
 

@@ -111,7 +111,7 @@ def test_learners_on_the_cluster_are_those_of_this_machine():
     here = trained("delayed-cue", 5, **settings)
 
     def look(training, metrics):
-        made[:] = training.agent._trainer._updater._peers
+        made[:] = training.agent._trainer._updaters[""]._peers
 
     there = trained("delayed-cue", 5, runtime="ray", callbacks=[look], **settings)
     assert [type(peer).__name__ for peer in made] == ["RayPeer"]

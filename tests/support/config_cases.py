@@ -26,6 +26,7 @@ from recollect.runtimes import inline_collector
 from recollect.runtimes.learner_group import LearnerGroup
 from recollect.training.run_folder import Run
 from tests.support.config_runs import TASK, differ, equal, trained
+from tests.support.grouped_worlds import Camp
 from tests.support.own_parts import TINY, Flat, World
 from tests.support.registered import FILE, place
 
@@ -115,12 +116,21 @@ def without_env(settings: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in ("env_kwargs", "num_envs")}
 
 
+def case_policies() -> None:
+    with trained(
+        Camp, **TASK | {"env_kwargs": {}, "policies": {"pair": ["ann", "bob"], "one": "c*"}}
+    ) as agent:
+        assert agent.groups == {"pair": ("ann", "bob"), "one": ("cat",)}
+    with trained(Camp, **TASK | {"env_kwargs": {}}) as agent:
+        assert not agent.groups
+
+
 def case_learners() -> None:
     settings = TASK | {"num_envs": 4}
     agents = []
     for learners in (1, 2):
         with trained("delayed-cue", **settings, learners=learners) as agent:
-            assert isinstance(agent._trainer._updater, LearnerGroup) == (learners > 1)
+            assert isinstance(agent._trainer._updaters[""], LearnerGroup) == (learners > 1)
             agents.append(agent)
     one, two = (agent.history.rows for agent in agents)
     assert two[-1]["loss/policy"] == pytest.approx(one[-1]["loss/policy"], abs=1e-4), (
