@@ -72,19 +72,15 @@ def test_each_group_has_its_own_policy_rows_and_metrics():
 
 
 def test_groups_act_by_streams_of_their_own():
-    """Two groups with equal spaces and equal weights do not draw the same actions."""
-    with trained(Camp, steps=16, policies="independent", env_kwargs={"lives": _LONG}) as agent:
-        policies = agent.network
-        assert isinstance(policies, Policies)
-        ann, bob = policies.by_group["ann"], policies.by_group["bob"]
-        assert not torch.equal(ann.encoder.mlp.weight, bob.encoder.mlp.weight)
-        bob.load_state_dict(ann.state_dict())
+    """Two groups with equal spaces have other weights, and draw other random numbers."""
+    with trained(Camp, steps=16, policies={"one": "ann", "two": ["bob", "cat"]}) as agent:
+        assert isinstance(agent.network, Policies)
+        one, two = agent.network.by_group.values()
+        assert not torch.equal(one.encoder.mlp.weight, two.encoder.mlp.weight)
         assert agent._trainer is not None
-        rollout: Any = agent._trainer.collector.collect(agent._trainer.learner.updates).rollouts[0]
-        assert not torch.equal(rollout.parts["ann"].action, rollout.parts["bob"].action)
-
-
-_LONG = dict.fromkeys(("ann", "bob"), (0, 1000, "truncated"))
+        collector: Any = agent._trainer.collector
+        seeds = [actor.generator.initial_seed() for actor in collector.actors[0].actors.values()]
+        assert len(set(seeds)) == 2
 
 
 def test_a_run_resumes_bit_for_bit(tmp_path):
@@ -178,13 +174,16 @@ def test_from_the_command_line(tmp_path: Path, capsys):
 
 
 def test_metrics_of_all_groups():
-    found = merged(
-        {"a": {"kl": 1.0, "episodes": 2.0, "x/max": 3.0}, "b": {"kl": 3.0, "episodes": 5.0, "x/max": 1.0}}
-    )
-    assert {name: found[name] for name in ("kl", "episodes", "x/max", "group/b/kl")} == {
+    """Counts add up, the worst deviation counts, and anything else is a mean."""
+    one = {"kl": 1.0, "episodes": 2.0, "deviation/value": 3.0, "x/max": 3.0, "x/min": 0.0}
+    two = {"kl": 3.0, "episodes": 5.0, "deviation/value": 1.0, "x/max": 1.0, "x/min": -1.0}
+    found = merged({"a": one, "b": two})
+    assert {name: found[name] for name in one} == {
         "kl": 2.0,
         "episodes": 7.0,
+        "deviation/value": 3.0,
         "x/max": 3.0,
-        "group/b/kl": 3.0,
+        "x/min": -1.0,
     }
-    assert merged({"": {"kl": 1.0}}) == {"kl": 1.0}
+    assert found["group/b/kl"] == 3.0
+    assert merged({"": one}) == one
