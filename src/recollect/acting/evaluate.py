@@ -113,6 +113,7 @@ def evaluate(
     """Play ``episodes`` episodes, from a reset and the initial state.
 
     Each row plays a fixed number of episodes: counting the episodes that end first would favour short ones.
+    An agent that is absent from an episode of its env slot plays one less.
     The policy's statistics, its RNG and the live state of a training actor do not change.
 
     Args:
@@ -133,6 +134,7 @@ def evaluate(
     quota[: episodes % rows] += 1
     generator = torch.Generator(env.device).manual_seed(seed)
     total, length, played = np.zeros(rows), np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    absent = _Absent(env.num_envs, env.agents)
     returns: list[float] = []
     lengths: list[int] = []
     with evaluating(policy), row_threads.intra_op_threads(1):
@@ -154,13 +156,37 @@ def evaluate(
                     lengths.append(int(length[row]))
                 played[row] += 1
                 total[row], length[row] = 0.0, 0
+            if env.agents > 1:
+                played += absent.over(valid, ended)
             if (played >= quota).all():
+                if not returns:
+                    raise ConfigError(
+                        f"episodes = {episodes}: the agents that were to play were absent. Give at least "
+                        f"{env.agents}, one for each agent"
+                    )
                 mode = "greedy" if deterministic else "sampled"
                 return Evaluation(np.array(returns), np.array(lengths), mode)
     raise ConfigError(
         f"the evaluation did not finish {episodes} episodes within {max_steps} steps: does the env "
         "have a time limit? Give it one, or raise max_steps"
     )
+
+
+class _Absent:
+    """Finds the agents that are absent from a whole episode of their env slot."""
+
+    def __init__(self, slots: int, agents: int):
+        self._has_lived = np.zeros((slots, agents), np.bool_)  # in the present episode of the slot
+
+    def over(self, valid: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """[B] bool: rows absent from an episode that this step has ended; ``valid``, ``ended``: [B]."""
+        lived = self._has_lived
+        lived |= valid.reshape(lived.shape)
+        lives_on = (valid & ~ended).reshape(lived.shape).any(axis=1, keepdims=True)
+        is_over = ended.reshape(lived.shape).any(axis=1, keepdims=True) & ~lives_on
+        absent = is_over & ~lived
+        lived &= ~is_over
+        return absent.flatten()
 
 
 @contextmanager
