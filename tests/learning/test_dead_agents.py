@@ -18,6 +18,7 @@ from torch import Tensor
 from recollect.algos.catalog import make_learner
 from recollect.base import devices
 from recollect.config.algo_choice import ALGOS
+from recollect.config.core_choice import CORES
 from recollect.cores import LSTMConfig
 from recollect.experience.rollout import Rollout
 from recollect.learning import learner as learning
@@ -31,6 +32,7 @@ from tests.support.helpers import ScriptedEnv, make_policy
 from tests.support.lives import BURN_IN, CHUNK, HOMES, LIVES, LIVING, ROWS, T, by_life, live, with_the_dead
 from tests.support.ranked import groups
 
+LSTM = LSTMConfig(hidden=6)
 OWN = {"padding", "sequences"}
 """Metrics that say how much was masked."""
 STATES = ("state/", "staleness")
@@ -77,12 +79,12 @@ class Found(NamedTuple):
     """With the statistics of observations and values."""
 
 
-def make(algo: str = "ppo", head: str = "discrete", **settings: Any) -> Learner:
+def make(algo: str = "ppo", head: str = "discrete", core: Any = LSTM, **settings: Any) -> Learner:
     """A learner in float64."""
     options = dict(HEADS[head])
     network = make_policy(
         ScriptedEnv(**{k: v for k, v in options.items() if k != "squash"}),
-        LSTMConfig(hidden=6),
+        core,
         squash=options.get("squash", "auto"),
         normalise_observations=True,
     ).double()
@@ -216,6 +218,14 @@ def test_every_head(algo: str, head: str):
     check(algo, head)
 
 
+@pytest.mark.parametrize("core", [name for name in CORES if name != "lstm"])
+def test_every_core(core: str):
+    """S001-29: the same for every memory."""
+    mode = {"recurrent_mode": "none"} if core == "none" else {}
+    check("ppo", core=core, **mode)
+    check("impala", core=core, **mode)
+
+
 @pytest.mark.parametrize("option", ["plain", "burn-in", "next observations", "refreshed", "in parts"])
 @pytest.mark.parametrize("algo", ALGOS)
 def test_without_host_reads(algo: str, option: str, monkeypatch: pytest.MonkeyPatch):
@@ -231,7 +241,7 @@ def test_without_host_reads(algo: str, option: str, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("option", ["plain", "next observations", "episodes"])
 @pytest.mark.parametrize("algo", ALGOS)
 def test_several_learners(algo: str, option: str):
-    """S001-29: three learners with a slot each, one of them almost without living agents, learn as one."""
+    """S001-29: three learners with a slot each, each with dead agents, learn as one."""
     removed, *many = (make(algo, **OPTIONS[option]) for _ in range(4))
     with groups(3, 3, 3) as run:
         for update in range(2):

@@ -165,6 +165,9 @@ def _filled(value: Tree, dim: int, garbage: float) -> Tree:
 
 
 def _noise(leaf: Tensor, generator: torch.Generator) -> Tensor:
+    """Noise in place of a floating leaf; a count stays."""
+    if not leaf.is_floating_point():
+        return leaf
     return torch.randn(leaf.shape, generator=generator, dtype=leaf.dtype)
 
 
