@@ -12,6 +12,7 @@ from tests.mutants.advice_bugs import ADVICE
 from tests.mutants.config_bugs import IGNORED
 from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
 from tests.mutants.data_bugs import LAYOUT, LOSSES, SYMBOLS
+from tests.mutants.dead_agent_bugs import DEAD
 from tests.mutants.evidence_bugs import EVIDENCE
 from tests.mutants.group_bugs import AGENTS
 from tests.mutants.head_bugs import HEADS
@@ -92,4 +93,5 @@ MUTANTS = [
     *AGENTS,
     *POLICIES,
     *REGISTERED,
+    *DEAD,
 ]

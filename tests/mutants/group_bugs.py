@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from recollect.acting import evaluate as evaluations
+from recollect.acting.actor import Actor
 from recollect.envs import groups
 from recollect.envs.group_views import GroupView, _Joint
 from recollect.envs.pettingzoo_loop import PettingZooLoop
 from recollect.envs.pettingzoo_rows import GroupRows
 from recollect.errors import ConfigError
+from tests.acting import test_absent_agents
 from tests.envs import test_groups, test_pettingzoo, test_pettingzoo_errors
 from tests.mutants.mutant import Edit, Mutant
 from tests.support.grouped_worlds import EARLY, LATE
@@ -28,6 +31,14 @@ def late() -> None:
 def in_two_groups() -> None:
     mapping = {"x": "archer_*", "y": ["archer_1"], "z": "knight_0"}
     test_groups.test_bad_groups(mapping, test_groups.CAST, ConfigError, "in the groups x and y")
+
+
+def living() -> None:
+    test_absent_agents.test_evaluation(LATE, [2, 2, 2, 2, 5, 5, 5, 5, 6, 6, 6, 6])
+
+
+def never() -> None:
+    test_absent_agents.test_evaluation(test_absent_agents.NEVER, [4, 4, 4, 4, 6, 6, 6, 6])
 
 
 def step(old: str, new: str) -> Edit:
@@ -145,5 +156,38 @@ AGENTS = [
         test_groups.test_views_resume,
         ((GroupView, "_snapshot", " if self._name == self._joint.leader else {}", ""),),
         by='assert not any(name.startswith("env:") for name in saved[1] or {})',
+    ),
+    Mutant(
+        "first is ordered by agent, then slot",
+        late,
+        (
+            (
+                GroupRows,
+                "finish",
+                "self._now, self.next = self.next, self._now\n",
+                "self.next.first[:] = self.next.first.reshape(-1, len(self.group.agents)).T.flatten()\n"
+                "    self._now, self.next = self.next, self._now\n",
+            ),
+        ),
+        by=BY_HAND,
+        known="Mava, JaxMARL: the reset mask in another order than the rows",
+    ),
+    Mutant(
+        "an evaluation waits for an agent that is never there",
+        never,
+        ((evaluations, "evaluate", "absent.count(list(players.values()), ends)", "pass"),),
+        by="did not finish 12 episodes",
+    ),
+    Mutant(
+        "an agent that dies early is taken for absent",
+        living,
+        ((evaluations._Absent, "_over", "lived |= valid", "lived[:] = valid"),),
+        by="assert sorted(found.lengths) == lengths",
+    ),
+    Mutant(
+        "infos of the dead",
+        test_absent_agents.test_infos_of_the_living,
+        ((Actor, "_mean", "self.env.agents == 1", "True"),),
+        by='assert actor.info["info/step"]',
     ),
 ]

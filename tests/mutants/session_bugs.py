@@ -158,15 +158,15 @@ repeated = functools.partial(test_evaluate.test_same_seed_same_episodes, False)
 by_hand = functools.partial(test_evaluate.test_every_episode_begins_without_a_memory, "lstm", True)
 shares = functools.partial(test_evaluate.test_every_row_plays_its_share, "next_step")
 modes = test_evaluate.test_eval_mode_while_it_plays
-ACT = "policy.act(obs, state, first, generator, deterministic)"
+ACT = "self._obs, self._state, self._first, self._generator, deterministic"
 OWN = "env = self.agent.make_env(min(self.config.eval_episodes, 16))"
 PLAYED, REPEATED = "assert played == sorted(", "assert np.array_equal(runs[0].returns, runs[1].returns)"
 EVERYTHING, SHARED = "tree.leaves(everything())", "assert sorted(result.returns) == "
 MODES, BIT_FOR_BIT = "assert set(modes) == {(False, False)}", "assert differing(without, evaluated) == []"
 
 
-def play(old: str, new: str) -> Edit:
-    return (evaluate, "evaluate", old, new)
+def play(method: str, old: str, new: str) -> Edit:
+    return (evaluate._Player, method, old, new)
 
 
 def mode(old: str, new: str) -> Edit:
@@ -177,37 +177,40 @@ EVALUATIONS = [
     Mutant(
         "an evaluation keeps the memory over episodes",
         by_hand,
-        (play("step.obs, step.first", "step.obs, first & False"),),
+        (play("take", "step.obs, step.first", "step.obs, self._first & False"),),
         PLAYED,
     ),
     Mutant(
         "an evaluation forgets after every step",
         by_hand,
-        (play("step.obs, step.first", "step.obs, first"),),
+        (play("take", "step.obs, step.first", "step.obs, torch.ones_like(step.first)"),),
         PLAYED,
     ),
     Mutant(
-        "a greedy evaluation samples", by_hand, (play(ACT, ACT.replace("deter", "False and deter")),), PLAYED
+        "a greedy evaluation samples",
+        by_hand,
+        (play("action", ACT, ACT.replace("deter", "False and deter")),),
+        PLAYED,
     ),
     Mutant(
         "whichever episode ends first counts",
         shares,
         (
-            play("if played[row] < quota[row]:", "if len(returns) < quota.sum():"),
-            play("(played >= quota).all()", "len(returns) == quota.sum()"),
+            play("take", "self.played[row] < self._quota[row]", "len(self.returns) < self._quota.sum()"),
+            play("is_done", "(self.played >= self._quota).all()", "len(self.returns) == self._quota.sum()"),
         ),
         SHARED,
     ),
     Mutant(
         "fillers count as steps of an episode",
         shares,
-        (play("length += valid", "length += 1"),),
+        (play("take", "_length += valid", "_length += 1"),),
         "fillers are not counted",
     ),
     Mutant(
         "an evaluation begins wherever the env is",
         repeated,
-        (play("env.reset(seed)", "env.reset(seed + getattr(env, 'steps', 0))"),),
+        (play("__init__", "env.reset(seed)", "env.reset(seed + getattr(env, 'steps', 0))"),),
         REPEATED,
     ),
     Mutant(
@@ -215,8 +218,9 @@ EVALUATIONS = [
         repeated,
         (
             play(
-                "torch.Generator(env.device).manual_seed(seed)",
-                "torch.Generator(env.device)\n    generator.seed()",
+                "__init__",
+                "torch.Generator(env.device).manual_seed(sampling_seed)",
+                "torch.Generator(env.device)\n        self._generator.seed()",
             ),
         ),
         REPEATED,
@@ -224,7 +228,7 @@ EVALUATIONS = [
     Mutant(
         "actions of an evaluation come from torch's own stream",
         untouched,
-        (play(ACT, ACT.replace("generator", "None")),),
+        (play("action", ACT, ACT.replace("self._generator", "None")),),
         EVERYTHING,
     ),
     Mutant(
@@ -232,8 +236,9 @@ EVALUATIONS = [
         untouched,
         (
             play(
+                "take",
                 "valid = step",
-                "policy.obs_norm.update(obs[None], step.valid[None])\n            valid = step",
+                "self.policy.obs_norm.update(self._obs[None], step.valid[None])\n        valid = step",
             ),
         ),
         EVERYTHING,
@@ -245,7 +250,12 @@ EVALUATIONS = [
         "assert policy.training",
     ),
     Mutant("an evaluation is played in train mode", modes, (mode("policy.eval()", "pass"),), MODES),
-    Mutant("an evaluation keeps graphs", modes, (play("@torch.no_grad()", "@torch.enable_grad()"),), MODES),
+    Mutant(
+        "an evaluation keeps graphs",
+        modes,
+        ((evaluate, "evaluate", "@torch.no_grad()", "@torch.enable_grad()"),),
+        MODES,
+    ),
     Mutant(
         "evaluations are played in the env of the training",
         run,

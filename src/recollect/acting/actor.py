@@ -87,7 +87,8 @@ class Actor:
         """Index of the next rollout."""
         self.seconds: dict[str, SupportsFloat] = {"env": 0.0, "act": 0.0}
         self.info: dict[str, float] = {}
-        """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``."""
+        """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``. Of
+        several agents, the living count."""
         self.in_env_since: float | None = None
         """Start of the env step in progress, by ``time.monotonic``; None: no step is in progress."""
         if exploration is not None and exploration.shape != (self.rows,):
@@ -228,7 +229,7 @@ class Actor:
             views.valid[t].copy_(step.valid)
             self._final_values.add(t, step, state)
             if step.info:
-                infos.append({name: value.float().mean() for name, value in step.info.items()})
+                infos.append({name: self._mean(value, step.valid) for name, value in step.info.items()})
             obs, first = step.obs, step.first
         tree.copy_(views.obs[out.steps], obs)
         views.first[out.steps].copy_(first)
@@ -241,6 +242,13 @@ class Actor:
         tree.copy_(self.state, state)
         self.seconds = {"env": env_seconds, "act": time.monotonic() - started - env_seconds}
         return infos
+
+    def _mean(self, value: Tensor, valid: Tensor) -> Tensor:
+        """The mean of an info value [B] over the living agents; a single agent always counts."""
+        value = value.float()
+        if self.env.agents == 1:
+            return value.mean()
+        return value.masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1)
 
 
 class CapturedAct:

@@ -120,14 +120,14 @@ class _Player:
         self._obs, self._state = env.reset(seed), policy.initial_state(rows)
         self._first = torch.ones(rows, dtype=torch.bool, device=env.device)
         self._total, self._length = np.zeros(rows), np.zeros(rows, np.int64)
-        self._played = np.zeros(rows, np.int64)
+        self.played = np.zeros(rows, np.int64)
+        """[B] episodes that are over."""
         self.returns: list[float] = []
         self.lengths: list[int] = []
 
-    @property
     def is_done(self) -> bool:
         """Whether every row has played its episodes."""
-        return bool((self._played >= self._quota).all())
+        return bool((self.played >= self._quota).all())
 
     def action(self, deterministic: bool) -> Tree:
         """The env's actions [B, ...]."""
@@ -136,19 +136,20 @@ class _Player:
         )
         return self.policy.to_env(acted.action)
 
-    def take(self, step: Step) -> None:
-        """Count the rewards of a step."""
+    def take(self, step: Step) -> tuple[np.ndarray, np.ndarray]:
+        """Count the rewards of a step. Returns which rows lived, and which of them ended, [B] bool."""
         self._obs, self._first = step.obs, step.first
         valid = step.valid.cpu().numpy()
         self._total += np.where(valid, step.reward.cpu().numpy(), 0)
         self._length += valid
         ended = (step.terminated | step.truncated).cpu().numpy() & valid
         for row in ended.nonzero()[0]:
-            if self._played[row] < self._quota[row]:
+            if self.played[row] < self._quota[row]:
                 self.returns.append(float(self._total[row]))
                 self.lengths.append(int(self._length[row]))
-            self._played[row] += 1
+            self.played[row] += 1
             self._total[row], self._length[row] = 0.0, 0
+        return valid, ended
 
 
 @torch.no_grad()  # not inference_mode: training could not write to tensors that an env allocates in it
@@ -165,6 +166,7 @@ def evaluate(
     """Play ``episodes`` episodes, from a reset and the initial state.
 
     Each row plays a fixed number of episodes: counting the episodes that end first would favour short ones.
+    An agent that is absent from an episode of its env slot plays one less.
     The policy's statistics, its RNG and the live state of a training actor do not change.
 
     Args:
@@ -186,11 +188,14 @@ def evaluate(
             name: _Player(policies[name], view, episodes, seed, group_stream(seed, number) if name else seed)
             for number, (name, view) in enumerate(views_of(env).items())
         }
+        absent = _Absent(env.num_envs, env.agents)
         for _ in range(max(1, max_steps // (env.num_envs * env.agents))):
             if cancelled is not None and cancelled():
                 raise EvaluationCancelledError("the evaluation was cancelled: the run is stopping")
-            _step(list(players.values()), deterministic)
-            if all(player.is_done for player in players.values()):
+            ends = _step(list(players.values()), deterministic)
+            if env.agents > 1:
+                absent.count(list(players.values()), ends)
+            if all(player.is_done() for player in players.values()):
                 return _result(players, "greedy" if deterministic else "sampled")
     raise ConfigError(
         f"the evaluation did not finish {episodes} episodes within {max_steps} steps: does the env "
@@ -198,20 +203,22 @@ def evaluate(
     )
 
 
-def _step(players: list[_Player], deterministic: bool) -> None:
-    """One step of all groups."""
+def _step(players: list[_Player], deterministic: bool) -> list[tuple[np.ndarray, np.ndarray]]:
+    """One step of all groups. Returns what ``_Player.take`` does."""
     if len(players) == 1:
         (one,) = players
-        one.take(one.env.step(one.action(deterministic)))
-        return
+        return [one.take(one.env.step(one.action(deterministic)))]
     views = [cast(AsyncStep, player.env) for player in players]
     for player, view in zip(players, views):
         view.send(player.action(deterministic))
-    for player, view in zip(players, views):
-        player.take(view.receive())
+    return [player.take(view.receive()) for player, view in zip(players, views)]
 
 
 def _result(players: dict[str, _Player], mode: Literal["greedy", "sampled"]) -> Evaluation:
+    if not all(player.returns for player in players.values()):
+        raise ConfigError(
+            "the agents that were to play were absent: give at least as many episodes as an env has agents"
+        )
     found = {
         name: Evaluation(np.array(player.returns), np.array(player.lengths), mode)
         for name, player in players.items()
@@ -222,6 +229,35 @@ def _result(players: dict[str, _Player], mode: Literal["greedy", "sampled"]) -> 
         np.concatenate([getattr(one, column) for one in found.values()]) for column in ("returns", "lengths")
     )
     return Evaluation(returns, lengths, mode, groups=found)
+
+
+class _Absent:
+    """Finds the agents that are absent from a whole episode of their env slot."""
+
+    def __init__(self, slots: int, agents: int):
+        """``agents``: per slot, of all groups."""
+        self._has_lived = np.zeros((slots, agents), np.bool_)  # in the present episode of the slot
+
+    def count(self, players: list[_Player], ends: list[tuple[np.ndarray, np.ndarray]]) -> None:
+        """Count the episodes that are over as played by the rows that were absent from them."""
+        slots = len(self._has_lived)
+        valid, ended = (
+            np.concatenate([part.reshape(slots, -1) for part in parts], axis=1) for parts in zip(*ends)
+        )
+        missing, begin = self._over(valid, ended), 0
+        for player in players:
+            player.played += missing[:, begin : begin + player.env.agents].flatten()
+            begin += player.env.agents
+
+    def _over(self, valid: np.ndarray, ended: np.ndarray) -> np.ndarray:
+        """[slots, agents] bool: absent from an episode that this step has ended."""
+        lived = self._has_lived
+        lived |= valid
+        lives_on = (valid & ~ended).any(axis=1, keepdims=True)
+        is_over = ended.any(axis=1, keepdims=True) & ~lives_on
+        absent = is_over & ~lived
+        lived &= ~is_over
+        return absent
 
 
 @contextmanager

@@ -27,6 +27,8 @@ from recollect.policy.policy import Policy
 
 FORMAT = 1
 """Version of the JSON file."""
+MAX_ABSENT = 10_000
+"""Steps for which a recording waits for an agent that is dead or has not appeared."""
 _NUMBERS = ("reward", "value", "log_prob")
 _WIDTHS = {"png": 1, "values": 10, "probs": 10, "mean": 10, "std": 10}
 """Lists and texts of a step, with about the bytes of each element."""
@@ -164,7 +166,7 @@ def record_env(
         obs, state = env.reset(seed), policy.initial_state(rows)
         first = torch.ones(rows, dtype=torch.bool, device=env.device)
         steps: list[dict[str, Any]] = []
-        size = 0
+        size = absent = 0
         while len(traces) < episodes:
             before = _before(policy, env, obs, state, first)  # env tensors are valid until the next step only
             acted, state = policy.act(obs, state, first, generator, deterministic)
@@ -191,6 +193,14 @@ def record_env(
                     if not ended:
                         break
                     steps, size = [], 0
+            elif cancelled is not None and cancelled():
+                break
+            absent = 0 if step.valid[0] else absent + 1
+            if absent == MAX_ABSENT:
+                raise ConfigError(
+                    f"row 0, which is recorded, was absent for {MAX_ABSENT:,} steps: it is the first agent. "
+                    "List an agent first that appears in every episode"
+                )
             obs, first = step.obs, step.first
     return traces
 

@@ -16,8 +16,9 @@ from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import display_name, resolve_env
-from recollect.envs.factory import is_made, makes_batches, slots
+from recollect.envs.factory import is_made, is_multi_agent, makes_batches, slots
 from recollect.envs.group_views import one_group
+from recollect.envs.pettingzoo import is_pettingzoo
 from recollect.envs.user_wrappers import wrapped
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
@@ -52,6 +53,8 @@ class Setup:
     def single(self) -> gym.Env | None:
         """One env for Gymnasium's own checker; None if the rows are not ``gymnasium.Env``s."""
         config, options = self.config, self.config.env_kwargs
+        if is_multi_agent(self.env):
+            return None
         if isinstance(self.env, str) and not task_name(self.env):
             made = gym.make(self.env, disable_env_checker=True, **options)
         elif isinstance(self.env, gym.Env):
@@ -60,6 +63,9 @@ class Setup:
             return None
         else:
             made = self.env(**options)  # pyright: ignore[reportCallIssue]
+            if is_pettingzoo(made):
+                made.close()
+                return None
         return wrapped(made, config.wrap, config.drop_obs)
 
     def build(self, env: BatchedEnv) -> Policy:

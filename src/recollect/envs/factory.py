@@ -107,7 +107,7 @@ def make_env(
         made = make_batch(env, num_envs, torch.device(device), kwargs)
         return _one_view(made, device) if isinstance(made, GroupedEnv) else made
     if isinstance(env, str) or callable(env):
-        finish = functools.partial(wrapped, wrap=wrap, drop_obs=drop_obs)
+        finish = functools.partial(_wrapped, wrap=wrap, drop_obs=drop_obs)
         try:
             return on_device(_looped(env, num_envs, kwargs, finish, first_slot), device)
         except SeveralAgentsError:  # known only once the callable has made one
@@ -282,6 +282,13 @@ def check_wrappable(env: Any, wrap: Sequence[Any] = ()) -> None:
             f"{'wrap' if wrap else 'drop_obs'} is for single Gymnasium envs, and {name} is {kind} that steps "
             "all of its rows together: leave it out, or change the env itself"
         )
+
+
+def _wrapped(env: Any, wrap: Sequence[Any], drop_obs: Sequence[str]) -> Any:
+    """``wrapped`` for an env that a callable has made, which may be of any kind."""
+    if wrap or drop_obs:
+        check_wrappable(env, wrap)
+    return wrapped(env, wrap, drop_obs)
 
 
 def _looped(
