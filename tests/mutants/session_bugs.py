@@ -220,7 +220,7 @@ EVALUATIONS = [
             play(
                 "__init__",
                 "torch.Generator(env.device).manual_seed(sampling_seed)",
-                "torch.Generator(env.device)\n        self._generator.seed()",
+                "torch.Generator(env.device)\n    self._generator.seed()",
             ),
         ),
         REPEATED,
@@ -238,7 +238,7 @@ EVALUATIONS = [
             play(
                 "take",
                 "valid = step",
-                "self.policy.obs_norm.update(self._obs[None], step.valid[None])\n        valid = step",
+                "self.policy.obs_norm.update(self._obs[None], step.valid[None])\n    valid = step",
             ),
         ),
         EVERYTHING,

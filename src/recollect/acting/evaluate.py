@@ -196,6 +196,11 @@ def evaluate(
             if env.agents > 1:
                 absent.count(list(players.values()), ends)
             if all(player.is_done() for player in players.values()):
+                if not all(player.returns for player in players.values()):
+                    raise ConfigError(
+                        f"episodes = {episodes}: the agents that were to play were absent. Give at least "
+                        f"{env.agents}, one for each agent"
+                    )
                 return _result(players, "greedy" if deterministic else "sampled")
     raise ConfigError(
         f"the evaluation did not finish {episodes} episodes within {max_steps} steps: does the env "
@@ -215,10 +220,6 @@ def _step(players: list[_Player], deterministic: bool) -> list[tuple[np.ndarray,
 
 
 def _result(players: dict[str, _Player], mode: Literal["greedy", "sampled"]) -> Evaluation:
-    if not all(player.returns for player in players.values()):
-        raise ConfigError(
-            "the agents that were to play were absent: give at least as many episodes as an env has agents"
-        )
     found = {
         name: Evaluation(np.array(player.returns), np.array(player.lengths), mode)
         for name, player in players.items()

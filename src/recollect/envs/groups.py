@@ -159,7 +159,7 @@ def _group(group: str, names: list[str], agents: Mapping[str, tuple[gym.Space, g
             if own != other:
                 raise SpaceError(
                     f"policies: {names[0]!r} and {name!r} cannot share a policy (group {group!r}), because "
-                    f"their spaces differ: {kind} is {other} and {own}. Pad the smaller one in a wrapper, or "
-                    "give make_grouped_env policies='independent', or a mapping with groups of equal spaces"
+                    f"their spaces differ: {kind} is {other} and {own}. Use policies='independent', a "
+                    "mapping with groups of equal spaces, or pad the smaller one in a wrapper"
                 )
     return Group(tuple(names), observation, action)
