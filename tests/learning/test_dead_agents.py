@@ -1,7 +1,7 @@
 """Dead agents weigh nothing: masking their steps equals removing them, for every algorithm and head.
 
-JaxMARL, Mava and BenchMARL had losses averaged over the dead, rows of the critic in another order than the
-reset mask, and an env's end in place of the agent's. ``tests/mutants/dead_agent_bugs.py`` plants each.
+Users of JaxMARL, Mava and BenchMARL met losses averaged over the dead, rows of the critic in another order
+than the reset mask, and an env's end in place of the agent's. ``mutants/dead_agent_bugs.py`` plants each.
 """
 
 from __future__ import annotations

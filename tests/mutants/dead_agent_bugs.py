@@ -56,7 +56,7 @@ DEAD = [
         plain,
         ((ppo, "loss", WEIGHT, WEIGHT.replace("count", "batch.valid.numel()")),),
         by=GRADIENT,
-        known="BenchMARL",
+        known="users of JaxMARL, Mava or BenchMARL",
     ),
     Mutant(
         "the loss of IMPALA is averaged over all rows",
@@ -95,7 +95,7 @@ DEAD = [
             ),
         ),
         by=TARGETS,
-        known="JaxMARL, Mava: the done of all agents in GAE",
+        known="users of JaxMARL, Mava or BenchMARL",
     ),
     Mutant(
         "GAE is cut where any agent ends",
@@ -114,7 +114,7 @@ DEAD = [
         plain,
         (chunks("first=cut(rollout.first[:T])", f"first=cut({AGENT_MAJOR.format('rollout.first[:T]')})"),),
         by="deviate from the recorded ones",
-        known="Mava, JaxMARL: rows of the critic in another order than the reset mask",
+        known="users of JaxMARL, Mava or BenchMARL",
     ),
     Mutant(
         "validity is ordered by agent, then slot",

@@ -170,7 +170,7 @@ AGENTS = [
             ),
         ),
         by=BY_HAND,
-        known="Mava, JaxMARL: the reset mask in another order than the rows",
+        known="users of JaxMARL, Mava or BenchMARL",
     ),
     Mutant(
         "an evaluation waits for an agent that is never there",
