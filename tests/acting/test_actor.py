@@ -365,7 +365,7 @@ def test_actions_are_not_kept_until_the_rollout_ends():
 
     def watched(obs: Any, state: Any, first: Tensor) -> Any:
         acted, state = act(obs, state, first)
-        made.append(weakref.ref(acted.log_prob))
+        made.append(weakref.ref(acted.record["log_prob"]))
         alive.append(sum(ref() is not None for ref in made))
         return acted, state
 

@@ -136,13 +136,14 @@ def evaluate(
     returns: list[float] = []
     lengths: list[int] = []
     with evaluating(policy), row_threads.intra_op_threads(1):
-        obs, state = env.reset(seed), policy.initial_state(rows)
+        actor = policy.actor_only()
+        obs, state = env.reset(seed), actor.initial_state(rows)
         first = torch.ones(rows, dtype=torch.bool, device=env.device)
         for _ in range(max(1, max_steps // rows)):
             if cancelled is not None and cancelled():
                 raise EvaluationCancelledError("the evaluation was cancelled: the run is stopping")
-            acted, state = policy.act(obs, state, first, generator, deterministic)
-            step = env.step(policy.to_env(acted.action))
+            acted, state = actor.act(obs, state, first, generator, deterministic)
+            step = env.step(actor.to_env(acted.action))
             obs, first = step.obs, step.first
             valid = step.valid.cpu().numpy()
             total += np.where(valid, step.reward.cpu().numpy(), 0)

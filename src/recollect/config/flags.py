@@ -19,7 +19,7 @@ from recollect.config.toml_yaml import read_layer
 from recollect.config.train import TrainConfig, our_name
 from recollect.errors import ConfigError
 
-REPEATED = ("wrap", "drop_obs")
+REPEATED = ("wrap", "drop_obs", "critic_obs")
 """Flags that may be given several times: their values are joined."""
 
 
