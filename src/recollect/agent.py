@@ -294,15 +294,15 @@ class Agent:
         else:
             batched = open_env(source, self.config, num_envs, env_kwargs)
         try:
-            check_spaces(self.network, batched)
+            check_spaces(self.network, batched, acts_only=True)
             yield batched
         finally:
             if not is_made(source):
                 batched.close()
 
     def initial_state(self, batch: int) -> State:
-        """The core's state at an episode's start, for ``batch`` rows."""
-        return self.policy.initial_state(batch)
+        """The core's state at an episode's start, for ``batch`` rows: the state that ``predict`` takes."""
+        return self.policy.actor_only().initial_state(batch)
 
     def predict(
         self,
@@ -321,24 +321,24 @@ class Agent:
             episode_start: [B] bool, or one bool: rows at the first step of their episode; None: none.
             deterministic: the mode instead of a sample (drawn from torch's global RNG).
         """
-        device = next(self.policy.parameters()).device
-        batch, is_single = numpy_conversion.observations(self.policy.observation_space, obs, device)
+        policy, device = self.policy.actor_only(), self.policy.device
+        batch, is_single = numpy_conversion.observations(policy, obs)
         rows = tree.leaves(batch)[0].shape[0]
         starts = False if episode_start is None else episode_start
         first = torch.as_tensor(np.asarray(starts, dtype=bool), device=device)
         first = first.expand(rows) if first.dim() == 0 else first
         if state is None:
-            if self.policy.has_memory and not first.all():
+            if policy.has_memory and not first.all():
                 raise StateError(
                     "predict: this policy has memory, and no state was given. At the start of an episode "
                     "pass episode_start=True (or state=agent.initial_state(n)); later pass the state that "
                     "the last call returned. agent.session() keeps the state for you"
                 )
-            state = self.policy.initial_state(rows)
+            state = policy.initial_state(rows)
         with row_threads.acting_threads(rows):
-            acted, state = self.policy.act(batch, state, first, None, deterministic)
-            action = self.policy.to_env(acted.action)
-        return numpy_conversion.actions(self.policy.action_space, action, is_single), state
+            acted, state = policy.act(batch, state, first, None, deterministic)
+            action = policy.to_env(acted.action)
+        return numpy_conversion.actions(policy.action_space, action, is_single), state
 
     def session(self, num_envs: int = 1, *, deterministic: bool = True, seed: int = 0) -> Session:
         """A session that acts in ``num_envs`` envs and keeps their states."""

@@ -119,6 +119,8 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "encoder": moves_weights("encoder", EncoderConfig(hidden=(9,))),
         "core": moves_weights("core", GRUConfig(hidden=8)),
         "head": moves_weights("head", HeadConfig(gain=0.5)),
+        "critic": moves_weights("critic", "separate"),
+        "critic_obs": cases.case_critic_obs,
         "normalise_observations": moves_weights("normalise_observations", True, normalise_observations=False),
         "normalise_last_action": moves_weights("normalise_last_action", True, last_action_reward=True),
         "normalise_value": moves_weights("normalise_value", False),

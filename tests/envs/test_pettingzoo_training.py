@@ -15,7 +15,7 @@ import recollect as rc
 from recollect.cli import main
 from recollect.envs import make_grouped_env
 from recollect.errors import ConfigError, RecollectError, SpaceError
-from tests.support.grouped_worlds import EARLY, LATE, Camp, Duo
+from tests.support.grouped_worlds import EARLY, LATE, Camp
 from tests.support.helpers import TensorWorld
 
 NAME = "pettingzoo/rps_v2"

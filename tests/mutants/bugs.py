@@ -11,6 +11,7 @@ from tests.mutants import proofs
 from tests.mutants.advice_bugs import ADVICE
 from tests.mutants.config_bugs import IGNORED
 from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
+from tests.mutants.critic_bugs import CRITICS
 from tests.mutants.data_bugs import LAYOUT, LOSSES, SYMBOLS
 from tests.mutants.dead_agent_bugs import DEAD
 from tests.mutants.evidence_bugs import EVIDENCE
@@ -94,4 +95,5 @@ MUTANTS = [
     *POLICIES,
     *REGISTERED,
     *DEAD,
+    *CRITICS,
 ]

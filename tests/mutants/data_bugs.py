@@ -7,7 +7,7 @@ from recollect.base import tree
 from recollect.envs.gym_vector import GymVector
 from recollect.experience import chunks as splits
 from recollect.learning.learner import EagerUpdate
-from recollect.policy import encoders, normalise
+from recollect.policy import encoders, normalise, trunks
 from recollect.policy.distributions import TanhGaussian
 from recollect.policy.normalise import ObservationNorm, PopArt
 from recollect.policy.policy import Policy
@@ -208,12 +208,12 @@ LOSSES = [
         proofs.flow,
         (
             (
-                Policy,
+                trunks,
                 "unroll",
                 UNROLL,
-                "steps = []\n            for x_t, first_t in zip(x, first):\n"
-                "                y, state = self.core.step(x_t, tree.clone(state), first_t)\n"
-                "                steps.append(y)\n            y = torch.stack(steps)",
+                "steps = []\n        for x_t, first_t in zip(x, first):\n"
+                "            y, state = core.step(x_t, tree.clone(state), first_t)\n"
+                "            steps.append(y)\n        y = tree.stack(steps)",
             ),
         ),
         by="assert torch.equal(reach(policy, rollout, length), expected)",

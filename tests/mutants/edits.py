@@ -5,10 +5,10 @@ from __future__ import annotations
 from recollect.acting.actor import Actor
 from recollect.experience import chunks as splits
 from recollect.experience import returns
-from recollect.policy.policy import Policy
+from recollect.policy import trunks
 from tests.mutants.mutant import Edit
 
-UNROLL = "y, state = self.core.unroll(x, state, first)"
+UNROLL = "y, state = core.unroll(x, state, first)"
 ACT = "acted, state = self._act(obs, state, first)"
 
 # What notices the bugs that many proofs share.
@@ -20,7 +20,7 @@ GRADIENT = "torch.testing.assert_close(grad, truth"
 
 def unroll(first: str) -> Edit:
     """The learner's ``first`` replaced."""
-    return (Policy, "unroll", UNROLL, UNROLL.replace("first", first))
+    return (trunks, "unroll", UNROLL, UNROLL.replace("first", first))
 
 
 def collect(old: str, new: str) -> Edit:

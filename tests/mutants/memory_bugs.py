@@ -33,7 +33,7 @@ RESETS = [
     Mutant(
         "the learner resets one step late",
         proofs.master,
-        (unroll("torch.cat([torch.zeros_like(first[:1]), first[:-1]])"),),
+        (unroll("tree.cat([first[:1] & False, first[:-1]])"),),
         by=DEVIATES,
         known="suspected in Mava #1006: the done flag in place of first",
     ),
@@ -49,14 +49,14 @@ RESETS = [
     Mutant(
         "no reset inside chunks",
         proofs.master,
-        (unroll("first & (torch.arange(len(first), device=first.device) == 0).unsqueeze(1)"),),
+        (unroll("tree.cat([first[:1], first[1:] & False])"),),
         by=DEVIATES,
         known="Metta before #2233, which made it an option",
     ),
     Mutant(
         "no reset at chunk starts",
         proofs.master,
-        (unroll("torch.cat([first[:1] & False, first[1:]])"),),
+        (unroll("tree.cat([first[:1] & False, first[1:]])"),),
         by=DEVIATES,
     ),
     Mutant(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from recollect.acting.session import Session
 from recollect.learning.learner import Learner
 from recollect.learning.optimiser import Adam
-from recollect.policy.policy import Policy
+from recollect.policy import trunks
 from tests.mutants.bugs import MUTANTS
 from tests.mutants.edits import ACT, UNROLL, collect, next_value
 from tests.mutants.mutant import Edit
@@ -143,13 +143,13 @@ FOUND_BY = [
     Planted(
         "parameters",
         "the core is detached",
-        ((Policy, "unroll", UNROLL, f"{UNROLL}\n            y = y.detach()"),),
+        ((trunks, "unroll", UNROLL, f"{UNROLL}\n        y = y.detach()"),),
         by="heads learn alone",
     ),
     Planted(
         "parameters",
         "the encoder is detached",
-        ((Policy, "unroll", "(x, state, first)", "(x.detach(), state, first)"),),
+        ((trunks, "unroll", "unroll(x, state", "unroll(x.detach(), state"),),
         by="the features are detached before the core",
     ),
     Planted(
@@ -157,10 +157,10 @@ FOUND_BY = [
         "the gradient of a row reaches the others",
         (
             (
-                Policy,
+                trunks,
                 "unroll",
                 UNROLL,
-                f"{UNROLL}\n            y = y + (y.mean(1, keepdim=True) - y.mean(1, keepdim=True).detach())",
+                f"{UNROLL}\n        y = y + (y.mean(1, keepdim=True) - y.mean(1, keepdim=True).detach())",
             ),
         ),
         by="depends on step 0 of another chunk",

@@ -103,6 +103,13 @@ def test_every_policy_of_the_zoo(name, unread):
     check(config.build(token_space(), gym_spaces.Discrete(4)), unread)
 
 
+@pytest.mark.parametrize("critic", ["separate", "memoryless"])
+def test_a_critic_of_its_own(critic, unread):
+    """S002-14."""
+    space = gym_spaces.Dict(seen=FLOATS, secret=FLOATS)
+    check(make_policy(space, critic=critic, critic_obs=("secret",)), unread)
+
+
 def test_a_conv_stack_of_dqn(unread):
     """S002-14."""
     encoder = EncoderConfig(conv="nature", hidden=(8,), layer_norm=True)

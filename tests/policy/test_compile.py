@@ -75,9 +75,10 @@ def close(one: Tensor, other: Tensor) -> None:
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
 
 
-def test_compiled_is_eager():
+@pytest.mark.parametrize("critic", ["shared", "separate"])
+def test_compiled_is_eager(critic):
     """S002-11: values, log-probs, states and gradients within 1e-5; few graphs, whatever the shapes."""
-    eager, fast = twins(backend="aot_eager")
+    eager, fast = twins(backend="aot_eager", critic=critic)
     for rows in (5, 2, 1, 7):
         close(acted(fast, rows), acted(eager, rows))
     for steps, rows in ((7, 6), (3, 4)):

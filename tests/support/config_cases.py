@@ -29,6 +29,8 @@ from tests.support.config_runs import TASK, differ, equal, trained
 from tests.support.grouped_worlds import Camp
 from tests.support.own_parts import TINY, Flat, World
 from tests.support.registered import FILE, place
+from tests.support.secret_world import SMALL as SECRET
+from tests.support.secret_world import SecretEnv
 
 
 def case_steps() -> None:
@@ -189,6 +191,13 @@ def case_drop_obs() -> None:
     for drop in (["mission"], ["mission", "image"]):
         space = rc.train(World, drop_obs=drop, progress=False, **TINY).policy.observation_space
         assert set(space.spaces) == {"direction", "image"} - set(drop)
+
+
+def case_critic_obs() -> None:
+    for keys in ((), ("secret",)):
+        policy = rc.train(SecretEnv, **SECRET, critic="separate", critic_obs=keys).policy
+        assert set(policy.actor_space.spaces) == {"secret", "seen"} - set(keys)
+        assert policy.critic_trunk.encoder.output_size == policy.encoder.output_size
 
 
 def case_threads() -> None:

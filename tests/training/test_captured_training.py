@@ -93,13 +93,19 @@ ALGOS = {
 }
 
 
-@pytest.mark.parametrize("name", ALGOS)
-def test_updates_are_the_same(name, waiting, monkeypatch):
+SEPARATE = ("plain", "refreshed", "recomputed")
+"""The algorithms that are tried with a critic of its own, too."""
+
+
+@pytest.mark.parametrize(
+    ("name", "critic"), [*((name, "shared") for name in ALGOS), *((name, "separate") for name in SEPARATE)]
+)
+def test_updates_are_the_same(name, critic, waiting, monkeypatch):
     """S002-14: three updates, the weights, and every metric but the speeds."""
-    trainer = make_trainer(algo=ALGOS[name])
+    trainer = make_trainer(algo=ALGOS[name], critic=critic)
     found = [trainer.iterate().metrics for _ in range(3)]
     monkeypatch.undo()
-    plain = make_trainer(algo=ALGOS[name])
+    plain = make_trainer(algo=ALGOS[name], critic=critic)
     expected = [plain.iterate().metrics for _ in range(3)]
     for (key, a), b in zip(trainer.policy.state_dict().items(), plain.policy.state_dict().values()):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=lambda m, key=key: f"{key}: {m}")
@@ -113,12 +119,13 @@ def test_updates_are_the_same(name, waiting, monkeypatch):
         }
 
 
+@pytest.mark.parametrize("critic", ["shared", "separate"])
 @pytest.mark.parametrize("name", [n for n in ALGOS if n not in ("refreshed", "impala")])
-def test_an_update_reads_once(name):
+def test_an_update_reads_once(name, critic):
     """S001-1, S000-19: from the rollout to the last optimiser step nothing is read, with all that can be
     measured; then everything, at once."""
     core = rc.MinGRUConfig(hidden=8)  # the GRU needs its kernel for it
-    trainer = make_trainer(algo=replace(ALGOS[name], gauge_every=1), core=core)
+    trainer = make_trainer(algo=replace(ALGOS[name], gauge_every=1), core=core, critic=critic)
     reads = []
 
     def read(self, metrics, stale):

@@ -113,11 +113,11 @@ class _Player:
 
     def __init__(self, policy: Policy, env: BatchedEnv, episodes: int, seed: int, sampling_seed: int):
         rows = env.num_envs * env.agents
-        self.policy, self.env, self.rows = policy, env, rows
+        self.policy, self.env, self.rows = policy.actor_only(), env, rows
         self._quota = np.full(rows, episodes // rows)
         self._quota[: episodes % rows] += 1
         self._generator = torch.Generator(env.device).manual_seed(sampling_seed)
-        self._obs, self._state = env.reset(seed), policy.initial_state(rows)
+        self._obs, self._state = env.reset(seed), self.policy.initial_state(rows)
         self._first = torch.ones(rows, dtype=torch.bool, device=env.device)
         self._total, self._length = np.zeros(rows), np.zeros(rows, np.int64)
         self.played = np.zeros(rows, np.int64)

@@ -13,10 +13,18 @@ from recollect.base import spaces, tree
 from recollect.base.types import Tree
 from recollect.envs import space_values
 from recollect.errors import SpaceError
+from recollect.policy.critic_obs import obs_without
+from recollect.policy.policy import Policy
 
 
-def observations(space: gym.Space, obs: Any, device: torch.device) -> tuple[Tree, bool]:
-    """Validate ``obs``. Returns it as tensors [B, ...], and whether it was a single observation."""
+def observations(policy: Policy, obs: Any) -> tuple[Tree, bool]:
+    """Validate ``obs``. Returns it as tensors [B, ...], and whether it was a single observation.
+
+    With ``policy.actor_only()``, keys that only the critic sees are left out.
+    """
+    space = policy.observation_space
+    if isinstance(obs, dict) and space is policy.actor_space:
+        obs = obs_without(obs, policy.config.critic_obs)
     leaf_space, leaf = _first_leaf(space, obs)
     shape, inner = np.shape(leaf), leaf_space.shape or ()
     is_single = len(shape) == len(inner)
@@ -33,7 +41,7 @@ def observations(space: gym.Space, obs: Any, device: torch.device) -> tuple[Tree
         if leaf.is_floating_point() and not torch.isfinite(leaf).all():
             row = int((~torch.isfinite(leaf)).nonzero()[0, 0])
             raise SpaceError(f"{name} has NaN or Inf in row {row}: the memory would never recover from it")
-    return tree.to(batch, device), is_single
+    return tree.to(batch, policy.device), is_single
 
 
 def actions(space: gym.Space, action: Tree, is_single: bool) -> Any:

@@ -27,10 +27,10 @@ class Session:
     def __init__(self, policy: Policy, num_envs: int, *, deterministic: bool = True, seed: int = 0):
         if num_envs < 1:
             raise StateError(f"a session needs at least one env, not {num_envs}")
-        self.policy, self.num_envs, self.deterministic = policy, num_envs, deterministic
+        self.policy, self.num_envs, self.deterministic = policy.actor_only(), num_envs, deterministic
         self._device = next(policy.parameters()).device
         self._generator = torch.Generator(self._device).manual_seed(seed)
-        self._state: State = policy.initial_state(num_envs)
+        self._state: State = self.policy.initial_state(num_envs)
         self._first = torch.ones(num_envs, dtype=torch.bool, device=self._device)
 
     def act(self, obs: Any, rows: Rows | None = None) -> Any:
@@ -40,7 +40,7 @@ class Session:
         single, too.
         """
         which = self._rows(rows)
-        batch, is_single = numpy_conversion.observations(self.policy.observation_space, obs, self._device)
+        batch, is_single = numpy_conversion.observations(self.policy, obs)
         given = tree.leaves(batch)[0].shape[0]
         if given != len(which):
             raise StateError(

@@ -51,11 +51,12 @@ class Trace:
     reward: np.ndarray
     """[T]"""
     value: np.ndarray
-    """[T] the critic's value before the step, in real units; NaN without a critic."""
+    """[T] the critic's value before the step, in real units; NaN without a critic, or if the env lacks
+    observations that only the critic sees."""
     action: list[Any]
     """T actions as passed to the env, as JSON values."""
     log_prob: np.ndarray
-    """[T] log-probability of the action; NaN if the head records none."""
+    """[T] log-probability of the action; NaN if the policy records none."""
     distribution: list[list[dict[str, Any]]]
     """T lists of the parts of the action distribution (``trace_values.distribution_parts``), empty for a head
     without one."""
@@ -158,7 +159,9 @@ def record_env(
     """
     if episodes < 1 or max_steps < 1:
         raise ConfigError(f"episodes = {episodes}, max_steps = {max_steps}: both must be at least 1")
-    policy.check_spaces(env.observation_space, env.action_space)
+    policy.check_spaces(env.observation_space, env.action_space, acts_only=True)
+    if policy.observation_space != env.observation_space:
+        policy = policy.actor_only()  # without values
     rows = env.num_envs * env.agents
     generator = torch.Generator(env.device).manual_seed(seed)
     traces: list[Trace] = []
@@ -206,21 +209,22 @@ def record_env(
 
 
 def leaf_names(policy: Policy) -> tuple[tuple[str, int], ...]:
-    """Name and size of each leaf of the policy's state."""
-    leaves = tree.leaves(policy.initial_state(1))
+    """Name and size of each leaf of the actor's state."""
+    leaves = tree.leaves(policy.actor_state(policy.initial_state(1)))
     return tuple((name, leaf[0].numel()) for name, leaf in zip(policy.core.state_names, leaves, strict=True))
 
 
 def _before(policy: Policy, env: BatchedEnv, obs: Tree, state: State, first: Tensor) -> dict[str, Any]:
     """The values of row 0 before a step: observation, state, distribution."""
     obs, first = tree.index(obs, slice(0, 1)), first[:1]
-    state = policy.core.reset(tree.index(state, slice(0, 1)), first)
-    parts = [leaf.flatten().float() for leaf in tree.leaves(state)]
+    state = tree.index(state, slice(0, 1))
     dist, *_ = policy.step(obs, state, first)
+    memory = policy.core.reset(policy.actor_state(state), first)
+    parts = [leaf.flatten().float() for leaf in tree.leaves(memory)]
     return {
         "first": bool(first),
         "memory": torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32),
-        "distribution": distribution_parts(policy, dist) if policy.has_critic else [],
+        "distribution": distribution_parts(policy, dist) if policy.head.needs_critic else [],
         "obs": observation_parts(policy.observation_space, obs),
         "words": env.describe_row(obs) if isinstance(env, Describes) else None,
     }

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from recollect.algos.impala import START
 from recollect.audit.recorded_rollouts import LEAST, RecordedRollout
@@ -167,7 +167,8 @@ def _check_influence(
 
     Returns counts of checked influences, and the number of steps that the gradient reaches back.
     """
-    influence = _influence(one, replace(chunks, valid=chosen))  # [L, N]
+    influences = _influences(one, replace(chunks, valid=chosen))  # [L, N] each
+    influence = torch.stack(influences).sum(0)
     columns = chosen[step]
     steps = torch.arange(len(influence), device=influence.device).unsqueeze(1)
     episode = chunks.first.long().cumsum(0)
@@ -210,7 +211,9 @@ def _check_influence(
     # Only the previous step must have an influence, in at least one chunk: gates may close, windows end.
     if not one.policy.has_memory or not back[-1:].any():
         return counts, 0
-    if not (influence[step - 1] * back[-1]).any():
+    for trunk, own in zip(one.policy.trunks, influences):
+        if not trunk.core.has_memory or (own[step - 1] * back[-1]).any():
+            continue
         raise Problem(
             f"the loss of step {step} does not depend on the step before it",
             "Likely cause: the state is detached between the steps of a chunk, so that nothing is learned "
@@ -228,32 +231,34 @@ def _few(chunks: Chunks) -> Chunks:
     return chunks.take(resets.argsort(descending=True, stable=True)[:MOST_CHUNKS])
 
 
-def _influence(one: RecordedRollout, chunks: Chunks) -> Tensor:
-    """[L, N]: absolute gradient of the loss of the valid steps by the features of every step."""
+def _influences(one: RecordedRollout, chunks: Chunks) -> list[Tensor]:
+    """For each trunk, [L, N]: absolute gradient of the loss of the valid steps by the features of a step."""
     config = replace(one.algo, recompute_activations=False)  # the graph must contain the kept features
     with _features(one.policy) as kept:
         total, _ = one.learner.algorithm.loss(one.policy, chunks, config, 1.0, chunks.valid.sum())
-    if not kept:
+    if len(kept) < len(one.policy.trunks):
         raise Skip("the policy does not use its encoder")
     if not total.requires_grad:
         raise Problem("the loss has no gradient at all", "Likely cause: torch.no_grad around the unroll")
-    (grad,) = torch.autograd.grad(total, kept, allow_unused=True)
-    if grad is None:
-        return torch.zeros(chunks.first.shape, device=chunks.first.device)
-    return grad.reshape(*chunks.first.shape, -1).abs().sum(-1)
+    grads = torch.autograd.grad(total, list(kept.values()), allow_unused=True)
+    nothing = torch.zeros(*chunks.first.shape, 1, device=chunks.first.device)
+    return [
+        (nothing if grad is None else grad.reshape(*chunks.first.shape, -1)).abs().sum(-1) for grad in grads
+    ]
 
 
 @contextmanager
-def _features(policy: Policy) -> Iterator[list[Tensor]]:
-    """The encoder's last output within the context, as a leaf to differentiate by."""
-    kept: list[Tensor] = []
+def _features(policy: Policy) -> Iterator[dict[nn.Module, Tensor]]:
+    """The last output of each encoder within the context, as a leaf to differentiate by."""
+    kept: dict[nn.Module, Tensor] = {}
 
-    def keep(module: Any, inputs: Any, output: Tensor) -> Tensor:
-        kept[:] = [output.detach().requires_grad_(True)]
-        return kept[0]
+    def keep(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+        kept[module] = output.detach().requires_grad_(True)
+        return kept[module]
 
-    handle = policy.encoder.register_forward_hook(keep)
+    handles = [trunk.encoder.register_forward_hook(keep) for trunk in policy.trunks]
     try:
         yield kept
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()

@@ -72,7 +72,7 @@ MEMBERS = {
     ),
     "memory": ("core", "recurrent_mode", "chunk", "burn_in_steps", "refresh_states"),
     "checks": ("tolerance", "gauge_every"),
-    "network": ("policy",),
+    "network": ("policy", "critic", "critic_obs"),
     "algo": ("algo",),
 }
 """Settings whose topic does not follow from their name or section."""

@@ -20,7 +20,7 @@ from recollect.config.toml_yaml import file_imports, read_layer
 from recollect.config.train import TrainConfig, our_name
 from recollect.errors import ConfigError
 
-REPEATED = ("wrap", "drop_obs", "imports")
+REPEATED = ("wrap", "drop_obs", "imports", "critic_obs")
 """Flags that may be given several times: their values are joined."""
 
 

@@ -104,6 +104,13 @@ class TrainSettings(ChangeableSettings, total=False):
     """The memory: "lstm", "gru", "none", a core config, your own "module:Class", or a factory."""
     head: HeadConfig
     """The action distribution."""
+    critic: Literal["shared", "separate", "memoryless"]
+    """The network of the critic: "shared" is the actor's; "separate" is an encoder and a core of its own,
+    with the settings of the actor's; "memoryless" is an encoder of its own without a core, for a critic
+    that sees all that matters (critic_obs)."""
+    critic_obs: tuple[str, ...] | list[str]
+    """Keys of a Dict observation that only the critic sees, such as the observations of the whole
+    team."""
     normalise_observations: bool
     """Normalise Box observations by running statistics, except for images, grids of symbols and
     tokens."""

@@ -110,6 +110,13 @@ class PolicyConfig:
     """The memory: "lstm", "gru", "none", a core config, your own "module:Class", or a factory."""
     head: HeadConfig = field(default_factory=HeadConfig)
     """The action distribution."""
+    critic: Literal["shared", "separate", "memoryless"] = "shared"
+    """The network of the critic: "shared" is the actor's; "separate" is an encoder and a core of its own,
+    with the settings of the actor's; "memoryless" is an encoder of its own without a core, for a critic that
+    sees all that matters (critic_obs)."""
+    critic_obs: tuple[str, ...] = ()
+    """Keys of a Dict observation that only the critic sees, such as the observations of the whole team.
+    Acting needs no such key. The critic needs a network of its own: critic = separate or memoryless."""
     normalise_observations: bool = True
     """Normalise Box observations by running statistics, except for images, grids of symbols and tokens."""
     normalise_last_action: bool = False
@@ -129,6 +136,11 @@ class PolicyConfig:
         for part in ("encoder", "core"):
             object.__setattr__(self, part, as_own_code(part, getattr(self, part)))
         check_fields(self)
+        if self.critic_obs and self.critic == "shared":
+            raise ConfigError(
+                f"critic_obs = {','.join(self.critic_obs)}: only the critic sees it, and critic = 'shared' "
+                "has no network of its own: set critic='separate' (--critic separate) or 'memoryless'"
+            )
 
     def build(self, observation_space: Any, action_space: Any) -> Any:
         """The policy for these spaces."""

@@ -59,7 +59,7 @@ def _compare_step(
     got: Tensors, policy: Policy, obs: Tree, state: State, first: Tensor, deterministic: bool, where: str
 ) -> State:
     """Compare all outputs of one step with the policy's. Returns the policy's new state."""
-    dist, _, _ = policy.step(obs, state, first)
+    dist, value, _ = policy.step(obs, state, first)
     acted, state = policy.act(obs, state, first, deterministic=True)
     action = dict(tree.named_leaves(policy.to_env(acted.action), "action"))
     for part in parts(dist):
@@ -68,7 +68,8 @@ def _compare_step(
         want = action[part.action]
         free = _close_calls(part) if deterministic else torch.ones_like(want, dtype=torch.bool)
         _compare(part.action, got, want, where, free=free)
-    _compare("value", got, acted.record["value"], where, scale=max(1.0, float(policy.value_scale)))
+    if value is not None:
+        _compare("value", got, value, where, scale=max(1.0, float(policy.value_scale)))
     for name, leaf in tree.named_leaves(state, "next_state"):
         _compare(name, got, leaf, where)
     return state

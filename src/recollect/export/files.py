@@ -17,7 +17,8 @@ output                         meaning
 ``action`` or ``action.KEY``   the action for the env: squashed, scaled, clipped, offset
 ``logits``; ``mean`` and       parameters of the action distribution, for sampling; with the
 ``log_std``                    KEY of the action if it has one
-``value``                      [B] the expected return, in real units
+``value``                      [B] the expected return, in real units; absent if the critic has a
+                               network of its own, which is not exported
 ``next_state...``              the state for the next step
 =============================  ====================================================================
 
@@ -124,8 +125,8 @@ def export_agent(
 
 
 def _copy(policy: Policy) -> Policy:
-    """A copy on the CPU, in eval mode and without gradients."""
-    return deepcopy(policy).cpu().eval().requires_grad_(False)
+    """A copy on the CPU, in eval mode and without gradients, and without a critic's own network."""
+    return deepcopy(policy.actor_only()).cpu().eval().requires_grad_(False)
 
 
 def _trace(module: StepModule, example: Tensors) -> ExportedProgram:

@@ -34,7 +34,7 @@ class StepModule(nn.Module):
 
     def __init__(self, policy: Policy, deterministic: bool = True):
         super().__init__()
-        if not policy.has_critic:
+        if not policy.head.needs_critic:
             raise ConfigError(
                 f"the policy has a {type(policy.head).__name__}, and only actor-critic heads can be "
                 "exported: save the agent (agent.save), and serve it with agent.session"
@@ -52,7 +52,8 @@ class StepModule(nn.Module):
         outputs = dict(tree.named_leaves(action, "action"))
         for part in parts(dist):
             outputs |= part.outputs
-        return outputs | {"value": value} | dict(tree.named_leaves(state, "next_state"))
+        outputs |= {} if value is None else {"value": value}
+        return outputs | dict(tree.named_leaves(state, "next_state"))
 
     def example(self) -> Tensors:
         """Inputs of the right shapes and dtypes; two rows, because tracing would make one a constant."""

@@ -71,7 +71,7 @@ class NextObs(nn.Module):
         super().__init__()
         self.leaves = {
             name: _leaf(space)
-            for name, space in spaces.walk(policy.observation_space)
+            for name, space in spaces.walk(policy.actor_space)
             if name.split(".")[0] != ACTION_MASK
         }
         self.actions = {name: _leaf(space, counts=True) for name, space in spaces.walk(policy.action_space)}

@@ -62,7 +62,8 @@ class DeviationCheck:
     @property
     def tolerance(self) -> float:
         """Deviations up to this need no replay."""
-        return tolerance(self._config.tolerance, self._policy.precision, self._policy.core.rounding)
+        rounding = max(trunk.core.rounding for trunk in self._policy.trunks)
+        return tolerance(self._config.tolerance, self._policy.precision, rounding)
 
     def limits(self, update: int) -> tuple[float, ...]:
         """Deviations of the fields, in their units, above which a replay decides in that update."""

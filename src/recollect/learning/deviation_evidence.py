@@ -283,10 +283,11 @@ def _rounded(exact: Policy, policy: Policy, generator: torch.Generator) -> Polic
         thin.add(rounded.head)
     if policy.has_critic and not policy.is_compiled:
         thin.add(rounded.critic)
-    for module in rounded.children():
-        is_fine = module in thin or (
-            is_on_cpu and (module is not rounded.encoder or policy.precision == "tf32")
-        )
+    encoders = {trunk.encoder for trunk in rounded.trunks}
+    modules = [module for module in rounded.children() if module is not rounded.critic_trunk]
+    modules += [] if rounded.critic_trunk is None else rounded.critic_trunk.children()
+    for module in modules:
+        is_fine = module in thin or (is_on_cpu and (module not in encoders or policy.precision == "tf32"))
         for weight in (*module.parameters(), *module.buffers()):
             if weight.is_floating_point():
                 unit = fine if is_fine or weight.dim() < 2 else ROUNDING[policy.precision]

@@ -60,12 +60,18 @@ class Adam(torch.optim.Adam):
 
 def parameter_groups(policy: Policy, config: LearnerConfig, predictor: nn.Module | None = None) -> list[dict]:
     """Every parameter in exactly one group: heads with a learning rate of their own, and the rest."""
-    heads: list[tuple[str, nn.Module, float | None]] = [("actor", policy.head, config.actor_learning_rate)]
+    heads: list[tuple[str, list[nn.Module], float | None]] = [
+        ("actor", [policy.head], config.actor_learning_rate)
+    ]
     if policy.has_critic:
-        heads.append(("critic", policy.critic, config.critic_learning_rate))
+        heads.append(("critic", [policy.critic, *policy.trunks[1:]], config.critic_learning_rate))
     elif config.critic_learning_rate is not None:
         raise ConfigError("critic_learning_rate is set, and the policy's head has no critic: leave it unset")
-    own = {name: (list(head.parameters()), rate) for name, head, rate in heads if rate is not None}
+    own = {
+        name: ([weight for part in parts for weight in part.parameters()], rate)
+        for name, parts, rate in heads
+        if rate is not None
+    }
     taken = {id(p) for ps, _ in own.values() for p in ps}
     rest = [p for p in policy.parameters() if id(p) not in taken]
     groups = {"trunk": (rest, config.learning_rate)} | own

@@ -1,7 +1,7 @@
 """torch.compile for the pure parts of a policy.
 
 * ``_advance``: an acting step up to the head, that is normaliser, encoder, core with reset, critic (if any);
-* ``_encode``: normaliser and encoder, for learning;
+* ``_encode``, ``_encode_for_critic``: normaliser and encoder, for learning;
 * ``_value``: the critic in real units, for learning.
 
 Distributions, and the layer before them, are few operations and stay eager. So does the unroll: its kernels
@@ -59,22 +59,25 @@ class Compiled:
         if policy.obs_norm is not None:
             policy.obs_norm.is_one_path = True
         with torch.no_grad():  # a core caches the shape of its state in its first call
-            x = torch.zeros(1, policy.core.input_size, device=device, dtype=policy.dtype)
-            policy.core.step(x, policy.core.initial_state(1), torch.ones(1, dtype=torch.bool, device=device))
+            for core in (trunk.core for trunk in policy.trunks):
+                x = torch.zeros(1, core.input_size, device=device, dtype=policy.dtype)
+                core.step(x, core.initial_state(1), torch.ones(1, dtype=torch.bool, device=device))
         self._advance = self._compile(policy._advance)
         self._encode_rows = self._compile(policy._encode)
+        self._encode_rows_for_critic = self._compile(policy._encode_for_critic)
         self._value_rows = self._compile(policy._value)
 
     def _encode(self, obs: Tree) -> Tensor:
         """``Policy._encode``."""
-        for leaf in tree.leaves(obs):
-            torch._dynamo.maybe_mark_dynamic(leaf, 0)
-        return self._encode_rows(obs)
+        return self._encode_rows(_any_rows(obs))
+
+    def _encode_for_critic(self, obs: Tree) -> Tensor:
+        """``Policy._encode_for_critic``."""
+        return self._encode_rows_for_critic(_any_rows(obs))
 
     def _value(self, y: Tensor) -> Tensor:
         """``Policy._value`` of y [T, B, D]."""
-        rows = y.flatten(0, 1)  # [T, B, D] -> [T * B, D]
-        torch._dynamo.maybe_mark_dynamic(rows, 0)
+        rows = _any_rows(y.flatten(0, 1))  # [T, B, D] -> [T * B, D]
         return self._value_rows(rows).view(y.shape[:2])  # [T * B] -> [T, B]
 
     def _compile(self, part: Callable[..., Any]) -> Callable[..., Any]:
@@ -84,6 +87,13 @@ class Compiled:
         """The backend, with a count of graphs."""
         self.graphs += 1
         return torch._dynamo.lookup_backend(self.backend)(graph, inputs)
+
+
+def _any_rows(value: Tree) -> Tree:
+    """``value`` [N, ...], marked so that the compiler makes a graph for any N."""
+    for leaf in tree.leaves(value):
+        torch._dynamo.maybe_mark_dynamic(leaf, 0)
+    return value
 
 
 def check_backend(device: torch.device, backend: str | None = None) -> None:

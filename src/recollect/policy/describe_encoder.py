@@ -13,6 +13,7 @@ from torch import nn
 from recollect.base.spaces import walk
 from recollect.policy.encoders import Encoder
 from recollect.policy.masks import ACTION_MASK
+from recollect.policy.policy import Policy
 
 MOST_PARTS = 8
 """Parts that are described; the others are counted."""
@@ -28,6 +29,16 @@ def describe_encoder(encoder: nn.Module, observation_space: gym.Space) -> list[s
     ]
     more = len(lines) - MOST_PARTS
     return [*lines[:MOST_PARTS], f"and {more} more parts"] if more > 1 else lines
+
+
+def describe_critic(policy: Policy) -> list[str]:
+    """A line about the critic's own network, if it has one."""
+    if policy.critic_trunk is None:
+        return []
+    core = type(policy.critic_trunk.core).__name__
+    own = f"an encoder and {core}" if policy.config.critic == "separate" else "an encoder"
+    only = ", ".join(policy.config.critic_obs)
+    return [f"critic: {own} of its own{f', which also sees {only}' if only else ''}"]
 
 
 def _parts(encoder: Encoder, space: gym.Space) -> Iterator[tuple[str, gym.Space, str]]:

@@ -3,12 +3,17 @@
 Every method takes the state as an argument and none stores it. ``act`` is one step of the actor, ``unroll``
 many steps of the learner. Both use the same encoder, core, normalisers and heads, and the core applies
 ``first`` in both, so that the two agree.
+
+The critic reads the output of the core, or has a trunk of its own (``PolicyConfig.critic``). Then the state
+is a dict of ``actor`` and ``critic``, and ``actor_only`` is the policy without the critic.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -21,16 +26,18 @@ from recollect.base.types import State, Tree
 from recollect.config.policy import PolicyConfig
 from recollect.config.serialise import CUSTOM
 from recollect.cores import make_core
-from recollect.errors import ConfigError, StateError
+from recollect.errors import ConfigError
 from recollect.kernels import exact_linear
-from recollect.policy import precision
+from recollect.policy import precision, trunks
 from recollect.policy.compiled import Compiled
+from recollect.policy.critic_obs import actor_space, obs_without, space_without
 from recollect.policy.distributions import Distribution
 from recollect.policy.encoders import make_encoder
 from recollect.policy.head_contract import Head
 from recollect.policy.heads import ActionHead
 from recollect.policy.masks import ACTION_MASK, check_mask_space
 from recollect.policy.normalise import ObservationNorm, PopArt
+from recollect.policy.trunks import check_joined, joined
 
 
 class Acted(NamedTuple):
@@ -44,7 +51,7 @@ class Acted(NamedTuple):
 
 GUARDED = (
     *("initial_state", "has_memory", "act", "step", "unroll", "unroll_with_states", "evaluate_actions"),
-    *("value", "_advance", "_encode_sequence"),
+    *("value", "actor_only", "actor_state", "_advance", "_through"),
 )
 """Methods that handle the state or the order of time; a subclass must not override them."""
 
@@ -53,7 +60,8 @@ class Policy(nn.Module):
     """See the module's docstring. Custom networks are passed as ``encoder``, ``core`` or ``head``.
 
     A subclass may override the row-wise methods around the core: ``_encode``, ``_distribution``, ``_value``,
-    ``to_env``; not those that handle the state (``GUARDED``).
+    ``to_env``, for a critic with its own encoder ``_encode_for_critic``; not those that handle the state
+    (``GUARDED``).
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -90,7 +98,9 @@ class Policy(nn.Module):
         super().__init__()
         self.config = config = config or PolicyConfig()
         self.observation_space, self.action_space = observation_space, action_space
-        self.encoder = make_encoder(config.encoder, observation_space)
+        self.actor_space = actor_space(observation_space, config.critic_obs)
+        """The observations that acting needs: those without ``critic_obs``."""
+        self.encoder = make_encoder(config.encoder, self.actor_space)
         self.core = make_core(config.core, self.encoder.output_size)
         size = self.core.output_size
         self.head: Head = (
@@ -98,8 +108,9 @@ class Policy(nn.Module):
         )
         self.has_critic = self.head.needs_critic
         """Whether the policy estimates values."""
+        self.critic_trunk = trunks.make_critic_trunk(observation_space, config, self.head)
         if self.has_critic:
-            self.critic = nn.Linear(size, 1)
+            self.critic = nn.Linear(self.trunks[-1].core.output_size, 1)
             nn.init.orthogonal_(self.critic.weight)
             nn.init.zeros_(self.critic.bias)
         self.obs_norm: ObservationNorm | None = None
@@ -121,8 +132,28 @@ class Policy(nn.Module):
 
     @property
     def has_memory(self) -> bool:
-        """Whether the core has a state."""
-        return self.core.has_memory
+        """Whether a core has a state."""
+        return any(trunk.core.has_memory for trunk in self.trunks)
+
+    @property
+    def trunks(self) -> tuple[Any, ...]:
+        """Each has an ``encoder`` and a ``core``: the policy itself, and the critic's own trunk if any."""
+        return (self,) if self.critic_trunk is None else (self, self.critic_trunk)
+
+    def actor_only(self) -> Policy:
+        """The policy without a separate critic, with the same weights: its state is the actor's, observations
+        may lack ``critic_obs``, and it records nothing. The policy itself if the critic shares its trunk."""
+        if self.critic_trunk is None:
+            return self
+        actor, own = copy.copy(self), ("critic", "critic_trunk")
+        kept = {name: part for name, part in self.named_children() if name not in own}
+        vars(actor).update(_modules=kept, critic_trunk=None, has_critic=False)
+        actor.observation_space = self.actor_space
+        return actor
+
+    def actor_state(self, state: State) -> State:
+        """The part of ``state`` that acting needs."""
+        return state if self.critic_trunk is None else state["actor"]
 
     @property
     def made_by(self) -> str | None:
@@ -140,12 +171,20 @@ class Policy(nn.Module):
         """The unit of the value loss: the standard deviation of the returns, or 1."""
         return 1.0 if self.value_norm is None else self.value_norm.std
 
-    def check_spaces(self, observation_space: gym.Space, action_space: gym.Space) -> None:
-        """Raise a ConfigError unless these are the spaces of this policy."""
-        for name, theirs in (("observation_space", observation_space), ("action_space", action_space)):
-            if getattr(self, name) != theirs:
+    def check_spaces(
+        self, observation_space: gym.Space, action_space: gym.Space, *, acts_only: bool = False
+    ) -> None:
+        """Raise a ConfigError unless these are its spaces. ``acts_only``: ``critic_obs`` may be missing."""
+        observed = self.observation_space, observation_space
+        if acts_only:
+            observed = self.actor_space, space_without(observation_space, self.config.critic_obs)
+        for name, (ours, theirs) in (
+            ("observation", observed),
+            ("action", (self.action_space, action_space)),
+        ):
+            if ours != theirs:
                 raise ConfigError(
-                    f"the policy was made for {name} {getattr(self, name)}, the env has {theirs}: "
+                    f"the policy was made for {name}_space {ours}, the env has {theirs}: "
                     "build the policy from this env's spaces, or use the env that it was made for"
                 )
 
@@ -166,7 +205,8 @@ class Policy(nn.Module):
     def initial_state(self, batch: int) -> State:
         """A copy of the state before an episode's first step, for ``batch`` rows."""
         precision.check(self.config.precision, self.device)  # here, because every use starts here
-        return tree.clone(self.core.initial_state(batch))
+        state, trunk = self.core.initial_state(batch), self.critic_trunk
+        return tree.clone(state if trunk is None else joined(state, trunk.core.initial_state(batch)))
 
     @torch.no_grad()
     def act(
@@ -184,17 +224,18 @@ class Policy(nn.Module):
         """
         *outputs, state = self.step(obs, state, first)
         action = self.head.choose(outputs, generator, deterministic, exploration)
-        return Acted(action, self.head.record(outputs, action)), state
+        has_record = self.has_critic or not self.head.needs_critic
+        return Acted(action, self.head.record(outputs, action) if has_record else {}), state
 
     def step(self, obs: Tree, state: State, first: Tensor) -> tuple[Any, ...]:
         """One step without an action: obs [B, ...], state, first [B] -> the head's outputs [B], state.
 
-        The outputs of an actor-critic head are the action distribution and the value.
+        The outputs of an actor-critic head are the action distribution and the value, None if ``actor_only``.
         """
         with self.computing():
             y, value, state = self._parts._advance(obs, state, first)
             with precision.exact(y):
-                if value is None:
+                if not self.head.needs_critic:
                     return *self.head(y, self._mask(obs)), state
                 return self._distribution(y, obs), value, state
 
@@ -212,12 +253,11 @@ class Policy(nn.Module):
         to ``features`` if given.
         """
         with self.computing():
-            x = self._encode_sequence(obs, first)
-            with precision.exact(x):
-                y, state = self.core.unroll(x, state, first)
+            y, of_critic, state = self._through(trunks.unroll, self._parts, obs, state, first)
+            with precision.exact(y):
                 if features is not None:
                     features.append(y)
-                return *self._heads(y, obs), state
+                return *self._heads(y, of_critic, obs), state
 
     def evaluate_actions(
         self, obs: Tree, action: Tree, state: State, first: Tensor, features: list[Tensor] | None = None
@@ -247,10 +287,10 @@ class Policy(nn.Module):
     ) -> tuple[Any, ...]:
         """``unroll`` that returns the raw input states of the steps ``times`` (ascending, 0..T)."""
         with self.computing():
-            x = self._encode_sequence(obs, first)
-            with precision.exact(x):
-                y, states = self.core.states_at(x, state, first, times)
-                return *self._heads(y, obs), states
+            at_times = partial(trunks.unroll, times=times)
+            y, of_critic, states = self._through(at_times, self._parts, obs, state, first)
+            with precision.exact(y):
+                return *self._heads(y, of_critic, obs), states
 
     def compile_parts(self, backend: str | None = None) -> None:
         """Use torch.compile for encoder, step and value from now on. Copies and pickles stay eager."""
@@ -288,34 +328,44 @@ class Policy(nn.Module):
 
         V is None without a critic.
         """
-        x = self._encode(obs)
-        with precision.exact(x):
-            y, state = self.core.step(x, state, first)
-            return y, self._value(y) if self.has_critic else None, state
+        y, of_critic, state = self._through(trunks.step, self, obs, state, first)
+        with precision.exact(y):
+            return y, self._value(of_critic) if self.has_critic else None, state
+
+    def _through(
+        self, run: Callable[..., tuple[Tensor, Any]], parts: Any, obs: Tree, state: State, first: Tensor
+    ) -> tuple[Tensor, Tensor, Any]:
+        """``run`` (``trunks.step`` or ``unroll``) of each trunk, with the encoders of ``parts``.
+
+        Returns the inputs of the head and of the critic, y [..., D], and the state.
+        """
+        trunk, seen = self.critic_trunk, obs_without(obs, self.config.critic_obs)
+        if trunk is None:
+            y, state = run(parts._encode, self.core, seen, state, first)
+            return y, y, state
+        check_joined(state)
+        y, actor = run(parts._encode, self.core, seen, state["actor"], first)
+        of_critic, critic = run(parts._encode_for_critic, trunk.core, obs, state["critic"], first)
+        return y, of_critic, joined(actor, critic)
 
     def _encode(self, obs: Tree) -> Tensor:
         """Features [N, D] of obs [N, ...]."""
+        return self._features(self.encoder, obs)
+
+    def _encode_for_critic(self, obs: Tree) -> Tensor:
+        """Features [N, D] of obs [N, ...], by the critic's own encoder."""
+        return self._features(self.trunks[-1].encoder, obs)
+
+    def _features(self, encoder: nn.Module, obs: Tree) -> Tensor:
         with precision.encoding(self.config.precision, self.device):
-            return precision.widen(self.encoder(obs if self.obs_norm is None else self.obs_norm(obs)))
+            return precision.widen(encoder(obs if self.obs_norm is None else self.obs_norm(obs)))
 
-    def _encode_sequence(self, obs: Tree, first: Tensor) -> Tensor:
-        """Features [T, B, D] of obs [T, B, ...], all steps in one pass of the encoder."""
-        T, B = first.shape
-        for name, leaf in tree.named_leaves(obs, "obs"):
-            if leaf.shape[:2] != first.shape:
-                raise StateError(
-                    f"Policy.unroll: {name} has shape {tuple(leaf.shape)}, first {tuple(first.shape)}: both "
-                    "must begin with [T, B], time first: was one of them transposed?"
-                )
-        flat = tree.map(lambda leaf: leaf.reshape(T * B, *leaf.shape[2:]), obs)  # [T, B, ..] -> [T * B, ..]
-        return self._parts._encode(flat).view(T, B, -1)  # [T * B, D] -> [T, B, D]
-
-    def _heads(self, y: Tensor, obs: Tree) -> tuple[Any, ...]:
-        """y [T, B, D] -> the head's outputs [T, B]."""
-        if not self.has_critic:
+    def _heads(self, y: Tensor, of_critic: Tensor, obs: Tree) -> tuple[Any, ...]:
+        """y [T, B, D] of the actor and of the critic -> the head's outputs [T, B]."""
+        if not self.head.needs_critic:
             return self.head(y, self._mask(obs))
-        both = self._joint(y, obs)
-        return (self._distribution(y, obs), self._parts._value(y)) if both is None else both
+        both = self._joint(y, obs) if of_critic is y else None
+        return (self._distribution(y, obs), self._parts._value(of_critic)) if both is None else both
 
     def _joint(self, y: Tensor, obs: Tree) -> tuple[Distribution, Tensor] | None:
         """``_distribution`` and ``_value`` of y [T, B, D] in one pass over y, with the same bits.

@@ -23,8 +23,11 @@ COLLECTOR = [name for name in (*vars(Collector), *Collector.__annotations__) if 
 """The attributes of a collector."""
 
 
-def check_spaces(network: Network, env: BatchedEnv | Groups) -> None:
-    """Raise a ConfigError unless the policies are for the groups and spaces of the env."""
+def check_spaces(network: Network, env: BatchedEnv | Groups, *, acts_only: bool = False) -> None:
+    """Raise a ConfigError unless the policies are for the groups and spaces of the env.
+
+    ``acts_only``: as in ``Policy.check_spaces``.
+    """
     views, own = views_of(env), policies.by_group(network)
     if views.keys() != own.keys():
         raise ConfigError(
@@ -32,7 +35,8 @@ def check_spaces(network: Network, env: BatchedEnv | Groups) -> None:
             f"{', '.join(views) or 'one group'}: were they trained with another setting of policies?"
         )
     for name, policy in own.items():
-        policy.check_spaces(views[name].observation_space, views[name].action_space)
+        view = views[name]
+        policy.check_spaces(view.observation_space, view.action_space, acts_only=acts_only)
 
 
 class EnvProbe:

@@ -10,7 +10,7 @@ from recollect.base.formatting import digits, plural
 from recollect.config.train import TrainConfig
 from recollect.envs.group_views import views_of
 from recollect.experience.rollout import rollout_size
-from recollect.policy.describe_encoder import describe_encoder
+from recollect.policy.describe_encoder import describe_critic, describe_encoder
 from recollect.policy.policies import Network, by_group, rows_by_group
 from recollect.runtimes.collector import Collector
 from recollect.runtimes.inline_collector import InlineCollector
@@ -43,7 +43,7 @@ def run_opening(network: Network, config: TrainConfig, collector: Collector, pre
     lines = [
         f"{f'{group}: ' if group else ''}{line}"
         for group, policy in by_group(network).items()
-        for line in describe_encoder(policy.encoder, policy.observation_space)
+        for line in [*describe_encoder(policy.encoder, policy.actor_space), *describe_critic(policy)]
     ]
     lines += [f"{part}: dropped (drop_obs)" for part in config.drop_obs]
     return "\n".join([f"{sizes}{chosen}{placement_summary(config, collector.rows)}", *lines])

@@ -193,12 +193,13 @@ def _learner_bytes(policy: Policy, config: TrainConfig, part: float) -> int:
     """Gradients, optimiser state and copies of the weights, of all learners on this machine.
 
     ``part``: the steps of a backward pass, in which each group of rows (``row_threads``) has gradients and
-    copies of the core's weights.
+    copies of the cores' weights.
     """
     groups, length, weights = 1, config.algo.chunk_length, weight_bytes(policy)
     if not config.device.startswith("cuda") and config.parallel == "rows":
         groups = row_threads.group_count(length, int(part / length), threads=learner_threads(config))
-    backward = WEIGHTS_IN_BACKWARD * (weights + (groups - 1) * weight_bytes(policy.core))
+    cores = sum(weight_bytes(trunk.core) for trunk in policy.trunks)
+    backward = WEIGHTS_IN_BACKWARD * (weights + (groups - 1) * cores)
     learners = 1 if config.ray_address is not None else config.learners
     return learners * max(learner_bytes(weights), 2 * weights + backward)  # 2: Adam's averages
 
