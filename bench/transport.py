@@ -77,7 +77,7 @@ def move(floats: int, batches: int, **given: Any) -> dict[str, float]:
     config = stubs.settings(ACTORS, **given)
     env = stubs.WritesOnly(floats)
     with env_probe(env, config) as probe:
-        policy = config.policy.build(probe.observation_space, probe.action_space)
+        policy = config.policy.build(probe.one.observation_space, probe.one.action_space)
         collector = probe.collector(policy)
     found: list[dict[str, float]] = []
     is_mixed = config.mode == "async"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -183,7 +184,9 @@ with rc.train("mine/x", core="mine", runtime="processes", env_workers=2, progres
 def test_parts_of_a_script_reach_other_processes(here):
     """Classes of ``__main__`` cannot be imported: they are sent."""
     (here / "script.py").write_text(MAIN)
-    done = subprocess.run([sys.executable, "script.py"], capture_output=True, text=True, timeout=120)
+    where = os.environ | {"PYTHONPATH": str(EXAMPLE.parents[1])}
+    command = [sys.executable, "script.py"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=where)
     assert done.stdout.split() == ["32", "3"], done.stderr
 
 

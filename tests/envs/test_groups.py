@@ -42,7 +42,7 @@ def test_groups_by_name_and_pattern() -> None:
     ("policies", "agents", "error", "words"),
     [
         ("shared", {}, ConfigError, "has no agents"),
-        ("shared", CAST, SpaceError, "'archer_0' and 'knight_0' .*policies='independent', or a mapping"),
+        ("shared", CAST, SpaceError, "'archer_0' and 'knight_0' .*policies='independent', a mapping"),
         ("share", CAST, ConfigError, "did you mean 'shared'"),
         (3, CAST, ConfigError, "a mapping from each group"),
         ({"x": []}, CAST, ConfigError, "group 'x' has no agents"),
@@ -55,7 +55,7 @@ def test_groups_by_name_and_pattern() -> None:
         ({"x": "archer_*"}, CAST, ConfigError, "'knight_0' is in no group"),
         ({"x": "archer_*", "y": "knigth_0"}, CAST, ConfigError, "did you mean 'knight_0'"),
         ({"x": "archer_*", "y": "mage_*"}, CAST, ConfigError, r"'mage_\*', which is no agent"),
-        ({"": "*"}, CAST, ConfigError, "no name of a group"),
+        ({"": "*"}, CAST, ConfigError, "cannot be the name of a group"),
         ({"x": "*"}, CAST, SpaceError, "'archer_0' and 'knight_0'"),
     ],
 )

@@ -244,7 +244,7 @@ def test_factory() -> None:
         (Camp(), {"num_envs": 2}, "give a callable"),
         (Camp, {"num_envs": 0}, "num_envs is 0"),
         (Camp, {"num_envs": 1, "env_kwargs": {"size": 3}}, "Camp does not take the options.*env_kwargs"),
-        ("CartPole-v1", {"num_envs": 1}, "use make_env"),
+        ("CartPole-v1", {"num_envs": 1}, "leave it out"),
         (3, {"num_envs": 1}, "a int, which has no groups"),
         (types.ModuleType("empty"), {"num_envs": 1}, "neither parallel_env nor env"),
     ]:

@@ -77,7 +77,7 @@ def test_every_form_trains(form: str, tmp_path: Path):
     [
         (chess, {}, "turn-based.*turn_based_aec_to_parallel"),
         (lambda: chess, {}, "turn-based.*turn_based_aec_to_parallel"),
-        (unequal, {}, "'ann' and 'bob' .*Pad the smaller"),
+        (unequal, {}, "'ann' and 'bob' .*pad the smaller"),
         (lambda: unequal, {}, "'ann' and 'bob' .*pad the smaller"),
         (lambda: batched, {}, "must make a BatchedEnv or a VectorEnv"),
         (camp, {"runtime": "processes"}, "runtime = .*cannot be recreated"),

@@ -10,7 +10,7 @@ from tests.algos import test_ppo_update
 from tests.mutants.mutant import Edit, Mutant
 from tests.training import test_captured_training
 
-reads_once = functools.partial(test_captured_training.test_an_update_reads_once, "plain")
+reads_once = functools.partial(test_captured_training.test_an_update_reads_once, "plain", "shared")
 gauges = functools.partial(test_ppo_update.test_gauges_do_not_change_the_weights, False)
 GAUGED = "stale.append(diagnostics.staleness(self.policy, rollout, ranks=self.ranks))"
 

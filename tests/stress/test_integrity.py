@@ -70,7 +70,7 @@ EARLY = ChildMutant(
     partial(slots, 10),
     (
         (transport.ProcessActorServer, "__init__", "    self._board =", f"    {IMPORT}\n    self._board ="),
-        (transport.ProcessActorServer, "__init__", "Rollout.read(slot,", "Rollout.read(tree.clone(slot),"),
+        (transport.ProcessActorServer, "__init__", "[read(slot, header)", "[read(tree.clone(slot), header)"),
         (transport, "serve", "(*arguments))", f"(*arguments)){LATE}"),
     ),
     "assert not any(found.values())",

@@ -42,7 +42,7 @@ def make_training(*, run: str | None = "runs/cue-7", end: int = 100_000, **setti
     config = TrainConfig().override(**settings)
     policy = SimpleNamespace(core=LSTM(), head=ActionHead, made_by=None)
     return SimpleNamespace(
-        agent=SimpleNamespace(env="delayed-cue", policy=policy),
+        agent=SimpleNamespace(env="delayed-cue", policy=policy, network=policy),
         config=config,
         start=0,
         end=end,

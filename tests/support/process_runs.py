@@ -48,7 +48,7 @@ def process_collector(env: Any, **settings: Any) -> Iterator[tuple[RemoteCollect
     settings = TINY | {"runtime": "processes", "normalise_value": False} | settings
     config = rc.TrainConfig().override(**settings)
     with env_probe(env, config) as probe:
-        policy = config.policy.build(probe.observation_space, probe.action_space)
+        policy = config.policy.build(probe.one.observation_space, probe.one.action_space)
         collector = probe.collector(policy)
     assert isinstance(collector, RemoteCollector)
     try:

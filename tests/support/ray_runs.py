@@ -39,7 +39,7 @@ class RayTurns:
             **TINY | {"runtime": "ray", "normalise_value": False} | settings
         )
         with env_probe(env, self.config) as probe:
-            policy = self.config.policy.build(probe.observation_space, probe.action_space)
+            policy = self.config.policy.build(probe.one.observation_space, probe.one.action_space)
             collector = probe.collector(policy)
         assert isinstance(collector, RemoteCollector)
         self.collector, self.policy, self.notes = collector, policy, []

@@ -9,6 +9,7 @@ from recollect.config.core_choice import core_config, reaching
 from recollect.config.impala import ImpalaConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.train import TrainConfig
+from recollect.runtimes.run_summary import run_opening
 from recollect.tasks import TASKS, make_task
 from recollect.training.presets import FAR, LONG_STEPS, OWN, preset
 
@@ -77,7 +78,7 @@ def trained(**settings):
 def test_what_was_chosen_is_told():
     agent = rc.train("t-maze", steps=1, progress=False, rollout=8, minibatches=1, env_kwargs={"length": 50})
     assert agent.preset == {"recurrent_mode": "full", "num_envs": 32, "entropy": 0.03}
-    opening = agent._opening(agent._need_trainer())
+    opening = run_opening(agent.network, agent.config, agent._need_trainer().collector, agent.preset)
     assert "preset recurrent_mode='full'" in opening
     assert "preset num_envs=32" in opening
 
