@@ -239,7 +239,7 @@ def test_a_shortage_of_memory_is_told_before_anything_starts(monkeypatch):
         patch.setattr(shared_memory.os, "posix_fallocate", _no_space)
         with pytest.raises(ResourceError, match=r"no shared memory for .*lower"):
             rc.train("delayed-cue", **PROCESSES)
-    monkeypatch.setattr(transport, "allocate", lambda *_: SimpleNamespace(slot=_huge))
+    monkeypatch.setattr(transport, "allocate_all", lambda *_: SimpleNamespace(slot=_huge))
     with (
         process_collector("delayed-cue") as (collector, _),
         pytest.raises(ResourceError, match=r"no shared memory for the rollouts of actor 0.*num_envs"),

@@ -142,8 +142,9 @@ def test_rows_explore_as_the_algorithm_says():
 
 def test_exploration_is_part_of_a_snapshot(monkeypatch):
     _, actor = q_learner()
-    monkeypatch.setattr(TensorWorld, "snapshot", lambda self: {}, raising=False)
-    monkeypatch.setattr(TensorWorld, "restore", lambda self, found: self.obs, raising=False)
+    # Of the instance: a protocol remembers for ever which classes have its methods.
+    monkeypatch.setattr(actor.env, "snapshot", lambda: {}, raising=False)
+    monkeypatch.setattr(actor.env, "restore", lambda found: actor.env.obs, raising=False)
     actor.exploration.fill_(0.3)
     saved = actor.snapshot()
     actor.exploration.zero_()

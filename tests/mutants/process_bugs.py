@@ -119,7 +119,7 @@ ACTORS = [
     ChildMutant(
         "the rollout of another actor",
         proofs.in_lockstep,
-        ((ProcessActorServer, "__init__", "state_steps, blueprint.index)", "state_steps, 0)"),),
+        ((ProcessActorServer, "__init__", "config.algo), blueprint.index)", "config.algo), 0)"),),
         "the next of its actor",
     ),
     Mutant(
