@@ -21,7 +21,7 @@ POLICIES = [
     Mutant(
         "all groups draw the same random numbers",
         test_groups.test_groups_act_by_streams_of_their_own,
-        ((GroupActor, "__init__", "sampling_seed=group_stream(seed, number)", "sampling_seed=seed"),),
+        ((GroupActor, "__init__", "sampling_seed=stream(seed, number)", "sampling_seed=seed"),),
         by="assert len(set(seeds)) == 2",
     ),
     Mutant(

@@ -11,9 +11,9 @@ from typing import Any, Literal, cast
 import numpy as np
 import torch
 
-from recollect.acting.group_actor import group_stream
 from recollect.base import row_threads
 from recollect.base.formatting import digits, number
+from recollect.base.seeds import stream
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import AsyncStep, BatchedEnv
 from recollect.envs.group_views import Groups, views_of
@@ -185,7 +185,7 @@ def evaluate(
     with evaluating(network), row_threads.intra_op_threads(1):
         policies = by_group(network)
         players = {
-            name: _Player(policies[name], view, episodes, seed, group_stream(seed, number) if name else seed)
+            name: _Player(policies[name], view, episodes, seed, stream(seed, number) if name else seed)
             for number, (name, view) in enumerate(views_of(env).items())
         }
         absent = _Absent(env.num_envs, env.agents)

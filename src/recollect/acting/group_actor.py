@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, SupportsFloat
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from recollect.acting.actor import Actor, allocate, interleaved
 from recollect.base.devices import Total
+from recollect.base.seeds import stream
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.group_views import Groups
 from recollect.experience.group_rollout import AnyHeader, AnyRollout, GroupHeader, GroupRollout
@@ -40,7 +40,7 @@ class GroupActor:
                 view,
                 policies.by_group[name],
                 seed=seed,
-                sampling_seed=group_stream(seed, number),
+                sampling_seed=stream(seed, number),
                 buffers=[buffer.parts[name] for buffer in buffers],
                 **options,
             )
@@ -129,11 +129,6 @@ class GroupActor:
 def _part(snapshot: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
     prefix = f"{group}{SEPARATOR}"
     return {name.removeprefix(prefix): t for name, t in snapshot.items() if name.startswith(prefix)}
-
-
-def group_stream(seed: int, group: int) -> int:
-    """The seed of the random stream of a group, by its number."""
-    return int(np.random.SeedSequence([seed, group]).generate_state(1, np.uint64)[0] >> np.uint64(2))
 
 
 AnyActor = Actor | GroupActor

@@ -54,7 +54,7 @@ def open_env(
         made = make_batch(found, num_envs, device, env_kwargs)
         if isinstance(made, GroupedEnv):
             return as_groups(made, config)
-        return LastActionReward(made) if config.last_action_reward else made
+        return _with_last_action(made, config)
     if has_groups(found, config):
         if more.get("wrap") or more.get("drop_obs"):
             check_wrappable(found, config.wrap)
@@ -62,7 +62,7 @@ def open_env(
             make_grouped_env(found, num_envs, policies=config.policies, env_kwargs=env_kwargs), config
         )
     batched = make_env(found, num_envs, device=device, env_kwargs=env_kwargs, **more)
-    return LastActionReward(batched) if config.last_action_reward else batched
+    return _with_last_action(batched, config)
 
 
 def has_groups(env: EnvSpec, config: TrainConfig) -> bool:
@@ -72,10 +72,10 @@ def has_groups(env: EnvSpec, config: TrainConfig) -> bool:
 
 def as_groups(env: GroupedEnv, config: TrainConfig) -> BatchedEnv | Groups:
     """The views of all groups on the config's device, with its wrappers; of a single group, its view."""
-    views: dict[str, BatchedEnv] = {}
-    for name, view in group_views(env).items():
-        placed = on_device(view, config.device)
-        views[name] = LastActionReward(placed) if config.last_action_reward else placed
+    views = {
+        name: _with_last_action(on_device(view, config.device), config)
+        for name, view in group_views(env).items()
+    }
     if len(views) == 1:
         return next(iter(views.values()))
     return Groups(views, {name: group.agents for name, group in env.groups.items()})
@@ -97,8 +97,11 @@ def open_actor_env(env: EnvSpec, config: TrainConfig, index: int = 0) -> Batched
     make = functools.partial(
         make_slots, portable(env), config.env_kwargs, wrap=config.wrap, drop_obs=config.drop_obs
     )
-    batched = on_device(WorkerEnv(make, count, **how), config.device)
-    return LastActionReward(batched) if config.last_action_reward else batched
+    return _with_last_action(on_device(WorkerEnv(make, count, **how), config.device), config)
+
+
+def _with_last_action(env: BatchedEnv, config: TrainConfig) -> BatchedEnv:
+    return LastActionReward(env) if config.last_action_reward else env
 
 
 def make_slots(

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
-import numpy as np
 from torch import Tensor
 
+from recollect.base.seeds import stream
 from recollect.experience.group_rollout import AnyRollout
 
 if TYPE_CHECKING:
@@ -80,11 +80,6 @@ class Collector(Protocol):
     def close(self) -> None:
         """Close all envs and end all processes."""
         ...
-
-
-def stream(*key: int) -> int:
-    """The seed of one random stream of a run, distinct for every (seed, role, index)."""
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> np.uint64(2))
 
 
 def actor_stream(seed: int, updates: int, index: int, restarts: int = 0, resets: int = 0) -> int:

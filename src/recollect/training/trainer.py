@@ -12,6 +12,7 @@ import torch
 
 from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
+from recollect.base.seeds import stream
 from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError, ConfigError
 from recollect.experience.group_rollout import AnyRollout, by_group, join
@@ -20,7 +21,7 @@ from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, TrainerState, learner_tensors, load_learner
 from recollect.policy import policies
 from recollect.policy.policies import Network, rows_by_group
-from recollect.runtimes.collector import Collector, stream
+from recollect.runtimes.collector import Collector
 from recollect.runtimes.learner_group import LearnerGroup
 from recollect.runtimes.learner_server import learner_threads
 from recollect.training.episodes import Episodes
