@@ -37,9 +37,7 @@ def config_fields(section: str) -> str:
     if kind == "core":
         fields = fields_of(CORES[name])
         return "\n\n".join(_setting(f"core.{f.name}", f, f"{name}.{f.name}") for f in fields)
-    fields = [
-        field for field in fields_of((CLASSES | dict(ALGOS))[kind]) if field.name not in ("policy", "head")
-    ]
+    fields = [field for field in fields_of((CLASSES | dict(ALGOS))[kind]) if field.name != "policy"]
     if kind == "impala":  # only fields that PPO does not have, or has with another default
         ppo = {field.name: field for field in fields_of(ALGOS["ppo"])}
         own = [field for field in fields if ppo.get(field.name) != field]

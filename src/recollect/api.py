@@ -152,6 +152,7 @@ def load(
     policy: PolicyFactory | str | None = None,
     core: Any = None,
     encoder: Any = None,
+    head: Any = None,
     imports: Sequence[str] | None = None,
     trust: bool = False,
     device: str | None = None,
@@ -172,6 +173,7 @@ def load(
         core: the core again, if it was not a built-in one: a factory, or ``module:Class``, with its options
             as a mapping {"name": "module:Class", "hidden": 64}.
         encoder: the encoder again, likewise.
+        head: the head again, likewise.
         imports: the modules again that register parts of the run (``recollect.register``), unless they are
             imported already.
         trust: import the code that the folder names, as if all of it were named here, and remember that for
@@ -185,7 +187,7 @@ def load(
     path = Path(path).expanduser()
     _check_changeable("load", path, settings.keys())
     saved = checkpoints.read(_agent_folder(path, checkpoint))
-    named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap, imports)
+    named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, head, wrap, imports)
     agent = _restored(saved, named, trust, device, {**settings})
     if Run.is_run(path):
         agent.history = Run(path).history()
@@ -203,6 +205,7 @@ def resume(
     policy: PolicyFactory | str | None = None,
     core: Any = None,
     encoder: Any = None,
+    head: Any = None,
     imports: Sequence[str] | None = None,
     trust: bool = False,
     device: str | None = None,
@@ -224,6 +227,7 @@ def resume(
         policy: as in ``load``.
         core: as in ``load``.
         encoder: as in ``load``.
+        head: as in ``load``.
         imports: as in ``load``.
         trust: as in ``load``.
         device: as in ``load``.
@@ -251,7 +255,7 @@ def resume(
         limit = changes.get("max_seconds")
         if isinstance(limit, int | float) and limit > 0:
             changes["max_seconds"] = round(used + limit, 3)  # it counts from here
-        named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, wrap, imports)
+        named = trusted_settings.Named(env, env_kwargs, policy, core, encoder, head, wrap, imports)
         agent = _restored(saved, named, trust, device, changes)
         options = saved.config(agent.network).env_kwargs
         if any(name not in options or options[name] != value for name, value in (env_kwargs or {}).items()):

@@ -16,10 +16,12 @@ from recollect.config.own_code import OwnCode
 from recollect.errors import ConfigError
 from recollect.sweep import Sweep
 from recollect.training.run_folder import Run
-from tests.support.own_parts import FLAGS, HERE, TINY, Average, Flat, Own, Shifted, Wide, World
+from tests.support.own_parts import FLAGS, HERE, TINY, Average, Flat, Own, Sharp, Shifted, Wide, World
 
 ENV, CORE, ENCODER, POLICY = (f"{HERE}:{name}" for name in ("World", "Average", "Wide", "Own"))
+HEAD = f"{HERE}:Sharp"
 NETWORK = [f"--core={CORE}", "--core.hidden=6", f"--encoder={ENCODER}", "--encoder.width=5"]
+NETWORK += [f"--head={HEAD}", "--head.sharpness=2.0"]
 WRAP = [f"--wrap={HERE}:Flat", f"--wrap={HERE}:Shifted"]
 AGAIN = [f"--env={ENV}", *WRAP, *NETWORK]
 
@@ -45,9 +47,11 @@ def test_a_run_records_its_code_by_name(trained):
     saved = Run(trained).description["config"]
     assert saved["policy"]["core"] == {"name": CORE, "hidden": 6}
     assert saved["policy"]["encoder"] == {"name": ENCODER, "width": 5}
+    assert saved["policy"]["head"] == {"name": HEAD, "sharpness": 2.0}
     assert saved["wrap"] == [f"{HERE}:Flat", f"{HERE}:Shifted"]
     built = build_flags([f"--config={trained / 'config.yaml'}"])
     assert built.given["core"] == OwnCode("core", CORE, {"hidden": 6})
+    assert built.given["head"] == OwnCode("head", HEAD, {"sharpness": 2.0})
     assert built.given["wrap"] == (f"{HERE}:Flat", f"{HERE}:Shifted")
 
 
@@ -79,9 +83,10 @@ def test_code_is_named_again_on_every_command(foreign, words, capsys):
 
 
 def test_options_are_named_again_too(foreign, capsys):
-    assert recollect("export", foreign, f"--core={CORE}", f"--encoder={ENCODER}") == 2
+    assert recollect("export", foreign, f"--core={CORE}", f"--encoder={ENCODER}", f"--head={HEAD}") == 2
     assert "--encoder.width=5" in capsys.readouterr().err
-    assert recollect("export", foreign, *NETWORK[:-1], "--encoder.width=6") == 2
+    other = [word if word != "--encoder.width=5" else "--encoder.width=6" for word in NETWORK]
+    assert recollect("export", foreign, *other) == 2
     assert "does not fit this policy" in capsys.readouterr().err
 
 
@@ -107,24 +112,22 @@ def test_a_policy_by_name(tmp_path):
 
 
 def test_python_takes_names_and_classes(tmp_path):
-    """Names are saved; classes are given again with ``core=``, ``encoder=`` and ``wrap=``."""
-    named = rc.train(
-        ENV, progress=False, wrap=[f"{HERE}:Flat"], core={"name": CORE, "hidden": 6}, encoder=ENCODER, **TINY
-    )
+    """Names are saved; classes are given again with ``core=``, ``encoder=``, ``head=`` and ``wrap=``."""
+    names = {"core": {"name": CORE, "hidden": 6}, "encoder": ENCODER, "head": HEAD}
+    code = {"core": lambda n: Average(n, 6), "encoder": Wide, "head": Sharp}
+    named = rc.train(ENV, progress=False, wrap=[f"{HERE}:Flat"], **names, **TINY)
     path = named.save(tmp_path / "named")
-    back = rc.load(path, env=World, wrap=Flat, core={"name": CORE, "hidden": 6}, encoder=Wide)
+    back = rc.load(path, env=World, wrap=Flat, core=names["core"], encoder=Wide, head=Sharp)
     assert back.evaluate(1).lengths.tolist() == [4]
-    made = rc.train(
-        ENV, progress=False, wrap=[Flat, Shifted], core=lambda n: Average(n, 6), encoder=Wide, **TINY
-    )
+    made = rc.train(ENV, progress=False, wrap=[Flat, Shifted], **code, **TINY)
     path = made.save(tmp_path / "made")
     assert json.loads((path / "agent.json").read_text())["config"]["wrap"] == ["custom", "custom"]
-    with pytest.raises(ConfigError, match=r"custom encoder and core.*encoder=\.\.\. and core=\.\.\."):
+    with pytest.raises(ConfigError, match=r"custom encoder and core and head.*core=\.\.\. and head=\.\.\."):
         rc.load(path, env=ENV)
-    agent = rc.load(path, env=ENV, core=lambda n: Average(n, 6), encoder=Wide)
+    agent = rc.load(path, env=ENV, **code)
     with pytest.raises(ConfigError, match=r"wrap=\[\.\.\.\]"):
         agent.evaluate(1)
-    again = rc.load(path, env=ENV, core=lambda n: Average(n, 6), encoder=Wide, wrap=[Flat, Shifted])
+    again = rc.load(path, env=ENV, wrap=[Flat, Shifted], **code)
     assert again.evaluate(1).lengths.tolist() == [4]
 
 
@@ -137,6 +140,8 @@ def test_python_takes_names_and_classes(tmp_path):
         (["--core=no_such_module:Core"], "there is no module 'no_such_module'"),
         ([f"--core={HERE}:HERE"], "is of type str: it must be a class or function that takes input_size"),
         ([f"--core={HERE}:not_an_env"], "must make a Core"),
+        ([f"--head={HERE}:Sharp", "--head.sharpnes=2"], "--head.sharpnes: .*did you mean 'sharpness'"),
+        ([f"--head={HERE}:head_of_none"], r"head .*head_of_none made a int: it must be a .*Head"),
         ([f"--wrap={HERE}:not_an_env"], "made a int, not a gymnasium.Env"),
         (["--wrap=Flat"], "wrap has 'Flat': give 'module:Wrapper'"),
         ([f"--wrap={{name: {HERE}:Flat, skale: 2}}"], "skale.*did you mean 'scale'"),

@@ -27,7 +27,8 @@ from tests.support.registered import FILE, NAME, forgetting, place
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "own_algorithm.py"
 QUIET = ["--quiet", "--no-report", "--no-eval"]
-PARTS = ["--core=average", "--core.width=6", "--encoder=wide", "--algo=cautious", "--caution=3"]
+PARTS = ["--core=average", "--core.width=6", "--encoder=wide", "--head=sharp", "--head.sharpness=2"]
+PARTS += ["--algo=cautious", "--caution=3"]
 ENV = ["levels/delayed-cue", "--task.wait=3"]
 
 
@@ -67,6 +68,7 @@ def test_a_run_that_was_trained_here_finds_its_parts(run):
     assert saved["imports"] == [FILE]
     assert saved["algo"]["name"] == "cautious"
     assert saved["policy"]["core"] == {"name": "average", "width": 6}
+    assert saved["policy"]["head"] == {"name": "sharp", "sharpness": 2.0}
     for command, *more in [*COMMANDS, ["report"]]:
         with forgetting(NAME):
             assert recollect(command, run, *more) == 0
@@ -117,7 +119,9 @@ def test_an_ordinary_import_does_it(run, monkeypatch):
     copy = shutil.copytree(run, run.parent / "copy")
     monkeypatch.setattr(sys, "path", [str(run.parent), *sys.path])
     __import__(NAME)
-    assert rc.load(copy).config.algo.caution == 3
+    loaded = rc.load(copy)
+    assert loaded.config.algo.caution == 3
+    assert loaded.policy.head.sharpness == 2.0
     agent = rc.train("delayed-cue", progress=False, core="average", run="python", **TINY)
     assert Run("python").description["config"]["imports"] == [NAME]
     tuned = rc.train("delayed-cue", progress=False, init_from=agent.run.path, **TINY)

@@ -16,11 +16,13 @@ from recollect.config.flags import build_flags, import_named, sweep_variants
 from recollect.config.ppo import PPOConfig
 from recollect.config.toml_yaml import read_config, write_config
 from recollect.errors import ConfigError
+from recollect.policy.heads import ActionHead
 from recollect.runtimes.inline_collector import InlineCollector
 from tests.support.own_parts import TINY, Average
 from tests.support.registered import FILE, NAME, forgetting, place
 
 NETWORK = ["--core=average", "--core.width=6", "--encoder=wide", "--encoder.width=5"]
+HEAD = ["--head=sharp", "--head.sharpness=3"]
 ALGO = ["--algo=cautious", "--caution=3"]
 
 
@@ -44,15 +46,18 @@ def own(name: str):
 
 
 def test_flags_choose_and_set_registered_parts(registered):
-    given = build_flags([*NETWORK, *ALGO, "--task.wait", "7"], env="levels/delayed-cue").given
+    given = build_flags([*NETWORK, *HEAD, *ALGO, "--task.wait", "7"], env="levels/delayed-cue").given
     assert given["core"] == own("AverageConfig")(6)
     assert given["encoder"] == own("WideConfig")(5)
+    assert given["head"] == own("SharpConfig")(3.0)
     assert (given["algo"], given["caution"], given["env_kwargs"]) == ("cautious", 3.0, {"wait": 7})
     for flags, words in {
         "--core average --core.width many": "--core.width many: it needs a whole number",
         "--core average --core.width 0": "core.width = 0: it must be at least 1",
         "--core average --core.widht 3": "did you mean 'width'",
         "--encoder wide --encoder.hidden 3": "has no setting 'hidden'",
+        "--head sharp --head.sharpness x": "--head.sharpness x: it needs a number",
+        "--head sharp --head.gain 3": "head has no setting 'gain'",
         "--caution 3": "ppo has no such setting, cautious has",
         "--algo cautious --caution x": "--caution x: it needs a number",
         "--task.wait x": "--task.wait x: it needs a whole number",
@@ -66,6 +71,7 @@ def test_a_registered_part_has_help(registered, capsys):
     for words, shown in {
         ("average",): "--core.width N .*Number of averages. .*8",
         ("wide",): "--encoder.width N .*Features of the encoder. .*4",
+        ("sharp",): "--head.sharpness X .*Multiplies the logits. .*1.0",
         ("cautious",): "--caution X .*Divides the loss. .*2.0",
         ("levels",): "--task.wait N .*Steps to wait. .*5",
         ("all",): "--caution X .*Divides the loss",
@@ -76,6 +82,10 @@ def test_a_registered_part_has_help(registered, capsys):
     out = capsys.readouterr().out
     assert "--core.width" in out
     assert "--core.hidden N" not in out
+    assert cli.main(["train", "--head", "sharp", "--help", "network"]) == 0
+    out = capsys.readouterr().out
+    assert "--head.sharpness" in out
+    assert "--head.gain" not in out
     assert cli.main(["cores", "average"]) == 0
     assert "Number of averages" in capsys.readouterr().out
 
@@ -83,8 +93,9 @@ def test_a_registered_part_has_help(registered, capsys):
 def test_files_keywords_and_json_take_them(registered):
     """A config that is written and read is the same config."""
     algo = own("CautiousConfig")(caution=4.0)
-    core, encoder = own("AverageConfig")(3), own("WideConfig")(2)
-    config = rc.TrainConfig(algo=algo, policy=rc.PolicyConfig(core=core, encoder=encoder), imports=(FILE,))
+    core, encoder, head = own("AverageConfig")(3), own("WideConfig")(2), own("SharpConfig")(2.0)
+    network = rc.PolicyConfig(core=core, encoder=encoder, head=head)
+    config = rc.TrainConfig(algo=algo, policy=network, imports=(FILE,))
     assert rc.TrainConfig().override(algo="cautious", caution=4.0).algo == algo
     given = read_config(write_config("written.yaml", config, "t-maze"))
     assert given.pop("env") == "t-maze"
@@ -93,6 +104,15 @@ def test_files_keywords_and_json_take_them(registered):
     assert rc.TrainConfig().override(core={"name": "average", "width": 3}).policy.core["width"] == 3
     nested = build_flags(["--core=stack", "--core.cores=[average, gru]", "--core.cores.0.width=7"]).given
     assert nested["core"].cores[0] == own("AverageConfig")(7)
+
+
+def test_an_algorithm_names_the_head_of_its_policies(registered):
+    """Its settings need no name."""
+    given = build_flags(["--algo=cautious", "--head.sharpness=2"]).given
+    assert given["head"] == own("SharpConfig")(2.0)
+    agent = rc.train("delayed-cue", progress=False, algo="cautious", **TINY)
+    assert type(agent.policy.head).__name__ == "Sharp"
+    assert agent.policy.config.head == own("SharpConfig")()
 
 
 def test_a_file_names_its_imports(here):
@@ -138,6 +158,11 @@ class Fine(rc.CoreConfig):
     width: int = 2
 
 
+@dataclass(frozen=True, kw_only=True)
+class Headed(rc.LearnerConfig):
+    default_head = "mine"
+
+
 @dataclass(frozen=True)
 class NoDefault(rc.CoreConfig):
     width: int
@@ -165,7 +190,11 @@ class Made(Average):
 
 
 WRONG = [
-    (("head", "mine"), {}, Made, "no kind 'head'.*choose core, algo, encoder, env, runtime"),
+    (("body", "mine"), {}, Made, "no kind 'body'.*choose core, algo, encoder, head, env, runtime"),
+    (("head", "actor_critic"), {"config": Fine}, ActionHead, "'actor_critic' is built in"),
+    (("head", "mine"), {}, ActionHead, "is missing: it must be a dataclass"),
+    (("head", "mine"), {"config": Fine}, nn.Linear, r"is 'Linear': it must be class Mine\(.*Head\)"),
+    (("head", "mine"), {"config": Fine}, lambda space: None, r"called with \(action_space, features, config"),
     (("core", "gru"), {"config": Fine}, Made, "'gru' is built in: choose another name"),
     (("algo", "ppo"), {"config": Plain}, ppo, "'ppo' is built in"),
     (("runtime", "ray"), {}, lambda env, policy, config, rows: None, "'ray' is built in"),
@@ -208,10 +237,30 @@ def test_a_name_is_taken_once_and_a_cell_may_run_again():
         assert PARTS["core"]["mine"].code is Made
 
 
+def test_another_algorithm_may_have_another_head():
+    """The default follows the algorithm; a head that was chosen stays."""
+    with forgetting():
+        rc.register("head", "mine", config=Fine)(ActionHead)
+        rc.register("algo", "mine", config=Headed)(ppo)
+        headed, usual = rc.TrainConfig(algo="mine"), rc.TrainConfig()
+        assert usual.policy.head == rc.HeadConfig()
+        assert headed.policy.head == Fine()
+        assert usual.override(algo="mine").policy.head == Fine()
+        assert headed.override(gamma=0.9).policy.head == Fine()
+        assert headed.override(algo="ppo").policy.head == rc.HeadConfig()
+        assert usual.override(head="mine").override(gamma=0.9).policy.head == Fine()
+        for chosen in (usual.override(head=rc.HeadConfig(gain=0.5)), headed.override(head="actor_critic")):
+            assert chosen.override(algo="mine").policy.head == chosen.policy.head
+        flags = ["--algo=mine", "--head.width=3"]
+        assert build_flags(flags, base=usual).given["head"] == Fine(3)
+        assert build_flags(["--head.width=4"], base=headed.override(head=Fine(3))).given["head"] == Fine(4)
+
+
 def test_unknown_names_are_told():
     """The error lists the known names and says how a part of one's own is found."""
     hint = "if it is your own: --import MODULE"
-    for setting, known in {"algo": "ppo", "core": "lstm", "encoder": "mlp", "runtime": "processes"}.items():
+    known_names = {"algo": "ppo", "core": "lstm", "encoder": "mlp", "head": "actor_critic"}
+    for setting, known in (known_names | {"runtime": "processes"}).items():
         with pytest.raises(ConfigError, match=f"{known}.*{hint}"):
             rc.train("delayed-cue", progress=False, **{setting: "my_own"}, **TINY)
     with pytest.raises(ConfigError, match="--import MODULE"):

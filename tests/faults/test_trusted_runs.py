@@ -93,7 +93,12 @@ def trusted_files(place: Path) -> list[Path]:
 CONFIG = {
     "env_kwargs": {"length": 3},
     "wrap": [f"{HERE}:Flat"],
-    "policy": {"policy": None, "core": {"name": f"{HERE}:Average", "hidden": 3}, "encoder": f"{HERE}:Wide"},
+    "policy": {
+        "policy": None,
+        "core": {"name": f"{HERE}:Average", "hidden": 3},
+        "encoder": f"{HERE}:Wide",
+        "head": f"{HERE}:Sharp",
+    },
 }
 OTHERS: dict[str, dict[str, Any]] = {
     "env": {"env": f"{HERE}:Other"},
@@ -103,6 +108,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "config": CONFIG | {"policy": CONFIG["policy"] | {"core": {"name": f"{HERE}:Average", "hidden": 4}}}
     },
     "encoder": {"config": CONFIG | {"policy": CONFIG["policy"] | {"encoder": f"{HERE}:Average"}}},
+    "head": {"config": CONFIG | {"policy": CONFIG["policy"] | {"head": f"{HERE}:Average"}}},
     "policy": {"config": CONFIG | {"policy": CONFIG["policy"] | {"policy": f"{HERE}:Own"}}},
 }
 """What somebody may change in a description."""
@@ -199,6 +205,7 @@ def test_a_folder_from_elsewhere_is_not(run, capsys):
         {"core": {"name": "named_world:Average", "hidden": 9}},
         {"core": "os:system"},
         {"encoder": "named_world:Average"},
+        {"head": "named_world:Average"},
         {"factory": "named_world:Average"},
     ],
     ids=str,

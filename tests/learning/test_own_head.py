@@ -16,6 +16,8 @@ from recollect.acting.actor import Actor
 from recollect.acting.trace import Trace, record_env
 from recollect.base import devices, tree
 from recollect.base.shared_memory import Layout
+from recollect.config.serialise import config_to_json
+from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError, ConfigError, EnvError, RecollectError
 from recollect.experience.returns import gae
 from recollect.experience.rollout import Acting, Header, Rollout, rollout_size
@@ -298,9 +300,11 @@ def test_final_observations_without_values_on_the_path_of_a_gpu(name, monkeypatc
         actor.collect()
 
 
-def test_a_policy_with_its_own_head_is_not_described_by_its_config():
-    assert q_policy().made_by == "custom"
-    assert not q_policy().has_critic
+def test_a_policy_with_its_own_head_says_so():
+    policy = q_policy()
+    assert policy.config.head is QHead
+    assert config_to_json(TrainConfig(), policy.config)["policy"]["head"] == "custom"
+    assert not policy.has_critic
     assert QLearning().acting(q_learner()[0].config).needs_values is False
 
 

@@ -45,7 +45,12 @@ TRUST = [
     trusts(
         "the encoder is not in the digest",
         "encoder",
-        (trusted_runs, "required", '("policy", "core", "encoder")', '("policy", "core")'),
+        (trusted_runs, "required", '"encoder", "head")', '"head")'),
+    ),
+    trusts(
+        "the head is not in the digest",
+        "head",
+        (trusted_runs, "required", '"encoder", "head")', '"encoder")'),
     ),
     trusts(
         "all folders share one file of trust",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from recollect import api
 from recollect.base import parts
 from recollect.config import register
+from recollect.config.train import TrainConfig
 from recollect.training import trusted_runs
 from tests.cli import test_registered
 from tests.config import test_register
@@ -59,5 +60,11 @@ REGISTERED = [
         test_register.test_a_name_is_taken_once_and_a_cell_may_run_again,
         ((register, "_check_free", "other.name == part.name and not is_again", "False"),),
         "choose another name",
+    ),
+    Mutant(
+        "another algorithm keeps the head of the one before",
+        test_register.test_another_algorithm_may_have_another_head,
+        ((TrainConfig, "override", "self.chosen_policy", "self.policy"),),
+        "policy.head",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Code that a user names: an env with a text in its observation, wrappers, a core, an encoder, a policy."""
+"""Code that a user names: an env with a text in its observation, wrappers, and all parts of a policy."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 import recollect as rc
+from recollect.policy.heads import ActionHead
 
 HERE = __name__
 """The module, as in ``f"{HERE}:World"``."""
@@ -80,6 +81,10 @@ def not_an_env(env: gym.Env) -> int:
     return 3
 
 
+def head_of_none(space: gym.Space, features: int) -> int:
+    return 3
+
+
 class Average(rc.Core):
     """Running averages of the input."""
 
@@ -112,6 +117,17 @@ class Wide(nn.Module):
 
     def forward(self, obs: Tensor) -> Tensor:
         return self.linear(obs)
+
+
+class Sharp(ActionHead):
+    """The built-in head with other logits."""
+
+    def __init__(self, space: gym.Space, features: int, sharpness: float = 1.0):
+        super().__init__(space, features)
+        self.sharpness = sharpness
+
+    def distribution(self, outputs: Tensor, mask: Any = None) -> Any:
+        return super().distribution(outputs * self.sharpness, mask)
 
 
 class Own(rc.Policy):

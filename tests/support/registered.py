@@ -22,6 +22,7 @@ from torch import nn
 import recollect as rc
 from recollect.algos import ppo
 from recollect.config.ppo import PPOConfig
+from recollect.policy.heads import ActionHead
 from recollect.runtimes.actor_envs import open_envs
 from recollect.runtimes.inline_collector import InlineCollector
 from recollect.tasks import make_task
@@ -63,8 +64,26 @@ class Wide(nn.Module):
         return self.linear(obs)
 
 
+@dataclass(frozen=True)
+class SharpConfig:
+    sharpness: float = 1.0
+    """Multiplies the logits."""
+
+
+@rc.register("head", "sharp", config=SharpConfig)
+class Sharp(ActionHead):
+    def __init__(self, space, features, config):
+        super().__init__(space, features)
+        self.sharpness = config.sharpness
+
+    def distribution(self, outputs, mask=None):
+        return super().distribution(outputs * self.sharpness, mask)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CautiousConfig(PPOConfig):
+    default_head = "sharp"
+
     caution: float = 2.0
     """Divides the loss."""
 

@@ -45,7 +45,9 @@ class Part:
         return load(self.code) if isinstance(self.code, str) else self.code
 
 
-PARTS: dict[str, dict[str, Part]] = {"core": {}, "algo": {}, "encoder": {}, "env": {}, "runtime": {}}
+PARTS: dict[str, dict[str, Part]] = {
+    kind: {} for kind in ("core", "algo", "encoder", "head", "env", "runtime")
+}
 """All parts by kind and name."""
 _imported: dict[str, None] = {}
 """What ``import_parts`` has imported, in order, with the whole paths of files."""

@@ -20,7 +20,7 @@ from recollect.config.algo_choice import ALGOS
 from recollect.config.convert import options
 from recollect.config.core_choice import known
 from recollect.config.fields import Field, fields_of, first_paragraph
-from recollect.config.policy import ENCODERS, POLICIES
+from recollect.config.policy import ENCODERS, HEADS, POLICIES
 from recollect.config.settings import CLASSES
 from recollect.config.tasks import TASKS, TaskOptions
 from recollect.config.train import ALIASES, homes
@@ -91,13 +91,14 @@ def written(value: Any) -> str:
 def entries(chosen: Collection[str] = ()) -> list[Entry]:
     """Every flag once; with ``chosen`` cores or algorithms, without those of others of their kind."""
     run, network = fields_of(CLASSES[""]), fields_of(CLASSES["policy"])
-    found = [Entry(field.name, field) for field in (*run, *network) if field.name != "head"]
+    found = [Entry(field.name, field) for field in (*run, *network)]
     found += _shared({name: fields_of(kind) for name, kind in _only(ALGOS, chosen).items()}, "")
     cores = {name: fields_of(make()) for name, make in _only(known, chosen).items()}
     found += _shared(dict(sorted(cores.items(), key=lambda item: -len(item[1]))), "core.")
     encoders = {name: fields_of(make) for name, make in _only(own_encoders(), chosen).items()}
     found += _shared(encoders, "encoder.")
-    found += [Entry(f"head.{field.name}", field) for field in fields_of(CLASSES["head"])]
+    heads = {name: fields_of(make) for name, make in _only(HEADS, chosen).items()}
+    found += _shared(heads, "head.")
     return found
 
 
@@ -116,8 +117,7 @@ def _shared(parts: dict[str, list[Field]], prefix: str) -> list[Entry]:
     for part, fields in parts.items():
         for field in fields:
             owned.setdefault(field.name, []).append((part, field))
-    is_one = list(parts) == ["auto"]  # the only kind of encoder, for all names
-    return [Entry(f"{prefix}{name}", f[0][1], () if is_one else tuple(f)) for name, f in owned.items()]
+    return [Entry(f"{prefix}{name}", f[0][1], tuple(f)) for name, f in owned.items()]
 
 
 def metavar(field: Field) -> str:
@@ -149,7 +149,9 @@ def _topic(path: str) -> str:
 
 
 def _filled(text: str) -> str:
-    return text.format(algos=" or ".join(ALGOS), cores=", ".join(known), policies=", ".join(POLICIES))
+    return text.format(
+        algos=" or ".join(ALGOS), cores=", ".join(known), policies=", ".join(POLICIES), heads=", ".join(HEADS)
+    )
 
 
 def wants_help(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
@@ -164,8 +166,9 @@ def wants_help(argv: Sequence[str]) -> tuple[list[str], list[str]] | None:
 def chosen_parts(argv: Sequence[str]) -> list[str]:
     """The cores and algorithms that a command line names; a sweep may list several."""
     names = {"--core": tuple(known), "--algo": tuple(ALGOS)}
-    if any(part.kind == "encoder" for part in own_parts()):  # else "mlp" and "conv" have the same settings
-        names["--encoder"] = tuple(ENCODERS)
+    for kind in ("encoder", "head"):
+        if any(part.kind == kind for part in own_parts()):  # else all names have the same settings
+            names[f"--{kind}"] = tuple(PARTS[kind])
     found: list[str] = []
     for word, following in zip(argv, [*argv[1:], ""]):
         flag, equals, value = word.partition("=")
@@ -282,6 +285,9 @@ class _Help(Page):
         elif topic in own_encoders():
             self.title(f"--encoder {topic}")
             self.flags(Entry(f"encoder.{field.name}", field).row for field in fields_of(ENCODERS[topic]))
+        elif topic in HEADS:
+            self.title(f"--head {topic}")
+            self.flags(Entry(f"head.{field.name}", field).row for field in fields_of(HEADS[topic]))
         elif topic in PARTS["env"]:
             self.title(f"recollect train {topic}/SOURCE")
             options = PARTS["env"][topic].config

@@ -39,6 +39,8 @@ WORDS = {
     "core": "The memory: {cores}; or your own, module:Class. Its fields follow its name: --core.hidden 256.",
     "encoder": "How observations become features: auto (by the observation space), mlp or conv; or your own, "
     "module:Class, with its own options in place of those below.",
+    "head": "How the memory's output becomes actions: {heads}; or your own, "
+    "module:Class, with its own options in place of those below. none: as the algorithm needs.",
     "algo": "The algorithm: {algos}; or your own, which --import registers.",
     "imports": "A module or file that registers parts of your own (recollect.register), such as my_parts or "
     "path/to/my_parts.py. May be given several times.",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 TRUST = (
     "code of your own that a run names is imported if you trained the run here, trust\n"
     "it (--trust), or name it again: --import, --env, --wrap, --core, --encoder,\n"
-    "--policy\n"
+    "--head, --policy\n"
 )
 """The end of the help of commands that open a run."""
 

@@ -18,6 +18,9 @@ Batching = Literal["chunks", "episodes"]
 class LearnerConfig:
     """Settings of every algorithm: how it learns from rollouts. Algorithms add their own."""
 
+    default_head = "actor_critic"
+    """The name of the head that policies have unless another one is chosen."""
+
     rollout: int = 128
     """T: steps that every row records between two updates."""
     chunk: int = 32

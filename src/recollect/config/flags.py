@@ -14,7 +14,7 @@ from recollect.config.convert import FALSE, NOTHING, TRUE, number, options, plai
 from recollect.config.core_choice import CORES
 from recollect.config.fields import hints
 from recollect.config.own_code import INPUTS
-from recollect.config.policy import HeadConfig, PolicyConfig, encoder_configs
+from recollect.config.policy import HEADS, PolicyConfig, encoder_configs
 from recollect.config.tasks import TASKS
 from recollect.config.toml_yaml import file_imports, read_layer
 from recollect.config.train import TrainConfig, our_name
@@ -82,7 +82,7 @@ def parse_repeated(flags: list[str], *, env: str | None = None) -> dict[str, Any
         if flag.name.partition(".")[0] not in ("task", "imports", *INPUTS):
             raise ConfigError(
                 f"{flag.written}: there is no such flag here; options of the env are --task.NAME, and your "
-                "own code is named again by --import, --core, --encoder, --policy and --wrap"
+                "own code is named again by --import, --core, --encoder, --head, --policy and --wrap"
             )
     return {"env_kwargs": {}} | parse_settings(flags, env=env)
 
@@ -242,7 +242,7 @@ def _hint(name: str) -> Any:
     section, _, last = _short(name).rpartition(".")
     run = (TrainConfig, *ALGOS.values(), PolicyConfig)
     kinds: dict[str, Collection[type]] = {"": run, "core": CORES.values(), "task": _task_options()}
-    kinds |= {"encoder": encoder_configs(), "head": [HeadConfig]}
+    kinds |= {"encoder": encoder_configs(), "head": HEADS.values()}
     return next((hints(kind)[last] for kind in kinds.get(section, ()) if last in hints(kind)), None)
 
 

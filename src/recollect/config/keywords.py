@@ -6,7 +6,6 @@ from os import PathLike
 from typing import Any, Literal, TypedDict
 
 from recollect.config.algo_shared import LearnerConfig
-from recollect.config.policy import HeadConfig
 
 
 class ChangeableSettings(TypedDict, total=False):
@@ -102,8 +101,9 @@ class TrainSettings(ChangeableSettings, total=False):
     """How observations become features; None: by the observation space."""
     core: Any
     """The memory: "lstm", "gru", "none", a core config, your own "module:Class", or a factory."""
-    head: HeadConfig
-    """The action distribution."""
+    head: Any
+    """How the memory's output becomes actions; None: as the algorithm needs, of PPO and IMPALA
+    "actor_critic"."""
     critic: Literal["shared", "separate", "memoryless"]
     """The network of the critic: "shared" is the actor's; "separate" is an encoder and a core of its own,
     with the settings of the actor's; "memoryless" is an encoder of its own without a core, for a critic

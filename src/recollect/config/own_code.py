@@ -19,6 +19,7 @@ from recollect.errors import ConfigError, nearest
 INPUTS = {
     "core": ("input_size",),
     "encoder": ("observation_space",),
+    "head": ("action_space", "features"),
     "policy": ("observation_space", "action_space"),
     "wrap": ("env",),
 }

@@ -1,8 +1,8 @@
-"""The settings of the network: encoder, head and policy; and the names of encoders and networks."""
+"""The settings of the network: encoder, head and policy; and the names of encoders, heads and networks."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -69,9 +69,10 @@ def encoder_configs() -> list[type]:
 
 @dataclass(frozen=True, slots=True)
 class HeadConfig:
-    """Settings of the action head, which makes an action distribution of features."""
+    """Settings of the actor-critic head, which makes an action distribution of features."""
 
     section = "head."
+    code = "recollect.policy.heads:ActionHead"
 
     squash: Literal["auto"] | bool = "auto"
     """Whether a Box action is tanh(u), scaled to its bounds; auto: where all bounds are finite."""
@@ -100,16 +101,34 @@ class HeadConfig:
             )
 
 
+parts.add_built_in("head", {"actor_critic": (HeadConfig, HeadConfig.code)})
+HEADS = parts.Configs("head")
+"""The config of every head by its name, including those that users register."""
+
+
+def head_config(spec: Any, default: str = "actor_critic") -> Any:
+    """The config of the head that ``spec`` names; None: of ``default``. Anything else stays as it is."""
+    if spec is not None and not isinstance(spec, str):
+        return spec
+    name = default if spec is None else spec
+    if name not in HEADS:
+        raise ConfigError(
+            f"head is {name!r}{nearest(name, HEADS)}: choose from {', '.join(HEADS)}; {parts.IF_OWN}"
+        )
+    return HEADS[name]()
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyConfig:
-    """Settings of a policy. ``encoder`` and ``core`` take a name, a config or a factory."""
+    """Settings of a policy. ``encoder``, ``core`` and ``head`` take a name, a config or a factory."""
 
     encoder: Any = None
     """How observations become features; None: by the observation space. Your own: "module:Class"."""
     core: Any = "lstm"
     """The memory: "lstm", "gru", "none", a core config, your own "module:Class", or a factory."""
-    head: HeadConfig = field(default_factory=HeadConfig)
-    """The action distribution."""
+    head: Any = None
+    """How the memory's output becomes actions; None: as the algorithm needs, of PPO and IMPALA
+    "actor_critic". Your own: "module:Class"."""
     critic: Literal["shared", "separate", "memoryless"] = "shared"
     """The network of the critic: "shared" is the actor's; "separate" is an encoder and a core of its own,
     with the settings of the actor's; "memoryless" is an encoder of its own without a core, for a critic that
@@ -133,7 +152,7 @@ class PolicyConfig:
     them) are always float32."""
 
     def __post_init__(self) -> None:
-        for part in ("encoder", "core"):
+        for part in ("encoder", "core", "head"):
             object.__setattr__(self, part, as_own_code(part, getattr(self, part)))
         check_fields(self)
         if self.critic_obs and self.critic == "shared":

@@ -1,4 +1,4 @@
-"""``recollect.register``: your own core, algorithm, encoder, env adapter or runtime, by a name of its own.
+"""``recollect.register``: your own core, algorithm, encoder, head, env adapter or runtime, by a name.
 
 A registered part is as a built-in one: it has a name, flags, help, and a place in config files and run
 folders. The command line finds it by ``--import MODULE``, Python by an ordinary import.
@@ -22,8 +22,8 @@ from recollect.config.tasks import TASKS
 from recollect.config.train import ALIASES, TrainConfig, homes
 from recollect.errors import ConfigError, nearest
 
-Kind = Literal["core", "algo", "encoder", "env", "runtime"]
-"""The kinds of parts that can be registered. Heads follow once their contract is open."""
+Kind = Literal["core", "algo", "encoder", "head", "env", "runtime"]
+"""The kinds of parts that can be registered."""
 T = TypeVar("T")
 
 
@@ -43,9 +43,14 @@ CONTRACTS: dict[str, Contract] = {
     "core": Contract(("input_size", "config"), CoreConfig, "class Mine(recollect.Core)"),
     "algo": Contract((), LearnerConfig, "a class with acting, targets and loss, such as recollect.algos.ppo"),
     "encoder": Contract(("observation_space", "config"), object, "class Mine(torch.nn.Module)"),
+    "head": Contract(
+        ("action_space", "features", "config"), object, "class Mine(recollect.policy.head_contract.Head)"
+    ),
     "env": Contract(("source",), None, "def mine(source, num_envs, **options)"),
     "runtime": Contract(("env", "policy", "config", "rows"), None, "def mine(env, policy, config, rows)"),
 }
+BASES = {"core": "recollect.cores.contract:Core", "head": "recollect.policy.head_contract:Head"}
+"""The base classes of parts that are classes."""
 
 
 def register(
@@ -58,6 +63,8 @@ def register(
     ======== =============================================== =================================
     core     ``recollect.Core`` made by (input_size, config) extends ``recollect.CoreConfig``
     encoder  module made by (observation_space, config)      any
+    head     ``recollect.policy.head_contract.Head`` made by any
+             (action_space, features, config)
     algo     ``recollect.learning.algorithm.Algorithm``      extends ``recollect.LearnerConfig``
     env      (source, num_envs, options) -> BatchedEnv       any or none: the options
     runtime  (env, policy, config, rows) -> Collector        none
@@ -175,11 +182,8 @@ def _check_code(kind: str, name: str, code: Any, config: type | None) -> None:
         if lacks:
             raise ConfigError(f"{where} lacks {', '.join(lacks)}: {fix}")
         return
-    if not callable(code) or (
-        kind == "core"
-        and isinstance(code, type)
-        and not issubclass(code, load("recollect.cores.contract:Core"))
-    ):
+    base = load(BASES[kind]) if kind in BASES else object
+    if not callable(code) or (isinstance(code, type) and not issubclass(code, base)):
         raise ConfigError(f"{where} is {getattr(code, '__name__', code)!r}: {fix}")
     options = dict.fromkeys(field_names(config)) if kind == "env" and config is not None else {}
     try:

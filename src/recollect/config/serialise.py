@@ -13,7 +13,7 @@ from recollect.config import bounds
 from recollect.config.algo_choice import ALGOS, algo_name
 from recollect.config.core_choice import as_config, name_of
 from recollect.config.own_code import OwnCode, as_own_code, code_flags, code_name, option_flags
-from recollect.config.policy import ENCODERS, EncoderConfig, HeadConfig, PolicyConfig
+from recollect.config.policy import ENCODERS, HEADS, EncoderConfig, PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
 
@@ -33,19 +33,12 @@ def config_to_json(
     own = {name: value for name, value in _values(config).items() if name not in ("policy", "algo")}
     own["wrap"] = [_code(wrapper) for wrapper in config.wrap]
     own["imports"] = list(dict.fromkeys([*config.imports, *_sources(config, policy)]))
-    encoder = policy.encoder
-    if isinstance(encoder, EncoderConfig):
-        encoder = {"name": "encoder", **dataclasses.asdict(encoder)}
-    elif (part := part_of("encoder", encoder)) is not None:
-        encoder = {"name": part.name, **dataclasses.asdict(encoder)}
-    elif encoder is not None and not isinstance(encoder, str):
-        encoder = _code(encoder)
     network = {
         "policy": made_by,
         **_values(policy),
-        "encoder": encoder,
+        "encoder": _part("encoder", policy.encoder),
         "core": as_mapping(policy.core) or CUSTOM,
-        "head": dataclasses.asdict(policy.head),
+        "head": _part("head", policy.head),
     }
     algo = {"name": algo_name(config.algo), **dataclasses.asdict(config.algo)}
     return own | {"policy": network, "algo": algo}
@@ -59,11 +52,11 @@ def policy_config_from_json(
     Args:
         data: a config as JSON.
         where: the folder, for errors.
-        named: the parts that are code and that the user has given again, by "core" and "encoder".
+        named: the parts that are code and that the user has given again, by "core", "encoder" and "head".
         trust: how to trust the folder, for errors.
     """
     fields, given = OLD_DEFAULTS | data["policy"], dict(named or {})
-    saved = {part: fields.pop(part, None) for part in ("policy", "encoder", "core")}
+    saved = {part: fields.pop(part, None) for part in ("policy", "encoder", "core", "head")}
     code = {part: spec for part, spec in saved.items() if spec == CUSTOM or code_name(spec) is not None}
     bounds.check_numbers([fields, *(spec for part, spec in saved.items() if part not in code)])
     if missing := {part: spec for part, spec in code.items() if given.get(part) is None}:
@@ -82,7 +75,12 @@ def policy_config_from_json(
         own = {key: value for key, value in encoder.items() if key != "name"}
         encoder = (EncoderConfig if encoder["name"] == "encoder" else ENCODERS[encoder["name"]])(**own)
     core = _repeated(where, "core", core, given["core"], trust) if "core" in code else as_config(core)
-    return PolicyConfig(**fields | {"core": core, "encoder": encoder, "head": HeadConfig(**fields["head"])})
+    if "head" in code:
+        head = _repeated(where, "head", saved["head"], given["head"], trust)
+    else:
+        own = {"name": "actor_critic", **saved["head"]}  # files from before heads had names
+        head = HEADS[own.pop("name")](**own)
+    return PolicyConfig(**fields | {"core": core, "encoder": encoder, "head": head})
 
 
 def _name(spec: Any) -> Any:
@@ -173,10 +171,20 @@ def plain(value: Any) -> Any:
 
 def _sources(config: TrainConfig, policy: PolicyConfig) -> list[str]:
     """The modules that register parts of this config."""
-    used = (config.algo, policy.core, policy.encoder, config.runtime)
+    used = (config.algo, policy.core, policy.encoder, policy.head, config.runtime)
     names, configs = [part for part in used if isinstance(part, str)], [type(part) for part in used]
     found = [part for part in own_parts() if part.name in names or part.config in configs]
     return [part.source for part in found if part.source is not None]
+
+
+def _part(kind: str, spec: Any) -> Any:
+    """An encoder or head: a mapping of name and fields, a name, or None; ``CUSTOM`` for a factory."""
+    if spec is None or isinstance(spec, str):
+        return spec
+    part = part_of(kind, spec)
+    if part is None:
+        return _code(spec)
+    return {"name": "encoder" if isinstance(spec, EncoderConfig) else part.name, **dataclasses.asdict(spec)}
 
 
 def _code(part: Any) -> Any:

@@ -10,7 +10,7 @@ later layers override earlier ones.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from recollect.config.nested_settings import Setting, as_written, part_values, w
 from recollect.config.own_code import INPUTS, OwnCode
 from recollect.config.policy import (
     ENCODERS,
+    HEADS,
     POLICIES,
     EncoderConfig,
     HeadConfig,
@@ -43,7 +44,7 @@ CLASSES = {"": TrainConfig, "policy": PolicyConfig, "encoder": EncoderConfig, "h
 """The config class of each section but the algorithm, the core and the task."""
 MEANT = {"env_kwargs": "task", **dict.fromkeys(ALGOS, "algo")}
 """Names that someone may write for a section."""
-NAMED = ("algo", "policy", "core", "encoder")
+NAMED = ("algo", "policy", "core", "encoder", "head")
 """Sections that are also a setting: the name of the part."""
 
 
@@ -92,7 +93,7 @@ def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig 
     chosen = settings.pop("preset", None)
     use_preset = True if chosen is None else convert(chosen.value, bool, chosen.where)
     given: dict[str, Any] = {}
-    start = base.policy
+    start = base.chosen_policy
     network = settings.pop("policy", None)
     if network is not None and network.value is not None:
         given["policy"] = _part_name(network, list(POLICIES), "policy")
@@ -115,10 +116,11 @@ def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig 
     if "core" in settings or fields["core"]:
         given["core"] = _core(settings.get("core"), fields["core"], start.core)
     if "encoder" in settings or fields["encoder"]:
-        given["encoder"] = _encoder(settings.get("encoder"), fields["encoder"], start.encoder)
-    if fields["head"]:
-        values = part_values("the head", HeadConfig, fields["head"])
-        given["head"] = dataclasses.replace(start.head, **values)
+        own = settings.get("encoder"), fields["encoder"], start.encoder
+        given["encoder"] = _part("encoder", ENCODERS, "auto", *own)
+    if "head" in settings or fields["head"]:
+        own = settings.get("head"), fields["head"], start.head
+        given["head"] = _part("head", HEADS, ALGOS[algo].default_head, *own)
     if fields["task"]:
         given["env_kwargs"] = base.env_kwargs | _task_values(env, fields["task"])
     return Built(env, given, frozenset(settings), use_preset, notes)
@@ -136,20 +138,18 @@ def _path(name: str, setting: Setting) -> tuple[str, str | None]:
         section, last = "", name
     elif section in NAMED and last == "name":
         return section, None
-    elif section in ("task", "core", "encoder"):
+    elif section in ("task", "core", "encoder", "head"):
         return (name if section == "task" else name.removesuffix(".name")), None
     elif section not in SECTIONS:
         hint = nearest(MEANT.get(section, section), SECTIONS)
         raise ConfigError(
             f"{setting.where}: there is no section {section!r}{hint}; the sections are {', '.join(SECTIONS)}"
         )
-    if section == "head" and last in hints(HeadConfig):
-        return name, None
     try:
         ours = our_name(last)
     except ConfigError as error:
         raise ConfigError(f"{setting.where}: {error}") from None
-    home = None if section == "head" or ours in (*SECTIONS, "env_kwargs") else homes().get(ours)
+    home = None if ours in (*SECTIONS, "env_kwargs") else homes().get(ours)
     if home is None:
         raise ConfigError(_unknown(section, last, setting))
     if section not in ("", home):
@@ -163,16 +163,14 @@ def _unknown(section: str, name: str, setting: Setting) -> str:
     if meant in SECTIONS and not section:
         example = as_written(f"{meant}.{SECTIONS[meant]}", setting)
         return f"{setting.where} is a section: give one of its settings, such as {example}"
-    if section == "head":
-        names = field_names(HeadConfig)
-    elif section:
+    if section:
         names = [known for known, home in homes().items() if home == section]
     else:
         names = [*homes(), *ALIASES, "env", "preset", "config"]
     places = {
         "core": any(name in hints(kind) for kind in CORES.values()),
         "encoder": any(name in hints(kind) for kind in encoder_configs()),
-        "head": name in hints(HeadConfig) and section != "head",
+        "head": any(name in hints(kind) for kind in HEADS.values()),
         "task": any(name in hints(task) for task in TASKS.values()),
     }
     near = [f"{place}.{name}" for place, has in places.items() if has]
@@ -192,10 +190,10 @@ def _unknown(section: str, name: str, setting: Setting) -> str:
 
 
 def _merged(layers: Sequence[Layer], notes: list[str], env: str | None) -> dict[str, Setting]:
-    """Later layers win. Another core, encoder, algorithm or env drops the settings of the old one."""
+    """Later layers win. Another core, encoder, head, algorithm or env drops the settings of the old one."""
     merged: dict[str, Setting] = {}
     for layer in layers:
-        for name in ("algo", "core", "encoder", "env"):
+        for name in ("algo", "core", "encoder", "head", "env"):
             _drop_if_changed(merged, notes, name, layer.settings.get(name))
         if "policy" in layer.settings:  # its name chooses the encoder
             merged = {path: s for path, s in merged.items() if path.partition(".")[0] != "encoder"}
@@ -246,25 +244,33 @@ def _core(named: Setting | None, fields: dict[str, Setting], base: Any) -> Any:
     return with_fields(f"the core {name}", start, fields)
 
 
-def _encoder(named: Setting | None, fields: dict[str, Setting], base: Any) -> Any:
+def _part(
+    part: str,
+    known: Mapping[str, Any],
+    default: str,
+    named: Setting | None,
+    fields: dict[str, Setting],
+    base: Any,
+) -> Any:
+    """An encoder or head; ``default``: the name that None stands for."""
     name: str | None = None
     if named is not None:
         if named.value is not None and str(named.value).lower() not in ("none", "null"):
-            name = _part_name(named, list(ENCODERS), "encoder")
-            if name not in ENCODERS:
-                return _own_code("encoder", name, fields)
+            name = _part_name(named, list(known), part)
+            if name not in known:
+                return _own_code(part, name, fields)
         if not fields:
             return name
-        start = ENCODERS[name or "auto"]()
+        start = known[name or default]()
     elif base is None or isinstance(base, str):
-        start = ENCODERS[base or "auto"]()
-    elif part_of("encoder", base) is not None:
+        start = known[base or default]()
+    elif part_of(part, base) is not None:
         start = base
     elif isinstance(base, OwnCode):
-        return OwnCode("encoder", base.name, base.options | _plain_values(fields))
+        return OwnCode(part, base.name, base.options | _plain_values(fields))
     else:
-        raise _is_factory("encoder", fields)
-    return dataclasses.replace(start, **part_values("the encoder", type(start), fields))
+        raise _is_factory(part, fields)
+    return dataclasses.replace(start, **part_values(f"the {part}", type(start), fields))
 
 
 def _is_factory(part: str, fields: dict[str, Setting]) -> ConfigError:

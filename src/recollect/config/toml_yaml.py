@@ -127,7 +127,7 @@ def _flat(data: dict[Any, Any], source: str, section: str = "") -> Iterator[tupl
             yield (f"{section}.{key}" if section else key), value
         elif isinstance(value, dict):
             yield from _flat(value, source, key)
-        elif key in NAMED and (value is not None or key in ("core", "encoder")):
+        elif key in NAMED and (value is not None or key in ("core", "encoder", "head")):
             yield key, value
         elif value == CUSTOM:
             raise ConfigError(
@@ -171,7 +171,7 @@ def _lines(config: TrainConfig, env: Any, made_by: str | None) -> Iterator[str]:
     yield from _section("policy", network, _docs(config.policy), "")
     yield from _section("core", core, _docs(config.policy.core), "The memory.")
     yield from _section("encoder", encoder, _docs(config.policy.encoder), "How observations become features.")
-    yield from _section("head", head, _docs(config.policy.head), "")
+    yield from _section("head", head, _docs(config.policy.head), "How the memory's output becomes actions.")
 
 
 def _docs(config: Any) -> dict[str, str]:

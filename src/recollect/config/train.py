@@ -21,7 +21,7 @@ from recollect.config.algo_choice import ALGOS, algo_fields, algo_name, check_ha
 from recollect.config.algo_shared import LearnerConfig
 from recollect.config.fields import above_zero, at_least, check_fields, field_names
 from recollect.config.own_code import as_wrap
-from recollect.config.policy import PolicyConfig, named_policy
+from recollect.config.policy import PolicyConfig, head_config, named_policy
 from recollect.config.ppo import PPOConfig
 from recollect.errors import ConfigError, nearest
 
@@ -178,6 +178,8 @@ class TrainConfig:
         if isinstance(self.imports, str):
             object.__setattr__(self, "imports", (self.imports,))
         object.__setattr__(self, "algo", named_algo(self.algo))
+        head = head_config(self.policy.head, self.algo.default_head)
+        object.__setattr__(self, "policy", replace(self.policy, head=head))
         check_fields(self)
         at_least(self, 1, "steps", "num_envs", "actors", "target_episodes", "threads", "eval_episodes")
         at_least(self, 1, "learners", "checkpoint_every", "keep_checkpoints")
@@ -209,6 +211,12 @@ class TrainConfig:
         """The evaluations that choose the best checkpoint and are compared."""
         return "sampled" if self.eval_mode == "sampled" else "greedy"
 
+    @property
+    def chosen_policy(self) -> PolicyConfig:
+        """``policy``, with None as its head if that is the default, which another algorithm may not have."""
+        is_default = self.policy.head == head_config(None, self.algo.default_head)
+        return replace(self.policy, head=None) if is_default else self.policy
+
     def override(self, **values: Any) -> TrainConfig:
         """A copy with these settings, each under its flat name."""
         parts: dict[str, dict[str, Any]] = {"": {}, "policy": {}, "algo": {}}
@@ -228,7 +236,7 @@ class TrainConfig:
                 raise ConfigError(f"{name} is given twice, once as {given!r}")
             parts[home][name] = value
         own = parts[""]
-        base_policy, base_algo = own.pop("policy", self.policy), own.pop("algo", self.algo)
+        base_policy, base_algo = own.pop("policy", self.chosen_policy), own.pop("algo", self.algo)
         # The name of the present algorithm keeps its settings; another one starts with its defaults.
         base_algo = self.algo if base_algo == algo_name(self.algo) else named_algo(base_algo)
         for name in parts["algo"]:

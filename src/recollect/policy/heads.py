@@ -27,8 +27,10 @@ import torch
 from gymnasium import spaces
 from torch import Tensor, nn
 
+from recollect.base.parts import part_of
 from recollect.base.types import Tree
-from recollect.config.policy import HeadConfig
+from recollect.config.fields import check_fields
+from recollect.config.policy import HEADS, HeadConfig
 from recollect.errors import ConfigError, SpaceError
 from recollect.kernels import exact_linear
 from recollect.policy.distributions import (
@@ -272,6 +274,27 @@ def _make_part(space: gym.Space, config: HeadConfig, name: str) -> _Part:
         f"{name} is a {type(space).__name__}, for which there is no head: wrap the env so that it "
         "becomes Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of these"
     )
+
+
+def make_head(spec: Any, action_space: gym.Space, features: int) -> Head:
+    """The head of a config, or that which a factory (action_space, features) makes."""
+    part = part_of("head", spec)
+    if part is not None:
+        check_fields(spec)
+        head = part.load()(action_space, features, spec)
+    elif callable(spec) and not isinstance(spec, nn.Module):
+        head = spec(action_space, features)
+    else:
+        raise ConfigError(
+            f"head = {spec!r}: it needs a name ({', '.join(HEADS)}), a config such as HeadConfig(...), "
+            "'module:Class', or a function (action_space, features) -> Head"
+        )
+    if not isinstance(head, Head):
+        raise ConfigError(
+            f"the head {part.name if part else getattr(spec, '__name__', spec)} made a "
+            f"{type(head).__name__}: it must be a recollect.policy.head_contract.Head"
+        )
+    return head
 
 
 def _decide_squash(config: HeadConfig, low: np.ndarray, high: np.ndarray, name: str) -> bool:

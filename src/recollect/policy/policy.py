@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from torch import Tensor, nn
 from recollect.base import tree
 from recollect.base.tolerances import on_device
 from recollect.base.types import State, Tree
-from recollect.config.policy import PolicyConfig
+from recollect.config.policy import PolicyConfig, head_config
 from recollect.config.serialise import CUSTOM
 from recollect.cores import make_core
 from recollect.errors import ConfigError
@@ -34,7 +35,7 @@ from recollect.policy.critic_obs import actor_space, obs_without, space_without
 from recollect.policy.distributions import Distribution
 from recollect.policy.encoders import make_encoder
 from recollect.policy.head_contract import Head
-from recollect.policy.heads import ActionHead
+from recollect.policy.heads import ActionHead, make_head
 from recollect.policy.masks import ACTION_MASK, check_mask_space
 from recollect.policy.normalise import ObservationNorm, PopArt
 from recollect.policy.trunks import check_joined, joined
@@ -91,21 +92,20 @@ class Policy(nn.Module):
         Args:
             observation_space: of one row.
             action_space: of one row.
-            config: the settings of encoder, core and actor-critic head.
-            head: makes another head from the action space and the number of the core's outputs. Without a
-                critic (``Head.needs_critic``) values are not normalised either.
+            config: the settings of encoder, core and head.
+            head: in place of ``config.head``, such as a class of your own. Without a critic
+                (``Head.needs_critic``) values are not normalised either.
         """
         super().__init__()
-        self.config = config = config or PolicyConfig()
+        config = config or PolicyConfig()
+        self.config = config = replace(config, head=head_config(config.head if head is None else head))
         self.observation_space, self.action_space = observation_space, action_space
         self.actor_space = actor_space(observation_space, config.critic_obs)
         """The observations that acting needs: those without ``critic_obs``."""
         self.encoder = make_encoder(config.encoder, self.actor_space)
         self.core = make_core(config.core, self.encoder.output_size)
         size = self.core.output_size
-        self.head: Head = (
-            ActionHead(action_space, size, config.head) if head is None else head(action_space, size)
-        )
+        self.head: Head = make_head(config.head, action_space, size)
         self.has_critic = self.head.needs_critic
         """Whether the policy estimates values."""
         self.critic_trunk = trunks.make_critic_trunk(observation_space, config, self.head)
@@ -118,7 +118,6 @@ class Policy(nn.Module):
             self.obs_norm = ObservationNorm(observation_space, last_action=config.normalise_last_action)
         has_norm = self.has_critic and config.normalise_value
         self.value_norm = PopArt(config.value_decay) if has_norm else None
-        self._has_own_head = head is not None
         self.acts_elsewhere = False
         """Whether copies act on a CPU while this one learns; ``precision="auto"`` is then that of a CPU."""
         self.factory: str | None = None
@@ -157,9 +156,9 @@ class Policy(nn.Module):
 
     @property
     def made_by(self) -> str | None:
-        """The factory that made it: its name, or "custom" for a subclass or a head without one, which no file
+        """The factory that made it: its name, or "custom" for a subclass without one, which no file
         describes. None: ``config`` describes it."""
-        return self.factory or (CUSTOM if self._has_own_head or type(self) is not Policy else None)
+        return self.factory or (None if type(self) is Policy else CUSTOM)
 
     @property
     def is_compiled(self) -> bool:

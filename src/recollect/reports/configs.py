@@ -11,7 +11,7 @@ from recollect.base.formatting import setting
 from recollect.config.algo_choice import ALGOS, algo_name
 from recollect.config.core_choice import known
 from recollect.config.fields import fields_of
-from recollect.config.policy import EncoderConfig
+from recollect.config.policy import HEADS, EncoderConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.serialise import as_mapping, config_to_json, flatten
 from recollect.config.settings import CLASSES
@@ -35,11 +35,13 @@ def default_values(config: Row) -> Row:
     network, algo = mapping(config.get("policy")), mapping(config.get("algo"))
     default = TrainConfig(algo=ALGOS.get(str(algo.get("name")), PPOConfig)())
     flat = flatten(config_to_json(default, default.policy)) | {"algo": algo_name(TrainConfig().algo)}
-    core, encoder = mapping(network.get("core")), mapping(network.get("encoder"))
+    core, encoder, head = (mapping(network.get(part)) for part in ("core", "encoder", "head"))
     if (name := str(core.get("name"))) in known:
         flat |= {f"core.{key}": value for key, value in as_mapping(known[name]()).items()}
     if encoder:
         flat |= {f"encoder.{key}": value for key, value in dataclasses.asdict(EncoderConfig()).items()}
+    if (name := str(head.get("name"))) in HEADS:
+        flat |= {f"head.{key}": value for key, value in dataclasses.asdict(HEADS[name]()).items()}
     return flat
 
 

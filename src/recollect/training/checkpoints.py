@@ -81,7 +81,7 @@ class Saved:
     def build(self, named: Mapping[str, Any] | None = None, init_from: str | None = None) -> Network:
         """The network, without its weights. If the weights do not fit, it fails before allocating memory.
 
-        ``named``: the core and the encoder that the user has given again, if they are code. Raises
+        ``named``: the core, the encoder and the head that the user has given again, if they are code. Raises
         ConfigError if any other part of the network is code. ``init_from``: as in ``trusted_runs.hint``.
         """
         with self._reading():

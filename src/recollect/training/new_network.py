@@ -28,7 +28,7 @@ def check_config(config: TrainConfig, policy: PolicyFactory | None) -> None:
     precision.check(config.policy.precision, torch.device(config.device))
     if config.compile:
         compiled.check_backend(torch.device(config.device))
-    if policy is not None and config.policy != PolicyConfig():
+    if policy is not None and config.chosen_policy != PolicyConfig():
         raise ConfigError(
             "policy is a factory, which makes the whole network: settings such as encoder, core and head "
             "would have no effect. Set them inside the factory, or leave it out"

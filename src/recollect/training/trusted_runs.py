@@ -1,8 +1,8 @@
 """Runs whose own code the user trusts on this machine (decision 028).
 
-A run folder names code: its env, wrappers, core, encoder and policy, and options for them. It is imported
-only if the user names it again, or trusts the run: by ``--trust`` (``trust=True``), or by training it here
-with ``recollect train``. Trust is one small file for each run, outside of the run::
+A run folder names code: its env, wrappers, core, encoder, head and policy, and options for them. It is
+imported only if the user names it again, or trusts the run: by ``--trust`` (``trust=True``), or by training
+it here with ``recollect train``. Trust is one small file for each run, outside of the run::
 
     $XDG_STATE_HOME/recollect/trusted/<sha256 of the run's path>.json     (default ~/.local/state)
 
@@ -52,7 +52,7 @@ def required(description: Any) -> dict[str, Any]:
         found["imports"] = imports
     return found | {
         part: network[part]
-        for part in ("policy", "core", "encoder")
+        for part in ("policy", "core", "encoder", "head")
         if code_name(network.get(part)) is not None
     }
 
@@ -63,7 +63,7 @@ def flags(settings: dict[str, Any]) -> list[str]:
     words += [f"--env={settings['env']}"] if "env" in settings else []
     words += option_flags("task", settings.get("env_kwargs", {}))
     words += [word for spec in settings.get("wrap", ()) for word in code_flags("wrap", spec)]
-    parts = [part for part in ("policy", "core", "encoder") if part in settings]
+    parts = [part for part in ("policy", "core", "encoder", "head") if part in settings]
     return words + [word for part in parts for word in code_flags(part, settings[part])]
 
 
@@ -129,7 +129,7 @@ def is_trusted(folder: Path, description: dict[str, Any]) -> bool:
 
 def _digest(run: Path, settings: dict[str, Any]) -> str:
     names = [settings.get("env"), *(code_name(spec) for spec in settings.get("wrap", ()))]
-    names += [code_name(settings.get(part)) for part in ("policy", "core", "encoder")]
+    names += [code_name(settings.get(part)) for part in ("policy", "core", "encoder", "head")]
     names += [f"{source}:" for source in settings.get("imports", ())]
     places = {name: place(name) for name in names if name is not None}
     text = json.dumps([FORMAT, str(run), settings, places], sort_keys=True)

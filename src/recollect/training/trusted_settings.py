@@ -9,7 +9,8 @@ saved                  effect                                      repeated by
 env ``module:Env``     imports code                                ``env=`` (``--env``)
 ``env_kwargs``         arguments of an env that is not built in    ``env_kwargs=`` (``--task.NAME``)
 ``wrap``               imports code                                ``wrap=`` (``--wrap``)
-core ``module:Class``  imports code                                ``core=``; also ``encoder=``, ``policy=``
+core ``module:Class``  imports code                                ``core=``; also ``encoder=``,
+                                                                   ``head=``, ``policy=``
 ``imports``            imports code that registers parts           ``imports=`` (``--import``)
 ``ray_address``        connects to a cluster                       ``ray_address=``
 ``sinks``: "wandb"     sends metrics to a server                   ``sinks=``
@@ -111,13 +112,16 @@ class Named:
     policy: Any = None
     core: Any = None
     encoder: Any = None
+    head: Any = None
     wrap: Any = None
     imports: Sequence[str] | None = None
 
     @property
     def network(self) -> dict[str, Any]:
         """The parts of the network that are named."""
-        return {name: part for name in ("core", "encoder") if (part := getattr(self, name)) is not None}
+        return {
+            name: part for name in ("core", "encoder", "head") if (part := getattr(self, name)) is not None
+        }
 
     def trusting(self, saved: dict[str, Any]) -> Named:
         """As if the user had named all of these settings that are not named (``trusted_runs.required``)."""
@@ -155,7 +159,7 @@ def _part_names(config: Any) -> Iterator[tuple[str, str]]:
     network = config.get("policy")
     network = network if isinstance(network, dict) else {}
     found = [("algo", config.get("algo")), ("runtime", config.get("runtime"))]
-    found += [(kind, network.get(kind)) for kind in ("core", "encoder")]
+    found += [(kind, network.get(kind)) for kind in ("core", "encoder", "head")]
     for kind, spec in found:
         name = spec.get("name") if isinstance(spec, dict) else spec
         if isinstance(name, str) and name != CUSTOM and code_name(name) is None:
