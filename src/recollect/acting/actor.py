@@ -57,7 +57,8 @@ class Actor:
         keeps_finals: bool = True,
         record: Sequence[str] | None = None,
         needs_values: bool = True,
-        exploration: Tensor | None = None,
+        exploration: Tensor | Callable[[int], Tensor] | None = None,
+        actors: int = 1,
     ):
         """Reset the env and allocate a rollout, which every ``collect`` overwrites.
 
@@ -74,7 +75,9 @@ class Actor:
             keeps_finals: whether to fill ``Rollout.finals``, which synchronises a GPU.
             record: the fields of the head's record that are stored; None: all.
             needs_values: whether to fill ``Rollout.final_value`` and ``Rollout.bootstrap``.
-            exploration: [B], given to the head with every step; None: the head needs none.
+            exploration: [B], given to the head with every step, or a function of the number of rows of all
+                actors; None: the head needs none.
+            actors: number of actors, of as many rows each.
         """
         self.env, self.policy, self.index = env, policy, index
         self.rows = env.num_envs * env.agents
@@ -91,6 +94,8 @@ class Actor:
         several agents, the living count."""
         self.in_env_since: float | None = None
         """Start of the env step in progress, by ``time.monotonic``; None: no step is in progress."""
+        if callable(exploration):
+            exploration = exploration(self.rows * actors)[self.rows * index :][: self.rows]
         if exploration is not None and exploration.shape != (self.rows,):
             raise ConfigError(
                 f"exploration has shape {tuple(exploration.shape)}, and the actor has {self.rows} rows: give "

@@ -5,21 +5,28 @@ from __future__ import annotations
 from typing import Any
 
 from recollect.base import parts
-from recollect.config.algo_shared import LearnerConfig
+from recollect.config.algo_shared import AlgoConfig
 from recollect.config.fields import field_names
 from recollect.config.impala import ImpalaConfig
+from recollect.config.iqn import IQNConfig
 from recollect.config.ppo import PPOConfig
+from recollect.config.r2d2 import R2D2Config
 from recollect.errors import ConfigError, nearest
 
 parts.add_built_in(
     "algo",
-    {"ppo": (PPOConfig, "recollect.algos.ppo"), "impala": (ImpalaConfig, "recollect.algos.impala")},
+    {
+        "ppo": (PPOConfig, "recollect.algos.ppo"),
+        "impala": (ImpalaConfig, "recollect.algos.impala"),
+        "r2d2": (R2D2Config, "recollect.algos.r2d2"),
+        "iqn": (IQNConfig, "recollect.algos.iqn"),
+    },
 )
 ALGOS = parts.Configs("algo")
 """The config class of every algorithm, including those that users register."""
 
 
-def named_algo(algo: Any) -> LearnerConfig:
+def named_algo(algo: Any) -> AlgoConfig:
     """The config of a name; a config is returned unchanged."""
     if parts.part_of("algo", algo) is not None:
         return algo
@@ -32,7 +39,7 @@ def named_algo(algo: Any) -> LearnerConfig:
     return ALGOS[algo]()
 
 
-def algo_name(config: LearnerConfig) -> str:
+def algo_name(config: AlgoConfig) -> str:
     """The name of the algorithm that a config belongs to."""
     return next(name for name, kind in ALGOS.items() if type(config) is kind)
 

@@ -15,14 +15,69 @@ Batching = Literal["chunks", "episodes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearnerConfig:
-    """Settings of every algorithm: how it learns from rollouts. Algorithms add their own."""
+class AlgoConfig:
+    """Settings of every algorithm. ``LearnerConfig`` is for those that learn from each rollout and drop it,
+    ``recollect.config.replay.ReplayConfig`` for those that replay old steps."""
 
     default_head = "actor_critic"
     """The name of the head that policies have unless another one is chosen."""
+    is_greedy = False
+    """Whether evaluations are greedy only, because random actions are just exploration."""
 
     rollout: int = 128
     """T: steps that every row records between two updates."""
+    learning_rate: float = 1e-3
+    """Learning rate (step size of the optimiser) of the encoder and the core, and of heads without one of
+    their own."""
+    learning_rate_schedule: Shape = "linear"
+    """Schedule of all learning rates over the run: constant, linear or cosine."""
+    learning_rate_end: float = 0.1
+    """Final learning rates, as a fraction of the initial ones."""
+    learning_rate_warmup: float = 0.0
+    """Fraction of the run over which learning rates rise from 0."""
+    gamma: float = 0.99
+    """Discount factor; 1 / (1 - gamma) is the effective horizon in steps."""
+    max_grad_norm: float = 0.5
+    """Gradients are clipped to this norm."""
+    reward_scale: float = 1.0
+    """Factor of the rewards before learning; unnecessary with PopArt."""
+    reward_clip: float | None = None
+    """If set, scaled rewards are clipped to +- this."""
+    tolerance: float | None = None
+    """If recomputed log-probs or values deviate by more from the recorded ones, the rows that deviate most
+    are replayed in float64, and the run stops unless rounding explains it. None: 1e-4 in float32, 5e-3 in
+    TF32, 0.05 in bf16; five times as much with attention, which rounds more."""
+    gauge_every: int = 20
+    """Updates between two measurements of the staleness of stored states; 0: never."""
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        check_fields(self)
+        at_least(self, 1, "rollout")
+        at_least(self, 0, "learning_rate_end", "gauge_every")
+        above_zero(self, "learning_rate", "max_grad_norm", "reward_clip", "reward_scale", "tolerance")
+        require(0 <= self.gamma <= 1, f"gamma = {self.gamma}: it must be in [0, 1]")
+        warmup = self.learning_rate_warmup
+        require(0 <= warmup < 1, f"learning_rate_warmup = {warmup}: a fraction in [0, 1)")
+
+    @property
+    def effective_horizon(self) -> float:
+        """1 / (1 - gamma), in steps."""
+        return float("inf") if self.gamma == 1 else 1 / (1 - self.gamma)
+
+    @property
+    def is_anchored(self) -> bool:
+        """Whether training needs its initial weights."""
+        return False
+
+    def check(self, policy: Any, rows: int) -> None:
+        """Raise unless these settings fit the policy and the number of rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerConfig(AlgoConfig):
+    """Settings of every algorithm that learns from rollouts. Algorithms add their own."""
+
     chunk: int = 32
     """L: steps of truncated backpropagation through time; at most the rollout."""
     epochs: int = 4
@@ -41,21 +96,10 @@ class LearnerConfig:
     is only for cores without memory."""
     burn_in_steps: int = 0
     """K: with "burn_in", steps replayed without gradient before each chunk; at most the chunk."""
-    learning_rate: float = 1e-3
-    """Learning rate (step size of the optimiser) of the encoder and the core, and of heads without one of
-    their own."""
     actor_learning_rate: float | None = None
     """Learning rate of the action head; None: ``learning_rate``."""
     critic_learning_rate: float | None = None
     """Learning rate of the value head; None: ``learning_rate``."""
-    learning_rate_schedule: Shape = "linear"
-    """Schedule of all learning rates over the run: constant, linear or cosine."""
-    learning_rate_end: float = 0.1
-    """Final learning rates, as a fraction of the initial ones."""
-    learning_rate_warmup: float = 0.0
-    """Fraction of the run over which learning rates rise from 0."""
-    gamma: float = 0.99
-    """Discount factor; 1 / (1 - gamma) is the effective horizon in steps."""
     gae_lambda: float = 0.95
     """Lambda of generalised advantage estimation: 0 for one-step, 1 for Monte Carlo advantages."""
     value_coef: float = 0.5
@@ -68,8 +112,6 @@ class LearnerConfig:
     """Fraction of the run over which the entropy coefficient rises from 0."""
     entropy_end: float = 0.1
     """Final entropy coefficient, as a fraction of the initial one."""
-    max_grad_norm: float = 0.5
-    """Gradients are clipped to this norm."""
     weight_clip: float | None = None
     """If set, every weight is clipped to +- this times the initialisation bound of its layer."""
     l2_init: float = 0.0
@@ -80,27 +122,17 @@ class LearnerConfig:
     """If set, an update ends at the first minibatch whose KL divergence from the acting policy exceeds it."""
     normalise_advantages: bool = True
     """Normalise advantages to mean 0 and standard deviation 1, over all valid steps of the batch."""
-    reward_scale: float = 1.0
-    """Factor of the rewards before learning; unnecessary with PopArt."""
-    reward_clip: float | None = None
-    """If set, scaled rewards are clipped to +- this."""
     refresh_states: bool = False
     """Recompute the stored states under the new weights before every epoch but the first."""
     recompute_advantages: bool = False
     """Recompute values and advantages under the new weights before every epoch but the first."""
     recompute_activations: bool = False
     """Recompute activations in the backward pass (gradient checkpointing): slower, in less memory."""
-    tolerance: float | None = None
-    """If recomputed log-probs or values deviate by more from the recorded ones, the rows that deviate most
-    are replayed in float64, and the run stops unless rounding explains it. None: 1e-4 in float32, 5e-3 in
-    TF32, 0.05 in bf16; five times as much with attention, which rounds more."""
-    gauge_every: int = 20
-    """Updates between two measurements of the staleness of stored states; 0: never."""
 
     def __post_init__(self) -> None:
         """Validate."""
-        check_fields(self)
-        at_least(self, 1, "rollout", "chunk", "epochs", "minibatches", "accumulate")
+        AlgoConfig.__post_init__(self)  # no super(): slots=True replaces the class
+        at_least(self, 1, "chunk", "epochs", "minibatches", "accumulate")
         require(
             self.chunk_length <= self.rollout,
             f"chunk = {self.chunk} is longer than rollout = {self.rollout}: "
@@ -129,19 +161,15 @@ class LearnerConfig:
                 "refresh_states does nothing with batching = 'episodes', which starts from no stored state "
                 "but the rollout's first: leave it off",
             )
-        for name in ("gamma", "gae_lambda"):
-            require(0 <= getattr(self, name) <= 1, f"{name} = {getattr(self, name)}: it must be in [0, 1]")
-        above_zero(self, "learning_rate", "actor_learning_rate", "critic_learning_rate", "max_grad_norm")
-        above_zero(self, "target_kl", "reward_clip", "reward_scale", "tolerance")
-        at_least(self, 0, "value_coef", "entropy", "next_obs_coef", "learning_rate_end", "entropy_end")
-        at_least(self, 0, "gauge_every", "l2_init")
+        require(0 <= self.gae_lambda <= 1, f"gae_lambda = {self.gae_lambda}: it must be in [0, 1]")
+        above_zero(self, "actor_learning_rate", "critic_learning_rate", "target_kl")
+        at_least(self, 0, "value_coef", "entropy", "next_obs_coef", "entropy_end", "l2_init")
         require(
             self.weight_clip is None or self.weight_clip >= 1,
             f"weight_clip = {self.weight_clip}: below 1 it would clip the initial weights; use 1 or more",
         )
-        for name in ("learning_rate_warmup", "entropy_warmup"):
-            value = getattr(self, name)
-            require(0 <= value < 1, f"{name} = {value}: a fraction in [0, 1)")
+        warmup = self.entropy_warmup
+        require(0 <= warmup < 1, f"entropy_warmup = {warmup}: a fraction in [0, 1)")
 
     @property
     def chunk_length(self) -> int:
@@ -153,11 +181,6 @@ class LearnerConfig:
     def state_steps(self) -> tuple[int, ...]:
         """The steps at which the actor stores its state."""
         return state_steps(self.rollout, self.chunk_length, self.burn_in_steps)
-
-    @property
-    def effective_horizon(self) -> float:
-        """1 / (1 - gamma), in steps."""
-        return float("inf") if self.gamma == 1 else 1 / (1 - self.gamma)
 
     @property
     def is_anchored(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from recollect.base.parts import PARTS, Part, current_source
 from recollect.base.registry import load
-from recollect.config.algo_shared import LearnerConfig
+from recollect.config.algo_shared import AlgoConfig
 from recollect.config.cores import CoreConfig
 from recollect.config.fields import field_names
 from recollect.config.settings import SECTIONS
@@ -41,7 +41,7 @@ class Contract:
 
 CONTRACTS: dict[str, Contract] = {
     "core": Contract(("input_size", "config"), CoreConfig, "class Mine(recollect.Core)"),
-    "algo": Contract((), LearnerConfig, "a class with acting, targets and loss, such as recollect.algos.ppo"),
+    "algo": Contract((), AlgoConfig, "a class with acting, targets and loss, such as recollect.algos.ppo"),
     "encoder": Contract(("observation_space", "config"), object, "class Mine(torch.nn.Module)"),
     "head": Contract(
         ("action_space", "features", "config"), object, "class Mine(recollect.policy.head_contract.Head)"
@@ -65,7 +65,7 @@ def register(
     encoder  module made by (observation_space, config)      any
     head     ``recollect.policy.head_contract.Head`` made by any
              (action_space, features, config)
-    algo     ``recollect.learning.algorithm.Algorithm``      extends ``recollect.LearnerConfig``
+    algo     ``recollect.learning.algorithm.Algorithm``      extends ``recollect.AlgoConfig``
     env      (source, num_envs, options) -> BatchedEnv       any or none: the options
     runtime  (env, policy, config, rows) -> Collector        none
     ======== =============================================== =================================

@@ -18,11 +18,12 @@ from typing import Any, Literal
 
 from recollect.base import parts
 from recollect.config.algo_choice import ALGOS, algo_fields, algo_name, check_has, named_algo
-from recollect.config.algo_shared import LearnerConfig
+from recollect.config.algo_shared import AlgoConfig
 from recollect.config.fields import above_zero, at_least, check_fields, field_names
 from recollect.config.own_code import as_wrap
 from recollect.config.policy import PolicyConfig, head_config, named_policy
 from recollect.config.ppo import PPOConfig
+from recollect.config.replay import ReplayConfig
 from recollect.errors import ConfigError, nearest
 
 ALIASES = {
@@ -163,8 +164,8 @@ class TrainConfig:
     cannot be captured is reported and runs without one."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """The network: a config, or the name of one for token sets, such as "fast"."""
-    algo: LearnerConfig = field(default_factory=PPOConfig)
-    """The algorithm: "ppo" or "impala", the config of one, or the name of your own (``register``)."""
+    algo: AlgoConfig = field(default_factory=PPOConfig)
+    """The algorithm: "ppo", "impala", "r2d2" or "iqn", the config of one, or the name of your own (``register``)."""
 
     def __post_init__(self) -> None:
         """Validate."""
@@ -178,6 +179,7 @@ class TrainConfig:
         if isinstance(self.imports, str):
             object.__setattr__(self, "imports", (self.imports,))
         object.__setattr__(self, "algo", named_algo(self.algo))
+        _check_algo(self)
         head = head_config(self.policy.head, self.algo.default_head)
         object.__setattr__(self, "policy", replace(self.policy, head=head))
         check_fields(self)
@@ -270,6 +272,22 @@ def our_name(name: str) -> str:
         )
     british = name.replace("normalize", "normalise")
     return ALIASES.get(name, british if british in homes() else name)
+
+
+def _check_algo(config: TrainConfig) -> None:
+    """Raise for settings of the run that its algorithm cannot have. Its evaluations may be greedy only."""
+    algo, name = config.algo, algo_name(config.algo)
+    if algo.is_greedy and config.eval_mode == "sampled":
+        raise ConfigError(
+            f"eval_mode = 'sampled' with algo = {name!r}: its random actions are exploration only; use "
+            "eval_mode='greedy'"
+        )
+    if algo.is_greedy:
+        object.__setattr__(config, "eval_mode", "greedy")
+    if isinstance(algo, ReplayConfig) and config.learners > 1:
+        raise ConfigError(
+            f"learners = {config.learners} with algo = {name!r}: a replay has one learner; leave learners 1"
+        )
 
 
 def _check_runtime(config: TrainConfig) -> None:

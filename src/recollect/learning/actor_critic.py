@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.config.algo_shared import LearnerConfig
+from recollect.config.algo_shared import AlgoConfig, LearnerConfig
 from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.algorithm import Data, Stats
@@ -18,7 +18,12 @@ RECORD = ("log_prob", "value")
 
 def scaled_reward(rollout: Rollout, config: LearnerConfig) -> Tensor:
     """The rewards [T, B], scaled and then clipped."""
-    reward = rollout.reward * config.reward_scale
+    return scaled(rollout.reward, config)
+
+
+def scaled(reward: Tensor, config: AlgoConfig) -> Tensor:
+    """Rewards of any shape, scaled and then clipped."""
+    reward = reward * config.reward_scale
     if config.reward_clip is not None:
         reward = reward.clamp(-config.reward_clip, config.reward_clip)
     return reward

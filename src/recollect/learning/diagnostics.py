@@ -57,6 +57,27 @@ def describe(rollout: Rollout, advantage: Tensor, returns: Tensor, ranks: Ranks 
     return metrics
 
 
+@torch.no_grad()
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """The mean of x where ``mask``; 0 if that is nowhere."""
+    return x.masked_fill(~mask, 0).sum() / mask.sum().clamp(min=1)
+
+
+def moments(name: str, x: Tensor, valid: Tensor) -> dict[str, Tensor]:
+    """Mean, spread and range of x [T, B] over the valid steps."""
+    count = valid.sum().clamp(min=1)
+    mean = x.masked_fill(~valid, 0).sum(dtype=torch.float64) / count
+    std = ((x - mean).square().masked_fill(~valid, 0).sum() / count).sqrt()
+    low, high = x.masked_fill(~valid, torch.inf).amin(), x.masked_fill(~valid, -torch.inf).amax()
+    return _named_rows(
+        {
+            kind: value.unsqueeze(0)
+            for kind, value in {"mean": mean, "std": std, "min": low, "max": high}.items()
+        },
+        [name],
+    )
+
+
 def _describe_where(valid: Tensor, named: dict[str, Tensor]) -> dict[str, Tensor]:
     """``describe`` of tensors ``named`` [T, B] each, by masks, without a host read; sums in float64."""
     residual = named["return"] - named["value"]

@@ -17,7 +17,7 @@ Before the first optimiser step of an update the learner must reproduce what the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -106,6 +106,8 @@ class Learner:
         """The fields of the record that every update must reproduce."""
         self.deviation_check = DeviationCheck(policy, config, self.compared)
         self._captured: CapturedUpdate | None = None
+        self.is_complete = True
+        """Whether the last ``load_learner`` restored everything."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters: the policy's, and those of the predictor as ``next_obs.NAME``."""
@@ -225,6 +227,13 @@ class Learner:
             return EagerUpdate(self)
         self._captured = self._captured or CapturedUpdate(self)
         return self._captured
+
+    def more_tensors(self) -> dict[str, Tensor]:
+        """Tensors of a checkpoint beside those of every learner: none."""
+        return {}
+
+    def load_more(self, tensors: Mapping[str, Tensor]) -> None:
+        """Do nothing: there are none."""
 
     def forget_graphs(self) -> None:
         """Drop all captured optimiser steps: the tensors of the optimiser are about to be replaced."""

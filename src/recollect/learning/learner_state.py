@@ -49,7 +49,7 @@ class Learned:
     """Only in the checkpoints of a run."""
 
 
-def load_learner(learner: Learner, learned: Learned) -> None:
+def load_learner(learner: Any, learned: Learned) -> None:
     """Continue with the saved optimiser and random stream, if there are any."""
     learner.updates, learner.deviation_check.accepted = learned.updates, NOTHING
     tensors = learned.optimizer
@@ -71,6 +71,7 @@ def load_learner(learner: Learner, learned: Learned) -> None:
             learner.optimizer.state[parameter] = state
         if f"{name}:{OWN}" in tensors:
             parameter.detach().copy_(tensors[f"{name}:{OWN}"])
+    learner.load_more(tensors)
     if learner.config.is_anchored:
         learner.origin = Origin.from_tensors(learner.policy, tensors)
     rng = tensors.get(RNG)
@@ -79,7 +80,7 @@ def load_learner(learner: Learner, learned: Learned) -> None:
         learner.generator.set_state(rng)
 
 
-def learner_tensors(learner: Learner) -> dict[str, Tensor]:
+def learner_tensors(learner: Any) -> dict[str, Tensor]:
     """The state for ``load_learner``: Adam's moments by parameter, the random stream, initial weights."""
     names = {id(p): name for name, p in learner.named_parameters()}
     moments = {
@@ -90,4 +91,4 @@ def learner_tensors(learner: Learner) -> dict[str, Tensor]:
     start = {} if learner.origin is None else learner.origin.tensors()
     policy = {id(p) for p in learner.policy.parameters()}
     own = {f"{name}:{OWN}": p.detach() for name, p in learner.named_parameters() if id(p) not in policy}
-    return moments | start | own | {RNG: learner.generator.get_state()}
+    return moments | start | own | learner.more_tensors() | {RNG: learner.generator.get_state()}

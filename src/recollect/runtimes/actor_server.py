@@ -151,6 +151,7 @@ class ActorServer:
                 rollout=config.algo.rollout,
                 seed=actor_stream(config.seed, version, index, self.blueprint.restarts, self._resets),
                 index=index,
+                actors=config.actors,
                 buffers=self._buffers,
                 **acting(config.algo).keywords(),
             )

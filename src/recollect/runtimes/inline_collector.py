@@ -108,6 +108,7 @@ class InlineCollector:
                     rollout=algo.rollout,
                     seed=actor_stream(seed, version, index, resets=resets),
                     index=index,
+                    actors=self._config.actors,
                     graphs=self._graphs,
                     **wanted,
                 )

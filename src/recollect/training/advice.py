@@ -129,6 +129,8 @@ class Advisor:
 
     def _spreads(self, metrics: Mapping[str, float]) -> dict[str, str]:
         """Advice on a standard deviation that grows tenfold in one update, beyond that of the rewards."""
+        if "advantage/std" not in metrics:  # rollouts of a replay learner are too short to be compared
+            return {}
         growth = {}
         for name in ("reward", "advantage", "value"):
             before, largest = self._last.get(name, 0.0), self._largest.get(name, 0.0)

@@ -109,6 +109,18 @@ GAUGES: tuple[Gauge, ...] = (
         above="As for log-probs: the learner's state, reset or observation differs from the actor's, or the "
         "precision is lower.",
     ),
+    _deviation(
+        name="deviation/q",
+        above="The learner does not reproduce the values that the actor recorded: its state, reset or "
+        "observation differs, or the precision is lower.",
+    ),
+    Gauge(
+        name="replay/staleness",
+        low=0.0,
+        high=0.5,
+        above="Stored states no longer fit the weights. Raise burn_in_steps, lower replay_capacity or "
+        "learning_rate.",
+    ),
     Gauge(
         name="staleness",
         low=0.0,

@@ -10,6 +10,7 @@ from typing import Any
 
 from recollect.config.algo_choice import algo_fields, algo_name, named_algo
 from recollect.config.algo_shared import LearnerConfig
+from recollect.config.replay import ReplayConfig
 from recollect.config.core_choice import known, reaching
 from recollect.tasks import TASKS, make_task
 
@@ -70,6 +71,10 @@ PACE = ("learning_rate", "epochs")
 """Settings tuned for PPO's many optimiser steps per rollout, which do not carry over to IMPALA."""
 
 
+REPLAY: dict[str, dict[str, Any]] = {}
+"""Settings by task of the algorithms that replay old steps."""
+
+
 def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Settings for the built-in task ``name`` that the user's ``settings`` leave open; empty for other envs.
 
@@ -80,7 +85,10 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     task = make_task(name, 1, **settings.get("env_kwargs", {}))
     horizon = task.horizon
     found = dict(OWN.get(task.name, {}))
-    is_ppo = algo_name(named_algo(settings.get("algo", "ppo"))) == "ppo"
+    algo = named_algo(settings.get("algo", "ppo"))
+    if isinstance(algo, ReplayConfig):
+        return _replay_preset(task.name, algo, settings)
+    is_ppo = algo_name(algo) == "ppo"
     far_from, far = FAR.get(task.name, (0, {}))
     is_far = bool(far) and is_ppo and horizon >= far_from
     if not is_ppo:
@@ -106,3 +114,11 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
         if reached != settings.get("core", "lstm"):
             found["core"] = reached
     return found
+
+
+def _replay_preset(task: str, algo: ReplayConfig, settings: dict[str, Any]) -> dict[str, Any]:
+    """``preset`` for an algorithm that replays old steps."""
+    name = algo_name(algo)
+    found = REPLAY.get(f"{task} {name}", REPLAY.get(task, {}))
+    is_set = settings.keys() | (() if isinstance(settings.get("algo"), str) else algo_fields())
+    return {key: value for key, value in found.items() if key not in is_set}

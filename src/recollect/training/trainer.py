@@ -57,7 +57,11 @@ class Trainer:
         graphs = config.graphs and not config.compile
         self.learners = {
             name: make_learner(
-                one, config.algo, seed=stream(config.seed, 2, *([number] if name else [])), graphs=graphs
+                one,
+                config.algo,
+                rows=rows[name],
+                seed=stream(config.seed, 2, *([number] if name else [])),
+                graphs=graphs,
             )
             for number, (name, one) in enumerate(groups.items())
         }
@@ -236,13 +240,16 @@ class Trainer:
         self.episodes.restore({name: tensor.numpy() for name, tensor in episodes.items()})
         # It does not fit if the env is a foreign one, or a generator of another kind of device.
         is_known = bool(actor) and self.collector.is_exact
-        self.is_exact = is_known and self.collector.restore(actor, learned.updates)
+        has_all = all(learner.is_complete for learner in self.learners.values())
+        self.is_exact = is_known and self.collector.restore(actor, learned.updates) and has_all
 
     @property
     def how_restored(self) -> str:
         """How training continues after ``restore``, in words."""
         if self.is_exact:
             return "bit for bit"
+        if not all(learner.is_complete for learner in self.learners.values()):
+            return "with an empty replay, which is filled again: save_replay was off"
         if not self.collector.is_exact:
             return "in new episodes: an async run cannot resume mid-episode"
         return "in new episodes: this env has no snapshots, or the run was saved in the middle of an update"

@@ -1,0 +1,120 @@
+"""The interface between the replay learner and an algorithm: ``acting`` and ``loss``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from recollect.base import tree
+from recollect.base.types import State, Tree
+from recollect.experience.replay import Sample
+from recollect.experience.rollout import Acting
+from recollect.learning import diagnostics
+from recollect.learning.algorithm import Stats
+from recollect.policy.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A minibatch of M sequences after their burn-in: L learned steps, then the n that their targets need.
+
+    W = L + n. Numbers at positions outside of an episode are zeros.
+    """
+
+    obs: Tree
+    """[W, M, ...]"""
+    first: Tensor
+    """[W, M] bool"""
+    state: State
+    """[M, ...]: the memory of the learning network before the first position."""
+    target_state: State
+    """[M, ...]: that of the target network."""
+    action: Tree
+    """[W, M, ...]"""
+    reward: Tensor
+    """[W, M]: scaled and clipped."""
+    terminated: Tensor
+    """[W, M] bool"""
+    is_step: Tensor
+    """[W, M] bool: false after the end of an episode, and for the observation after a time limit."""
+    weight: Tensor
+    """[L, M]: of each learned step in the loss; 0 where there is none. They sum to about 1."""
+
+
+class Loss(NamedTuple):
+    """The loss of a minibatch."""
+
+    total: Tensor
+    """A scalar."""
+    error: Tensor
+    """[L, M]: the absolute error of each learned step, for the priorities; anything where there is no step."""
+    stats: Stats
+    """Scalars by the names of metrics."""
+
+
+class ReplayAlgorithm(Protocol):
+    """A module such as ``recollect.algos.r2d2``, or any object with these two functions."""
+
+    def acting(self, config: Any) -> Acting:
+        """The parts of a rollout that actors must record."""
+        ...
+
+    def loss(
+        self, policy: Policy, target: Policy, batch: Windows, config: Any, generator: torch.Generator
+    ) -> Loss:
+        """The loss of a minibatch.
+
+        Args:
+            policy: learns.
+            target: the target network, a copy with older weights; no gradient flows into it.
+            batch: the sequences.
+            config: the settings.
+            generator: for random numbers of the loss.
+        """
+        ...
+
+
+def windows(
+    policy: Policy, target: Policy, sample: Sample, *, burn_in: int, length: int, weight: Tensor
+) -> Windows:
+    """Unroll the burn-in of both networks without gradient; the rest of the sample.
+
+    ``weight`` [M]: of each sequence.
+    """
+
+    def after(network: Policy) -> State:
+        if sample.state is None:
+            state = network.initial_state(len(sample.entries))
+        else:
+            state = sample.state
+        if not burn_in:
+            return state
+        prefix = tree.map(lambda leaf: leaf[:burn_in], sample.obs)
+        with torch.no_grad():
+            return network.unroll(prefix, state, sample.first[:burn_in])[-1]
+
+    obs, action = tree.map(lambda leaf: leaf[burn_in:], (sample.obs, sample.action))
+    is_step = sample.is_step[burn_in:]
+    learned = is_step[:length] * weight
+    return Windows(
+        obs=obs,
+        first=sample.first[burn_in:],
+        state=after(policy),
+        target_state=after(target),
+        action=action,
+        reward=sample.reward[burn_in:],
+        terminated=sample.terminated[burn_in:],
+        is_step=is_step,
+        weight=learned / is_step[:length].sum().clamp(min=1),
+    )
+
+
+@torch.no_grad()
+def of_steps(named: Mapping[str, Tensor], batch: Windows) -> Stats:
+    """Means of numbers [L, M] over the learned steps."""
+    learned = batch.is_step[: len(batch.weight)]
+    return {name: diagnostics.masked_mean(x, learned) for name, x in named.items()}
