@@ -251,7 +251,8 @@ def test_nan_in_the_middle_does_not_pass_the_next_reset(name):
         poisoned = tree.map(lambda leaf: poison(leaf, torch.tensor([1])), state)
         y, end = core.unroll(x, poisoned, first)
         want, want_end = core.unroll(x, state, first)
-        assert y[:3, 1].isnan().all()
+        poisoned_part = y[:3, 1, :D] if name == "frames" else y[:3, 1]  # the oldest of its inputs
+        assert poisoned_part.isnan().all()
         torch.testing.assert_close(y[3:, 1], want[3:, 1], atol=1e-6, rtol=0)
         torch.testing.assert_close(y[:, [0, 2]], want[:, [0, 2]], atol=1e-6, rtol=0)
         assert_close(end, want_end, 1e-6)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.cores import GRU, LSTM, MLSTM, PMM, SLSTM, Mamba, NoMemory, Stack, Window
+from recollect.cores import GRU, LSTM, MLSTM, PMM, SLSTM, Frames, Mamba, NoMemory, Stack, Window
 from tests.reference.linear import LINEAR
 from tests.reference.mamba import mamba
 from tests.reference.mlstm import mlstm
@@ -83,7 +83,21 @@ def _none(core: NoMemory, x: Tensor, state, first: Tensor):
     return x, ()
 
 
-REFERENCE = {LSTM: _lstm, GRU: _gru, NoMemory: _none, SLSTM: slstm, **LINEAR}
+def _frames(core: Frames, x: Tensor, state, first: Tensor):
+    """One list of inputs per row, which an episode's start fills with zeros."""
+    y, rows = [], [list(row) for row in state]
+    for inputs, starts in zip(x, first):
+        for b, row in enumerate(rows):
+            if starts[b]:
+                row[:] = [torch.zeros_like(frame) for frame in row]
+            row.append(inputs[b])
+        y.append(torch.stack([torch.cat(row) for row in rows]))
+        for row in rows:
+            row.pop(0)
+    return torch.stack(y), torch.stack([torch.stack(row) for row in rows])
+
+
+REFERENCE = {LSTM: _lstm, GRU: _gru, NoMemory: _none, Frames: _frames, SLSTM: slstm, **LINEAR}
 """For each core the function (core, x, state, first) -> y, state."""
 REFERENCE[Mamba] = mamba
 REFERENCE[MLSTM] = mlstm

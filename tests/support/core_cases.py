@@ -6,6 +6,7 @@ from typing import Any
 
 from recollect.cores import (
     FFMConfig,
+    FramesConfig,
     GRUConfig,
     LRUConfig,
     LSTMConfig,
@@ -38,6 +39,7 @@ CASES: dict[str, Any] = {
     "lru": LRUConfig(hidden=5, units=4),
     "rtu": RTUConfig(hidden=5, units=4),
     "ffm": FFMConfig(hidden=5, trace=3, context=2),
+    "frames": FramesConfig(frames=13),
     "mamba": MambaConfig(hidden=4, d_state=3, expand=2),
     "mamba-small": MambaConfig(hidden=5, d_state=2, conv=2, dt_rank=2),
     "mlstm": MLSTMConfig(hidden=12, heads=2),

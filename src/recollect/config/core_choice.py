@@ -87,6 +87,7 @@ class StackConfig(CoreConfig):
 
 BUILT_IN: dict[str, type[CoreConfig]] = {
     "ffm": cores.FFMConfig,
+    "frames": cores.FramesConfig,
     "gru": cores.GRUConfig,
     "lru": cores.LRUConfig,
     "lstm": cores.LSTMConfig,

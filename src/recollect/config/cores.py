@@ -77,6 +77,17 @@ class NoneConfig(CoreConfig):
 
 
 @dataclass(frozen=True, slots=True)
+class FramesConfig(CoreConfig):
+    """Settings of frame stacks."""
+
+    code = "recollect.cores.frames:Frames"
+    at_least_1 = ("frames",)
+
+    frames: int = 4
+    """Number of inputs side by side, the present one included; at least 1."""
+
+
+@dataclass(frozen=True, slots=True)
 class LSTMConfig(GatedConfig):
     """Settings of the LSTM core."""
 

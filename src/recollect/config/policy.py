@@ -9,6 +9,8 @@ from typing import Any, Literal
 from recollect.base import parts
 from recollect.base.registry import load
 from recollect.base.tolerances import Precision
+from recollect.config.core_choice import as_config
+from recollect.config.cores import FramesConfig
 from recollect.config.fields import at_least, check_fields
 from recollect.config.own_code import as_own_code
 from recollect.errors import ConfigError, nearest
@@ -123,7 +125,8 @@ class PolicyConfig:
     """Settings of a policy. ``encoder``, ``core`` and ``head`` take a name, a config or a factory."""
 
     encoder: Any = None
-    """How observations become features; None: by the observation space. Your own: "module:Class"."""
+    """How observations become features; None: by the observation space, and with the core frames without
+    hidden layers. Your own: "module:Class"."""
     core: Any = "lstm"
     """The memory: "lstm", "gru", "none", a core config, your own "module:Class", or a factory."""
     head: Any = None
@@ -160,6 +163,13 @@ class PolicyConfig:
                 f"critic_obs = {','.join(self.critic_obs)}: only the critic sees it, and critic = 'shared' "
                 "has no network of its own: set critic='separate' (--critic separate) or 'memoryless'"
             )
+
+    @property
+    def encoder_spec(self) -> Any:
+        """``encoder``; without one, frame stacks get the observations as they are."""
+        core = as_config(self.core)
+        is_stack = core == "frames" or isinstance(core, FramesConfig)
+        return EncoderConfig(hidden=()) if is_stack and self.encoder is None else self.encoder
 
     def build(self, observation_space: Any, action_space: Any) -> Any:
         """The policy for these spaces."""

@@ -4,6 +4,7 @@ from recollect.config.core_choice import CORES, PRESETS, PMMConfig, StackConfig
 from recollect.config.cores import (
     CoreConfig,
     FFMConfig,
+    FramesConfig,
     GRUConfig,
     LRUConfig,
     LSTMConfig,
@@ -19,6 +20,7 @@ from recollect.config.cores import (
 from recollect.cores.build_from_spec import CoreSpec, make_core
 from recollect.cores.contract import Core
 from recollect.cores.ffm import FFM
+from recollect.cores.frames import Frames
 from recollect.cores.gru import GRU
 from recollect.cores.lru_rtu import LRU, RTU
 from recollect.cores.lstm import LSTM
@@ -46,6 +48,8 @@ __all__ = [
     "CoreConfig",
     "CoreSpec",
     "FFMConfig",
+    "Frames",
+    "FramesConfig",
     "GRUConfig",
     "LRUConfig",
     "LSTMConfig",

@@ -28,6 +28,9 @@ class Core(nn.Module, ABC):
 
     starts_at_zero = False
     """Whether the initial state is constant zeros, which makes a reset cheaper."""
+    reach: int | None = None
+    """Number of earlier inputs that, with the present one, determine the output; None: no such bound. So a
+    burn-in of ``reach`` steps from zeros rebuilds the state exactly."""
     rounding = 1.0
     """Factor on the tolerance between acting and learning, for cores that amplify rounding errors."""
     unrolls_in_groups = True

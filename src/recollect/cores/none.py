@@ -11,6 +11,8 @@ from recollect.cores.contract import Core
 class NoMemory(Core):
     """y = x, and the state is ``()``."""
 
+    reach = 0
+
     def __init__(self, input_size: int, config: NoneConfig):
         super().__init__(input_size, input_size)
         self.config = config

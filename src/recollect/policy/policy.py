@@ -102,7 +102,7 @@ class Policy(nn.Module):
         self.observation_space, self.action_space = observation_space, action_space
         self.actor_space = actor_space(observation_space, config.critic_obs)
         """The observations that acting needs: those without ``critic_obs``."""
-        self.encoder = make_encoder(config.encoder, self.actor_space)
+        self.encoder = make_encoder(config.encoder_spec, self.actor_space)
         self.core = make_core(config.core, self.encoder.output_size)
         size = self.core.output_size
         self.head: Head = make_head(config.head, action_space, size)

@@ -30,9 +30,10 @@ class CriticTrunk(nn.Module):
 
     def __init__(self, observation_space: gym.Space, config: PolicyConfig):
         super().__init__()
-        self.encoder: Any = make_encoder(config.encoder, observation_space)
-        core = "none" if config.critic == "memoryless" else config.core
-        self.core = make_core(core, self.encoder.output_size)
+        has_memory = config.critic != "memoryless"
+        encoder = config.encoder_spec if has_memory else config.encoder
+        self.encoder: Any = make_encoder(encoder, observation_space)
+        self.core = make_core(config.core if has_memory else "none", self.encoder.output_size)
 
 
 def make_critic_trunk(observation_space: gym.Space, config: PolicyConfig, head: Head) -> CriticTrunk | None:
