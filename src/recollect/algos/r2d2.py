@@ -9,7 +9,7 @@ episode are replayed from the state stored while acting, after a burn-in of K st
     y      = h(sum_{i<m} gamma^i r_i + gamma^m h^-1(Q_target(o', h', a*)))
     h(x)   = sign(x) (sqrt(|x| + 1) - 1) + 0.001 x  with ``rescale``, else x
     delta  = y - Q(o, h, a)
-    L      = 1/2 E[w delta^2]                       w = 1 / probability^importance_exponent, scaled to at most 1
+    L      = 1/2 E[w delta^2]                       w = 1 / probability^importance_exponent, at most 1
     p      = eta max|delta| + (1 - eta) mean|delta| over the learned steps of a sequence
 
 m is n, or less where the episode ends: without the last term at a termination, with the final observation

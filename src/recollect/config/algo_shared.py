@@ -66,6 +66,11 @@ class AlgoConfig:
         return float("inf") if self.gamma == 1 else 1 / (1 - self.gamma)
 
     @property
+    def chunk_length(self) -> int:
+        """Steps that gradients reach back."""
+        return self.rollout
+
+    @property
     def is_anchored(self) -> bool:
         """Whether training needs its initial weights."""
         return False

@@ -13,6 +13,7 @@ from recollect.config.core_choice import as_config
 from recollect.config.cores import FramesConfig
 from recollect.config.fields import at_least, check_fields
 from recollect.config.own_code import as_own_code
+from recollect.config.q_heads import QHeadConfig, QuantileHeadConfig
 from recollect.errors import ConfigError, nearest
 
 
@@ -103,7 +104,8 @@ class HeadConfig:
             )
 
 
-parts.add_built_in("head", {"actor_critic": (HeadConfig, HeadConfig.code)})
+_HEADS = {"actor_critic": HeadConfig, "q": QHeadConfig, "quantile": QuantileHeadConfig}
+parts.add_built_in("head", {name: (kind, kind.code) for name, kind in _HEADS.items()})
 HEADS = parts.Configs("head")
 """The config of every head by its name, including those that users register."""
 

@@ -46,9 +46,9 @@ class ReplayConfig(AlgoConfig):
     replay_warmup: int = 2_000
     """Steps that are collected before the first optimiser step."""
     replay_ratio: float = 4.0
-    """Steps learned from for each step collected: batch * chunk steps count for every optimiser step."""
+    """Steps learned from for each step collected; every optimiser step counts as batch * chunk steps."""
     save_replay: bool = False
-    """Store the replay in checkpoints, so that a resumed run continues bit for bit; else it is filled anew."""
+    """Store the replay in checkpoints, so that a resumed run continues bit for bit; else it is refilled."""
     double: bool = True
     """The next action is chosen by the learning network and valued by the target network (double Q-learning);
     else the target network does both."""

@@ -165,7 +165,8 @@ class TrainConfig:
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """The network: a config, or the name of one for token sets, such as "fast"."""
     algo: AlgoConfig = field(default_factory=PPOConfig)
-    """The algorithm: "ppo", "impala", "r2d2" or "iqn", the config of one, or the name of your own (``register``)."""
+    """The algorithm: "ppo", "impala", "r2d2" or "iqn", the config of one, or the name of your own
+    (``register``)."""
 
     def __post_init__(self) -> None:
         """Validate."""

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from recollect.errors import ConfigError
 from recollect.learning.deviation_check import NOTHING
-from recollect.learning.learner import Learner
 from recollect.learning.regularise_weights import Origin
 
 RNG = "minibatches:rng"

@@ -51,7 +51,7 @@ class Loss(NamedTuple):
     total: Tensor
     """A scalar."""
     error: Tensor
-    """[L, M]: the absolute error of each learned step, for the priorities; anything where there is no step."""
+    """[L, M]: the absolute error of each learned step, for the priorities; not read where there is none."""
     stats: Stats
     """Scalars by the names of metrics."""
 

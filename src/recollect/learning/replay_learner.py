@@ -181,11 +181,11 @@ class ReplayLearner:
     @torch.no_grad()
     def _follow(self) -> None:
         """Move the target network as configured, after an optimiser step."""
-        ours, config = list(self.target.parameters()), self.config
-        if config.target_rate is not None:
-            torch._foreach_lerp_(ours, self._parameters, config.target_rate)
-        elif config.target_every is not None and self.gradient_steps % config.target_every == 0:
-            torch._foreach_copy_(ours, self._parameters)
+        config = self.config
+        share = config.target_rate or float(self.gradient_steps % (config.target_every or 1) == 0)
+        if share:
+            for older, weight in zip(self.target.parameters(), self._parameters):
+                older.lerp_(weight, share)
 
     def _described(self, steps: list[Stats], collected: int) -> dict[str, float]:
         """The metrics of an update from the statistics of its optimiser steps."""
@@ -211,7 +211,7 @@ class ReplayLearner:
     # -- checkpoints ------------------------------------------------------------------------------
 
     def more_tensors(self) -> dict[str, Tensor]:
-        """Tensors for ``load_more``: the target network, the counters, and the replay if it is to be saved."""
+        """Tensors for ``load_more``: target network, counters, and the replay if it is to be saved."""
         found = {f"target.{name}": p for name, p in self.target.named_parameters()}
         found |= {
             "owed": torch.tensor(self._owed, dtype=torch.float64),
@@ -229,7 +229,7 @@ class ReplayLearner:
         self.is_complete = not own or self.config.save_replay
         if not own:
             return
-        ours = {f"target.{name}": p for name, p in self.target.named_parameters()}
+        ours: dict[str, Tensor] = {f"target.{name}": p for name, p in self.target.named_parameters()}
         ours["epsilon"] = self.head.epsilon
         for name, value in ours.items():
             if name not in own or own[name].shape != value.shape:

@@ -41,24 +41,23 @@ GLOSSARY = {
     "optimiser step; only rounding if the learner uses the actor's states",
     "deviation/value": "largest difference between recomputed and recorded values before the first "
     "optimiser step",
-    "deviation/q": "R2D2, IQN: largest difference between recomputed and recorded values of the chosen actions, on "
-    "the newest rollout before the replay learns from it; every `gauge_every` updates",
-    "epsilon": "R2D2, IQN: probability of a random action while this rollout was recorded, of the row that explores "
-    "most",
-    "loss/q": "R2D2: half the squared error of the action values; IQN: quantile Huber loss; weighted as configured",
+    "deviation/q": "R2D2, IQN: largest difference between recomputed and recorded values of the chosen "
+    "actions, on the newest rollout before it is learned from; every `gauge_every` updates",
+    "epsilon": "R2D2, IQN: probability of a random action in this rollout, of the row that explores most",
+    "loss/q": "R2D2: half the squared error of the action values; IQN: quantile Huber loss",
     "td_error": "R2D2, IQN: mean absolute error of the learned steps, in the units of the loss",
     "q/mean": "R2D2, IQN: mean value of the replayed actions, with `rescale` of h(Q)",
     "q/target": "R2D2, IQN: mean target of the same steps",
-    "q/max": "R2D2, IQN: highest value of an action chosen in the newest rollout",
-    "q/min": "R2D2, IQN: lowest value of an action chosen in the newest rollout",
+    "q/max": "R2D2, IQN: highest value of a chosen action in the newest rollout",
+    "q/min": "R2D2, IQN: lowest value of a chosen action in the newest rollout",
     "gradient_steps": "R2D2, IQN: optimiser steps so far",
     "replay/steps": "steps in the replay",
     "replay/sequences": "sequences that can be drawn from the replay",
-    "replay/ratio": "steps learned from in this update, divided by the steps that were collected for it",
+    "replay/ratio": "steps learned from in this update, divided by the steps collected for it",
     "replay/age": "mean age of the drawn sequences: steps that were added to their row since",
-    "replay/priority_spread": "standard deviation of the new priorities of a minibatch, divided by their mean",
-    "replay/staleness": "mean difference of action values between sequences that start from their stored states "
-    "and from states recomputed with the present weights, divided by the largest value (every `gauge_every` updates)",
+    "replay/priority_spread": "standard deviation of a minibatch's new priorities, divided by their mean",
+    "replay/staleness": "mean difference between action values from stored states and from states recomputed "
+    "with the present weights, divided by the largest value",
     "state/norm": "mean norm of the stored states",
     "state/norm_max": "largest norm of a stored state",
     "state/drift": "growth of the state norm within episodes, per step",

@@ -10,8 +10,8 @@ from typing import Any
 
 from recollect.config.algo_choice import algo_fields, algo_name, named_algo
 from recollect.config.algo_shared import LearnerConfig
-from recollect.config.replay import ReplayConfig
 from recollect.config.core_choice import known, reaching
+from recollect.config.replay import ReplayConfig
 from recollect.tasks import TASKS, make_task
 
 LONG = 100
