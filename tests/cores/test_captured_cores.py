@@ -154,7 +154,8 @@ def test_nan_until_a_reset_in_the_middle_does_not_pass_it(name, unread):
     with unread():
         y, end = core.unroll(x, bad, first)
     want, want_end = core.unroll(x, state, first)
-    assert y[:3, 2].isnan().all()
+    poisoned_part = y[:3, 2, :D] if name == "frames" else y[:3, 2]  # the oldest of its inputs
+    assert poisoned_part.isnan().all()
     keep = [0, 1, 3]
     assert_close(
         [y[3:], y[:, keep], *tree.leaves(end)], [want[3:], want[:, keep], *tree.leaves(want_end)], 1e-10
