@@ -83,7 +83,7 @@ __all__ += ["StackConfig", "WindowConfig"]
 def _register_tasks() -> None:
     from recollect.config.tasks import TASKS
 
-    register_tasks({name: options.id for name, options in TASKS.items()})
+    register_tasks({name: options.id for name, options in TASKS.items() if not options.has_agents})
 
 
 when_imported("gymnasium", _register_tasks)

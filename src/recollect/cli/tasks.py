@@ -73,7 +73,7 @@ def _print_sizes(page: Page, task: type[Task]) -> None:
     page.line(f"  {'size':<8}{'options':<{wide}}{'steps':>5}{'best':>6}{'alone':>8}  preset", style="dim")
     for size, text in options.items():
         made = _made(task, size)
-        mark = "*" if size == "easy" else ""
+        mark = "*" if size == getattr(task.Options(), "size", "") else ""
         best, alone = ("?" if x is None else digits(x) for x in (made.max_return, made.memoryless_return))
         head = f"  {size + mark or '-':<8}{text or 'none':<{wide}}{made.horizon:>5}{best:>6}{alone:>8}  "
         page.row(head, _preset(task, size))
