@@ -15,6 +15,7 @@ captured in a CUDA graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -55,6 +56,9 @@ class Task:
     """Number of steps over which the policy has to remember something."""
     first_slot: int = 0
     """The number of the first slot, for the keys of (seed, slot), if the slots are part of a larger env."""
+
+    on_end: Callable[[], None] | None = None
+    """Called on the CPU before slots whose episode ended start the next one, to draw its last state."""
 
     age: Tensor
     """[E] int64: steps made in the episode, including the one in progress."""
@@ -129,6 +133,10 @@ class Task:
         """The observation of row 0 in words."""
         return str(self.describe(tree.map(lambda leaf: leaf[0].cpu().numpy(), obs)))
 
+    def picture(self) -> np.ndarray | None:
+        """All of slot 0 as an image, uint8 [height, width, 3]; None: the task has no picture."""
+        return None
+
     def reset(self, seed: int) -> Tensor:
         """Restart all slots, slot i with the key of (seed, first_slot + i). Returns obs [B, ...]."""
         self._root.copy_(random.row_keys(seed, self._slots + self.first_slot))
@@ -167,6 +175,8 @@ class Task:
             ended = terminated | truncated
         obs = final_obs = self._observe()
         if devices.synchronises(ended) or ended.any():
+            if self.on_end is not None:
+                self.on_end()
             self._episode += ended
             self._renew(ended)
             obs = self._observe()
