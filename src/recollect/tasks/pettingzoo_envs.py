@@ -1,7 +1,8 @@
 """The tasks as PettingZoo envs: ``parallel_env("recollect/TreasureHunt-v0", size="small")``.
 
-An env reset with seed s plays slot 0 of s, as the task's single env in Gymnasium does; ``reset()`` without a
-seed starts the next episode of the same stream.
+Tasks of several agents are also in PettingZoo's registry, where it has one:
+``pettingzoo.make("parallel", "recollect/TreasureHunt-v0")``. An env reset with seed s plays slot 0 of s, as
+the task's single env in Gymnasium does; ``reset()`` without a seed starts the stream's next episode.
 """
 
 from __future__ import annotations
