@@ -115,7 +115,7 @@ def assert_equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor])
 @either
 @pytest.mark.parametrize("more", [{"runtime": "processes"}, {"env_workers": 2}], ids=["processes", "workers"])
 def test_every_runtime_gets_the_same_weights(policies: str, more: dict[str, Any]) -> None:
-    """S000-8, S001-29: in lockstep, with one policy for both agents and with two."""
+    """S001-29, S002-2: in lockstep, with one policy for both agents and with two."""
     with trained(policies, actors=2) as inline, trained(policies, actors=2, **more) as other:
         assert_equal(weights(inline), weights(other))
         shown = ({k: v for k, v in one.history.rows[-1].items() if "info/" in k} for one in (inline, other))
@@ -126,7 +126,7 @@ def test_every_runtime_gets_the_same_weights(policies: str, more: dict[str, Any]
 @either
 @pytest.mark.parametrize("more", [{}, {"env_workers": 2}], ids=["inline", "workers"])
 def test_a_run_resumes_bit_for_bit(policies: str, more: dict[str, Any], tmp_path: Any) -> None:
-    """S000-9: stopped in mid-episode and resumed, a run equals one that was not stopped."""
+    """S002-7: stopped in mid-episode and resumed, a run equals one that was not stopped."""
     with trained(policies, run=str(tmp_path / "whole"), **more) as whole:
         expected = weights(whole)
 

@@ -224,7 +224,7 @@ def test_items_stay() -> None:
 
 
 def test_an_episode_is_cut_by_time() -> None:
-    """S003-25, S003-3: all agents are truncated after ``length`` turns, nobody is ever terminated."""
+    """S003-25: all agents are truncated after ``length`` turns, nobody is ever terminated."""
     for size, length, agents in (("large", 100, 2), ("small", 50, 5)):
         task = hunt(3, size=size)
         assert (task.max_episode_steps, task.agents, task.truncation_gap) == (length, agents, length)
