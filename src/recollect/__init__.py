@@ -11,7 +11,7 @@ from recollect.base import interrupts
 
 interrupts.end_at_once()
 
-from recollect.base.registry import register_tasks, when_imported  # noqa: E402
+from recollect.base.registry import register_agents, register_tasks, when_imported  # noqa: E402
 
 if TYPE_CHECKING:
     from recollect.acting.evaluate import Evaluation
@@ -80,13 +80,14 @@ __all__ += ["MinGRUConfig", "MinLSTMConfig", "NoneConfig", "PMMConfig", "RTUConf
 __all__ += ["StackConfig", "WindowConfig"]
 
 
-def _register_tasks() -> None:
+def _ids(has_agents: bool) -> dict[str, str]:
     from recollect.config.tasks import TASKS
 
-    register_tasks({name: options.id for name, options in TASKS.items()})
+    return {name: options.id for name, options in TASKS.items() if options.has_agents == has_agents}
 
 
-when_imported("gymnasium", _register_tasks)
+when_imported("gymnasium", lambda: register_tasks(_ids(has_agents=False)))
+when_imported("pettingzoo", lambda: register_agents(_ids(has_agents=True)))
 
 
 def __getattr__(name: str) -> Any:

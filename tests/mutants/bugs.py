@@ -30,6 +30,7 @@ from tests.mutants.register_bugs import REGISTERED
 from tests.mutants.run_bugs import RUNS
 from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
 from tests.mutants.size_bugs import SIZES
+from tests.mutants.treasure_bugs import TREASURE
 
 NORMALISER = (
     "entropy_coef = self.set_schedules(progress)",
@@ -92,6 +93,7 @@ MUTANTS = [
     *RUNS,
     *TRUST,
     *AGENTS,
+    *TREASURE,
     *POLICIES,
     *REGISTERED,
     *DEAD,

@@ -22,7 +22,9 @@ def test_it_is_a_resumable_batched_env(name: str) -> None:
     task = small(name, 5)
     assert isinstance(task, BatchedEnv)
     assert isinstance(task, Resumable)
-    assert task.agents == 1
+    assert task.agents == (3 if TASKS[name].Options.has_agents else 1)
+    assert task.agent_names == ("agent_0", "agent_1", "agent_2")[: task.agents]
+    rows = 5 * task.agents
     assert task.horizon >= 1
     assert task.__doc__
     obs = task.reset(0)
@@ -35,7 +37,9 @@ def test_it_is_a_resumable_batched_env(name: str) -> None:
         assert step.reward.dtype == torch.float32
         for flag in (step.first, step.terminated, step.truncated, step.valid):
             assert flag.dtype == torch.bool
-            assert flag.shape == (5,)
+            assert flag.shape == (rows,)
+        assert step.reward.shape == (rows,)
+        assert all(value.shape == (rows,) for value in step.info.values())
         obs = step.obs
 
 
@@ -57,16 +61,18 @@ def test_autoreset_shows_the_new_episode_before_any_action(name: str) -> None:
         ended = step.terminated | step.truncated
         assert torch.equal(step.first, ended)
         assert not (step.terminated & step.truncated).any()
-        episode += ended
-        assert (task.age == 0)[ended].all()
+        slots = ended.view(4, -1)[:, 0]
+        assert torch.equal(ended, slots.repeat_interleave(task.agents)), "agents end together"
+        episode += slots
+        assert (task.age == 0)[slots].all()
         if ended.any():
             twin = small(name, 4)
             twin.reset(3)
             for _ in range(int(episode.max())):
-                twin_obs = twin.reset_rows(twin.snapshot()["episode"] < episode)
+                twin_obs = twin.reset_slots(twin.snapshot()["episode"] < episode)
             assert torch.equal(step.obs[ended], twin_obs[ended])
-            assert torch.equal(before["episode"], episode - ended.long())
-            ends += int(ended.sum())
+            assert torch.equal(before["episode"], episode - slots.long())
+            ends += int(slots.sum())
         else:
             assert torch.equal(step.obs, step.final_obs)
     assert ends >= 4
@@ -74,18 +80,18 @@ def test_autoreset_shows_the_new_episode_before_any_action(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_do_not_know_of_each_other(name: str) -> None:
-    """Row i of 16 is row i of 3, for the same actions, and other rows' actions do not matter."""
+    """Slot i of 16 is slot i of 3, for the same actions, and other slots' actions do not matter."""
     many, few, other = small(name, 16), small(name, 3), small(name, 16)
-    obs = many.reset(7)
-    assert torch.equal(obs[:3], few.reset(7))
+    obs, rows = many.reset(7), 3 * many.agents
+    assert torch.equal(obs[:rows], few.reset(7))
     other.reset(7)
     actions = random_actions(many, STEPS)
     changed = random_actions(many, STEPS, seed=1)
-    changed[:, :3] = actions[:, :3]
+    changed[:, :rows] = actions[:, :rows]
     whole = record(many, actions)
-    cut = [tuple(t[:3] for t in step) for step in whole]
-    assert same(cut, record(few, actions[:, :3].contiguous()))
-    elsewhere = [tuple(t[:3] for t in step) for step in record(other, changed)]
+    cut = [tuple(t[:rows] for t in step) for step in whole]
+    assert same(cut, record(few, actions[:, :rows].contiguous()))
+    elsewhere = [tuple(t[:rows] for t in step) for step in record(other, changed)]
     # Where nothing ended in a row, final_obs is anything.
     for a, b in zip(cut, elsewhere):
         assert all(torch.equal(x, y) for x, y in zip(a[:5], b[:5]))
@@ -110,9 +116,9 @@ def test_episodes_and_rows_differ(name: str) -> None:
     """A first sight is no constant: neither over rows nor over episodes of one row."""
     task = small(name, 64)
     over_rows = task.reset(0)
-    assert len(over_rows.view(64, -1).unique(dim=0)) > 1
+    assert len(over_rows.view(64 * task.agents, -1).unique(dim=0)) > 1
     everywhere = torch.ones(64, dtype=torch.bool)
-    over_episodes = torch.stack([task.reset_rows(everywhere)[0] for _ in range(32)])
+    over_episodes = torch.stack([task.reset_slots(everywhere)[0] for _ in range(32)])
     assert len(over_episodes.view(32, -1).unique(dim=0)) > 1
 
 
@@ -134,15 +140,16 @@ def test_restore_continues_bit_for_bit(name: str, at: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_reset_rows_leaves_the_others_alone(name: str) -> None:
+def test_reset_slots_leaves_the_others_alone(name: str) -> None:
     task, twin = small(name, 4), small(name, 4)
     task.reset(0)
     twin.reset(0)
     actions = random_actions(task, 8)
     task.step(actions[0])
     twin.step(actions[0])
-    task.reset_rows(torch.tensor([False, True, False, False]))
-    others = torch.tensor([0, 2, 3])
+    chosen = torch.tensor([False, True, False, False])
+    task.reset_slots(chosen)
+    others = ~chosen.repeat_interleave(task.agents)
     for action in actions[1:]:
         a, b = copied(task.step(action)), copied(twin.step(action))
         assert all(torch.equal(x[others], y[others]) for x, y in zip(a[:5], b[:5]))

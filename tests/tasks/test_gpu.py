@@ -29,7 +29,7 @@ def test_random_numbers_are_exactly_those_of_the_cpu() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_stream_is_that_of_the_cpu(name: str) -> None:
-    """Exactly for the discrete tasks; sin and cos differ between devices in the last bits."""
+    """S003-26: exactly for the discrete tasks; sin and cos differ between devices in the last bits."""
     exact = not name.startswith("position-")
     here, there = small(name, 16), make_task(name, 16, "cuda", **SMALL[name])
     assert torch.equal(here.reset(4), there.reset(4).cpu()) or not exact

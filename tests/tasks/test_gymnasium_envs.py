@@ -18,10 +18,10 @@ from recollect.config import tasks as options
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import TASKS
 from recollect.tasks.gymnasium_envs import TaskEnv, TaskVectorEnv
-from tests.support.task_worlds import NAMES, SMALL
+from tests.support.task_worlds import ALONE, SMALL
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALONE)
 def test_gymnasium_finds_nothing_to_say(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -71,8 +71,8 @@ def test_a_module_is_imported_as_usual(tmp_path, monkeypatch) -> None:
 
 
 def test_registering_twice_changes_nothing() -> None:
-    before = {name: gym.spec(task.id) for name, task in TASKS.items()}
-    register_tasks({name: task.id for name, task in TASKS.items()})
+    before = {name: gym.spec(TASKS[name].id) for name in ALONE}
+    register_tasks({name: TASKS[name].id for name in ALONE})
     assert all(gym.spec(TASKS[name].id) is spec for name, spec in before.items())
 
 
@@ -91,7 +91,7 @@ def equal(a, b) -> None:
         np.testing.assert_array_equal(a, b, strict=True)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALONE)
 def test_the_vector_env_equals_gymnasiums_vector_of_single_envs(name: str) -> None:
     """S002-21: row i plays what a single env with seed + i plays, ends and resets included."""
     make = {"id": TASKS[name].id, "num_envs": 3, **SMALL[name]}
@@ -128,7 +128,7 @@ def test_the_vector_env_equals_gymnasiums_vector_of_single_envs(name: str) -> No
     assert ends >= 3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALONE)
 def test_seeding_a_single_env(name: str) -> None:
     def first_sights(env: gym.Env, **seed: int) -> list[list[float]]:
         sights = [env.reset(**seed)[0]] + [env.reset()[0] for _ in range(30)]

@@ -50,7 +50,9 @@ def make_trainer(task="position-cartpole", env=None, algo=None, rows=6, **policy
     return trainer
 
 
-@pytest.mark.parametrize("task", ["position-cartpole", "position-pendulum", "repeat-previous", "forage"])
+@pytest.mark.parametrize(
+    "task", ["position-cartpole", "position-pendulum", "repeat-previous", "forage", "treasure-hunt"]
+)
 def test_a_rollout_is_the_same(task):
     """S001-1: with episodes cut in the midst, several times in a rollout."""
 

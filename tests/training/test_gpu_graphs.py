@@ -42,7 +42,9 @@ def graphs_of(agent: rc.Agent) -> list[bool]:
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru", "mingru", "mamba", "window", "none"])
-@pytest.mark.parametrize("task", ["position-cartpole", "repeat-previous", "position-pendulum"])
+@pytest.mark.parametrize(
+    "task", ["position-cartpole", "repeat-previous", "position-pendulum", "treasure-hunt"]
+)
 def test_graphs_learn_the_same(core, task):
     """S002-14, M: rollouts and updates as graphs end with the weights of those without."""
     mode = {"recurrent_mode": "none"} if core == "none" else {}

@@ -89,8 +89,8 @@ class Actor:
         self.sequence = 0
         """Index of the next rollout."""
         self.seconds: dict[str, SupportsFloat] = {"env": 0.0, "act": 0.0}
-        self.info: dict[str, float] = {}
-        """The mean of every number in ``Step.info`` over the last rollout, as ``info/NAME``. Of
+        self.info: dict[str, Tensor] = {}
+        """The mean (0-d) of every number in ``Step.info`` over the last rollout, as ``info/NAME``. Of
         several agents, the living count."""
         self.in_env_since: float | None = None
         """Start of the env step in progress, by ``time.monotonic``; None: no step is in progress."""
@@ -386,9 +386,9 @@ def _unbind(value: Tree) -> list[Tree]:
     return list(value.unbind())
 
 
-def _mean_info(infos: list[dict[str, Tensor]]) -> dict[str, float]:
+def _mean_info(infos: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     names = {name for info in infos for name in info}
     return {
-        f"info/{name}": float(torch.stack([info[name] for info in infos if name in info]).mean())
+        f"info/{name}": torch.stack([info[name] for info in infos if name in info]).mean()
         for name in sorted(names)
     }

@@ -71,7 +71,7 @@ class GroupActor:
         return {name: Total([actor.seconds[name] for actor in self.actors.values()]) for name in names}
 
     @property
-    def info(self) -> dict[str, float]:
+    def info(self) -> dict[str, Tensor]:
         """The means of ``Step.info``, as ``info/GROUP/NAME``."""
         return {
             f"info/{group}/{name.removeprefix('info/')}": value

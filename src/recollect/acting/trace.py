@@ -17,11 +17,17 @@ import torch
 from torch import Tensor
 
 from recollect.acting.evaluate import evaluating
-from recollect.acting.trace_values import action_json, distribution_parts, observation_parts, rounded
+from recollect.acting.trace_values import (
+    action_json,
+    distribution_parts,
+    image_part,
+    observation_parts,
+    rounded,
+)
 from recollect.base import row_threads, tree
 from recollect.base.files import finite, write_atomically
 from recollect.base.types import State, Tree
-from recollect.envs.contract import BatchedEnv, Describes
+from recollect.envs.contract import BatchedEnv, Describes, Draws
 from recollect.errors import ConfigError, RecollectError
 from recollect.policy.policy import Policy
 
@@ -225,9 +231,15 @@ def _before(policy: Policy, env: BatchedEnv, obs: Tree, state: State, first: Ten
         "first": bool(first),
         "memory": torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32),
         "distribution": distribution_parts(policy, dist) if policy.head.needs_critic else [],
-        "obs": observation_parts(policy.observation_space, obs),
+        "obs": [*_picture(env), *observation_parts(policy.observation_space, obs)],
         "words": env.describe_row(obs) if isinstance(env, Describes) else None,
     }
+
+
+def _picture(env: BatchedEnv) -> list[dict[str, Any]]:
+    """The image of the env's first slot as a part of the observation, if it draws one."""
+    image = env.picture() if isinstance(env, Draws) else None
+    return [] if image is None else [{"name": "picture", **image_part(image)}]
 
 
 def _number(record: dict[str, Tensor], name: str) -> float:

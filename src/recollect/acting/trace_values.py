@@ -62,8 +62,13 @@ def _observation(space: gym.Space, leaf: Tensor) -> dict[str, Any]:
         image = _channels_last(_bytes(space, value))
         if spaces.is_symbols(space):  # small numbers, which would all be black
             image = image * (255 // max(1, int(image.max())))
-        return {"kind": "image", "shape": list(image.shape), "png": base64.b64encode(png(image)).decode()}
+        return image_part(image)
     return {"kind": "vector", "values": rounded(value, 6)}
+
+
+def image_part(image: np.ndarray) -> dict[str, Any]:
+    """A uint8 image [H, W, C]."""
+    return {"kind": "image", "shape": list(image.shape), "png": base64.b64encode(png(image)).decode()}
 
 
 def _bytes(space: gym_spaces.Box, value: np.ndarray) -> np.ndarray:

@@ -60,6 +60,20 @@ class Total:
         return sum(float(part) for part in self._parts)
 
 
+class Mean:
+    """A weighted mean that is computed when it is read."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[SupportsFloat, int]] = []
+
+    def add(self, value: SupportsFloat, weight: int) -> None:
+        """Add a number."""
+        self._parts.append((value, weight))
+
+    def __float__(self) -> float:
+        return sum(float(value) * weight for value, weight in self._parts) / sum(w for _, w in self._parts)
+
+
 class Stopwatch:
     """Seconds between start and stop; on a GPU, in the time of the device's stream."""
 

@@ -1,4 +1,4 @@
-"""Register the built-in tasks with Gymnasium as soon as it is imported: help needs no Gymnasium."""
+"""Register the built-in tasks with Gymnasium and PettingZoo when those are imported: help needs neither."""
 
 from __future__ import annotations
 
@@ -33,6 +33,18 @@ def register_tasks(ids: dict[str, str]) -> None:
                 vector_entry_point="recollect.tasks.gymnasium_envs:TaskVectorEnv",
                 kwargs={"task": name},
             )
+
+
+def register_agents(ids: dict[str, str]) -> None:
+    """``register_tasks`` for tasks of several agents, with PettingZoo; before 1.26 it has no registry."""
+    import pettingzoo
+
+    if not hasattr(pettingzoo, "register"):
+        return
+    for name, task_id in ids.items():
+        if task_id not in pettingzoo.parallel_registry:
+            entry_point = "recollect.tasks.pettingzoo_envs:parallel_env"
+            pettingzoo.register("parallel", task_id, entry_point, kwargs={"task": name})
 
 
 def when_imported(module: str, call: Callable[[], None]) -> None:

@@ -342,6 +342,7 @@ def core_rows(core: Any) -> Iterator[Row]:
 def task_rows(task: type[TaskOptions]) -> Iterator[Row]:
     """The options of a task; the size decides those without a default."""
     for field in fields_of(task):
-        words = f"{task.sizes_text()}." if field.name == "size" else f"{field.doc} Default: by the size."
+        words = f"{task.sizes_text()}." if field.name == "size" else field.doc
+        words += " Default: by the size." if field.default is None else ""
         default = "" if field.default is None else written(field.default)
         yield Entry(f"task.{field.name}", field).flag, words, default

@@ -16,6 +16,8 @@ from recollect.config.fields import first_paragraph
 if TYPE_CHECKING:
     from recollect.tasks import Task
 
+LONGEST_OPTIONS = 40
+"""Characters of a size's options that fit into the table; longer ones are printed below the line."""
 SHOWN_STEPS = 14
 """Steps of the example episode that are shown; the rest is folded."""
 
@@ -69,14 +71,18 @@ def _print_sizes(page: Page, task: type[Task]) -> None:
     """One line for each size, with its options."""
     sizes = task.Options.sizes or {"": {}}
     options = {size: " ".join(f"{name} {value}" for name, value in sizes[size].items()) for size in sizes}
-    wide = max(20, *(len(text) + 2 for text in options.values()))
+    is_long = max(map(len, options.values())) > LONGEST_OPTIONS
+    wide = 20 if is_long else max(20, *(len(text) + 2 for text in options.values()))
     page.line(f"  {'size':<8}{'options':<{wide}}{'steps':>5}{'best':>6}{'alone':>8}  preset", style="dim")
     for size, text in options.items():
         made = _made(task, size)
-        mark = "*" if size == "easy" else ""
+        mark = "*" if size and size == getattr(task.Options(), "size", "") else ""
         best, alone = ("?" if x is None else digits(x) for x in (made.max_return, made.memoryless_return))
-        head = f"  {size + mark or '-':<8}{text or 'none':<{wide}}{made.horizon:>5}{best:>6}{alone:>8}  "
+        shown = "(below)" if is_long else text or "none"
+        head = f"  {size + mark or '-':<8}{shown:<{wide}}{made.horizon:>5}{best:>6}{alone:>8}  "
         page.row(head, _preset(task, size))
+        if is_long:
+            page.print(text, indent=10)
 
 
 def _made(task: type[Task], size: str) -> Task:
@@ -121,7 +127,8 @@ def _print_task(page: Page, task: type[Task]) -> None:
     if sizes:
         page.line("  " + _PRESETS.replace("\n", "\n  "))
         page.flags(task_rows(task.Options))
-    page.title("\nAn episode in words, with random actions")
+    who = ", as agent_0 sees it" if task.Options.has_agents else ""
+    page.title(f"\nAn episode in words{who}, with random actions")
     for line in _episode(made):
         page.print(line, hanging=10)
     page.title("\nTrain it")
@@ -130,7 +137,11 @@ def _print_task(page: Page, task: type[Task]) -> None:
         page.line(f"  recollect train {task.name} --task.size {sizes[-1]}")
     options = f', env_kwargs={{"size": "{sizes[-1]}"}}' if sizes else ""
     page.line(f'  python: rc.train("{task.name}"{options})')
-    page.line(f'  anywhere else: gymnasium.make("{task.id}")')
+    if task.Options.has_agents:
+        page.line(f"  recollect train {task.name} --policies independent")
+        page.line(f'  anywhere else: recollect.tasks.pettingzoo_envs.parallel_env("{task.name}")')
+    else:
+        page.line(f'  anywhere else: gymnasium.make("{task.id}")')
 
 
 def _episode(task: Task, seed: int = 4) -> Iterator[str]:
@@ -154,7 +165,7 @@ def _steps(task: Task, seed: int) -> Iterator[str]:
     obs, total = task.reset(seed), 0.0
     while True:
         seen = task.describe(obs[0].numpy())
-        action = spaces.sample(task.action_space, 1, rng)
+        action = spaces.sample(task.action_space, task.agents, rng)
         step = task.step(action)
         total += float(step.reward[0])
         values = ", ".join(digits(value) for value in action[0].reshape(-1).tolist())

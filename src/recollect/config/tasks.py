@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 from recollect.errors import ConfigError
 
@@ -21,9 +21,11 @@ class TaskOptions:
     """The short name, as in ``recollect train NAME``."""
     id = ""
     """The id in Gymnasium."""
-    sizes: dict[str, dict[str, int]] = {}
-    """The options of each size."""
-    bounds: dict[str, tuple[int, int]] = {}
+    has_agents = False
+    """Whether several agents play it, so that it is an env of PettingZoo, not of Gymnasium."""
+    sizes: dict[str, dict[str, Any]] = {}
+    """The options of each size: whole numbers, or floats."""
+    bounds: dict[str, tuple[float, float]] = {}
     """Smallest and largest value of an option; 1 and ``MOST`` where nothing is said."""
 
     @classmethod
@@ -32,8 +34,8 @@ class TaskOptions:
         words = {size: ", ".join(f"{o} {v}" for o, v in each.items()) for size, each in cls.sizes.items()}
         return "; ".join(f"{size}: {options}" for size, options in words.items())
 
-    def numbers(self) -> list[int]:
-        """The options but the size, in their order; the size decides those that are None."""
+    def numbers(self) -> list[Any]:
+        """The options of ``sizes``, in their order; the size decides those that are None."""
         size = getattr(self, "size", "")
         if self.sizes and size not in self.sizes:
             raise ConfigError(f"{self.name} has no size {size!r}: choose one of {', '.join(self.sizes)}")
@@ -41,12 +43,21 @@ class TaskOptions:
         for option, usual in self.sizes.get(size, {}).items():
             value = usual if getattr(self, option) is None else getattr(self, option)
             least, most = self.bounds.get(option, (1, MOST))
-            if not isinstance(value, int) or not least <= value <= most:
+            is_float = isinstance(usual, float)
+            if not isinstance(value, (int, float) if is_float else int) or not least <= value <= most:
                 raise ConfigError(
-                    f"{self.name}: {option} is {value!r}; it must be a whole number from {least} to {most}"
+                    f"{self.name}: {option} is {value!r}; it must be a {'' if is_float else 'whole '}number "
+                    f"from {least} to {most}"
                 )
-            found.append(value)
+            found.append(float(value) if is_float else value)
         return found
+
+    def choice(self, option: str) -> str:
+        """The value of an option that is a Literal."""
+        value, allowed = getattr(self, option), get_args(get_type_hints(type(self))[option])
+        if value not in allowed:
+            raise ConfigError(f"{self.name}: {option} is {value!r}; choose one of {', '.join(allowed)}")
+        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +190,38 @@ class ForageOptions(SizedOptions):
     """Steps of an episode."""
 
 
+@dataclass(frozen=True, slots=True)
+class TreasureHuntOptions(TaskOptions):
+    """Treasure hunt: agents that see only nearby cells share a grid in which treasures appear."""
+
+    name, id = "treasure-hunt", "recollect/TreasureHunt-v0"
+    has_agents = True
+    sizes = {
+        "large": {"side": 21, "agents": 2, "view": 2, "items": 3, "spawn": 0.005, "length": 100},
+        "small": {"side": 10, "agents": 5, "view": 2, "items": 1, "spawn": 0.02, "length": 50},
+    }
+    bounds = {"side": (3, 101), "agents": (1, 64), "view": (1, 10), "items": (1, 3), "spawn": (1e-6, 1.0)}
+
+    size: Literal["large", "small"] = "large"
+    """Sets the other options that are numbers."""
+    side: int | None = None
+    """Side of the square grid, in cells, with its walls."""
+    agents: int | None = None
+    """Agents in one grid."""
+    view: int | None = None
+    """How far an agent sees, in cells."""
+    items: int | None = None
+    """Kinds of items: 1: gems; 2: also bones; 3: also food."""
+    spawn: float | None = None
+    """Probability that an item appears in an empty cell in a turn."""
+    length: int | None = None
+    """Turns of an episode."""
+    obs: Literal["onehot", "rgb"] = "onehot"
+    """Observation of a cell: its kind one-hot, or its colour."""
+    order: Literal["index", "random"] = "index"
+    """Order in which agents move within a turn: by their number, or drawn anew in every turn."""
+
+
 TASKS: dict[str, type[TaskOptions]] = {
     options.name: options
     for options in (
@@ -191,6 +234,7 @@ TASKS: dict[str, type[TaskOptions]] = {
         PositionCartPoleOptions,
         PositionPendulumOptions,
         ForageOptions,
+        TreasureHuntOptions,
     )
 }
 """The options of every task by its short name."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
+import numpy as np
 import torch
 
 from recollect.base.types import Step, Tree
@@ -114,6 +115,15 @@ class Describes(Protocol):
 
 
 @runtime_checkable
+class Draws(Protocol):
+    """An env that can draw all of its first slot, also what no agent observes."""
+
+    def picture(self) -> np.ndarray | None:
+        """Slot 0 as an image, uint8 [height, width, 3]; None if the env, or a wrapped one, has no picture."""
+        ...
+
+
+@runtime_checkable
 class AsyncStep(Protocol):
     """An env whose step can be started and collected later, so that the process can work in between."""
 
@@ -148,6 +158,10 @@ class EnvWrapper:
     def describe_row(self, obs: Tree) -> str | None:
         """The observation of row 0 in words, as the inner env describes it."""
         return self.env.describe_row(obs) if isinstance(self.env, Describes) else None
+
+    def picture(self) -> np.ndarray | None:
+        """Slot 0 as an image, as the inner env draws it."""
+        return self.env.picture() if isinstance(self.env, Draws) else None
 
     def close(self) -> None:
         """Close the inner env."""

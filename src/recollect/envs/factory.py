@@ -18,7 +18,7 @@ from recollect.config.tasks import TASKS, task_name
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import adapted, is_importing, resolve_env
 from recollect.envs.group_views import group_views
-from recollect.envs.groups import GroupedEnv, Policies
+from recollect.envs.groups import AgentGroups, GroupedEnv, Policies
 from recollect.envs.gym_loop import GymLoop
 from recollect.envs.gym_vector import GymVector
 from recollect.envs.on_device import on_device
@@ -131,6 +131,7 @@ def make_grouped_env(
     * the name of a PettingZoo env, such as "pettingzoo/knights_archers_zombies_v11", or its module;
     * a callable, also by name ("module:attribute"), that returns a new ParallelEnv or AECEnv in each call;
     * such an env itself (``num_envs`` is 1, ``env_kwargs`` empty);
+    * a built-in task of several agents, by its short name or id;
     * a GroupedEnv, which has its groups already and is returned unchanged, or a callable with a parameter
       ``num_envs`` that makes one.
 
@@ -148,6 +149,10 @@ def make_grouped_env(
                 "that is made already, with its groups and slots"
             )
         return env
+    task = task_name(env)
+    if task is not None and TASKS[task].has_agents:
+        made = make_env(env, num_envs, env_kwargs=kwargs, first_slot=first_slot)
+        return AgentGroups(made, made.agent_names, policies)  # pyright: ignore[reportAttributeAccessIssue]
     make = env
     if isinstance(env, str):
         make = find_pettingzoo(env) if env.startswith(PREFIX) else resolve_env(env)
@@ -164,7 +169,8 @@ def make_grouped_env(
         name = env if isinstance(env, str) else f"a {type(env).__name__}"
         raise ConfigError(
             f"env is {name}, which has no groups of agents: policies is for PettingZoo envs "
-            f"('{PREFIX}NAME', a callable, an object) and GroupedEnvs, leave it out"
+            f"('{PREFIX}NAME', a callable, an object), GroupedEnvs and tasks of several agents "
+            f"({', '.join(name for name, task in TASKS.items() if task.has_agents)}), leave it out"
         )
     if makes_batches(make):
         made = make_batch(make, num_envs, torch.device("cpu"), kwargs)

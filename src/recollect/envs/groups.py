@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol, runtime_checkable
 
 import gymnasium as gym
 import torch
 
+from recollect.base import tree
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import BatchedEnv, Resumable
 from recollect.errors import ConfigError, EnvError, SpaceError, nearest
@@ -93,6 +94,57 @@ class OneGroup:
     def close(self) -> None:
         """Close the env."""
         self._env.close()
+
+
+class AgentGroups:
+    """A BatchedEnv of several agents as a GroupedEnv whose groups have policies of their own.
+
+    Its snapshots have slots as the first dimension, as those of the built-in tasks.
+    """
+
+    def __init__(self, env: BatchedEnv, agents: Sequence[str], policies: Policies):
+        """``agents``: the names of a slot's agents, in the order of its rows."""
+        self._env = env
+        self.num_envs, self.device = env.num_envs, env.device
+        spaces = (env.observation_space, env.action_space)
+        self.groups = make_groups(policies, dict.fromkeys(agents, spaces))
+        slots = torch.arange(env.num_envs, device=env.device).unsqueeze(1) * env.agents
+        self._rows = {
+            name: (slots + slots.new_tensor([agents.index(agent) for agent in group.agents])).flatten()
+            for name, group in self.groups.items()
+        }
+        rows = torch.cat([*self._rows.values()])
+        self._order = torch.empty_like(rows).scatter_(0, rows, torch.arange(len(rows), device=env.device))
+        """The place of each row of the env in the rows of all groups one after another."""
+        if isinstance(env, Resumable):  # on the instance: ``isinstance(env, Resumable)`` is exact
+            self.snapshot, self.restore = env.snapshot, lambda snapshot: self._split(env.restore(snapshot))
+
+    def reset(self, seed: int) -> dict[str, Tree]:
+        """Restart all slots."""
+        return self._split(self._env.reset(seed))
+
+    def step(self, action: Mapping[str, Tree]) -> dict[str, Step]:
+        """Apply the actions of all groups."""
+        check_actions(self.groups, action)
+        for name, rows in self._rows.items():
+            shapes = [tuple(leaf.shape) for leaf in tree.leaves(action[name])]
+            if any(shape[:1] != (len(rows),) for shape in shapes):
+                raise EnvError(
+                    f"step got actions of shape {shapes[0]} for group {name!r}, which has {len(rows)} rows: "
+                    "row = slot * agents of the group + agent"
+                )
+        actions = tree.cat([action[name] for name in self.groups])
+        step = self._env.step(tree.index(actions, self._order))
+        parts = self._split({field.name: getattr(step, field.name) for field in fields(step)})
+        return {name: Step(**part) for name, part in parts.items()}
+
+    def close(self) -> None:
+        """Close the env."""
+        self._env.close()
+
+    def _split(self, values: Tree) -> dict[str, Tree]:
+        """The rows of each group in a tree [B, ...]."""
+        return {name: tree.index(values, rows) for name, rows in self._rows.items()}
 
 
 def check_actions(groups: Mapping[str, Group], action: Mapping[str, Tree]) -> None:

@@ -43,7 +43,7 @@ class Made:
     groups: dict[str, Group]
     """Those of a GroupedEnv; all agents of a BatchedEnv are one group, ``ONE``."""
     slot_rows: int
-    """Rows of one slot in a snapshot: the agents of a BatchedEnv, 1 of a GroupedEnv."""
+    """Rows that one slot may have in a snapshot: the agents of a BatchedEnv, 1 of a GroupedEnv."""
     is_resumable: bool
 
     def layout(self, num_envs: int) -> Layout:
@@ -93,7 +93,7 @@ class _Slots:
 
     def __init__(self, env: GroupedEnv, memory: Tree, slots: range, slot_rows: int):
         self._env: Any = env
-        self._snapshot_rows = len(slots) * slot_rows
+        self._snapshot_rows = len(slots), len(slots) * slot_rows
         self._actions: dict[str, Tree] = {}
         self._steps: tuple[dict[str, Tree], dict[str, Tree]] = ({}, {})
         for name, group in env.groups.items():
@@ -124,10 +124,10 @@ class _Slots:
         return infos or None
 
     def snapshot(self) -> dict[str, Tensor]:
-        """The state of the slots; every tensor is [rows, ...]."""
-        saved, rows = self._env.snapshot(), self._snapshot_rows
+        """The state of the slots; every tensor is [slots, ...] or [rows, ...]."""
+        saved, (slots, rows) = self._env.snapshot(), self._snapshot_rows
         for name, tensor in saved.items():
-            if tensor.shape[:1] != (rows,):
+            if tensor.shape[:1] not in ((slots,), (rows,)):
                 raise EnvError(
                     f"snapshot()[{name!r}] has shape {tuple(tensor.shape)} in a worker with {rows} rows: let "
                     "rows be the first dimension of everything, or use env_workers=0"

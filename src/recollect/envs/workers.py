@@ -124,17 +124,22 @@ class _Workers:
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
     def _restore(self, snapshot: dict[str, Tensor]) -> Any:
-        rows = self.num_envs * self._slot_rows
+        slots, rows = self.num_envs, self.num_envs * self._slot_rows
         for name, tensor in snapshot.items():
-            if tensor.shape[:1] != (rows,):
+            if tensor.shape[:1] not in ((slots,), (rows,)):
                 raise EnvError(
                     f"restore got {name!r} with shape {tuple(tensor.shape)}, but there are {rows} "
                     "rows: was the snapshot taken with another num_envs?"
                 )
         self._repair()
         for worker in self._workers:
-            own = slice(worker.slots.start * self._slot_rows, worker.slots.stop * self._slot_rows)
-            part = {name: tensor[own].cpu().clone() for name, tensor in snapshot.items()}
+            part = {
+                name: tensor.unflatten(0, (slots, -1))[worker.slots.start : worker.slots.stop]
+                .flatten(0, 1)
+                .cpu()
+                .clone()
+                for name, tensor in snapshot.items()
+            }
             worker.send("restore", part, 1 - self._now)
         return self._obs()
 

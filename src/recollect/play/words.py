@@ -21,6 +21,7 @@ ACTION_WORDS: dict[str, tuple[str, ...]] = {
     "repeat-first": tuple(SUITS),
     "position-cartpole": ("left", "right"),
     "forage": ("up", "down", "left", "right"),
+    "treasure-hunt": ("up", "down", "left", "right"),
 }
 """Names of a task's actions."""
 

@@ -116,8 +116,9 @@ class ActorServer:
                     raise
         own = {name: float(value) for name, value in actor.seconds.items()}
         seconds, steps = own | {"weights": loaded, "idle": idle}, rollout.valid_steps
+        info = {name: float(value) for name, value in actor.info.items()}
         self._idle_since = time.monotonic()
-        return rollout, Report(ticket, steps, actor.info, seconds, is_new or bool(notes), tuple(notes))
+        return rollout, Report(ticket, steps, info, seconds, is_new or bool(notes), tuple(notes))
 
     def restart_episodes(self) -> None:
         """Start new episodes with the next rollout."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, SupportsFloat
 
 from torch import Tensor
 
+from recollect.base.devices import Mean
 from recollect.base.seeds import stream
 from recollect.experience.group_rollout import AnyRollout
 
@@ -23,8 +24,8 @@ class Batch:
     """In the order of actors in lockstep, of tickets in async mode."""
     seconds: Mapping[str, SupportsFloat]
     """Wall-clock time of collecting, by activity. Reading a value may synchronise the device."""
-    info: dict[str, float] = field(default_factory=dict)
-    """Means of the numbers in ``Step.info``, as ``info/NAME``."""
+    info: Mapping[str, SupportsFloat] = field(default_factory=dict)
+    """Means of the numbers in ``Step.info``, as ``info/NAME``. Reading one may synchronise the device."""
     metrics: dict[str, float] = field(default_factory=dict)
     """Metrics of the collector, by the names of the glossary."""
     restarted: set[int] = field(default_factory=set)
@@ -113,11 +114,10 @@ def split_snapshot(snapshot: dict[str, Tensor], actors: int) -> list[dict[str, T
     return parts
 
 
-def mean_info(infos: Sequence[tuple[dict[str, float], int]]) -> dict[str, float]:
+def mean_info(infos: Sequence[tuple[Mapping[str, SupportsFloat], int]]) -> dict[str, Mean]:
     """The means over several rollouts, weighted by their rows."""
-    found: dict[str, tuple[float, int]] = {}
+    found: dict[str, Mean] = {}
     for info, rows in infos:
         for name, value in info.items():
-            total, count = found.get(name, (0.0, 0))
-            found[name] = total + value * rows, count + rows
-    return {name: total / count for name, (total, count) in sorted(found.items())}
+            found.setdefault(name, Mean()).add(value, rows)
+    return dict(sorted(found.items()))

@@ -1,11 +1,13 @@
 """Base class of the tasks: counters, randomness, autoreset, snapshots, validation of actions.
 
-A task defines three functions over all rows:
+A task defines three functions over all E slots. Each slot has ``agents`` rows, B = E * agents:
 
-* ``_begin(key) -> fields``: the state of a new episode in every row, from the episode's key [B].
-  The base class stores each field as an attribute of the same name, in the rows that start an episode.
+* ``_begin(key) -> fields``: the state [E, ...] of a new episode in every slot, from the episode's key [E].
+  The base class stores each field as an attribute of the same name, in the slots that start an episode.
 * ``_advance(action) -> reward, terminated``: the rules. Changes the fields in place.
-* ``_observe() -> obs``: the current observation, as new tensors.
+* ``_observe() -> obs``: the current observation of every row, as new tensors.
+
+An episode starts and ends for all agents of a slot together.
 
 Fields change in place and resets select by ``where``, so that every step runs the same operations and can be
 captured in a CUDA graph.
@@ -13,6 +15,7 @@ captured in a CUDA graph.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -28,9 +31,9 @@ from recollect.tasks import random
 
 
 class Task:
-    """A ``Resumable`` and ``Capturable`` ``BatchedEnv`` with one agent per slot and same-step autoreset.
+    """A ``Resumable`` and ``Capturable`` ``BatchedEnv`` with same-step autoreset.
 
-    Every random number is a function of (seed, row, episode, step); see ``tasks/random.py``.
+    Every random number is a function of (seed, slot, episode, step); see ``tasks/random.py``.
     """
 
     Options: ClassVar[type[TaskOptions]]
@@ -42,7 +45,8 @@ class Task:
     has_time_limit: ClassVar[bool] = False
     """Whether episodes are truncated after ``max_episode_steps``; else the rules terminate them by then."""
 
-    agents = 1
+    agents: int = 1
+    """Agents per slot. Those of a task with ``Options.has_agents`` share a policy or have their own."""
 
     max_return: float | None = None
     """The best expected return of an episode, with memory; None: unknown."""
@@ -51,12 +55,15 @@ class Task:
     horizon: int
     """Number of steps over which the policy has to remember something."""
     first_slot: int = 0
-    """The slot of row 0, for the keys of (seed, row), if the rows are part of a larger env."""
+    """The number of the first slot, for the keys of (seed, slot), if the slots are part of a larger env."""
+
+    on_end: Callable[[], None] | None = None
+    """Called on the CPU before slots whose episode ended start the next one, to draw its last state."""
 
     age: Tensor
-    """[B] int64: steps made in the episode, including the one in progress."""
+    """[E] int64: steps made in the episode, including the one in progress."""
     key: Tensor
-    """[B] int64: the random key of the episode; draw with ``random.bits(self.key, counter)``."""
+    """[E] int64: the random key of the episode; draw with ``random.bits(self.key, counter)``."""
 
     def __init_subclass__(cls) -> None:
         """Take name and id from the options."""
@@ -78,14 +85,20 @@ class Task:
         self.action_space = action_space
         self.max_episode_steps = max_episode_steps
         self._limit = random.constant(max_episode_steps)
-        like = spaces.zeros(action_space, num_envs, self.device)
+        like = spaces.zeros(action_space, num_envs * self.agents, self.device)
         self._action_shape, self._action_dtype = like.shape, like.dtype
         self._never = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         self._always = ~self._never
-        self._rows = torch.arange(num_envs, device=self.device)
-        # ``_root`` is the key of (seed, row).
-        self._root, self._episode, self.age, self.key = (torch.zeros_like(self._rows) for _ in range(4))
+        self._no_rows, self._all_rows = self._of_rows(self._never), self._of_rows(self._always)
+        self._slots = torch.arange(num_envs, device=self.device)
+        # ``_root`` is the key of (seed, slot).
+        self._root, self._episode, self.age, self.key = (torch.zeros_like(self._slots) for _ in range(4))
         self._field_names: tuple[str, ...] = ()  # known after the first reset
+
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """The names of a slot's agents, in the order of its rows."""
+        return tuple(f"agent_{i}" for i in range(self.agents))
 
     @property
     def truncation_gap(self) -> int | None:
@@ -93,15 +106,19 @@ class Task:
         return self.max_episode_steps if self.has_time_limit else None
 
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
-        """The fields [B, ...] of a new episode in every row, from its key [B]."""
+        """The fields [E, ...] of a new episode in every slot, from its key [E]."""
         raise NotImplementedError
 
     def _advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
-        """Apply the rules in place; ``age`` includes this step.
+        """Apply the rules in place, with ``action`` [B, ...]; ``age`` includes this step.
 
-        Returns reward [B] float32 and terminated [B] bool.
+        Returns reward [B] float32 and terminated [E] bool.
         """
         raise NotImplementedError
+
+    def _info(self, reward: Tensor) -> dict[str, Tensor]:
+        """Values to log, [B] each, after a step with ``reward`` [B]."""
+        return {}
 
     def _observe(self) -> Tensor:
         """The current observation [B, ...], in memory separate from the fields."""
@@ -116,31 +133,35 @@ class Task:
         """The observation of row 0 in words."""
         return str(self.describe(tree.map(lambda leaf: leaf[0].cpu().numpy(), obs)))
 
+    def picture(self) -> np.ndarray | None:
+        """All of slot 0 as an image, uint8 [height, width, 3]; None: the task has no picture."""
+        return None
+
     def reset(self, seed: int) -> Tensor:
-        """Restart all rows, row i with the key of (seed, first_slot + i). Returns obs [B, ...]."""
-        self._root.copy_(random.row_keys(seed, self._rows + self.first_slot))
+        """Restart all slots, slot i with the key of (seed, first_slot + i). Returns obs [B, ...]."""
+        self._root.copy_(random.row_keys(seed, self._slots + self.first_slot))
         self._episode.zero_()
         self._renew(self._always)
         return self._observe()
 
-    def reset_rows(self, rows: Tensor, seeds: Tensor | None = None) -> Tensor:
-        """Start the next episode in ``rows`` [B] bool only. Returns obs [B, ...].
+    def reset_slots(self, slots: Tensor, seeds: Tensor | None = None) -> Tensor:
+        """Start the next episode in ``slots`` [E] bool only. Returns obs [B, ...].
 
-        With ``seeds`` [B] int64, these rows restart their random stream, each as row 0 of its seed, as in
+        With ``seeds`` [E] int64, these slots restart their random stream, each as slot 0 of its seed, as in
         Gymnasium's vector envs.
         """
         if seeds is None:
-            self._need_reset("reset_rows")
-            self._episode += rows
+            self._need_reset("reset_slots")
+            self._episode += slots
         else:
-            fresh = random.row_keys(seeds, torch.zeros_like(self._rows))
-            self._root.copy_(torch.where(rows, fresh, self._root))
-            self._episode.masked_fill_(rows, 0)
-        self._renew(rows)
+            fresh = random.row_keys(seeds, torch.zeros_like(self._slots))
+            self._root.copy_(torch.where(slots, fresh, self._root))
+            self._episode.masked_fill_(slots, 0)
+        self._renew(slots)
         return self._observe()
 
     def step(self, action: Tensor) -> Step:
-        """Apply ``action`` [B, ...]; a row whose episode ended starts its next one in the same step."""
+        """Apply ``action`` [B, ...]; a slot whose episode ended starts its next one in the same step."""
         action = self._checked(action)
         self.age.add_(random.ONE)
         reward, terminated = self._advance(action)
@@ -152,12 +173,19 @@ class Task:
             # gt on bools is "and not": a terminated episode is not truncated as well.
             truncated = (self.age >= self._limit).gt(terminated)
             ended = terminated | truncated
-        final_obs = self._observe()
-        if not devices.synchronises(ended) and not ended.any():
-            return Step(final_obs, self._never, reward, terminated, truncated, final_obs, self._always)
-        self._episode += ended
-        self._renew(ended)
-        return Step(self._observe(), ended, reward, terminated, truncated, final_obs, self._always)
+        obs = final_obs = self._observe()
+        if devices.synchronises(ended) or ended.any():
+            if self.on_end is not None:
+                self.on_end()
+            self._episode += ended
+            self._renew(ended)
+            obs = self._observe()
+            flags = map(self._of_rows, (ended, terminated, truncated))
+        else:
+            flags = (self._no_rows,) * 3
+        first, terminated, truncated = flags
+        info = self._info(reward)
+        return Step(obs, first, reward, terminated, truncated, final_obs, self._all_rows, info)
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of all tensors that determine the following steps."""
@@ -182,11 +210,15 @@ class Task:
     def close(self) -> None:
         """Nothing to release."""
 
-    def _renew(self, rows: Tensor) -> None:
-        """Put ``rows`` [B] bool at the start of their episode number ``_episode``."""
-        # In other rows the episode has not changed, and neither does the key.
+    def _of_rows(self, flag: Tensor) -> Tensor:
+        """A flag [E] of the slots as [B]: that of each row's slot."""
+        return flag if self.agents == 1 else flag.unsqueeze(1).expand(-1, self.agents).reshape(-1)
+
+    def _renew(self, slots: Tensor) -> None:
+        """Put ``slots`` [E] bool at the start of their episode number ``_episode``."""
+        # In other slots the episode has not changed, and neither does the key.
         self.key.copy_(random.episode_keys(self._root, self._episode))
-        self.age.masked_fill_(rows, 0)
+        self.age.masked_fill_(slots, 0)
         fresh = self._begin(self.key)
         if not self._field_names:
             self._field_names = tuple(fresh)
@@ -195,7 +227,7 @@ class Task:
             return
         for name, value in fresh.items():
             field: Tensor = getattr(self, name)
-            torch.where(rows.view(-1, *(1,) * (field.dim() - 1)), value, field, out=field)
+            torch.where(slots.view(-1, *(1,) * (field.dim() - 1)), value, field, out=field)
 
     def _everything(self) -> dict[str, Tensor]:
         own = {"root": self._root, "episode": self._episode, "age": self.age, "key": self.key}

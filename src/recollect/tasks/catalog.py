@@ -17,6 +17,7 @@ from recollect.tasks.forage import Forage
 from recollect.tasks.popgym_cards import RepeatFirst, RepeatPrevious
 from recollect.tasks.recall import AssociativeRecall
 from recollect.tasks.t_maze import TMaze
+from recollect.tasks.treasure import TreasureHunt
 
 TASKS: dict[str, type[Task]] = {
     task.name: task
@@ -30,6 +31,7 @@ TASKS: dict[str, type[Task]] = {
         PositionCartPole,
         PositionPendulum,
         Forage,
+        TreasureHunt,
     )
 }
 """The task classes by short name."""

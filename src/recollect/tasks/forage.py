@@ -127,7 +127,7 @@ class Forage(Task):
         free = self._distant.repeat(self.num_envs, 1)
         goals = []
         for place in places:
-            at = _draw(free, place)
+            at = random.choice(free, place)
             goals.append(self._cells.index_select(0, at).unsqueeze(1))
             free.scatter_(1, at.unsqueeze(1), False)
         return {
@@ -193,13 +193,6 @@ def _letter(kind: int) -> str:
 def _way(steps: int, back: str, forth: str) -> str:
     """Such as ``3 left``."""
     return f"{abs(steps)} {back if steps < 0 else forth}"
-
-
-def _draw(allowed: Tensor, word: Tensor) -> Tensor:
-    """[B]: a random cell of ``allowed`` [B, cells] in each row, by the random ``word`` [B]."""
-    rank = allowed.cumsum(1)
-    chosen = random.integers(word, rank[:, -1])
-    return (rank <= chosen.unsqueeze(1)).sum(1)
 
 
 def _most_walls(view: int) -> int:

@@ -47,11 +47,11 @@ class TaskEnv(gym.Env[Any, Any]):
         if seed is None and self._seen is None:
             seed = self.np_random_seed  # drawn by Gymnasium from the system's entropy
         if seed is not None:
-            self._seen = _row(self.task.reset_rows(self._all, _seeds([seed])))
+            self._seen = _row(self.task.reset_slots(self._all, _seeds([seed])))
         elif self._next_obs is not None:
             self._seen = self._next_obs
         else:
-            self._seen = _row(self.task.reset_rows(self._all))
+            self._seen = _row(self.task.reset_slots(self._all))
         self._next_obs = None
         return self._seen, {}
 
@@ -109,8 +109,8 @@ class TaskVectorEnv(gym.vector.VectorEnv[Any, Any, np.ndarray]):
         seeded = rows & torch.tensor([s is not None for s in seeds])
         if self._seen is None and not seeded.all():
             raise EnvError(f"{self.task.name}: the first reset must start every row from a seed")
-        self.task.reset_rows(seeded, _seeds([0 if s is None else s for s in seeds]))
-        self._seen = self.task.reset_rows(rows & ~seeded).numpy()
+        self.task.reset_slots(seeded, _seeds([0 if s is None else s for s in seeds]))
+        self._seen = self.task.reset_slots(rows & ~seeded).numpy()
         return self._seen.copy(), {}
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:

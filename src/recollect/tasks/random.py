@@ -60,6 +60,18 @@ def integers(word: Tensor, below: Tensor | int) -> Tensor:
     return _shift(word, 32).mul_(below).bitwise_right_shift_(_SHIFTS[32][0])
 
 
+def choice(allowed: Tensor, word: Tensor) -> Tensor:
+    """[B]: the index of a random true entry of ``allowed`` [B, n] in each row, by the random ``word`` [B]."""
+    rank = allowed.cumsum(1)
+    chosen = integers(word, rank[:, -1])
+    return (rank <= chosen.unsqueeze(1)).sum(1)
+
+
+def ahead(key: Tensor, counter: Tensor) -> Tensor:
+    """The key whose stream is that of ``key`` from position ``counter`` on."""
+    return torch.add(key, counter, alpha=_GOLDEN)
+
+
 def row_keys(seed: int | Tensor, row: Tensor) -> Tensor:
     """The key of each ``row`` (int64) under ``seed``: an integer modulo 2**64, or int64 for each row."""
     if not isinstance(seed, Tensor):

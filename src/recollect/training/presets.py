@@ -35,6 +35,15 @@ OWN: dict[str, dict[str, Any]] = {
     # Rewards are dense, so the discount can be low; exploration only costs return; wider batches and more
     # epochs halve the steps needed.
     "position-pendulum": {"steps": 500_000, "num_envs": 32, "epochs": 8, "gamma": 0.95, "entropy": 0.0},
+    # Items appear everywhere: what an agent can reach soon counts. One seed got 412 of both agents together
+    # over the last of five parts of a million steps, 399 with the defaults in 32 envs.
+    "treasure-hunt": {
+        "steps": 1_000_000,
+        "num_envs": 32,
+        "learning_rate": 1e-3,
+        "gamma": 0.95,
+        "entropy": 0.005,
+    },
     # Food comes every few steps once a bush is found: the discount can be low, the learning rate high. With
     # twice the rows, and so half the updates, one seed reached 8 instead of 14 after 150k steps.
     "forage": {"steps": 1_000_000, "learning_rate": 2e-3, "gamma": 0.97, "entropy": 0.005},

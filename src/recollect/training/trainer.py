@@ -143,7 +143,8 @@ class Trainer:
         seconds |= {"learn": float(learning), "total": time.perf_counter() - started}
         metrics |= {"steps": float(self.steps), "updates": float(self.learner.updates)}
         metrics |= {"lag": sum(lags) / len(lags), "lag/max": float(max(lags))}
-        metrics |= self.episodes.metrics() | batch.info | batch.metrics
+        info = {name: float(value) for name, value in batch.info.items()}
+        metrics |= self.episodes.metrics() | info | batch.metrics
         if self.config.compile:
             metrics["compiled_graphs"] = float(self.policy.compiled_graphs)
         metrics |= {f"speed/{name}": count / max(value, 1e-9) for name, value in seconds.items()}

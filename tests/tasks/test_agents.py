@@ -1,0 +1,252 @@
+"""Tasks of several agents: as one group, as several groups, as PettingZoo envs; trained, stopped, resumed."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pettingzoo
+import pytest
+import torch
+from pettingzoo.test import parallel_api_test, parallel_seed_test
+
+import recollect as rc
+from recollect.base import tree
+from recollect.envs import make_env, make_grouped_env
+from recollect.envs.checks import check_batched_env, check_grouped_env
+from recollect.envs.groups import GroupedEnv
+from recollect.errors import ConfigError, EnvError
+from recollect.tasks import TASKS, make_task
+from recollect.tasks.pettingzoo_envs import TaskParallelEnv, parallel_env
+from tests.support.task_worlds import SMALL, random_actions
+
+TOGETHER = [name for name, task in TASKS.items() if task.Options.has_agents]
+every_task = pytest.mark.parametrize("name", TOGETHER)
+PAIRS = {"ends": ["agent_2", "agent_0"], "middle": "agent_1"}
+
+
+@every_task
+@pytest.mark.parametrize("policies", ["shared", "independent", PAIRS], ids=["shared", "independent", "named"])
+def test_the_contract_of_every_grouping(name: str, policies: Any) -> None:
+    """Steps, ends, seeds, snapshots of all groups, and of the task itself."""
+    env = make_grouped_env(name, 3, policies=policies, env_kwargs=SMALL[name])
+    assert isinstance(env, GroupedEnv)
+    seen = check_grouped_env(env, steps=70)
+    assert sum(one.truncated + one.terminated for one in seen.values()) >= 3 * 3
+    check_batched_env(make_env(name, 3, env_kwargs=SMALL[name]), steps=70)
+
+
+@every_task
+def test_groups_have_the_rows_of_their_agents(name: str) -> None:
+    """S001-29: each group sees, does and earns what its agents do in the task; by name, in any slots."""
+    whole = make_task(name, 5, **SMALL[name])
+    env = make_grouped_env(TASKS[name].id, 3, policies=PAIRS, env_kwargs=SMALL[name], first_slot=2)
+    members = {"ends": [0, 2], "middle": [1]}
+    assert {group: own.agents for group, own in env.groups.items()} == {
+        "ends": ("agent_0", "agent_2"),
+        "middle": ("agent_1",),
+    }
+
+    def rows(values: Any, group: str) -> Any:
+        return tree.map(lambda leaf: leaf.unflatten(0, (5, 3))[2:, members[group]].flatten(0, 1), values)
+
+    obs, mine = whole.reset(4), env.reset(4)
+    for action in random_actions(whole, 40):
+        assert all(torch.equal(rows(obs, group), mine[group]) for group in members)
+        step, parts = whole.step(action), env.step({group: rows(action, group) for group in members})
+        for group, part in parts.items():
+            for field in ("first", "reward", "terminated", "truncated", "final_obs", "valid"):
+                assert torch.equal(rows(getattr(step, field), group), getattr(part, field))
+            assert all(torch.equal(rows(step.info[key], group), value) for key, value in part.info.items())
+            assert part.info.keys() == step.info.keys()
+        obs, mine = step.obs, {group: part.obs for group, part in parts.items()}
+
+
+def test_wrong_groups_are_named() -> None:
+    env = make_grouped_env("treasure-hunt", 2, policies="independent")
+    env.reset(0)
+    with pytest.raises(EnvError, match=r"shape \(3,\) for group 'agent_1', which has 2 rows"):
+        env.step(
+            {"agent_0": torch.zeros(1, dtype=torch.int64), "agent_1": torch.zeros(3, dtype=torch.int64)}
+            | {"agent_0": torch.zeros(2, dtype=torch.int64)}
+        )
+    with pytest.raises(EnvError, match="agent_0, agent_1"):
+        env.step({"agent_0": torch.zeros(2, dtype=torch.int64)})
+    with pytest.raises(ConfigError, match=r"tasks of several agents .treasure-hunt"):
+        make_grouped_env("t-maze", 2, policies="independent")
+    with pytest.raises(ConfigError, match=r"'agent_2'.*no agent"):
+        make_grouped_env("treasure-hunt", 2, policies={"all": "agent_2"})
+
+
+# Training ------------------------------------------------------------------------------------------------
+
+LITTLE: dict[str, Any] = {
+    "num_envs": 4,
+    "rollout": 16,
+    "chunk": 8,
+    "minibatches": 1,
+    "epochs": 1,
+    "core": "gru",
+    "threads": 1,
+    "progress": False,
+    "preset": False,
+    "eval_every": 0,
+    "env_kwargs": {"length": 20},
+}
+either = pytest.mark.parametrize("policies", ["shared", "independent"])
+
+
+def trained(policies: str, steps: int = 1280, **settings: Any) -> rc.Agent:
+    return rc.train("treasure-hunt", steps=steps, policies=policies, **LITTLE | settings)
+
+
+def weights(agent: rc.Agent) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in agent.network.state_dict().items()}
+
+
+def assert_equal(ours: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor]) -> None:
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+@pytest.mark.usefixtures("warm_children")
+@either
+@pytest.mark.parametrize("more", [{"runtime": "processes"}, {"env_workers": 2}], ids=["processes", "workers"])
+def test_every_runtime_gets_the_same_weights(policies: str, more: dict[str, Any]) -> None:
+    """S001-29, S002-2: in lockstep, with one policy for both agents and with two."""
+    with trained(policies, actors=2) as inline, trained(policies, actors=2, **more) as other:
+        assert_equal(weights(inline), weights(other))
+        shown = ({k: v for k, v in one.history.rows[-1].items() if "info/" in k} for one in (inline, other))
+        assert next(shown) == next(shown) != {}
+
+
+@pytest.mark.usefixtures("warm_children")
+@either
+@pytest.mark.parametrize("more", [{}, {"env_workers": 2}], ids=["inline", "workers"])
+def test_a_run_resumes_bit_for_bit(policies: str, more: dict[str, Any], tmp_path: Any) -> None:
+    """S002-7: stopped in mid-episode and resumed, a run equals one that was not stopped."""
+    with trained(policies, run=str(tmp_path / "whole"), **more) as whole:
+        expected = weights(whole)
+
+    def stop(training: Any, metrics: dict[str, float]) -> None:
+        if training.updates == 3:
+            training.stop()
+
+    with trained(policies, run=str(tmp_path / "stopped"), callbacks=stop, **more) as stopped:
+        assert 0 < stopped.steps < whole.steps
+    with rc.resume(tmp_path / "stopped", progress=False) as resumed:
+        assert resumed.steps == whole.steps
+        assert_equal(weights(resumed), expected)
+
+
+def test_a_policy_for_all_or_for_each() -> None:
+    """Steps count agents; each agent's return is shown, and that of the team is their sum."""
+    with trained("shared", 128) as shared, trained("independent", 128) as independent:
+        assert shared.groups == {}
+        assert independent.groups == {"agent_0": ("agent_0",), "agent_1": ("agent_1",)}
+        for agent in (shared, independent):
+            row = agent.history.rows[-1]
+            assert row["steps"] == 4 * 2 * 16
+            where = "info/agent_1/" if agent.groups else "info/"  # every group has all numbers
+            each = row[f"{where}agent_0_return"] + row[f"{where}agent_1_return"]
+            assert row[f"{where}team_return"] == pytest.approx(each, abs=1e-4)
+
+
+# PettingZoo ----------------------------------------------------------------------------------------------
+
+
+@every_task
+def test_pettingzoo_finds_nothing_to_say(name: str) -> None:
+    """The checks of its interface and of its seeds, by its function and by its id in the registry."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        parallel_api_test(parallel_env(TASKS[name].id, **SMALL[name]), num_cycles=200)
+        parallel_seed_test(lambda: parallel_env(name, **SMALL[name]), num_cycles=70)
+        parallel_api_test(pettingzoo.make("parallel", TASKS[name].id, **SMALL[name]), num_cycles=200)
+    assert TASKS[name].id not in gym.registry, "Gymnasium's envs have one agent"
+
+
+@every_task
+def test_pettingzoo_plays_what_the_task_plays(name: str) -> None:
+    """S002-21: seed s is slot 0 of s; a reset without a seed goes on to the next episode, also in midst."""
+    task, env = make_task(name, 1, **SMALL[name]), parallel_env(name, **SMALL[name])
+    obs, infos = env.reset(seed=9)
+    task.reset(0)
+    want = task.reset_slots(torch.tensor([True]), torch.tensor([9]))
+    ends = 0
+    for action in random_actions(task, 100):
+        np.testing.assert_array_equal(np.stack([*obs.values()]), want.numpy())
+        assert list(obs) == env.possible_agents == list(task.agent_names)
+        given = {agent: np.int64(a) for agent, a in zip(env.agents, action.tolist())}
+        obs, rewards, terminated, truncated, infos = env.step(given)
+        step = task.step(action)
+        np.testing.assert_array_equal(np.stack([*obs.values()]), step.final_obs.numpy())
+        assert [*rewards.values()] == step.reward.tolist()
+        assert [*terminated.values()] == step.terminated.tolist()
+        assert [*truncated.values()] == step.truncated.tolist()
+        assert {agent: one.keys() for agent, one in infos.items()} == dict.fromkeys(obs, step.info.keys())
+        want = step.obs
+        if step.first.all():
+            assert env.agents == []
+            with pytest.raises(EnvError, match="call reset"):
+                env.step(given)
+            obs, _ = env.reset()
+            ends += 1
+        else:
+            want = step.obs
+    assert ends == 3
+    obs, _ = env.reset()
+    want = task.reset_slots(torch.tensor([True]))
+    np.testing.assert_array_equal(np.stack([*obs.values()]), want.numpy())
+
+
+def test_without_a_seed_every_env_is_another() -> None:
+    first = [np.stack([*parallel_env("treasure-hunt", view=10).reset()[0].values()]) for _ in range(2)]
+    assert not np.array_equal(*first)
+
+
+def test_wrong_actions_are_named() -> None:
+    env = parallel_env("treasure-hunt")
+    with pytest.raises(EnvError, match="call reset"):
+        env.step({})
+    env.reset(seed=0)
+    with pytest.raises(EnvError, match="give one of each of agent_0, agent_1"):
+        env.step({"agent_0": 0})
+    with pytest.raises(EnvError, match=r"4 of agent_1 is not in Discrete\(4\)"):
+        env.step({"agent_0": 0, "agent_1": 4})
+
+
+def test_pictures_and_words() -> None:
+    """The picture after the end is that of the last step, not of the next episode."""
+    options = {"side": 5, "view": 1, "length": 2, "spawn": 1.0, "items": 1}
+    env = parallel_env("treasure-hunt", render_mode="rgb_array", **options)
+    env.reset(seed=0)
+    before = env.render()
+    assert before.shape == (70, 70, 3)
+    up = {"agent_0": 0, "agent_1": 0}
+    env.step(up)
+    assert not np.array_equal(env.render(), before)
+    env.step(up)
+    gem = before[7, 7].tolist() != env.render()[40, 40].tolist()
+    assert gem
+    assert len(np.unique(env.render().reshape(-1, 3), axis=0)) == 5, "gems are still there"
+    env.reset()
+    assert len(np.unique(env.render().reshape(-1, 3), axis=0)) == 4, "no items at the start"
+    text = parallel_env("treasure-hunt", render_mode="ansi", **options)
+    text.reset(seed=0)
+    assert [line.split(":")[0] for line in text.render().splitlines()] == ["agent_0", "agent_1"]
+    assert parallel_env("treasure-hunt").render() is None
+
+
+def test_it_trains_like_any_pettingzoo_env() -> None:
+    """The adapter of PettingZoo envs gets from it what the task gives: groups, truncation, infos."""
+    env = make_grouped_env(
+        TaskParallelEnv, 2, policies="independent", env_kwargs={"task": "treasure-hunt", "length": 10}
+    )
+    seen = check_grouped_env(env, steps=25)
+    assert {name: (one.truncated, one.invalid) for name, one in seen.items()} == {
+        "agent_0": (4, 0),
+        "agent_1": (4, 0),
+    }
