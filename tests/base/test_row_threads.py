@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+import threading
+import time
+
 import pytest
 import torch
 
@@ -94,9 +98,66 @@ def test_an_error_in_any_thread_reaches_the_caller():
         row_threads.side_by_side(fn, (torch.randn(64, 9, 3),), (torch.randn(9, 3),), list)
 
 
-def test_no_thread_is_left_behind():
-    import threading
+def meet_and_split(barrier: threading.Barrier, rows: int, steps: int = 64) -> list[int]:
+    """The groups of rows of a call that runs while the others run, too."""
+    barrier.wait(10)
+    seen = []
 
+    def fn(x, h):
+        seen.append(x.shape[1])
+        return x, h
+
+    row_threads.side_by_side(fn, (torch.zeros(steps, rows, 1),), (torch.zeros(rows, 1),), list)
+    return sorted(seen)
+
+
+@pytest.mark.parametrize(("threads", "groups"), [(2, [[8], [10]]), (4, [[4, 4], [5, 5]])])
+def test_calls_at_once_share_the_threads(threads, groups):
+    """Each runs beside the others and splits its rows over its share; the results are in order."""
+    barrier = threading.Barrier(2)
+    calls = [functools.partial(meet_and_split, barrier, rows) for rows in (8, 10)]
+    with row_threads.threads(threads):
+        assert row_threads.at_once(calls, [8, 10]) == groups
+        assert row_threads._pool.get() is not None, "the threads are still those of the caller"
+
+
+def test_more_calls_than_threads():
+    with row_threads.threads(2):
+        assert row_threads.at_once([lambda n=n: n for n in range(7)], [1] * 7) == list(range(7))
+
+
+@pytest.mark.parametrize(("threads", "rows"), [(1, [8, 8]), (2, [24, 8])], ids=["one thread", "uneven"])
+def test_calls_that_follow_each_other(threads, rows):
+    """With one thread; and where one call has most of the rows, which then uses all threads."""
+    running = []
+
+    def call(own):
+        running.append(own)
+        assert running == [own], "two at once"
+        found = meet_and_split(threading.Barrier(1), own)
+        running.remove(own)
+        return found
+
+    with row_threads.threads(threads):
+        found = row_threads.at_once([functools.partial(call, own) for own in rows], rows)
+    assert found == [[own] if threads == 1 else [own // 2] * 2 for own in rows]
+
+
+def test_the_first_error_of_calls_is_raised_when_all_have_ended():
+    ended = []
+
+    def fail(number, seconds):
+        time.sleep(seconds)
+        ended.append(number)
+        raise ValueError(f"call {number}")
+
+    calls = [functools.partial(fail, 0, 0.0), functools.partial(fail, 1, 0.05)]
+    with row_threads.threads(2), pytest.raises(ValueError, match="call 0"):
+        row_threads.at_once(calls, [4, 4])
+    assert ended == [0, 1]
+
+
+def test_no_thread_is_left_behind():
     before = threading.active_count()
     with row_threads.threads(3):
         core = CORES["gru"].build(8)

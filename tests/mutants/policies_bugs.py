@@ -9,6 +9,7 @@ from recollect.acting.group_actor import GroupActor
 from recollect.training import group_metrics
 from recollect.training.trainer import Trainer
 from tests.mutants.mutant import Mutant
+from tests.runtimes import test_learner_group
 from tests.training import test_groups
 
 
@@ -17,7 +18,24 @@ def resumed() -> None:
         test_groups.test_a_run_resumes_bit_for_bit(Path(folder))
 
 
+def killed() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        test_learner_group.killed_in_the_second_group(Path(folder))
+
+
 POLICIES = [
+    Mutant(
+        "only the first group is checked against the weights that acted",
+        test_groups.late_check,
+        ((Trainer, "_check_late", "by_group(oldest).items()", "list(by_group(oldest).items())[:1]"),),
+        by="DID NOT RAISE",
+    ),
+    Mutant(
+        "a group keeps its update after a learner of another group was killed",
+        killed,
+        ((Trainer, "_learn_all_or_none", "for name in found:", "for name in ():"),),
+        by="same_state(a, b)",
+    ),
     Mutant(
         "all groups draw the same random numbers",
         test_groups.test_groups_act_by_streams_of_their_own,

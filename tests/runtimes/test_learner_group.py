@@ -32,6 +32,7 @@ from recollect.runtimes.learner_server import LearnerState, learner_threads
 from recollect.training.run_folder import Run
 from tests.support.doomed import ends_soon
 from tests.support.doomed_parts import Doomed
+from tests.support.grouped_worlds import Duo
 from tests.support.helpers import TensorWorld, make_policy
 
 pytestmark = pytest.mark.usefixtures("warm_children")
@@ -204,6 +205,48 @@ def test_a_run_whose_learner_was_killed_can_be_resumed(tmp_path: Path):
     with rc.resume(tmp_path, progress=False, callbacks=[killer]) as agent:
         assert agent.steps == 480
     assert not is_running(killer.pid)
+
+
+GROUPS: dict[str, Any] = {"rollout": 12, "chunk": 4, "num_envs": 4, "threads": 1, "progress": False}
+
+
+def test_each_group_of_agents_has_its_learners():
+    """S002-15, S001-29: two learners of each group learn what one learner does."""
+    steps = 12 * 4 * 4
+    with rc.train(Duo, steps=steps, **GROUPS) as one, rc.train(Duo, steps=steps, learners=2, **GROUPS) as two:
+        pids = [pid for group in two._trainer._updaters.values() for pid in pids_of(group)]  # pyright: ignore
+        assert len(set(pids)) == 2
+        close_to(one.network.state_dict(), two.network.state_dict())
+        assert {"group/big/loss/value", "group/small/loss/value"} <= two.history.last.keys()
+    assert not any(is_running(pid) for pid in pids)
+
+
+def test_if_a_learner_of_a_group_is_killed_no_group_has_learned(tmp_path: Path):
+    """S000-25, S003-18: a checkpoint holds the last update of all groups, and can be resumed."""
+    killed_in_the_second_group(tmp_path)
+
+
+def killed_in_the_second_group(path: Path) -> None:
+    states: list[list[LearnerState]] = []
+    pids: list[int] = []
+
+    def kill(training: Any, metrics: dict[str, float]) -> None:
+        trainer = training._trainer
+        states.append([LearnerState.of(learner) for learner in trainer.learners.values()])
+        if training.updates == 2:
+            pids.extend(pids_of(trainer._updaters["small"]))
+            os.kill(pids[0], signal.SIGKILL)
+
+    lost = pytest.raises(LostError, match=r"learner 1 of small \(process \d+\) was killed by SIGKILL")
+    config = rc.TrainConfig().override(**{k: v for k, v in GROUPS.items() if k != "progress"}, learners=2)
+    with rc.Agent.create(Duo, replace(config, run=str(path / "run"))) as agent:
+        with ends_soon(lambda: bool(pids)), lost:
+            agent.train(10_000, progress=False, callbacks=[kill])
+        learners: Any = agent._trainer.learners.values()  # pyright: ignore[reportOptionalMemberAccess]
+        after = [LearnerState.of(learner) for learner in learners]
+        assert [same_state(a, b) for a, b in zip(states[-1], after)] == [True, True]
+    with rc.resume(path / "run", env=Duo, steps=200, progress=False) as agent:
+        assert agent._trainer.learner.updates > 2  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def test_an_agent_with_an_env_object_ends_its_learners():

@@ -23,9 +23,11 @@ from tests.mutants.mutant import Mutant  # noqa: E402
 from tests.support import replayed  # noqa: E402
 from tests.support.batch_worlds import Recall  # noqa: E402
 from tests.support.doomed import SMALL, UPDATE, differing, rows, weights  # noqa: E402
+from tests.support.grouped_worlds import Duo  # noqa: E402
 from tests.support.ray_runs import RayTurns, trained  # noqa: E402
 
 MAMBA = rc.MambaConfig(hidden=8)
+SPEAKER = "pettingzoo/simple_speaker_listener_v4"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -66,6 +68,26 @@ def test_lockstep_is_inline_bit_for_bit(env, core, actors):
     assert differing(inline, trained(env, 20, seed=1, **settings)) != []
 
 
+def test_two_groups_are_those_of_one_process():
+    """S003-16, S001-29: the policies of an env with two groups of agents, bit for bit."""
+    settings = {"policies": "independent", "actors": 2}
+    inline = trained(SPEAKER, 5, **settings)
+    assert differing(inline, trained(SPEAKER, 5, runtime="ray", **settings)) == []
+    assert any(name.startswith("_parts.group/listener_0.") for name in inline)
+
+
+def test_two_groups_with_actors_that_run_ahead():
+    """S000-24: lags are bounded, and each group is checked against the weights that acted."""
+    more = {"runtime": "ray", "mode": "async", "max_lag": 2, "gauge_every": 1, "actors": 2}
+    with rc.train(Duo, **SMALL | more | {"steps": 40 * UPDATE}) as agent:
+        rows = agent.history.rows
+    assert max(row["lag/max"] for row in rows) in (1, 2)
+    for group in ("big", "small"):
+        found = [row[f"group/{group}/deviation/log_prob"] for row in rows if row["lag/max"] > 0]
+        assert found
+        assert max(found) < 1e-4
+
+
 @pytest.mark.parametrize(
     ("algo", "mode"),
     [("impala", "async"), ("ppo", "lockstep"), slow("impala", "lockstep"), slow("ppo", "async")],
@@ -104,17 +126,18 @@ def test_a_run_goes_on_in_another_runtime_bit_for_bit(first, second, tmp_path):
     assert Run(path).status["reason"] == "steps"
 
 
-def test_learners_on_the_cluster_are_those_of_this_machine():
-    """S003-16: the second learner in a Ray actor takes the same steps as in a process."""
+@pytest.mark.parametrize(("env", "groups"), [("delayed-cue", 1), (Duo, 2)], ids=["one group", "two groups"])
+def test_learners_on_the_cluster_are_those_of_this_machine(env, groups):
+    """S003-16: the second learner of each group in a Ray actor takes the same steps as in a process."""
     made = []
     settings = {"learners": 2, "actors": 2}
-    here = trained("delayed-cue", 5, **settings)
+    here = trained(env, 5, **settings)
 
     def look(training, metrics):
-        made[:] = training.agent._trainer._updaters[""]._peers
+        made[:] = [peer for group in training.agent._trainer._updaters.values() for peer in group._peers]
 
-    there = trained("delayed-cue", 5, runtime="ray", callbacks=[look], **settings)
-    assert [type(peer).__name__ for peer in made] == ["RayPeer"]
+    there = trained(env, 5, runtime="ray", callbacks=[look], **settings)
+    assert [type(peer).__name__ for peer in made] == ["RayPeer"] * groups
     assert differing(here, there) == []
 
 

@@ -124,7 +124,7 @@ def ends_soon(after: Callable[[], bool] = lambda: True, seconds: float = 30.0) -
 
 
 def weights(agent: rc.Agent) -> dict[str, torch.Tensor]:
-    return {name: tensor.clone() for name, tensor in agent.policy.state_dict().items()}
+    return {name: tensor.clone() for name, tensor in agent.network.state_dict().items()}
 
 
 def differing(one: dict[str, torch.Tensor], two: dict[str, torch.Tensor]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 import recollect as rc
 from recollect.cli import main
-from recollect.errors import ConfigError, RecollectError
+from recollect.errors import AlignmentError, ConfigError, RecollectError
 from recollect.policy.policies import Policies
 from recollect.training.group_metrics import merged
 from tests.support.grouped_worlds import Camp, Duo
@@ -51,6 +52,64 @@ def test_two_groups_are_the_same_in_every_runtime(more):
     with trained(SPEAKER, **layout) as inline, trained(SPEAKER, **layout, **more) as other:
         assert_equal(weights(inline), weights(other))
         assert inline.steps == other.steps
+
+
+def test_groups_learn_side_by_side():
+    """S002-2: each in a thread, what they learn in one."""
+    both, seen = threading.Barrier(2), set()
+    config = rc.TrainConfig().override(**{k: v for k, v in SMALL.items() if k != "progress"} | {"threads": 2})
+    with trained() as alone, rc.Agent.create(Duo, config) as agent:
+        for learner in agent._trainer.learners.values():
+
+            def update(*args: Any, own: Any = learner.update, **more: Any) -> dict[str, float]:
+                both.wait(60)  # breaks if one update follows the other
+                seen.add(threading.get_ident())
+                return own(*args, **more)
+
+            learner.update = update
+        agent.train(320, progress=False)
+        assert len(seen) == 2
+        assert_equal(weights(alone), weights(agent))
+
+
+@pytest.mark.usefixtures("warm_children")
+def test_two_groups_with_actors_that_run_ahead():
+    """S000-24: both learn, and rollouts of older weights are checked against these, in each group."""
+    settings = {"runtime": "processes", "mode": "async", "max_lag": 2, "gauge_every": 1, "actors": 2}
+    with trained(steps=4000, **settings) as agent:
+        rows = agent.history.rows
+        assert agent.steps >= 4000
+    assert max(row["lag/max"] for row in rows) in (1, 2)
+    late = [row for row in rows if row["lag/max"] > 0 and "group/small/deviation/value" in row]
+    assert late
+    for group in ("big", "small"):
+        assert max(row[f"group/{group}/deviation/log_prob"] for row in late) < 1e-4
+        assert all(row[f"group/{group}/learning_rate"] > 0 for row in rows)
+
+
+@pytest.mark.usefixtures("warm_children")
+@pytest.mark.parametrize("group", ["big", "small"])
+def test_the_late_check_sees_every_group(group):
+    """S000-24: other weights of one group than those that are remembered stop the run."""
+    late_check(group)
+
+
+def late_check(group: str = "small") -> None:
+    settings = {k: v for k, v in SMALL.items() if k != "progress"}
+    settings |= {"runtime": "processes", "mode": "async", "max_lag": 2, "gauge_every": 1, "actors": 2}
+    agent = rc.Agent.create(Duo, rc.TrainConfig().override(**settings))
+    trainer: Any = agent._trainer
+    remember = trainer._remember
+
+    def wrong() -> None:
+        remember()
+        for name, tensor in trainer._past[trainer.learner.updates].items():
+            if f"group/{group}." in name and tensor.dtype == torch.float32:
+                tensor += 0.1
+
+    trainer._remember = wrong
+    with agent, pytest.raises(AlignmentError, match="deviate"):
+        agent.train(8000, progress=False)
 
 
 def test_each_group_has_its_own_policy_rows_and_metrics():
@@ -144,7 +203,7 @@ def test_one_group_acts_alone():
         (SPEAKER, {}, "cannot share a policy.*policies='independent'"),
         (SPEAKER, {"policies": {"one": "speaker_0"}}, "'listener_0' is in no group"),
         (SPEAKER, {"policies": "{"}, "is no JSON"),
-        (Duo, {"learners": 2}, "data-parallel learners are for one group"),
+        (Duo, {"learners": 5}, "learners = 5, but a rollout has only 4 rows"),
         (Duo, {"policies": "independent"}, "makes all of its slots, with their groups"),
     ],
 )

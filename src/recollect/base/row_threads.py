@@ -6,6 +6,8 @@ hundred times slower when another program uses one of them. Rows are independent
 groups of rows, each with one thread for its whole unroll and for its whole gradient. Long operations release
 the interpreter lock.
 
+The updates of several groups of agents are independent, too, and run side by side (``at_once``).
+
 Launching an operation holds the lock. With k groups an operation takes 1/k of the time, but k launches, so
 that the best k grows with the square root of the rows (``ROWS_OF_FOUR``). On 16 cores, 128 rows in 16 groups
 take 7 times as long as in two groups, and in one group 1.5 times.
@@ -17,14 +19,15 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from math import isqrt
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+T = TypeVar("T")
 Tensors = tuple[Tensor, ...]
 
 MIN_ROWS = 4
@@ -35,6 +38,10 @@ MIN_STEPS = 128
 ROWS_OF_FOUR = 512
 """Rows for which four groups are best; eight for four times as many. Two groups are best for fewer rows, if
 the two limits above allow them."""
+
+LARGEST_SHARE = 2 / 3
+"""Share of the rows of all calls up to which the largest call may run beside the others. Above, its own
+groups of rows use the threads better."""
 
 MANY_ROWS = 256
 """Rows from which several threads shorten an acting step on idle cores (bench/serving.py)."""
@@ -103,6 +110,31 @@ def side_by_side(
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return _SideBySide.apply(fn, parts, len(sequences), len(states), *tensors)  # pyright: ignore
     return _join(_map(fn, _split(sequences, states, parts)))
+
+
+def at_once(calls: Sequence[Callable[[], T]], rows: Sequence[int]) -> list[T]:
+    """The results of independent calls, side by side if that is faster. ``rows``: the rows of each.
+
+    Every call has an equal share of the threads, and one intra-op thread. If calls raise, the first of their
+    errors is raised once all have ended.
+    """
+    in_use = _pool.get()
+    if in_use is None or len(calls) < 2 or max(rows) > LARGEST_SHARE * sum(rows):
+        return [call() for call in calls]
+    pool, count = in_use
+    share = count // len(calls)
+
+    def run(call: Callable[[], T]) -> T:
+        _pool.set((pool, share) if share > 1 else None)
+        return call()
+
+    # Each in a context of its own, a copy of this one. Calls never wait for calls, only for groups of rows.
+    futures = [pool.submit(copy_context().run, run, call) for call in calls[1:]]
+    try:
+        first = copy_context().run(run, calls[0])
+    finally:
+        wait(futures)
+    return [first, *(future.result() for future in futures)]
 
 
 def group_count(steps: int, rows: int, *, threads: int) -> int:

@@ -82,6 +82,7 @@ class _Joint:
 
     def __init__(self, env: GroupedEnv) -> None:
         self.env: Any = env
+        self._is_async = isinstance(env, AsyncStep)
         self.leader = next(iter(env.groups))
         """The group whose view resets and restores the env."""
         self._restarted = ""
@@ -127,7 +128,7 @@ class _Joint:
             return
         actions, self._actions = {group: self._actions[group] for group in self.env.groups}, {}
         restarted, self._restarted = self._restarted, ""  # stays empty if the step fails
-        if isinstance(self.env, AsyncStep):
+        if self._is_async:
             self.env.send(actions)
             self._is_stepping = True
         else:

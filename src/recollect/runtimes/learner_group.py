@@ -75,15 +75,17 @@ class LearnerGroup:
         config: TrainConfig,
         rows: int,
         *,
+        name: str = "",
         make: MakePeer | None = None,
         host: str = "127.0.0.1",
     ):
         """The other learners start with the first update.
 
-        ``learner``: the one in this process; ``rows``: of every batch; ``make``: starts another learner
-        (None: in a process on this machine); ``host``: the address of this machine for the others.
+        ``learner``: the one in this process; ``rows``: of every batch; ``name``: of the group of agents;
+        ``make``: starts another learner (None: in a process on this machine); ``host``: the address of this
+        machine for the others.
         """
-        self.learner, self._config, self._host = learner, config, host
+        self.learner, self._config, self._name, self._host = learner, config, name, host
         self.rows = even_rows(rows, config.learners)
         self._make = make or ProcessPeer
         self._peers: list[Peer] = []
@@ -138,7 +140,7 @@ class LearnerGroup:
             for rank in range(1, len(self.rows)):
                 policy, config = on_cpu(self.learner.policy), replace(self._config, device=devices[rank])
                 address = (self._host, port)
-                blueprint = LearnerBlueprint(policy, config, rank, self.rows, address, backend)
+                blueprint = LearnerBlueprint(policy, config, rank, self.rows, address, backend, self._name)
                 self._peers.append(self._make(blueprint, parts[rank]))
             self._asked.extend(self._peers)
             self._wait()  # before connecting: a learner that fails to start would be waited for

@@ -36,6 +36,13 @@ class LearnerBlueprint:
     address: tuple[str, int]
     """Address of the first learner's store."""
     backend: Backend
+    group: str = ""
+    """The group of agents, if there are several."""
+
+    @property
+    def name(self) -> str:
+        """For errors and logs."""
+        return f"learner {self.rank}" + (f" of {self.group}" if self.group else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import torch
 
@@ -14,8 +15,9 @@ from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
 from recollect.base.seeds import stream
 from recollect.config.train import TrainConfig
-from recollect.errors import AlignmentError, ConfigError
+from recollect.errors import AlignmentError
 from recollect.experience.group_rollout import AnyRollout, by_group, join
+from recollect.experience.rollout import Rollout
 from recollect.kernels.triton import available
 from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, TrainerState, learner_tensors, load_learner
@@ -23,7 +25,7 @@ from recollect.policy import policies
 from recollect.policy.policies import Network, rows_by_group
 from recollect.runtimes.collector import Collector
 from recollect.runtimes.learner_group import LearnerGroup
-from recollect.runtimes.learner_server import learner_threads
+from recollect.runtimes.learner_server import LearnerState, learner_threads
 from recollect.training.episodes import Episodes
 from recollect.training.group_metrics import GroupEpisodes, merged
 
@@ -68,14 +70,12 @@ class Trainer:
         """By group; that of an env with one group has the name ""."""
         self._updaters: dict[str, Learner | LearnerGroup] = dict(self.learners)
         if config.learners > 1:
-            if len(groups) > 1:
-                raise ConfigError(
-                    f"learners = {config.learners} with the groups {', '.join(groups)}: data-parallel "
-                    "learners are for one group; use learners=1 (--learners 1), or policies=shared"
+            self._updaters |= {
+                name: LearnerGroup(
+                    learner, config, rows[name], name=name, make=collector.make_peer, host=collector.host
                 )
-            self._updaters[""] = LearnerGroup(
-                self.learner, config, collector.rows, make=collector.make_peer, host=collector.host
-            )
+                for name, learner in self.learners.items()
+            }
         self.threads = learner_threads(config)
         self.episodes = GroupEpisodes(rows, config.target_episodes)
         self.steps = self.start = self.end = 0
@@ -128,12 +128,8 @@ class Trainer:
         lags = self._lags(rollouts)
         with row_threads.intra_op_threads(self.threads if self.config.parallel == "operations" else 1):
             checked = self._check_late(rollouts)
-            metrics = merged(
-                {
-                    name: self._updaters[name].update(part, progress, lag=max(lags)) | checked.get(name, {})
-                    for name, part in by_group(whole).items()
-                }
-            )
+            learned = self._learn(by_group(whole), progress, max(lags))
+            metrics = merged({name: found | checked.get(name, {}) for name, found in learned.items()})
         self.collector.publish(self.learner.updates)
         learning.stopped()
         episodes = self.episodes.add(*rollouts, restarted=batch.restarted)
@@ -158,6 +154,40 @@ class Trainer:
             warnings += [*learner.graphs.taken_notes(), *check.notes]
             check.notes.clear()
         return Iteration(metrics, episodes, warnings)
+
+    def _learn(self, parts: dict[str, Rollout], progress: float, lag: int) -> dict[str, dict[str, float]]:
+        """One update of each group by its part; returns the metrics by group."""
+        if self.config.learners > 1:
+            return self._learn_all_or_none(parts, progress, lag)
+        updates = [
+            partial(self.learners[name].update, part, progress, lag=lag) for name, part in parts.items()
+        ]
+        if self.learner.device.type != "cpu" or self.config.compile:
+            return dict(zip(parts, [update() for update in updates]))
+        rows = [part.rows for part in parts.values()]
+        return dict(zip(parts, row_threads.at_once(updates, rows)))
+
+    def _learn_all_or_none(
+        self, parts: dict[str, Rollout], progress: float, lag: int
+    ) -> dict[str, dict[str, float]]:
+        """``_learn`` by several learners. If one is lost, all groups return to their state before it."""
+        found: dict[str, dict[str, float]] = {}
+        before = {name: LearnerState.of(self.learners[name]) for name in parts if len(parts) > 1}
+        try:
+            for name, part in parts.items():
+                found[name] = self._updaters[name].update(part, progress, lag=lag)
+        except BaseException:
+            for name in found:
+                before[name].put(self.learners[name])
+            self._forget()
+            raise
+        return found
+
+    def _forget(self) -> None:
+        """Send the state of every first learner to the others before the next update."""
+        for updater in self._updaters.values():
+            if isinstance(updater, LearnerGroup):
+                updater.forget()
 
     def _lags(self, rollouts: Sequence[AnyRollout]) -> list[int]:
         """The age of each rollout's weights, in updates."""
@@ -224,9 +254,7 @@ class Trainer:
                 if name.startswith(prefix)
             }
             load_learner(learner, replace(learned, optimizer=own))
-        for updater in self._updaters.values():
-            if isinstance(updater, LearnerGroup):
-                updater.forget()
+        self._forget()
         self.steps = self.start = self.end = learned.steps
         self.restart_episodes()
         self.is_exact = learned.steps == 0

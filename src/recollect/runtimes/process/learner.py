@@ -16,7 +16,7 @@ class ProcessPeer:
     def __init__(self, blueprint: LearnerBlueprint, example: Rollout):
         """Start it; ``example``: a rollout of its rows."""
         layout = Layout.of(example.slot())
-        self._segment = Segment.create(layout.size, f"the rows of learner {blueprint.rank}")
+        self._segment = Segment.create(layout.size, f"the rows of {blueprint.name}")
         self._slot = layout.view(self._segment)
         run = blueprint.config.run
         self._child = Child(
@@ -24,9 +24,9 @@ class ProcessPeer:
             blueprint,
             layout,
             self._segment.fd,
-            name=f"learner {blueprint.rank}",
+            name=blueprint.name,
             fds=(self._segment.fd,),
-            log=None if run is None else Path(run) / "logs" / f"learner-{blueprint.rank}.log",
+            log=None if run is None else Path(run) / "logs" / f"{blueprint.name.replace(' ', '-')}.log",
         )
 
     def load(self, state: LearnerState) -> None:

@@ -25,7 +25,7 @@ class RayPeer:
             blueprint = replace(blueprint, config=replace(blueprint.config, device="cuda:0"))
         self._layout = Layout.of(example.slot())
         self._remote = Remote(
-            f"learner {blueprint.rank}",
+            blueprint.name,
             RemoteLearner,
             (blueprint,),
             cpus=1 if cluster.has_cpus(1) else 0,
