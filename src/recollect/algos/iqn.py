@@ -27,7 +27,7 @@ from recollect.experience.returns import n_step
 from recollect.experience.rollout import Acting
 from recollect.learning.replay_acting import replay_acting
 from recollect.learning.replay_algorithm import Loss, Windows, of_steps
-from recollect.learning.value_functions import quantile_huber
+from recollect.learning.value_functions import double_q, quantile_huber
 from recollect.policy.policy import Policy
 from recollect.policy.q_heads import QuantileHead
 
@@ -57,17 +57,16 @@ def loss(
     with torch.no_grad():
         older: list[Tensor] = []
         older_q, _ = target.unroll(batch.obs, batch.target_state, batch.first, older)
-        best = head.greedy(q if config.double else older_q)
         z = older_head.quantiles(older[0], fractions(older[0], config.target_quantiles))
         goal = n_step(
             reward=batch.reward,
-            value=older_head.of(z, best),
+            value=double_q(head, online=q if config.double else older_q, target=z),
             terminated=batch.terminated,
             is_step=batch.is_step,
             gamma=config.gamma,
             n=config.n_step,
         )
-    each, error = quantile_huber(chosen, goal, tau, config.kappa)
+    each, error = quantile_huber(predicted=chosen, target=goal, fractions=tau, kappa=config.kappa)
     total = (batch.weight * each).sum()
     stats = of_steps({"q/mean": chosen.mean(-1), "q/target": goal.mean(-1)}, batch)
     return Loss(total, error.detach(), stats)

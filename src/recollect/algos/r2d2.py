@@ -27,7 +27,7 @@ from recollect.experience.returns import n_step
 from recollect.experience.rollout import Acting
 from recollect.learning.replay_acting import replay_acting
 from recollect.learning.replay_algorithm import Loss, Windows, of_steps
-from recollect.learning.value_functions import rescale, unrescale
+from recollect.learning.value_functions import double_q, rescale, undo_rescale
 from recollect.policy.policy import Policy
 from recollect.policy.q_heads import QHead
 
@@ -45,10 +45,10 @@ def loss(
     q, _ = policy.unroll(batch.obs, batch.state, batch.first)
     with torch.no_grad():
         older, _ = target.unroll(batch.obs, batch.target_state, batch.first)
-        best = head.of(older, head.greedy(q if config.double else older))
+        best = double_q(head, online=q if config.double else older, target=older)
         y = n_step(
             reward=batch.reward,
-            value=unrescale(best) if config.rescale else best,
+            value=undo_rescale(best) if config.rescale else best,
             terminated=batch.terminated,
             is_step=batch.is_step,
             gamma=config.gamma,

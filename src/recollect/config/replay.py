@@ -99,15 +99,16 @@ class ReplayConfig(AlgoConfig):
             f"target_rate = {self.target_rate}: a share in (0, 1]",
         )
         require(
-            self.spacing <= self.chunk,
+            self.stride is None or self.stride <= self.chunk,
             f"stride = {self.stride} is above chunk = {self.chunk}: the steps between two sequences would "
             "never be learned from; lower stride or raise chunk",
         )
 
     @property
     def spacing(self) -> int:
-        """Steps between the starts of two sequences."""
-        return self.chunk if self.stride is None else self.stride
+        """Steps between the starts of two sequences, at most: stored states begin anew with each rollout."""
+        stride = self.chunk if self.stride is None else self.stride
+        return stride if self.states == REBUILT else self.rollout // len(self.state_steps)
 
     @property
     def chunk_length(self) -> int:
@@ -122,7 +123,8 @@ class ReplayConfig(AlgoConfig):
     @property
     def state_steps(self) -> tuple[int, ...]:
         """The steps at which the actor stores its state; the first one for the deviation check."""
-        return (0,) if self.states == REBUILT else tuple(range(0, self.rollout, self.spacing))
+        stride = self.chunk if self.stride is None else self.stride
+        return (0,) if self.states == REBUILT else tuple(range(0, self.rollout, stride))
 
     def slots(self, rows: int) -> int:
         """The steps that the replay holds of each row."""

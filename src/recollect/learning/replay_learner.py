@@ -168,7 +168,7 @@ class ReplayLearner:
             numbers = diagnostics.read(stats | {"grad_norm_max": norm, "minibatches": norm.new_zeros(())})
             diagnostics.check_gradient(numbers, self.named_parameters(), self.updates)
         self.optimizer.clipped_step(norm, config.max_grad_norm)
-        priority = mixed_priority(error, learned, config.priority_eta)
+        priority = mixed_priority(error=error, is_step=learned, eta=config.priority_eta)
         if config.priority_exponent > 0:
             self.replay.update(sample.entries, priority)
         stats["td_error"] = diagnostics.masked_mean(error, learned)

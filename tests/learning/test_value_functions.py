@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recollect.algos.value_functions import double_q, mixed_priority, quantile_huber, rescale, undo_rescale
+from recollect.learning.value_functions import double_q, mixed_priority, quantile_huber, rescale, undo_rescale
 from recollect.policy.q_heads import QHead
 from tests.reference import value_functions as reference
 from tests.reference.q_heads import joint_values
