@@ -31,6 +31,17 @@ FIRST, TERMINATED, IS_STEP, MARKED = 1, 2, 4, 8
 """Flags in the low bits of a slot's word. ``MARKED``: a window may start here, if no states are stored."""
 FLAG_BITS = 4
 UNWRITTEN = -1 << FLAG_BITS
+SETTINGS = (
+    "rows",
+    "capacity",
+    "burn_in",
+    "length",
+    "n_step",
+    "stride",
+    "stores_states",
+    "priority_exponent",
+)
+"""What a saved replay must have in common with the one that loads it."""
 
 
 @dataclass(slots=True)
@@ -385,8 +396,8 @@ class Replay:
         if not self._tree.total > 0:
             raise RecollectError(
                 f"replay: no window can be drawn ({self.steps} steps stored, {self.windows} windows "
-                f"sampleable): a window needs {self.length + self.n_step} steps of one row from its start on, "
-                "or the episode's end, and a priority above 0; collect a longer warm-up before the first update"
+                f"sampleable): a window needs {self.length + self.n_step} steps of a row from its start, or "
+                "the episode's end, and a priority above 0; collect a longer warm-up before the first update"
             )
         self._may_be_empty = False
 
@@ -437,6 +448,26 @@ class Replay:
             "state_number": self._state_number,
             "weights": tuple(self._tree.levels),
         }
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """All tensors by name, not copied: what resumes bit for bit."""
+        return {**dict(tree.named_leaves(self._tensors())), "settings": self._settings()}
+
+    def load_state_dict(self, saved: dict[str, Tensor]) -> None:
+        """Continue from ``state_dict`` of a replay with the same settings."""
+        own = self.state_dict()
+        if saved.keys() != own.keys() or any(saved[name].shape != own[name].shape for name in own):
+            raise ConfigError("the saved replay has other tensors: was it made with other settings?")
+        if not torch.equal(saved["settings"].to(self.device), own["settings"]):
+            raise ConfigError("the saved replay was made with other settings")
+        for name, leaf in own.items():
+            leaf.copy_(saved[name])
+        self._may_be_empty = True
+
+    def _settings(self) -> Tensor:
+        return torch.tensor(
+            [float(getattr(self, name)) for name in SETTINGS], dtype=torch.float64, device=self.device
+        )
 
     def _check(self, rollout: Rollout, row: int) -> None:
         if row < 0 or row + rollout.rows > self.rows:

@@ -39,7 +39,7 @@ def place(
     head: Tensor,
     open_start: Tensor,
 ) -> Placement:
-    """Continue the streams of B rows by T steps. Flags [T, B]; ``head`` and ``open_start`` [B] before them."""
+    """Continue the streams of B rows by T steps. Flags [T, B]; ``head``, ``open_start`` [B] before them."""
     has_filler = valid & truncated & ~terminated
     taken = valid.long() + has_filler.long()
     total = taken.cumsum(0)

@@ -1,8 +1,8 @@
 """Advantages and returns: pure functions of rollouts, without autograd.
 
 All tensors are ``[T, B]``, except in ``n_step``. ``value[t]`` is V of the observation that action t was
-chosen on; ``terminated[t]`` and ``truncated[t]`` are the outcome of action t. Only ``terminated`` sets the bootstrap
-value to 0; both end the lambda-trace, because the env resets in both cases.
+chosen on; ``terminated[t]`` and ``truncated[t]`` are the outcome of action t. Only ``terminated`` sets the
+bootstrap value to 0; both end the lambda-trace, because the env resets in both cases.
 """
 
 from __future__ import annotations

@@ -58,18 +58,17 @@ class SumTree:
         """
         if count < 1:
             raise RecollectError(f"cannot draw {count} entries from a sum tree: count must be at least 1")
-        root = self.levels[-1]
-        uniform = torch.rand(
-            len(self.levels) - 1, count, 1, dtype=torch.float64, device=root.device, generator=generator
-        )
-        cumulative = self.levels[-2].view(1, -1).cumsum(1).expand(count, -1)
-        node: Tensor | None = None
-        for children, chance in zip(reversed(self.levels[:-1]), uniform):
-            if node is not None:
-                cumulative = children.view(-1, BRANCHES)[node].cumsum(1)
+        depth, root = len(self.levels) - 1, self.levels[-1]
+        uniform = torch.rand(depth, count, 1, dtype=torch.float64, device=root.device, generator=generator)
+        node = torch.zeros(count, dtype=torch.int64, device=root.device)
+        for level, chance in zip(reversed(self.levels[:-1]), uniform):
+            children = level.view(-1, BRANCHES)
+            cumulative = (children if len(children) == 1 else children[node]).cumsum(1)
+            target = chance * cumulative[:, -1:]
             # The first child whose cumulative weight exceeds the target; a child of weight 0 adds nothing.
-            child = torch.searchsorted(cumulative, chance * cumulative[:, -1:], right=True).squeeze(1)
-            child = child % BRANCHES  # BRANCHES if all weights are 0
-            node = child if node is None else node * BRANCHES + child
-        assert node is not None
+            if len(children) == 1:
+                child = torch.searchsorted(cumulative[0], target, right=True)
+            else:
+                child = torch.searchsorted(cumulative, target, right=True)
+            node = node * BRANCHES + child.squeeze(1) % BRANCHES  # BRANCHES if all weights are 0
         return node
