@@ -1,8 +1,8 @@
 """Advantages and returns: pure functions of rollouts, without autograd.
 
-All tensors are ``[T, B]``. ``value[t]`` is V of the observation that action t was chosen on;
-``terminated[t]`` and ``truncated[t]`` are the outcome of action t. Only ``terminated`` sets the bootstrap
-value to 0; both end the lambda-trace, because the env resets in both cases.
+All tensors are ``[T, B]``, except in ``n_step``. ``value[t]`` is V of the observation that action t was
+chosen on; ``terminated[t]`` and ``truncated[t]`` are the outcome of action t. Only ``terminated`` sets the
+bootstrap value to 0; both end the lambda-trace, because the env resets in both cases.
 """
 
 from __future__ import annotations
@@ -119,6 +119,58 @@ def vtrace(
     if valid is not None:
         advantage = advantage.masked_fill(~valid, 0)
     return advantage, value + surprise
+
+
+@torch.no_grad()
+def n_step(
+    *, reward: Tensor, value: Tensor, terminated: Tensor, is_step: Tensor, gamma: float, n: int
+) -> Tensor:
+    """n-step returns (Sutton and Barto 2018, chapter 7) over sequences from a replay.
+
+    ::
+
+        target[j] = sum over i < m of gamma^i * reward[j + i]  +  gamma^m * value[j + m]
+
+    where m = n, or less if slot j + m is not a step: then it is the final observation of a truncated
+    episode. After a terminated step the sum ends without a bootstrap value.
+
+    Args:
+        reward: [L + n, M].
+        value: [L + n, M, ...], of the observation in each slot; it may have trailing dimensions.
+        terminated: [L + n, M] bool.
+        is_step: [L + n, M] bool: whether the slot is a step of the sequence's episode.
+        gamma: discount.
+        n: the largest number of rewards in a sum.
+
+    Returns:
+        targets [L, M, ...]; 0 where ``is_step`` is false.
+    """
+    _check_shapes("n_step", reward, terminated, is_step)
+    length = reward.shape[0] - n
+    if n < 1 or length < 1:
+        raise RecollectError(
+            f"n_step: {reward.shape[0]} slots and n = {n}: the targets of L steps need L + n slots, L and n "
+            "at least 1"
+        )
+    if value.shape[:2] != reward.shape:
+        raise RecollectError(
+            f"n_step: value has shape {tuple(value.shape)}, wanted {tuple(reward.shape)} and any trailing "
+            "dimensions: one value for each slot"
+        )
+
+    def over(x: Tensor) -> Tensor:
+        return x.view(x.shape + (1,) * (value.dim() - 2))
+
+    target = torch.zeros_like(value[:length])
+    is_running = is_step[:length]
+    for i in range(n + 1):
+        here = slice(i, i + length)
+        continues = is_running & is_step[here] if i < n else torch.zeros_like(is_running)
+        # Selected, not multiplied: NaN of slots that do not count must not spread.
+        bootstrap = torch.where(over(is_running & ~continues), value[here], 0)
+        target += gamma**i * (bootstrap + over(torch.where(continues, reward[here], 0)))
+        is_running = continues & ~terminated[here]
+    return target
 
 
 def _next_value(
