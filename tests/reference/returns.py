@@ -83,3 +83,22 @@ def vtrace(
         gain = float(reward[t, b]) + gamma * after - float(value[t, b])
         advantage[t, b] = min(rho_clip, ratio[t][b]) * gain
     return advantage, targets
+
+
+def n_step(*, reward, value, terminated, is_step, gamma, n) -> Tensor:
+    """Sum of the rewards up to n steps ahead, an end, or a slot that is no step; then the value there."""
+    length, columns = reward.shape[0] - n, reward.shape[1]
+    target = torch.zeros_like(value[:length])
+    for m in range(columns):
+        for j in range(length):
+            if not is_step[j, m]:
+                continue
+            k = 0
+            while k < n and is_step[j + k, m]:
+                target[j, m] += gamma**k * reward[j + k, m]
+                k += 1
+                if terminated[j + k - 1, m]:
+                    break
+            else:
+                target[j, m] += gamma**k * value[j + k, m]
+    return target
