@@ -38,6 +38,8 @@ class Acting(NamedTuple):
     """The fields of the head's record that are stored; None: all."""
     needs_values: bool = True
     """Whether ``final_value`` and ``bootstrap`` are computed, which needs a critic."""
+    exploration: Callable[[int], Tensor] | None = None
+    """How much each row explores, [B], of so many rows of all actors; None: the head needs none."""
 
     def keywords(self) -> dict[str, Any]:
         """The same as keywords of ``Actor``."""
@@ -108,6 +110,13 @@ class Rollout:
     """Index of this rollout within its actor."""
     version: int = 0
     """Version of the weights that acted."""
+    joined: tuple[int, ...] = ()
+    """The actors of joined rollouts, each of equally many rows, in the order of the rows."""
+
+    @property
+    def actors(self) -> tuple[int, ...]:
+        """The actors, each of equally many rows, in the order of the rows."""
+        return self.joined or (self.actor,)
 
     @property
     def steps(self) -> int:
@@ -187,7 +196,8 @@ class Rollout:
             return tree.map(lambda out, *xs: torch.cat(xs, dim, out=out), getattr(into, name), *parts)
 
         tensors = {name: joined(name, ROW_DIMENSION[name]) for name in one.tensors()}
-        return replace(one, **tensors, finals=_join_finals(rollouts), version=versions[0])
+        actors = tuple(rollout.actor for rollout in rollouts)
+        return replace(one, **tensors, finals=_join_finals(rollouts), version=versions[0], joined=actors)
 
     # -- to another process -----------------------------------------------------------------------
 
