@@ -68,7 +68,7 @@ class Stacks(QHead):
 def acted(frames: int, rollouts: int = 2):
     """The policy and rollouts of an actor, whose record has the stacks."""
     torch.manual_seed(0)
-    env = EpisodeFrames(ROWS)
+    env = EpisodeFrames(ROWS, lengths=(1, 13, 4, 10))
     config = PolicyConfig(core=FramesConfig(frames=frames), normalise_observations=False)
     policy = Policy(env.observation_space, env.action_space, config, head=partial(Stacks, frames))
     actor = Actor(env, policy, rollout=T, state_steps=tuple(range(0, T, 8)), seed=0, needs_values=False)

@@ -30,6 +30,7 @@ from tests.mutants.register_bugs import REGISTERED
 from tests.mutants.run_bugs import RUNS
 from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
 from tests.mutants.size_bugs import SIZES
+from tests.mutants.value_bugs import VALUES
 
 NORMALISER = (
     "entropy_coef = self.set_schedules(progress)",
@@ -76,6 +77,7 @@ MUTANTS = [
     *PADS,
     *OPTIONS,
     *VTRACE,
+    *VALUES,
     *CLIPS,
     *EPOCHS,
     *EVIDENCE,
