@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from recollect.config.cores import (
         CoreConfig,
         FFMConfig,
+        FramesConfig,
         GRUConfig,
         LRUConfig,
         LSTMConfig,
@@ -57,8 +58,8 @@ _MODULES = {
     "config.algo_shared": "LearnerConfig",
     "config.core_choice": "PMMConfig StackConfig",
     "config.cores": (
-        "CoreConfig FFMConfig GRUConfig LRUConfig LSTMConfig MLSTMConfig MambaConfig MinGRUConfig "
-        "MinLSTMConfig NoneConfig RTUConfig SLSTMConfig WindowConfig"
+        "CoreConfig FFMConfig FramesConfig GRUConfig LRUConfig LSTMConfig MLSTMConfig MambaConfig "
+        "MinGRUConfig MinLSTMConfig NoneConfig RTUConfig SLSTMConfig WindowConfig"
     ),
     "config.policy": "EncoderConfig HeadConfig PolicyConfig",
     "config.register": "register",
@@ -75,7 +76,7 @@ __all__ = ["Agent", "Callback", "Core", "EarlyStopping", "Evaluation", "Policy",
 __all__ += ["load", "register", "resume", "train", "verify"]
 __all__ += ["EncoderConfig", "HeadConfig", "PolicyConfig", "TrainConfig"]
 __all__ += ["CoreConfig", "LearnerConfig"]
-__all__ += ["FFMConfig", "GRUConfig", "LRUConfig", "LSTMConfig", "MLSTMConfig", "MambaConfig"]
+__all__ += ["FFMConfig", "FramesConfig", "GRUConfig", "LRUConfig", "LSTMConfig", "MLSTMConfig", "MambaConfig"]
 __all__ += ["MinGRUConfig", "MinLSTMConfig", "NoneConfig", "PMMConfig", "RTUConfig", "SLSTMConfig"]
 __all__ += ["StackConfig", "WindowConfig"]
 

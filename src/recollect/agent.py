@@ -27,6 +27,7 @@ from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.envs.group_views import Groups
 from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
+from recollect.policy.noisy import means
 from recollect.policy.policies import Network, Policies, any_policy, by_group
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
@@ -335,7 +336,7 @@ class Agent:
                     "the last call returned. agent.session() keeps the state for you"
                 )
             state = policy.initial_state(rows)
-        with row_threads.acting_threads(rows):
+        with row_threads.acting_threads(rows), means():
             acted, state = policy.act(batch, state, first, None, deterministic)
             action = policy.to_env(acted.action)
         return numpy_conversion.actions(policy.action_space, action, is_single), state

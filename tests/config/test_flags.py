@@ -174,7 +174,7 @@ def test_american_spelling():
         ("--core none --core.hidden 1", "the core none has no setting 'hidden'; its settings are none"),
         (
             "--core lsmt",
-            r"no such core \(did you mean 'lstm'\?\); choose ffm, gru, .*, mamba_gru; "
+            r"no such core \(did you mean 'lstm'\?\); choose ffm, frames, gru, .*, mamba_gru; "
             r"if it is your own: --import MODULE",
         ),
         ("--core custom", "made by Python code"),

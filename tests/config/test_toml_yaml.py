@@ -216,7 +216,7 @@ def test_a_name_alone_leaves_the_gates_to_the_preset(tmp_path):
         ("core: {hiden: 4}", r"core.hiden: the core lstm has no setting 'hiden' \(did you mean 'hidden'\?\)"),
         (
             "core: lsmt",
-            r"core lsmt: there is no such core \(did you mean 'lstm'\?\); choose ffm, gru, .*, mamba_gru; "
+            r"core lsmt: there is no such core \(did you mean 'lstm'\?\); choose ffm, frames, .*, mamba_gru; "
             r"if it is your own: --import MODULE",
         ),
         ("core: [lstm]", "there is no such core"),

@@ -12,6 +12,7 @@ from recollect.config.fields import fields_of
 from recollect.cores import (
     CORES,
     FFMConfig,
+    FramesConfig,
     GRUConfig,
     LRUConfig,
     LSTMConfig,
@@ -29,6 +30,7 @@ from recollect.cores import (
 
 SMALL: dict[str, Any] = {
     "ffm": FFMConfig(hidden=8, trace=3, context=2),
+    "frames": FramesConfig(frames=3),
     "gru": GRUConfig(hidden=8),
     "lru": LRUConfig(hidden=8, units=4),
     "lstm": LSTMConfig(hidden=8),
@@ -63,6 +65,7 @@ OTHER: dict[str, Any] = {
     "forget_bias": 0.0,
     "forget_max": 3.0,
     "forget_min": 2.0,
+    "frames": 4,
     "gating": "gtrxl",
     "heads": 4,
     "hidden": 16,

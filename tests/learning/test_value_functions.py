@@ -70,11 +70,12 @@ def test_the_quantile_loss_equals_the_papers_formula(data, kappa):
     assert error.item() == pytest.approx(sum(target) / other - sum(predicted) / N, abs=1e-12)
 
 
-def test_the_quantile_loss_of_many_rows():
-    """Unequal numbers of quantiles on both sides; the fractions belong to the predictions."""
+@pytest.mark.parametrize("targets", [4, 7])
+def test_the_quantile_loss_of_many_rows(targets):
+    """As many quantiles on both sides or not; the fractions belong to the predictions."""
     generator = torch.Generator().manual_seed(0)
     predicted, fractions = (torch.rand(3, 2, 4, generator=generator, dtype=DOUBLE) for _ in range(2))
-    target = 2 * torch.randn(3, 2, 7, generator=generator, dtype=DOUBLE)
+    target = 2 * torch.randn(3, 2, targets, generator=generator, dtype=DOUBLE)
     loss, error = quantile_huber(predicted=predicted, target=target, fractions=fractions)
     assert loss.shape == error.shape == (3, 2)
     for i, j in itertools.product(range(3), range(2)):
@@ -109,12 +110,12 @@ def test_priorities_mix_the_largest_and_the_mean_error(data, eta):
     assert found.tolist() == pytest.approx(want, abs=1e-12)
 
 
-def test_a_sequence_without_steps_has_priority_0():
+def test_padding_has_no_part_in_a_priority():
+    """Nor in its mean; a sequence without a step has priority 0."""
     error = torch.full((4, 2), float("nan"))
-    error[1, 0] = -3.0
-    is_step = torch.zeros(4, 2, dtype=torch.bool)
-    is_step[1, 0] = True
-    assert mixed_priority(error=error, is_step=is_step).tolist() == pytest.approx([3.0, 0.0])
+    error[1:3, 0] = torch.tensor([-3.0, 1.0])
+    found = mixed_priority(error=error, is_step=error.isfinite())
+    assert found.tolist() == pytest.approx([0.9 * 3 + 0.1 * 2, 0.0])
 
 
 @pytest.mark.parametrize("space", [gym.spaces.Discrete(4), gym.spaces.MultiDiscrete([2, 3])], ids=str)

@@ -31,6 +31,7 @@ from tests.mutants.run_bugs import RUNS
 from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
 from tests.mutants.size_bugs import SIZES
 from tests.mutants.treasure_bugs import TREASURE
+from tests.mutants.value_bugs import VALUES
 
 NORMALISER = (
     "entropy_coef = self.set_schedules(progress)",
@@ -77,6 +78,7 @@ MUTANTS = [
     *PADS,
     *OPTIONS,
     *VTRACE,
+    *VALUES,
     *CLIPS,
     *EPOCHS,
     *EVIDENCE,

@@ -40,7 +40,8 @@ def _duel(head, x: Tensor, mask: Tensor | None) -> Tensor:
 def quantile_values(head, y: Tensor, fraction: Tensor, mask: Tensor | None) -> Tensor:
     """Z_tau(a) [sum(nvec)] of one row, for one fraction."""
     cosines = torch.stack([torch.cos(math.pi * i * fraction) for i in range(head.config.embedding)])
-    return _duel(head, y * _dense(head.embed, cosines).clamp(min=0), mask)
+    psi = y if head.base is None else _dense(head.base, y).clamp(min=0)
+    return _duel(head, psi * _dense(head.embed, cosines).clamp(min=0), mask)
 
 
 def values(head, y: Tensor, mask: Tensor | None) -> Tensor:

@@ -13,6 +13,7 @@ from recollect.acting import numpy_conversion
 from recollect.base import row_threads, tree
 from recollect.base.types import State
 from recollect.errors import StateError
+from recollect.policy.noisy import means
 from recollect.policy.policy import Policy
 
 Memory = dict[str, Any]
@@ -47,7 +48,7 @@ class Session:
                 f"{given} observations for {len(which)} envs: pass one for each, or name the envs by rows="
             )
         first = self._first[which]
-        with row_threads.acting_threads(given):
+        with row_threads.acting_threads(given), means():
             state = tree.index(self._state, which)
             acted, state = self.policy.act(batch, state, first, self._generator, self.deterministic)
             self._state = tree.put(self._state, which, state)

@@ -47,20 +47,19 @@ def loss(
     def fractions(y: Tensor, count: int) -> Tensor:
         return torch.rand((*y.shape[:2], count), generator=generator, device=y.device)
 
-    features: list[Tensor] = []
-    q, _ = policy.unroll(batch.obs, batch.state, batch.first, features)
-    y = features[0][:length]
-    tau = fractions(y, config.quantiles)
+    y, _ = policy.unroll_core(batch.obs, batch.state, batch.first)
+    tau = fractions(y[:length], config.quantiles)
     learned = batch.is_step[:length].unsqueeze(-1)
     action = tree.map(lambda leaf: leaf[:length], batch.action)
-    chosen = head.of(head.quantiles(y, tau), action).masked_fill(~learned, 0)  # [L, M, N]
+    chosen = head.of(head.quantiles(y[:length], tau), action).masked_fill(~learned, 0)  # [L, M, N]
     with torch.no_grad():
-        older: list[Tensor] = []
-        older_q, _ = target.unroll(batch.obs, batch.target_state, batch.first, older)
-        z = older_head.quantiles(older[0], fractions(older[0], config.target_quantiles))
+        older, _ = target.unroll_core(batch.obs, batch.target_state, batch.first)
+        mask = policy.mask(batch.obs)
+        (q,) = head(y, mask) if config.double else older_head(older, mask)
+        z = older_head.quantiles(older, fractions(older, config.target_quantiles))
         goal = n_step(
             reward=batch.reward,
-            value=double_q(head, online=q if config.double else older_q, target=z),
+            value=double_q(head, online=q, target=z),
             terminated=batch.terminated,
             is_step=batch.is_step,
             gamma=config.gamma,

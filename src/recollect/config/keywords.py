@@ -98,7 +98,8 @@ class TrainSettings(ChangeableSettings, total=False):
     algo: Literal["ppo", "impala"] | LearnerConfig
     """The algorithm: "ppo" or "impala", the config of one, or the name of your own (register)."""
     encoder: Any
-    """How observations become features; None: by the observation space."""
+    """How observations become features; None: by the observation space, and with the core frames without
+    hidden layers."""
     core: Any
     """The memory: "lstm", "gru", "none", a core config, your own "module:Class", or a factory."""
     head: Any

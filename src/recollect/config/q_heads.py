@@ -44,6 +44,10 @@ class QuantileHeadConfig(QHeadConfig):
 
     code = "recollect.policy.q_heads:QuantileHead"
 
+    hidden: tuple[int, ...] = ()
+    """Widths of layers after the product with the fractions, which are computed for every fraction."""
+    base: int = 128
+    """Width of the layer between the core and the product with the fractions; 0 for none."""
     quantiles: int = 8
     """Number of quantiles whose mean is the action value, in acting and wherever the value is needed."""
     embedding: int = 64
@@ -52,3 +56,4 @@ class QuantileHeadConfig(QHeadConfig):
     def __post_init__(self) -> None:
         QHeadConfig.__post_init__(self)
         at_least(self, 1, "quantiles", "embedding")
+        at_least(self, 0, "base")

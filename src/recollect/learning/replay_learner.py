@@ -117,7 +117,8 @@ class ReplayLearner:
             self.policy.obs_norm.update(seen, rollout.valid, self.ranks.each)
         metrics |= {"epsilon": float(self.head.epsilon), "learning_rate": self.optimizer.rate}
         self.head.epsilon.fill_(epsilon(config, progress))
-        self.head.draw_noise(self.generator)
+        if self.head.config.noisy:
+            self.head.draw_noise(self.generator)
         metrics |= self._described(steps, rollout.valid_steps)
         self.updates += 1
         return metrics
@@ -151,8 +152,9 @@ class ReplayLearner:
         """One optimiser step."""
         config, policy, generator = self.config, self.policy, self.generator
         sample = self.replay.sample(config.batch, generator)
-        for network in (policy, self.target):
-            cast(QHead, network.head).draw_noise(generator)
+        if self.head.config.noisy:
+            self.head.draw_noise(generator)
+            cast(QHead, self.target.head).draw_noise(generator)
         sample.reward = scaled(sample.reward, config)
         weight = importance(sample, config.importance_exponent)
         batch = windows(

@@ -5,17 +5,33 @@
 with learned W, S, b and s: Fortunato et al., "Noisy networks for exploration" (2018), factorised noise.
 
 The noise lies in buffers and is drawn by ``draw_noise`` alone, so acting and learning see the same noise, and
-it travels with the weights. Before the first draw it is zero. In eval mode the layer uses the means W and b.
+it travels with the weights. Before the first draw it is zero. The layer uses the means W and b in eval mode,
+as in evaluations, and inside ``means()``, as in sessions, which may share a policy with a training run.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor, nn
 
 from recollect.kernels import exact_linear
+
+_uses_means: ContextVar[bool] = ContextVar("uses_means", default=False)
+
+
+@contextmanager
+def means() -> Iterator[None]:
+    """Noisy layers use their mean weights here, in this thread alone."""
+    token = _uses_means.set(True)
+    try:
+        yield
+    finally:
+        _uses_means.reset(token)
 
 
 class NoisyLinear(nn.Linear):
@@ -44,7 +60,7 @@ class NoisyLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         """Input [..., inputs] -> [..., outputs]."""
         weight, bias = self.weight, self.bias
-        if self.training:
+        if self.training and not _uses_means.get():
             weight = torch.addcmul(weight, self.weight_std, torch.outer(self.noise_out, self.noise_in))
             bias = torch.addcmul(bias, self.bias_std, self.noise_out)
         return exact_linear.linear(input, weight, bias)

@@ -235,7 +235,7 @@ class Policy(nn.Module):
             y, value, state = self._parts._advance(obs, state, first)
             with precision.exact(y):
                 if not self.head.needs_critic:
-                    return *self.head(y, self._mask(obs)), state
+                    return *self.head(y, self.mask(obs)), state
                 return self._distribution(y, obs), value, state
 
     def to_env(self, action: Tree) -> Tree:
@@ -257,6 +257,12 @@ class Policy(nn.Module):
                 if features is not None:
                     features.append(y)
                 return *self._heads(y, of_critic, obs), state
+
+    def unroll_core(self, obs: Tree, state: State, first: Tensor) -> tuple[Tensor, State]:
+        """``unroll`` without the head: its input y [T, B, D], and the state after the last step."""
+        with self.computing():
+            y, _, state = self._through(trunks.unroll, self._parts, obs, state, first)
+        return y, state
 
     def evaluate_actions(
         self, obs: Tree, action: Tree, state: State, first: Tensor, features: list[Tensor] | None = None
@@ -362,7 +368,7 @@ class Policy(nn.Module):
     def _heads(self, y: Tensor, of_critic: Tensor, obs: Tree) -> tuple[Any, ...]:
         """y [T, B, D] of the actor and of the critic -> the head's outputs [T, B]."""
         if not self.head.needs_critic:
-            return self.head(y, self._mask(obs))
+            return self.head(y, self.mask(obs))
         both = self._joint(y, obs) if of_critic is y else None
         return (self._distribution(y, obs), self._parts._value(of_critic)) if both is None else both
 
@@ -380,15 +386,15 @@ class Policy(nn.Module):
         found = exact_linear.together(y, head.linear, self.critic)
         if found is None:
             return None
-        return head.distribution(found[0], self._mask(obs)), self._in_real_units(found[1])
+        return head.distribution(found[0], self.mask(obs)), self._in_real_units(found[1])
 
     def _distribution(self, y: Tensor, obs: Tree) -> Distribution:
-        return self.head(y, self._mask(obs))
+        return self.head(y, self.mask(obs))
 
     def _value(self, y: Tensor) -> Tensor:
         return self._in_real_units(exact_linear.through(self.critic, y))
 
-    def _mask(self, obs: Tree) -> Tree | None:
+    def mask(self, obs: Tree) -> Tree | None:
         return obs[ACTION_MASK] if self._masked else None
 
     def _in_real_units(self, predicted: Tensor) -> Tensor:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from functools import partial
 from itertools import pairwise
 from typing import cast
 
@@ -186,21 +185,29 @@ class QHead(Head):
 class QuantileHead(QHead):
     """Quantiles of the return; see the module's docstring.
 
-    With psi(x) the output y of the core, and f the streams of the action values:
+    With y the output of the core, and f the streams of the action values:
 
+        psi = activation(W y + b)                             ``base`` units; y itself without ``base``
         phi_j(tau) = relu(sum_i cos(pi i tau) w_ij + b_j),    i = 0 .. embedding - 1
-        Z_tau(a) = f(y * phi(tau))_a
+        Z_tau(a) = f(psi * phi(tau))_a
         Q(a) = mean of Z_tau(a) over the fractions tau = (i + 0.5) / quantiles
 
-    The paper draws the fractions of Q(a) at random. Fixed ones let the learner reproduce recorded values.
+    The paper draws the fractions of Q(a) at random. Fixed ones let the learner reproduce recorded values. It
+    also has its hidden layer in f, after the product, where it is computed for every fraction
+    (``base=0, hidden=(128,)``).
     """
 
     def __init__(self, space: gym.Space, features: int, config: QuantileHeadConfig | None = None):
         """For a Discrete or MultiDiscrete ``space`` and a core with ``features`` outputs."""
         config = config or QuantileHeadConfig()
-        super().__init__(space, features, config)
+        width = config.base or features
+        super().__init__(space, width, config)
         self.quantile_count, self.cosines = config.quantiles, config.embedding
-        self.embed = nn.Linear(config.embedding, features)
+        self.activation, gain = ACTIVATIONS[config.activation]
+        self.base = linear(features, width, config) if config.base else None
+        if self.base is not None:
+            orthogonal(self.base, gain)
+        self.embed = nn.Linear(config.embedding, width)
         orthogonal(self.embed, ACTIVATIONS["relu"][1])
 
     def forward(self, y: Tensor, mask: Tree | None = None) -> tuple[Tensor]:
@@ -224,7 +231,10 @@ class QuantileHead(QHead):
             i = torch.arange(self.cosines, device=y.device)
             cosines = torch.cos(math.pi * fractions.unsqueeze(-1) * i)  # [..., N, embedding]
             phi = exact_linear.through(self.embed, cosines).relu()
-            x = precision.widen(y).unsqueeze(-2) * phi
+            psi = precision.widen(y)
+            if self.base is not None:
+                psi = self.activation(exact_linear.through(self.base, psi))
+            x = psi.unsqueeze(-2) * phi
             return self._values(x, None if allowed is None else allowed.unsqueeze(-2))
 
 
@@ -235,8 +245,7 @@ class Stream(nn.Module):
         super().__init__()
         self.activation, gain = ACTIVATIONS[config.activation]
         sizes = list(pairwise((inputs, *config.hidden, outputs)))
-        make = partial(NoisyLinear, noise_scale=config.noise_scale) if config.noisy else nn.Linear
-        self.layers = nn.ModuleList(make(n, m) for n, m in sizes)
+        self.layers = nn.ModuleList(linear(n, m, config) for n, m in sizes)
         gains = [gain] * len(config.hidden) + [config.gain]
         for layer, one in zip(self.layers, gains, strict=True):
             orthogonal(cast(nn.Linear, layer), one)
@@ -247,6 +256,13 @@ class Stream(nn.Module):
         for layer in hidden:
             x = self.activation(exact_linear.through(layer, x))
         return exact_linear.through(last, x)
+
+
+def linear(inputs: int, outputs: int, config: QHeadConfig) -> nn.Linear:
+    """A layer, with noise if the head is noisy."""
+    if config.noisy:
+        return NoisyLinear(inputs, outputs, config.noise_scale)
+    return nn.Linear(inputs, outputs)
 
 
 def _choices(space: gym.Space, head: str) -> tuple[tuple[int, ...], Tensor, tuple[int, ...]]:
