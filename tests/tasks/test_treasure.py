@@ -373,19 +373,16 @@ def test_the_picture() -> None:
     """Every cell has its colour in its middle, walls around; agent 0 has a dot, its view another ground."""
     task = placed("0g..", "b1f.", "....", "....")
     image = task.picture()
-    side = 6 * 14
-    assert (image.shape, image.dtype) == ((side, side, 3), np.uint8)
-    middle = image.reshape(6, 14, 6, 14, 3)[:, 9, :, 7]
+    assert (image.shape, image.dtype) == ((48, 48, 3), np.uint8)
+    pixels = image.reshape(6, 8, 6, 8, 3)
+    middle, beside, corner = pixels[:, 4, :, 4], pixels[:, 4, :, 5], pixels[:, 0, :, 0]
     wall, gem, agent = middle[0, 0], middle[1, 2], middle[2, 2]
     assert (middle[[0, -1]] == wall).all()
     assert (middle[:, [0, -1]] == wall).all()
     assert len({tuple(colour) for colour in (wall, gem, agent, middle[2, 1], middle[2, 3])}) == 5
-    dots = image.reshape(6, 14, 6, 14, 3)[:, 6, :, 6]
-    assert tuple(dots[2, 2]) == tuple(agent)
-    assert tuple(dots[1, 1]) != tuple(agent)
-    assert tuple(middle[4, 4]) == (255, 255, 255)
-    corner = image.reshape(6, 14, 6, 14, 3)[:, 0, :, 0]
-    assert tuple(corner[2, 2]) != tuple(corner[3, 3]) == (255, 255, 255)
+    assert tuple(beside[1, 1]) == tuple(beside[2, 2]) == tuple(agent)
+    assert tuple(middle[1, 1]) == tuple(corner[2, 2]) != tuple(agent), "a dot in the colour of its view"
+    assert tuple(corner[2, 2]) != tuple(corner[3, 3]) == tuple(middle[4, 4]) == (255, 255, 255)
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,8 @@ COLOURS = (
 )
 """The colour of each kind."""
 NAMES = ("", "gem", "bone", "food", "wall", "agent")
-PIXELS = 14
-"""Side of a cell in the picture."""
+PIXELS = 8
+"""Side of a cell in the picture: small, so that it is enlarged by a whole number."""
 SEEN = (255, 244, 204)
 """The colour of empty cells that agent 0 sees, in the picture."""
 
@@ -185,7 +185,7 @@ class TreasureHunt(Task):
         ground = np.full((*kinds.shape, 3), COLOURS[EMPTY], np.uint8)
         ground[max(row - view, 0) : row + view + 1, max(column - view, 0) : column + view + 1] = SEEN
         shown = _shapes()[kinds]
-        shown[row, column, 5:9, 5:9] = False
+        shown[row, column, 3:5, 3:5] = False
         colours = np.array(COLOURS, np.uint8)[kinds]
         image = np.where(shown[..., None], colours[:, :, None, None], ground[:, :, None, None])
         return image.swapaxes(1, 2).reshape(self.side * PIXELS, self.side * PIXELS, 3)
@@ -235,4 +235,4 @@ def _shapes() -> np.ndarray:
     middle = (PIXELS - 1) / 2
     y, x = np.abs(np.arange(PIXELS) - middle)[:, None], np.abs(np.arange(PIXELS) - middle)
     empty = np.zeros((PIXELS, PIXELS), bool)
-    return np.stack([empty, x + y < 6, (x < 6) & (y < 2), (x < 4) & (y < 4), ~empty, x**2 + y**2 < 36])
+    return np.stack([empty, x + y < 4, (x < 3) & (y < 1), (x < 2) & (y < 2), ~empty, x**2 + y**2 < 13])
