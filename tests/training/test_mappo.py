@@ -1,4 +1,4 @@
-"""Recurrent MAPPO: in each group of a team the critic sees the joint observation, the actors only their own."""
+"""Recurrent MAPPO: in each group of a team the critic sees the joint observation, the actor only its own."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def assert_explained(agent: rc.Agent) -> None:
 
 
 def test_the_critic_sees_the_team(agent):
-    """S001-29: it knows the luck of an episode, which no actor can know; and the actors learn what they can."""
+    """S001-29: it knows the luck of an episode, which no actor can; and the actors learn what they can."""
     assert_explained(agent)
     assert agent.evaluate(50, eval_mode="greedy", env=Alone).mean == pytest.approx(LENGTH)
 
