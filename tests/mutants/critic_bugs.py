@@ -9,13 +9,28 @@ from recollect.policy import critic_obs
 from recollect.policy.policy import Policy
 from tests.mutants.mutant import Mutant
 from tests.policy import test_separate_critic as own
+from tests.training import test_mappo
 from tests.training import test_separate_critic as runs
 
 STATE = 'obs, state["critic"], first)'
 ADVANCE = "self._parts._advance(obs, state, first)"
 BOTH_ACTORS = 'self._parts._advance(obs, {"actor": state["actor"], "critic": state["actor"]}, first)'
 
+OWN_FEATURES = "self._features(self.trunks[-1].encoder, obs)"
+BLANK = "{name: part * (name not in self.config.critic_obs) for name, part in obs.items()}"
+
+
+def team() -> None:
+    test_mappo.assert_explained(test_mappo.trained("independent"))
+
+
 CRITICS = [
+    Mutant(
+        "the critics of a team see zeros",
+        team,
+        ((Policy, "_encode_for_critic", OWN_FEATURES, OWN_FEATURES.replace("obs)", f"{BLANK})")),),
+        by="assert min(explained(agent)) > 0.9",
+    ),
     Mutant(
         "the critic has the actor's memory",
         own.test_each_network_has_its_own_memory,

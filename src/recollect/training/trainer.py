@@ -68,14 +68,14 @@ class Trainer:
             for number, (name, one) in enumerate(groups.items())
         }
         """By group; that of an env with one group has the name ""."""
-        self._updaters: dict[str, Learner | LearnerGroup] = dict(self.learners)
-        if config.learners > 1:
-            self._updaters |= {
-                name: LearnerGroup(
-                    learner, config, rows[name], name=name, make=collector.make_peer, host=collector.host
-                )
-                for name, learner in self.learners.items()
-            }
+        self._updaters = {
+            name: LearnerGroup(
+                learner, config, rows[name], name=name, make=collector.make_peer, host=collector.host
+            )
+            for name, learner in self.learners.items()
+            if config.learners > 1
+        }
+        """The data-parallel learners by group; empty if each group has a single learner."""
         self.threads = learner_threads(config)
         self.episodes = GroupEpisodes(rows, config.target_episodes)
         self.steps = self.start = self.end = 0
@@ -157,7 +157,7 @@ class Trainer:
 
     def _learn(self, parts: dict[str, Rollout], progress: float, lag: int) -> dict[str, dict[str, float]]:
         """One update of each group by its part; returns the metrics by group."""
-        if self.config.learners > 1:
+        if self._updaters:
             return self._learn_all_or_none(parts, progress, lag)
         updates = [
             partial(self.learners[name].update, part, progress, lag=lag) for name, part in parts.items()
@@ -186,8 +186,7 @@ class Trainer:
     def _forget(self) -> None:
         """Send the state of every first learner to the others before the next update."""
         for updater in self._updaters.values():
-            if isinstance(updater, LearnerGroup):
-                updater.forget()
+            updater.forget()
 
     def _lags(self, rollouts: Sequence[AnyRollout]) -> list[int]:
         """The age of each rollout's weights, in updates."""
@@ -286,8 +285,7 @@ class Trainer:
     def dismiss(self) -> None:
         """Stop the other learners, if any; the next iteration would start new ones."""
         for updater in self._updaters.values():
-            if isinstance(updater, LearnerGroup):
-                updater.close()
+            updater.close()
 
     def close(self) -> None:
         """Close envs and stop actors and other learners."""
