@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from recollect.base import tree
+from recollect.config.core_choice import widened
 from recollect.config.policy import PolicyConfig
 from recollect.cores import LSTMConfig
 from recollect.errors import ConfigError, StateError
@@ -40,7 +40,7 @@ def recorded(policy: Policy, env: Any) -> Rollout:
 def test_every_core(name):
     """M, S004-1: acting equals learning, with resets and truncations in every place."""
     env = secret_rows()
-    check(env, separate(env, dataclasses.replace(CASES[name], hidden=16)), chunk=7)
+    check(env, separate(env, widened(CASES[name], 16)), chunk=7)
 
 
 @pytest.mark.parametrize("world", GYM_WORLDS)

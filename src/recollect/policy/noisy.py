@@ -1,6 +1,6 @@
 """A linear layer with noise on its weights, for exploration.
 
-    y = (W + S * f(e_out) f(e_in)^T) x + b + s * f(e_out),    f(e) = sign(e) sqrt(|e|),    e ~ N(0, 1)
+    y = (W + S * f(e_out) f(e_in)^T) x + b + s * f(e_out),    f(e) = sign(e) sqrt(abs(e)),    e ~ N(0, 1)
 
 with learned W, S, b and s: Fortunato et al., "Noisy networks for exploration" (2018), factorised noise.
 

@@ -158,7 +158,7 @@ class QHead(Head):
         return self._by_component(q, FORBIDDEN).amax(-1).sum(-1)
 
     def of(self, q: Tensor, action: Tree) -> Tensor:
-        """The values of stored actions [..., *shape] for q [..., sum(nvec)], or quantiles of them for
+        """The values of stored actions [..., shape] for q [..., sum(nvec)], or quantiles of them for
         q [..., N, sum(nvec)]."""
         lead = action.shape[: action.dim() - len(self.shape)]
         more = (1,) * (q.dim() - 1 - len(lead))
