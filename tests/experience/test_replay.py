@@ -95,6 +95,21 @@ def test_a_ring_of_hardly_more_than_a_window(room):
         assert compare(size, room, [1] * 15 + [3] * 5 + [25, 2], {"ends": 0.05}, seed=2) > 10
 
 
+def test_states_are_overwritten_before_their_steps():
+    """Agents that are dead for half of the time store states at twice the rate; their windows end earlier."""
+    size = {"rows": 2, "capacity": 40, "burn_in": 1, "length": 1, "n_step": 1, "stride": 4}
+    replay, truth = make(**size)
+    streams, t = Streams(2, 0, ends=0.0), torch.arange(8) % 4
+    for _ in range(20):
+        rollout = streams.rollout(8, (0, 4))
+        rollout.valid[:], rollout.terminated[:] = (t < 2).unsqueeze(1), (t == 1).unsqueeze(1)
+        rollout.first[:-1] = (t == 0).unsqueeze(1)
+        replay.add(rollout)
+        truth.add(rollout)
+        assert_same_windows(replay, truth)
+    assert replay.windows == 2 * (20 + 12)
+
+
 def test_rows_are_added_by_themselves():
     """The rows of each actor go to their place, in any order."""
     replay, truth = make(rows=5, capacity=30)

@@ -78,10 +78,11 @@ def test_new_windows_get_the_largest_priority_so_far():
 
 def test_priorities_of_overwritten_windows_are_ignored():
     """The slots hold other windows by now, or none; the largest priority stays as it was too."""
-    replay, _, streams = played(priority_exponent=1.0, rollouts=4)
-    stale = entries(replay)
+    replay, _, streams = played(priority_exponent=1.0, rollouts=4, stores_states=False, stride=1)
+    stale, slots = entries(replay), replay.ready.clone()
     for _ in range(3):
-        replay.add(streams.rollout(20, (0, 4)))
+        replay.add(streams.rollout(20))
+    assert (slots & replay.ready).any()
     before = weights(replay)
     assert not before.keys() & set(stale.tolist())
     replay.update(stale, torch.full((len(stale),), 1000.0))
