@@ -11,12 +11,14 @@ from recollect.base import tree
 from recollect.errors import RecollectError
 from recollect.experience.replay import Replay
 from recollect.experience.rollout import Finals
+from tests.support.reads import unread
 from tests.support.replay_streams import (
     ACTION,
     OBS,
     STATE,
     Streams,
     assert_same_windows,
+    contents,
     make,
     played,
 )
@@ -179,6 +181,41 @@ def test_a_sample_outlives_one_more():
     assert not torch.equal(one.obs["x"], two.obs["x"])
     for ours, theirs in zip(tree.leaves((one.obs, one.action, one.state)), tree.leaves(copy), strict=True):
         assert torch.equal(ours, theirs)
+
+
+def test_no_row_of_a_sample_is_torn():
+    """S003-10: observation, action, reward and state of a step have one number, in every sample."""
+    replay, _, streams = played(rollouts=1, burn_in=0, stride=4, priority_exponent=0.5)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        replay.add(streams.rollout(9, (0, 4)))
+        drawn = replay.sample(32, generator)
+        number, steps = drawn.obs["x"][..., 0], drawn.is_step
+        assert torch.equal(drawn.action, torch.where(steps, number, 0).long())
+        assert torch.equal(drawn.reward, -torch.where(steps, number, 0))
+        image = number.long().unsqueeze(-1) * torch.tensor([1, 3, 5, 7]) % 251
+        assert torch.equal(drawn.obs["image"].flatten(2).long(), image * drawn.exists.unsqueeze(-1))
+        given = drawn.state[1]["n"]
+        assert ((given == drawn.action[0]) | (drawn.first[0] & (given == 0))).all()
+        replay.update(drawn.entries, torch.rand(32, generator=generator))
+
+
+def test_sampling_needs_no_host_reads():
+    """S003-26: on a GPU only `add` and the first sample after it synchronise; the results are the same."""
+    (one, _, streams), (two, _, _) = played(priority_exponent=0.5), played(priority_exponent=0.5)
+    rollout = streams.rollout(11, (0, 4))
+    for replay in (one, two):
+        replay.add(rollout)
+        replay.sample(4, torch.Generator().manual_seed(0))
+    generators = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    for _ in range(3):
+        wanted = one.sample(16, generators[0])
+        with unread():
+            found = two.sample(16, generators[1])
+            two.update(found.entries, found.age.float())
+        one.update(wanted.entries, wanted.age.float())
+        for ours, theirs in zip(contents(found), contents(wanted), strict=True):
+            assert torch.equal(ours, theirs)
 
 
 def test_counts():

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
 
 from recollect.base import tree
 from recollect.experience.replay import Replay
+from recollect.experience.replay_sample import Sample
 from recollect.experience.rollout import Finals, Rollout
 from tests.reference.replay import Rows
 
@@ -102,7 +104,7 @@ def make(rows=2, capacity=20, burn_in=2, length=3, n_step=2, stride=4, **more) -
         "stores_states": more.pop("stores_states", True),
     }
     state = STATE if sizes["stores_states"] else None
-    replay = Replay(**sizes, obs=OBS, action=ACTION, state=state, device="cpu", **more)
+    replay = Replay(**sizes, obs=OBS, action=ACTION, state=state, **{"device": "cpu"} | more)
     return replay, Rows(**sizes, state_capacity=replay.state_capacity)
 
 
@@ -148,6 +150,12 @@ def _assert_same_window(replay: Replay, found: Any, m: int, truth: dict[str, Any
         state = tree.index(STATE, 0) if truth["state"] is None else truth["state"]
         for ours, theirs in zip(tree.leaves(found.state), tree.leaves(state), strict=True):
             assert torch.equal(ours[m], theirs), "the state"
+
+
+def contents(drawn: Sample) -> list[torch.Tensor]:
+    """All tensors of a sample."""
+    parts = {field.name: getattr(drawn, field.name) for field in fields(drawn)}
+    return tree.leaves({name: () if part is None else part for name, part in parts.items()})
 
 
 def played(rows=3, rollouts=8, steps=11, ends=0.15, **size) -> tuple[Replay, Rows, Streams]:
