@@ -27,6 +27,7 @@ from tests.mutants.policies_bugs import POLICIES
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
 from tests.mutants.precision_bugs import ROUNDINGS
 from tests.mutants.register_bugs import REGISTERED
+from tests.mutants.replay_bugs import N_STEP, PRIORITIES, REPLAY, SAVED
 from tests.mutants.run_bugs import RUNS
 from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
 from tests.mutants.size_bugs import SIZES
@@ -100,4 +101,8 @@ MUTANTS = [
     *REGISTERED,
     *DEAD,
     *CRITICS,
+    *REPLAY,
+    *PRIORITIES,
+    *N_STEP,
+    *SAVED,
 ]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
 
 from recollect.base import tree
 from recollect.experience.replay import Replay
+from recollect.experience.replay_sample import Sample
 from recollect.experience.rollout import Finals, Rollout
 from tests.reference.replay import Rows
 
@@ -40,7 +42,7 @@ class Streams:
     def chance(self, p: float) -> bool:
         return bool(torch.rand((), generator=self.generator) < p)
 
-    def rollout(self, steps: int, state_steps: tuple[int, ...] = (0,)) -> Rollout:
+    def rollout(self, steps: int, state_steps: tuple[int, ...] = ()) -> Rollout:
         """The next steps. All content of invalid steps is NaN, or -1."""
         T, B = steps, self.rows
         flags = {name: torch.zeros(T, B, dtype=torch.bool) for name in ("terminated", "truncated", "valid")}
@@ -73,7 +75,7 @@ class Streams:
         bad = ~torch.cat([valid, valid.new_ones(1, B)])
         obs["x"][bad] = torch.nan
         obs["image"][bad] = 255
-        at = torch.tensor(state_steps)
+        at = torch.tensor(state_steps, dtype=torch.int64)
         states = (ids[at].unsqueeze(-1) + torch.tensor([0.0, 0.5]), {"n": ids[at]})
         states[0][~valid[at]] = torch.nan
         where = torch.tensor(finals, dtype=torch.int64).view(-1, 2)
@@ -102,13 +104,13 @@ def make(rows=2, capacity=20, burn_in=2, length=3, n_step=2, stride=4, **more) -
         "stores_states": more.pop("stores_states", True),
     }
     state = STATE if sizes["stores_states"] else None
-    replay = Replay(**sizes, obs=OBS, action=ACTION, state=state, device="cpu", **more)
+    replay = Replay(**sizes, obs=OBS, action=ACTION, state=state, **{"device": "cpu"} | more)
     return replay, Rows(**sizes, state_capacity=replay.state_capacity)
 
 
 def assert_same_windows(replay: Replay, truth: Rows) -> int:
     """Every window that can be drawn, with all its content, and no other. Returns their number."""
-    (slots,) = replay._ready[:-1].nonzero(as_tuple=True)
+    (slots,) = replay.ready[:-1].nonzero(as_tuple=True)
     wanted = truth.windows()
     assert replay.windows == len(slots), "the number of windows"
     if not len(slots):
@@ -117,7 +119,7 @@ def assert_same_windows(replay: Replay, truth: Rows) -> int:
     found = replay.read(slots)
     keys = [(int(e) % replay.rows, int(e) // replay.rows) for e in found.entries]
     assert set(keys) == set(wanted), "the windows"
-    assert (replay._tree.weights[slots] > 0).all()
+    assert (replay.tree.weights[slots] > 0).all()
     for m, key in enumerate(keys):
         _assert_same_window(replay, found, m, wanted[key])
     return len(slots)
@@ -148,3 +150,20 @@ def _assert_same_window(replay: Replay, found: Any, m: int, truth: dict[str, Any
         state = tree.index(STATE, 0) if truth["state"] is None else truth["state"]
         for ours, theirs in zip(tree.leaves(found.state), tree.leaves(state), strict=True):
             assert torch.equal(ours[m], theirs), "the state"
+
+
+def contents(drawn: Sample) -> list[torch.Tensor]:
+    """All tensors of a sample."""
+    parts = {field.name: getattr(drawn, field.name) for field in fields(drawn)}
+    return tree.leaves({name: () if part is None else part for name, part in parts.items()})
+
+
+def played(rows=3, rollouts=8, steps=11, ends=0.15, **size) -> tuple[Replay, Rows, Streams]:
+    """A replay with some rollouts in it, its slow truth, and the rows that play on."""
+    replay, truth = make(rows=rows, **size)
+    streams = Streams(rows, 1, ends=ends)
+    for _ in range(rollouts):
+        rollout = streams.rollout(steps, (0, 4))
+        replay.add(rollout)
+        truth.add(rollout)
+    return replay, truth, streams
