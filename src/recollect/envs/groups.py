@@ -11,7 +11,7 @@ import gymnasium as gym
 import torch
 
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import BatchedEnv, Resumable
+from recollect.envs.contract import BatchedEnv, EnvWrapper, Resumable
 from recollect.errors import ConfigError, EnvError, SpaceError, nearest
 
 Policies = str | Mapping[str, str | Sequence[str]]
@@ -77,8 +77,7 @@ class OneGroup:
     def __init__(self, env: BatchedEnv, name: str):
         self._env, self._name = env, name
         self.num_envs, self.device = env.num_envs, env.device
-        agents = tuple(str(i) for i in range(env.agents))
-        self.groups = {name: Group(agents, env.observation_space, env.action_space)}
+        self.groups = {name: Group(agent_names(env), env.observation_space, env.action_space)}
         if isinstance(env, Resumable):
             self.snapshot, self.restore = env.snapshot, lambda snapshot: {name: env.restore(snapshot)}
 
@@ -93,6 +92,13 @@ class OneGroup:
     def close(self) -> None:
         """Close the env."""
         self._env.close()
+
+
+def agent_names(env: BatchedEnv) -> tuple[str, ...]:
+    """The names of the agents of a slot: those of its ``agent_names``, else their numbers."""
+    while isinstance(env, EnvWrapper):
+        env = env.env
+    return getattr(env, "agent_names", None) or tuple(map(str, range(env.agents)))
 
 
 def check_actions(groups: Mapping[str, Group], action: Mapping[str, Tree]) -> None:
