@@ -26,6 +26,7 @@ from tests.mutants.own_code_bugs import TRUST
 from tests.mutants.policies_bugs import POLICIES
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
 from tests.mutants.precision_bugs import ROUNDINGS
+from tests.mutants.recording_bugs import RECORDINGS
 from tests.mutants.register_bugs import REGISTERED
 from tests.mutants.run_bugs import RUNS
 from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
@@ -93,6 +94,7 @@ MUTANTS = [
     *TRUST,
     *AGENTS,
     *POLICIES,
+    *RECORDINGS,
     *REGISTERED,
     *DEAD,
     *CRITICS,

@@ -61,7 +61,7 @@ def record_env(
             slot.step(deterministic)
             absent = 0 if slot.recorded_steps else absent + 1
             is_full = slot.recorded_steps >= max_steps or (max_size is not None and slot.size >= max_size)
-            is_over = slot.is_over
+            is_over = slot.is_over()
             stops = (is_full and not is_over) or (cancelled is not None and cancelled())
             if is_over or stops:
                 made = list(slot.traces(about | {"episode": episode}))
@@ -116,7 +116,6 @@ class _Slot:
         """Steps of this episode since the first agent that is recorded appeared."""
         return max((self._now - life.start for life in self._recorded if life.steps), default=0)
 
-    @property
     def is_over(self) -> bool:
         """Whether the episode is over: an agent has ended, and no other lives or has just appeared."""
         if any(life.is_alive for life in self._lives) or not any(life.has_ended for life in self._lives):
@@ -237,9 +236,10 @@ class _Player:
             columns: dict[str, Any] = {key: [step[key] for step in life.steps] for key in life.steps[0]}
             columns |= {key: np.array(columns[key]) for key in ("first", "memory", *NUMBERS)}
             columns["words"] = None if columns["words"][0] is None else columns["words"]
-            ends = {"terminated": life.terminated, "truncated": life.truncated, "cut": not life.has_ended}
-            who = {"agent": life.name if about["returns"] else None, "group": self._group or None}
-            yield Trace(leaves=leaf_names(self._policy), start=life.start, **about, **columns, **ends, **who)
+            columns |= {"terminated": life.terminated, "truncated": life.truncated}
+            columns |= {"agent": life.name if about["returns"] else None, "group": self._group or None}
+            columns |= {"start": life.start, "cut": not life.has_ended, "leaves": leaf_names(self._policy)}
+            yield Trace(**about, **columns)
 
 
 def _before(

@@ -17,9 +17,10 @@ from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import display_name, resolve_env
 from recollect.envs.factory import is_made, is_multi_agent, makes_batches, slots
-from recollect.envs.group_views import one_group
+from recollect.envs.group_views import Groups
 from recollect.envs.pettingzoo import is_pettingzoo
 from recollect.envs.user_wrappers import wrapped
+from recollect.errors import ConfigError
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
 from recollect.training.new_network import PolicyFactory, check_config, made_policy
@@ -48,7 +49,10 @@ class Setup:
 
     def open(self) -> BatchedEnv:
         """The batched env, with the wrappers of the config."""
-        return one_group(open_env(self.env, self.config), "verify")
+        env = open_env(self.env, self.config)
+        if isinstance(env, Groups):
+            raise ConfigError(f"verify is for one policy, and this env has the groups {', '.join(env.views)}")
+        return env
 
     def single(self) -> gym.Env | None:
         """One env for Gymnasium's own checker; None if the rows are not ``gymnasium.Env``s."""
