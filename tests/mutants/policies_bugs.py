@@ -8,6 +8,7 @@ from pathlib import Path
 from recollect.acting.group_actor import GroupActor
 from recollect.training import group_metrics
 from recollect.training.trainer import Trainer
+from tests.audit import test_verify_groups
 from tests.mutants.mutant import Mutant
 from tests.training import test_groups
 
@@ -15,6 +16,10 @@ from tests.training import test_groups
 def resumed() -> None:
     with tempfile.TemporaryDirectory() as folder:
         test_groups.test_a_run_resumes_bit_for_bit(Path(folder))
+
+
+def verified() -> None:
+    test_verify_groups.test_two_healthy_groups_pass()
 
 
 POLICIES = [
@@ -35,5 +40,33 @@ POLICIES = [
         resumed,
         ((Trainer, "restore", 'prefix = f"{group}/" if group', 'prefix = f"{group}:" if group'),),
         by="assert all(torch.equal(tensor, theirs[name])",
+    ),
+    Mutant(
+        "the memory of one group is lost at the start of a rollout",
+        verified,
+        (
+            (
+                GroupActor,
+                "collecting",
+                "running = {",
+                "last = list(self.actors.values())[-1]\n"
+                "    last.state = last.policy.initial_state(last.rows)\n"
+                "    running = {",
+            ),
+        ),
+        by="group small: recorded and replayed differ",
+    ),
+    Mutant(
+        "one group learns with a copy of its policy",
+        verified,
+        (
+            (
+                Trainer,
+                "__init__",
+                "one, config.algo, seed=",
+                "copy.deepcopy(one) if number else one, config.algo, seed=",
+            ),
+        ),
+        by="group 'small'",
     ),
 ]

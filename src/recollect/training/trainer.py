@@ -14,8 +14,9 @@ from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
 from recollect.base.seeds import stream
 from recollect.config.train import TrainConfig
-from recollect.errors import AlignmentError, ConfigError
+from recollect.errors import AlignmentError, ConfigError, RecollectError
 from recollect.experience.group_rollout import AnyRollout, by_group, join
+from recollect.experience.rollout import Rollout
 from recollect.kernels.triton import available
 from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, TrainerState, learner_tensors, load_learner
@@ -126,7 +127,7 @@ class Trainer:
             checked = self._check_late(rollouts)
             metrics = merged(
                 {
-                    name: self._updaters[name].update(part, progress, lag=max(lags)) | checked.get(name, {})
+                    name: self._update(name, part, progress, max(lags)) | checked.get(name, {})
                     for name, part in by_group(whole).items()
                 }
             )
@@ -153,6 +154,14 @@ class Trainer:
             warnings += [*learner.graphs.taken_notes(), *check.notes]
             check.notes.clear()
         return Iteration(metrics, episodes, warnings)
+
+    def _update(self, group: str, part: Rollout, progress: float, lag: int) -> dict[str, float]:
+        try:
+            return self._updaters[group].update(part, progress, lag=lag)
+        except RecollectError as error:
+            if group:
+                error.args = (f"group {group!r}: {error}", *error.args[1:])
+            raise
 
     def _lags(self, rollouts: Sequence[AnyRollout]) -> list[int]:
         """The age of each rollout's weights, in updates."""
