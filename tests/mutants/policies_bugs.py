@@ -67,6 +67,6 @@ POLICIES = [
                 "copy.deepcopy(one) if number else one, config.algo, seed=",
             ),
         ),
-        by="group 'small'",
+        by="group small: after 3 updates no weight has learned",
     ),
 ]

@@ -99,7 +99,8 @@ class TrainSettings(ChangeableSettings, total=False):
     algo: Literal["ppo", "impala"] | LearnerConfig
     """The algorithm: "ppo" or "impala", the config of one, or the name of your own (register)."""
     encoder: Any
-    """How observations become features; None: by the observation space."""
+    """How observations become features: a name, a config, a mapping such as {"hidden": [128]}; None: by
+    the observation space."""
     core: Any
     """The memory: "lstm", "gru", "none", a core config, your own "module:Class", or a factory."""
     head: HeadConfig
