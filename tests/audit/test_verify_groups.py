@@ -69,8 +69,9 @@ def test_two_healthy_groups_pass():
             {"policies": {"x": ["ann", "cat"], "y": "bob"}, "recurrent_mode": "burn_in", "burn_in_steps": 3},
         ),
         (SPEAKER, {"policies": "independent", "recurrent_mode": "full"}),
+        (Duo, {"last_action_reward": True, "algo": "impala"}),
     ],
-    ids=["independent", "a mapping", "by name"],
+    ids=["independent", "a mapping", "by name", "resumable"],
 )
 def test_healthy_groups_of_every_kind_pass(env: Any, settings: dict[str, Any]):
     """S004-19, S001-29: agents that appear late or die, and groups of different spaces and sizes."""

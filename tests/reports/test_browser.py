@@ -353,6 +353,8 @@ def test_every_agent_of_an_episode_can_be_chosen(browser: Browser, tmp_path: Pat
     assert _where(browser)[0].startswith("step 0 of 8 (4 of the episode)")
     _choose(browser, 0, 0)
     assert _where(browser)[0].startswith("step 0 of 9 (4 of the episode)"), "bob still"
+    browser.open(tmp_path / "run" / "report.html", width=390)
+    assert browser.js("return document.documentElement.scrollWidth") <= 390
 
 
 def _choose(browser: Browser, menu: int, option: int) -> None:

@@ -28,8 +28,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect export runs/cue                  agent.onnx, for onnxruntime\n"
         "  recollect export runs/cue --format torch   agent.pt2, for torch.export.load\n"
         "  recollect export runs/cue --checkpoint last --out robot/brain.onnx\n"
-        "  recollect export runs/pair                 agent/GROUP.onnx, for each group of agents\n"
-        "  recollect export runs/pair --group hearer  agent/hearer.onnx\n"
+        "  recollect export runs/pair                 agent/GROUP.onnx for each group\n"
+        "  recollect export runs/pair --group hearer  agent/hearer.onnx only\n"
     )
     parser.add_argument("run", help="folder of the run, or of a saved agent")
     parser.add_argument(
