@@ -185,6 +185,18 @@ def test_the_report_has_every_agent(late_run: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
 
 
+def test_a_report_makes_an_env_of_pettingzoo_itself(tmp_path: Path):
+    speaker, run = "pettingzoo/simple_speaker_listener_v4", tmp_path / "run"
+    flags = [*FLAGS, "--policies", "independent", "--steps", "64", "--quiet", "--no-eval", "--no-report"]
+    assert main(["train", speaker, *flags, "--run", str(run)]) == 0
+    for file in (run / "episodes").iterdir():
+        file.unlink()
+    assert main(["report", str(run)]) == 0
+    page = data_of(run / "report.html")
+    assert page["episode_notes"] == []
+    assert [one["agent"] for one in page["episodes"]] == ["speaker_0", "listener_0"] * EPISODES
+
+
 def test_one_policy_for_several_agents_has_them_all_too(tmp_path: Path):
     run = str(tmp_path / "run")
     assert main(["train", f"{HERE}:Late", *FLAGS, "--steps", "64", "--run", run, "--quiet", "--no-eval"]) == 0
