@@ -8,11 +8,12 @@ import torch
 from recollect.acting import recording
 from recollect.acting.evaluate import evaluate
 from recollect.acting.recording import record_env
+from recollect.base.types import Step, Tree
 from recollect.envs import make_env
-from recollect.envs.contract import BatchedEnv
+from recollect.envs.contract import BatchedEnv, EnvWrapper
 from recollect.errors import ConfigError
 from tests.support.grouped_worlds import LATE, Camp, Lives
-from tests.support.helpers import make_actor, make_policy
+from tests.support.helpers import TensorWorld, make_actor, make_policy
 
 NEVER: Lives = {"ann": (9, 12, "terminated"), "bob": (0, 4, "truncated"), "cat": (0, 6, "terminated")}
 """Episodes are over before ann appears."""
@@ -76,6 +77,31 @@ def test_recording_of_one_agent(monkeypatch: pytest.MonkeyPatch):
     for wrong in ("anne", 3):
         with pytest.raises(ConfigError, match="its agents are ann, bob, cat"):
             record_env(make_policy(never), never, agents=[wrong])
+
+
+class Pair(EnvWrapper):
+    """The rows of two envs as the agents of one slot. Each starts its next episode at once."""
+
+    def __init__(self) -> None:
+        super().__init__(TensorWorld(2, lengths=(3, 5, 4)))
+        self.num_envs, self.agents = 1, 2
+
+    def reset(self, seed: int) -> Tree:
+        return self.env.reset(seed)
+
+    def step(self, action: Tree) -> Step:
+        return self.env.step(action)
+
+
+def test_recording_of_agents_that_start_anew_by_themselves():
+    """Each is recorded from a first step to an end, and an episode waits for both."""
+    env = Pair()
+    found = record_env(make_policy(env), env, episodes=4)
+    assert {one.agent for one in found} == {"0", "1"}
+    for one in found:
+        assert (len(one) in (3, 4, 5), one.cut, one.terminated or one.truncated) == (True, False, True)
+        assert one.first.tolist() == [True] + [False] * (len(one) - 1)
+    assert {one.episode for one in found} == {0, 1, 2, 3}
 
 
 def test_infos_of_the_living():

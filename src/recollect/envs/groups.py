@@ -96,9 +96,11 @@ class OneGroup:
 
 def agent_names(env: BatchedEnv) -> tuple[str, ...]:
     """The names of the agents of a slot: those of its ``agent_names``, else their numbers."""
+    numbers = tuple(map(str, range(env.agents)))
     while isinstance(env, EnvWrapper):
         env = env.env
-    return getattr(env, "agent_names", None) or tuple(map(str, range(env.agents)))
+    names = tuple(getattr(env, "agent_names", ()))
+    return names if len(names) == len(numbers) else numbers
 
 
 def check_actions(groups: Mapping[str, Group], action: Mapping[str, Tree]) -> None:
