@@ -133,7 +133,8 @@ class Agent:
         if group not in policies:
             known = f"its groups are {', '.join(policies)}" if self.groups else "it has one policy for all"
             raise ConfigError(f"this agent has no group {group!r}: {known}")
-        return Agent(policies[group], replace(self.config, run=None), None, unnamed=self._unnamed)
+        config, learned = replace(self.config, run=None), Learned(steps=self.steps)
+        return Agent(policies[group], config, None, learned=learned, unnamed=self._unnamed)
 
     @property
     def env_name(self) -> str | None:

@@ -53,7 +53,7 @@ def train(
     Args:
         env: a Gymnasium id, a built-in task's name, ``module:attribute``, a callable that makes an env
             (or, given ``num_envs``, a batch of them: ``recollect.envs.make_env``), a Gymnasium VectorEnv, a
-            BatchedEnv, or a PettingZoo env (its agents share one policy).
+            BatchedEnv, or a PettingZoo env (``policies`` chooses which agents share a policy).
         policy: a factory ``(observation_space, action_space) -> Policy`` in place of the settings
             ``encoder``, ``core`` and ``head``, also by its name ``module:factory``; or a config, or a name in
             ``config.policy.POLICIES``.

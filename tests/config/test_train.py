@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import recollect as rc
 from recollect.config.fields import fields_of
 from recollect.config.impala import ImpalaConfig
 from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
@@ -17,6 +18,7 @@ from recollect.config.ppo import PPOConfig
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.cores import GRUConfig
 from recollect.errors import ConfigError
+from recollect.training.parse_config import parse_config
 from tests.support import config_cases as cases
 from tests.support.config_runs import acts, encodes, equal, moves_weights, reports, weights
 
@@ -185,6 +187,29 @@ def test_flat_names_are_routed():
     assert (config.steps, config.algo.gamma, config.policy.core) == (5, 0.5, "gru")
     both = TrainConfig().override(algo=PPOConfig(gamma=0.5), clip=0.1)
     assert (both.algo.gamma, both.algo.clip) == (0.5, 0.1)
+
+
+def test_an_encoder_as_a_mapping(tmp_path):
+    """What a config file accepts under encoder, Python accepts as a mapping, with the same errors."""
+    mapping = {"name": "conv", "hidden": [32, 8], "layer_norm": "on"}
+    encoder = TrainConfig().override(encoder=mapping).policy.encoder
+    assert encoder == EncoderConfig(images="always", hidden=(32, 8), layer_norm=True)
+    file = tmp_path / "run.yaml"
+    file.write_text("env: delayed-cue\nencoder: {name: conv, hidden: [32, 8], layer_norm: on}\n")
+    assert parse_config(["--config", str(file)]).config.policy.encoder == encoder
+    assert PolicyConfig(encoder={"hidden": [8]}).encoder == EncoderConfig(hidden=(8,))
+    own = PolicyConfig(encoder={"name": "my:Encoder", "width": 3}).encoder
+    assert (own.name, own.options) == ("my:Encoder", {"width": 3})
+    small = {"rollout": 8, "chunk": 4, "num_envs": 2, "minibatches": 1, "progress": False}
+    with rc.train("delayed-cue", encoder={"hidden": [8]}, steps=16, **small) as agent:
+        assert agent.policy.encoder.mlp.weight.shape[0] == 8
+    for wrong, says in (
+        ({"name": "conf"}, "did you mean 'conv'"),
+        ({"hiden": [8]}, "no setting 'hiden'.*'hidden'"),
+        ({"hidden": "wide"}, "encoder.hidden wide"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            PolicyConfig(encoder=wrong)
 
 
 def test_the_algorithm_by_name():

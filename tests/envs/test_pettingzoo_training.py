@@ -106,11 +106,11 @@ def test_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture):
     run = str(tmp_path / "run")
     flags = [f"--{name}={value}" for name, value in SMALL.items()]
     assert main(["train", NAME, *flags, "--num-envs=2", "--run", run]) == 0
-    for command in (["eval", run, "--episodes=4"], ["play", run], ["report", run]):
+    for command in (["eval", run, "--episodes=4"], ["play", run, "--text"], ["report", run]):
         assert main(command) == 0
     assert main(["verify", NAME, "--num-envs=2", "--rollout=8", "--chunk=4"]) == 0
     out = capsys.readouterr().out
-    assert "Episode 1 of 3" in out
+    assert "Episode 1 of 3, agent player_0, seed 0" in out
     assert "warning" not in out
     assert main(["train", "pettingzoo/tictactoe_v3", *flags]) == 2
     assert "turn-based" in capsys.readouterr().err

@@ -20,7 +20,8 @@ from recollect.export.check import check
 from recollect.export.files import export_agent
 from recollect.export.step import StepModule, Tensors
 from tests.export.test_files import BOX, THREE, assert_acts_alike, make_agent
-from tests.support.agents import ACTIONS
+from tests.support.agents import ACTIONS, small_agent
+from tests.support.grouped_worlds import Duo
 
 
 class Plain(nn.Module):
@@ -76,6 +77,21 @@ def test_a_lost_reset_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(Core, "reset", forgetful)
     assert_refused(make_agent(BOX, THREE), tmp_path, "deviates")
+
+
+def test_a_lost_reset_in_one_group_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S001-29: each group is checked by itself, and the error names the file."""
+    agent, reset = small_agent(Duo), Core.reset
+    agent["small"].policy.core.forgets = True  # pyright: ignore[reportArgumentType]
+
+    def forgetful(self: Any, state: Any, first: torch.Tensor) -> Any:
+        is_lost = torch.compiler.is_exporting() and getattr(self, "forgets", False)
+        return state if is_lost else reset(self, state, first)
+
+    monkeypatch.setattr(Core, "reset", forgetful)
+    with pytest.raises(RecollectError, match=r"small\.pt2, step .* deviates"):
+        export_agent(agent, tmp_path / "all", "torch")
+    assert sorted(path.name for path in (tmp_path / "all").iterdir()) == ["big.pt2", "big.pt2.json"]
 
 
 def step_of(agent: rc.Agent) -> StepModule:

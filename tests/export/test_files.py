@@ -19,6 +19,7 @@ from torch import nn
 import recollect as rc
 from recollect.base import spaces, tree
 from recollect.cli import export as command
+from recollect.cli import main
 from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.cores import CORES as REGISTERED
 from recollect.cores import GRUConfig, LSTMConfig, NoneConfig
@@ -27,6 +28,7 @@ from recollect.export.files import export_agent
 from recollect.policy.masks import mask_space
 from tests.support.agents import ACTIONS, OBSERVATIONS, small_agent
 from tests.support.core_cases import CASES
+from tests.support.grouped_worlds import Duo
 from tests.support.token_worlds import token_space
 
 DOCS = Path(__file__).parents[2] / "docs" / "export.md"
@@ -353,6 +355,38 @@ def test_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "checked against the agent" in said
     assert "brain.pt2.json: the agent after 16 steps of training, not checked" in said
+
+
+def test_command_for_several_groups(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """S001-29: a file for each group, or for one; each is checked, and says whose it is."""
+    run = str(tmp_path / "duo")
+    agent = small_agent(Duo, run=run)
+    assert main(["export", run, "--format", "torch"]) == 0
+    said = capsys.readouterr().out
+    for group, members in agent.groups.items():
+        file = tmp_path / "duo" / "agent" / f"{group}.pt2"
+        assert_acts_alike(agent[group], file)
+        about = json.loads(file.with_name(f"{group}.pt2.json").read_text())
+        assert (about["group"], about["agents"]) == (group, list(members))
+        assert (about["checked"], about["steps"]) == (True, agent.steps)
+        assert f"{group}.pt2.json: the agent after {agent.steps} steps of training, checked" in said
+    out = tmp_path / "one" / "brain.pt2"
+    assert main(["export", run, "--format", "torch", "--group", "small", "--out", str(out)]) == 0
+    assert_acts_alike(agent["small"], out)
+    assert sorted(path.name for path in out.parent.iterdir()) == ["brain.pt2", "brain.pt2.json"]
+    assert main(["export", run, "--format", "torch", "--group", "big"]) == 0
+    capsys.readouterr()
+    for wrong, says in {
+        ("--group", "tiny"): "no group 'tiny': its groups are big, small",
+        ("--out", str(out)): "--group NAME",
+        ("--out", str(tmp_path / "both.pt2")): "the groups big, small",
+    }.items():
+        assert main(["export", run, "--format", "torch", *wrong]) == 2
+        assert says in capsys.readouterr().err
+    one = small_agent("delayed-cue")
+    with pytest.raises(ConfigError, match="no group 'small': it has one policy"):
+        export_agent(one, tmp_path / "x.pt2", "torch", group="small")
+    assert not (tmp_path / "both.pt2").exists()
 
 
 def test_the_example_of_the_docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

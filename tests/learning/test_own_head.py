@@ -13,7 +13,8 @@ import torch
 from rich.console import Console
 
 from recollect.acting.actor import Actor
-from recollect.acting.trace import Trace, record_env
+from recollect.acting.recording import record_env
+from recollect.acting.trace import Trace
 from recollect.base import devices, tree
 from recollect.base.shared_memory import Layout
 from recollect.config.serialise import config_to_json

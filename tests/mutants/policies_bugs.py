@@ -8,6 +8,7 @@ from pathlib import Path
 from recollect.acting.group_actor import GroupActor
 from recollect.training import group_metrics
 from recollect.training.trainer import Trainer
+from tests.audit import test_verify_groups
 from tests.mutants.mutant import Mutant
 from tests.runtimes import test_learner_group
 from tests.training import test_groups
@@ -21,6 +22,10 @@ def resumed() -> None:
 def killed() -> None:
     with tempfile.TemporaryDirectory() as folder:
         test_learner_group.killed_in_the_second_group(Path(folder))
+
+
+def verified() -> None:
+    test_verify_groups.test_two_healthy_groups_pass()
 
 
 POLICIES = [
@@ -53,5 +58,33 @@ POLICIES = [
         resumed,
         ((Trainer, "restore", 'prefix = f"{group}/" if group', 'prefix = f"{group}:" if group'),),
         by="assert all(torch.equal(tensor, theirs[name])",
+    ),
+    Mutant(
+        "the memory of one group is lost at the start of a rollout",
+        verified,
+        (
+            (
+                GroupActor,
+                "collecting",
+                "running = {",
+                "last = list(self.actors.values())[-1]\n"
+                "    last.state = last.policy.initial_state(last.rows)\n"
+                "    running = {",
+            ),
+        ),
+        by="group small: recorded and replayed differ",
+    ),
+    Mutant(
+        "one group learns with a copy of its policy",
+        verified,
+        (
+            (
+                Trainer,
+                "__init__",
+                "one, config.algo, seed=",
+                "copy.deepcopy(one) if number else one, config.algo, seed=",
+            ),
+        ),
+        by="group small: after 3 updates no weight has learned",
     ),
 ]

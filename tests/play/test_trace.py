@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from recollect.acting.trace import Trace, leaf_names, record_env
+from recollect.acting.recording import leaf_names, record_env
+from recollect.acting.trace import Trace
 from recollect.agent import Agent
 from recollect.base import tree
 from recollect.config.train import TrainConfig
@@ -260,6 +261,11 @@ def test_the_format():
         "truncated": False,
         "cut": False,
         "mode": "greedy",
+        "agent": None,
+        "group": None,
+        "episode": 0,
+        "start": 0,
+        "returns": {},
         "return": data["reward"][-1],
     }
     assert data["leaves"] == [{"name": "h", "size": 8}, {"name": "c", "size": 8}]
@@ -271,11 +277,13 @@ def test_the_format():
     assert data["obs"][0] == [{"name": "", "kind": "vector", "values": data["obs"][0][0]["values"]}]
 
 
-def test_a_file_of_an_older_version_has_no_mode():
+def test_a_file_of_an_older_version_has_no_mode_and_no_agent():
     data = record(new_agent("delayed-cue"), deterministic=False)[0].to_json()
     assert Trace.from_json(data).mode == "sampled"
-    del data["mode"]
+    for name in ("mode", "agent", "group", "episode", "start", "returns"):
+        del data[name]
     assert Trace.from_json(data).mode is None
+    assert Trace.from_json(data).agent is None
 
 
 def test_without_memory():

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from recollect.acting.trace import record_env
+from recollect.acting.recording import record_env
 from recollect.acting.trace_values import png
 from recollect.play.trace import record
 from tests.play.test_trace import new_agent, of_spaces

@@ -322,6 +322,50 @@ def test_episodes_parts_and_orders_can_be_chosen(browser: Browser, report: Path)
     assert browser.count(".starts i") == 1  # an episode starts in the middle
 
 
+def test_every_agent_of_an_episode_can_be_chosen(browser: Browser, tmp_path: Path):
+    """At the same moment of the episode; another episode shows the same agent, if it is there."""
+    who = {
+        "ann": {"agent": "ann", "group": "archers", "start": 0, "return": 3.0},
+        "bob": {"agent": "bob", "group": "bob", "start": 4, "return": 5.0},
+    }
+    traces = [make_trace(22, episode=0, **who["ann"]), make_trace(10, 12, episode=0, **who["bob"])]
+    traces += [make_trace(9, 12, episode=1, **who["bob"])]
+    browser.open(write_report(make_run(tmp_path / "run", traces=traces), play=False))
+    episodes, agents = "label.select:nth-of-type(1) option", "label.select:nth-of-type(2) option"
+    assert browser.texts(f".scrubber {episodes}") == [
+        "1: return 4 on average, 22 steps, trained 81.92k",
+        "2: return 5 on average, 13 steps, trained 81.92k",
+    ]
+    assert browser.texts(f".scrubber {agents}") == [
+        "ann (archers): return 3, 22 steps",
+        "bob: return 5, 10 steps",
+    ]
+    browser.press(".slider", ARROW_RIGHT * 6)
+    assert _where(browser)[0] == "step 6 of 21"
+    _choose(browser, 1, 1)
+    assert _where(browser)[0] == "step 2 of 9 (6 of the episode)"
+    assert "12 units × 10 steps" in browser.texts(".caption")[-1]
+    _choose(browser, 1, 0)
+    assert _where(browser)[0] == "step 6 of 21"
+    _choose(browser, 1, 1)
+    _choose(browser, 0, 1)
+    assert browser.texts(f".scrubber {agents}") == ["bob: return 5, 9 steps"]
+    assert _where(browser)[0].startswith("step 0 of 8 (4 of the episode)")
+    _choose(browser, 0, 0)
+    assert _where(browser)[0].startswith("step 0 of 9 (4 of the episode)"), "bob still"
+    browser.open(tmp_path / "run" / "report.html", width=390)
+    assert browser.js("return document.documentElement.scrollWidth") <= 390
+
+
+def _choose(browser: Browser, menu: int, option: int) -> None:
+    browser.js(
+        "const menu = document.querySelectorAll('.scrubber .controls select')[arguments[0]];"
+        "menu.value = String(arguments[1]); menu.dispatchEvent(new Event('change'))",
+        menu,
+        option,
+    )
+
+
 def test_the_x_axis_switches_between_steps_and_time(browser: Browser, report: Path):
     browser.open(report)
     path = "return document.querySelector('#learning .series.line path.line').getAttribute('d')"

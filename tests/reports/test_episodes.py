@@ -90,6 +90,23 @@ def test_lists_of_numbers_are_no_words():
     assert pack(trace)["words"] is None
 
 
+def test_agents_of_one_episode_share_its_number_and_its_limits(tmp_path: Path):
+    """In the order of their files, by number; the limits of an episode hold for all of its agents."""
+    units = CELLS // 100
+    traces = [
+        make_trace(100, units, agent=f"a{i % 12}", episode=i // 12, memory=np.eye(100, units).tolist())
+        for i in range(24)
+    ]
+    traces += [make_trace(agent=None), make_trace(agent=None)]
+    for i, trace in enumerate(traces):
+        write(tmp_path / f"report-{i}.json", trace)
+    episodes, problems = read_episodes(tmp_path)
+    assert problems == []
+    assert [one["number"] for one in episodes] == [0] * 12 + [1] * 12 + [2, 3]
+    assert [one["agent"] for one in episodes] == [f"a{i}" for i in range(12)] * 2 + [None] * 2
+    assert episodes[0]["memory"]["units"] == units // 12
+
+
 # Playing ---------------------------------------------------------------------------------------------
 
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import recollect as rc
+from recollect.base.types import Step
 from recollect.cli import main
-from recollect.errors import AlignmentError, ConfigError, RecollectError
+from recollect.errors import AlignmentError, ConfigError, EnvError, RecollectError
 from recollect.policy.policies import Policies
 from recollect.training.group_metrics import merged
 from tests.support.grouped_worlds import Camp, Duo
@@ -181,6 +182,17 @@ def test_an_evaluation_has_the_episodes_of_each_group():
         assert both.sampled.groups.keys() == both.groups.keys()
         assert re.search(r"; big .*, small .*\)", str(both))
         assert set(both.to_json()["groups"]) == {"big", "small"}
+
+
+def test_an_error_in_an_update_names_the_group():
+    class Broken(Duo):
+        def step(self, action: Any) -> dict[str, Step]:
+            made = super().step(action)
+            made["small"].reward.fill_(torch.nan)
+            return made
+
+    with pytest.raises(EnvError, match=r"^group 'small': .*reward"):
+        trained(Broken)
 
 
 def test_one_group_acts_alone():

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect.acting.trace import record_env
+from recollect.acting.recording import record_env
 from recollect.algos.catalog import make_learner
 from recollect.base import tree
 from recollect.config.ppo import PPOConfig

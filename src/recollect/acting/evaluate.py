@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,8 +15,8 @@ from recollect.base import row_threads
 from recollect.base.formatting import digits, number
 from recollect.base.seeds import stream
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import AsyncStep, BatchedEnv
-from recollect.envs.group_views import Groups, views_of
+from recollect.envs.contract import BatchedEnv
+from recollect.envs.group_views import Groups, joint, views_of
 from recollect.errors import ConfigError, EvaluationCancelledError
 from recollect.policy.policies import Network, by_group
 from recollect.policy.policy import Policy
@@ -188,11 +188,12 @@ def evaluate(
             name: _Player(policies[name], view, episodes, seed, stream(seed, number) if name else seed)
             for number, (name, view) in enumerate(views_of(env).items())
         }
-        absent = _Absent(env.num_envs, env.agents)
+        world, absent = joint(env), _Absent(env.num_envs, env.agents)
         for _ in range(max(1, max_steps // (env.num_envs * env.agents))):
             if cancelled is not None and cancelled():
                 raise EvaluationCancelledError("the evaluation was cancelled: the run is stopping")
-            ends = _step(list(players.values()), deterministic)
+            steps = world.step({name: player.action(deterministic) for name, player in players.items()})
+            ends = [player.take(steps[name]) for name, player in players.items()]
             if env.agents > 1:
                 absent.count(list(players.values()), ends)
             if all(player.is_done() for player in players.values()):
@@ -206,17 +207,6 @@ def evaluate(
         f"the evaluation did not finish {episodes} episodes within {max_steps} steps: does the env "
         "have a time limit? Give it one, or raise max_steps"
     )
-
-
-def _step(players: list[_Player], deterministic: bool) -> list[tuple[np.ndarray, np.ndarray]]:
-    """One step of all groups. Returns what ``_Player.take`` does."""
-    if len(players) == 1:
-        (one,) = players
-        return [one.take(one.env.step(one.action(deterministic)))]
-    views = [cast(AsyncStep, player.env) for player in players]
-    for player, view in zip(players, views):
-        view.send(player.action(deterministic))
-    return [player.take(view.receive()) for player, view in zip(players, views)]
 
 
 def _result(players: dict[str, _Player], mode: Literal["greedy", "sampled"]) -> Evaluation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, SupportsFloat
 
 import torch
@@ -12,14 +12,11 @@ from recollect.acting.actor import Actor, allocate, interleaved
 from recollect.base.devices import Total
 from recollect.base.seeds import stream
 from recollect.envs.contract import BatchedEnv
-from recollect.envs.group_views import Groups
+from recollect.envs.group_views import SEPARATOR, Groups, group_part
 from recollect.experience.group_rollout import AnyHeader, AnyRollout, GroupHeader, GroupRollout
 from recollect.experience.rollout import Acting, Header
 from recollect.policy.policies import Network, Policies, rows_by_group
 from recollect.policy.policy import Policy
-
-SEPARATOR = ":"
-"""Between the group and the name of a tensor in a snapshot."""
 
 
 class GroupActor:
@@ -114,21 +111,16 @@ class GroupActor:
 
     def fits(self, snapshot: dict[str, Tensor]) -> bool:
         """Whether the snapshot is of an actor with the same groups, on the same type of device."""
-        return all(actor.fits(_part(snapshot, group)) for group, actor in self.actors.items())
+        return all(actor.fits(group_part(snapshot, group)) for group, actor in self.actors.items())
 
     def restore(self, snapshot: dict[str, Tensor]) -> None:
         """Continue from a snapshot; the first group restores the env."""
         for group, actor in self.actors.items():
-            actor.restore(_part(snapshot, group))
+            actor.restore(group_part(snapshot, group))
 
     @property
     def _first(self) -> Actor:
         return next(iter(self.actors.values()))
-
-
-def _part(snapshot: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
-    prefix = f"{group}{SEPARATOR}"
-    return {name.removeprefix(prefix): t for name, t in snapshot.items() if name.startswith(prefix)}
 
 
 AnyActor = Actor | GroupActor

@@ -1,48 +1,31 @@
 """Traces: episodes recorded step by step, with observations, actions, values and core states.
 
-The report and ``recollect play`` show traces. ``Trace.save`` writes one JSON file;
-``recollect.acting.trace_values`` converts spaces and tensors to JSON values.
+The report and ``recollect play`` show traces. ``acting.recording`` makes them, ``Trace.save`` writes one JSON
+file, and ``acting.trace_values`` converts spaces and tensors to JSON values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from recollect.acting.evaluate import evaluating
-from recollect.acting.trace_values import (
-    action_json,
-    distribution_parts,
-    image_part,
-    observation_parts,
-    rounded,
-)
-from recollect.base import row_threads, tree
+from recollect.acting.trace_values import rounded
 from recollect.base.files import finite, write_atomically
-from recollect.base.types import State, Tree
-from recollect.envs.contract import BatchedEnv, Describes, Draws
-from recollect.errors import ConfigError, RecollectError
-from recollect.policy.policy import Policy
+from recollect.errors import RecollectError
 
 FORMAT = 1
 """Version of the JSON file."""
-MAX_ABSENT = 10_000
-"""Steps for which a recording waits for an agent that is dead or has not appeared."""
-_NUMBERS = ("reward", "value", "log_prob")
-_WIDTHS = {"png": 1, "values": 10, "probs": 10, "mean": 10, "std": 10}
-"""Lists and texts of a step, with about the bytes of each element."""
+NUMBERS = ("reward", "value", "log_prob")
+"""The columns of numbers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
-    """One episode of one row, T valid steps."""
+    """One episode of one agent, T valid steps."""
 
     env: str | None
     """The env's name, if it has one."""
@@ -80,6 +63,16 @@ class Trace:
     """Whether the recording stopped before the episode's end, at a limit."""
     mode: str | None = None
     """The actions: "greedy" or "sampled"; None in a file of an older version."""
+    agent: str | None = None
+    """The name of the agent; None: the env has no other."""
+    group: str | None = None
+    """The group of the agent, if there are several."""
+    episode: int = 0
+    """Index of the env's episode within the recording."""
+    start: int = 0
+    """Step of that episode in which the agent appeared."""
+    returns: dict[str, float] = field(default_factory=dict)
+    """The returns of all agents of the episode by name; empty if the env has one agent."""
 
     def __len__(self) -> int:
         return len(self.reward)
@@ -99,8 +92,9 @@ class Trace:
         converted = {
             "leaves": [{"name": name, "size": size} for name, size in self.leaves],
             "first": self.first.tolist(),
-            **{name: rounded(getattr(self, name)) for name in _NUMBERS},
+            **{name: rounded(getattr(self, name)) for name in NUMBERS},
             "memory": finite([[round(x, 4) for x in row] for row in self.memory.tolist()]),
+            "returns": {name: rounded(total, 7)[0] for name, total in self.returns.items()},
         }
         about = {"format": FORMAT, "units": self.units, "return": rounded(self.return_, 7)[0]}
         return {field.name: getattr(self, field.name) for field in fields(self)} | converted | about
@@ -117,10 +111,14 @@ class Trace:
         converted = {
             "leaves": tuple((leaf["name"], leaf["size"]) for leaf in read["leaves"]),
             "first": np.array(read["first"], dtype=bool),
-            **{name: np.array(read[name], dtype=float) for name in _NUMBERS},
+            **{name: np.array(read[name], dtype=float) for name in NUMBERS},
             "memory": np.array(read["memory"], dtype=float).reshape(len(read["reward"]), read["units"]),
         }
-        read.setdefault("mode", None)
+        newer = {"mode": None, "agent": None, "group": None, "episode": 0, "start": 0, "returns": {}}
+        read = newer | read
+        converted["returns"] = {
+            name: np.nan if total is None else total for name, total in read["returns"].items()
+        }
         return cls(**{field.name: read[field.name] for field in fields(cls)} | converted)
 
     def save(self, path: str | Path) -> Path:
@@ -141,115 +139,3 @@ class Trace:
                 f"{path} is not a recorded episode ({type(error).__name__}: {error}): was it truncated? "
                 "Record it again with recollect play"
             ) from None
-
-
-@torch.no_grad()  # not inference_mode: tensors that an env allocates here may be changed in training
-@row_threads.intra_op_threads(1)  # acting consists of tiny operations
-def record_env(
-    policy: Policy,
-    env: BatchedEnv,
-    *,
-    episodes: int = 1,
-    seed: int = 0,
-    deterministic: bool = True,
-    max_steps: int = 2000,
-    max_size: int | None = None,
-    cancelled: Callable[[], bool] | None = None,
-    name: str | None = None,
-    checkpoint_steps: int = 0,
-) -> list[Trace]:
-    """Play row 0 of ``env`` and record every step; ``recollect.play.trace.record`` describes the arguments.
-
-    ``max_size``: about as many bytes of an episode, after which the recording stops, for observations of any
-    size. ``cancelled``: called at every step; if true, the recording stops there.
-    """
-    if episodes < 1 or max_steps < 1:
-        raise ConfigError(f"episodes = {episodes}, max_steps = {max_steps}: both must be at least 1")
-    policy.check_spaces(env.observation_space, env.action_space, acts_only=True)
-    if policy.observation_space != env.observation_space:
-        policy = policy.actor_only()  # without values
-    rows = env.num_envs * env.agents
-    generator = torch.Generator(env.device).manual_seed(seed)
-    traces: list[Trace] = []
-    with evaluating(policy):
-        obs, state = env.reset(seed), policy.initial_state(rows)
-        first = torch.ones(rows, dtype=torch.bool, device=env.device)
-        steps: list[dict[str, Any]] = []
-        size = absent = 0
-        while len(traces) < episodes:
-            before = _before(policy, env, obs, state, first)  # env tensors are valid until the next step only
-            acted, state = policy.act(obs, state, first, generator, deterministic)
-            action = policy.to_env(acted.action)
-            step = env.step(action)
-            if step.valid[0]:
-                after = {
-                    "action": action_json(policy.action_space, action),
-                    **{name: _number(acted.record, name) for name in ("log_prob", "value")},
-                    "reward": float(step.reward[0]),
-                }
-                steps.append(before | after)
-                terminated, truncated = bool(step.terminated[0]), bool(step.truncated[0])
-                ended = terminated or truncated
-                size += 0 if max_size is None else _size(before)
-                is_full = len(steps) == max_steps or (max_size is not None and size >= max_size)
-                if ended or is_full or (cancelled is not None and cancelled()):
-                    columns: dict[str, Any] = {key: [row[key] for row in steps] for key in steps[0]}
-                    columns |= {key: np.array(columns[key]) for key in ("first", "memory", *_NUMBERS)}
-                    columns["words"] = None if columns["words"][0] is None else columns["words"]
-                    columns |= {"terminated": terminated, "truncated": truncated, "cut": not ended}
-                    columns["mode"] = "greedy" if deterministic else "sampled"
-                    traces.append(Trace(name, seed, checkpoint_steps, leaf_names(policy), **columns))
-                    if not ended:
-                        break
-                    steps, size = [], 0
-            elif cancelled is not None and cancelled():
-                break
-            absent = 0 if step.valid[0] else absent + 1
-            if absent == MAX_ABSENT:
-                raise ConfigError(
-                    f"row 0, which is recorded, was absent for {MAX_ABSENT:,} steps: it is the first agent. "
-                    "List an agent first that appears in every episode"
-                )
-            obs, first = step.obs, step.first
-    return traces
-
-
-def leaf_names(policy: Policy) -> tuple[tuple[str, int], ...]:
-    """Name and size of each leaf of the actor's state."""
-    leaves = tree.leaves(policy.actor_state(policy.initial_state(1)))
-    return tuple((name, leaf[0].numel()) for name, leaf in zip(policy.core.state_names, leaves, strict=True))
-
-
-def _before(policy: Policy, env: BatchedEnv, obs: Tree, state: State, first: Tensor) -> dict[str, Any]:
-    """The values of row 0 before a step: observation, state, distribution."""
-    obs, first = tree.index(obs, slice(0, 1)), first[:1]
-    state = tree.index(state, slice(0, 1))
-    dist, *_ = policy.step(obs, state, first)
-    memory = policy.core.reset(policy.actor_state(state), first)
-    parts = [leaf.flatten().float() for leaf in tree.leaves(memory)]
-    return {
-        "first": bool(first),
-        "memory": torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32),
-        "distribution": distribution_parts(policy, dist) if policy.head.needs_critic else [],
-        "obs": [*_picture(env), *observation_parts(policy.observation_space, obs)],
-        "words": env.describe_row(obs) if isinstance(env, Describes) else None,
-    }
-
-
-def _picture(env: BatchedEnv) -> list[dict[str, Any]]:
-    """The image of the env's first slot as a part of the observation, if it draws one."""
-    image = env.picture() if isinstance(env, Draws) else None
-    return [] if image is None else [{"name": "picture", **image_part(image)}]
-
-
-def _number(record: dict[str, Tensor], name: str) -> float:
-    """Of row 0; NaN if the head does not record it."""
-    return float(record[name][0]) if name in record else np.nan
-
-
-def _size(before: dict[str, Any]) -> int:
-    """About the bytes that a step takes in the JSON file."""
-    size = 200 + 9 * before["memory"].size
-    for part in (*before["obs"], *before["distribution"]):
-        size += sum(len(part[name]) * width for name, width in _WIDTHS.items() if name in part)
-    return size

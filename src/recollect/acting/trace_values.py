@@ -35,13 +35,13 @@ def rounded(values: Any, digits: int = 9) -> list[float | None]:
     return [float(f"{x:.{digits}g}") if math.isfinite(x) else None for x in flat]
 
 
-def action_json(space: gym.Space, action: Tree) -> Any:
-    """Row 0 of an env's action [B, ...] as numbers, lists and dicts."""
+def action_json(space: gym.Space, action: Tree, index: int = 0) -> Any:
+    """One row of an env's action [B, ...] as numbers, lists and dicts."""
     if isinstance(space, gym_spaces.Dict):
-        return {key: action_json(sub, action[key]) for key, sub in space.spaces.items()}
+        return {key: action_json(sub, action[key], index) for key, sub in space.spaces.items()}
     if isinstance(space, gym_spaces.Tuple):
-        return [action_json(sub, action[i]) for i, sub in enumerate(space.spaces)]
-    row = action[0].cpu().numpy()
+        return [action_json(sub, action[i], index) for i, sub in enumerate(space.spaces)]
+    row = action[index].cpu().numpy()
     if row.dtype.kind != "f":
         return row.tolist()
     numbers = np.array(rounded(row, 6), dtype=object)

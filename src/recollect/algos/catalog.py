@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from recollect.base.parts import part_of
-from recollect.config.algo_shared import AlgoConfig
+from recollect.config.algo_shared import AlgoConfig, LearnerConfig
 from recollect.config.replay import ReplayConfig
 from recollect.errors import ConfigError
 from recollect.experience.rollout import Acting
@@ -45,4 +45,5 @@ def make_learner(
     """
     if isinstance(config, ReplayConfig):
         return ReplayLearner(policy, algorithm(config), config, seed=seed, rows=rows)
+    assert isinstance(config, LearnerConfig)
     return Learner(policy, algorithm(config), config, seed=seed, graphs=graphs)

@@ -11,4 +11,6 @@ state          acting, storing, learning and resuming use the same state
 training       updates change the weights, metrics are finite, a seed reproduces a training
 gradient       it reaches every weight, flows through time inside a chunk, and no further
 =============  =============================================================================
+
+If several groups of agents have a policy each, all but ``env`` are checked for every group.
 """

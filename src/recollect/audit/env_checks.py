@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import gymnasium as gym
@@ -20,6 +20,7 @@ from recollect.base.formatting import plural
 from recollect.base.types import Tree
 from recollect.envs import checks
 from recollect.envs.contract import BatchedEnv
+from recollect.envs.group_views import Groups, joint, views_of
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import EnvError
 from recollect.policy.masks import ACTION_MASK
@@ -41,20 +42,23 @@ class RandomWalk:
     """The lengths of the finished episodes of each row."""
 
 
-def random_walk(env: BatchedEnv) -> RandomWalk:
+def random_walk(env: BatchedEnv | Groups) -> RandomWalk:
     """Step a new env, before its first reset by anything else, with random actions."""
     rng = np.random.default_rng(SEED)
-    rows = env.num_envs * env.agents
+    views, world, rows = views_of(env), joint(env), env.num_envs * env.agents
     lengths: list[list[int]] = [[] for _ in range(rows)]
     age = [0] * rows
-    obs = env.reset(SEED)
+    obs = world.reset(SEED)
     started = time.perf_counter()
     steps = 0
     while steps < STEPS and (steps < 10 or time.perf_counter() - started < SECONDS):
-        step = env.step(checks.random_action(env, obs, rng))
-        obs, steps = step.obs, steps + 1
-        ended = ((step.terminated | step.truncated) & step.valid).tolist()
-        for row, (is_valid, has_ended) in enumerate(zip(step.valid.tolist(), ended)):
+        made = world.step({name: checks.random_action(view, obs[name], rng) for name, view in views.items()})
+        obs, steps = {name: step.obs for name, step in made.items()}, steps + 1
+        valid, ended = (
+            torch.cat([step.valid for step in made.values()]),
+            torch.cat([(step.terminated | step.truncated) & step.valid for step in made.values()]),
+        )
+        for row, (is_valid, has_ended) in enumerate(zip(valid.tolist(), ended.tolist())):
             age[row] += is_valid
             if has_ended:
                 lengths[row].append(age[row])
@@ -62,12 +66,15 @@ def random_walk(env: BatchedEnv) -> RandomWalk:
     return RandomWalk((time.perf_counter() - started) / steps, lengths)
 
 
-def contract(env: BatchedEnv, walk: RandomWalk) -> str:
-    """The rules of ``BatchedEnv``, with random actions; an env that ignores its seed is a warning."""
+def contract(env: BatchedEnv | Groups, walk: RandomWalk) -> str:
+    """The rules of the env's interface, with random actions; an env that ignores its seed is a warning."""
     _check_lengths(walk.lengths)
     steps = max(10, min(STEPS, int(SECONDS / max(walk.seconds, 1e-6))))
     try:
-        seen = checks.check_batched_env(env, steps=steps, seed=SEED)
+        if isinstance(env, Groups):
+            seen = checks.check_grouped_env(env, steps=steps, seed=SEED)
+        else:
+            seen = {"": checks.check_batched_env(env, steps=steps, seed=SEED)}
     except EnvError as error:
         if not str(error).endswith(checks.UNSEEDED):
             raise
@@ -78,10 +85,13 @@ def contract(env: BatchedEnv, walk: RandomWalk) -> str:
             "Training works, but neither a run nor an evaluation can be reproduced",
         ) from None
     walked = f"{steps} steps x {env.num_envs * env.agents} rows"
-    if seen.terminated + seen.truncated == 0:
+    terminated, truncated, invalid = (
+        sum(getattr(one, name) for one in seen.values()) for name in ("terminated", "truncated", "invalid")
+    )
+    if terminated + truncated == 0:
         return f"{walked}, in which no episode ended; repeatable"
-    fillers = f", {seen.invalid} fillers" if seen.invalid else ""
-    return f"{walked}: {seen.terminated} terminated, {seen.truncated} truncated{fillers}; repeatable"
+    fillers = f", {invalid} fillers" if invalid else ""
+    return f"{walked}: {terminated} terminated, {truncated} truncated{fillers}; repeatable"
 
 
 def gymnasium_checker(make: Callable[[], gym.Env | None], *, is_users: bool) -> str:
@@ -130,18 +140,22 @@ def _check_lengths(lengths: list[list[int]]) -> None:
         )
 
 
-def _check_reset(env: BatchedEnv) -> None:
+def _check_reset(env: BatchedEnv | Groups) -> None:
     """Find an env whose reset does nothing: it returns the observation from before the reset."""
-    inner = env.env if isinstance(env, LastActionReward) else env
+    views = {
+        name: view.env if isinstance(view, LastActionReward) else view for name, view in views_of(env).items()
+    }
+    world = Groups(views, env.members) if isinstance(env, Groups) else joint(views[""])
     rng = np.random.default_rng(SEED)
-    start = obs = tree.clone(inner.reset(SEED))
-    rows = torch.zeros(inner.num_envs * inner.agents, dtype=torch.bool, device=inner.device)
+    start = obs = tree.clone(world.reset(SEED))
+    rows = torch.zeros(0, dtype=torch.bool)
     for count in range(60):
-        step = inner.step(checks.random_action(inner, obs, rng))
-        obs, rows = tree.clone(step.obs), step.valid & ~(step.terminated | step.truncated)
+        made = world.step({name: checks.random_action(view, obs[name], rng) for name, view in views.items()})
+        obs = tree.clone({name: step.obs for name, step in made.items()})
+        rows = torch.cat([step.valid & ~(step.terminated | step.truncated) for step in made.values()])
         if count >= 20 and rows.all():
             break
-    again = inner.reset(SEED)
+    again = world.reset(SEED)
     if rows.any() and _same_rows(again, obs)[rows].all() and not _same_rows(start, obs)[rows].any():
         raise Problem(
             "reset(seed) changes nothing: it returns the observation from before it",
@@ -150,7 +164,11 @@ def _check_reset(env: BatchedEnv) -> None:
         )
 
 
-def _same_rows(a: Tree, b: Tree) -> Tensor:
-    """[B] bool: rows that are equal in every leaf."""
-    equal = [x == y for x, y in zip(tree.leaves(a), tree.leaves(b))]
-    return torch.stack([leaf.flatten(1).all(1) if leaf.dim() > 1 else leaf for leaf in equal]).all(0)
+def _same_rows(a: Mapping[str, Tree], b: Mapping[str, Tree]) -> Tensor:
+    """[B] bool: rows of all groups that are equal in every leaf."""
+    groups = []
+    for name in a:
+        equal = [x == y for x, y in zip(tree.leaves(a[name]), tree.leaves(b[name]))]
+        equal = [leaf.flatten(1).all(1) if leaf.dim() > 1 else leaf for leaf in equal]
+        groups.append(torch.stack(equal).all(0))
+    return torch.cat(groups)

@@ -16,6 +16,8 @@ from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.learning import diagnostics
 from recollect.policy.head_contract import Field
+from recollect.policy.policies import by_group
+from recollect.training.group_metrics import metrics_of
 
 UPDATES = 2
 MAY_BE_MISSING = ("explained_variance", "state/drift")
@@ -36,17 +38,24 @@ class Trained:
     """The record of the head."""
 
 
-def short_training(setup: Setup, rows: int) -> Trained:
-    """``UPDATES`` updates, made as ``recollect.train`` makes them."""
+def short_training(setup: Setup, rows: int) -> dict[str, Trained]:
+    """``UPDATES`` updates of each group, made as ``recollect.train`` makes them; ``rows``: of all groups."""
     config = replace(setup.config, steps=UPDATES * setup.config.algo.rollout * rows)
     with Agent.create(setup.env, config, setup.policy) as agent:
-        policy = agent.policy
-        before = tree.clone(dict(policy.state_dict()))
+        policies = by_group(agent.network)
+        before = {name: tree.clone(dict(policy.state_dict())) for name, policy in policies.items()}
         while len(agent.history.rows) < UPDATES:
             agent.train(progress=False)
-        learnable = [name for name, p in policy.named_parameters() if p.requires_grad]
-        after, metrics = tree.clone(dict(policy.state_dict())), agent.history.rows[:]
-        return Trained(before, after, learnable, metrics, policy.head.record_spec)
+        return {
+            name: Trained(
+                before=before[name],
+                after=tree.clone(dict(policy.state_dict())),
+                learnable=[key for key, p in policy.named_parameters() if p.requires_grad],
+                metrics=[metrics_of(name, row) for row in agent.history.rows],
+                fields=policy.head.record_spec,
+            )
+            for name, policy in policies.items()
+        }
 
 
 def updates(trained: Trained, setup: Setup) -> str:
@@ -77,11 +86,10 @@ def updates(trained: Trained, setup: Setup) -> str:
     )
 
 
-def same_seed(trained: Trained, setup: Setup, rows: int, *, is_repeatable: bool) -> str:
-    """A second training from the same seed ends with the same weights."""
-    if not is_repeatable:
+def same_seed(trained: Trained, again: Trained | None, setup: Setup) -> str:
+    """A second training from the same seed, ``again``, ends with the same weights."""
+    if again is None:
         raise Skip("the env is not repeatable (see the contract), so that two trainings differ anyway")
-    again = short_training(setup, rows)
     gaps = {
         name: float((was.double() - again.after[name].double()).abs().max()) if was.numel() else 0.0
         for name, was in trained.after.items()

@@ -11,17 +11,21 @@ import torch
 from torch import Tensor
 
 from recollect.acting.actor import Actor
+from recollect.acting.group_actor import GroupActor, make_actor
 from recollect.algos.catalog import acting, make_learner
 from recollect.audit.results import Skip
 from recollect.audit.setup import Setup
 from recollect.base import tree
 from recollect.base.types import State, Step, Tree
 from recollect.config.algo_shared import LearnerConfig
-from recollect.envs.contract import BatchedEnv, EnvWrapper
+from recollect.envs.contract import AsyncStep, BatchedEnv, EnvWrapper
+from recollect.envs.group_views import Groups, views_of
+from recollect.experience.group_rollout import by_group as rollouts_by_group
 from recollect.experience.rollout import Rollout
 from recollect.learning.learner import Learner
 from recollect.learning.refresh_rollout import Outputs
 from recollect.policy.head_contract import Field
+from recollect.policy.policies import Network, by_group
 from recollect.policy.policy import Policy
 
 LEAST, MOST = 2, 12
@@ -73,6 +77,9 @@ class EnvRecorder(EnvWrapper):
     _last: dict[str, Tree]
     _steps: list[dict[str, Tree]]
 
+    def __init__(self, env: BatchedEnv) -> None:
+        super().__init__(env, AsyncStep)
+
     def reset(self, seed: int) -> Tree:
         """Reset the env and start a new log."""
         obs = self.env.reset(seed)
@@ -83,7 +90,16 @@ class EnvRecorder(EnvWrapper):
     def step(self, action: Tree) -> Step:
         """Step the env and copy everything."""
         sent = tree.clone(action)
-        step = self.env.step(action)
+        return self._logged(self.env.step(action), sent)
+
+    def _send(self, action: Tree) -> None:
+        self._sent = tree.clone(action)
+        self.env.send(action)
+
+    def _receive(self) -> Step:
+        return self._logged(self.env.receive(), self._sent)
+
+    def _logged(self, step: Step, sent: Tree) -> Step:
         names = ("obs", "first", "reward", "terminated", "truncated", "valid", "final_obs")
         self._steps.append(tree.clone({name: getattr(step, name) for name in names}) | {"action": sent})
         return step
@@ -141,40 +157,55 @@ class RecordedRollout:
         return max(1.0, largest, float(self.policy.value_scale))
 
 
-def record_rollouts(setup: Setup, env: BatchedEnv, policy: Policy) -> Iterator[RecordedRollout]:
-    """Consecutive rollouts until an episode has ended inside one, within the limits above."""
-    config = setup.config
-    learner = make_learner(policy, config.algo, seed=config.seed)
+def record_rollouts(
+    setup: Setup, env: BatchedEnv | Groups, network: Network
+) -> Iterator[dict[str, RecordedRollout]]:
+    """Consecutive rollouts of each group until an episode has ended inside one, within the limits above."""
+    config, policies = setup.config, by_group(network)
+    learners = {
+        name: make_learner(policy, config.algo, seed=config.seed) for name, policy in policies.items()
+    }
     options: Any = {
         "rollout": config.algo.rollout,
         "seed": config.seed,
         **acting(config.algo).keywords(),
         "keeps_finals": True,
     }
-    if policy.obs_norm is not None:  # one rollout for its statistics, so that the network sees scaled values
-        warm_up = Actor(env, policy, **options).collect()
-        policy.obs_norm.update(tree.index(warm_up.obs, slice(warm_up.steps)), warm_up.valid)
-    recorder = EnvRecorder(env)
-    actor = Actor(recorder, policy, **options)
-    state, has_ended, started = policy.initial_state(actor.rows), False, time.perf_counter()
+    if any(policy.obs_norm is not None for policy in policies.values()):
+        # One rollout for their statistics, so that the networks see scaled values.
+        for name, warm_up in rollouts_by_group(make_actor(env, network, **options).collect()).items():
+            norm = policies[name].obs_norm
+            if norm is not None:
+                norm.update(tree.index(warm_up.obs, slice(warm_up.steps)), warm_up.valid)
+    recorders = {name: EnvRecorder(view) for name, view in views_of(env).items()}
+    recorded = Groups({**recorders}, env.members) if isinstance(env, Groups) else recorders[""]
+    actor = make_actor(recorded, network, **options)
+    actors: dict[str, Actor] = actor.actors if isinstance(actor, GroupActor) else {"": actor}
+    states = {name: policies[name].initial_state(one.rows) for name, one in actors.items()}
+    ended, started = set[str](), time.perf_counter()
     for count in range(1, MOST + 1):
-        rollout = actor.collect()
-        log = recorder.take()
-        replay = _replay(policy, rollout, log, state)
-        states = (*tree.leaves(rollout.states), *tree.leaves(actor.state))
-        yield RecordedRollout(
-            setup=setup,
-            policy=policy,
-            learner=learner,
-            rollout=replace(rollout, **tree.clone(rollout.tensors())),  # the next ``collect`` overwrites it
-            log=log,
-            replay=replay,
-            live=tree.clone(actor.state),
-            has_graph=any(leaf.requires_grad for leaf in states),
-            is_shared=bool(_addresses(rollout.states) & _addresses(actor.state)),
-        )
-        state, has_ended = tree.index(replay.states, -1), has_ended or bool(log.ended[:-1].any())
-        if count >= LEAST and (has_ended or time.perf_counter() - started > SECONDS):
+        rollouts = rollouts_by_group(actor.collect())
+        found: dict[str, RecordedRollout] = {}
+        for name, rollout in rollouts.items():
+            log, live = recorders[name].take(), actors[name].state
+            replay = _replay(policies[name], rollout, log, states[name])
+            leaves = (*tree.leaves(rollout.states), *tree.leaves(live))
+            found[name] = RecordedRollout(
+                setup=setup,
+                policy=policies[name],
+                learner=learners[name],
+                rollout=replace(rollout, **tree.clone(rollout.tensors())),  # ``collect`` overwrites it
+                log=log,
+                replay=replay,
+                live=tree.clone(live),
+                has_graph=any(leaf.requires_grad for leaf in leaves),
+                is_shared=bool(_addresses(rollout.states) & _addresses(live)),
+            )
+            states[name] = tree.index(replay.states, -1)
+            if log.ended[:-1].any():
+                ended.add(name)
+        yield found
+        if count >= LEAST and (len(ended) == len(actors) or time.perf_counter() - started > SECONDS):
             return
 
 
@@ -209,8 +240,13 @@ def _addresses(state: State) -> set[int]:
     return {leaf.untyped_storage().data_ptr() for leaf in tree.leaves(state) if leaf.numel()}
 
 
-def network_seconds(policy: Policy, env: BatchedEnv, steps: int = 4) -> float:
+def network_seconds(network: Network, env: BatchedEnv | Groups) -> float:
     """Approximate seconds to learn from one step of all rows, forward and backward."""
+    policies = by_group(network)
+    return sum(_policy_seconds(policies[name], view) for name, view in views_of(env).items())
+
+
+def _policy_seconds(policy: Policy, env: BatchedEnv, steps: int = 4) -> float:
     obs = tree.map(lambda leaf: leaf.unsqueeze(0).repeat(steps, *[1] * leaf.dim()), env.reset(0))
     rows = env.num_envs * env.agents
     first = torch.ones(steps, rows, dtype=torch.bool, device=env.device)

@@ -30,7 +30,7 @@ class Check:
     """One line of a verification."""
 
     part: str
-    """The group of the check: env, buffer, state, training or gradient."""
+    """The part of the verification: env, buffer, state, training or gradient."""
     name: str
     """The name of the check."""
     status: Status
@@ -41,6 +41,8 @@ class Check:
     """The likely cause and the fix; for a warning, its meaning."""
     frames: str = ""
     """The frames of the user's code, if it raised an error."""
+    group: str = ""
+    """The group of agents whose policy was checked, if the env has several."""
 
     @property
     def ok(self) -> bool:
@@ -53,7 +55,10 @@ class Check:
         head = f"  {word:<{STATUS_WIDTH}}{self.name:<{NAME_WIDTH}}"
         indent = " " * len(head)
         room = max(width, len(head) + 20)
-        lines = textwrap.wrap(head + self.found, room, subsequent_indent=indent, break_on_hyphens=False)
+        group = f"group {self.group}: " if self.group else ""
+        lines = textwrap.wrap(
+            head + group + self.found, room, subsequent_indent=indent, break_on_hyphens=False
+        )
         for text in self.advice:
             lines += textwrap.wrap(
                 f"{indent}- {text}", room, subsequent_indent=f"{indent}  ", break_on_hyphens=False
@@ -82,8 +87,13 @@ class Verification:
         return [check for check in self.checks if not check.ok]
 
     def __getitem__(self, name: str) -> Check:
-        """The check of this name, such as "stored states"."""
-        return next(check for check in self.checks if check.name == name)
+        """The check of this name, such as "stored states"; of several groups, the first that failed."""
+        found = [check for check in self.checks if check.name == name]
+        return next((check for check in found if not check.ok), found[0])
+
+    def of(self, group: str) -> Verification:
+        """The checks of one group of agents."""
+        return Verification(self.env, [check for check in self.checks if check.group == group], self.notes)
 
     def __str__(self) -> str:
         lines = [self.summary]
@@ -121,16 +131,16 @@ class Skip(Problem):
 _STATUS: dict[type[Problem], Status] = {Skip: "skipped", Doubt: "warning", Problem: "failed"}
 
 
-def checked(part: str, name: str, look: Callable[[], str]) -> Check:
+def checked(part: str, name: str, look: Callable[[], str], group: str = "") -> Check:
     """The result of ``look``, which returns its finding or raises any exception."""
     try:
-        return Check(part, name, "ok", look())
+        return Check(part, name, "ok", look(), group=group)
     except Problem as problem:
-        return Check(part, name, _STATUS[type(problem)], problem.found, problem.advice)
+        return Check(part, name, _STATUS[type(problem)], problem.found, problem.advice, group=group)
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         place = (f"raised in {last.filename}, line {last.lineno}, {last.name}",)
         frames = tracebacks.user_frames(error)
         is_explained = isinstance(error, RecollectError) or frames  # a text of ours has cause and fix
         advice = () if is_explained else place
-        return Check(part, name, "failed", f"{type(error).__name__}: {error}", advice, frames)
+        return Check(part, name, "failed", f"{type(error).__name__}: {error}", advice, frames, group)

@@ -9,7 +9,9 @@ The settings are reduced so that it takes seconds; ``notes`` lists the changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import product
 from typing import Any
 
 from recollect.audit import buffer_checks, env_checks, gradient_checks, loop_checks, state_checks
@@ -21,14 +23,15 @@ from recollect.config.policy import PolicyConfig
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.factory import EnvSpec, is_made
-from recollect.policy.policy import Policy
+from recollect.envs.group_views import Groups, views_of
+from recollect.policy.policies import Network, by_group
 from recollect.training.new_network import PolicyFactory
 
 __all__ = ["Check", "Verification", "verify"]
 
 SECONDS = 1.5
 """Approximate seconds for a rollout; a slow env gets shorter ones."""
-ROLLOUT_CHECKS = {
+ROLLOUT_CHECKS: dict[str, tuple[Callable[[Sequence[RecordedRollout]], str], ...]] = {
     "buffer": (buffer_checks.size, buffer_checks.rows_apart, buffer_checks.chunks),
     "state": (
         state_checks.acting,
@@ -80,7 +83,8 @@ def verify(
         opened = setup.open()
         try:
             network = setup.build(opened)
-            setup.config.algo.check(network, setup.asked_envs * opened.agents)
+            for name, view in views_of(opened).items():
+                setup.config.algo.check(by_group(network)[name], setup.asked_envs * view.agents)
             setup = _run_checks(setup, opened, network, report)
         finally:
             if not is_made(setup.env):
@@ -88,7 +92,9 @@ def verify(
     return Verification(setup.name, checks, setup.notes)
 
 
-def _run_checks(setup: Setup, env: BatchedEnv, policy: Policy, report: Callable[[Check], Check]) -> Setup:
+def _run_checks(
+    setup: Setup, env: BatchedEnv | Groups, network: Network, report: Callable[[Check], Check]
+) -> Setup:
     """Run and report all checks in order. Returns the setup with the sizes that were used."""
     walks: list[env_checks.RandomWalk] = []
 
@@ -108,13 +114,15 @@ def _run_checks(setup: Setup, env: BatchedEnv, policy: Policy, report: Callable[
         for part in others:
             report(Check(part, "all", "skipped", "not tried: the env's contract comes first"))
         return setup
-    rows = env.num_envs * env.agents
-    setup = setup.sized(rows, _most_steps(walks[0].seconds, env, policy))
-    rollouts: list[RecordedRollout] = []
+    views = views_of(env)
+    fewest = env.num_envs * min(view.agents for view in views.values())
+    setup = setup.sized(fewest, _most_steps(walks[0].seconds, env, network))
+    rollouts: dict[str, list[RecordedRollout]] = {name: [] for name in views}
 
     def record() -> str:
-        for rollout in record_rollouts(setup, env, policy):
-            rollouts.append(rollout)  # the rollouts before an error are checked, too
+        for found in record_rollouts(setup, env, network):
+            for name, rollout in found.items():
+                rollouts[name].append(rollout)  # the rollouts before an error are checked, too
         return ""
 
     recorded = checked("buffer", "rollouts", record)
@@ -122,38 +130,55 @@ def _run_checks(setup: Setup, env: BatchedEnv, policy: Policy, report: Callable[
         report(recorded)
     for part in others:
         if part == "training":
-            _check_training(setup, rows, report, is_repeatable=kept.status == "ok")
-        for check in ROLLOUT_CHECKS.get(part, ()):
+            rows = env.num_envs * env.agents
+            _check_training(setup, list(views), rows, report, is_repeatable=kept.status == "ok")
+        for group, check in product(views, ROLLOUT_CHECKS.get(part, ())):
             name = check.__name__.replace("_", " ")
-            if rollouts:
-                report(checked(part, name, lambda check=check: check(rollouts)))
+            if rollouts[group]:
+                report(checked(part, name, partial(check, rollouts[group]), group))
             else:
-                report(Check(part, name, "skipped", "no rollout was recorded"))
+                report(Check(part, name, "skipped", "no rollout was recorded", group=group))
     return setup
 
 
-def _most_steps(seconds: float, env: BatchedEnv, policy: Policy) -> int:
+def _most_steps(seconds: float, env: BatchedEnv | Groups, network: Network) -> int:
     """Steps of a rollout that take about ``SECONDS``, with one step of all envs in ``seconds``."""
     try:
         # In a training and the other checks each step goes through the network about ten times.
-        seconds += 10 * network_seconds(policy, env)
+        seconds += 10 * network_seconds(network, env)
     except Exception:  # the checks will report it
         return LEAST_STEPS
     return max(LEAST_STEPS, min(MOST_STEPS, int(SECONDS / max(seconds, 1e-6))))
 
 
 def _check_training(
-    setup: Setup, rows: int, report: Callable[[Check], Check], *, is_repeatable: bool
+    setup: Setup,
+    groups: Sequence[str],
+    rows: int,
+    report: Callable[[Check], Check],
+    *,
+    is_repeatable: bool,
 ) -> None:
-    trained: list[loop_checks.Trained] = []
+    """Train twice; ``rows``: of all groups."""
+    trainings: list[dict[str, loop_checks.Trained]] = []
 
-    def updates() -> str:
-        trained.append(loop_checks.short_training(setup, rows))
-        return loop_checks.updates(trained[0], setup)
+    def train() -> str:
+        trainings.append(loop_checks.short_training(setup, rows))
+        return ""
 
-    def same_seed() -> str:
-        return loop_checks.same_seed(trained[0], setup, rows, is_repeatable=is_repeatable)
+    def same_seed(group: str) -> str:
+        if is_repeatable and len(trainings) == 1:
+            train()
+        one, *again = (training[group] for training in trainings)
+        return loop_checks.same_seed(one, again[0] if again else None, setup)
 
-    report(checked("training", "updates", updates))
-    if trained:
-        report(checked("training", "same seed", same_seed))
+    first = checked("training", "updates", train)
+    if not first.ok:
+        report(first)
+        return
+    for group in groups:
+        report(
+            checked("training", "updates", partial(loop_checks.updates, trainings[0][group], setup), group)
+        )
+    for group in groups:
+        report(checked("training", "same seed", partial(same_seed, group), group))

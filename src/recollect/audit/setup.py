@@ -17,12 +17,13 @@ from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import display_name, resolve_env
 from recollect.envs.factory import is_made, is_multi_agent, makes_batches, slots
-from recollect.envs.group_views import one_group
+from recollect.envs.group_views import Groups
 from recollect.envs.pettingzoo import is_pettingzoo
 from recollect.envs.user_wrappers import wrapped
+from recollect.policy.policies import Network, by_group
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env
-from recollect.training.new_network import PolicyFactory, check_config, made_policy
+from recollect.training.new_network import PolicyFactory, check_config, made_network
 
 MOST_ENVS, MOST_EPOCHS = 4, 2
 LEAST_STEPS, MOST_STEPS = 12, 128
@@ -46,9 +47,9 @@ class Setup:
         """The name of the env."""
         return display_name(self.env) or "env"
 
-    def open(self) -> BatchedEnv:
+    def open(self) -> BatchedEnv | Groups:
         """The batched env, with the wrappers of the config."""
-        return one_group(open_env(self.env, self.config), "verify")
+        return open_env(self.env, self.config)
 
     def single(self) -> gym.Env | None:
         """One env for Gymnasium's own checker; None if the rows are not ``gymnasium.Env``s."""
@@ -68,14 +69,14 @@ class Setup:
                 return None
         return wrapped(made, config.wrap, config.drop_obs)
 
-    def build(self, env: BatchedEnv) -> Policy:
-        """The policy for the env's spaces, with action probabilities that depend on its memory."""
-        make = self.policy or self.config.policy.build
+    def build(self, env: BatchedEnv | Groups) -> Network:
+        """The policy of each group, with action probabilities that depend on its memory."""
         with torch.random.fork_rng(devices=[]):  # the caller's random stream is not changed
             torch.manual_seed(self.config.seed)
-            policy = made_policy(make, env.observation_space, env.action_space)
-            _scale_action_head(policy)
-        return policy.to(self.config.device)
+            network = made_network(self.policy or self.config.policy.build, env)
+            for policy in by_group(network).values():
+                _scale_action_head(policy)
+        return network.to(self.config.device)
 
     @property
     def tolerance(self) -> float:
@@ -84,7 +85,7 @@ class Setup:
         return tolerance(config.algo.tolerance, on_device(config.policy.precision, config.device))
 
     def sized(self, rows: int, most_steps: int) -> Setup:
-        """The same setup with rollouts of at most ``most_steps`` steps, for ``rows`` rows."""
+        """The same setup with rollouts of at most ``most_steps`` steps, for ``rows`` rows of a policy."""
         algo = _shortened(self.config.algo, rows, most_steps)
         notes = [
             f"{name} {before} -> {after}"
@@ -106,7 +107,7 @@ def prepare(
     notes = () if is_made(env) or num_envs == full.num_envs else (f"num_envs {full.num_envs} -> {num_envs}",)
     # Only settings of the training itself: no run folder, no evaluations, no early end.
     kept = ("seed", "device", "last_action_reward", "env_kwargs", "wrap", "drop_obs", "threads", "parallel")
-    kept += ("policy", "algo")
+    kept += ("policies", "policy", "algo")
     quiet = TrainConfig(num_envs=num_envs, **{name: getattr(full, name) for name in kept})
     return Setup(env, quiet, policy, notes, num_envs if is_made(env) else full.num_envs)
 

@@ -28,12 +28,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect export runs/cue                  agent.onnx, for onnxruntime\n"
         "  recollect export runs/cue --format torch   agent.pt2, for torch.export.load\n"
         "  recollect export runs/cue --checkpoint last --out robot/brain.onnx\n"
+        "  recollect export runs/pair                 agent/GROUP.onnx for each group\n"
+        "  recollect export runs/pair --group hearer  agent/hearer.onnx only\n"
     )
     parser.add_argument("run", help="folder of the run, or of a saved agent")
     parser.add_argument(
         "--format", choices=("onnx", "torch"), default="onnx", help="format of the file (default: onnx)"
     )
-    parser.add_argument("--out", metavar="FILE", help="the file (default: agent.onnx or agent.pt2 in RUN)")
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        help="the file (default: agent.onnx or agent.pt2 in RUN); of several groups of agents the folder",
+    )
+    parser.add_argument(
+        "--group", help="of several groups of agents, the one to export (default: a file for each)"
+    )
     parser.add_argument("--checkpoint", help="of a run: best, last, or its env steps (default: best)")
     parser.add_argument(
         "--sample", action="store_true", help="the file samples actions, in place of the likeliest"
@@ -50,14 +59,21 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     agent = load(args.run, checkpoint=args.checkpoint, **parse_repeated(flags), trust=args.trust)
     if args.trust:
         tell(trusted(args.run), sys.stderr)
-    out = Path(args.out) if args.out else Path(args.run) / f"agent{SUFFIXES[args.format]}"
+    out, suffix = Path(args.run) / "agent", SUFFIXES[args.format]
+    if args.group is not None:
+        out = out / f"{args.group}{suffix}"
+    elif not agent.groups:
+        out = out.with_suffix(suffix)
+    out = Path(args.out) if args.out else out
     console = Console(highlight=False)
     with console.status("exporting"):
-        export_agent(agent, out, args.format, deterministic=not args.sample, check=not args.no_check)
+        how = {"group": args.group, "deterministic": not args.sample, "check": not args.no_check}
+        export_agent(agent, out, args.format, **how)
     checked = "not checked" if args.no_check else "checked against the agent, step by step"
-    console.print(
-        f"{out} and {out.name}.json: the agent after {agent.steps:,} steps of training, {checked}",
-        soft_wrap=True,
-        markup=False,
-    )
+    for file in [out / f"{name}{suffix}" for name in agent.groups] if out.is_dir() else [out]:
+        console.print(
+            f"{file} and {file.name}.json: the agent after {agent.steps:,} steps of training, {checked}",
+            soft_wrap=True,
+            markup=False,
+        )
     return 0

@@ -27,10 +27,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect play runs/cue --task.horizon 50 --out cue.gif   a video\n"
         "  recollect play runs/cartpole --out cartpole.mp4 --fps 30\n"
         "  recollect play runs/cartpole --text --checkpoint last\n"
+        "  recollect play runs/listeners --agent listener_0       one of several agents\n"
         "videos need the extra 'video': pip install 'recollect[video]'"
     )
     add_episodes(parser, episodes=3, seed=0)
     parser.add_argument("--sample", action="store_true", help="sample actions in place of the likeliest")
+    parser.add_argument(
+        "--agent", help="of several agents, the one whose view and memory are shown (default: the first)"
+    )
     parser.add_argument("--out", metavar="FILE", help="write a video: FILE.gif or FILE.mp4")
     parser.add_argument("--fps", type=float, help="steps per second of the video")
     parser.add_argument("--text", action="store_true", help="print text, also for an env that draws frames")
@@ -43,7 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Play, then print or write the video."""
     from recollect.play import NoFramesError, check_path, record_film, show, write_film
-    from recollect.play.words import ending
+    from recollect.play.words import ending, others
 
     if args.fps is not None and args.text and args.out is None:
         raise ConfigError("--fps is the speed of a video, and --text writes none: leave one of them out")
@@ -52,6 +56,7 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     agent, options = load_agent(args, flags)
     console = Console(highlight=False, markup=False)  # a package name may have brackets
     settings = {"episodes": args.episodes, "seed": args.seed, "max_steps": args.max_steps}
+    settings["agents"] = [0 if args.agent is None else args.agent]
     record = partial(record_film, agent, **settings, deterministic=not args.sample, env_kwargs=options)
     try:
         film = record(frames=args.out is not None or not args.text)
@@ -67,6 +72,6 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
         with console.status(f"drawing {out} ..."):
             path = write_film(film, Path(out), fps=args.fps)
         for number, trace in enumerate(film.traces, 1):
-            console.print(f"episode {number}: {ending(trace)}")
+            console.print("; ".join(filter(None, (f"episode {number}: {ending(trace)}", others(trace)))))
         console.print(f"{path}: {path.stat().st_size / 1e6:.1f} MB", soft_wrap=True)
     return 0

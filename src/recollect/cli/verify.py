@@ -34,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect verify CartPole-v1\n"
         "  recollect verify my_module:MyEnv --core gru --rollout 256 --chunk 64\n"
         "  recollect verify delayed-cue --task.horizon 100 --json\n"
+        "  recollect verify my_module:Team --policies independent    each group of agents\n"
         "exit code: 0 if nothing failed, 1 if a check failed, 2 for a wrong call"
     )
     add_env(parser)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike
 from typing import Any, Literal, TypedDict
 
-from recollect.config.algo_shared import LearnerConfig
+from recollect.config.algo_shared import AlgoConfig
 
 
 class ChangeableSettings(TypedDict, total=False):
@@ -95,11 +95,12 @@ class TrainSettings(ChangeableSettings, total=False):
     start and a C++ compiler."""
     graphs: bool
     """On a GPU, launch acting and every optimiser step as one CUDA graph, captured at the start."""
-    algo: Literal["ppo", "impala"] | LearnerConfig
-    """The algorithm: "ppo" or "impala", the config of one, or the name of your own (register)."""
+    algo: Literal["ppo", "impala", "r2d2", "iqn"] | AlgoConfig
+    """The algorithm: "ppo", "impala", "r2d2" or "iqn", the config of one, or the name of your own
+    (register)."""
     encoder: Any
-    """How observations become features; None: by the observation space, and with the core frames without
-    hidden layers."""
+    """How observations become features: a name, a config, a mapping such as {"hidden": [128]}; None: by
+    the observation space, and with the core frames without hidden layers."""
     core: Any
     """The memory: "lstm", "gru", "none", a core config, your own "module:Class", or a factory."""
     head: Any
@@ -126,6 +127,28 @@ class TrainSettings(ChangeableSettings, total=False):
     or "bf16" (the encoder, and on a GPU the products of LSTM and GRU, in bfloat16)."""
     rollout: int
     """T: steps that every row records between two updates."""
+    learning_rate: float
+    """Learning rate (step size of the optimiser) of the encoder and the core, and of heads without one of
+    their own."""
+    learning_rate_schedule: Literal["constant", "linear", "cosine"]
+    """Schedule of all learning rates over the run: constant, linear or cosine."""
+    learning_rate_end: float
+    """Final learning rates, as a fraction of the initial ones."""
+    learning_rate_warmup: float
+    """Fraction of the run over which learning rates rise from 0."""
+    gamma: float
+    """Discount factor; 1 / (1 - gamma) is the effective horizon in steps."""
+    max_grad_norm: float
+    """Gradients are clipped to this norm."""
+    reward_scale: float
+    """Factor of the rewards before learning; unnecessary with PopArt."""
+    reward_clip: float | None
+    """If set, scaled rewards are clipped to +- this."""
+    tolerance: float | None
+    """If recomputed log-probs or values deviate by more from the recorded ones, the rows that deviate
+    most are replayed in float64, and the run stops unless rounding explains it."""
+    gauge_every: int
+    """Updates between two measurements of the staleness of stored states; 0: never."""
     chunk: int
     """L: steps of truncated backpropagation through time; at most the rollout."""
     epochs: int
@@ -143,21 +166,10 @@ class TrainSettings(ChangeableSettings, total=False):
     before it ("burn_in"); or the state at the rollout's start, with whole rollouts as chunks ("full")."""
     burn_in_steps: int
     """K: with "burn_in", steps replayed without gradient before each chunk; at most the chunk."""
-    learning_rate: float
-    """Learning rate (step size of the optimiser) of the encoder and the core, and of heads without one of
-    their own."""
     actor_learning_rate: float | None
     """Learning rate of the action head; None: learning_rate."""
     critic_learning_rate: float | None
     """Learning rate of the value head; None: learning_rate."""
-    learning_rate_schedule: Literal["constant", "linear", "cosine"]
-    """Schedule of all learning rates over the run: constant, linear or cosine."""
-    learning_rate_end: float
-    """Final learning rates, as a fraction of the initial ones."""
-    learning_rate_warmup: float
-    """Fraction of the run over which learning rates rise from 0."""
-    gamma: float
-    """Discount factor; 1 / (1 - gamma) is the effective horizon in steps."""
     gae_lambda: float
     """Lambda of generalised advantage estimation: 0 for one-step, 1 for Monte Carlo advantages."""
     value_coef: float
@@ -170,8 +182,6 @@ class TrainSettings(ChangeableSettings, total=False):
     """Fraction of the run over which the entropy coefficient rises from 0."""
     entropy_end: float
     """Final entropy coefficient, as a fraction of the initial one."""
-    max_grad_norm: float
-    """Gradients are clipped to this norm."""
     weight_clip: float | None
     """If set, every weight is clipped to +- this times the initialisation bound of its layer."""
     l2_init: float
@@ -183,21 +193,12 @@ class TrainSettings(ChangeableSettings, total=False):
     it."""
     normalise_advantages: bool
     """Normalise advantages to mean 0 and standard deviation 1, over all valid steps of the batch."""
-    reward_scale: float
-    """Factor of the rewards before learning; unnecessary with PopArt."""
-    reward_clip: float | None
-    """If set, scaled rewards are clipped to +- this."""
     refresh_states: bool
     """Recompute the stored states under the new weights before every epoch but the first."""
     recompute_advantages: bool
     """Recompute values and advantages under the new weights before every epoch but the first."""
     recompute_activations: bool
     """Recompute activations in the backward pass (gradient checkpointing): slower, in less memory."""
-    tolerance: float | None
-    """If recomputed log-probs or values deviate by more from the recorded ones, the rows that deviate
-    most are replayed in float64, and the run stops unless rounding explains it."""
-    gauge_every: int
-    """Updates between two measurements of the staleness of stored states; 0: never."""
     clip: float | None
     """Clip range: how far a probability ratio may move in an update before its gradient stops."""
     value_clip: float | None
@@ -207,3 +208,53 @@ class TrainSettings(ChangeableSettings, total=False):
     acting."""
     c_clip: float
     """Upper bound of the importance weight that V-trace passes back in time; at most rho_clip."""
+    n_step: int
+    """Steps of rewards in a target, before the target network's value; fewer at the end of an episode."""
+    stride: int | None
+    """Steps between the starts of two sequences of an episode; None: chunk."""
+    states: Literal["stored", "rebuilt"]
+    """Initial memory of a sequence: the state stored while acting, or rebuilt from zeros by the burn-in
+    ("rebuilt"), which is exact for the core frames with a burn-in of its frames - 1, and for none."""
+    batch: int
+    """Sequences in an optimiser step."""
+    replay_capacity: int
+    """Steps that the replay holds, over all rows; the oldest are overwritten."""
+    replay_warmup: int
+    """Steps that are collected before the first optimiser step."""
+    replay_ratio: float
+    """Steps learned from for each step collected; every optimiser step counts as batch * chunk steps."""
+    save_replay: bool
+    """Store the replay in checkpoints, so that a resumed run continues bit for bit; else it is
+    refilled."""
+    double: bool
+    """The next action is chosen by the learning network and valued by the target network (double
+    Q-learning); else the target network does both."""
+    target_every: int | None
+    """Optimiser steps between two copies of the weights to the target network; None: target_rate."""
+    target_rate: float | None
+    """If set, the target network moves by this share towards the weights after every optimiser step."""
+    priority_exponent: float
+    """Sequences are drawn in proportion to their priority, the error of their steps, to this power; 0:
+    uniformly."""
+    priority_eta: float
+    """A sequence's priority is eta * the largest + (1 - eta) * the mean of its steps' absolute errors."""
+    importance_exponent: float
+    """Losses are weighted by 1 / probability to this power, in proportion to the largest weight; 1
+    corrects fully for the priorities, 0 (as in R2D2) not at all."""
+    epsilon: float
+    """Probability of a random action at the start of the run, of the row that explores most."""
+    epsilon_end: float
+    """The same after epsilon_decay, until the end."""
+    epsilon_decay: float
+    """Fraction of the run over which epsilon falls, linearly."""
+    epsilon_ladder: float
+    """Row i of N explores with epsilon * epsilon_end^(epsilon_ladder * i / (N - 1)): the first row most,
+    the last hardly ever."""
+    rescale: bool
+    """Learn values as h(Q) = sign(Q) (sqrt(|Q| + 1) - 1) + 0.001 Q, for returns of any size."""
+    quantiles: int
+    """Fractions drawn for each learned step, at which the return's distribution is predicted."""
+    target_quantiles: int
+    """Fractions drawn for each target."""
+    kappa: float
+    """Error from which the quantile Huber loss is linear."""

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
 from recollect.base import parts
 from recollect.base.registry import load
 from recollect.base.tolerances import Precision
+from recollect.config.convert import convert
 from recollect.config.core_choice import as_config
 from recollect.config.cores import FramesConfig
-from recollect.config.fields import at_least, check_fields
+from recollect.config.fields import at_least, check_fields, check_names, hints
 from recollect.config.own_code import as_own_code
 from recollect.config.q_heads import QHeadConfig, QuantileHeadConfig
 from recollect.errors import ConfigError, nearest
@@ -63,6 +65,26 @@ _BUILT_IN: dict[str, Any] = {
 parts.add_built_in("encoder", {name: (make, EncoderConfig.code) for name, make in _BUILT_IN.items()})
 ENCODERS = parts.Configs("encoder")
 """Makes the config of an encoder by its name, including those that users register."""
+
+
+def _as_encoder(spec: Any) -> Any:
+    """``spec`` itself; but a mapping such as ``{"name": "conv", "hidden": [64]}`` becomes a config.
+
+    Without a name it is that of the encoder that fits the space, "auto".
+    """
+    if not isinstance(spec, Mapping):
+        return spec
+    given = dict(spec)
+    name = given.pop("name", "auto")
+    if name not in ENCODERS:
+        raise ConfigError(
+            f"no encoder is called {name!r}{nearest(str(name), ENCODERS)}: the encoders are "
+            f"{', '.join(ENCODERS)}; {parts.IF_OWN}"
+        )
+    start: Any = ENCODERS[name]()
+    check_names("the encoder", type(start), given)
+    types = hints(type(start))
+    return replace(start, **{key: convert(x, types[key], f"encoder.{key}") for key, x in given.items()})
 
 
 def encoder_configs() -> list[type]:
@@ -127,8 +149,8 @@ class PolicyConfig:
     """Settings of a policy. ``encoder``, ``core`` and ``head`` take a name, a config or a factory."""
 
     encoder: Any = None
-    """How observations become features; None: by the observation space, and with the core frames without
-    hidden layers. Your own: "module:Class"."""
+    """How observations become features: a name, a config, a mapping such as {"hidden": [128]}; None: by the
+    observation space, and with the core frames without hidden layers. Your own: "module:Class"."""
     core: Any = "lstm"
     """The memory: "lstm", "gru", "none", a core config, your own "module:Class", or a factory."""
     head: Any = None
@@ -159,6 +181,7 @@ class PolicyConfig:
     def __post_init__(self) -> None:
         for part in ("encoder", "core", "head"):
             object.__setattr__(self, part, as_own_code(part, getattr(self, part)))
+        object.__setattr__(self, "encoder", _as_encoder(self.encoder))
         check_fields(self)
         if self.critic_obs and self.critic == "shared":
             raise ConfigError(

@@ -6,7 +6,7 @@ joint step, and each receives its own part.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -15,8 +15,11 @@ from torch import Tensor
 
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import AsyncStep, BatchedEnv, Resumable
-from recollect.envs.groups import GroupedEnv
-from recollect.errors import ConfigError, EnvError
+from recollect.envs.groups import Group, GroupedEnv, OneGroup
+from recollect.errors import EnvError
+
+SEPARATOR = ":"
+"""Between the group and the name of a tensor in a snapshot."""
 
 
 def group_views(env: GroupedEnv) -> dict[str, BatchedEnv]:
@@ -37,7 +40,7 @@ class GroupView:
         env, group = joint.env, joint.env.groups[name]
         self._joint, self._name = joint, name
         self.num_envs: int = env.num_envs
-        self.agents = len(group.agents)
+        self.agents, self.agent_names = len(group.agents), group.agents
         self.observation_space: gym.Space = group.observation_space
         self.action_space: gym.Space = group.action_space
         self.device: torch.device = env.device
@@ -162,7 +165,10 @@ class _Joint:
 
 
 class Groups:
-    """The views of a GroupedEnv with several groups, together: what a BatchedEnv is for one group."""
+    """The views of a GroupedEnv with several groups, together: what a BatchedEnv is for one group.
+
+    Also a GroupedEnv, whose tensors are those of the views; ``Resumable`` if all views are.
+    """
 
     def __init__(self, views: dict[str, BatchedEnv], members: dict[str, tuple[str, ...]]) -> None:
         """``members``: the names of each group's agents."""
@@ -171,20 +177,50 @@ class Groups:
         self.num_envs, self.device = self._one.num_envs, self._one.device
         self.agents = sum(view.agents for view in views.values())
         """Agents per slot, of all groups."""
+        self.groups = {
+            name: Group(members[name], view.observation_space, view.action_space)
+            for name, view in views.items()
+        }
+        if all(isinstance(view, Resumable) for view in views.values()):
+            self.snapshot, self.restore = self._snapshot, self._restore
+
+    def reset(self, seed: int) -> dict[str, Tree]:
+        """Restart all slots. Returns the obs [B, ...] of each group."""
+        return {name: view.reset(seed) for name, view in self.views.items()}
+
+    def step(self, action: Mapping[str, Tree]) -> dict[str, Step]:
+        """Apply the actions [B, ...] of each group."""
+        views: dict[str, Any] = self.views
+        for name, view in views.items():
+            view.send(action[name])
+        return {name: view.receive() for name, view in views.items()}
 
     def close(self) -> None:
         """Close the env."""
         self._one.close()
 
+    def _snapshot(self) -> dict[str, Tensor]:
+        views: dict[str, Any] = self.views
+        return {
+            f"{name}{SEPARATOR}{key}": tensor
+            for name, view in views.items()
+            for key, tensor in view.snapshot().items()
+        }
 
-def one_group(env: BatchedEnv | Groups, what: str) -> BatchedEnv:
-    """The env itself; ConfigError if it has several groups, which ``what`` does not support."""
-    if isinstance(env, Groups):
-        raise ConfigError(
-            f"{what} is for envs whose agents share one policy, and this one has the groups "
-            f"{', '.join(env.views)}"
-        )
-    return env
+    def _restore(self, snapshot: dict[str, Tensor]) -> dict[str, Tree]:
+        views: dict[str, Any] = self.views
+        return {name: view.restore(group_part(snapshot, name)) for name, view in views.items()}
+
+
+def group_part(snapshot: Mapping[str, Tensor], group: str) -> dict[str, Tensor]:
+    """The tensors of one group in a snapshot of several."""
+    prefix = f"{group}{SEPARATOR}"
+    return {name.removeprefix(prefix): t for name, t in snapshot.items() if name.startswith(prefix)}
+
+
+def joint(env: BatchedEnv | Groups) -> GroupedEnv:
+    """The env as a GroupedEnv; an env with one group has the name ""."""
+    return env if isinstance(env, Groups) else OneGroup(env, "")
 
 
 def views_of(env: BatchedEnv | Groups) -> dict[str, BatchedEnv]:

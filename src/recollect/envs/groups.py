@@ -12,7 +12,7 @@ import torch
 
 from recollect.base import tree
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import BatchedEnv, Resumable
+from recollect.envs.contract import BatchedEnv, EnvWrapper, Resumable
 from recollect.errors import ConfigError, EnvError, SpaceError, nearest
 
 Policies = str | Mapping[str, str | Sequence[str]]
@@ -78,8 +78,7 @@ class OneGroup:
     def __init__(self, env: BatchedEnv, name: str):
         self._env, self._name = env, name
         self.num_envs, self.device = env.num_envs, env.device
-        agents = tuple(str(i) for i in range(env.agents))
-        self.groups = {name: Group(agents, env.observation_space, env.action_space)}
+        self.groups = {name: Group(agent_names(env), env.observation_space, env.action_space)}
         if isinstance(env, Resumable):
             self.snapshot, self.restore = env.snapshot, lambda snapshot: {name: env.restore(snapshot)}
 
@@ -145,6 +144,15 @@ class AgentGroups:
     def _split(self, values: Tree) -> dict[str, Tree]:
         """The rows of each group in a tree [B, ...]."""
         return {name: tree.index(values, rows) for name, rows in self._rows.items()}
+
+
+def agent_names(env: BatchedEnv) -> tuple[str, ...]:
+    """The names of the agents of a slot: those of its ``agent_names``, else their numbers."""
+    numbers = tuple(map(str, range(env.agents)))
+    while isinstance(env, EnvWrapper):
+        env = env.env
+    names = tuple(getattr(env, "agent_names", ()))
+    return names if len(names) == len(numbers) else numbers
 
 
 def check_actions(groups: Mapping[str, Group], action: Mapping[str, Tree]) -> None:

@@ -51,6 +51,7 @@ from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.export.check import check as check_step
 from recollect.export.check import short
 from recollect.export.step import StepModule, Tensors, parts
+from recollect.policy.policies import any_policy, by_group
 from recollect.policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -71,36 +72,62 @@ def export_agent(
     out: str | Path,
     format: Literal["onnx", "torch"] = "onnx",  # noqa: A002
     *,
+    group: str | None = None,
     deterministic: bool = True,
     check: bool = True,
 ) -> Path:
     """Write the agent's acting step to ``out``, and its description to ``out`` with ``.json`` appended.
 
-    Nothing is written if the step cannot be exported or differs from the agent's.
+    Of an agent with several groups, ``out`` is a folder, which gets a file for each: ``GROUP.onnx``. A file
+    is not written if the step cannot be exported or differs from the agent's. Returns ``out``.
 
     Args:
         agent: the agent; it is not changed.
-        out: the file; an existing one is replaced.
+        out: the file; an existing one is replaced. For several groups the folder.
         format: "onnx", or "torch" for ``torch.export.load`` (``.pt2``).
+        group: of several groups the one to export, to the file ``out``; None: all of them.
         deterministic: ``action`` is the mode of the distribution; otherwise the file samples it.
         check: load the file again and compare it with the agent, step by step.
     """
     if format not in SUFFIXES:
         raise ConfigError(f"format is {format!r}: choose {' or '.join(SUFFIXES)}")
+    policies = by_group(agent.network)
+    if group is not None:
+        policies = {group: agent[group].policy}
     if format == "onnx":
         _need("onnx", "onnxscript", *(["onnxruntime"] if check else []))
-        if agent.policy.precision == "bf16":
+        precision = any_policy(agent.network).precision
+        if precision == "bf16":
             raise ConfigError(
-                f"this agent acts in {agent.policy.precision}, which ONNX Runtime does not support on CPUs: "
-                "export it with format='torch' (--format torch)"
+                f"this agent acts in {precision}, which ONNX Runtime does not support on CPUs: export it "
+                "with format='torch' (--format torch)"
             )
     out = Path(out)
-    if out.is_dir():
-        raise StorageError(f"{out} is a folder: name a file, such as {out / f'agent{SUFFIXES[format]}'}")
-    sidecar = out.with_name(f"{out.name}.json")
-    check_replaceable(out)
-    _check_sidecar(sidecar)
-    module = StepModule(_copy(agent.policy), deterministic)
+    outs = dict.fromkeys(policies, out)
+    if len(policies) > 1:
+        _check_folder(out, agent)
+        outs = {name: out / f"{name}{SUFFIXES[format]}" for name in policies}
+    for file in outs.values():
+        _check_file(file, format)
+    for name, policy in policies.items():
+        about = {"group": name, "agents": list(agent.groups[name])} if name else {}
+        _export(agent, policy, outs[name], format, about, deterministic=deterministic, check=check)
+    return out
+
+
+def _export(
+    agent: Agent,
+    policy: Policy,
+    out: Path,
+    format: str,  # noqa: A002
+    about: dict[str, Any],
+    *,
+    deterministic: bool,
+    check: bool,
+) -> None:
+    """Write one policy; ``about``: more of its description."""
+    sidecar = _sidecar(out)
+    module = StepModule(_copy(policy), deterministic)
     example = module.example()
     with torch.no_grad():
         outputs = module(example)  # also initialises lazy parts, such as statistics
@@ -114,14 +141,13 @@ def export_agent(
                 torch.export.save(program, file)
         if check:
             exported = _read_back(file, format)
-            check_step(exported, _copy(agent.policy), deterministic=deterministic, name=out.name)
-        description = {"format": FORMAT, "file": out.name, "kind": format, "checked": check}
+            check_step(exported, _copy(policy), deterministic=deterministic, name=out.name)
+        description = {"format": FORMAT, "file": out.name, "kind": format, "checked": check, **about}
         description |= _describe(agent, module, example, outputs)
         text = json.dumps(description, indent=2, allow_nan=False) + "\n"
         (folder / sidecar.name).write_text(text, encoding="utf-8")
         for path in (out, sidecar):
             os.replace(folder / path.name, path)
-    return out
 
 
 def _copy(policy: Policy) -> Policy:
@@ -248,8 +274,25 @@ def _need(*packages: str) -> None:
         raise RecollectError(f"ONNX needs {' and '.join(missing)}, which is not installed: {install}")
 
 
-def _check_sidecar(file: Path) -> None:
-    """Raise StorageError if ``file`` exists and is not the description of an export."""
+def _sidecar(out: Path) -> Path:
+    return out.with_name(f"{out.name}.json")
+
+
+def _check_folder(out: Path, agent: Agent) -> None:
+    """Raise ConfigError if ``out``, for several groups, is meant as a file."""
+    if out.suffix in SUFFIXES.values() or out.is_file():
+        raise ConfigError(
+            f"{out} is one file, and this agent has the groups {', '.join(agent.groups)}: choose one with "
+            "group=... (--group NAME), or give a folder for all"
+        )
+
+
+def _check_file(out: Path, format: str) -> None:  # noqa: A002
+    """Raise StorageError if the file or its description cannot be written or replaced."""
+    if out.is_dir():
+        raise StorageError(f"{out} is a folder: name a file, such as {out / f'agent{SUFFIXES[format]}'}")
+    check_replaceable(out)
+    file = _sidecar(out)
     if not os.path.lexists(file):
         return
     try:

@@ -14,7 +14,7 @@ from recollect.base.formatting import percent, short, signed
 from recollect.play.frames import Film
 from recollect.play.text import Line, folded, lines_of
 from recollect.play.trace import Trace
-from recollect.play.words import SUITS, Choice, choices, ending, most_active, seen
+from recollect.play.words import SUITS, Choice, choices, ending, most_active, seen, who
 
 WIDTH, HEIGHT = 800, 460
 MARGIN, GAP = 16, 22
@@ -72,7 +72,8 @@ class Painter:
 
     def _title(self, view: _View, episode: int, is_over: bool) -> None:
         trace, count = view.trace, len(self.film.traces)
-        view.text((MARGIN, 13), trace.env or "an env without a name", 15, INK)
+        name = " · ".join(filter(None, (trace.env or "an env without a name", who(trace))))
+        view.fit((MARGIN, 13), name, LEFT_WIDTH + GAP, (15, 13, 12), INK)
         so_far = float(trace.reward[: view.step].sum())
         now = ending(trace) if is_over else f"step {view.step}, return so far {short(so_far)}"
         where = f"episode {episode + 1} of {count} · " if count > 1 else ""

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from recollect.base import formatting
 from recollect.play.trace import Trace
-from recollect.play.words import choices, chosen, ending, heading, most_active, seen
+from recollect.play.words import choices, chosen, ending, heading, most_active, others, seen, who
 
 UNITS = 16
 """Units of memory shown per line."""
@@ -45,10 +45,13 @@ def show(traces: list[Trace], console: Console, *, fold: bool = True) -> None:
     memory = MemoryBar(traces)
     for number, trace in enumerate(traces, 1):
         console.print()
-        console.print(Text(f"Episode {number} of {len(traces)}, seed {trace.seed}", style="bold"))
+        of = ", ".join(filter(None, (f"Episode {number} of {len(traces)}", who(trace), f"seed {trace.seed}")))
+        console.print(Text(of, style="bold"))
         for line in _table(trace, memory, console.width, fold):
             console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
         console.print(Text(ending(trace), style="bold"))
+        if also := others(trace):
+            console.print(Text(also, style="dim"))
     if memory.units:
         console.print()
         console.print(Text(memory.legend(colours=console.color_system is not None), style="dim"))

@@ -100,11 +100,23 @@ def heading(trace: Trace) -> str:
     return f"{trace.env or 'an env without a name'} · trained for {trace.checkpoint_steps:,} steps"
 
 
+def who(trace: Trace) -> str:
+    """The agent and its group, if the env has several agents."""
+    group = f" (group {trace.group})" if trace.group not in (None, trace.agent) else ""
+    return "" if trace.agent is None else f"agent {trace.agent}{group}"
+
+
 def ending(trace: Trace) -> str:
     """How the episode came out."""
     steps = plural(len(trace), "step")
     how = "terminated" if trace.terminated else "truncated" if trace.truncated else "cut by --max-steps"
     return f"return {short(trace.return_)} after {steps}, {how}"
+
+
+def others(trace: Trace) -> str:
+    """The returns of the other agents of the episode; empty if the agent is alone."""
+    found = [f"{name} {short(total)}" for name, total in trace.returns.items() if name != trace.agent]
+    return f"other agents: {', '.join(found)}" if found else ""
 
 
 def most_active(traces: list[Trace], count: int) -> tuple[np.ndarray, np.ndarray]:

@@ -395,6 +395,7 @@ class Policy(nn.Module):
         return self._in_real_units(exact_linear.through(self.critic, y))
 
     def mask(self, obs: Tree) -> Tree | None:
+        """The action masks in observations; None: their space has none."""
         return obs[ACTION_MASK] if self._masked else None
 
     def _in_real_units(self, predicted: Tensor) -> Tensor:

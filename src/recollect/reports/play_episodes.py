@@ -17,6 +17,7 @@ from recollect.base.files import finite, write_atomically
 from recollect.base.import_code import is_importing
 from recollect.base.run_files import CHECKPOINTS, check_own
 from recollect.envs.factory import EnvSpec
+from recollect.envs.pettingzoo import PREFIX
 from recollect.errors import RecollectError
 from recollect.play.trace import record
 from recollect.reports.read_run import Folder, read_json
@@ -138,7 +139,7 @@ def _is_playable(env: str | None, checkpoint: Path) -> bool:
     about = mapping(read_json(checkpoint / "agent.json"))
     if env is None or trusted_runs.required(about):
         return env is not None and trusted_runs.is_trusted(checkpoint, about)
-    return known_task(env, {}) is not None or env in gymnasium.registry
+    return known_task(env, {}) is not None or env in gymnasium.registry or env.startswith(PREFIX)
 
 
 def _has_lengths(folder: Folder, source: Row) -> bool:

@@ -25,6 +25,12 @@ def merged(found: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     } | every
 
 
+def metrics_of(group: str, merged: Mapping[str, float]) -> dict[str, float]:
+    """The metrics of one group in those of all groups; with one group, named "", they are its own."""
+    prefix = f"group/{group}/" if group else ""
+    return {name.removeprefix(prefix): x for name, x in merged.items() if name.startswith(prefix)}
+
+
 def _of_all(name: str, values: list[float]) -> float:
     if name in SUMMED:
         return sum(values)

@@ -14,7 +14,7 @@ from recollect.envs.contract import BatchedEnv
 from recollect.envs.group_views import Groups, views_of
 from recollect.errors import ConfigError
 from recollect.policy import compiled, precision
-from recollect.policy.policies import Network, Policies
+from recollect.policy.policies import Network, Policies, by_group
 from recollect.policy.policy import Policy
 from recollect.training.memory_check import check_memory, check_network
 
@@ -60,15 +60,21 @@ def new_network(
         check_network(config, view.observation_space, view.action_space)
     with torch.random.fork_rng(devices=[]):  # the caller's own random stream goes on as it was
         torch.manual_seed(config.seed)
-        made = {
-            name: made_policy(policy or config.policy.build, view.observation_space, view.action_space)
-            for name, view in views.items()
-        }
+        network = made_network(policy or config.policy.build, env)
+    made = by_group(network)
     warnings = [
         check_memory(config, made[name], config.num_envs * view.agents) for name, view in views.items()
     ]
-    network = Policies(made, env.members) if isinstance(env, Groups) else made[""]
     return network, next(filter(None, warnings), None)
+
+
+def made_network(make: PolicyFactory, env: BatchedEnv | Groups) -> Network:
+    """The policy that the factory makes for the spaces of ``env``, or one for each group."""
+    made = {
+        name: made_policy(make, view.observation_space, view.action_space)
+        for name, view in views_of(env).items()
+    }
+    return Policies(made, env.members) if isinstance(env, Groups) else made[""]
 
 
 def made_policy(make: PolicyFactory, observation_space: gym.Space, action_space: gym.Space) -> Policy:

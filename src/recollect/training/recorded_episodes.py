@@ -19,20 +19,19 @@ from typing import Any
 
 import gymnasium
 
-from recollect.acting.trace import Trace, record_env
+from recollect.acting.recording import record_env
+from recollect.acting.trace import Trace
 from recollect.base import files
 from recollect.base.run_files import check_own
 from recollect.config.tasks import task_name
 from recollect.envs.env_names import display_name, is_importing
-from recollect.envs.group_views import Groups
 from recollect.errors import RecollectError
-from recollect.policy.policies import Policies
 from recollect.training import checkpoints, trusted_runs
 from recollect.training.agent_protocol import Trainee
 from recollect.training.run_folder import Run
 
 EPISODES = 3
-"""Number of recorded episodes."""
+"""Number of recorded episodes, with a file for each agent."""
 SEED = 1_000_003
 """The seed of evaluations, so that episodes differ from training."""
 SIZE = 8_000_000
@@ -77,16 +76,13 @@ def record_episodes(agent: Trainee, run: Run, *, cancelled: Callable[[], bool] =
         source = source_of(checkpoint)
         if has_episodes(run.path, source):
             return None
-        policy = agent.network
-        if isinstance(policy, Policies):
-            return "no episodes were recorded for the report: it shows those of one policy"
+        network = agent.network
         if int(checkpoint.name) != agent.steps:
-            policy = copy.deepcopy(policy)
-            checkpoints.load_weights(policy, checkpoints.read(checkpoint))
+            network = copy.deepcopy(network)
+            checkpoints.load_weights(network, checkpoints.read(checkpoint))
         with agent.opened(1) as env:
-            assert not isinstance(env, Groups)  # that is for several policies
             traces = record_env(
-                policy,
+                network,
                 env,
                 episodes=EPISODES,
                 seed=SEED,

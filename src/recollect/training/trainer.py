@@ -15,7 +15,7 @@ from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
 from recollect.base.seeds import stream
 from recollect.config.train import TrainConfig
-from recollect.errors import AlignmentError
+from recollect.errors import AlignmentError, RecollectError
 from recollect.experience.group_rollout import AnyRollout, by_group, join
 from recollect.experience.rollout import Rollout
 from recollect.kernels.triton import available
@@ -159,9 +159,7 @@ class Trainer:
         """One update of each group by its part; returns the metrics by group."""
         if self._updaters:
             return self._learn_all_or_none(parts, progress, lag)
-        updates = [
-            partial(self.learners[name].update, part, progress, lag=lag) for name, part in parts.items()
-        ]
+        updates = [partial(self._update, name, part, progress, lag) for name, part in parts.items()]
         if self.learner.device.type != "cpu" or self.config.compile:
             return dict(zip(parts, [update() for update in updates]))
         rows = [part.rows for part in parts.values()]
@@ -175,13 +173,23 @@ class Trainer:
         before = {name: LearnerState.of(self.learners[name]) for name in parts if len(parts) > 1}
         try:
             for name, part in parts.items():
-                found[name] = self._updaters[name].update(part, progress, lag=lag)
+                found[name] = self._update(name, part, progress, lag)
         except BaseException:
             for name in found:
                 before[name].put(self.learners[name])
             self._forget()
             raise
         return found
+
+    def _update(self, group: str, part: Rollout, progress: float, lag: int) -> dict[str, float]:
+        """One update of a group; an error names it."""
+        updater = self._updaters[group] if self._updaters else self.learners[group]
+        try:
+            return updater.update(part, progress, lag=lag)
+        except RecollectError as error:
+            if group:
+                error.args = (f"group {group!r}: {error}", *error.args[1:])
+            raise
 
     def _forget(self) -> None:
         """Send the state of every first learner to the others before the next update."""

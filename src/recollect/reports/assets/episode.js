@@ -17,11 +17,15 @@ function episodeSection(data) {
 }
 
 class Scrubber {
-  constructor(episodes, actions) {
-    Object.assign(this, { episodes, actions, t: 0, timer: null });
-    this.episode = episodes[0];
+  /** ``traces``: one for each agent of an episode; those of one episode have the same number. */
+  constructor(traces, actions) {
+    const byNumber = new Map();
+    for (const trace of traces) byNumber.set(trace.number, [...(byNumber.get(trace.number) ?? []), trace]);
+    Object.assign(this, { episodes: [...byNumber.values()], actions, t: 0, timer: null });
+    this.agents = this.episodes[0];
+    this.episode = this.agents[0];
     this.build();
-    this.choose(0);
+    this.chooseEpisode(0);
     onWidth(this.tracks, () => this.layout());
   }
 
@@ -68,15 +72,16 @@ class Scrubber {
     this.notes = h("div", {});
     const pick = select(
       "Episode",
-      episodes.map((one, i) => [String(i), episodeName(one, i)]),
+      episodes.map((agents, i) => [String(i), episodeName(agents, i)]),
       "0",
-      (i) => this.choose(Number(i)),
+      (i) => this.chooseEpisode(Number(i)),
     );
+    this.pickAgent = select("Agent", [], "0", (i) => this.choose(this.agents[Number(i)]));
     this.listen();
     this.root = h(
       "div",
       { class: "scrubber" },
-      h("div", { class: "controls" }, pick, this.play, this.where),
+      h("div", { class: "controls" }, pick, this.pickAgent, this.play, this.where),
       this.detail,
       h("div", { class: "slide" }, this.slider),
       this.tracks,
@@ -105,9 +110,22 @@ class Scrubber {
     addEventListener("pointercancel", () => (held = false));
   }
 
-  choose(i) {
+  /** Show the same agent in another episode, if it is there. */
+  chooseEpisode(i) {
+    this.agents = this.episodes[i];
+    const same = this.agents.findIndex((one) => one.agent === this.episode.agent);
+    const options = this.agents.map((one, k) =>
+      h("option", { value: String(k), selected: k === Math.max(0, same) }, agentName(one)),
+    );
+    this.pickAgent.querySelector("select").replaceChildren(...options);
+    this.pickAgent.hidden = this.agents.length < 2 && this.agents[0].agent === null;
+    this.choose(this.agents[Math.max(0, same)], 0);
+  }
+
+  /** Show an agent of the episode, at the same moment if ``t`` is not given. */
+  choose(episode, t = this.t + this.episode.start - episode.start) {
     this.stop();
-    const episode = (this.episode = this.episodes[i]);
+    this.episode = episode;
     this.slider.max = episode.steps - 1;
     this.heat.choose(episode);
     this.captions.plot.replaceChildren(
@@ -118,7 +136,7 @@ class Scrubber {
     );
     this.notes.replaceChildren(...episode.notes.map(note));
     this.layout();
-    this.go(0);
+    this.go(t);
   }
 
   // Drawing
@@ -235,7 +253,8 @@ class Scrubber {
       : this.t === episode.steps - 1
         ? ` · ${ENDS[episode.ended]}`
         : "";
-    this.where.textContent = `step ${this.t} of ${episode.steps - 1}${start}`;
+    const late = episode.start > 0 ? ` (${episode.start + this.t} of the episode)` : "";
+    this.where.textContent = `step ${this.t} of ${episode.steps - 1}${late}${start}`;
     this.detail.replaceChildren(
       h("div", {}, h("h3", {}, "Sees"), ...seen(episode, this.t)),
       h("div", {}, h("h3", {}, "Does"), ...acted(episode, this.t, this.actions)),
@@ -276,10 +295,20 @@ const ENDS = {
   cut: "the recording ends",
 };
 
-function episodeName(episode, i) {
-  const trained = short(episode.checkpoint_steps ?? 0);
-  const mode = ["greedy", "sampled"].includes(episode.mode) ? `${episode.mode} ` : "";
-  return `${i + 1}: ${mode}return ${fmt(episode.return)}, ${count(episode.steps, "step")}, trained ${trained}`;
+function episodeName(agents, i) {
+  const [one] = agents;
+  const trained = short(one.checkpoint_steps ?? 0);
+  const mode = ["greedy", "sampled"].includes(one.mode) ? `${one.mode} ` : "";
+  const steps = count(Math.max(...agents.map((agent) => agent.start + agent.steps)), "step");
+  const what = one.agent === null ? `return ${fmt(one.return)}` : `return ${fmt(mean(agents))} on average`;
+  return `${i + 1}: ${mode}${what}, ${steps}, trained ${trained}`;
+}
+
+const mean = (agents) => agents.reduce((sum, one) => sum + one.return, 0) / agents.length;
+
+function agentName(one) {
+  const group = one.group !== null && one.group !== one.agent ? ` (${one.group})` : "";
+  return `${one.agent}${group}: return ${fmt(one.return)}, ${count(one.steps, "step")}`;
 }
 
 function range(values) {
