@@ -1,7 +1,8 @@
 """Replay: the cost of sampling sequences, against a bare gather of as many frames, of add and of update.
 
 Sampling is compared with one ``torch.index_select(out=...)`` of W x M observations at random places, in the
-same run and in turns; ratios are of the medians of a round. It also returns actions, rewards, flags, states and probabilities.
+same run and in turns; ratios are of the medians of a round. A sample also has actions, rewards, flags, states
+and probabilities.
 
     python bench/replay.py --out bench/results/replay.json
 """

@@ -38,7 +38,6 @@ from recollect.experience.sum_tree import SumTree
 
 FIRST, TERMINATED, IS_STEP, MARKED = 1, 2, 4, 8
 """Flags in the low bits of a slot's word. ``MARKED``: a window may start here, if no states are stored."""
-ALL_FLAGS = FIRST | TERMINATED | IS_STEP | MARKED
 UNWRITTEN = -1 << FLAG_BITS
 TENSORS = (
     *("obs", "action", "reward", "word", "ready", "largest", "head", "open_start", "seen"),
@@ -323,7 +322,7 @@ class Replay:
         absent = episode != start.masked_fill(weight <= 0, -2)
         absent |= (self._offsets < start - position + K) | (self._offsets >= age + K)
         index = around.masked_fill_(absent, self._zero).flatten()
-        flags = (word & ALL_FLAGS).to(torch.uint8).masked_fill_(absent, 0)
+        flags = word.to(torch.uint8).masked_fill_(absent, 0)  # the low bits
         exists = ~absent
         obs, action, state = self._output(count)
 
