@@ -309,13 +309,20 @@ N_STEP = [
     Mutant(
         "n-step sums run across a termination",
         double_sum,
-        ((returns, "n_step", "is_running = continues & ~terminated[here]", "is_running = continues"),),
+        ((returns, "n_step_parts", "is_running = continues & ~terminated[here]", "is_running = continues"),),
         by="torch.testing.assert_close(ours, truth",
     ),
     Mutant(
         "n-step sums run across a truncation",
         double_sum,
-        ((returns, "n_step", "continues = is_running & is_step[here] if", "continues = is_running if"),),
+        (
+            (
+                returns,
+                "n_step_parts",
+                "continues = is_running & is_step[here] if",
+                "continues = is_running if",
+            ),
+        ),
         by="torch.testing.assert_close(ours, truth",
     ),
     Mutant(
@@ -324,9 +331,9 @@ N_STEP = [
         (
             (
                 returns,
-                "n_step",
-                "gamma**i * (bootstrap + over(torch.where(continues, reward[here], 0)))",
-                "gamma**n * bootstrap + gamma**i * over(torch.where(continues, reward[here], 0))",
+                "n_step_parts",
+                "masked_fill(stops, gamma**i)",
+                "masked_fill(stops, gamma**n)",
             ),
         ),
         by="assert target.squeeze(1).tolist() == expected",

@@ -145,11 +145,11 @@ class ReplayLearner:
         self._owed += config.replay_ratio * collected / (config.batch * config.chunk)
         while self._owed >= 1:
             self._owed -= 1
-            found.append(self._step())
+            found.append(self.step())
         return found
 
-    def _step(self) -> Stats:
-        """One optimiser step."""
+    def step(self) -> Stats:
+        """One optimiser step from a minibatch of the replay; its statistics."""
         config, policy, generator = self.config, self.policy, self.generator
         sample = self.replay.sample(config.batch, generator)
         if self.head.config.noisy:
@@ -249,9 +249,11 @@ class ReplayLearner:
         self.gradient_steps = int(own["gradient_steps"])
 
 
-def make_replay(policy: Policy, config: ReplayConfig, rows: int) -> Replay:
-    """An empty replay for the rows of a policy."""
-    device = policy.device
+def make_replay(
+    policy: Policy, config: ReplayConfig, rows: int, device: torch.device | str | None = None
+) -> Replay:
+    """An empty replay for the rows of a policy, by default on its device."""
+    device = policy.device if device is None else device
     return Replay(
         rows=rows,
         capacity=config.slots(rows),
