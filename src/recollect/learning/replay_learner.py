@@ -78,7 +78,7 @@ class ReplayLearner:
         )
         self.deviation_check = DeviationCheck(policy, whole, self.compared)
         self._owed = 0.0
-        """Optimiser steps that the steps collected so far have earned."""
+        """Steps to learn from that the steps collected so far have earned."""
         self.head.epsilon.fill_(config.epsilon)
 
     @property
@@ -140,11 +140,12 @@ class ReplayLearner:
     def _learn(self, collected: int) -> list[Stats]:
         """The optimiser steps that are due after so many more steps; the statistics of each."""
         config, found = self.config, []
-        if self.replay.steps < config.replay_warmup or not self.replay.windows:
+        # Steps ever stored: those in memory may never be so many, beside final observations.
+        if int(self.replay.seen.sum()) < config.replay_warmup or not self.replay.windows:
             return found
-        self._owed += config.replay_ratio * collected / (config.batch * config.chunk)
-        while self._owed >= 1:
-            self._owed -= 1
+        self._owed += config.replay_ratio * collected
+        while self._owed >= config.batch * config.chunk:
+            self._owed -= config.batch * config.chunk
             found.append(self._step())
         return found
 
