@@ -73,4 +73,4 @@ def loss(
     each, error = quantile_huber(predicted=chosen, target=goal, fractions=tau, kappa=config.kappa)
     total = (batch.weight * each).sum()
     stats = of_steps({"q/mean": chosen.mean(-1), "q/target": goal.mean(-1)}, batch)
-    return Loss(total, error.detach(), stats)
+    return Loss(total, error.abs(), stats)

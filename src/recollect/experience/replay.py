@@ -304,6 +304,20 @@ class Replay:
             self._check_not_empty()
         return self.read(self.tree.draw(count, generator))
 
+    @torch.no_grad()
+    def neighbours(
+        self, count: int, generator: torch.Generator | None = None
+    ) -> tuple[Sample, Sample, Tensor]:
+        """Draw windows, and the windows ``stride`` steps later in the same episodes.
+
+        The last result, [M] bool: whether a window has such a neighbour; else it is its own.
+        """
+        slots = self.tree.draw(count, generator)
+        one, row = self.read(slots), slots // self.capacity
+        later = row * self.capacity + (slots + self.stride - row * self.capacity) % self.capacity
+        has = one.is_step[self.burn_in + self.stride] & self.ready[later]
+        return one, self.read(torch.where(has, later, slots)), has
+
     def read(self, slots: Tensor) -> Sample:
         """The windows whose first learned steps are in the storage ``slots`` [M]."""
         K, capacity, count = self.burn_in, self.capacity, len(slots)
