@@ -112,7 +112,7 @@ def _check_replay(
         f"{_size(replay)}, and {_where(config, have)}: lower replay_capacity, to {fits:,} "
         f"(--replay-capacity {fits}), or use smaller observations"
     )
-    if need <= FULL * have or config.device.startswith("cuda") and replay <= have:
+    if need <= FULL * have or (config.device.startswith("cuda") and replay <= have):
         return f"memory is tight: {text}"
     raise ConfigError(f"{text}. {_override(need)}")
 
