@@ -60,12 +60,12 @@ def place(old: str, new: str) -> Edit:
     return (replay_stream, "place", old, new)
 
 
-SAME_EPISODE = "exists = episode == start.masked_fill(weight <= 0, -2)"
+OTHER_EPISODE = "absent = episode != start.masked_fill(weight <= 0, -2)"
 REPLAY = [
     Mutant(
         "sequences run on into the next episode",
         case("ends"),
-        (read(SAME_EPISODE, "exists = episode == episode"),),
+        (read(OTHER_EPISODE, "absent = episode != episode"),),
         by=EXISTS,
     ),
     Mutant(
@@ -83,7 +83,7 @@ REPLAY = [
         ((Replay, "sample", "if self._may_be_empty:", "if False:"),),
         by="with pytest.raises",
     ),
-    Mutant("windows over the write head", small, (read(" & (self._offsets < age)", ""),), by=EXISTS),
+    Mutant("windows over the write head", small, (read(" | (self._offsets >= age + K)", ""),), by=EXISTS),
     Mutant(
         "windows over a slot that is not yet written",
         case("long episodes"),
@@ -105,8 +105,8 @@ REPLAY = [
     Mutant(
         "the slots around the end of the ring are off by one",
         case("long episodes"),
-        (read("(slot + self._offsets) % capacity", "(slot + self._offsets) % (capacity - 1)"),),
-        by=EXISTS,
+        (read("around >= begin + capacity", "around > begin + capacity"),),
+        by=CONTENT,
     ),
     Mutant(
         "a prefix reaches into an earlier episode",
@@ -117,7 +117,7 @@ REPLAY = [
     Mutant(
         "a prefix reads what overwrote it",
         small,
-        (read("(self._offsets >= start - position) & ", ""),),
+        (read("(self._offsets < start - position + K) | ", ""),),
         by=EXISTS,
     ),
     Mutant(
@@ -204,7 +204,7 @@ REPLAY = [
     Mutant(
         "padding has content",
         case("ends"),
-        (read("around.masked_fill_(~exists, self._zero).flatten()", "around.flatten()"),),
+        (read("around.masked_fill_(absent, self._zero).flatten()", "around.flatten()"),),
         by=CONTENT,
     ),
     Mutant(
@@ -309,13 +309,20 @@ N_STEP = [
     Mutant(
         "n-step sums run across a termination",
         double_sum,
-        ((returns, "n_step", "is_running = continues & ~terminated[here]", "is_running = continues"),),
+        ((returns, "n_step_parts", "is_running = continues & ~terminated[here]", "is_running = continues"),),
         by="torch.testing.assert_close(ours, truth",
     ),
     Mutant(
         "n-step sums run across a truncation",
         double_sum,
-        ((returns, "n_step", "continues = is_running & is_step[here] if", "continues = is_running if"),),
+        (
+            (
+                returns,
+                "n_step_parts",
+                "continues = is_running & is_step[here] if",
+                "continues = is_running if",
+            ),
+        ),
         by="torch.testing.assert_close(ours, truth",
     ),
     Mutant(
@@ -324,9 +331,9 @@ N_STEP = [
         (
             (
                 returns,
-                "n_step",
-                "gamma**i * (bootstrap + over(torch.where(continues, reward[here], 0)))",
-                "gamma**n * bootstrap + gamma**i * over(torch.where(continues, reward[here], 0))",
+                "n_step_parts",
+                "masked_fill(stops, gamma**i)",
+                "masked_fill(stops, gamma**n)",
             ),
         ),
         by="assert target.squeeze(1).tolist() == expected",

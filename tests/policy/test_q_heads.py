@@ -15,6 +15,7 @@ from recollect.acting.session import Session
 from recollect.config.policy import EncoderConfig, PolicyConfig
 from recollect.config.q_heads import QHeadConfig, QuantileHeadConfig
 from recollect.errors import ConfigError, SpaceError
+from recollect.policy.masks import mask_space
 from recollect.policy.noisy import NoisyLinear
 from recollect.policy.policy import Policy
 from recollect.policy.q_heads import QHead, QuantileHead
@@ -229,6 +230,27 @@ def test_the_learner_finds_the_recorded_values(kind, core):
     q, _ = policy.unroll(rollout.obs[:20], rollout.state_at(0), rollout.first[:20])
     torch.testing.assert_close(policy.head.of(q, rollout.action), rollout.record["q"], atol=1e-5, rtol=1e-5)
     assert (policy.head.greedy(q) != rollout.action).any()
+
+
+@pytest.mark.parametrize("space", [SPACES["discrete-start"], SPACES["multi-unequal"]], ids=str)
+@every_kind
+def test_a_policy_gives_the_head_its_masks(kind, space):
+    """From the observations, in acting and learning alike."""
+    make, config = KINDS[kind]
+    seen = gym.spaces.Dict({"action_mask": mask_space(space), "x": gym.spaces.Box(-1, 1, (3,))})
+    torch.manual_seed(0)
+    policy = Policy(seen, space, head=lambda actions, size: make(actions, size, config()))
+    T, B = 6, 20
+    mask = (torch.rand(T, B, sum(policy.head.nvec)) < 0.5).to(torch.int8)
+    obs = {"x": torch.rand(T, B, 3), "action_mask": mask}
+    state, first = policy.initial_state(B), torch.zeros(T, B, dtype=torch.bool)
+    q, _ = policy.unroll(obs, state, first)
+    for t in range(T):
+        now = {name: leaf[t] for name, leaf in obs.items()}
+        acted, state = policy.act(now, state, first[t], None, False, torch.ones(B))
+        torch.testing.assert_close(policy.head.of(q[t], acted.action), acted.record["q"])
+        assert acted.record["q"].isfinite().all()
+    assert q.isinf().any()
 
 
 @every_space

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from recollect.base import tree
 from recollect.config.iqn import IQNConfig
-from recollect.experience.returns import n_step
+from recollect.experience.returns import at_slots, n_step_parts
 from recollect.experience.rollout import Acting
 from recollect.learning.replay_acting import replay_acting
 from recollect.learning.replay_algorithm import Loss, Windows, of_steps
@@ -53,19 +53,24 @@ def loss(
     action = tree.map(lambda leaf: leaf[:length], batch.action)
     chosen = head.of(head.quantiles(y[:length], tau), action).masked_fill(~learned, 0)  # [L, M, N]
     with torch.no_grad():
-        older, _ = target.unroll_core(batch.obs, batch.target_state, batch.first)
-        mask = policy.mask(batch.obs)
-        (q,) = head(y, mask) if config.double else older_head(older, mask)
-        z = older_head.quantiles(older, fractions(older, config.target_quantiles))
-        goal = n_step(
+        total, discount, at = n_step_parts(
             reward=batch.reward,
-            value=double_q(head, online=q, target=z),
             terminated=batch.terminated,
             is_step=batch.is_step,
             gamma=config.gamma,
             n=config.n_step,
         )
+        older, _ = target.unroll_core(batch.obs, batch.target_state, batch.first)
+        mask = policy.mask(batch.obs)
+        mask = None if mask is None else tree.map(lambda leaf: at_slots(leaf, at), mask)
+        y, older = at_slots(y, at), at_slots(older, at)
+        (q,) = head(y, mask) if config.double else older_head(older, mask)
+        z = older_head.quantiles(older, fractions(older, config.target_quantiles))
+        later = double_q(head, online=q, target=z)
+        goal = total.unsqueeze(-1) + (discount.unsqueeze(-1) * later).masked_fill(
+            discount.unsqueeze(-1) == 0, 0
+        )
     each, error = quantile_huber(predicted=chosen, target=goal, fractions=tau, kappa=config.kappa)
     total = (batch.weight * each).sum()
     stats = of_steps({"q/mean": chosen.mean(-1), "q/target": goal.mean(-1)}, batch)
-    return Loss(total, error.detach(), stats)
+    return Loss(total, error.abs(), stats)

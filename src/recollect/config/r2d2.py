@@ -11,7 +11,16 @@ from recollect.config.replay import ReplayConfig
 class R2D2Config(ReplayConfig):
     """Settings of R2D2. docs/tuning.md explains the defaults."""
 
-    priority_exponent: float = 0.9
+    learning_rate: float = 5e-4
+    """Learning rate (step size of the optimiser)."""
+    replay_ratio: float = 8.0
+    """Steps learned from for each step collected; every optimiser step counts as batch * chunk steps."""
+    target_every: int | None = None
+    """Optimiser steps between two copies of the weights to the target network; None: ``target_rate``."""
+    target_rate: float | None = 0.01
+    """If set, the target network moves by this share towards the weights after every optimiser step. Needs
+    target_every=None."""
+    priority_exponent: float = 0.6
     """Sequences are drawn in proportion to their priority, the error of their steps, to this power; 0:
     uniformly."""
     epsilon: float = 0.4

@@ -169,5 +169,6 @@ class ReplayConfig(AlgoConfig):
         if self.replay_warmup > self.replay_capacity:
             raise ConfigError(
                 f"replay_warmup = {self.replay_warmup:,} is above replay_capacity = "
-                f"{self.replay_capacity:,}: learning would never start; lower replay_warmup"
+                f"{self.replay_capacity:,}: the first steps would be overwritten before they are learned "
+                "from; lower replay_warmup"
             )

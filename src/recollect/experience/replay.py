@@ -114,7 +114,7 @@ class Replay:
         self.state_head = torch.zeros(rows, dtype=torch.int64, device=device)
         self.state_number = torch.full((slots + 2 if stores_states else 0,), -1, device=device)
         """Number of the state of a slot's step; -1: not stored."""
-        self._offsets = torch.arange(-burn_in, length + n_step, device=device).unsqueeze(1)
+        self._offsets = torch.arange(self.window, device=device).unsqueeze(1)
         self.row_ids = torch.arange(rows, device=device)
         self._buffers: list[tuple[Tree, Tree, State | None]] = []
         self._count = 0
@@ -304,23 +304,40 @@ class Replay:
             self._check_not_empty()
         return self.read(self.tree.draw(count, generator))
 
+    @torch.no_grad()
+    def neighbours(
+        self, count: int, generator: torch.Generator | None = None
+    ) -> tuple[Sample, Sample, Tensor]:
+        """Draw windows, and the windows ``stride`` steps later in the same episodes.
+
+        The last result, [M] bool: whether a window has such a neighbour; else it is its own.
+        """
+        slots = self.tree.draw(count, generator)
+        one, row = self.read(slots), slots // self.capacity
+        later = row * self.capacity + (slots + self.stride - row * self.capacity) % self.capacity
+        has = one.is_step[self.burn_in + self.stride] & self.ready[later]
+        return one, self.read(torch.where(has, later, slots)), has
+
     def read(self, slots: Tensor) -> Sample:
         """The windows whose first learned steps are in the storage ``slots`` [M]."""
         K, capacity, count = self.burn_in, self.capacity, len(slots)
-        row = slots // capacity
-        slot = slots - row * capacity
-        head = self.head[row]
-        age = (head - 1 - slot) % capacity + 1
-        position = head - age
+        slot = slots % capacity
+        begin = slots - slot  # of the row
+        row = begin // capacity
+        age = (self.head[row] - 1 - slot) % capacity + 1
+        position = self.head[row] - age
         weight = self.tree.levels[0].index_select(0, slots)
-        around = (slot + self._offsets) % capacity + row * capacity
+        around = begin + (slot - K) % capacity + self._offsets
+        around = torch.where(around >= begin + capacity, around - capacity, around)
         word = self.word.index_select(0, around.flatten()).view(around.shape)
         episode = word >> FLAG_BITS
         start = episode[K]
-        exists = episode == start.masked_fill(weight <= 0, -2)  # a weight of 0: nothing can be drawn
-        exists &= (self._offsets >= start - position) & (self._offsets < age)
-        word = word.masked_fill_(~exists, 0)
-        index = around.masked_fill_(~exists, self._zero).flatten()
+        # Another episode, or a weight of 0, which cannot be drawn; before the episode; not yet written.
+        absent = episode != start.masked_fill(weight <= 0, -2)
+        absent |= (self._offsets < start - position + K) | (self._offsets >= age + K)
+        index = around.masked_fill_(absent, self._zero).flatten()
+        flags = word.to(torch.uint8).masked_fill_(absent, 0)  # the low bits
+        exists = ~absent
         obs, action, state = self._output(count)
 
         def gather(leaf: Tensor, out: Tensor) -> None:
@@ -333,12 +350,12 @@ class Replay:
             tree.map(lambda leaf, out: torch.index_select(leaf, 0, of_state, out=out), self.state, state)
         return Sample(
             obs=obs,
-            first=word & FIRST > 0,
+            first=flags & FIRST > 0,
             action=action,
             reward=self.reward.index_select(0, index).view(around.shape),
-            terminated=word & TERMINATED > 0,
+            terminated=flags & TERMINATED > 0,
             exists=exists,
-            is_step=word & IS_STEP > 0,
+            is_step=flags & IS_STEP > 0,
             state=state,
             entries=position * self.rows + row,
             probability=weight / self.tree.total,

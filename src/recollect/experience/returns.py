@@ -145,6 +145,32 @@ def n_step(
     Returns:
         targets [L, M, ...]; 0 where ``is_step`` is false.
     """
+    if value.shape[:2] != reward.shape:
+        raise RecollectError(
+            f"n_step: value has shape {tuple(value.shape)}, wanted {tuple(reward.shape)} and any trailing "
+            "dimensions: one value for each slot"
+        )
+    total, discount, at = n_step_parts(
+        reward=reward, terminated=terminated, is_step=is_step, gamma=gamma, n=n
+    )
+
+    def over(x: Tensor) -> Tensor:
+        return x.view(x.shape + (1,) * (value.dim() - 2))
+
+    later = at_slots(value, at)
+    # Selected, not multiplied: NaN of slots that do not count must not spread.
+    return over(total) + over(discount) * torch.where(over(discount > 0), later, 0)
+
+
+@torch.no_grad()
+def n_step_parts(
+    *, reward: Tensor, terminated: Tensor, is_step: Tensor, gamma: float, n: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The parts of ``n_step``, so that values need to be computed in one slot for each target only.
+
+    Returns:
+        the sum of rewards [L, M], gamma^m or 0 after a termination [L, M], and the slot j + m [L, M] int64.
+    """
     _check_shapes("n_step", reward, terminated, is_step)
     length = reward.shape[0] - n
     if n < 1 or length < 1:
@@ -152,25 +178,23 @@ def n_step(
             f"n_step: {reward.shape[0]} slots and n = {n}: the targets of L steps need L + n slots, L and n "
             "at least 1"
         )
-    if value.shape[:2] != reward.shape:
-        raise RecollectError(
-            f"n_step: value has shape {tuple(value.shape)}, wanted {tuple(reward.shape)} and any trailing "
-            "dimensions: one value for each slot"
-        )
-
-    def over(x: Tensor) -> Tensor:
-        return x.view(x.shape + (1,) * (value.dim() - 2))
-
-    target = torch.zeros_like(value[:length])
+    total, discount = torch.zeros_like(reward[:length]), torch.zeros_like(reward[:length])
+    own = torch.arange(length, device=reward.device).unsqueeze(1)
+    at = own.expand(discount.shape)
     is_running = is_step[:length]
     for i in range(n + 1):
         here = slice(i, i + length)
         continues = is_running & is_step[here] if i < n else torch.zeros_like(is_running)
-        # Selected, not multiplied: NaN of slots that do not count must not spread.
-        bootstrap = torch.where(over(is_running & ~continues), value[here], 0)
-        target += gamma**i * (bootstrap + over(torch.where(continues, reward[here], 0)))
+        stops = is_running & ~continues
+        discount, at = discount.masked_fill(stops, gamma**i), torch.where(stops, own + i, at)
+        total += gamma**i * torch.where(continues, reward[here], 0)
         is_running = continues & ~terminated[here]
-    return target
+    return total, discount, at
+
+
+def at_slots(x: Tensor, at: Tensor) -> Tensor:
+    """x [W, M, ...] in the slots ``at`` [L, M] of each column, [L, M, ...]."""
+    return x[at, torch.arange(at.shape[1], device=at.device)]
 
 
 def _next_value(

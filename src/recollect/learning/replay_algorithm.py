@@ -95,7 +95,7 @@ def windows(
             return state
         prefix = tree.map(lambda leaf: leaf[:burn_in], sample.obs)
         with torch.no_grad():
-            return network.unroll(prefix, state, sample.first[:burn_in])[-1]
+            return network.unroll_core(prefix, state, sample.first[:burn_in])[1]
 
     obs, action = tree.map(lambda leaf: leaf[burn_in:], (sample.obs, sample.action))
     is_step = sample.is_step[burn_in:]

@@ -78,13 +78,19 @@ class ReplayLearner:
         )
         self.deviation_check = DeviationCheck(policy, whole, self.compared)
         self._owed = 0.0
-        """Optimiser steps that the steps collected so far have earned."""
+        """Steps to learn from that the steps collected so far have earned."""
         self.head.epsilon.fill_(config.epsilon)
 
     @property
     def head(self) -> QHead:
         """The head of the policy."""
         return cast(QHead, self.policy.head)
+
+    @property
+    def _is_due(self) -> bool:
+        """Whether this update is checked and measured."""
+        every = self.config.gauge_every
+        return self.updates < 2 or (every > 0 and self.updates % every == 0)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """All parameters that learn."""
@@ -120,19 +126,20 @@ class ReplayLearner:
         if self.head.config.noisy:
             self.head.draw_noise(self.generator)
         metrics |= self._described(steps, rollout.valid_steps)
+        if steps and self._is_due and self.config.states == STORED and self.policy.has_memory:
+            metrics["replay/staleness"] = float(staleness(self.policy, self.replay, self.updates))
         self.updates += 1
         return metrics
 
     def _check(self, rollout: Rollout, lag: int) -> dict[str, float]:
         """The range of the recorded values; now and then how far they deviate from recomputed ones."""
         found = diagnostics.record_range(rollout, self.compared)
-        every, record = self.config.gauge_every, Record(rollout, {}, self.updates)
-        is_due = self.updates < 2 or (every > 0 and self.updates % every == 0)
-        if lag == 0 and self.compared and is_due:
+        record, is_checked = Record(rollout, {}, self.updates), lag == 0 and self._is_due
+        if is_checked and self.compared:
             found |= self.deviation_check.deviation(record)
         numbers = diagnostics.read(found)
         diagnostics.check_valid(numbers)
-        if lag == 0 and self.compared and is_due:
+        if is_checked and self.compared:
             self.deviation_check.check(numbers, record)
         numbers.pop("valid")
         return numbers | diagnostics.read(diagnostics.moments("reward", rollout.reward, rollout.valid))
@@ -140,16 +147,17 @@ class ReplayLearner:
     def _learn(self, collected: int) -> list[Stats]:
         """The optimiser steps that are due after so many more steps; the statistics of each."""
         config, found = self.config, []
-        if self.replay.steps < config.replay_warmup or not self.replay.windows:
+        # Steps ever stored: those in memory may never be so many, beside final observations.
+        if int(self.replay.seen.sum()) < config.replay_warmup or not self.replay.windows:
             return found
-        self._owed += config.replay_ratio * collected / (config.batch * config.chunk)
-        while self._owed >= 1:
-            self._owed -= 1
-            found.append(self._step())
+        self._owed += config.replay_ratio * collected
+        while self._owed >= config.batch * config.chunk:
+            self._owed -= config.batch * config.chunk
+            found.append(self.step())
         return found
 
-    def _step(self) -> Stats:
-        """One optimiser step."""
+    def step(self) -> Stats:
+        """One optimiser step from a minibatch of the replay; its statistics."""
         config, policy, generator = self.config, self.policy, self.generator
         sample = self.replay.sample(config.batch, generator)
         if self.head.config.noisy:
@@ -249,9 +257,11 @@ class ReplayLearner:
         self.gradient_steps = int(own["gradient_steps"])
 
 
-def make_replay(policy: Policy, config: ReplayConfig, rows: int) -> Replay:
-    """An empty replay for the rows of a policy."""
-    device = policy.device
+def make_replay(
+    policy: Policy, config: ReplayConfig, rows: int, device: torch.device | str | None = None
+) -> Replay:
+    """An empty replay for the rows of a policy, by default on its device."""
+    device = policy.device if device is None else device
     return Replay(
         rows=rows,
         capacity=config.slots(rows),
@@ -277,6 +287,28 @@ def add(replay: Replay, rollout: Rollout) -> None:
         return
     for number, actor in enumerate(actors):  # actors that run ahead arrive in any order, some twice
         replay.add(rollout.select_rows(number * rows, (number + 1) * rows), row=actor * rows)
+
+
+@torch.no_grad()
+def staleness(policy: Policy, replay: Replay, seed: int, count: int = 32) -> Tensor:
+    """How much stored states that no longer fit the weights change action values.
+
+    The mean difference between the values of replayed actions from the stored state and from the state that
+    the present weights make of the ``stride`` steps before it, divided by the largest value. Both have the
+    burn-in. NaN if no episode has two sequences.
+    """
+    generator, head = torch.Generator(replay.device).manual_seed(seed), cast(QHead, policy.head)
+    before, sample, has = replay.neighbours(count, generator)
+    span = slice(replay.stride)
+    fresh = policy.unroll_core(tree.index(before.obs, span), before.state, before.first[span])[1]
+    learned = sample.is_step[replay.burn_in :][: replay.length] & has
+    values = []
+    for state in (sample.state, fresh):
+        q, _ = policy.unroll(sample.obs, state, sample.first)
+        values.append(head.of(q, sample.action)[replay.burn_in :][: replay.length])
+    gap = diagnostics.masked_mean((values[0] - values[1]).abs(), learned)
+    largest = values[1].abs().masked_fill(~learned, 0).max().clamp(min=1e-6)
+    return torch.where(learned.any(), gap / largest, torch.nan)
 
 
 def epsilon(config: ReplayConfig, progress: float) -> float:

@@ -14,15 +14,22 @@ import torch
 from recollect.algos.catalog import acting
 from recollect.base import provenance
 from recollect.base.system_limits import Places, free_memory
+from recollect.config.algo_shared import LearnerConfig
+from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
 from recollect.experience.rollout import rollout_size
 from recollect.policy.meta_device import without_memory
 from recollect.policy.policy import Policy
 from recollect.training.memory_estimate import (
+    WORKING_BYTES,
     StepBytes,
     estimate,
     learner_bytes,
+    process_bytes,
+    replay_size,
+    replay_step_bytes,
+    rollout_bytes,
     trial,
     upper_bound,
     weight_bytes,
@@ -62,6 +69,9 @@ def check_memory(config: TrainConfig, policy: Policy, rows: int) -> str | None:
     have, algo = available(config), config.algo
     if have is None:
         return None
+    if isinstance(algo, ReplayConfig):
+        return _check_replay(config, algo, policy, rows, have)
+    assert isinstance(algo, LearnerConfig)
     one = rows * algo.rollout * STEP_BYTES  # the least; absurdly many states are not listed
     if one <= have:
         one = rollout_size(policy, rows, acting(algo), steps=algo.rollout).total
@@ -84,6 +94,29 @@ def check_memory(config: TrainConfig, policy: Policy, rows: int) -> str | None:
     raise ConfigError(f"{text}, and {_where(config, have)}. {advice}. {_override(found.new)}")
 
 
+def _check_replay(
+    config: TrainConfig, algo: ReplayConfig, policy: Policy, rows: int, have: int
+) -> str | None:
+    """``check_memory`` for an algorithm that replays old steps."""
+    algo.check(policy, rows)
+    replay = replay_size(policy, algo, rows)
+    need = replay
+    if replay <= have:
+        need += replay_step_bytes(policy, algo) + rollout_bytes(policy, config, rows)
+        need += 2 * learner_bytes(weight_bytes(policy)) + WORKING_BYTES + process_bytes(config)
+    if need <= TIGHT * have:
+        return None
+    fits = int(algo.replay_capacity * TIGHT * have / need)
+    text = (
+        f"the run takes about {_size(need)}, of which the replay of {algo.replay_capacity:,} steps takes "
+        f"{_size(replay)}, and {_where(config, have)}: lower replay_capacity, to {fits:,} "
+        f"(--replay-capacity {fits}), or use smaller observations"
+    )
+    if need <= FULL * have or (config.device.startswith("cuda") and replay <= have):
+        return f"memory is tight: {text}"
+    raise ConfigError(f"{text}. {_override(need)}")
+
+
 def available(config: TrainConfig) -> int | None:
     """Bytes that the run may take; None if that is not known."""
     if config.memory_limit is not None:
@@ -97,6 +130,7 @@ def available(config: TrainConfig) -> int | None:
 def _remedies(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes, have: int) -> str:
     """The settings that reduce the memory, each with the memory that is then needed."""
     algo, target = config.algo, TIGHT * have
+    assert isinstance(algo, LearnerConfig)
 
     def need(measured: StepBytes, **values: Any) -> int:
         return estimate(policy, replace(config, algo=replace(algo, **values)), rows, measured).new

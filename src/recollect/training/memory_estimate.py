@@ -18,8 +18,10 @@ from recollect.algos.catalog import acting, make_learner
 from recollect.base import row_threads, tree
 from recollect.base.tensor_memory import TensorMemory
 from recollect.config.algo_shared import LearnerConfig
+from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
+from recollect.learning.replay_learner import make_replay
 from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy
 from recollect.runtimes.learner_server import learner_threads
@@ -120,12 +122,13 @@ def upper_bound(policy: Policy, config: TrainConfig, rows: int, rollout: int) ->
     widths = sum(p.shape[0] if p.dim() else 1 for p in policy.parameters())  # outputs of all layers
     steps = rows * config.algo.rollout
     learner = _learner_bytes(policy, config, steps)
-    return 1000 * rollout + 100 * widths * steps + 2 * learner + _process_bytes(config)
+    return 1000 * rollout + 100 * widths * steps + 2 * learner + process_bytes(config)
 
 
 def estimate(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes) -> MemoryEstimate:
     """The peak of a run with ``rows`` rows, by the trial of this policy with the settings of the config."""
     algo, weights = config.algo, weight_bytes(policy)
+    assert isinstance(algo, LearnerConfig)
     steps = rows * algo.rollout
     part = steps / (algo.minibatches * algo.accumulate)
     activations = int(measured.activations * part)
@@ -136,7 +139,7 @@ def estimate(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes
         rollouts=rollout_bytes(policy, config, rows),
         targets=int(RETAINED * targets),
         activations=int(RETAINED * activations),
-        processes=WORKING_BYTES + _process_bytes(config),
+        processes=WORKING_BYTES + process_bytes(config),
     )
 
 
@@ -204,9 +207,34 @@ def _learner_bytes(policy: Policy, config: TrainConfig, part: float) -> int:
     return learners * max(learner_bytes(weights), 2 * weights + backward)  # 2: Adam's averages
 
 
-def _process_bytes(config: TrainConfig) -> int:
+def process_bytes(config: TrainConfig) -> int:
     """Private memory of the other processes on this machine."""
     if config.ray_address is not None:
         return 0
     actors = 0 if config.runtime == "inline" else config.actors
     return PROCESS_BYTES * (actors + config.actors * config.env_workers + config.learners - 1)
+
+
+def replay_size(policy: Policy, algo: ReplayConfig, rows: int) -> int:
+    """Bytes of the replay, without allocating it."""
+    return make_replay(policy, algo, rows, device="meta").bytes
+
+
+def replay_step_bytes(policy: Policy, algo: ReplayConfig) -> int:
+    """Bytes at the peak of an optimiser step of a replay learner, by one on the CPU with a tiny replay."""
+    rows = 4
+    slots = algo.window + 2 * algo.rollout + 1
+    tiny = replace(algo, replay_capacity=rows * slots, replay_warmup=0, save_replay=False)
+    with torch.random.fork_rng(devices=[]), row_threads.intra_op_threads(1):
+        own = copy.deepcopy(policy).cpu()
+        learner = make_learner(own, tiny, rows=rows)
+        rollout = allocate(own, rows, algo.rollout, acting(tiny))
+        rollout.valid.fill_(True)
+        rollout.first[0] = rollout.first[-1] = True
+        rollout.terminated[-1] = True  # whole episodes, which can be drawn at once
+        if isinstance(rollout.obs, dict) and ACTION_MASK in rollout.obs:
+            tree.map(lambda leaf: leaf.fill_(1), rollout.obs[ACTION_MASK])
+        learner.replay.add(rollout)
+        with own.computing(), TensorMemory() as step:
+            learner.step()
+    return int(RETAINED * step.peak)

@@ -80,8 +80,23 @@ PACE = ("learning_rate", "epochs")
 """Settings tuned for PPO's many optimiser steps per rollout, which do not carry over to IMPALA."""
 
 
-REPLAY: dict[str, dict[str, Any]] = {}
-"""Settings by task of the algorithms that replay old steps."""
+_WALK = {"core": "frames", "states": "rebuilt", "burn_in_steps": 3, "chunk": 1, "batch": 64}
+REPLAY: dict[str, dict[str, Any]] = {
+    # Items appear everywhere: what an agent can reach soon counts. Four frames show where it came from.
+    "treasure-hunt iqn": {
+        **_WALK,
+        **{"steps": 1_000_000, "gamma": 0.9, "learning_rate": 1e-3, "epsilon_decay": 0.05},
+        "epsilon_end": 0.02,
+    },
+    "treasure-hunt r2d2": {
+        **{"steps": 2_000_000, "gamma": 0.95, "learning_rate": 1e-3, "rollout": 20, "replay_ratio": 4.0},
+        **{"epsilon": 1.0, "epsilon_end": 0.1, "epsilon_decay": 0.1, "epsilon_ladder": 2.0},
+    },
+    # The points of an episode add up to 1: rewards of 1/49 are scaled up, and each answer counts alone.
+    "repeat-previous r2d2": {"steps": 300_000, "gamma": 0.5, "reward_scale": 20.0, "learning_rate": 1e-3},
+    "position-cartpole r2d2": {"steps": 200_000},
+}
+"""Settings of the algorithms that replay old steps, by task and algorithm."""
 
 
 def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
@@ -96,7 +111,7 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     found = dict(OWN.get(task.name, {}))
     algo = named_algo(settings.get("algo", "ppo"))
     if isinstance(algo, ReplayConfig):
-        return _replay_preset(task.name, algo, settings)
+        return _replay_preset(task, algo, settings)
     is_ppo = algo_name(algo) == "ppo"
     far_from, far = FAR.get(task.name, (0, {}))
     is_far = bool(far) and is_ppo and horizon >= far_from
@@ -125,9 +140,15 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _replay_preset(task: str, algo: ReplayConfig, settings: dict[str, Any]) -> dict[str, Any]:
+def _replay_preset(task: Any, algo: ReplayConfig, settings: dict[str, Any]) -> dict[str, Any]:
     """``preset`` for an algorithm that replays old steps."""
-    name = algo_name(algo)
-    found = REPLAY.get(f"{task} {name}", REPLAY.get(task, {}))
+    found = dict(REPLAY.get(f"{task.name} {algo_name(algo)}", {}))
+    if task.horizon > algo.chunk and found.get("core") != "frames" and settings.get("core") != "frames":
+        # Gradients must reach from the answer to what it is about: sequences of whole episodes.
+        whole = task.horizon + 2
+        if not settings.keys() & {"chunk", "burn_in_steps", "rollout"}:
+            found |= {"chunk": whole, "burn_in_steps": 0, "rollout": whole, "batch": 16, "n_step": 5}
+        if task.horizon > make_task(task.name, 1).horizon:
+            found["steps"] = LONG_STEPS
     is_set = settings.keys() | (() if isinstance(settings.get("algo"), str) else algo_fields())
     return {key: value for key, value in found.items() if key not in is_set}

@@ -1,9 +1,10 @@
 """Replay: the cost of sampling sequences, against a bare gather of as many frames, of add and of update.
 
 Sampling is compared with one ``torch.index_select(out=...)`` of W x M observations at random places, in the
-same run and in turns. It also returns actions, rewards, flags, states and probabilities.
+same run and in turns; ratios are of the medians of a round. A sample also has actions, rewards, flags, states
+and probabilities.
 
-    python bench/replay_sampling.py --out bench/results/replay.json
+    python bench/replay.py --out bench/results/replay.json
 """
 
 from __future__ import annotations
@@ -63,26 +64,23 @@ def make(shape: dict, frames: int, exponent: float, device: str) -> Replay:
     return replay
 
 
-def seconds(fn, device: str, repeats: int) -> float:
-    """Of one call, the mean of ``repeats``."""
-    if device == "cuda":
-        torch.cuda.synchronize()
+def timed(fn, device: str) -> float:
+    """Seconds of one call."""
     started = time.perf_counter()
-    for _ in range(repeats):
-        fn()
+    fn()
     if device == "cuda":
         torch.cuda.synchronize()
-    return (time.perf_counter() - started) / repeats
+    return time.perf_counter() - started
 
 
-def in_turns(fns: dict, device: str, rounds: int, repeats: int) -> dict[str, list[float]]:
-    """Seconds of each function in each round."""
+def in_turns(fns: dict, device: str, rounds: int, calls: int) -> dict[str, list[float]]:
+    """Seconds of a call of each function, the median of each round."""
     times: dict[str, list[float]] = {name: [] for name in fns}
     for fn in fns.values():
-        seconds(fn, device, 3)
+        timed(fn, device)
     for _ in range(rounds):
         for name, fn in fns.items():
-            times[name].append(seconds(fn, device, repeats))
+            times[name].append(median([timed(fn, device) for _ in range(calls)]))
     return times
 
 
@@ -94,19 +92,20 @@ def measure(name: str, replay: Replay, count: int, args) -> dict:
     device, generator = args.device, torch.Generator(args.device).manual_seed(1)
     window = replay.window
     out = torch.empty(window * count, FEATURES, device=device)
-    # A new index for each call, drawn beforehand: the places are as random as those of a sampler.
-    starts = torch.randint(ROWS * replay.capacity - window, (64, count), device=device)
+    # A new index for each call, drawn beforehand. Together they read as much memory as the replay has.
+    sets = -(-ROWS * replay.capacity // (count * window))
+    starts = torch.randint(ROWS * replay.capacity - window, (sets, count), device=device)
     places = (starts.unsqueeze(1) + torch.arange(window, device=device).unsqueeze(1)).flatten(1)
     turn = iter(range(10**9))
     samples = replay.sample(count, generator)
     entries, priority = samples.entries.clone(), torch.rand(count, device=device)
     fns = {
-        "bare_gather": lambda: torch.index_select(replay.obs, 0, places[next(turn) % 64], out=out),
+        "bare_gather": lambda: torch.index_select(replay.obs, 0, places[next(turn) % sets], out=out),
         "sample": lambda: replay.sample(count, generator),
         "draw": lambda: replay.tree.draw(count, generator),
         "update": lambda: replay.update(entries, priority),
     }
-    times = in_turns(fns, device, args.rounds, max(5, 20_000 // (window * count)))
+    times = in_turns(fns, device, args.rounds, max(30, 60_000 // (window * count)))
     ratios = sorted(b / s for b, s in zip(times["bare_gather"], times["sample"]))
     row = {
         "shape": name,
