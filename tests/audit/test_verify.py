@@ -20,6 +20,7 @@ from recollect.audit.results import Check, Verification
 from recollect.audit.setup import prepare
 from recollect.cli import main
 from recollect.config.policy import EncoderConfig, PolicyConfig
+from recollect.config.q_heads import QHeadConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
 from recollect.policy.policy import Policy
@@ -144,20 +145,22 @@ REPLAY: dict[str, Any] = {
     "chunk": 6,
     "burn_in_steps": 3,
     "n_step": 2,
+    "target_every": 4,
+    "target_rate": None,
 }
 FRAMES: dict[str, Any] = {"core": "frames", "states": "rebuilt", "burn_in_steps": 3}
 HEALTHY_REPLAY = {
     "r2d2": (ScriptedEnv, {}),
     "iqn": (ScriptedEnv, {"algo": "iqn"}),
     "frames": (ScriptedEnv, {"algo": "iqn", **FRAMES}),
-    "noisy": (ScriptedEnv, {"head": {"name": "q", "noisy": True}}),
+    "noisy": (ScriptedEnv, {"head": QHeadConfig(noisy=True)}),
     "a target that follows slowly": (ScriptedEnv, {"target_every": None, "target_rate": 0.1}),
     "no memory": (ScriptedEnv, {"core": "none", "burn_in_steps": 0}),
     "action mask": (lambda: ScriptedEnv(masked=True), {}),
     "next-step autoreset": (lambda: SyncVectorEnv([ScriptedEnv] * 3), {}),
     "agents that die": (ArenaWorld, {}),
     "short rollouts": (ScriptedEnv, {"rollout": 2}),
-    "several groups": ("treasure-hunt", {"policies": "independent", "env_kwargs": {"limit": 8}}),
+    "several groups": ("treasure-hunt", {"policies": "independent", "env_kwargs": {"length": 8}}),
 }
 
 

@@ -180,8 +180,8 @@ FOUND_IN_REPLAY = [
             (
                 Replay,
                 "read",
-                "exists = episode == start.masked_fill(weight <= 0, -2)",
-                "exists = episode == episode",
+                "absent = episode != start.masked_fill(weight <= 0, -2)",
+                "absent = episode != episode",
             ),
         ),
         by="ends its episode, and the sequence continues",
@@ -263,8 +263,8 @@ FOUND_IN_REPLAY = [
             (
                 replay_algorithm,
                 "windows",
-                "sample.first[:burn_in])[-1]",
-                "torch.zeros_like(sample.first[:burn_in]))[-1]",
+                "sample.first[:burn_in])[1]",
+                "torch.zeros_like(sample.first[:burn_in]))[1]",
             ),
         ),
         by="the burn-in does not reset at the episode's first step",

@@ -22,7 +22,7 @@ from recollect.training.group_metrics import metrics_of
 
 UPDATES = 2
 """Updates of a training; with a replay, after it holds whole sequences."""
-MAY_BE_MISSING = ("explained_variance", "state/drift")
+MAY_BE_MISSING = ("explained_variance", "state/drift", "replay/staleness")
 """Metrics that are NaN without variance, or without two states of one episode."""
 
 
