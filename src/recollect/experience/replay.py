@@ -169,7 +169,7 @@ class Replay:
             head=head,
             open_start=self.open_start[here],
         )
-        self._check_finals(rollout, placed.has_filler)
+        self._check_finals(rollout, placed.has_final)
         count = self.seen[here] + valid.long().cumsum(0) - 1
         flags = first * FIRST + rollout.terminated * TERMINATED + valid * IS_STEP
         flags += (count % self.stride == 0) * MARKED
@@ -184,14 +184,14 @@ class Replay:
         put(self.reward, rollout.reward)
         put(self.word, (placed.start << FLAG_BITS) | flags)
         lost = self._add_states(rollout, rows, placed, put) if self.stores_states else None
-        fillers = self._add_finals(rollout, rows, placed)
+        finals = self._add_finals(rollout, rows, placed)
         # The last slot of an abandoned episode: its observation is known, the outcome of its action is not.
         before = self._slots(rows, placed.position - 1, placed.head, placed.was_abandoned).flatten()
         self._clear(before, self.word[before] & ~IS_STEP)
 
         self.head[here], self.open_start[here] = placed.head, placed.open_start
         self.seen[here] += valid.sum(0)
-        self._refresh(rows, head, placed.head, rollout.steps + fillers, lost)
+        self._refresh(rows, head, placed.head, rollout.steps + finals, lost)
         self._may_be_empty = True
 
     def _slots(self, rows: Tensor, position: Tensor, head: Tensor, where: Tensor) -> Tensor:
@@ -200,15 +200,15 @@ class Replay:
         return torch.where(kept, rows * self.capacity + position % self.capacity, self._spare)
 
     def _clear(self, slots: Tensor, word: Tensor) -> None:
-        """Make slots fillers: no action, no reward."""
+        """Make final slots of them: no step, no action, no reward."""
         tree.map(lambda leaf: leaf.index_fill_(0, slots, 0), self.action)
         self.reward.index_fill_(0, slots, 0)
         self.word.index_copy_(0, slots, word)
         if self.stores_states:
             self.state_number.index_fill_(0, slots, -1)
 
-    def _check_finals(self, rollout: Rollout, has_filler: Tensor) -> None:
-        missing, finals = has_filler.clone(), rollout.finals
+    def _check_finals(self, rollout: Rollout, has_final: Tensor) -> None:
+        missing, finals = has_final.clone(), rollout.finals
         if finals is not None:
             missing[finals.time, finals.row] = False
         if missing.any():
@@ -225,7 +225,7 @@ class Replay:
             return 0
         time, row = finals.time, finals.row
         slots = self._slots(
-            rows[row], placed.position[time, row] + 1, placed.head[row], placed.has_filler[time, row]
+            rows[row], placed.position[time, row] + 1, placed.head[row], placed.has_final[time, row]
         )
         tree.map(lambda leaf, new: leaf.index_copy_(0, slots, new), self.obs, finals.obs)
         self._clear(slots, placed.start[time, row] << FLAG_BITS)
