@@ -299,7 +299,11 @@ class Replay:
 
     @torch.no_grad()
     def sample(self, count: int, generator: torch.Generator | None = None) -> Sample:
-        """Draw ``count`` windows with replacement, so there may be more than are stored."""
+        """Draw ``count`` windows with replacement, so there may be more than are stored.
+
+        Raises if no window can be drawn. On a GPU this is read after each ``add`` only: if later all
+        priorities are set to 0, no slot of the sample exists.
+        """
         if self._may_be_empty:
             self._check_not_empty()
         return self.read(self.tree.draw(count, generator))
@@ -381,7 +385,8 @@ class Replay:
         """Set the priorities [M] >= 0 of windows that were drawn, ``Sample.entries``.
 
         Windows that were overwritten since then are ignored. With ``priority_exponent=0`` this has no
-        effect.
+        effect. A negative or infinite priority or NaN raises; on a GPU, where this would be a host read, the
+        window keeps its priority.
         """
         if entries.shape != priority.shape or entries.dim() != 1:
             raise RecollectError(
