@@ -115,6 +115,8 @@ class Replay:
         self.state_number = torch.full((slots + 2 if stores_states else 0,), -1, device=device)
         """Number of the state of a slot's step; -1: not stored."""
         self._offsets = torch.arange(self.window, device=device).unsqueeze(1)
+        bits = [[[FIRST]], [[TERMINATED]], [[IS_STEP]]]
+        self._bits = torch.tensor(bits, dtype=torch.uint8, device=device)
         self.row_ids = torch.arange(rows, device=device)
         self._buffers: list[tuple[Tree, Tree, State | None]] = []
         self._count = 0
@@ -327,7 +329,7 @@ class Replay:
         absent |= (self._offsets < start - position + K) | (self._offsets >= age + K)
         index = around.masked_fill_(absent, self._zero).flatten()
         flags = word.to(torch.uint8).masked_fill_(absent, 0)  # the low bits
-        exists = ~absent
+        first, terminated, is_step = (flags & self._bits).bool().unbind()
         obs, action, state = self._output(count)
 
         def gather(leaf: Tensor, out: Tensor) -> None:
@@ -336,28 +338,27 @@ class Replay:
         tree.map(gather, self.obs, obs)
         tree.map(gather, self.action, action)
         if self.stores_states:
-            of_state = self._state_index(row, index[:count], exists[0])
+            of_state = self._state_index(row, index[:count])
             tree.map(lambda leaf, out: torch.index_select(leaf, 0, of_state, out=out), self.state, state)
         return Sample(
             obs=obs,
-            first=flags & FIRST > 0,
+            first=first,
             action=action,
             reward=self.reward.index_select(0, index).view(around.shape),
-            terminated=flags & TERMINATED > 0,
-            exists=exists,
-            is_step=flags & IS_STEP > 0,
+            terminated=terminated,
+            exists=~absent,
+            is_step=is_step,
             state=state,
             entries=position * self.rows + row,
             probability=weight / self.tree.total,
             age=age,
         )
 
-    def _state_index(self, row: Tensor, slots: Tensor, exists: Tensor) -> Tensor:
+    def _state_index(self, row: Tensor, slots: Tensor) -> Tensor:
         """[M] index of the state of position 0 at ``slots``; of zeros where there is none."""
-        number, oldest = self.state_number[slots], self.state_head[row] - self.state_capacity
+        number = self.state_number.index_select(0, slots)
         index = row * self.state_capacity + number % self.state_capacity
-        is_stored = exists & (number >= 0) & (number >= oldest)
-        return torch.where(is_stored, index, len(self.state_position) - 1)
+        return torch.where(number >= 0, index, len(self.state_position) - 1)
 
     def _output(self, count: int) -> tuple[Tree, Tree, State | None]:
         """The buffers of this call: two take turns."""
