@@ -32,6 +32,8 @@ class Bar:
     most: float | None = None
     """The mean greedy return that no seed may exceed: a control that must not learn."""
     settings: dict[str, Any] = field(default_factory=dict)
+    agents: int = 1
+    """The return counts for so many agents together."""
 
 
 def cue(horizon: int) -> dict[str, Any]:
@@ -52,12 +54,36 @@ BARS = {
     "T-maze 50, preset": Bar("t-maze", 1_000_000, 0.95, None, {"env_kwargs": {"length": 50}}),
     "T-maze 50, plain": Bar("t-maze", 1_000_000, None, None, {"env_kwargs": {"length": 50}} | PLAIN),
     "CartPole without velocities": Bar("position-cartpole", 150_000, 475),
+    "replay: R2D2, T-maze 50": Bar(
+        "t-maze", 300_000, 0.95, None, {"algo": "r2d2", "core": "mingru", "env_kwargs": {"length": 50}}
+    ),
+    "replay: R2D2, T-maze 50, LSTM": Bar(
+        "t-maze", 1_000_000, None, None, {"algo": "r2d2", "env_kwargs": {"length": 50}}
+    ),
+    "replay: IQN, T-maze 50, 4 frames": Bar(
+        "t-maze",
+        300_000,
+        None,
+        0.55,
+        {"algo": "iqn", "core": "frames", "states": "rebuilt", "burn_in_steps": 3, "chunk": 1, "batch": 64}
+        | {"env_kwargs": {"length": 50}},
+    ),
+    "replay: R2D2, repeat previous (k = 4)": Bar("repeat-previous", 300_000, 0.9, None, {"algo": "r2d2"}),
+    "replay: R2D2, CartPole without velocities": Bar(
+        "position-cartpole", 200_000, 450, None, {"algo": "r2d2"}
+    ),
+    "replay: IQN, treasure hunt": Bar(
+        "treasure-hunt", 1_000_000, 300, None, {"algo": "iqn", "policies": "independent"}, agents=2
+    ),
+    "replay: R2D2, treasure hunt": Bar(
+        "treasure-hunt", 2_000_000, 340, None, {"algo": "r2d2", "policies": "independent"}, agents=2
+    ),
     "Pendulum without velocities": Bar("position-pendulum", 1_000_000, -250, None, PLAIN),
 }
 
 
-def run(name: str, seed: int) -> dict[str, Any]:
-    """Train one agent and evaluate it greedily."""
+def run(name: str, seed: int, limit: float | None = None) -> dict[str, Any]:
+    """Train one agent, for at most ``limit`` seconds, and evaluate it greedily."""
     import torch
 
     import recollect as rc
@@ -67,14 +93,17 @@ def run(name: str, seed: int) -> dict[str, Any]:
         import popgym  # noqa: F401  (registers its envs)
     torch.set_num_threads(1)
     started = time.perf_counter()
-    agent = rc.train(bar.env, steps=bar.steps, seed=seed, progress=False, threads=1, **bar.settings)
+    agent = rc.train(
+        bar.env, steps=bar.steps, seed=seed, progress=False, threads=1, max_seconds=limit, **bar.settings
+    )
     seconds = time.perf_counter() - started
     evaluation = agent.evaluate(episodes=100, eval_mode="greedy")
     return {
         "name": name,
         "seed": seed,
-        "return": round(evaluation.mean, 3),
-        "interval": [round(x, 3) for x in evaluation.interval],
+        "steps": agent.steps,
+        "return": round(bar.agents * evaluation.mean, 3),
+        "interval": [round(bar.agents * x, 3) for x in evaluation.interval],
         "seconds": round(seconds, 1),
         "curve": common.curve(agent.history),
     }
@@ -86,15 +115,18 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", help="only the bars whose name contains this")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--limit", type=float, help="seconds of each training")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
     parser.add_argument("--out", help="write JSON here")
     parser.add_argument("--run", nargs=2, metavar=("NAME", "SEED"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.run:
-        print(json.dumps(run(args.run[0], int(args.run[1]))))
+        print(json.dumps(run(args.run[0], int(args.run[1]), args.limit)))
         return
     names = [name for name in BARS if args.only in name]
-    todo = [(name, seed) for seed in range(args.seeds) for name in names]
+    seeds = range(args.first, args.first + args.seeds)
+    todo = [(name, seed, args.limit) for seed in seeds for name in names]
     with ThreadPoolExecutor(args.jobs) as pool:
         rows = list(pool.map(_run_apart, todo))
     print(f"\n{'':36} {'bar':>8} {'greedy return of each seed'}")
@@ -108,9 +140,10 @@ def main() -> None:
         common.write(args.out, "learning", rows)
 
 
-def _run_apart(job: tuple[str, int]) -> dict[str, Any]:
+def _run_apart(job: tuple[str, int, float | None]) -> dict[str, Any]:
     """One run in a process of its own."""
     command = [sys.executable, __file__, "--run", job[0], str(job[1])]
+    command += [] if job[2] is None else ["--limit", str(job[2])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3600, check=False)
     if done.returncode:
         raise SystemExit(f"{job}: {done.stderr}")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from recollect.errors import RecollectError
+from tests.support.reads import unread
 from tests.support.replay_streams import Streams, assert_same_windows, make, played
 
 
@@ -53,6 +54,23 @@ def test_windows_of_priority_zero_are_never_drawn():
     with pytest.raises(RecollectError, match="a priority above 0"):
         replay.sample(1)
     assert replay.windows == len(every)
+
+
+def test_without_host_reads_bad_priorities_change_nothing():
+    """And if all are 0, a sample has nothing to learn from, in place of a window that was not drawn."""
+    replay, _, _ = played(priority_exponent=1.0)
+    replay.sample(1, seeded())
+    before, every = weights(replay), entries(replay)
+    with unread():
+        replay.update(every[:3], torch.tensor([-1.0, torch.nan, torch.inf]))
+    assert weights(replay) == before
+    assert replay.largest == 1
+    with unread():
+        replay.update(every, torch.zeros(len(every)))
+        drawn = replay.sample(32, seeded())
+    assert not drawn.exists.any()
+    assert not drawn.is_step.any()
+    assert (drawn.obs["x"] == 0).all()
 
 
 def test_new_windows_get_the_largest_priority_so_far():

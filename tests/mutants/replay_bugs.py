@@ -248,6 +248,25 @@ PRIORITIES = [
         by="tree.weights[drawn] > 0",
     ),
     Mutant(
+        "a window that cannot be drawn is read",
+        test_replay_priorities.test_without_host_reads_bad_priorities_change_nothing,
+        (read("start.masked_fill(weight <= 0, -2)", "start"),),
+        by="assert not drawn.exists.any()",
+    ),
+    Mutant(
+        "without host reads NaN becomes a priority",
+        test_replay_priorities.test_without_host_reads_bad_priorities_change_nothing,
+        (
+            (
+                Replay,
+                "update",
+                "self._slots(row, position, self.head[row], ~bad)",
+                "self._slots(row, position, self.head[row], bad | True)",
+            ),
+        ),
+        by="assert weights(replay) == before",
+    ),
+    Mutant(
         "sums are not updated up to the root",
         sums,
         ((SumTree, "set", "root.copy_(top.sum())", "pass"),),

@@ -28,6 +28,9 @@ rollout                       T steps of B rows of one actor, acted with one ver
 chunk                         L consecutive steps of one row, with the state at its first step
 episode segment               the steps of one row that belong to one episode, within one rollout
 burn-in                       steps before a chunk that only recompute its state
+stream, position              the valid steps of a row in a replay, and the index of one of them
+final slot                    the slot of a stream with the observation after a truncated step; no step
+window                        the positions of a stream that are sampled together, of one episode
 actor                         the loop that steps envs with a policy and owns the live state
 learner                       computes targets and updates the weights from rollouts
 runtime                       where actors run: in this process, in other processes, on a Ray cluster

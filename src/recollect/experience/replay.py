@@ -115,6 +115,8 @@ class Replay:
         self.state_number = torch.full((slots + 2 if stores_states else 0,), -1, device=device)
         """Number of the state of a slot's step; -1: not stored."""
         self._offsets = torch.arange(self.window, device=device).unsqueeze(1)
+        bits = [[[FIRST]], [[TERMINATED]], [[IS_STEP]]]
+        self._bits = torch.tensor(bits, dtype=torch.uint8, device=device)
         self.row_ids = torch.arange(rows, device=device)
         self._buffers: list[tuple[Tree, Tree, State | None]] = []
         self._count = 0
@@ -169,7 +171,7 @@ class Replay:
             head=head,
             open_start=self.open_start[here],
         )
-        self._check_finals(rollout, placed.has_filler)
+        self._check_finals(rollout, placed.has_final)
         count = self.seen[here] + valid.long().cumsum(0) - 1
         flags = first * FIRST + rollout.terminated * TERMINATED + valid * IS_STEP
         flags += (count % self.stride == 0) * MARKED
@@ -184,14 +186,14 @@ class Replay:
         put(self.reward, rollout.reward)
         put(self.word, (placed.start << FLAG_BITS) | flags)
         lost = self._add_states(rollout, rows, placed, put) if self.stores_states else None
-        fillers = self._add_finals(rollout, rows, placed)
+        finals = self._add_finals(rollout, rows, placed)
         # The last slot of an abandoned episode: its observation is known, the outcome of its action is not.
         before = self._slots(rows, placed.position - 1, placed.head, placed.was_abandoned).flatten()
         self._clear(before, self.word[before] & ~IS_STEP)
 
         self.head[here], self.open_start[here] = placed.head, placed.open_start
         self.seen[here] += valid.sum(0)
-        self._refresh(rows, head, placed.head, rollout.steps + fillers, lost)
+        self._refresh(rows, head, placed.head, rollout.steps + finals, lost)
         self._may_be_empty = True
 
     def _slots(self, rows: Tensor, position: Tensor, head: Tensor, where: Tensor) -> Tensor:
@@ -200,15 +202,15 @@ class Replay:
         return torch.where(kept, rows * self.capacity + position % self.capacity, self._spare)
 
     def _clear(self, slots: Tensor, word: Tensor) -> None:
-        """Make slots fillers: no action, no reward."""
+        """Make final slots of them: no step, no action, no reward."""
         tree.map(lambda leaf: leaf.index_fill_(0, slots, 0), self.action)
         self.reward.index_fill_(0, slots, 0)
         self.word.index_copy_(0, slots, word)
         if self.stores_states:
             self.state_number.index_fill_(0, slots, -1)
 
-    def _check_finals(self, rollout: Rollout, has_filler: Tensor) -> None:
-        missing, finals = has_filler.clone(), rollout.finals
+    def _check_finals(self, rollout: Rollout, has_final: Tensor) -> None:
+        missing, finals = has_final.clone(), rollout.finals
         if finals is not None:
             missing[finals.time, finals.row] = False
         if missing.any():
@@ -225,7 +227,7 @@ class Replay:
             return 0
         time, row = finals.time, finals.row
         slots = self._slots(
-            rows[row], placed.position[time, row] + 1, placed.head[row], placed.has_filler[time, row]
+            rows[row], placed.position[time, row] + 1, placed.head[row], placed.has_final[time, row]
         )
         tree.map(lambda leaf, new: leaf.index_copy_(0, slots, new), self.obs, finals.obs)
         self._clear(slots, placed.start[time, row] << FLAG_BITS)
@@ -299,7 +301,11 @@ class Replay:
 
     @torch.no_grad()
     def sample(self, count: int, generator: torch.Generator | None = None) -> Sample:
-        """Draw ``count`` windows with replacement, so there may be more than are stored."""
+        """Draw ``count`` windows with replacement, so there may be more than are stored.
+
+        Raises if no window can be drawn. On a GPU this is read after each ``add`` only: if later all
+        priorities are set to 0, no slot of the sample exists.
+        """
         if self._may_be_empty:
             self._check_not_empty()
         return self.read(self.tree.draw(count, generator))
@@ -337,7 +343,7 @@ class Replay:
         absent |= (self._offsets < start - position + K) | (self._offsets >= age + K)
         index = around.masked_fill_(absent, self._zero).flatten()
         flags = word.to(torch.uint8).masked_fill_(absent, 0)  # the low bits
-        exists = ~absent
+        first, terminated, is_step = (flags & self._bits).bool().unbind()
         obs, action, state = self._output(count)
 
         def gather(leaf: Tensor, out: Tensor) -> None:
@@ -346,28 +352,27 @@ class Replay:
         tree.map(gather, self.obs, obs)
         tree.map(gather, self.action, action)
         if self.stores_states:
-            of_state = self._state_index(row, index[:count], exists[0])
+            of_state = self._state_index(row, index[:count])
             tree.map(lambda leaf, out: torch.index_select(leaf, 0, of_state, out=out), self.state, state)
         return Sample(
             obs=obs,
-            first=flags & FIRST > 0,
+            first=first,
             action=action,
             reward=self.reward.index_select(0, index).view(around.shape),
-            terminated=flags & TERMINATED > 0,
-            exists=exists,
-            is_step=flags & IS_STEP > 0,
+            terminated=terminated,
+            exists=~absent,
+            is_step=is_step,
             state=state,
             entries=position * self.rows + row,
             probability=weight / self.tree.total,
             age=age,
         )
 
-    def _state_index(self, row: Tensor, slots: Tensor, exists: Tensor) -> Tensor:
+    def _state_index(self, row: Tensor, slots: Tensor) -> Tensor:
         """[M] index of the state of position 0 at ``slots``; of zeros where there is none."""
-        number, oldest = self.state_number[slots], self.state_head[row] - self.state_capacity
+        number = self.state_number.index_select(0, slots)
         index = row * self.state_capacity + number % self.state_capacity
-        is_stored = exists & (number >= 0) & (number >= oldest)
-        return torch.where(is_stored, index, len(self.state_position) - 1)
+        return torch.where(number >= 0, index, len(self.state_position) - 1)
 
     def _output(self, count: int) -> tuple[Tree, Tree, State | None]:
         """The buffers of this call: two take turns."""
@@ -395,7 +400,8 @@ class Replay:
         """Set the priorities [M] >= 0 of windows that were drawn, ``Sample.entries``.
 
         Windows that were overwritten since then are ignored. With ``priority_exponent=0`` this has no
-        effect.
+        effect. A negative or infinite priority or NaN raises; on a GPU, where this would be a host read, the
+        window keeps its priority.
         """
         if entries.shape != priority.shape or entries.dim() != 1:
             raise RecollectError(

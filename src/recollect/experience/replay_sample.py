@@ -32,8 +32,8 @@ class Sample:
     is_step: Tensor
     """[W, M] bool: the slot is a step, not a final observation."""
     state: State | None
-    """[M, ...]: raw input state of position 0; zeros for windows at an episode's start, where ``first``
-    resets it. None if states are not stored."""
+    """[M, ...]: raw input state of position 0. Of windows at an episode's start it has no meaning: there
+    ``first`` resets it. None if states are not stored."""
     entries: Tensor
     """[M] int64: identify the windows, for ``Replay.update``."""
     probability: Tensor

@@ -1,6 +1,6 @@
-"""Where the steps of a rollout go in the streams of a replay: positions, episodes, fillers.
+"""Where the steps of a rollout go in the streams of a replay: positions, episodes, final slots.
 
-The stream of a row holds its valid steps, one slot each, and after a truncated step a *filler*: a slot with
+The stream of a row holds its valid steps, one slot each, and after a truncated step a *final slot* with
 the final observation, which is no step. So within an episode the observation after a step is always in the
 next slot. The position of a slot is its index in the whole stream, from 0.
 """
@@ -20,8 +20,8 @@ class Placement(NamedTuple):
     """[T, B] int64, of the valid steps."""
     start: Tensor
     """[T, B] int64: position of the first slot of the step's episode, which identifies the episode."""
-    has_filler: Tensor
-    """[T, B] bool: the slot after the step is a filler."""
+    has_final: Tensor
+    """[T, B] bool: the slot after the step is a final slot."""
     was_abandoned: Tensor
     """[T, B] bool: the step opens an episode, and the slot before it is in the middle of another one."""
     head: Tensor
@@ -40,8 +40,8 @@ def place(
     open_start: Tensor,
 ) -> Placement:
     """Continue the streams of B rows by T steps. Flags [T, B]; ``head``, ``open_start`` [B] before them."""
-    has_filler = valid & truncated & ~terminated
-    taken = valid.long() + has_filler.long()
+    has_final = valid & truncated & ~terminated
+    taken = valid.long() + has_final.long()
     total = taken.cumsum(0)
     position = head + total - taken
 
@@ -56,7 +56,7 @@ def place(
     return Placement(
         position=position,
         start=start,
-        has_filler=has_filler,
+        has_final=has_final,
         was_abandoned=begins & is_open[:-1],
         head=head + total[-1],
         open_start=start[-1].masked_fill(~is_open[-1], -1),

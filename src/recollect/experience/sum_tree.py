@@ -79,6 +79,6 @@ class SumTree:
         node = node % len(top)  # len(top) if all weights are 0
         for level, chance in zip(reversed(below), uniform[1:]):
             cumulative = level.view(-1, BRANCHES).index_select(0, node).cumsum(1)
-            child = torch.searchsorted(cumulative, chance * cumulative[:, -1:], right=True).squeeze(1)
+            child = (cumulative <= chance * cumulative[:, -1:]).sum(1)
             node = node * BRANCHES + child % BRANCHES
         return node
