@@ -20,12 +20,13 @@ from recollect.audit.results import Check, Verification
 from recollect.audit.setup import prepare
 from recollect.cli import main
 from recollect.config.policy import EncoderConfig, PolicyConfig
+from recollect.config.q_heads import QHeadConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
 from recollect.policy.policy import Policy
 from tests.mutants.memory_bugs import RESETS
 from tests.mutants.mutant import Mutant
-from tests.mutants.verify_bugs import FOUND_BY, Planted
+from tests.mutants.verify_bugs import FOUND_BY, FOUND_IN_REPLAY, Planted
 from tests.support.agents import AnySpace
 from tests.support.helpers import ArenaWorld, LastSeen, ScriptedEnv, TensorWorld
 
@@ -133,6 +134,66 @@ def passes(check: str) -> Callable[[], None]:
 def test_a_planted_bug_fails_its_check(bug: Planted):
     """S004-19: the right check fails, with numbers and with what to do; without the bug it passes."""
     Mutant(bug.name, passes(bug.check), bug.edits, bug.by).assert_caught()
+
+
+# Algorithms that replay ------------------------------------------------------------------------------------
+
+REPLAY: dict[str, Any] = {
+    **{key: SMALL[key] for key in ("num_envs", "threads", "core", "encoder")},
+    "algo": "r2d2",
+    "rollout": 11,
+    "chunk": 6,
+    "burn_in_steps": 3,
+    "n_step": 2,
+    "target_every": 4,
+    "target_rate": None,
+}
+FRAMES: dict[str, Any] = {"core": "frames", "states": "rebuilt", "burn_in_steps": 3}
+HEALTHY_REPLAY = {
+    "r2d2": (ScriptedEnv, {}),
+    "iqn": (ScriptedEnv, {"algo": "iqn"}),
+    "frames": (ScriptedEnv, {"algo": "iqn", **FRAMES}),
+    "noisy": (ScriptedEnv, {"head": QHeadConfig(noisy=True)}),
+    "a target that follows slowly": (ScriptedEnv, {"target_every": None, "target_rate": 0.1}),
+    "no memory": (ScriptedEnv, {"core": "none", "burn_in_steps": 0}),
+    "action mask": (lambda: ScriptedEnv(masked=True), {}),
+    "next-step autoreset": (lambda: SyncVectorEnv([ScriptedEnv] * 3), {}),
+    "agents that die": (ArenaWorld, {}),
+    "short rollouts": (ScriptedEnv, {"rollout": 2}),
+    "several groups": ("treasure-hunt", {"policies": "independent", "env_kwargs": {"length": 8}}),
+}
+
+
+def verified_replay(env: Any = ScriptedEnv, **settings: Any) -> Verification:
+    return rc.verify(env, **REPLAY | settings)
+
+
+@pytest.mark.parametrize("name", HEALTHY_REPLAY)
+def test_a_healthy_replay_passes(name):
+    """S004-19: the checks of replayed sequences, burn-in and target network, for every kind of env."""
+    env, settings = HEALTHY_REPLAY[name]
+    result = verified_replay(env() if name in OBJECTS else env, **settings)
+    assert result.ok, str(result)
+    assert {check.part for check in result.checks} == {"env", "buffer", "state", "training", "gradient"}
+    doubtful = {check.name for check in result.checks if check.status in ("warning", "skipped")}
+    assert doubtful == ({"stored states"} if name == "no memory" else set()), str(result)
+
+
+@functools.cache
+def passes_replay(check: str) -> Callable[[], None]:
+    """This check finds nothing to blame, with ``algo="r2d2"``."""
+
+    def proof() -> None:
+        result = verified_replay()
+        assert result[check].ok, " ".join((result[check].found, *result[check].advice))
+
+    return proof
+
+
+@pytest.mark.parametrize("bug", FOUND_IN_REPLAY, ids=lambda bug: bug.name)
+def test_a_planted_bug_in_a_replay_fails_its_check(bug: Planted):
+    """S004-19: the right check fails; without the bug it passes."""
+    Mutant(bug.name, passes_replay(bug.check), bug.edits, bug.by).assert_caught()
 
 
 def test_memory_that_is_never_reset_is_found(monkeypatch):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-from recollect.algos import value_functions
 from recollect.cores.contract import Core
 from recollect.cores.frames import Frames
+from recollect.learning import value_functions
 from recollect.policy.noisy import NoisyLinear
 from recollect.policy.q_heads import QHead, QuantileHead
-from tests.algos import test_value_functions as equations
 from tests.cores import test_frames as stacks
+from tests.learning import test_value_functions as equations
 from tests.mutants.mutant import Edit, Mutant
 from tests.policy import test_q_heads as heads
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from recollect.acting.session import Session
+from recollect.algos import r2d2
+from recollect.experience import replay_stream
+from recollect.experience.replay import Replay
+from recollect.learning import replay_algorithm
 from recollect.learning.learner import Learner
 from recollect.learning.optimiser import Adam
+from recollect.learning.replay_learner import ReplayLearner
 from recollect.policy import trunks
 from tests.mutants.bugs import MUTANTS
 from tests.mutants.edits import ACT, UNROLL, collect, next_value
@@ -166,3 +171,172 @@ FOUND_BY = [
         by="depends on step 0 of another chunk",
     ),
 ]
+
+FOUND_IN_REPLAY = [
+    Planted(
+        "sequences",
+        "a sequence runs on into the next episode",
+        (
+            (
+                Replay,
+                "read",
+                "absent = episode != start.masked_fill(weight <= 0, -2)",
+                "absent = episode != episode",
+            ),
+        ),
+        by="ends its episode, and the sequence continues",
+    ),
+    Planted(
+        "sequences",
+        "final observations are not stored",
+        ((replay_stream, "place", "valid & truncated & ~terminated", "valid & truncated & False"),),
+        by="no final observation follows a time limit",
+    ),
+    Planted(
+        "sequences",
+        "a final observation is that of the next episode",
+        (
+            (
+                Replay,
+                "_add_finals",
+                "leaf.index_copy_(0, slots, new), self.obs, finals.obs)",
+                "leaf.index_copy_(0, slots, rollout.obs[time + 1, row]), self.obs, finals.obs)",
+            ),
+        ),
+        by="the final obs of",
+    ),
+    Planted(
+        "sequences",
+        "actions are written one step late",
+        (
+            (
+                Replay,
+                "add",
+                "tree.map(put, self.action, rollout.action)",
+                "tree.map(put, self.action, rollout.action.roll(1, 0))",
+            ),
+        ),
+        by="action of",
+    ),
+    Planted(
+        "sequences",
+        "sequences are drawn before they are complete",
+        ((Replay, "sampleable", "& complete", ""),),
+        by="is followed by nothing, but its episode continues",
+    ),
+    Planted(
+        "rows apart",
+        "targets continue in the next sequence",
+        (
+            (
+                r2d2,
+                "loss",
+                "reward=batch.reward,",
+                "reward=batch.reward + batch.reward.roll(1, 1),",
+            ),
+        ),
+        by="changed the errors of",
+    ),
+    Planted(
+        "rows apart",
+        "the rewards are not used",
+        ((r2d2, "loss", "reward=batch.reward,", "reward=batch.reward * 0,"),),
+        by="does not change its errors",
+    ),
+    Planted(
+        "padding",
+        "positions after the end weigh in the loss",
+        (
+            (
+                replay_algorithm,
+                "windows",
+                "learned = is_step[:length] * weight",
+                "learned = torch.ones_like(sample.reward[:length]) * weight",
+            ),
+        ),
+        by="positions without a step weigh in the loss",
+    ),
+    Planted(
+        "padding",
+        "the burn-in does not reset at an episode's start",
+        (
+            (
+                replay_algorithm,
+                "windows",
+                "sample.first[:burn_in])[1]",
+                "torch.zeros_like(sample.first[:burn_in]))[1]",
+            ),
+        ),
+        by="the burn-in does not reset at the episode's first step",
+    ),
+    Planted(
+        "learner",
+        "the burn-in starts from zeros",
+        (
+            (
+                replay_algorithm,
+                "windows",
+                "state = sample.state",
+                "state = network.initial_state(len(sample.entries))",
+            ),
+        ),
+        by="recorded and recomputed differ",
+    ),
+    Planted(
+        "learner",
+        "the burn-in ends a step early",
+        (
+            (
+                replay_algorithm,
+                "windows",
+                "tree.map(lambda leaf: leaf[:burn_in], sample.obs)",
+                "tree.map(lambda leaf: torch.cat([leaf[:1], leaf[: burn_in - 1]]), sample.obs)",
+            ),
+        ),
+        by="recorded and recomputed differ",
+    ),
+    Planted(
+        "target network",
+        "the target network never moves",
+        ((ReplayLearner, "_follow", "if share:", "if False:"),),
+        by="of the target network is",
+    ),
+    Planted(
+        "target network",
+        "the target network moves with every step",
+        ((ReplayLearner, "_follow", "config.target_rate or float(", "config.target_rate or 1.0 + float("),),
+        by="of the target network is",
+    ),
+    Planted(
+        "parameters",
+        "the target network learns",
+        (
+            (
+                ReplayLearner,
+                "__init__",
+                "copy.deepcopy(policy).requires_grad_(False)",
+                "copy.deepcopy(policy)",
+            ),
+        ),
+        by="the target network's weights require a gradient",
+    ),
+    Planted(
+        "parameters",
+        "no gradient through the head",
+        ((trunks, "unroll", UNROLL, f"{UNROLL}\n        y = y.detach()"),),
+        by="heads learn alone",
+    ),
+    Planted(
+        "through time",
+        "the burn-in has a gradient",
+        ((replay_algorithm, "windows", "with torch.no_grad():", "with torch.enable_grad():"),),
+        by="the state after the burn-in carries a graph",
+    ),
+    Planted(
+        "same seed",
+        "sequences are drawn without a seed",
+        ((ReplayLearner, "__init__", ".manual_seed(seed)", ".manual_seed(torch.seed() % 2**40)"),),
+        by="two trainings from seed 0 differ",
+    ),
+]
+"""The same for ``algo="r2d2"``."""

@@ -17,7 +17,7 @@ from pettingzoo.test import parallel_api_test, parallel_seed_test
 from PIL import Image
 
 import recollect as rc
-from recollect.acting.trace import record_env
+from recollect.acting.recording import record_env
 from recollect.base import tree
 from recollect.cli import main
 from recollect.envs import make_env, make_grouped_env

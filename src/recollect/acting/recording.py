@@ -11,7 +11,13 @@ from torch import Tensor
 
 from recollect.acting.evaluate import evaluating
 from recollect.acting.trace import NUMBERS, Trace
-from recollect.acting.trace_values import action_json, distribution_parts, image_part, observation_parts
+from recollect.acting.trace_values import (
+    action_json,
+    distribution_parts,
+    image_part,
+    observation_parts,
+    value_parts,
+)
 from recollect.base import row_threads, tree
 from recollect.base.seeds import stream
 from recollect.base.types import State, Step, Tree
@@ -21,10 +27,11 @@ from recollect.envs.groups import agent_names
 from recollect.errors import ConfigError, nearest
 from recollect.policy.policies import Network, by_group
 from recollect.policy.policy import Policy
+from recollect.policy.q_heads import QHead
 
 MAX_ABSENT = 10_000
 """Steps for which a recording waits for an agent that is dead or has not appeared."""
-_WIDTHS = {"png": 1, "values": 10, "probs": 10, "mean": 10, "std": 10}
+_WIDTHS = {"png": 1, "values": 10, "probs": 10, "mean": 10, "std": 10, "q": 10}
 """Lists and texts of a step, with about the bytes of each element."""
 
 
@@ -222,7 +229,11 @@ class _Player:
             if life.is_recorded:
                 before = self._before[row]
                 action = action_json(self._policy.action_space, self._action, row)
-                numbers = {name: _number(self._record, name, row) for name in ("log_prob", "value")}
+                value = "q" if "q" in self._record else "value"
+                numbers = {
+                    "log_prob": _number(self._record, "log_prob", row),
+                    "value": _number(self._record, value, row),
+                }
                 life.steps.append(before | numbers | {"action": action, "reward": reward})
                 size += _size(before)
         self._obs, self._first = step.obs, step.first
@@ -248,13 +259,18 @@ def _before(
     """The values of a row before a step: observation, state, distribution."""
     own = slice(row, row + 1)
     obs, state, first = tree.index(obs, own), tree.index(state, own), first[own]
-    dist, *_ = policy.step(obs, state, first)
+    output, *_ = policy.step(obs, state, first)
+    parts_of_action: list[dict[str, Any]] = []
+    if policy.head.needs_critic:
+        parts_of_action = distribution_parts(policy, output)
+    elif isinstance(policy.head, QHead):
+        parts_of_action = value_parts(policy.action_space, output)
     memory = policy.core.reset(policy.actor_state(state), first)
     parts = [leaf.flatten().float() for leaf in tree.leaves(memory)]
     return {
         "first": bool(first),
         "memory": torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32),
-        "distribution": distribution_parts(policy, dist) if policy.head.needs_critic else [],
+        "distribution": parts_of_action,
         "obs": [*_picture(env), *observation_parts(policy.observation_space, obs)],
         "words": env.describe_row(obs) if isinstance(env, Describes) else None,
     }

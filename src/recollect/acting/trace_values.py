@@ -132,6 +132,24 @@ def distribution_parts(policy: Policy, dist: Distribution) -> list[dict[str, Any
     return parts
 
 
+def value_parts(space: gym.Space, q: Tensor) -> list[dict[str, Any]]:
+    """The values of all actions of one row, q [1, sum(nvec)], as ``distribution_parts`` has probabilities.
+
+    Parts of the kind ``values``; masked actions have None.
+    """
+    if isinstance(space, gym_spaces.Discrete):
+        return [_values("", q[0], space.start)]
+    assert isinstance(space, gym_spaces.MultiDiscrete)
+    nvec = space.nvec.reshape(-1)
+    columns = zip(q[0].split(nvec.tolist()), space.start.reshape(-1))
+    return [_values(str(k), values, start) for k, (values, start) in enumerate(columns)]
+
+
+def _values(name: str, q: Tensor, start: Any) -> dict[str, Any]:
+    part = {"part": name, "kind": "values", "q": rounded(q.float().cpu(), 6)}
+    return part | {"start": int(start)} if start else part
+
+
 def _categorical(name: str, probs: Tensor, start: Any) -> dict[str, Any]:
     part = {"part": name, "kind": "categorical", "probs": rounded(probs.cpu(), 6)}
     return part | {"start": int(start)} if start else part

@@ -12,5 +12,9 @@ training       updates change the weights, metrics are finite, a seed reproduces
 gradient       it reaches every weight, flows through time inside a chunk, and no further
 =============  =============================================================================
 
+For algorithms that replay old steps, such as R2D2, some checks differ (``replay_checks``): the sequences of
+the replay are compared with the env's log, padding must weigh nothing, the burn-in must recompute the
+recorded values, no gradient may reach it, and the target network must move as configured.
+
 If several groups of agents have a policy each, all but ``env`` are checked for every group.
 """

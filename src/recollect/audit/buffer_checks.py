@@ -25,7 +25,7 @@ SENTINEL = 1000.0
 
 def size(rollouts: Sequence[RecordedRollout]) -> str:
     """A rollout has T x B entries, each equal to the input or output of the env."""
-    T, rows, fillers = rollouts[0].algo.rollout, rollouts[0].log.reward.shape[1], 0
+    T, rows, fillers = rollouts[0].setup.config.algo.rollout, rollouts[0].log.reward.shape[1], 0
     for one in rollouts:
         rollout, log = one.rollout, one.log
         if (rollout.steps, rollout.rows) != (T, rows) or len(log.reward) != T:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -34,7 +34,18 @@ def parameters(rollouts: Sequence[RecordedRollout]) -> str:
     """The loss of the first rollout has a finite, nonzero gradient for every weight."""
     one = rollouts[0]
     chunks = _chunks_with_targets(one)
-    grads = _gradients(one, chunks)
+
+    def loss(noise: bool) -> Tensor:
+        used = replace(chunks, obs=with_noise(chunks.obs)) if noise else chunks
+        count = used.valid.sum().clamp(min=1)
+        return one.learner.algorithm.loss(one.policy, used, one.algo, one.algo.entropy, count)[0]
+
+    return check_parameters(one.policy, loss, is_critic_used=one.algo.value_coef > 0)
+
+
+def check_parameters(policy: Policy, loss: Callable[[bool], Tensor], *, is_critic_used: bool = True) -> str:
+    """``loss(noise)`` has a gradient for every weight. ``noise``: whether observations get noise added."""
+    grads = _gradients(policy, loss(False))
     bad = [name for name, grad in grads.items() if grad is not None and not torch.isfinite(grad).all()]
     if bad:
         raise Problem(
@@ -43,13 +54,13 @@ def parameters(rollouts: Sequence[RecordedRollout]) -> str:
             "Fix: check the encoder and the scale of the env's observations",
         )
     missing = _without_gradient(grads)
-    if one.algo.value_coef == 0:
+    if not is_critic_used:
         missing = [name for name in missing if not name.startswith("critic.")]
     if missing:
-        _explain_missing(one, chunks, missing)
+        _explain_missing(policy, loss, missing)
     sizes = {name: float(grad.abs().max()) for name, grad in grads.items() if grad is not None}
     smallest = min(sizes, key=lambda name: sizes[name])
-    frozen = sum(not p.requires_grad for p in one.policy.parameters())
+    frozen = sum(not p.requires_grad for p in policy.parameters())
     also = f" ({frozen} are frozen)" if frozen else ""
     return (
         f"gradient reaches all {len(grads)} of encoder, core and heads{also}; the smallest is "
@@ -57,9 +68,9 @@ def parameters(rollouts: Sequence[RecordedRollout]) -> str:
     )
 
 
-def _explain_missing(one: RecordedRollout, chunks: Chunks, missing: list[str]) -> None:
+def _explain_missing(policy: Policy, loss: Callable[[bool], Tensor], missing: list[str]) -> None:
     """Raise with the cause: the network, or observations that are zero or constant."""
-    noisy = _without_gradient(_gradients(one, replace(chunks, obs=_with_noise(chunks.obs))))
+    noisy = _without_gradient(_gradients(policy, loss(True)))
     still = [name for name in noisy if name in missing]
     said = f"{', '.join(missing[:3])}{f' and {len(missing) - 3} more' if len(missing) > 3 else ''}"
     if not still:
@@ -77,17 +88,15 @@ def _explain_missing(one: RecordedRollout, chunks: Chunks, missing: list[str]) -
     elif parts == {"core"}:
         cause = "the core's weights are not used in unroll, or it runs under torch.no_grad"
     raise Problem(
-        f"no gradient reaches {said}: {len(still)} of {len(list(one.policy.parameters()))} parameters",
+        f"no gradient reaches {said}: {len(still)} of {len(list(policy.parameters()))} parameters",
         f"Likely cause: {cause}",
         "Fix: freeze weights that need not learn (requires_grad_(False)), and do not detach the others",
     )
 
 
-def _gradients(one: RecordedRollout, chunks: Chunks) -> dict[str, Tensor | None]:
-    """The gradient of the loss for every parameter that is not frozen."""
-    named = {name: p for name, p in one.policy.named_parameters() if p.requires_grad}
-    count = chunks.valid.sum().clamp(min=1)
-    total, _ = one.learner.algorithm.loss(one.policy, chunks, one.algo, one.algo.entropy, count)
+def _gradients(policy: Policy, total: Tensor) -> dict[str, Tensor | None]:
+    """The gradient of a loss for every parameter that is not frozen."""
+    named = {name: p for name, p in policy.named_parameters() if p.requires_grad}
     if not total.requires_grad:
         return dict.fromkeys(named)
     return dict(zip(named, torch.autograd.grad(total, list(named.values()), allow_unused=True)))
@@ -113,7 +122,7 @@ def _chunks_with_targets(one: RecordedRollout) -> Chunks:
     return burn_in(one.policy, one.learner.sequences(rollout, made).whole())
 
 
-def _with_noise(obs: Tree) -> Tree:
+def with_noise(obs: Tree) -> Tree:
     """The observations with noise in all floats except action masks."""
     generator = torch.Generator().manual_seed(6)
 
@@ -147,8 +156,14 @@ def through_time(rollouts: Sequence[RecordedRollout]) -> str:
                 chosen = torch.zeros_like(chunks.valid)
                 chosen[step, parity::2] = chunks.valid[step, parity::2]
                 if chosen.any():
-                    counts, steps_back = _check_influence(one, chunks, step, chosen)
+                    influences = _influences(one, replace(chunks, valid=chosen))
+                    counts, steps_back = check_influence(one.policy, influences, chunks.first, step, chosen)
                     totals, reach = totals + counts, max(reach, steps_back)
+    return reached(totals, reach, has_memory=has_memory)
+
+
+def reached(totals: Counter[str], reach: int, *, has_memory: bool) -> str:
+    """The finding, from the counts of ``check_influence`` and the largest number of steps back."""
     kept = f"exactly 0 over {totals['other chunks']} other chunks"
     if not has_memory:
         return f"none, as the core has no memory; {kept}"
@@ -160,18 +175,24 @@ def through_time(rollouts: Sequence[RecordedRollout]) -> str:
     return f"a loss reaches back {reach} steps inside a chunk, {kept}{resets}"
 
 
-def _check_influence(
-    one: RecordedRollout, chunks: Chunks, step: int, chosen: Tensor
+def check_influence(
+    policy: Policy, influences: Sequence[Tensor], first: Tensor, step: int, chosen: Tensor
 ) -> tuple[Counter[str], int]:
-    """Differentiate the losses of ``step`` in the ``chosen`` [L, N] chunks by the features of all steps.
+    """Check the gradients of the losses of ``step`` in the ``chosen`` chunks by the features of all steps.
+
+    Args:
+        policy: the policy.
+        influences: for each trunk [L, N]: the absolute gradient.
+        first: [L, N] bool.
+        step: the step whose loss was differentiated.
+        chosen: [L, N] bool: true at ``step`` of the chunks whose losses were.
 
     Returns counts of checked influences, and the number of steps that the gradient reaches back.
     """
-    influences = _influences(one, replace(chunks, valid=chosen))  # [L, N] each
     influence = torch.stack(influences).sum(0)
     columns = chosen[step]
     steps = torch.arange(len(influence), device=influence.device).unsqueeze(1)
-    episode = chunks.first.long().cumsum(0)
+    episode = first.long().cumsum(0)
     together = (episode == episode[step]) & (steps <= step) & columns
     wrong = influence.masked_fill(together, 0)
     if wrong[:, ~columns].any():
@@ -199,7 +220,7 @@ def _check_influence(
             f"the loss of step {step} does not depend on its own observation",
             "Likely cause: the features are detached",
         )
-    if not one.policy.has_memory and influence[:step].any():
+    if not policy.has_memory and influence[:step].any():
         raise Problem(f"the core has no memory, but the loss of step {step} depends on earlier steps")
     counts = Counter(
         {
@@ -209,9 +230,9 @@ def _check_influence(
     )
     back = together[:step]
     # Only the previous step must have an influence, in at least one chunk: gates may close, windows end.
-    if not one.policy.has_memory or not back[-1:].any():
+    if not policy.has_memory or not back[-1:].any():
         return counts, 0
-    for trunk, own in zip(one.policy.trunks, influences):
+    for trunk, own in zip(policy.trunks, influences):
         if not trunk.core.has_memory or (own[step - 1] * back[-1]).any():
             continue
         raise Problem(
@@ -221,8 +242,8 @@ def _check_influence(
             "Fix: detach at chunk starts only",
         )
     counts["inside"] = int(back.sum())
-    reached = (influence[:step].bool() & back).nonzero()
-    return counts, step - int(reached[:, 0].min())
+    at = (influence[:step].bool() & back).nonzero()
+    return counts, step - int(at[:, 0].min())
 
 
 def _few(chunks: Chunks) -> Chunks:
@@ -234,17 +255,24 @@ def _few(chunks: Chunks) -> Chunks:
 def _influences(one: RecordedRollout, chunks: Chunks) -> list[Tensor]:
     """For each trunk, [L, N]: absolute gradient of the loss of the valid steps by the features of a step."""
     config = replace(one.algo, recompute_activations=False)  # the graph must contain the kept features
-    with _features(one.policy) as kept:
-        total, _ = one.learner.algorithm.loss(one.policy, chunks, config, 1.0, chunks.valid.sum())
-    if len(kept) < len(one.policy.trunks):
+
+    def loss() -> Tensor:
+        return one.learner.algorithm.loss(one.policy, chunks, config, 1.0, chunks.valid.sum())[0]
+
+    return influences_of(one.policy, loss, chunks.first)
+
+
+def influences_of(policy: Policy, loss: Callable[[], Tensor], first: Tensor) -> list[Tensor]:
+    """For each trunk, [L, N]: absolute gradient of a loss by the features of a step; ``first`` [L, N]."""
+    with _features(policy) as kept:
+        total = loss()
+    if len(kept) < len(policy.trunks):
         raise Skip("the policy does not use its encoder")
     if not total.requires_grad:
         raise Problem("the loss has no gradient at all", "Likely cause: torch.no_grad around the unroll")
     grads = torch.autograd.grad(total, list(kept.values()), allow_unused=True)
-    nothing = torch.zeros(*chunks.first.shape, 1, device=chunks.first.device)
-    return [
-        (nothing if grad is None else grad.reshape(*chunks.first.shape, -1)).abs().sum(-1) for grad in grads
-    ]
+    nothing = torch.zeros(*first.shape, 1, device=first.device)
+    return [(nothing if grad is None else grad.reshape(*first.shape, -1)).abs().sum(-1) for grad in grads]
 
 
 @contextmanager

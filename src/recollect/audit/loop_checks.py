@@ -14,13 +14,15 @@ from recollect.audit.results import Doubt, Problem, Skip
 from recollect.audit.setup import Setup
 from recollect.base import tree
 from recollect.base.formatting import tiny
+from recollect.config.replay import ReplayConfig
 from recollect.learning import diagnostics
 from recollect.policy.head_contract import Field
 from recollect.policy.policies import by_group
 from recollect.training.group_metrics import metrics_of
 
 UPDATES = 2
-MAY_BE_MISSING = ("explained_variance", "state/drift")
+"""Updates of a training; with a replay, after it holds whole sequences."""
+MAY_BE_MISSING = ("explained_variance", "state/drift", "replay/staleness")
 """Metrics that are NaN without variance, or without two states of one episode."""
 
 
@@ -39,12 +41,15 @@ class Trained:
 
 
 def short_training(setup: Setup, rows: int) -> dict[str, Trained]:
-    """``UPDATES`` updates of each group, made as ``recollect.train`` makes them; ``rows``: of all groups."""
-    config = replace(setup.config, steps=UPDATES * setup.config.algo.rollout * rows)
+    """A few updates of each group, made as ``recollect.train`` makes them; ``rows``: of all groups."""
+    algo, count = setup.config.algo, UPDATES
+    if isinstance(algo, ReplayConfig):
+        count += -(-algo.window // algo.rollout)
+    config = replace(setup.config, steps=count * algo.rollout * rows)
     with Agent.create(setup.env, config, setup.policy) as agent:
         policies = by_group(agent.network)
         before = {name: tree.clone(dict(policy.state_dict())) for name, policy in policies.items()}
-        while len(agent.history.rows) < UPDATES:
+        while len(agent.history.rows) < count:
             agent.train(progress=False)
         return {
             name: Trained(

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from recollect.acting.actor import Actor
 from recollect.acting.group_actor import GroupActor, make_actor
-from recollect.algos.catalog import acting, make_learner
+from recollect.algos.catalog import AnyLearner, acting, make_learner
 from recollect.audit.results import Skip
 from recollect.audit.setup import Setup
 from recollect.base import tree
 from recollect.base.types import State, Step, Tree
 from recollect.config.algo_shared import LearnerConfig
+from recollect.config.replay import ReplayConfig
 from recollect.envs.contract import AsyncStep, BatchedEnv, EnvWrapper
 from recollect.envs.group_views import Groups, views_of
 from recollect.experience.group_rollout import by_group as rollouts_by_group
@@ -119,7 +120,8 @@ class RecordedRollout:
 
     setup: Setup
     policy: Policy
-    learner: Learner
+    made: AnyLearner
+    """The learner."""
     rollout: Rollout
     log: EnvLog
     replay: Outputs
@@ -133,13 +135,20 @@ class RecordedRollout:
 
     @property
     def algo(self) -> LearnerConfig:
-        """The settings of the algorithm."""
+        """The settings of an algorithm that learns from rollouts."""
+        assert isinstance(self.setup.config.algo, LearnerConfig)
         return self.setup.config.algo
+
+    @property
+    def learner(self) -> Learner:
+        """The learner of such an algorithm."""
+        assert isinstance(self.made, Learner)
+        return self.made
 
     @property
     def fields(self) -> dict[str, Field]:
         """The fields of the record that the learner must reproduce."""
-        return self.learner.compared
+        return self.made.compared
 
     @staticmethod
     def values_at_ends(of: Rollout | Outputs) -> tuple[Tensor, Tensor]:
@@ -162,9 +171,16 @@ def record_rollouts(
 ) -> Iterator[dict[str, RecordedRollout]]:
     """Consecutive rollouts of each group until an episode has ended inside one, within the limits above."""
     config, policies = setup.config, by_group(network)
+    views = views_of(env)
     learners = {
-        name: make_learner(policy, config.algo, seed=config.seed) for name, policy in policies.items()
+        name: make_learner(
+            policy, config.algo, rows=views[name].num_envs * views[name].agents, seed=config.seed
+        )
+        for name, policy in policies.items()
     }
+    least = LEAST
+    if isinstance(config.algo, ReplayConfig):  # so many steps that the replay holds whole sequences
+        least += -(-config.algo.window // config.algo.rollout)
     options: Any = {
         "rollout": config.algo.rollout,
         "seed": config.seed,
@@ -177,13 +193,13 @@ def record_rollouts(
             norm = policies[name].obs_norm
             if norm is not None:
                 norm.update(tree.index(warm_up.obs, slice(warm_up.steps)), warm_up.valid)
-    recorders = {name: EnvRecorder(view) for name, view in views_of(env).items()}
+    recorders = {name: EnvRecorder(view) for name, view in views.items()}
     recorded = Groups({**recorders}, env.members) if isinstance(env, Groups) else recorders[""]
     actor = make_actor(recorded, network, **options)
     actors: dict[str, Actor] = actor.actors if isinstance(actor, GroupActor) else {"": actor}
     states = {name: policies[name].initial_state(one.rows) for name, one in actors.items()}
     ended, started = set[str](), time.perf_counter()
-    for count in range(1, MOST + 1):
+    for count in range(1, max(MOST, least) + 1):
         rollouts = rollouts_by_group(actor.collect())
         found: dict[str, RecordedRollout] = {}
         for name, rollout in rollouts.items():
@@ -193,7 +209,7 @@ def record_rollouts(
             found[name] = RecordedRollout(
                 setup=setup,
                 policy=policies[name],
-                learner=learners[name],
+                made=learners[name],
                 rollout=replace(rollout, **tree.clone(rollout.tensors())),  # ``collect`` overwrites it
                 log=log,
                 replay=replay,
@@ -205,7 +221,7 @@ def record_rollouts(
             if log.ended[:-1].any():
                 ended.add(name)
         yield found
-        if count >= LEAST and (len(ended) == len(actors) or time.perf_counter() - started > SECONDS):
+        if count >= least and (len(ended) == len(actors) or time.perf_counter() - started > SECONDS):
             return
 
 
@@ -253,9 +269,9 @@ def _policy_seconds(policy: Policy, env: BatchedEnv, steps: int = 4) -> float:
     seconds = 0.0
     for _ in range(2):  # the first call is slower
         started = time.perf_counter()
-        _, value, _ = policy.unroll(obs, policy.initial_state(rows), first)
-        if value.requires_grad:
-            value.sum().backward()
+        *_, last, _ = policy.unroll(obs, policy.initial_state(rows), first)  # values
+        if last.requires_grad:
+            last.sum().backward()
         seconds = time.perf_counter() - started
     policy.zero_grad(set_to_none=True)
     return seconds / steps

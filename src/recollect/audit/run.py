@@ -14,12 +14,20 @@ from functools import partial
 from itertools import product
 from typing import Any
 
-from recollect.audit import buffer_checks, env_checks, gradient_checks, loop_checks, state_checks
+from recollect.audit import (
+    buffer_checks,
+    env_checks,
+    gradient_checks,
+    loop_checks,
+    replay_checks,
+    state_checks,
+)
 from recollect.audit.recorded_rollouts import RecordedRollout, network_seconds, record_rollouts
 from recollect.audit.results import PARTS, Check, Verification, checked
 from recollect.audit.setup import LEAST_STEPS, MOST_STEPS, Setup, prepare
 from recollect.base.row_threads import intra_op_threads
 from recollect.config.policy import PolicyConfig
+from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.factory import EnvSpec, is_made
@@ -43,6 +51,23 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Sequence[RecordedRollout]], str], ...]
     "gradient": (gradient_checks.parameters, gradient_checks.through_time),
 }
 """The checks of recorded rollouts by part. The name of a check is that of its function, with blanks."""
+REPLAY_CHECKS: dict[str, tuple[Callable[[Sequence[RecordedRollout]], str], ...]] = {
+    "buffer": (
+        buffer_checks.size,
+        replay_checks.sequences,
+        replay_checks.rows_apart,
+        replay_checks.padding,
+    ),
+    "state": (
+        state_checks.acting,
+        state_checks.stored_states,
+        replay_checks.learner,
+        state_checks.session,
+    ),
+    "training": (replay_checks.target_network,),
+    "gradient": (replay_checks.parameters, replay_checks.through_time),
+}
+"""The same for algorithms that replay old steps."""
 
 
 def verify(
@@ -115,8 +140,9 @@ def _run_checks(
             report(Check(part, "all", "skipped", "not tried: the env's contract comes first"))
         return setup
     views = views_of(env)
-    fewest = env.num_envs * min(view.agents for view in views.values())
-    setup = setup.sized(fewest, _most_steps(walks[0].seconds, env, network))
+    rows = [env.num_envs * view.agents for view in views.values()]
+    setup = setup.sized(min(rows), _most_steps(walks[0].seconds, env, network), max(rows))
+    checks = REPLAY_CHECKS if isinstance(setup.config.algo, ReplayConfig) else ROLLOUT_CHECKS
     rollouts: dict[str, list[RecordedRollout]] = {name: [] for name in views}
 
     def record() -> str:
@@ -132,7 +158,7 @@ def _run_checks(
         if part == "training":
             rows = env.num_envs * env.agents
             _check_training(setup, list(views), rows, report, is_repeatable=kept.status == "ok")
-        for group, check in product(views, ROLLOUT_CHECKS.get(part, ())):
+        for group, check in product(views, checks.get(part, ())):
             name = check.__name__.replace("_", " ")
             if rollouts[group]:
                 report(checked(part, name, partial(check, rollouts[group]), group))

@@ -11,7 +11,8 @@ from torch import nn
 
 from recollect.api import resolve
 from recollect.base.tolerances import on_device, tolerance
-from recollect.config.algo_shared import LearnerConfig
+from recollect.config.algo_shared import AlgoConfig, LearnerConfig
+from recollect.config.replay import REBUILT, ReplayConfig
 from recollect.config.tasks import task_name
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import BatchedEnv
@@ -26,6 +27,15 @@ from recollect.runtimes.actor_envs import open_env
 from recollect.training.new_network import PolicyFactory, check_config, made_network
 
 MOST_ENVS, MOST_EPOCHS = 4, 2
+MOST_SEQUENCES, MOST_TARGET_STEPS = 16, 3
+"""In a batch; and between two copies to the target network."""
+KEPT_SEQUENCES = 8
+"""Lengths of a sequence that the replay holds of each row."""
+REDUCED = (
+    *("rollout", "chunk", "burn_in_steps", "minibatches", "accumulate", "epochs", "stride", "batch"),
+    *("replay_capacity", "replay_warmup", "replay_ratio", "target_every"),
+)
+"""The settings of algorithms that may be reduced."""
 LEAST_STEPS, MOST_STEPS = 12, 128
 """Steps of a rollout; few if the env is slow."""
 
@@ -84,14 +94,19 @@ class Setup:
         config = self.config
         return tolerance(config.algo.tolerance, on_device(config.policy.precision, config.device))
 
-    def sized(self, rows: int, most_steps: int) -> Setup:
-        """The same setup with rollouts of at most ``most_steps`` steps, for ``rows`` rows of a policy."""
-        algo = _shortened(self.config.algo, rows, most_steps)
+    def sized(self, rows: int, most_steps: int, most_rows: int | None = None) -> Setup:
+        """The same setup with rollouts of at most ``most_steps`` steps, for ``rows`` rows of a policy.
+
+        ``most_rows``: of the policy that has most, if there are several.
+        """
+        algo = _shortened(self.config.algo, rows, most_rows or rows, most_steps)
+        is_whole = isinstance(algo, LearnerConfig) and algo.recurrent_mode == "full"
         notes = [
             f"{name} {before} -> {after}"
-            for name in ("rollout", "chunk", "burn_in_steps", "minibatches", "accumulate", "epochs")
-            if (before := getattr(self.config.algo, name)) != (after := getattr(algo, name))
-            and not (name == "chunk" and algo.recurrent_mode == "full")
+            for name in REDUCED
+            if hasattr(algo, name)
+            and (before := getattr(self.config.algo, name)) != (after := getattr(algo, name))
+            and not (name == "chunk" and is_whole)
         ]
         return replace(self, config=replace(self.config, algo=algo), notes=(*self.notes, *notes))
 
@@ -112,7 +127,37 @@ def prepare(
     return Setup(env, quiet, policy, notes, num_envs if is_made(env) else full.num_envs)
 
 
-def _shortened(algo: LearnerConfig, rows: int, most_steps: int) -> LearnerConfig:
+def _shortened(algo: AlgoConfig, rows: int, most_rows: int, most_steps: int) -> AlgoConfig:
+    if isinstance(algo, ReplayConfig):
+        return _short_replay(algo, rows, most_rows, most_steps)
+    assert isinstance(algo, LearnerConfig)
+    return _short_rollout(algo, rows, most_steps)
+
+
+def _short_replay(algo: ReplayConfig, rows: int, most_rows: int, most_steps: int) -> ReplayConfig:
+    """A small replay that learns at once: about two optimiser steps with every rollout."""
+    rollout, chunk = min(algo.rollout, most_steps), min(algo.chunk, most_steps)
+    # A burn-in that rebuilds the state has to be as long as it is.
+    burn_in = algo.burn_in_steps if algo.states == REBUILT else min(algo.burn_in_steps, chunk)
+    batch = min(algo.batch, MOST_SEQUENCES)
+    window = burn_in + chunk + algo.n_step
+    capacity = most_rows * (KEPT_SEQUENCES * window + 2 * rollout + 1)
+    return replace(
+        algo,
+        rollout=rollout,
+        chunk=chunk,
+        burn_in_steps=burn_in,
+        stride=algo.stride and min(algo.stride, chunk),
+        batch=batch,
+        replay_capacity=min(algo.replay_capacity, capacity),
+        replay_warmup=0,
+        replay_ratio=2 * batch * chunk / (rollout * rows),
+        target_every=algo.target_every and min(algo.target_every, MOST_TARGET_STEPS),
+        gauge_every=1 if algo.gauge_every else 0,
+    )
+
+
+def _short_rollout(algo: LearnerConfig, rows: int, most_steps: int) -> LearnerConfig:
     """A shorter rollout of the same kind: several chunks, and a shorter last chunk if there was one."""
     rollout, chunk = algo.rollout, min(algo.chunk, algo.rollout)
     if rollout > most_steps:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from recollect.acting.session import Session
+from recollect.algos.catalog import acting as acting_of
 from recollect.audit.recorded_rollouts import EnvLog, RecordedRollout, positions, step_and_row, worst
 from recollect.audit.results import Doubt, Problem, Skip
 from recollect.base import tree
@@ -90,10 +91,10 @@ def stored_states(rollouts: Sequence[RecordedRollout]) -> str:
         if not one.policy.has_memory:
             raise Skip("the core has no memory")
         rollout, log, states, tolerance = one.rollout, one.log, one.replay.states, one.setup.tolerance
-        if rollout.state_steps != one.algo.state_steps:
+        needed = acting_of(one.setup.config.algo).state_steps
+        if rollout.state_steps != needed:
             raise Problem(
-                f"states are stored at steps {rollout.state_steps}, the chunks begin at "
-                f"{one.algo.state_steps}",
+                f"states are stored at steps {rollout.state_steps}, the learner needs them at {needed}",
                 "Likely cause: actor and learner disagree about the chunk length or the burn-in",
             )
         for step in rollout.state_steps:

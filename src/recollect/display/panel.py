@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recollect.base import formatting
+from recollect.config.replay import ReplayConfig
 from recollect.display import words
 from recollect.display.state import Score, State
 
@@ -168,6 +169,20 @@ class Rows:
     def losses(self) -> Iterator[RenderableType]:
         """Losses and statistics of the update."""
         get = self.state.metrics.get
+        if isinstance(self.state.training.config.algo, ReplayConfig):
+            yield from self._cells(
+                "losses",
+                ("q", formatting.number(get("loss/q"))),
+                ("error", formatting.number(get("td_error"))),
+                ("target", formatting.number(get("q/target"))),
+            )
+            yield from self._cells(
+                "update",
+                ("epsilon", formatting.number(get("epsilon"))),
+                ("replay", formatting.count(int(get("replay/steps", 0)))),
+                ("clipped", formatting.share(get("grad_clip_rate"))),
+            )
+            return
         yield from self._cells(
             "losses",
             ("policy", formatting.number(get("loss/policy"))),

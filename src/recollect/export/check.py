@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,8 +12,9 @@ from torch import Tensor
 from recollect.base import spaces, tree
 from recollect.base.types import State, Tree
 from recollect.errors import RecollectError
-from recollect.export.step import Part, Tensors, named_inputs, parts
+from recollect.export.step import Part, Tensors, named_inputs, parts_of, value_of
 from recollect.policy.policy import Policy
+from recollect.policy.q_heads import QHead
 
 TOLERANCE = 1e-4
 """Largest deviation that counts as rounding, absolute and relative."""
@@ -59,14 +60,15 @@ def _compare_step(
     got: Tensors, policy: Policy, obs: Tree, state: State, first: Tensor, deterministic: bool, where: str
 ) -> State:
     """Compare all outputs of one step with the policy's. Returns the policy's new state."""
-    dist, value, _ = policy.step(obs, state, first)
+    *found, _ = policy.step(obs, state, first)
+    value = value_of(policy, found)
     acted, state = policy.act(obs, state, first, deterministic=True)
     action = dict(tree.named_leaves(policy.to_env(acted.action), "action"))
-    for part in parts(dist):
+    for part in parts_of(policy, found):
         for name, tensor in part.outputs.items():
             _compare(name, got, tensor, where)
         want = action[part.action]
-        free = _close_calls(part) if deterministic else torch.ones_like(want, dtype=torch.bool)
+        free = _close_calls(part, policy) if deterministic else torch.ones_like(want, dtype=torch.bool)
         _compare(part.action, got, want, where, free=free)
     if value is not None:
         _compare("value", got, value, where, scale=max(1.0, float(policy.value_scale)))
@@ -95,8 +97,13 @@ def _compare(
         )
 
 
-def _close_calls(part: Part) -> Tensor | None:
+def _close_calls(part: Part, policy: Policy) -> Tensor | None:
     """Where a discrete choice is a near tie that rounding can flip; None if the part is not discrete."""
+    if part.kind == "values":
+        head = cast(QHead, policy.head)
+        components = part.parameters["q"].split(head.nvec, -1)
+        close = torch.stack([_is_close(q, is_relative=True) for q in components], -1)  # [B, D]
+        return close.reshape(len(close), *head.shape)
     logits = part.parameters.get("logits")
     if logits is None:
         return None
@@ -104,8 +111,16 @@ def _close_calls(part: Part) -> Tensor | None:
         return logits.abs() < TOLERANCE
     if logits.shape[-1] == 1:
         return None
-    best = logits.topk(2, -1).values
-    return best[..., 0] - best[..., 1] < TOLERANCE
+    return _is_close(logits)
+
+
+def _is_close(numbers: Tensor, *, is_relative: bool = False) -> Tensor:
+    """[...]: whether the two largest of numbers [..., n] nearly tie."""
+    if numbers.shape[-1] == 1:
+        return torch.zeros_like(numbers[..., 0], dtype=torch.bool)
+    best = numbers.topk(2, -1).values
+    unit = best[..., 0].abs().clamp(min=1) if is_relative else 1.0
+    return best[..., 0] - best[..., 1] < TOLERANCE * unit
 
 
 def _observations(policy: Policy, rows: int, rng: np.random.Generator) -> Tree:

@@ -17,6 +17,8 @@ output                         meaning
 ``action`` or ``action.KEY``   the action for the env: squashed, scaled, clipped, offset
 ``logits``; ``mean`` and       parameters of the action distribution, for sampling; with the
 ``log_std``                    KEY of the action if it has one
+``q``                          [B, n] the values of all actions, -inf where forbidden; those of a
+                               MultiDiscrete side by side; in place of a distribution
 ``value``                      [B] the expected return, in real units; absent if the critic has a
                                network of its own, which is not exported
 ``next_state...``              the state for the next step
@@ -50,7 +52,7 @@ from recollect.base.spaces import space_to_json
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.export.check import check as check_step
 from recollect.export.check import short
-from recollect.export.step import StepModule, Tensors, parts
+from recollect.export.step import StepModule, Tensors, parts_of
 from recollect.policy.policies import any_policy, by_group
 from recollect.policy.policy import Policy
 
@@ -189,7 +191,7 @@ def _describe(agent: Agent, module: StepModule, inputs: Tensors, outputs: Tensor
     """The contents of FILE.json: everything needed to use the file without Recollect, as strict JSON."""
     policy = module.policy
     with torch.no_grad():
-        dist, _, _ = policy.step(module.obs_like, module.state_like, torch.ones(1, dtype=torch.bool))
+        *found, _ = policy.step(module.obs_like, module.state_like, torch.ones(1, dtype=torch.bool))
     return {
         "use": USE,
         "inputs": [_signature(name, tensor) for name, tensor in inputs.items()],
@@ -201,7 +203,7 @@ def _describe(agent: Agent, module: StepModule, inputs: Tensors, outputs: Tensor
         "deterministic": module.deterministic,
         "distribution": [
             {"action": part.action, "kind": part.kind, "parameters": dict(zip(part.parameters, part.outputs))}
-            for part in parts(dist)
+            for part in parts_of(policy, found)
         ],
         # Where a Box has no bound, null stands.
         "observation_space": finite(space_to_json(policy.observation_space)),

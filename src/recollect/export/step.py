@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from recollect.policy.distributions import (
     TanhGaussian,
 )
 from recollect.policy.policy import Policy
+from recollect.policy.q_heads import QHead
 
 Tensors = dict[str, Tensor]
 """Inputs or outputs of a step, by name."""
@@ -34,10 +36,16 @@ class StepModule(nn.Module):
 
     def __init__(self, policy: Policy, deterministic: bool = True):
         super().__init__()
-        if not policy.head.needs_critic:
+        head = type(policy.head).__name__
+        if not policy.head.needs_critic and not isinstance(policy.head, QHead):
             raise ConfigError(
-                f"the policy has a {type(policy.head).__name__}, and only actor-critic heads can be "
+                f"the policy has a {head}, and only actor-critic heads and heads of action values can be "
                 "exported: save the agent (agent.save), and serve it with agent.session"
+            )
+        if isinstance(policy.head, QHead) and not deterministic:
+            raise ConfigError(
+                f"the policy has a {head}, which takes the best action: leave deterministic=False (--sample) "
+                "out"
             )
         self.policy, self.deterministic = policy, deterministic
         self.obs_like = spaces.zeros(policy.observation_space, 1)
@@ -47,11 +55,12 @@ class StepModule(nn.Module):
         """One step of all rows."""
         obs = tree.from_named(self.obs_like, inputs, "obs")
         state = tree.from_named(self.state_like, inputs, "state")
-        dist, value, state = self.policy.step(obs, state, inputs["first"])
-        action = self.policy.to_env(dist.mode() if self.deterministic else dist.sample())
+        *found, state = self.policy.step(obs, state, inputs["first"])
+        action = self.policy.to_env(self.policy.head.choose(found, None, self.deterministic))
         outputs = dict(tree.named_leaves(action, "action"))
-        for part in parts(dist):
+        for part in parts_of(self.policy, found):
             outputs |= part.outputs
+        value = value_of(self.policy, found)
         outputs |= {} if value is None else {"value": value}
         return outputs | dict(tree.named_leaves(state, "next_state"))
 
@@ -75,14 +84,14 @@ def named_inputs(obs: Tree, state: State, first: Tensor) -> Tensors:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The distribution of one leaf of the action."""
+    """The distribution of one leaf of the action, or the values of all actions."""
 
     path: str
     """Path of the leaf: "", or for example ".move"."""
     kind: str
-    """Name of the distribution."""
+    """Name of the distribution, or "values"."""
     parameters: Tensors
-    """Its parameters by name: "logits", "mean" or "log_std"."""
+    """Its parameters by name: "logits", "mean" or "log_std", or "q"."""
 
     @property
     def action(self) -> str:
@@ -93,6 +102,18 @@ class Part:
     def outputs(self) -> Tensors:
         """The parameters by output name."""
         return {f"{label}{self.path}": tensor for label, tensor in self.parameters.items()}
+
+
+def parts_of(policy: Policy, outputs: Sequence[Any]) -> list[Part]:
+    """The parts of the action from the outputs of the head."""
+    if isinstance(policy.head, QHead):
+        return [Part("", "values", {"q": outputs[0]})]
+    return list(parts(outputs[0]))
+
+
+def value_of(policy: Policy, outputs: Sequence[Any]) -> Tensor | None:
+    """V [B], if the head has it."""
+    return outputs[1] if policy.head.needs_critic else None
 
 
 def parts(dist: Distribution, path: str = "") -> Iterator[Part]:

@@ -14,7 +14,7 @@ from recollect.base.formatting import percent, short, signed
 from recollect.play.frames import Film
 from recollect.play.text import Line, folded, lines_of
 from recollect.play.trace import Trace
-from recollect.play.words import SUITS, Choice, choices, ending, most_active, seen, who
+from recollect.play.words import ONE_OF_N, SUITS, Choice, choices, ending, most_active, seen, who
 
 WIDTH, HEIGHT = 800, 460
 MARGIN, GAP = 16, 22
@@ -147,7 +147,7 @@ class Painter:
         shown = made[:3]
         more = f", {len(shown)} of its {len(made)} parts" if len(made) > len(shown) else ""
         view.text((box[0], box[1] - 18), "action" + more, 12, MUTED)
-        if len(made) == 1 and made[0].kind == "categorical":
+        if len(made) == 1 and made[0].kind in ONE_OF_N:
             view.text((box[2], box[1] - 18), str(made[0]), 12, INK, anchor="ra")
         width = (box[2] - box[0] + 12) // max(len(shown), 1)
         for i, choice in enumerate(shown):
@@ -159,7 +159,7 @@ class Painter:
             if choice.kind == "normal":
                 _normals(view, (left, box[1], right, bottom), choice, self.reach[i])
             else:
-                _bars(view, (left, box[1], right, bottom), choice)
+                _bars(view, (left, box[1], right, bottom), choice, self.reach.get(i))
 
     def _recent(self, box: Box, values: np.ndarray, step: int) -> list[tuple[int, float]]:
         """(left edge of its column, value) for the steps that fit, the current one at the right."""
@@ -229,8 +229,11 @@ def _strip(view: _View, box: Box, name: str, number: str) -> None:
     view.draw.rectangle(box, fill=PANEL)
 
 
-def _bars(view: _View, box: Box, choice: Choice) -> None:
-    """Probabilities as bars, the chosen one in colour, with names if there is room."""
+def _bars(view: _View, box: Box, choice: Choice, reach: tuple[float, float] | None) -> None:
+    """Probabilities or values as bars, the chosen one in colour, with names if there is room.
+
+    ``reach``: of values, the range of all.
+    """
     left, top, right, bottom = box
     count = len(choice.numbers)
     wide = min((right - left) / count, 72)
@@ -239,18 +242,23 @@ def _bars(view: _View, box: Box, choice: Choice) -> None:
     # Among many choices none is likely: scale so that the likeliest fills the height.
     full = 1.0 if count <= 12 else max(np.nan_to_num(choice.numbers).max(), 1e-9)
     head = top + 14 if wide >= 34 else top
-    for i, probability in enumerate(choice.numbers):
+    is_values = choice.kind == "values" and reach is not None
+    for i, number in enumerate(choice.numbers):
+        share = number / full
+        if is_values:
+            share = (number - reach[0]) / (reach[1] - reach[0])
         is_chosen = bool(choice.value[i]) if choice.kind == "bernoulli" else i == choice.index
         x = left + i * wide
-        high = foot - max(1, (foot - head) * np.nan_to_num(probability) / full)
+        high = foot - max(1, (foot - head) * np.nan_to_num(share))
         pad = 3 if wide >= 10 else 0
         view.draw.rectangle((x, head, x + wide - 1 - pad, foot), fill=PANEL)
         view.draw.rectangle((x, high, x + wide - 1 - pad, foot), fill=ACCENT if is_chosen else BAR)
         middle = x + (wide - pad) / 2
         if wide >= 34:
-            view.text((middle, head - 14), percent(probability), 12, INK if is_chosen else MUTED, anchor="ma")
+            label = short(number) if is_values else percent(number)
+            view.text((middle, head - 14), label, 12, INK if is_chosen else MUTED, anchor="ma")
         if named:
-            label = choice.labels[i] if choice.kind == "categorical" else str(i)
+            label = choice.labels[i] if choice.kind in ONE_OF_N else str(i)
             view.text((middle, foot + 2), label, 12, INK if is_chosen else MUTED, anchor="ma")
 
 
@@ -299,11 +307,14 @@ def _scale(limits: tuple[float, float], box: Box) -> Any:
 
 
 def _reach(traces: list[Trace]) -> dict[int, tuple[float, float]]:
-    """The range of values, means and deviations of each normal part of the action."""
+    """The range of each part of the action that is normal, or has values, over all steps."""
     ranges: dict[int, tuple[float, float]] = {}
     for trace in traces:
         for step in range(len(trace)):
             for i, choice in enumerate(choices(trace, step)):
+                if choice.kind == "values":
+                    known = [x for x in choice.numbers if x == x]
+                    ranges[i] = _limits([np.array([*known, *ranges.get(i, ())])])
                 if choice.kind == "normal":
                     edges = [m + s * sign for m, s in zip(choice.numbers, choice.std) for sign in (-1, 1)]
                     ranges[i] = _limits([np.array([*edges, *choice.value, *ranges.get(i, ())])])

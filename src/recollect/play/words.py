@@ -29,6 +29,10 @@ _BESIDES = {ACTION, REWARD, ACTION_MASK}
 """Parts of an observation that are shown only if there are no others."""
 
 
+ONE_OF_N = ("categorical", "values")
+"""Kinds of parts whose action is one of n."""
+
+
 @dataclass(frozen=True, slots=True)
 class Choice:
     """One part of an action, with its distribution."""
@@ -36,11 +40,11 @@ class Choice:
     part: str
     """Its name in the action space; empty if the action has one part."""
     kind: str
-    """categorical, bernoulli or normal."""
+    """categorical, bernoulli, normal, or values (of all actions)."""
     value: list[float]
     """The action as passed to the env."""
     numbers: list[float]
-    """Probabilities, or the means of a normal."""
+    """Probabilities, the means of a normal, or values, NaN for masked actions."""
     std: list[float]
     """Standard deviations of a normal."""
     labels: list[str]
@@ -52,10 +56,12 @@ class Choice:
         return int(self.value[0])
 
     def __str__(self) -> str:
-        """For example ``left (97%)``, ``0 1 1`` or ``-0.52``."""
+        """For example ``left (97%)``, ``left (value 1.2)``, ``0 1 1`` or ``-0.52``."""
         name = "" if self.part.isdigit() or not self.part else f"{self.part} "
         if self.kind == "categorical":
             return f"{name}{self.labels[self.index]} ({percent(self.numbers[self.index])})"
+        if self.kind == "values":
+            return f"{name}{self.labels[self.index]} (value {short(self.numbers[self.index])})"
         if self.kind == "bernoulli":
             return name + " ".join(str(int(v)) for v in self.value)
         return name + short_list(self.value)
@@ -67,11 +73,11 @@ def choices(trace: Trace, step: int) -> list[Choice]:
     made: list[Choice] = []
     for part in trace.distribution[step]:
         kind = part["kind"]
-        numbers = [float("nan") if x is None else x for x in part.get("probs", part.get("mean", []))]
-        taken = 1 if kind == "categorical" else len(numbers)
+        numbers = [float("nan") if x is None else x for x in _numbers(part)]
+        taken = 1 if kind in ONE_OF_N else len(numbers)
         own, values = values[:taken], values[taken:]
         start = part.get("start", 0)
-        if kind == "categorical":
+        if kind in ONE_OF_N:
             own = [own[0] - start]
         labels = _labels(trace.env, len(numbers), start)
         made.append(Choice(part["part"], kind, own, numbers, part.get("std", []), labels))
@@ -83,7 +89,18 @@ def chosen(trace: Trace, step: int) -> tuple[str, str]:
     made = choices(trace, step)
     if len(made) == 1 and made[0].kind == "categorical":
         return made[0].labels[made[0].index], percent(made[0].numbers[made[0].index])
+    if len(made) == 1 and made[0].kind == "values":
+        return ranking(made[0]), ""
     return ", ".join(map(str, made)) or str(trace.action[step]), ""
+
+
+def ranking(choice: Choice, most: int = 4) -> str:
+    """The chosen action, then the values of all actions, the best first: ``left · left 1.2, right 0.8``."""
+    known = [i for i, x in enumerate(choice.numbers) if x == x]
+    best = sorted(known, key=lambda i: -choice.numbers[i])[:most]
+    values = ", ".join(f"{choice.labels[i]} {short(choice.numbers[i])}" for i in best)
+    more = f", {len(known) - len(best)} more" if len(known) > len(best) else ""
+    return f"{choice.labels[choice.index]}: {values}{more}"
 
 
 def seen(trace: Trace, step: int) -> str:
@@ -139,6 +156,10 @@ def _part(part: dict[str, Any], alone: bool) -> str:
     if all(v in (0, 1) for v in values):
         return name + " ".join(str(int(v)) for v in values)
     return name + short_list(values)
+
+
+def _numbers(part: dict[str, Any]) -> list[float | None]:
+    return next((part[name] for name in ("probs", "mean", "q") if name in part), [])
 
 
 def _labels(env: str | None, count: int, start: int) -> list[str]:

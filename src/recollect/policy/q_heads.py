@@ -28,6 +28,7 @@ from itertools import pairwise
 from typing import cast
 
 import gymnasium as gym
+import numpy as np
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -67,17 +68,18 @@ class QHead(Head):
         self.space, self.config = space, config or QHeadConfig()
         self.nvec, start, self.shape = _choices(space, type(self).__name__)
         self.starts_at_zero = not start.any()
-        sizes, largest = torch.tensor(self.nvec), max(self.nvec)
+        # NumPy: the tensors may be without memory, on the device "meta".
+        sizes, largest = np.array(self.nvec), max(self.nvec)
         self.size = int(sizes.sum())
         self.is_padded = len(self.nvec) * largest != self.size
-        offset = sizes.cumsum(0) - sizes
-        exists = torch.arange(largest) < sizes.unsqueeze(1)  # [D, largest]
-        padded = torch.where(exists, offset.unsqueeze(1) + torch.arange(largest), self.size)
-        unpadded = exists.flatten().nonzero().squeeze(1)
-        constants = {"start": start, "offset": offset, "exists": exists, "padded": padded.flatten()}
+        offset = sizes.cumsum() - sizes
+        exists = np.arange(largest) < sizes[:, None]  # [D, largest]
+        padded = np.where(exists, offset[:, None] + np.arange(largest), self.size)
+        unpadded = exists.reshape(-1).nonzero()[0]
+        constants = {"start": start, "offset": offset, "exists": exists, "padded": padded.reshape(-1)}
         for name, value in {**constants, "unpadded": unpadded}.items():
             # Not persistent: they follow from the space, which a checkpoint contains.
-            self.register_buffer(name, value, persistent=False)
+            self.register_buffer(name, torch.tensor(value), persistent=False)
         self.register_buffer("epsilon", torch.ones((), dtype=torch.float32))
         """The share of random actions; the learner sets it, and it travels with the weights."""
         self.advantage = Stream(features, self.size, self.config)
@@ -265,12 +267,12 @@ def linear(inputs: int, outputs: int, config: QHeadConfig) -> nn.Linear:
     return nn.Linear(inputs, outputs)
 
 
-def _choices(space: gym.Space, head: str) -> tuple[tuple[int, ...], Tensor, tuple[int, ...]]:
+def _choices(space: gym.Space, head: str) -> tuple[tuple[int, ...], np.ndarray, tuple[int, ...]]:
     """The sizes of the components, their starts, and the shape of an action."""
     if isinstance(space, spaces.Discrete):
-        return (int(space.n),), torch.tensor(int(space.start)), ()
+        return (int(space.n),), np.array(int(space.start)), ()
     if isinstance(space, spaces.MultiDiscrete):
-        start = torch.as_tensor(space.start, dtype=torch.int64)
+        start = np.asarray(space.start, np.int64)
         return tuple(int(n) for n in space.nvec.reshape(-1)), start, tuple(space.nvec.shape)
     raise SpaceError(
         f"{head} estimates the value of every action, and the action space {space} is no Discrete or "

@@ -145,7 +145,7 @@ def _pack_memory(trace: Row, steps: int, cells: int) -> tuple[Row, str]:
 def _pack_distribution(parts: Sequence[Row]) -> list[Row]:
     packed = []
     for part in parts:
-        numbers = {k: _numbers(part[k], 3) for k in ("probs", "mean", "std") if k in part}
+        numbers = {k: _numbers(part[k], 3) for k in ("probs", "mean", "std", "q") if k in part}
         packed.append({"part": part.get("part", ""), "kind": part["kind"], **numbers})
     return packed
 

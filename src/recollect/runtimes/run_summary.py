@@ -7,9 +7,11 @@ from typing import Any
 from recollect.acting.truncation import truncation_slots
 from recollect.algos.catalog import acting
 from recollect.base.formatting import digits, plural
+from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.envs.group_views import views_of
 from recollect.experience.rollout import rollout_size
+from recollect.learning.replay_learner import make_replay
 from recollect.policy.describe_encoder import describe_critic, describe_encoder
 from recollect.policy.policies import Network, by_group, rows_by_group
 from recollect.runtimes.collector import Collector
@@ -31,9 +33,21 @@ def size_summary(network: Network, config: TrainConfig, collector: Collector) ->
     weights = sum(p.numel() for p in network.parameters())
     return (
         f"{weights:,} weights; a rollout of {algo.rollout} steps x {rows} rows takes "
-        f"{digits(total / 1e6)} MB, {states / total:.0%} of it stored states; effective "
+        f"{digits(total / 1e6)} MB, {states / total:.0%} of it stored states; "
+        f"{replay_summary(network, config, rows)}effective "
         f"horizon {digits(algo.effective_horizon, 4)} steps"
     )
+
+
+def replay_summary(network: Network, config: TrainConfig, rows: int) -> str:
+    """The memory of the replay of all groups; empty if the algorithm has none."""
+    algo, own = config.algo, rows_by_group(network, rows)
+    if not isinstance(algo, ReplayConfig):
+        return ""
+    policies = by_group(network)
+    size = sum(make_replay(one, algo, own[name], device="meta").bytes for name, one in policies.items())
+    steps = sum(algo.slots(own[name]) * own[name] for name in policies)
+    return f"the replay of {steps:,} steps takes {digits(size / 1e6)} MB; "
 
 
 def run_opening(network: Network, config: TrainConfig, collector: Collector, preset: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from recollect.base.formatting import digits
+from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.training import advice_texts
 from recollect.training.gauges import BY_NAME, GAUGES, SETTLING
@@ -87,7 +88,9 @@ class Advisor:
         advice = {}
         is_clipped = BY_NAME["grad_clip_rate"].side(metrics["grad_clip_rate"]) == "above"
         self._above = self._above + 1 if is_clipped else 0
-        self._below = self._below + 1 if metrics["grad_norm_max"] < 0.1 else 0
+        # The errors of action values are small until rewards are found; Adam's steps are not.
+        is_small = metrics["grad_norm_max"] < 0.1 and not isinstance(self._config.algo, ReplayConfig)
+        self._below = self._below + 1 if is_small else 0
         if self._above >= self._patience:
             advice["above"] = (
                 f"the gradient was clipped in every minibatch of {self._above} updates (norm "

@@ -7,6 +7,7 @@ import shlex
 
 from recollect.base.formatting import digits, percent, setting
 from recollect.config.core_choice import core_config, reaching
+from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.training.gauges import Gauge
 
@@ -26,6 +27,8 @@ def out_of_range(gauge: Gauge, side: str, value: float) -> str:
 def longer_reach(config: TrainConfig, length: float, steps: float) -> str:
     """Advice on episodes of ``length`` steps, if the return did not improve over ``steps`` env steps."""
     algo = config.algo
+    if isinstance(algo, ReplayConfig):
+        return _longer_sequences(config, algo, length, steps)
     reach = min(1 << (round(length) - 1).bit_length(), max(LONGEST, 2 * algo.rollout))
     changes = [] if algo.chunk_length == algo.rollout else ["recurrent_mode='full'"]
     if reach > algo.rollout:
@@ -34,10 +37,22 @@ def longer_reach(config: TrainConfig, length: float, steps: float) -> str:
         changes.append("num_envs=32")
     if length >= SLOW:
         changes += _open_gates(config.policy.core, min(round(length), reach))
+    return _try(algo.chunk_length, length, steps, changes)
+
+
+def _longer_sequences(config: TrainConfig, algo: ReplayConfig, length: float, steps: float) -> str:
+    """``longer_reach`` for sequences of a replay."""
+    reach = min(1 << (round(length) - 1).bit_length(), max(LONGEST // 4, 2 * algo.chunk))
+    changes = [f"chunk={reach}", f"batch={max(1, algo.batch * algo.chunk // reach)}"]
+    if length >= SLOW:
+        changes += _open_gates(config.policy.core, min(round(length), reach))
+    return _try(algo.chunk, length, steps, changes)
+
+
+def _try(reach: int, length: float, steps: float, changes: list[str]) -> str:
     return (
-        f"episodes last {digits(length)} steps, gradients reach back {algo.chunk_length} steps, and the "
-        f"return has not improved in {steps:,.0f} steps. If the task needs a longer memory, try "
-        f"{', '.join(changes)}"
+        f"episodes last {digits(length)} steps, gradients reach back {reach} steps, and the return has not "
+        f"improved in {steps:,.0f} steps. If the task needs a longer memory, try {', '.join(changes)}"
     )
 
 

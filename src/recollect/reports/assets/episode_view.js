@@ -113,6 +113,19 @@ function distribution(episode, t, part, names) {
       ),
     );
   }
+  if (part.kind === "values") {
+    const [low, high] = valueRange(episode);
+    const made = part.q.map((q, i) => [q, i]).filter(([q]) => q !== null);
+    if (made.length > FEW) made.sort((a, b) => b[0] - a[0]);
+    const list = bars(
+      made.slice(0, FEW).map(([q, i]) =>
+        barRow(names[i] ?? String(i), q, low, high, { chosen: i === taken, text: fmt(q, 3) }),
+      ),
+    );
+    if (made.length > FEW)
+      list.append(h("li", { class: "small" }, `and ${made.length - FEW} of lower value`));
+    return list;
+  }
   const row = (p, i, is) =>
     barRow(names[i] ?? String(i), p ?? 0, 0, 1, { chosen: is, text: percent(p ?? 0) });
   if (part.kind === "bernoulli")
@@ -147,6 +160,15 @@ function normalRange(episode, name) {
   return episode.ranges[name];
 }
 
+/** The range of the action values over the whole episode. */
+function valueRange(episode) {
+  episode.valueRange ??= extent([
+    0,
+    ...episode.distribution.flatMap((step) => step.flatMap((part) => (part.q ?? []).filter((q) => q !== null))),
+  ]);
+  return episode.valueRange;
+}
+
 function plainAction(action) {
   if (typeof action === "number") return fmt(action);
   if (Array.isArray(action)) return `[${action.map(plainAction).join(", ")}]`;
@@ -165,14 +187,16 @@ function actionWords(episode, t, names) {
 
 // What was expected ---------------------------------------------------------------------------------
 
+const hasActionValues = (episode) => episode.distribution[0].some((part) => part.kind === "values");
+
 function expected(episode, t) {
   const sum = episode.reward.slice(0, t + 1).reduce((total, reward) => total + (reward ?? 0), 0);
   const rows = [
-    ["value", fmt(episode.value[t]), "c0"],
+    [hasActionValues(episode) ? "value of the action" : "value", fmt(episode.value[t]), "c0"],
     ["reward", fmt(episode.reward[t]), "c1"],
     ["return so far", fmt(Number(sum.toPrecision(6))), null],
-    ["log-prob of the action", fmt(episode.log_prob[t], 3), null],
   ];
+  if (episode.log_prob[t] !== null) rows.push(["log-prob of the action", fmt(episode.log_prob[t], 3), null]);
   return h(
     "dl",
     { class: "pairs" },
