@@ -49,6 +49,7 @@ def test_the_loss_is_that_of_the_steps(double, rescale, n_step):
     """S003-5, S003-3, S003-21: targets, errors and loss; every kind of end is there, and padding has no
     part in them."""
     ours = filled(double=double, rescale=rescale, n_step=n_step, gamma=0.9, importance_exponent=0.7)
+    ours.replay.update(ours.replay.sample(20).entries, torch.linspace(0.1, 3, 20))
     sample, batch = batch_of(ours, 48)
     kinds = slow.kinds(sample, ours.config.burn_in_steps, ours.config.chunk, n_step)
     assert min(kinds.values()) > 0, kinds
@@ -59,6 +60,7 @@ def test_the_loss_is_that_of_the_steps(double, rescale, n_step):
     mean = targets[learned].mean()
     assert float(loss.stats["q/target"]) == pytest.approx(float(mean), abs=1e-5)
     p = sample.probability
+    assert p.unique().numel() > 5
     weight = (p.min() / p) ** 0.7
     by_steps = sum(
         0.5 * float(weight[m]) * float(errors[j, m]) ** 2 for j, m in learned.nonzero().tolist()
