@@ -30,6 +30,7 @@ from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.actor_critic import scaled
 from recollect.learning.algorithm import Stats
+from recollect.learning.constant_batch import ConstantBatch
 from recollect.learning.deviation_check import DeviationCheck, Record
 from recollect.learning.optimiser import Adam
 from recollect.learning.ranks import ALONE
@@ -77,6 +78,9 @@ class ReplayLearner:
             tolerance=config.tolerance,
         )
         self.deviation_check = DeviationCheck(policy, whole, self.compared)
+        self.constant = ConstantBatch()
+        self._constants: Stats = {}
+        """What was constant in the first minibatch of this update."""
         self._owed = 0.0
         """Steps to learn from that the steps collected so far have earned."""
         self.head.epsilon.fill_(config.epsilon)
@@ -160,6 +164,7 @@ class ReplayLearner:
         """One optimiser step from a minibatch of the replay; its statistics."""
         config, policy, generator = self.config, self.policy, self.generator
         sample = self.replay.sample(config.batch, generator)
+        self._constants = self._constants or self.constant.find(sample)
         if self.head.config.noisy:
             self.head.draw_noise(generator)
             cast(QHead, self.target.head).draw_noise(generator)
@@ -216,7 +221,9 @@ class ReplayLearner:
             "grad_clip_rate": (norm > self.config.max_grad_norm).double().mean(),
             "replay/ratio": learned / max(1, collected),
         }
-        return found | diagnostics.read(means)
+        numbers, self._constants = diagnostics.read(means | self._constants), {}
+        self.deviation_check.notes += self.constant.notes(numbers)
+        return found | numbers
 
     # -- checkpoints ------------------------------------------------------------------------------
 
