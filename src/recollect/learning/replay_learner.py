@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -66,7 +67,6 @@ class ReplayLearner:
         self.updates = 0
         self.gradient_steps = 0
         self.ranks, self.origin = ALONE, None
-        self.replay = make_replay(policy, config, rows)
         self.is_complete = True
         """Whether the last ``load_more`` found a replay, or there was none to find."""
         fields = named_fields(policy.head, algorithm.acting(config).record)
@@ -84,6 +84,11 @@ class ReplayLearner:
         self._owed = 0.0
         """Steps to learn from that the steps collected so far have earned."""
         self.head.epsilon.fill_(config.epsilon)
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The replay, allocated when it is first needed: learner processes have their own."""
+        return make_replay(self.policy, self.config, self.rows)
 
     @property
     def head(self) -> QHead:
