@@ -25,7 +25,7 @@ from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import display_name
 from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.envs.group_views import Groups
-from recollect.errors import ConfigError, Interrupted, PickleError, RecollectError, StateError
+from recollect.errors import ConfigError, Interrupted, LostError, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
 from recollect.policy.noisy import means
 from recollect.policy.policies import Network, Policies, any_policy, by_group
@@ -230,9 +230,13 @@ class Agent:
         if self._trainer is not None and not self.can_make_env:
             self._trainer.dismiss()
         elif self._trainer is not None:
-            self._learned = self._so_far()
-            self._trainer.close()
-            self._trainer = None
+            trainer, self._trainer = self._trainer, None
+            try:
+                self._learned = trainer.learned(live=False)
+            except LostError:  # a learner process was killed, and the run has ended with that error
+                self._learned = Learned(trainer.steps, trainer.learner.updates)
+            finally:
+                trainer.close()
 
     def __enter__(self) -> Agent:
         return self

@@ -32,6 +32,7 @@ CHANGEABLE = frozenset(
     {
         *("checkpoint_every", "eval_episodes", "eval_every", "eval_mode", "keep_checkpoints"),
         *("max_seconds", "sinks", "env_timeout", "env_workers", "memory_limit", "ray_address"),
+        "learner_processes",
         *("runtime", "threads"),
     }
 )

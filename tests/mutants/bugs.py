@@ -29,6 +29,7 @@ from tests.mutants.precision_bugs import ROUNDINGS
 from tests.mutants.recording_bugs import RECORDINGS
 from tests.mutants.register_bugs import REGISTERED
 from tests.mutants.replay_bugs import N_STEP, PRIORITIES, REPLAY, SAVED
+from tests.mutants.replay_learner_bugs import EXPLORATION, LEARNED_FROM_REPLAY, PACES, TARGET_NETWORKS
 from tests.mutants.run_bugs import RUNS
 from tests.mutants.session_bugs import EVALUATIONS, SESSIONS
 from tests.mutants.size_bugs import SIZES
@@ -107,4 +108,8 @@ MUTANTS = [
     *PRIORITIES,
     *N_STEP,
     *SAVED,
+    *LEARNED_FROM_REPLAY,
+    *TARGET_NETWORKS,
+    *PACES,
+    *EXPLORATION,
 ]

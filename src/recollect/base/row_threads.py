@@ -119,13 +119,13 @@ def at_once(calls: Sequence[Callable[[], T]], rows: Sequence[int]) -> list[T]:
     errors is raised once all have ended.
     """
     in_use = _pool.get()
-    if in_use is None or len(calls) < 2 or max(rows) > LARGEST_SHARE * sum(rows):
+    if in_use is None or not _are_even(rows):
         return [call() for call in calls]
     pool, count = in_use
-    share = count // len(calls)
+    own = share(count, rows)
 
     def run(call: Callable[[], T]) -> T:
-        _pool.set((pool, share) if share > 1 else None)
+        _pool.set((pool, own) if own > 1 else None)
         return call()
 
     # Each in a context of its own, a copy of this one. Calls never wait for calls, only for groups of rows.
@@ -135,6 +135,16 @@ def at_once(calls: Sequence[Callable[[], T]], rows: Sequence[int]) -> list[T]:
     finally:
         wait(futures)
     return [first, *(future.result() for future in futures)]
+
+
+def share(count: int, rows: Sequence[int]) -> int:
+    """The number of threads among ``count`` that each call of ``at_once`` has."""
+    return max(1, count // len(rows)) if _are_even(rows) else count
+
+
+def _are_even(rows: Sequence[int]) -> bool:
+    """Whether there are several calls, none of which is much the largest."""
+    return len(rows) > 1 and max(rows) <= LARGEST_SHARE * sum(rows)
 
 
 def group_count(steps: int, rows: int, *, threads: int) -> int:

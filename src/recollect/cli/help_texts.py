@@ -70,7 +70,8 @@ TOPICS = {
 MEMBERS = {
     "env": ("num_envs", "last_action_reward", "env_kwargs", "wrap", "drop_obs", "imports"),
     "runtime": (
-        *("runtime", "actors", "mode", "max_lag", "env_workers", "env_timeout", "learners", "ray_address"),
+        *("runtime", "actors", "mode", "max_lag", "env_workers", "env_timeout", "learners"),
+        *("learner_processes", "ray_address"),
     ),
     "memory": ("core", "recurrent_mode", "chunk", "burn_in_steps", "refresh_states"),
     "checks": ("tolerance", "gauge_every"),

@@ -19,6 +19,9 @@ class ChangeableSettings(TypedDict, total=False):
     env_timeout: float | None
     """Seconds without an answer after which an env in another process counts as lost and its actor is
     restarted; None: never, once the actor has started."""
+    learner_processes: bool
+    """Whether the learner of each group of agents has a process of its own on this machine, so that
+    groups learn in parallel."""
     ray_address: str | None
     """Address of the Ray cluster: "auto", or host:port."""
     eval_every: int

@@ -103,6 +103,9 @@ class TrainConfig:
     restarted; None: never, once the actor has started."""
     learners: int = 1
     """Data-parallel learners: each holds a share of the rows, and all make the same optimiser step."""
+    learner_processes: bool = False
+    """Whether the learner of each group of agents has a process of its own on this machine, so that groups
+    learn in parallel. In lockstep the weights are the same bit for bit."""
     ray_address: str | None = None
     """Address of the Ray cluster: "auto", or host:port. None: a new one on this machine, for this run."""
     seed: int = 0
@@ -305,6 +308,11 @@ def _check_runtime(config: TrainConfig) -> None:
         )
     if config.max_lag is not None and config.mode == "lockstep":
         raise ConfigError(f"max_lag = {config.max_lag} does nothing in lockstep: use mode='async'")
+    if config.learner_processes and config.learners > 1:
+        raise ConfigError(
+            f"learner_processes = True with learners = {config.learners}: data-parallel learners have "
+            "processes already; leave learner_processes False, or learners 1"
+        )
     if config.env_timeout is not None and not config.env_timeout > 0:
         raise ConfigError(f"env_timeout = {config.env_timeout}: it must be above 0, or None for no limit")
     if config.ray_address is not None and config.runtime != "ray":

@@ -27,6 +27,7 @@ class Frames(Core):
     """See the module's docstring."""
 
     starts_at_zero = True
+    unrolls_in_groups = False  # it only copies
     zero: Tensor
 
     def __init__(self, input_size: int, config: FramesConfig):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -30,6 +31,7 @@ from recollect.experience.rollout import Rollout
 from recollect.learning import diagnostics
 from recollect.learning.actor_critic import scaled
 from recollect.learning.algorithm import Stats
+from recollect.learning.constant_batch import ConstantBatch
 from recollect.learning.deviation_check import DeviationCheck, Record
 from recollect.learning.optimiser import Adam
 from recollect.learning.ranks import ALONE
@@ -65,7 +67,6 @@ class ReplayLearner:
         self.updates = 0
         self.gradient_steps = 0
         self.ranks, self.origin = ALONE, None
-        self.replay = make_replay(policy, config, rows)
         self.is_complete = True
         """Whether the last ``load_more`` found a replay, or there was none to find."""
         fields = named_fields(policy.head, algorithm.acting(config).record)
@@ -77,9 +78,17 @@ class ReplayLearner:
             tolerance=config.tolerance,
         )
         self.deviation_check = DeviationCheck(policy, whole, self.compared)
+        self.constant = ConstantBatch()
+        self._constants: Stats = {}
+        """What was constant in the first minibatch of this update."""
         self._owed = 0.0
         """Steps to learn from that the steps collected so far have earned."""
         self.head.epsilon.fill_(config.epsilon)
+
+    @cached_property
+    def replay(self) -> Replay:
+        """The replay, allocated when it is first needed: learner processes have their own."""
+        return make_replay(self.policy, self.config, self.rows)
 
     @property
     def head(self) -> QHead:
@@ -160,6 +169,7 @@ class ReplayLearner:
         """One optimiser step from a minibatch of the replay; its statistics."""
         config, policy, generator = self.config, self.policy, self.generator
         sample = self.replay.sample(config.batch, generator)
+        self._constants = self._constants or self.constant.find(sample)
         if self.head.config.noisy:
             self.head.draw_noise(generator)
             cast(QHead, self.target.head).draw_noise(generator)
@@ -216,7 +226,9 @@ class ReplayLearner:
             "grad_clip_rate": (norm > self.config.max_grad_norm).double().mean(),
             "replay/ratio": learned / max(1, collected),
         }
-        return found | diagnostics.read(means)
+        numbers, self._constants = diagnostics.read(means | self._constants), {}
+        self.deviation_check.notes += self.constant.notes(numbers)
+        return found | numbers
 
     # -- checkpoints ------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ INCIDENTAL = frozenset(
     {
         *("seed", "run", "device", "threads", "parallel", "sinks", "memory_limit"),
         *("imports", "runtime", "env_workers", "env_timeout", "ray_address", "learners"),
+        "learner_processes",
         *("eval_every", "eval_episodes", "eval_mode", "checkpoint_every", "keep_checkpoints", "max_seconds"),
     }
 )

@@ -94,4 +94,6 @@ def placement_summary(config: TrainConfig, rows: int) -> str:
         parts.append(f"{config.env_workers} env workers{' each' if config.actors > 1 else ''}")
     if config.learners > 1:
         parts.append(f"{config.learners} learners")
+    if config.learner_processes:
+        parts.append("learners in processes")
     return f"\n{'; '.join(parts)}" if parts else ""

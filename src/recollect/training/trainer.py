@@ -14,8 +14,9 @@ import torch
 from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
 from recollect.base.seeds import stream
+from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
-from recollect.errors import AlignmentError, RecollectError
+from recollect.errors import AlignmentError
 from recollect.experience.group_rollout import AnyRollout, by_group, join
 from recollect.experience.rollout import Rollout
 from recollect.kernels.triton import available
@@ -26,6 +27,7 @@ from recollect.policy.policies import Network, rows_by_group
 from recollect.runtimes.collector import Collector
 from recollect.runtimes.learner_group import LearnerGroup
 from recollect.runtimes.learner_server import LearnerState, learner_threads
+from recollect.runtimes.process.learner_process import LearnerProcess, naming, update_at_once
 from recollect.training.episodes import Episodes
 from recollect.training.group_metrics import GroupEpisodes, merged
 
@@ -57,15 +59,12 @@ class Trainer:
         if config.compile:
             policy.compile_parts()
         graphs = config.graphs and not config.compile
+        seeds = {
+            name: stream(config.seed, 2, *([number] if name else [])) for number, name in enumerate(groups)
+        }
         self.learners = {
-            name: make_learner(
-                one,
-                config.algo,
-                rows=rows[name],
-                seed=stream(config.seed, 2, *([number] if name else [])),
-                graphs=graphs,
-            )
-            for number, (name, one) in enumerate(groups.items())
+            name: make_learner(one, config.algo, rows=rows[name], seed=seeds[name], graphs=graphs)
+            for name, one in groups.items()
         }
         """By group; that of an env with one group has the name ""."""
         self._updaters = {
@@ -76,6 +75,12 @@ class Trainer:
             if config.learners > 1
         }
         """The data-parallel learners by group; empty if each group has a single learner."""
+        self._processes = {
+            name: LearnerProcess(learner, config, name=name, rows=rows, seed=seeds[name])
+            for name, learner in self.learners.items()
+            if config.learner_processes
+        }
+        """The learner processes by group; empty if the learners are in this process."""
         self.threads = learner_threads(config)
         self.episodes = GroupEpisodes(rows, config.target_episodes)
         self.steps = self.start = self.end = 0
@@ -118,6 +123,8 @@ class Trainer:
     def iterate(self) -> Iteration:
         """Collect one batch and learn from it."""
         started, updates = time.perf_counter(), self.learner.updates
+        for process in self._processes.values():
+            process.start()  # in parallel with the actors
         self._remember()
         batch = self.collector.collect(updates)
         rollouts = batch.rollouts
@@ -157,10 +164,14 @@ class Trainer:
 
     def _learn(self, parts: dict[str, Rollout], progress: float, lag: int) -> dict[str, dict[str, float]]:
         """One update of each group by its part; returns the metrics by group."""
+        if self._processes:
+            return update_at_once(self._processes, parts, progress, lag)
         if self._updaters:
             return self._learn_all_or_none(parts, progress, lag)
         updates = [partial(self._update, name, part, progress, lag) for name, part in parts.items()]
-        if self.learner.device.type != "cpu" or self.config.compile:
+        # The many small operations of a replay learner would wait for each other's interpreter lock.
+        is_small = isinstance(self.config.algo, ReplayConfig)
+        if self.learner.device.type != "cpu" or self.config.compile or is_small:
             return dict(zip(parts, [update() for update in updates]))
         rows = [part.rows for part in parts.values()]
         return dict(zip(parts, row_threads.at_once(updates, rows)))
@@ -184,12 +195,8 @@ class Trainer:
     def _update(self, group: str, part: Rollout, progress: float, lag: int) -> dict[str, float]:
         """One update of a group; an error names it."""
         updater = self._updaters[group] if self._updaters else self.learners[group]
-        try:
+        with naming(group):
             return updater.update(part, progress, lag=lag)
-        except RecollectError as error:
-            if group:
-                error.args = (f"group {group!r}: {error}", *error.args[1:])
-            raise
 
     def _forget(self) -> None:
         """Send the state of every first learner to the others before the next update."""
@@ -245,11 +252,16 @@ class Trainer:
             updates=self.learner.updates,
             optimizer={
                 f"{group}/{name}" if group else name: tensor
-                for group, learner in self.learners.items()
-                for name, tensor in learner_tensors(learner).items()
+                for group in self.learners
+                for name, tensor in self._learner_tensors(group).items()
             },
             trainer=self._state() if live else None,
         )
+
+    def _learner_tensors(self, group: str) -> dict[str, torch.Tensor]:
+        if self._processes:
+            return self._processes[group].tensors()
+        return learner_tensors(self.learners[group])
 
     def restore(self, learned: Learned) -> None:
         """Restore the state of training and set ``is_exact``."""
@@ -260,7 +272,12 @@ class Trainer:
                 for name, t in learned.optimizer.items()
                 if name.startswith(prefix)
             }
-            load_learner(learner, replace(learned, optimizer=own))
+            if self._processes:
+                self._processes[group].load(replace(learned, optimizer=own))
+            else:
+                load_learner(learner, replace(learned, optimizer=own))
+        for process in self._processes.values():
+            process.settle()
         self._forget()
         self.steps = self.start = self.end = learned.steps
         self.restart_episodes()
@@ -291,13 +308,16 @@ class Trainer:
         return "in new episodes: this env has no snapshots, or the run was saved in the middle of an update"
 
     def dismiss(self) -> None:
-        """Stop the other learners, if any; the next iteration would start new ones."""
+        """Stop the processes of learners, if any; the next iteration would start new ones."""
         for updater in self._updaters.values():
             updater.close()
+        for process in self._processes.values():
+            process.dismiss()
 
     def close(self) -> None:
-        """Close envs and stop actors and other learners."""
-        self.dismiss()
+        """Close envs and stop actors and learner processes."""
+        for updater in [*self._updaters.values(), *self._processes.values()]:
+            updater.close()
         for learner in self.learners.values():
             learner.forget_graphs()
         self.collector.close()
