@@ -45,7 +45,9 @@ def config_fields(section: str) -> str:
     if kind in ALIKE:  # only fields that the other one does not have, or has with another default
         other = {field.name: field for field in fields_of(ALGOS[ALIKE[kind]])}
         own = [field for field in fields if other.get(field.name) != field]
-        return "\n\n".join(_setting(f.name, f, f"{kind}.{f.name}" if f.name in other else f.name) for f in own)
+        return "\n\n".join(
+            _setting(f.name, f, f"{kind}.{f.name}" if f.name in other else f.name) for f in own
+        )
     prefix = f"{kind}." if kind in ("encoder", "head") else ""
     return "\n\n".join(_setting(prefix + f.name, f, prefix + f.name) for f in fields)
 
