@@ -30,7 +30,6 @@ from recollect.config.train import ALIASES
 from recollect.training.gauges import GAUGES
 from recollect.training.metrics import GLOSSARY
 
-
 ALIKE = {"impala": "ppo", "r2d2": "ppo", "iqn": "r2d2"}
 """Algorithms, and the one that the page of settings describes before them."""
 
