@@ -65,15 +65,16 @@ class QHead(Head):
         """For a Discrete or MultiDiscrete ``space`` and a core with ``features`` outputs."""
         super().__init__()
         self.space, self.config = space, config or QHeadConfig()
-        self.nvec, start, self.shape = _choices(space, type(self).__name__)
-        self.starts_at_zero = not start.any()
-        sizes, largest = torch.tensor(self.nvec), max(self.nvec)
-        self.size = int(sizes.sum())
-        self.is_padded = len(self.nvec) * largest != self.size
-        offset = sizes.cumsum(0) - sizes
-        exists = torch.arange(largest) < sizes.unsqueeze(1)  # [D, largest]
-        padded = torch.where(exists, offset.unsqueeze(1) + torch.arange(largest), self.size)
-        unpadded = exists.flatten().nonzero().squeeze(1)
+        with torch.device("cpu"):  # host reads, also of a head that is built for its shapes alone
+            self.nvec, start, self.shape = _choices(space, type(self).__name__)
+            self.starts_at_zero = not start.any()
+            sizes, largest = torch.tensor(self.nvec), max(self.nvec)
+            self.size = int(sizes.sum())
+            self.is_padded = len(self.nvec) * largest != self.size
+            offset = sizes.cumsum(0) - sizes
+            exists = torch.arange(largest) < sizes.unsqueeze(1)  # [D, largest]
+            padded = torch.where(exists, offset.unsqueeze(1) + torch.arange(largest), self.size)
+            unpadded = exists.flatten().nonzero().squeeze(1)
         constants = {"start": start, "offset": offset, "exists": exists, "padded": padded.flatten()}
         for name, value in {**constants, "unpadded": unpadded}.items():
             # Not persistent: they follow from the space, which a checkpoint contains.
