@@ -77,6 +77,7 @@ def replay_cases(**algo: Any) -> dict[str, Callable[[], None]]:
 
     return {
         **{name: moves(name, value) for name, value in cases.REPLAY_VALUES.items()},
+        "double": moves("double", False, target_every=50, learning_rate=0.05),
         "learning_rate_end": moves("learning_rate_end", 0.5, learning_rate_schedule="linear"),
         "target_every": moves("target_every", 2),
         "target_rate": functools.partial(

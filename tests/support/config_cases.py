@@ -390,7 +390,6 @@ REPLAY_VALUES: dict[str, Any] = {
     "replay_capacity": 90,
     "replay_warmup": 48,
     "replay_ratio": 1.0,
-    "double": False,
     "epsilon_ladder": 2.0,
     "learning_rate": 1e-3,
     "learning_rate_schedule": "linear",
