@@ -13,8 +13,10 @@ import pytest
 import recollect as rc
 from recollect.config.fields import fields_of
 from recollect.config.impala import ImpalaConfig
+from recollect.config.iqn import IQNConfig
 from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.config.ppo import PPOConfig
+from recollect.config.r2d2 import R2D2Config
 from recollect.config.train import ALIASES, TrainConfig
 from recollect.cores import GRUConfig
 from recollect.errors import ConfigError
@@ -62,6 +64,35 @@ def shared_cases(**base: Any) -> dict[str, Callable[[], None]]:
         "recompute_activations": reports("recompute_activations", True, "recomputed", 2, **base),
         "tolerance": functools.partial(cases.case_tolerance, **base),
         "gauge_every": functools.partial(cases.case_gauge_every, **base),
+    }
+
+
+def replay_cases(**algo: Any) -> dict[str, Callable[[], None]]:
+    """Those of the settings that all algorithms on replay have."""
+    base = cases.REPLAY | algo
+    ranked = base | {"priority_exponent": 0.9}
+
+    def moves(name: str, value: Any, **more: Any) -> Callable[[], None]:
+        return functools.partial(cases.case_replay, base | more, name, value)
+
+    return {
+        **{name: moves(name, value) for name, value in cases.REPLAY_VALUES.items()},
+        "double": moves("double", False, target_every=50, learning_rate=0.05),
+        "learning_rate_end": moves("learning_rate_end", 0.5, learning_rate_schedule="linear"),
+        "target_every": moves("target_every", 2),
+        "target_rate": functools.partial(
+            cases.case_replay, base | {"target_every": None, "target_rate": 0.1}, "target_rate", 0.5
+        ),
+        "priority_exponent": moves("priority_exponent", 0.3, priority_exponent=0.9),
+        "priority_eta": functools.partial(cases.case_replay, ranked, "priority_eta", 0.1),
+        "importance_exponent": functools.partial(cases.case_replay, ranked, "importance_exponent", 1.0),
+        "epsilon": moves("epsilon", 0.6),
+        "epsilon_end": moves("epsilon_end", 0.3, epsilon=0.9, epsilon_end=0.1),
+        "epsilon_decay": moves("epsilon_decay", 1.0, epsilon=0.9, epsilon_end=0.1),
+        "states": functools.partial(cases.case_states, base),
+        "save_replay": functools.partial(cases.case_save_replay, base),
+        "tolerance": functools.partial(cases.case_replay_tolerance, base),
+        "gauge_every": functools.partial(cases.case_replay_gauge, base),
     }
 
 
@@ -116,6 +147,17 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "c_clip": moves_weights("c_clip", 0.3, **IMPALA),
         "clip": moves_weights("clip", 0.001, **IMPALA),
         "normalise_advantages": moves_weights("normalise_advantages", True, **IMPALA),
+    },
+    R2D2Config: {
+        **replay_cases(algo="r2d2"),
+        "rescale": functools.partial(cases.case_replay, cases.REPLAY | {"algo": "r2d2"}, "rescale", False),
+    },
+    IQNConfig: {
+        **replay_cases(algo="iqn"),
+        **{
+            name: functools.partial(cases.case_replay, cases.REPLAY | {"algo": "iqn"}, name, value)
+            for name, value in {"quantiles": 3, "target_quantiles": 3, "kappa": 0.01}.items()
+        },
     },
     PolicyConfig: {
         "encoder": moves_weights("encoder", EncoderConfig(hidden=(9,))),

@@ -64,7 +64,7 @@ def test_actors_explore_at_what_is_logged(actors):
     policy = make_policy(TensorWorld(rows), SMALL, head=HEADS["r2d2"])
     head = cast(QHead, policy.head)
     ours = make_learner(policy, config, rows=rows)
-    ours._step = dict  # no learning: greedy actions stay comparable
+    ours.step = dict  # no learning: greedy actions stay comparable
     ours._described = lambda steps, collected: {}
     each = rows // actors
     made = [
@@ -122,7 +122,7 @@ def watched(ours: ReplayLearner) -> list[dict[str, torch.Tensor]]:
 @pytest.mark.parametrize("algo", ALGOS)
 def test_the_target_is_copied_every_so_many_steps(algo):
     """S003-6: and only then, bit for bit."""
-    ours, actor = learner(algo, target_every=3)
+    ours, actor = learner(algo, target_every=3, target_rate=None)
     start, seen, copied = weights(ours.target), watched(ours), []
     for _ in range(8):
         before = weights(ours.target)
@@ -168,7 +168,7 @@ def test_the_replay_ratio_is_exact(ratio, batch, chunk):
     """S003-15: after any update, ratio * collected / (batch * chunk) optimiser steps, rounded down."""
     ours, actor = learner(replay_ratio=ratio, batch=batch, chunk=chunk, rollout=7, gauge_every=0)
     made: list[int] = []
-    ours._step = lambda: made.append(1) or {}
+    ours.step = lambda: made.append(1) or {}
     ours._described = lambda steps, collected: {}
     collected = 0
     for _ in range(150):
@@ -206,7 +206,7 @@ def test_a_warm_up_of_the_whole_capacity_ends():
 def test_steps_of_dead_agents_earn_nothing():
     """S003-15, S003-21: only valid steps count."""
     ours, actor = learner(env=ArenaWorld(3), replay_ratio=1.0, batch=2, chunk=5)
-    ours._step = dict
+    ours.step = dict
     ours._described = lambda steps, collected: {}
     rollout = actor.collect()
     rollout.valid[:, 1::2] = False
@@ -238,7 +238,7 @@ def test_priorities_are_those_of_the_drawn_windows(algo):
     ours.algorithm = Spy  # type: ignore[assignment]
     ours.replay.sample = lambda *given: samples.append(sample(*given)) or samples[-1]  # type: ignore[method-assign]
     before = ours.replay.tree.levels[0].clone()
-    ours._step()
+    ours.step()
     (drawn,), ((found, batch),) = samples, losses
     after, rows, capacity = ours.replay.tree.levels[0], ours.rows, ours.replay.capacity
     slots = (drawn.entries % rows) * capacity + drawn.entries // rows % capacity
@@ -483,7 +483,7 @@ def test_metrics_vary_and_agree():
 @pytest.mark.parametrize("noisy", [False, True])
 def test_a_saved_learner_continues_bit_for_bit(algo, noisy):
     """S000-20: weights, target, optimiser, random stream, owed steps, epsilon and replay."""
-    settings: dict[str, Any] = {"save_replay": True, "replay_ratio": 0.7, "target_every": 3}
+    settings: dict[str, Any] = {"save_replay": True, "replay_ratio": 0.7, "target_every": 3, "target_rate": None}
     if noisy and algo == "r2d2":
         settings["head"] = QHeadConfig(hidden=(8,), noisy=True)
     ours, actor = learner(algo, **settings)

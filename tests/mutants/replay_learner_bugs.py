@@ -220,7 +220,7 @@ PACES = [
         drawn,
         (
             learner(
-                "_step", "self.replay.update(sample.entries,", "self.replay.update(sample.entries.flip(0),"
+                "step", "self.replay.update(sample.entries,", "self.replay.update(sample.entries.flip(0),"
             ),
         ),
         "assert",
@@ -228,7 +228,7 @@ PACES = [
     Mutant(
         "padding counts in priorities",
         drawn,
-        (learner("_step", "is_step=learned, eta", "is_step=learned | True, eta"),),
+        (learner("step", "is_step=learned, eta", "is_step=learned | True, eta"),),
         "assert float(after[slot])",
     ),
 ]
@@ -293,7 +293,7 @@ EXPLORATION = [
     Mutant(
         "the target network keeps its noise",
         tests.test_noise_is_drawn_for_every_rollout_and_every_step,
-        (learner("_step", "cast(QHead, self.target.head).draw_noise(generator)", "pass"),),
+        (learner("step", "cast(QHead, self.target.head).draw_noise(generator)", "pass"),),
         "assert len(set(learned))",
     ),
     Mutant(

@@ -16,7 +16,9 @@ import torch
 import recollect as rc
 from recollect.base import row_threads
 from recollect.base.cuda_graphs import Graphs
+from recollect.config.policy import EncoderConfig
 from recollect.config.ppo import PPOConfig
+from recollect.cores import FramesConfig, LSTMConfig
 from recollect.envs.workers import WorkerEnv
 from recollect.errors import ConfigError, LostError, SpaceError
 from recollect.learning import learner
@@ -26,6 +28,7 @@ from recollect.runtimes import inline_collector
 from recollect.training.run_folder import Run
 from tests.support.config_runs import TASK, differ, equal, trained
 from tests.support.grouped_worlds import Camp
+from tests.support.helpers import TensorWorld
 from tests.support.own_parts import TINY, Flat, World
 from tests.support.registered import FILE, place
 from tests.support.secret_world import SMALL as SECRET
@@ -353,3 +356,93 @@ def case_sinks() -> None:
     assert not (in_a_run().path / "tensorboard").exists()
     pytest.importorskip("tensorboard")
     assert (in_a_run(sinks=("tensorboard",)).path / "tensorboard").exists()
+
+
+# Algorithms on replay ------------------------------------------------------------------------------------
+
+REPLAY: dict[str, Any] = {
+    "rollout": 8,
+    "chunk": 4,
+    "burn_in_steps": 2,
+    "n_step": 2,
+    "stride": 2,
+    "batch": 4,
+    "replay_capacity": 120,
+    "replay_warmup": 24,
+    "replay_ratio": 2.0,
+    "target_every": 3,
+    "epsilon": 0.9,
+    "epsilon_end": 0.4,
+    "learning_rate": 1e-2,
+    "core": LSTMConfig(hidden=8),
+    "encoder": EncoderConfig(hidden=(8,)),
+    "threads": 1,
+    "steps": 240,
+    "num_envs": 3,
+}
+REPLAY_VALUES: dict[str, Any] = {
+    "rollout": 10,
+    "chunk": 5,
+    "burn_in_steps": 1,
+    "n_step": 3,
+    "stride": 4,
+    "batch": 5,
+    "replay_capacity": 90,
+    "replay_warmup": 48,
+    "replay_ratio": 1.0,
+    "epsilon_ladder": 2.0,
+    "learning_rate": 1e-3,
+    "learning_rate_schedule": "linear",
+    "learning_rate_warmup": 0.9,
+    "gamma": 0.5,
+    "max_grad_norm": 1e-3,
+    "reward_scale": 3.0,
+    "reward_clip": 0.5,
+}
+"""Other values of the settings, each of which changes the weights."""
+
+
+def on_replay(callbacks: Any = (), **settings: Any) -> rc.Agent:
+    """Ten updates of three rows."""
+    return rc.train(TensorWorld(3), progress=False, callbacks=callbacks, **settings)
+
+
+def case_replay(base: dict[str, Any], name: str, value: Any) -> None:
+    """The weights differ from those with the field as in ``base``, and the same settings give the same."""
+    one, two, again = (
+        {k: v.clone() for k, v in on_replay(**settings).policy.state_dict().items()}
+        for settings in (base, base | {name: value}, base)
+    )
+    assert equal(one, again)
+    assert not equal(one, two)
+
+
+def case_states(base: dict[str, Any]) -> None:
+    frames = base | {"core": FramesConfig(frames=2), "states": "rebuilt"}
+    learner: Any = on_replay(**frames)._trainer.learner
+    assert not learner.replay.stores_states
+    with pytest.raises(ConfigError, match="states='rebuilt'"):
+        on_replay(**frames | {"states": "stored"})
+    with pytest.raises(ConfigError, match="states='stored'"):
+        on_replay(**base | {"states": "rebuilt"})
+
+
+def case_save_replay(base: dict[str, Any]) -> None:
+    for value in (False, True):
+        agent: Any = on_replay(**base, save_replay=value)
+        names = agent._trainer.learned(live=True).optimizer
+        assert any(":replay." in name for name in names) == value
+
+
+def case_replay_tolerance(base: dict[str, Any]) -> None:
+    said: dict[float, list[str]] = {1e-30: [], 1.0: []}
+    for value, notes in said.items():
+        on_replay(**base, tolerance=value, callbacks=[Advice(notes)])
+    assert "rounding explains it" in "".join(said[1e-30])
+    assert said[1.0] == []
+
+
+def case_replay_gauge(base: dict[str, Any]) -> None:
+    for every, expected in ((0, [0, 1]), (1, list(range(10))), (4, [0, 1, 4, 8])):
+        rows = on_replay(**base, gauge_every=every).history.rows
+        assert [i for i, row in enumerate(rows) if "deviation/q" in row] == expected
