@@ -10,7 +10,7 @@ from torch import nn
 
 import recollect as rc
 from recollect import cli
-from recollect.algos import ppo
+from recollect.algos import ppo, r2d2
 from recollect.base.parts import PARTS, import_parts
 from recollect.config.flags import build_flags, import_named, sweep_variants
 from recollect.config.ppo import PPOConfig
@@ -178,6 +178,11 @@ class Plain(rc.LearnerConfig):
     pass
 
 
+@dataclass(frozen=True, kw_only=True)
+class Replays(rc.ReplayConfig):
+    pass
+
+
 class NoDataclass(rc.LearnerConfig):
     pass
 
@@ -211,6 +216,12 @@ WRONG = [
     (("algo", "mine"), {"config": Plain}, nn.Linear(1, 1), "lacks acting, targets, loss"),
     (
         ("algo", "mine"),
+        {"config": Replays},
+        nn.Linear(1, 1),
+        "lacks acting, loss: .* such as recollect.algos.r2d2",
+    ),
+    (
+        ("algo", "mine"),
         {"config": PPOConfig},
         ppo,
         "of the algo 'ppo': give 'mine' one of its own",
@@ -226,6 +237,12 @@ WRONG = [
 def test_what_cannot_be_registered_is_told(names, options, code, words):
     with forgetting(), pytest.raises(ConfigError, match=words):
         rc.register(*names, **options)(code)
+
+
+def test_an_algorithm_on_replay_needs_no_targets():
+    with forgetting():
+        rc.register("algo", "mine", config=Replays)(r2d2)
+        assert rc.TrainConfig().override(algo="mine").algo == Replays()
 
 
 def test_a_name_is_taken_once_and_a_cell_may_run_again():

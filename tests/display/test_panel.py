@@ -114,6 +114,18 @@ def test_the_panel_says_what_matters():
         assert fact in text, fact
 
 
+def test_the_panel_of_a_replay():
+    """Its own numbers, and none of a policy that it does not have."""
+    state, _ = make_state(make_training(algo="r2d2"))
+    more = {"loss/q": 0.25, "td_error": 0.125, "q/target": 3.5, "epsilon": 0.4, "replay/steps": 12_000.0}
+    state.iterated(state.metrics | more | {"grad_clip_rate": 0.5})
+    text = "\n".join(drawn(state))
+    for fact in ("q 0.250", "error 0.125", "target 3.50", "epsilon 0.400", "replay 12,000", "clipped 50%"):
+        assert fact in text, fact
+    for word in ("entropy", "kl ", "explained", "policy"):
+        assert word not in text, word
+
+
 @pytest.mark.parametrize("width", [20, 30, 44, 59, 60, 61, 80, 100, 200])
 @pytest.mark.parametrize("height", [8, 30])
 def test_the_panel_fits_every_terminal(width, height):

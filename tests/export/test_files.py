@@ -21,6 +21,7 @@ from recollect.base import spaces, tree
 from recollect.cli import export as command
 from recollect.cli import main
 from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
+from recollect.config.q_heads import QHeadConfig, QuantileHeadConfig
 from recollect.cores import CORES as REGISTERED
 from recollect.cores import GRUConfig, LSTMConfig, NoneConfig
 from recollect.errors import ConfigError, RecollectError, StorageError
@@ -138,7 +139,12 @@ def assert_acts_alike(agent: rc.Agent, file: Path, rows: int = 4, steps: int = 8
         action = spaces.map(lambda _, leaf: torch.as_tensor(leaf), agent.policy.action_space, action)
         for name, leaf in tree.named_leaves(action, "action"):
             np.testing.assert_allclose(outputs[name], leaf.numpy(), atol=1e-4)
-        np.testing.assert_allclose(outputs["value"], acted.record["value"].numpy(), rtol=1e-4, atol=1e-3)
+        if "value" in acted.record:
+            value = acted.record["value"].numpy()
+            np.testing.assert_allclose(outputs["value"], value, rtol=1e-4, atol=1e-3)
+        else:
+            value = agent.policy.head.of(torch.from_numpy(outputs["q"]), acted.action).numpy()
+            np.testing.assert_allclose(value, acted.record["q"].numpy(), rtol=1e-4, atol=1e-3)
         for name, leaf in tree.named_leaves(state, "next_state"):
             np.testing.assert_allclose(outputs[name], leaf.numpy(), atol=1e-4)
 
@@ -154,6 +160,23 @@ def test_all_kinds_of_spaces_at_once_with_masks(kind: Any, tmp_path: Path) -> No
     assert about["observation_space"]["dict"]["box"]["high"] is None
     assert about["action_space"]["dict"]["free"]["low"] is None
     assert_no_source(file)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("head", [QHeadConfig(gain=1.0), QuantileHeadConfig(gain=1.0)], ids=["q", "quantile"])
+def test_action_values(head: Any, kind: Any, tmp_path: Path) -> None:
+    """The values of all actions, with masks, from an agent that was saved and loaded."""
+    need_onnx(kind)
+    space = gym.spaces.MultiDiscrete([3, 2], start=[1, 0])
+    observation = gym.spaces.Dict({"seen": BOX, "action_mask": mask_space(space)})
+    make_agent(observation, space, head=head).save(tmp_path / "saved")
+    agent = rc.load(tmp_path / "saved")
+    file = export_agent(agent, tmp_path / "agent.bin", kind)
+    assert_acts_alike(agent, file)
+    about = Driver(file, 1).about
+    assert about["distribution"] == [{"action": "action", "kind": "values", "parameters": {"q": "q"}}]
+    with pytest.raises(ConfigError, match="takes the best action: leave deterministic=False"):
+        export_agent(agent, tmp_path / "other", kind, deterministic=False)
 
 
 def assert_no_source(file: Path) -> None:

@@ -20,6 +20,7 @@ solved = functools.partial(silent, [-200.0, -50.0, 100.0, *[240.0] * 27], {"spre
 memoryless = functools.partial(silent, [0.5] * 30, {"has_memory": False})
 tuned = functools.partial(silent, [0.5] * 30, {"config": TrainConfig(init_from="runs/before")})
 rising = functools.partial(silent, [0.02 * i for i in range(30)], {"spread": 0.4})
+frames = functools.partial(silent, [0.5] * 30, {"config": test_advice.FRAMES})
 ALARM = "assert told(returns, **options) == []"
 
 
@@ -53,6 +54,25 @@ ADVICE = [
         memoryless,
         (reach("self._has_memory and ", ""),),
         ALARM,
+    ),
+    Mutant(
+        "frames should remember longer",
+        frames,
+        (reach("not is_rebuilt and ", ""),),
+        ALARM,
+    ),
+    Mutant(
+        "action values with small errors need a higher learning rate",
+        test_advice.test_small_gradients_of_action_values_are_no_news,
+        (
+            (
+                Advisor,
+                "_gradients",
+                " and not isinstance(self._config.algo, ReplayConfig)",
+                "",
+            ),
+        ),
+        'assert not any(said["q"])',
     ),
     Mutant(
         "a fine-tuned agent lacks improvement",

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from recollect.agent import Agent
 from recollect.base.formatting import percent, short
+from recollect.config.train import TrainConfig
 from recollect.play import show
 from recollect.play.text import Line, MemoryBar, folded, lines_of, without_middle
 from recollect.play.trace import Trace, record
@@ -147,6 +149,27 @@ def test_choices_name_what_the_env_got():
             trace.action[step][1],
         ]
     assert str(choices(record(new_agent("t-maze"))[0], 0)[0]).split()[0] in "forward left back right"
+
+
+@pytest.mark.parametrize("algo", ["r2d2", "iqn"])
+def test_the_values_of_all_actions_are_shown(algo):
+    """In place of the chosen one's probability; of a single part the text ranks them."""
+    for space, count in ((gym.spaces.Discrete(3, start=7), 1), (gym.spaces.MultiDiscrete([2, 4]), 2)):
+        config = TrainConfig().override(algo=algo, core="gru", num_envs=2, threads=1)
+        agent = Agent.create(functools.partial(AnySpace, None, space), config)
+        trace = record(agent)[0]
+        for step in range(len(trace)):
+            made = choices(trace, step)
+            assert [choice.kind for choice in made] == ["values"] * count
+            taken = sum(choice.numbers[choice.index] for choice in made)
+            assert np.isclose(taken, trace.value[step], atol=1e-5), "the value of the action"
+            assert all(choice.numbers[choice.index] == max(choice.numbers) for choice in made), "greedy"
+        text = printed([trace], width=120)
+        if count == 1:
+            best = max(range(3), key=lambda i: choices(trace, 0)[0].numbers[i])
+            assert f"{best + 7}: {best + 7} {short(trace.value[0])}, " in text
+        else:
+            assert "(value " in text
 
 
 def test_numbers_in_few_letters():

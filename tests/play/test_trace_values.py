@@ -13,11 +13,23 @@ import pytest
 import torch
 
 from recollect.acting.recording import record_env
-from recollect.acting.trace_values import png
+from recollect.acting.trace_values import png, value_parts
 from recollect.play.trace import record
 from tests.play.test_trace import new_agent, of_spaces
 from tests.support.agents import ACTIONS, OBSERVATIONS, AnySpace
 from tests.support.helpers import ScriptedEnv, as_rows, make_policy
+
+
+def test_values_of_actions_by_part():
+    """One part for each choice, with its start; masked actions have none."""
+    q = torch.tensor([[1.0, -torch.inf, 0.5, 2.0, 3.0]])
+    assert value_parts(gym.spaces.Discrete(5, start=2), q) == [
+        {"part": "", "kind": "values", "q": [1.0, None, 0.5, 2.0, 3.0], "start": 2}
+    ]
+    assert value_parts(gym.spaces.MultiDiscrete([3, 2]), q) == [
+        {"part": "0", "kind": "values", "q": [1.0, None, 0.5]},
+        {"part": "1", "kind": "values", "q": [2.0, 3.0]},
+    ]
 
 
 @pytest.mark.parametrize("action", ACTIONS)

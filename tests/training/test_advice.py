@@ -85,6 +85,30 @@ def test_long_episodes_without_improvement():
     assert "recurrent_mode" not in text
 
 
+REPLAY = TrainConfig().override(algo="r2d2")
+FRAMES = TrainConfig().override(algo="iqn", core="frames", states="rebuilt", burn_in_steps=3)
+
+
+def test_long_episodes_of_a_replay():
+    """S003: longer sequences in smaller batches, with settings that the algorithm has."""
+    (text,) = told([0.5] * 30, length=100.0, config=REPLAY)
+    for words in ("reach back 20", "chunk=128", "batch=5", "core.chrono=100"):
+        assert words in text
+    for words in ("recurrent_mode", "rollout", "num_envs"):
+        assert words not in text
+
+
+def test_small_gradients_of_action_values_are_no_news():
+    """Before rewards are found all errors are small."""
+    said = {}
+    for config in (TrainConfig(), REPLAY):
+        advisor = Advisor(config, patience=5)
+        row = QUIET | {"grad_norm": 0.01, "grad_norm_max": 0.02, "grad_clip_rate": 0.0}
+        said[config.algo.default_head] = [advisor.watch(row) for _ in range(8)]
+    assert any("stayed below 0.1" in text for texts in said["actor_critic"] for text in texts)
+    assert not any(said["q"])
+
+
 def test_a_plateau_after_a_small_rise_is_no_improvement():
     """Such as that of the best agent without memory."""
     rise = [0.2, 0.3, 0.4, 0.5, *[0.52, 0.5] * 13]
@@ -104,8 +128,12 @@ def test_a_plateau_after_a_small_rise_is_no_improvement():
         ([-200.0, -50.0, 100.0, *[240.0] * 27], {"spread": 60.0, "length": 300.0}),
         ([0.02 * i for i in range(30)], {"spread": 0.4}),
         ([0.1, 0.5, 0.9, *[0.1] * 27], {"spread": 0.3}),
+        ([0.5] * 30, {"config": FRAMES}),
     ],
-    ids="short memoryless fine-tuned covered constant early solved noisy-solved rising collapsed".split(),
+    ids=[
+        *("short", "memoryless", "fine-tuned", "covered", "constant", "early", "solved", "noisy-solved"),
+        *("rising", "collapsed", "frames"),
+    ],
 )
 def test_no_false_alarm_about_the_reach(returns, options):
     assert told(returns, **options) == []
