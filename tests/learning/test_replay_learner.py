@@ -483,7 +483,12 @@ def test_metrics_vary_and_agree():
 @pytest.mark.parametrize("noisy", [False, True])
 def test_a_saved_learner_continues_bit_for_bit(algo, noisy):
     """S000-20: weights, target, optimiser, random stream, owed steps, epsilon and replay."""
-    settings: dict[str, Any] = {"save_replay": True, "replay_ratio": 0.7, "target_every": 3, "target_rate": None}
+    settings: dict[str, Any] = {
+        "save_replay": True,
+        "replay_ratio": 0.7,
+        "target_every": 3,
+        "target_rate": None,
+    }
     if noisy and algo == "r2d2":
         settings["head"] = QHeadConfig(hidden=(8,), noisy=True)
     ours, actor = learner(algo, **settings)
