@@ -30,6 +30,9 @@ from recollect.config.train import ALIASES
 from recollect.training.gauges import GAUGES
 from recollect.training.metrics import GLOSSARY
 
+ALIKE = {"impala": "ppo", "r2d2": "ppo", "iqn": "r2d2"}
+"""Algorithms, and the one that the page of settings describes before them."""
+
 
 def config_fields(section: str) -> str:
     """``{config-fields} ppo``: every field of a section, of a core (``core lstm``) or of the run (none)."""
@@ -38,10 +41,12 @@ def config_fields(section: str) -> str:
         fields = fields_of(CORES[name])
         return "\n\n".join(_setting(f"core.{f.name}", f, f"{name}.{f.name}") for f in fields)
     fields = [field for field in fields_of((CLASSES | dict(ALGOS))[kind]) if field.name != "policy"]
-    if kind == "impala":  # only fields that PPO does not have, or has with another default
-        ppo = {field.name: field for field in fields_of(ALGOS["ppo"])}
-        own = [field for field in fields if ppo.get(field.name) != field]
-        return "\n\n".join(_setting(f.name, f, f"impala.{f.name}" if f.name in ppo else f.name) for f in own)
+    if kind in ALIKE:  # only fields that the other one does not have, or has with another default
+        other = {field.name: field for field in fields_of(ALGOS[ALIKE[kind]])}
+        own = [field for field in fields if other.get(field.name) != field]
+        return "\n\n".join(
+            _setting(f.name, f, f"{kind}.{f.name}" if f.name in other else f.name) for f in own
+        )
     prefix = f"{kind}." if kind in ("encoder", "head") else ""
     return "\n\n".join(_setting(prefix + f.name, f, prefix + f.name) for f in fields)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from recollect.api import load, resume, train
     from recollect.audit.run import verify
     from recollect.base.types import Step
-    from recollect.config.algo_shared import LearnerConfig
+    from recollect.config.algo_shared import AlgoConfig, LearnerConfig
     from recollect.config.core_choice import PMMConfig, StackConfig
     from recollect.config.cores import (
         CoreConfig,
@@ -39,7 +39,9 @@ if TYPE_CHECKING:
         WindowConfig,
     )
     from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
+    from recollect.config.q_heads import QHeadConfig, QuantileHeadConfig
     from recollect.config.register import register
+    from recollect.config.replay import ReplayConfig
     from recollect.config.train import TrainConfig
     from recollect.cores.contract import Core
     from recollect.policy.policy import Policy
@@ -55,14 +57,16 @@ _MODULES = {
     "api": "load resume train",
     "audit.run": "verify",
     "base.types": "Step",
-    "config.algo_shared": "LearnerConfig",
+    "config.algo_shared": "AlgoConfig LearnerConfig",
     "config.core_choice": "PMMConfig StackConfig",
     "config.cores": (
         "CoreConfig FFMConfig FramesConfig GRUConfig LRUConfig LSTMConfig MLSTMConfig MambaConfig "
         "MinGRUConfig MinLSTMConfig NoneConfig RTUConfig SLSTMConfig WindowConfig"
     ),
     "config.policy": "EncoderConfig HeadConfig PolicyConfig",
+    "config.q_heads": "QHeadConfig QuantileHeadConfig",
     "config.register": "register",
+    "config.replay": "ReplayConfig",
     "config.train": "TrainConfig",
     "cores.contract": "Core",
     "policy.policy": "Policy",
@@ -74,8 +78,8 @@ _HOMES = {name: module for module, names in _MODULES.items() for name in names.s
 
 __all__ = ["Agent", "Callback", "Core", "EarlyStopping", "Evaluation", "Policy", "Run", "Session", "Step"]
 __all__ += ["load", "register", "resume", "train", "verify"]
-__all__ += ["EncoderConfig", "HeadConfig", "PolicyConfig", "TrainConfig"]
-__all__ += ["CoreConfig", "LearnerConfig"]
+__all__ += ["EncoderConfig", "HeadConfig", "PolicyConfig", "QHeadConfig", "QuantileHeadConfig", "TrainConfig"]
+__all__ += ["AlgoConfig", "CoreConfig", "LearnerConfig", "ReplayConfig"]
 __all__ += ["FFMConfig", "FramesConfig", "GRUConfig", "LRUConfig", "LSTMConfig", "MLSTMConfig", "MambaConfig"]
 __all__ += ["MinGRUConfig", "MinLSTMConfig", "NoneConfig", "PMMConfig", "RTUConfig", "SLSTMConfig"]
 __all__ += ["StackConfig", "WindowConfig"]

@@ -86,7 +86,8 @@ def typed(flag: str, env: str) -> list[str]:
     entry = next((entry for entry in entries() if path in (entry.path, f"no_{entry.path}")), None)
     if entry is None:
         return [flag]
-    kind = "--core" if path.startswith("core.") else "--algo"
+    section = path.partition(".")[0]
+    kind = f"--{section}" if section in ("core", "encoder", "head") else "--algo"
     parts = [f"{kind}={entry.owned[0][0]}"] if entry.owned else []
     value = entry.default.split("; ")[0].rpartition(": ")[2]
     return [*parts, flag] if entry.field.is_switch else [*parts, f"{flag}={value}"]

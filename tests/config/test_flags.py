@@ -161,7 +161,7 @@ def test_american_spelling():
         ),
         ("--zzz", "--zzz: there is no such flag. recollect train --help"),
         ("--algo.clp 1", r"\(did you mean --algo.clip\?\)"),
-        ("--hidden 5", r"\(did you mean --core.hidden or --encoder.hidden\?\)"),
+        ("--hidden 5", r"\(did you mean --core.hidden or --encoder.hidden or --head.hidden\?\)"),
         ("--horizon 5", r"\(did you mean --task.horizon\?\)"),
         (
             "--core gru --core.forget-bias 1",

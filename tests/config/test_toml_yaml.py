@@ -208,7 +208,7 @@ def test_a_name_alone_leaves_the_gates_to_the_preset(tmp_path):
         ("algo: {lerning_rate: 1}", r"algo.lerning_rate: .* \(did you mean 'learning_rate'\?\)"),
         ("algo: {steps: 1}", "algo.steps: algo has no setting 'steps': it belongs at the top"),
         ("policy: {gamma: 1}", "policy.gamma: policy has no setting 'gamma': it belongs in algo"),
-        ("hidden: 5", r"hidden: .* \(did you mean core.hidden or encoder.hidden\?\)"),
+        ("hidden: 5", r"hidden: .* \(did you mean core.hidden or encoder.hidden or head.hidden\?\)"),
         (
             "core: {name: gru, forget_bias: 1}",
             "the core gru has no setting 'forget_bias'; its settings are hidden, layers",

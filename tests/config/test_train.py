@@ -264,8 +264,14 @@ def test_the_algorithm_by_name():
     for settings, words in (
         ({"rho_clip": 1.0}, r"rho_clip: ppo has no such setting, impala has: .* choose algo='impala'"),
         ({"algo": "impala", "value_clip": 1.0}, r"value_clip: impala has no .*, ppo has: .* algo='ppo'"),
-        ({"algo": "imapla"}, r"algo = 'imapla' \(did you mean 'impala'\?\): choose ppo or impala"),
-        ({"algo": 3}, "algo = 3: choose ppo or impala, or give a PPOConfig or ImpalaConfig"),
+        (
+            {"algo": "imapla"},
+            r"algo = 'imapla' \(did you mean 'impala'\?\): choose ppo or impala or r2d2 or iqn",
+        ),
+        (
+            {"algo": 3},
+            "algo = 3: choose ppo or impala or r2d2 or iqn, or give a PPOConfig or ImpalaConfig or ",
+        ),
     ):
         with pytest.raises(ConfigError, match=words):
             TrainConfig().override(**settings)

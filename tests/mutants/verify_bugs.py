@@ -257,7 +257,7 @@ FOUND_IN_REPLAY = [
         by="positions without a step weigh in the loss",
     ),
     Planted(
-        "padding",
+        "learner",
         "the burn-in does not reset at an episode's start",
         (
             (
@@ -267,7 +267,7 @@ FOUND_IN_REPLAY = [
                 "torch.zeros_like(sample.first[:burn_in]))[1]",
             ),
         ),
-        by="the burn-in does not reset at the episode's first step",
+        by="recorded and recomputed differ",
     ),
     Planted(
         "learner",

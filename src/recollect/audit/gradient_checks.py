@@ -176,7 +176,7 @@ def reached(totals: Counter[str], reach: int, *, has_memory: bool) -> str:
 
 
 def check_influence(
-    policy: Policy, influences: Sequence[Tensor], first: Tensor, step: int, chosen: Tensor
+    policy: Policy, influences: list[Tensor], first: Tensor, step: int, chosen: Tensor
 ) -> tuple[Counter[str], int]:
     """Check the gradients of the losses of ``step`` in the ``chosen`` chunks by the features of all steps.
 

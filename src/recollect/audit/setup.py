@@ -23,6 +23,7 @@ from recollect.envs.pettingzoo import is_pettingzoo
 from recollect.envs.user_wrappers import wrapped
 from recollect.policy.policies import Network, by_group
 from recollect.policy.policy import Policy
+from recollect.policy.q_heads import QHead
 from recollect.runtimes.actor_envs import open_env
 from recollect.training.new_network import PolicyFactory, check_config, made_network
 
@@ -86,6 +87,8 @@ class Setup:
             network = made_network(self.policy or self.config.policy.build, env)
             for policy in by_group(network).values():
                 _scale_action_head(policy)
+                if isinstance(policy.head, QHead):
+                    policy.head.draw_noise()  # if it is noisy: else it begins without noise
         return network.to(self.config.device)
 
     @property

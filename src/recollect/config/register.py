@@ -17,6 +17,7 @@ from recollect.base.registry import load
 from recollect.config.algo_shared import AlgoConfig
 from recollect.config.cores import CoreConfig
 from recollect.config.fields import field_names
+from recollect.config.replay import ReplayConfig
 from recollect.config.settings import SECTIONS
 from recollect.config.tasks import TASKS
 from recollect.config.train import ALIASES, TrainConfig, homes
@@ -65,7 +66,8 @@ def register(
     encoder  module made by (observation_space, config)      any
     head     ``recollect.policy.head_contract.Head`` made by any
              (action_space, features, config)
-    algo     ``recollect.learning.algorithm.Algorithm``      extends ``recollect.AlgoConfig``
+    algo     ``recollect.learning.algorithm.Algorithm``, or  extends ``recollect.LearnerConfig``,
+             ``learning.replay_algorithm.ReplayAlgorithm``   or ``recollect.ReplayConfig``
     env      (source, num_envs, options) -> BatchedEnv       any or none: the options
     runtime  (env, policy, config, rows) -> Collector        none
     ======== =============================================== =================================
@@ -178,7 +180,10 @@ def _check_code(kind: str, name: str, code: Any, config: type | None) -> None:
     contract = CONTRACTS[kind]
     where, fix = f"register: the {kind} {name!r}", f"it must be {contract.example}"
     if kind == "algo":
-        lacks = [part for part in ("acting", "targets", "loss") if not callable(getattr(code, part, None))]
+        parts = ("acting", "targets", "loss")
+        if config is not None and issubclass(config, ReplayConfig):
+            parts, fix = ("acting", "loss"), "a class with acting and loss, such as recollect.algos.r2d2"
+        lacks = [part for part in parts if not callable(getattr(code, part, None))]
         if lacks:
             raise ConfigError(f"{where} lacks {', '.join(lacks)}: {fix}")
         return

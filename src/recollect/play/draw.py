@@ -241,12 +241,10 @@ def _bars(view: _View, box: Box, choice: Choice, reach: tuple[float, float] | No
     foot = bottom - 16 if named else bottom
     # Among many choices none is likely: scale so that the likeliest fills the height.
     full = 1.0 if count <= 12 else max(np.nan_to_num(choice.numbers).max(), 1e-9)
+    low, full = (0.0, full) if reach is None else reach
     head = top + 14 if wide >= 34 else top
-    is_values = choice.kind == "values" and reach is not None
     for i, number in enumerate(choice.numbers):
-        share = number / full
-        if is_values:
-            share = (number - reach[0]) / (reach[1] - reach[0])
+        share = (number - low) / (full - low)
         is_chosen = bool(choice.value[i]) if choice.kind == "bernoulli" else i == choice.index
         x = left + i * wide
         high = foot - max(1, (foot - head) * np.nan_to_num(share))
@@ -255,7 +253,7 @@ def _bars(view: _View, box: Box, choice: Choice, reach: tuple[float, float] | No
         view.draw.rectangle((x, high, x + wide - 1 - pad, foot), fill=ACCENT if is_chosen else BAR)
         middle = x + (wide - pad) / 2
         if wide >= 34:
-            label = short(number) if is_values else percent(number)
+            label = short(number) if choice.kind == "values" else percent(number)
             view.text((middle, head - 14), label, 12, INK if is_chosen else MUTED, anchor="ma")
         if named:
             label = choice.labels[i] if choice.kind in ONE_OF_N else str(i)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from recollect.base import formatting
 from recollect.play.trace import Trace
-from recollect.play.words import choices, chosen, ending, heading, most_active, others, seen, who
+from recollect.play.words import choices, chosen, ending, heading, most_active, others, ranking, seen, who
 
 UNITS = 16
 """Units of memory shown per line."""
@@ -57,12 +57,15 @@ def show(traces: list[Trace], console: Console, *, fold: bool = True) -> None:
         console.print(Text(memory.legend(colours=console.color_system is not None), style="dim"))
 
 
-def lines_of(trace: Trace) -> list[Line]:
-    """One line per step."""
+def lines_of(trace: Trace, *, has_values: bool = False) -> list[Line]:
+    """One line per step. ``has_values``: also with the values of the actions that were not taken."""
     made: list[Line] = []
     for step in range(len(trace)):
         sees, does = seen(trace, step), [choice.value for choice in choices(trace, step)]
-        made.append(Line(step, sees, *chosen(trace, step), (sees, does, trace.reward[step])))
+        word, chance = chosen(trace, step)
+        if has_values:
+            word = ranking(trace, step) or word
+        made.append(Line(step, sees, word, chance, (sees, does, trace.reward[step])))
     return made
 
 
@@ -111,7 +114,7 @@ class MemoryBar:
 
 
 def _table(trace: Trace, memory: MemoryBar, width: int, fold: bool) -> Iterable[Text]:
-    lines = lines_of(trace)
+    lines = lines_of(trace, has_values=True)
     if fold:
         lines = without_middle(folded(lines))
     shown = [line for line in lines if not line.count]

@@ -90,12 +90,19 @@ def chosen(trace: Trace, step: int) -> tuple[str, str]:
     if len(made) == 1 and made[0].kind == "categorical":
         return made[0].labels[made[0].index], percent(made[0].numbers[made[0].index])
     if len(made) == 1 and made[0].kind == "values":
-        return ranking(made[0]), ""
+        return made[0].labels[made[0].index], ""
     return ", ".join(map(str, made)) or str(trace.action[step]), ""
 
 
-def ranking(choice: Choice, most: int = 4) -> str:
-    """The chosen action, then the values of all actions, the best first: ``left · left 1.2, right 0.8``."""
+def ranking(trace: Trace, step: int, most: int = 4) -> str:
+    """The action of a step and the values of all, the best first: ``left: left 1.2, right 0.8``.
+
+    Empty if actions have no values, or several parts.
+    """
+    made = choices(trace, step)
+    if len(made) != 1 or made[0].kind != "values":
+        return ""
+    choice = made[0]
     known = [i for i, x in enumerate(choice.numbers) if x == x]
     best = sorted(known, key=lambda i: -choice.numbers[i])[:most]
     values = ", ".join(f"{choice.labels[i]} {short(choice.numbers[i])}" for i in best)

@@ -47,7 +47,9 @@ def replay_summary(network: Network, config: TrainConfig, rows: int) -> str:
     policies = by_group(network)
     size = sum(make_replay(one, algo, own[name], device="meta").bytes for name, one in policies.items())
     steps = sum(algo.slots(own[name]) * own[name] for name in policies)
-    return f"the replay of {steps:,} steps takes {digits(size / 1e6)} MB; "
+    count = len(policies)
+    which = "the replay of" if count == 1 else f"{count} replays of in all"
+    return f"{which} {steps:,} steps take{'s' * (count == 1)} {digits(size / 1e6)} MB; "
 
 
 def run_opening(network: Network, config: TrainConfig, collector: Collector, preset: dict[str, Any]) -> str:

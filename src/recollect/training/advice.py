@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from recollect.base.formatting import digits
-from recollect.config.replay import ReplayConfig
+from recollect.config.replay import REBUILT, ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.training import advice_texts
 from recollect.training.gauges import BY_NAME, GAUGES, SETTLING
@@ -164,7 +164,9 @@ class Advisor:
         """Advice on episodes that are longer than gradients reach, if the return does not improve."""
         length, steps = metrics.get("length", 0.0), metrics.get("steps", 0.0)
         since = steps - PART * (self._end - self._start)
-        is_long = self._has_memory and length >= LONGER * self._config.algo.chunk_length
+        algo = self._config.algo
+        is_rebuilt = isinstance(algo, ReplayConfig) and algo.states == REBUILT  # the core's reach is fixed
+        is_long = self._has_memory and not is_rebuilt and length >= LONGER * self._config.algo.chunk_length
         # Weights of another run may have solved the task at the start.
         if not is_long or since < self._start or self._config.init_from or not self._trend.is_flat(since):
             return {}

@@ -179,6 +179,14 @@ GAUGES: tuple[Gauge, ...] = (
     Gauge(name="loss/policy", words="Small and noisy; its size means little."),
     Gauge(name="loss/value", low=0.0, words="Below 0.5 the critic is better than the mean return."),
     Gauge(name="value_scale", low=0.0, words="Follows the standard deviation of the returns."),
+    Gauge(
+        name="q/mean",
+        words="Approaches the discounted return. If it grows without bound, lower learning_rate, or let the "
+        "target network follow more slowly.",
+    ),
+    Gauge(name="td_error", low=0.0, words="Falls as the values are learned, and rises with new rewards."),
+    Gauge(name="epsilon", low=0.0, words="Follows its schedule."),
+    Gauge(name="replay/ratio", low=0.0, words="Stays near replay_ratio once the replay is warm."),
     Gauge(name="learning_rate", low=0.0, words="Follows its schedule."),
     Gauge(name="entropy_coef", low=0.0, words="Follows its schedule."),
     Gauge(name="length", low=0.0),
