@@ -252,6 +252,7 @@ class LearnerProcess:
         self._is_lost = True
 
     def _loaded(self, is_complete: bool) -> None:
+        self._take_weights(self.learner.updates)  # a learner also sets what acting reads, such as epsilon
         self.learner.is_complete = is_complete
 
     def _updated(self, done: Done) -> dict[str, float]:
@@ -325,6 +326,7 @@ class LearnerServer:
     def load(self, tensors: dict[str, Tensor], updates: int) -> bool:
         """Continue with this state; whether it is complete."""
         load_learner(self.learner, Learned(updates=updates, optimizer=tensors))
+        self._publish()
         return self.learner.is_complete
 
     def layout(self) -> Layout:
