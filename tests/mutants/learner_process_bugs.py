@@ -96,6 +96,12 @@ LEARNER_PROCESSES = [
         "differing(wanted, state(resumed)) == []",
     ),
     Mutant(
+        "weights that the user has changed are ignored",
+        tests.test_weights_that_the_user_has_changed,
+        ((Trainer, "begin", "process.follow()", "pass"),),
+        "assert differing(*found) == []",
+    ),
+    Mutant(
         "each learner process uses all threads",
         in_threads,
         (

@@ -195,6 +195,19 @@ def test_an_env_object_is_trained_twice():
     assert differing(*agents) == []
 
 
+def test_weights_that_the_user_has_changed():
+    """Between two trainings they count, as in one process."""
+    found = []
+    for elsewhere in (False, True):
+        with trained("ppo", 2, learner_processes=elsewhere) as agent:
+            with torch.no_grad():
+                for tensor in agent.network.parameters():
+                    tensor.mul_(0.5)
+            agent.train(200, progress=False)
+            found.append(state(agent))
+    assert differing(*found) == []
+
+
 # Failures ------------------------------------------------------------------------------------------------
 
 

@@ -98,6 +98,8 @@ class Trainer:
     def begin(self, steps: int) -> None:
         """Start a leg of ``steps`` more env steps."""
         self.start, self.end = self.steps, self.steps + steps
+        for process in self._processes.values():
+            process.follow()
 
     @property
     def is_at_end(self) -> bool:
