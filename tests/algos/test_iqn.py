@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,23 +28,26 @@ def loss_of(ours: Any, batch: Any) -> Any:
 def by_hand(ours: Any, sample: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Losses, errors of the mean and whether they count [L, M], one step at a time."""
     config, head, older_head = ours.config, ours.policy.head, ours.target.head
-    K, L, n, (W, count) = config.burn_in_steps, config.chunk, config.n_step, sample.is_step.shape
+    K, L, n, count = config.burn_in_steps, config.chunk, config.n_step, sample.is_step.shape[1]
     generator = torch.Generator().manual_seed(SEED)
     tau = torch.rand((L, count, config.quantiles), generator=generator)
-    tau_older = torch.rand((W - K, count, config.target_quantiles), generator=generator)
+    tau_older = torch.rand((L, count, config.target_quantiles), generator=generator)
     losses, errors = torch.zeros(L, count).double(), torch.zeros(L, count).double()
     for m in range(count):
         y, older = (slow.outputs(network, sample, m) for network in (ours.policy, ours.target))
 
-        def value(p: int, m: int = m, y: Any = y, older: Any = older) -> torch.Tensor:
+        def value(at: int, p: int, m: int = m, y: Any = y, older: Any = older) -> torch.Tensor:
+            """Of slot ``p``, for the target of the step ``at``."""
             chooser, seen = (head, y[p]) if config.double else (older_head, older[p])
             best = int(chooser(seen)[0].argmax(-1))
-            return older_head.quantiles(older[p], tau_older[p - K, m])[0, :, best]
+            return older_head.quantiles(older[p], tau_older[at - K, m])[0, :, best]
 
         for at in range(K, K + L):
             if not sample.is_step[at, m]:
                 continue
-            goal = torch.as_tensor(slow.target(sample, m, at, value, gamma=config.gamma, n=n)).double()
+            goal = torch.as_tensor(
+                slow.target(sample, m, at, partial(value, at), gamma=config.gamma, n=n)
+            ).double()
             goal = goal.expand(config.target_quantiles)
             z = head.quantiles(y[at], tau[at - K, m])[0, :, int(sample.action[at, m])]
             total = 0.0

@@ -18,6 +18,7 @@ from recollect.runtimes.remote_collector import RemoteCollector
 from recollect.runtimes.tickets import Tickets
 from recollect.training.trainer import Trainer
 from tests.mutants import process_proofs as proofs
+from tests.mutants.learner_process_bugs import LEARNER_PROCESSES
 from tests.mutants.mutant import Mutant
 from tests.mutants.planted import ChildMutant
 
@@ -282,4 +283,4 @@ ON_A_GPU = [
     ),
 ]
 
-MUTANTS = [*ACTORS, *WORKERS, *LEARNERS, *VERSIONS, *ON_A_GPU]
+MUTANTS = [*ACTORS, *WORKERS, *LEARNERS, *LEARNER_PROCESSES, *VERSIONS, *ON_A_GPU]

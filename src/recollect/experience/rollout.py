@@ -43,7 +43,8 @@ class Acting(NamedTuple):
 
     def keywords(self) -> dict[str, Any]:
         """The same as keywords of ``Actor``."""
-        return self._asdict()
+        found = self._asdict()
+        return found if self.exploration is not None else {k: found[k] for k in found if k != "exploration"}
 
 
 @dataclass(slots=True)

@@ -99,6 +99,8 @@ class Trainer:
     def begin(self, steps: int) -> None:
         """Start a leg of ``steps`` more env steps."""
         self.start, self.end = self.steps, self.steps + steps
+        for process in self._processes.values():
+            process.follow()
 
     @property
     def is_at_end(self) -> bool:
@@ -122,9 +124,9 @@ class Trainer:
 
     def iterate(self) -> Iteration:
         """Collect one batch and learn from it."""
-        started, updates = time.perf_counter(), self.learner.updates
-        for process in self._processes.values():
-            process.start()  # in parallel with the actors
+        started = time.perf_counter()
+        self._ready_processes()
+        updates = self.learner.updates
         self._remember()
         batch = self.collector.collect(updates)
         rollouts = batch.rollouts
@@ -161,6 +163,13 @@ class Trainer:
             warnings += [*learner.graphs.taken_notes(), *check.notes]
             check.notes.clear()
         return Iteration(metrics, episodes, warnings)
+
+    def _ready_processes(self) -> None:
+        """Start the learner processes, if they do not run: in parallel with the actors."""
+        for process in self._processes.values():
+            process.start()
+        for process in self._processes.values():
+            process.settle()  # after an update whose end was not waited for
 
     def _learn(self, parts: dict[str, Rollout], progress: float, lag: int) -> dict[str, dict[str, float]]:
         """One update of each group by its part; returns the metrics by group."""
@@ -247,14 +256,15 @@ class Trainer:
 
     def learned(self, *, live: bool) -> Learned:
         """The state of training; ``live``: with core states and env state, for an exact resume."""
+        tensors = {  # first: learner processes finish their updates
+            f"{group}/{name}" if group else name: tensor
+            for group in self.learners
+            for name, tensor in self._learner_tensors(group).items()
+        }
         return Learned(
             steps=self.steps,
             updates=self.learner.updates,
-            optimizer={
-                f"{group}/{name}" if group else name: tensor
-                for group in self.learners
-                for name, tensor in self._learner_tensors(group).items()
-            },
+            optimizer=tensors,
             trainer=self._state() if live else None,
         )
 

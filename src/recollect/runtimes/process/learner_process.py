@@ -25,6 +25,7 @@ from multiprocessing import connection, reduction
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from recollect.algos.catalog import make_learner
@@ -200,6 +201,17 @@ class LearnerProcess:
             self._kept = learned.optimizer
             self.start()
 
+    def follow(self) -> None:
+        """Send the policy's weights to the process, if the user has changed them since the last update."""
+        if self._child is None:
+            return
+        self.settle()
+        own = {name: tensor.detach().cpu() for name, tensor in self.learner.policy.state_dict().items()}
+        if not all(torch.equal(own[name], known) for name, known in self._weights.items()):
+            memory = self._memory(Layout.of(own), "weights")
+            tree.copy_(memory.tensors, own)
+            self._ask("use_weights", memory=memory)
+
     def dismiss(self) -> None:
         """End the process and keep its state for the next one."""
         if self._child is not None:
@@ -252,6 +264,7 @@ class LearnerProcess:
         self._is_lost = True
 
     def _loaded(self, is_complete: bool) -> None:
+        self._take_weights(self.learner.updates)  # a learner also sets what acting reads, such as epsilon
         self.learner.is_complete = is_complete
 
     def _updated(self, done: Done) -> dict[str, float]:
@@ -309,6 +322,10 @@ class LearnerServer:
         stack.enter_context(row_threads.intra_op_threads(1 if by_rows else self._threads))
         return stack
 
+    def use_weights(self, weights: dict[str, Tensor]) -> None:
+        """Continue with these weights."""
+        self.learner.policy.load_state_dict(weights)
+
     def use_slot(self, slot: Tree) -> None:
         """Read rollouts from this memory."""
         self._slot = slot
@@ -325,6 +342,7 @@ class LearnerServer:
     def load(self, tensors: dict[str, Tensor], updates: int) -> bool:
         """Continue with this state; whether it is complete."""
         load_learner(self.learner, Learned(updates=updates, optimizer=tensors))
+        self._publish()
         return self.learner.is_complete
 
     def layout(self) -> Layout:
