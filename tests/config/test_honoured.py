@@ -13,7 +13,6 @@ from recollect.base import devices
 from recollect.config.toml_yaml import read_config
 from recollect.errors import ConfigError
 from recollect.learning.learner import Learner
-from recollect.learning.learner_state import learner_tensors
 from recollect.training.parse_config import parse_config
 from tests.support.config_runs import TASK
 from tests.support.ppo_setup import learner
@@ -28,6 +27,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "impala": {"algo": "impala"},
     "two actors": {"actors": 2},
     "two learners": {"learners": 2},
+    "learner process": {"learner_processes": True},
     "processes": {"runtime": "processes"},
     "gpu": {"graphs": False},
 }
@@ -43,8 +43,7 @@ def test_every_epoch_runs(run):
         settings = TASK | {"epochs": EPOCHS, "minibatches": MINIBATCHES, "num_envs": 4} | RUNS[run]
         steps = UPDATES * settings["num_envs"] * settings["rollout"]
         with rc.train("delayed-cue", progress=False, **settings | {"steps": steps}) as agent:
-            assert agent._trainer is not None
-            tensors = learner_tensors(agent._trainer.learner)
+            tensors = agent._so_far().optimizer
             made = {int(leaf) for name, leaf in tensors.items() if name.endswith(":step")}
     assert made == {UPDATES * EPOCHS * MINIBATCHES}
     assert [row["minibatches"] for row in agent.history.rows] == [EPOCHS * MINIBATCHES] * UPDATES

@@ -108,6 +108,7 @@ CASES: dict[type, dict[str, Callable[[], None]]] = {
         "env_workers": cases.case_env_workers,
         "env_timeout": cases.case_env_timeout,
         "learners": cases.case_learners,
+        "learner_processes": cases.case_learner_processes,
         "ray_address": cases.case_ray_address,
         "seed": moves_weights("seed", 1),
         "device": cases.case_device,

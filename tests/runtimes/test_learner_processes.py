@@ -18,11 +18,11 @@ from recollect.config.iqn import IQNConfig
 from recollect.config.ppo import PPOConfig
 from recollect.config.replay import ReplayConfig
 from recollect.envs import make_env
-from recollect.errors import ChildError, ConfigError, EnvError, LostError
+from recollect.errors import ChildError, ConfigError, EnvError, Interrupted, LostError
 from recollect.runtimes.process.learner_process import LearnerProcess
 from recollect.training.run_folder import Run
 from tests.runtimes.test_learner_group import is_running, make
-from tests.support.doomed import differing, ends_soon
+from tests.support.doomed import differing, ends_soon, wait_for
 from tests.support.doomed_parts import Doomed
 from tests.support.grouped_worlds import Duo
 
@@ -283,6 +283,24 @@ def test_a_learner_that_fails_in_mid_update(is_killed: bool, tmp_path: Path):
                 assert process.settle()["learning_rate"] > 0
     finally:
         process.close()
+
+
+def test_ctrl_c_saves_and_ends_the_processes(tmp_path: Path):
+    """S003-18: the run is saved after its update, and goes on from there bit for bit."""
+    own: list[int] = []
+
+    def interrupt(training: Any, metrics: dict[str, float]) -> None:
+        own.extend(p.pid for p in training._trainer._processes.values())
+        if training.updates == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match=r"stopped at step .* and saved"):
+        trained("iqn", 5, run=str(tmp_path), learner_processes=True, callbacks=interrupt)
+    gc.collect()
+    wait_for(lambda: not any(is_running(pid) for pid in own))
+    with trained("iqn", 5) as whole, rc.resume(tmp_path, progress=False) as resumed:
+        assert len(pids(resumed)) == 2
+        assert differing(state(whole), state(resumed)) == []
 
 
 def test_a_bad_reward_names_its_group(tmp_path: Path):

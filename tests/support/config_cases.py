@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 import uuid
@@ -140,6 +141,17 @@ def case_learners() -> None:
     assert two[-1]["loss/policy"] == pytest.approx(one[-1]["loss/policy"], abs=1e-4), (
         "the same but for rounding"
     )
+
+
+def case_learner_processes() -> None:
+    pids, weights = [], []
+    for elsewhere in (False, True):
+        with trained("delayed-cue", **TASK, learner_processes=elsewhere) as agent:
+            pids += [process.pid for process in agent._trainer._processes.values()]
+            weights.append({name: leaf.clone() for name, leaf in agent.network.state_dict().items()})
+    assert len(pids) == 1
+    assert pids[0] != os.getpid()
+    assert all(torch.equal(leaf, weights[1][name]) for name, leaf in weights[0].items())
 
 
 def case_ray_address() -> None:
