@@ -6,12 +6,14 @@ import functools
 
 from recollect.acting.actor import Actor
 from recollect.algos import iqn, r2d2
+from recollect.config.iqn import IQNConfig
 from recollect.config.replay import ReplayConfig
 from recollect.experience import returns
 from recollect.learning import replay_algorithm, replay_learner
 from recollect.learning.constant_batch import ConstantBatch
 from recollect.learning.replay_learner import ReplayLearner
 from tests.algos import test_iqn, test_r2d2
+from tests.config import test_replay_config
 from tests.learning import test_replay_learner as tests
 from tests.mutants.mutant import Edit, Mutant
 
@@ -202,6 +204,24 @@ PACES = [
         resumed,
         (learner("load_more", "value.copy_(own[name])", "pass"),),
         "assert",
+    ),
+    Mutant(
+        "the replay is not saved",
+        resumed,
+        (learner("more_tensors", "if self.config.save_replay:", "if False:"),),
+        "assert other.is_complete",
+    ),
+    Mutant(
+        "a learner without its replay says nothing",
+        tests.test_a_learner_without_its_replay_says_so,
+        (learner("load_more", "self.is_complete = bool(replay) and", "self.is_complete = True or"),),
+        "assert not other.is_complete",
+    ),
+    Mutant(
+        "iqn takes a head without quantiles",
+        test_replay_config.test_the_head_fits,
+        ((IQNConfig, "check", 'not hasattr(policy.head, "quantiles")', "False"),),
+        "with pytest.raises",
     ),
     Mutant(
         "learning starts without a warm-up",
