@@ -383,6 +383,7 @@ REPLAY: dict[str, Any] = {
     "replay_warmup": 24,
     "replay_ratio": 2.0,
     "target_every": 3,
+    "target_rate": None,
     "epsilon": 0.9,
     "epsilon_end": 0.4,
     "learning_rate": 1e-2,

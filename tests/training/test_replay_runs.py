@@ -14,7 +14,6 @@ from recollect.base import tree
 from recollect.config.q_heads import QHeadConfig, QuantileHeadConfig
 from recollect.errors import AlignmentError, ConfigError
 from recollect.experience.replay import UNWRITTEN, Replay
-from recollect.export.files import export_agent
 from recollect.learning.learner_state import learner_tensors
 from recollect.learning.replay_learner import ReplayLearner
 from recollect.training.run_folder import Run
@@ -32,6 +31,7 @@ SMALL: dict[str, Any] = {
     "replay_warmup": 60,
     "replay_ratio": 0.9,
     "target_every": 3,
+    "target_rate": None,
     "epsilon_ladder": 3.0,
     "gauge_every": 1,
     "encoder": rc.EncoderConfig(hidden=(8,)),
@@ -240,7 +240,7 @@ def test_evaluations_are_greedy(tmp_path):
 
 @pytest.mark.parametrize("algo", ALGOS)
 def test_an_agent_is_saved_and_used(algo, tmp_path):
-    """Sessions and predictions choose the greedy actions, after loading, too; an export is refused."""
+    """Sessions and predictions choose the greedy actions, after loading, too."""
     agent = run(algo)
     agent.save(tmp_path / "agent")
     other = rc.load(tmp_path / "agent")
@@ -260,8 +260,6 @@ def test_an_agent_is_saved_and_used(algo, tmp_path):
         step = env.step(torch.as_tensor(one))
         obs, start = step.obs, step.first.numpy()
     assert agent.evaluate(3, seed=2).mean == other.evaluate(3, seed=2).mean
-    with pytest.raises(ConfigError, match=r"agent\.session"):
-        export_agent(agent, tmp_path / "agent.pt2", "torch")
 
 
 # Learning ------------------------------------------------------------------------------------------------
