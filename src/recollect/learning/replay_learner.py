@@ -126,9 +126,8 @@ class ReplayLearner:
         )
         self.optimizer.set_rates(share)
         steps = self._learn(rollout.valid_steps)
-        if self.policy.obs_norm is not None and not self.gradient_steps:
-            # Only until learning begins: moving statistics would change the inputs that old steps, their stored
-            # states and the target network stand for.
+        if self.policy.obs_norm is not None:
+            # Only now: the statistics are frozen for a rollout and its update.
             seen = tree.map(lambda leaf: leaf[: rollout.steps], rollout.obs)
             self.policy.obs_norm.update(seen, rollout.valid, self.ranks.each)
         metrics |= {"epsilon": float(self.head.epsilon), "learning_rate": self.optimizer.rate}
