@@ -115,7 +115,7 @@ def test_weights_survive_a_broken_env():
         ({"entropy": -1}, r"entropy = -1: it must not be negative"),
         ({"normalise_advantages": "yes"}, r"normalise_advantages = 'yes': it needs True or False"),
         ({"value_decay": 1.0}, r"value_decay = 1\.0: .*\[0, 1\)"),
-        ({"head": {"gain": 1}}, r"head = \{'gain': 1\}: it needs a name \(actor_critic\), a config"),
+        ({"head": {"gain": 1}}, r"head = \{'gain': 1\}: it needs a name \(actor_critic, q, quantile\), a"),
         ({"head": "actor_critics"}, r"head is 'actor_critics' \(did you mean 'actor_critic'\?\)"),
         ({"core": "lstmm"}, r"no core is called 'lstmm' \(did you mean 'lstm'\?\)"),
         ({"core": 3}, r"core is a int; it needs a name"),

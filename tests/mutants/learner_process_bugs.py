@@ -41,7 +41,7 @@ LEARNER_PROCESSES = [
     ),
     ChildMutant(
         "a learner process gets no final observations",
-        ppo,
+        hunt,
         ((learner_process.Rollout, "read", "if finals else None", "if False else None"),),
         "differing(wanted, state(there)) == []",
     ),

@@ -81,8 +81,8 @@ POLICIES = [
             (
                 Trainer,
                 "__init__",
-                "one, config.algo, seed=",
-                "copy.deepcopy(one) if number else one, config.algo, seed=",
+                "make_learner(one, config.algo",
+                "make_learner(copy.deepcopy(one) if name != next(iter(groups)) else one, config.algo",
             ),
         ),
         by="group small: after 3 updates no weight has learned",

@@ -62,7 +62,7 @@ def value_clip(name: str, old: str, new: str) -> Mutant:
 
 
 def rewards(name: str, algo: str, old: str, new: str) -> Mutant:
-    return Mutant(name, REWARDS[algo], ((actor_critic, "scaled_reward", old, new),), by=TARGETS)
+    return Mutant(name, REWARDS[algo], ((actor_critic, "scaled", old, new),), by=TARGETS)
 
 
 BOTH = ".clamp(-value_clip, value_clip)"
@@ -86,7 +86,7 @@ CLIPS = [
     value_clip("values are clipped in real units", f"/ scale){BOTH}", f"){BOTH}"),
     rewards("rewards are clipped above only", "ppo", LIMIT, "reward.clamp(max=config.reward_clip)"),
     rewards("rewards are clipped below only", "ppo", LIMIT, "reward.clamp(min=-config.reward_clip)"),
-    rewards("rewards are not scaled", "impala", "rollout.reward * config.reward_scale", "rollout.reward"),
+    rewards("rewards are not scaled", "impala", "reward * config.reward_scale", "reward * 1"),
     rewards("rewards are scaled after the clip, too", "impala", LIMIT, f"{LIMIT} * config.reward_scale"),
     Mutant(
         "the KL ends an epoch only",

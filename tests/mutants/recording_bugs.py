@@ -31,7 +31,7 @@ RECORDINGS = [
     Mutant(
         "every agent is recorded with the numbers of the first",
         by_hand,
-        ((_Player, "take", "_number(self._record, name, row)", "_number(self._record, name, 0)"),),
+        ((_Player, "take", "_number(self._record, value, row)", "_number(self._record, value, 0)"),),
         by="assert trace.value[t % 4] == acted[name]",
     ),
     Mutant(

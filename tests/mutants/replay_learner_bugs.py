@@ -70,9 +70,9 @@ LEARNED_FROM_REPLAY = [
         (
             (
                 returns,
-                "n_step",
-                "gamma**i * (bootstrap + over(torch.where(continues, reward[here], 0)))",
-                "(gamma**n * bootstrap + gamma**i * over(torch.where(continues, reward[here], 0)))",
+                "n_step_parts",
+                "masked_fill(stops, gamma**i)",
+                "masked_fill(stops, gamma**n)",
             ),
         ),
         ERRORS,

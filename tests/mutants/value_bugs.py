@@ -17,7 +17,7 @@ from tests.policy import test_q_heads as heads
 UNEQUAL = heads.SPACES["multi-unequal"]
 
 masked = partial(heads.test_values_equal_the_papers_formula, "q", UNEQUAL, {}, True)
-quantiles = partial(heads.test_quantiles_equal_the_papers_formula, UNEQUAL)
+quantiles = partial(heads.test_quantiles_equal_the_papers_formula, space=UNEQUAL, base=9)
 mean_of_quantiles = partial(heads.test_values_equal_the_papers_formula, "quantiles", UNEQUAL, {}, False)
 forbidden = partial(heads.test_a_masked_action_is_never_chosen, "q", heads.SPACES["multi"])
 explores = partial(heads.test_a_row_explores_with_the_probability_epsilon_times_its_rate, "q")

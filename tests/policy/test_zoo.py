@@ -282,14 +282,16 @@ def test_an_agent_is_saved_and_comes_back(name, tmp_path):
 
 def test_names_on_the_command_line(tmp_path):
     """S002-8: --policy with a core and further settings; files too; later layers win."""
-    config = parse_config(["--policy", "example", "--core", "gru", "--encoder.hidden", "8"]).config.policy
+    config = parse_config(
+        ["--policy", "example", "--core", "gru", "--encoder.hidden", "8"]
+    ).config.chosen_policy
     assert config == PolicyConfig(encoder=EncoderConfig(tokens="example", hidden=(8,)), core="gru")
     path = tmp_path / "c.yaml"
     path.write_text("policy: {name: latent_attn_tiny, value_decay: 0.5}\ncore: gru\n")
-    config = parse_config(["--config", str(path)]).config.policy
+    config = parse_config(["--config", str(path)]).config.chosen_policy
     assert config == replace(POLICIES["latent_attn_tiny"], core="gru", value_decay=0.5)
     path.write_text("policy: latent_attn_tiny\nencoder: {activation: relu}\n")
-    config = parse_config(["--config", str(path), "--policy", "fast"]).config.policy
+    config = parse_config(["--config", str(path), "--policy", "fast"]).config.chosen_policy
     assert config == POLICIES["fast"]
     with pytest.raises(
         ConfigError, match=r"--policy fasst: there is no such policy \(did you mean 'fast'\?\)"
@@ -301,8 +303,8 @@ def test_names_on_the_command_line(tmp_path):
 
 def test_names_in_python():
     """S002-8: in train, in a config, in override; unknown names and other spaces are answered."""
-    assert rc.TrainConfig(policy="fast").policy == POLICIES["fast"]  # pyright: ignore[reportArgumentType]
-    config = rc.TrainConfig().override(policy="example", core="gru", value_decay=0.5).policy
+    assert rc.TrainConfig(policy="fast").chosen_policy == POLICIES["fast"]  # pyright: ignore[reportArgumentType]
+    config = rc.TrainConfig().override(policy="example", core="gru", value_decay=0.5).chosen_policy
     assert config == replace(POLICIES["example"], core="gru", value_decay=0.5)
     with pytest.raises(ConfigError, match=r"no policy 'latent_tiny' \(did you mean 'latent_attn_tiny'\?\)"):
         rc.train(TokenEnv, policy="latent_tiny", **small())

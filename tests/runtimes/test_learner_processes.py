@@ -222,6 +222,7 @@ def kill_at(update: int, killed: list[int], group: str = "small") -> Any:
 
 def test_a_killed_learner_ends_the_run(tmp_path: Path):
     """S000-25, S003-18: with its error, within seconds; the last checkpoint is resumed; nothing is left."""
+    gc.collect()  # of earlier tests
     before, killed, own = files(), list[int](), list[int]()
 
     def note(training: Any, metrics: dict[str, float]) -> None:

@@ -266,7 +266,7 @@ def test_episodes_show_the_whole_grid() -> None:
     env = LastActionReward(make_task("treasure-hunt", 2, length=5))
     torch.manual_seed(0)
     policy = rc.PolicyConfig(core="gru").build(env.observation_space, env.action_space)
-    (trace,) = record_env(policy, env, seed=3)
+    trace, _ = record_env(policy, env, seed=3)  # of both agents
     twin = make_task("treasure-hunt", 2, length=5)
     state, first, generator = policy.initial_state(4), torch.ones(4, dtype=torch.bool), torch.Generator()
     obs, seen = env.reset(3), twin.reset(3)

@@ -207,6 +207,8 @@ RUNS = {
     "elsewhere": {"core": "none", "runtime": "processes", "num_envs": 4, "actors": 2},
     "corrected": {"core": LSTMConfig(hidden=8), "algo": "impala"},
 }
+REPLAY = {"core": LSTMConfig(hidden=8), "algo": "r2d2", "rollout": 8, "chunk": 8, "burn_in_steps": 4}
+REPLAY |= {"replay_warmup": 0, "batch": 2, "gauge_every": 1, "threads": 1}
 
 
 @pytest.mark.usefixtures("warm_children")
@@ -219,6 +221,8 @@ def test_every_metric_has_a_line_and_every_line_a_metric(monkeypatch):
         look = [lambda _, metrics: emitted.update(metrics)]
         env = "delayed-cue" if "runtime" in settings else TensorWorld(3)
         rc.train(env, steps=96, progress=False, callbacks=look, **small).close()
+    look = [lambda _, metrics: emitted.update(metrics)]
+    rc.train(TensorWorld(3), steps=400, progress=False, callbacks=look, **REPLAY).close()
     emitted = {re.sub(r"^actor/\d+/", "actor/N/", name) for name in emitted}
     numbered = {re.sub(r"_\d+$", "_K", name) for name in emitted if name.startswith("staleness/")}
     assert numbered == {"staleness/epoch_K"}

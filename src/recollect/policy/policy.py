@@ -51,8 +51,8 @@ class Acted(NamedTuple):
 
 
 GUARDED = (
-    *("initial_state", "has_memory", "act", "step", "unroll", "unroll_with_states", "evaluate_actions"),
-    *("value", "actor_only", "actor_state", "_advance", "_through"),
+    *("initial_state", "has_memory", "act", "step", "unroll", "unroll_core", "unroll_with_states"),
+    *("evaluate_actions", "value", "actor_only", "actor_state", "_advance", "_through"),
 )
 """Methods that handle the state or the order of time; a subclass must not override them."""
 

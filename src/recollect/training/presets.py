@@ -96,7 +96,10 @@ REPLAY: dict[str, dict[str, Any]] = {
     "repeat-previous r2d2": {"steps": 300_000, "gamma": 0.5, "reward_scale": 20.0, "learning_rate": 1e-3},
     # With running statistics of the observations, which change the inputs of all old steps, the return fell
     # from 480 to 300 as episodes got longer.
-    "position-cartpole r2d2": {"steps": 200_000, "n_step": 5, "normalise_observations": False},
+    "position-cartpole r2d2": {
+        **{"steps": 300_000, "n_step": 5, "normalise_observations": False},
+        "learning_rate_schedule": "linear",
+    },
 }
 """Settings of the algorithms that replay old steps, by task and algorithm."""
 
@@ -145,6 +148,8 @@ def preset(name: str, settings: dict[str, Any]) -> dict[str, Any]:
 def _replay_preset(task: Any, algo: ReplayConfig, settings: dict[str, Any]) -> dict[str, Any]:
     """``preset`` for an algorithm that replays old steps."""
     found = dict(REPLAY.get(f"{task.name} {algo_name(algo)}", {}))
+    if settings.get("core", "frames") != "frames":
+        found = {name: value for name, value in found.items() if name not in _WALK}
     if task.horizon > algo.chunk and found.get("core") != "frames" and settings.get("core") != "frames":
         # Gradients must reach from the answer to what it is about: sequences of whole episodes.
         whole = task.horizon + 2
