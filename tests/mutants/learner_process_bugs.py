@@ -43,7 +43,7 @@ LEARNER_PROCESSES = [
         "a learner process gets no final observations",
         hunt,
         ((learner_process.Rollout, "read", "if finals else None", "if False else None"),),
-        "differing(wanted, state(there)) == []",
+        "does not have its final observation",
     ),
     Mutant(
         "every other tensor of the new weights is copied back",
