@@ -265,6 +265,18 @@ def gpu_parity(found: Any) -> Rows:
         yield {**row, "cpu": spread(row["cpu"]), "gpu": spread(row["gpu"]), "verdict": verdict}
 
 
+def replay_learning(found: Any) -> Rows:
+    """One row for each task: its runs, seed by seed."""
+    for name in dict.fromkeys(row["name"] for row in found):
+        runs = [row for row in found if row["name"] == name]
+        yield {
+            "name": name.removeprefix("replay: "),
+            "steps": ", ".join(f"{run['steps'] / 1e6:.2g}M" for run in runs),
+            "returns": ", ".join(f"{run['return']:.3g}" for run in runs),
+            "seconds": ", ".join(f"{run['seconds']:.0f}" for run in runs),
+        }
+
+
 def serving(found: Any) -> Rows:
     """Median, p95 and p99 in one cell."""
     for row in found["latencies"]:
@@ -402,6 +414,16 @@ TABLES = {
         "core = {core!u} | units = {hidden} | rows = {rows:,} | precision = {products} | forwards = "
         "{forward_ms:.2f} ms | both = {both_ms:.2f} ms | M steps/s = {both_msteps:.0f} | cuDNN = "
         "{cudnn[both_msteps]:.0f} | ratio = **{times_cudnn:.1f}**",
+    ),
+    "replay learning": Table(
+        "replay_learning",
+        "task = {name} | env steps = {steps} | greedy return, seed by seed = {returns} | seconds = {seconds}",
+        replay_learning,
+    ),
+    "gpu-replay": Table(
+        "gpu_replay",
+        "case = {name} | env steps/s = {steps_per_s:,} | optimiser steps/s = {optimiser_steps_per_s:,.0f} | "
+        "acting = {parts_ms[acting]:.1f} ms | update = {parts_ms[update]:.1f} ms",
     ),
     "gpu-learning": Table(
         "gpu_learning",
