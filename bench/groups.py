@@ -5,7 +5,8 @@
 The env is a trivial one on tensors with two agents of equal spaces, so that acting and learning are all of
 the time. Both ways train with equally many threads, in alternating rounds. The bar: two groups take at most
 1.15 times as long. They make twice as many calls of half the size; with two threads they learn side by side,
-while one group splits its rows. ``by_activity`` has milliseconds per iteration, also of half the rows alone.
+while one group splits its rows. ``two_learner_processes``: with a process for the learner of each group.
+``by_activity`` has milliseconds per iteration, also of half the rows alone.
 """
 
 from __future__ import annotations
@@ -81,7 +82,9 @@ class Half(Pair):
         self.groups = {"a": next(iter(SplitPair(num_envs).groups.values()))}
 
 
-def seconds(env: Any, num_envs: int, threads: int, iterations: int = 8) -> tuple[float, dict[str, float]]:
+def seconds(
+    env: Any, num_envs: int, threads: int, iterations: int = 8, **more: Any
+) -> tuple[float, dict[str, float]]:
     """The time of training, without its start; and milliseconds per iteration by activity, medians."""
     found: list[dict[str, float]] = []
 
@@ -91,7 +94,7 @@ def seconds(env: Any, num_envs: int, threads: int, iterations: int = 8) -> tuple
 
     agents = sum(len(group.agents) for group in env(1).groups.values())
     steps = num_envs * agents * 128
-    with rc.train(env, steps=2 * steps, num_envs=num_envs, threads=threads, **SETTINGS) as agent:
+    with rc.train(env, steps=2 * steps, num_envs=num_envs, threads=threads, **SETTINGS, **more) as agent:
         started = time.perf_counter()
         agent.train(iterations * steps, progress=False, callbacks=look)
         took = time.perf_counter() - started
@@ -100,8 +103,23 @@ def seconds(env: Any, num_envs: int, threads: int, iterations: int = 8) -> tuple
 
 def compared(rows: int, threads: int, rounds: int) -> dict[str, Any]:
     """One group of ``rows`` rows and two of half as many."""
-    kinds = {"one_group": Pair, "two_groups": SplitPair, "half_alone": Half}
-    made = [{name: seconds(env, rows // 2, threads) for name, env in kinds.items()} for _ in range(rounds)]
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "one_group": (Pair, {}),
+        "two_groups": (SplitPair, {}),
+        "half_alone": (Half, {}),
+    }
+    if threads > 1:
+        kinds["two_learner_processes"] = (SplitPair, {"learner_processes": True})
+    made = [
+        {name: seconds(env, rows // 2, threads, **more) for name, (env, more) in kinds.items()}
+        for _ in range(rounds)
+    ]
+
+    def of_one(name: str) -> float | None:
+        """The median of its time beside that of one group."""
+        ratios = [found[name][0] / found["one_group"][0] for found in made if name in found]
+        return round(statistics.median(ratios), 3) if ratios else None
+
     ratios = [found["two_groups"][0] / found["one_group"][0] for found in made]
     return {
         "rows": rows,
@@ -110,6 +128,7 @@ def compared(rows: int, threads: int, rounds: int) -> dict[str, Any]:
             rows * 128 * 8 / statistics.median(found["one_group"][0] for found in made)
         ),
         "two_groups_of_one": round(statistics.median(ratios), 3),
+        "two_learner_processes_of_one": of_one("two_learner_processes"),
         "range": [round(min(ratios), 3), round(max(ratios), 3)],
         "reached": statistics.median(ratios) <= BAR,
         "by_activity": {

@@ -70,7 +70,7 @@ BARS = {
     ),
     "replay: R2D2, repeat previous (k = 4)": Bar("repeat-previous", 300_000, 0.9, None, {"algo": "r2d2"}),
     "replay: R2D2, CartPole without velocities": Bar(
-        "position-cartpole", 300_000, 450, None, {"algo": "r2d2"}
+        "position-cartpole", 500_000, 450, None, {"algo": "r2d2"}
     ),
     "replay: IQN, treasure hunt": Bar(
         "treasure-hunt", 1_000_000, 300, None, {"algo": "iqn", "policies": "independent"}, agents=2
