@@ -100,7 +100,7 @@ LEARNED_FROM_REPLAY = [
         rescaled,
         (
             windows("learned = is_step[:length] * weight", "learned = (is_step[:length] | True) * weight"),
-            loss(".masked_fill(~batch.is_step[:length], 0)", ""),
+            loss(".masked_fill(~batch.learned, 0)", ""),
         ),
         "assert float(loss.total) ==",
     ),

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from recollect.base import tree
 from recollect.config.iqn import IQNConfig
-from recollect.experience.returns import at_slots, n_step_parts
+from recollect.experience.returns import at_slots, discounted, n_step_parts
 from recollect.experience.rollout import Acting
 from recollect.learning.replay_acting import replay_acting
 from recollect.learning.replay_algorithm import Loss, Windows, of_steps
@@ -49,7 +49,7 @@ def loss(
 
     y, _ = policy.unroll_core(batch.obs, batch.state, batch.first)
     tau = fractions(y[:length], config.quantiles)
-    learned = batch.is_step[:length].unsqueeze(-1)
+    learned = batch.learned.unsqueeze(-1)
     action = tree.map(lambda leaf: leaf[:length], batch.action)
     chosen = head.of(head.quantiles(y[:length], tau), action).masked_fill(~learned, 0)  # [L, M, N]
     with torch.no_grad():
@@ -66,11 +66,7 @@ def loss(
         y, older = at_slots(y, at), at_slots(older, at)
         (q,) = head(y, mask) if config.double else older_head(older, mask)
         z = older_head.quantiles(older, fractions(older, config.target_quantiles))
-        later = double_q(head, online=q, target=z)
-        goal = total.unsqueeze(-1) + (discount.unsqueeze(-1) * later).masked_fill(
-            discount.unsqueeze(-1) == 0, 0
-        )
+        goal = discounted(total, discount, double_q(head, online=q, target=z))
     each, error = quantile_huber(predicted=chosen, target=goal, fractions=tau, kappa=config.kappa)
-    total = (batch.weight * each).sum()
     stats = of_steps({"q/mean": chosen.mean(-1), "q/target": goal.mean(-1)}, batch)
-    return Loss(total, error.abs(), stats)
+    return Loss((batch.weight * each).sum(), error.abs(), stats)

@@ -56,6 +56,6 @@ def loss(
         )
         y = rescale(y) if config.rescale else y
     chosen = head.of(q, batch.action)[:length]
-    delta = (y - chosen).masked_fill(~batch.is_step[:length], 0)
+    delta = (y - chosen).masked_fill(~batch.learned, 0)
     total = 0.5 * (batch.weight * delta.square()).sum()
     return Loss(total, delta.detach().abs(), of_steps({"q/mean": chosen, "q/target": y}, batch))

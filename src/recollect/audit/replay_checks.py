@@ -219,7 +219,7 @@ def rows_apart(rollouts: Sequence[RecordedRollout]) -> str:
     """The errors of a sequence depend on no other sequence of the minibatch."""
     drawn = draw(rollouts)
     batch, _ = drawn.batch()
-    before, is_step = drawn.loss(batch).error, batch.is_step[: drawn.algo.chunk]
+    before, is_step = drawn.loss(batch).error, batch.learned
     columns = sorted({0, COUNT // 2, COUNT - 1})
     for column in columns:
         reward = batch.reward.clone()
@@ -270,7 +270,7 @@ def padding(rollouts: Sequence[RecordedRollout]) -> str:
     bad = replace(sample, obs=tree.map(poisoned, sample.obs), reward=poisoned(sample.reward))
     with torch.no_grad():
         was, now = drawn.loss(batch), drawn.loss(drawn.batch(bad)[0])
-    gap = float((was.error - now.error).abs().masked_fill(~batch.is_step[:L], 0).max())
+    gap = float((was.error - now.error).abs().masked_fill(~batch.learned, 0).max())
     unit = float(was.error.max().clamp(min=1))
     if not gap <= drawn.one.setup.tolerance * unit:
         raise Problem(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from recollect.config.algo_shared import AlgoConfig
+from recollect.config.algo_shared import AlgoConfig, Shape
 from recollect.config.fields import above_zero, at_least, require
 from recollect.errors import ConfigError
 
@@ -23,7 +23,7 @@ class ReplayConfig(AlgoConfig):
     """T: steps that every row records between two updates."""
     learning_rate: float = 3e-4
     """Learning rate (step size of the optimiser)."""
-    learning_rate_schedule: Literal["constant", "linear", "cosine"] = "constant"
+    learning_rate_schedule: Shape = "constant"
     """Schedule of the learning rate over the run: constant, linear or cosine."""
     max_grad_norm: float = 10.0
     """Gradients are clipped to this norm."""
@@ -106,9 +106,8 @@ class ReplayConfig(AlgoConfig):
 
     @property
     def spacing(self) -> int:
-        """Steps between the starts of two sequences, at most: stored states begin anew with each rollout."""
-        stride = self.chunk if self.stride is None else self.stride
-        return stride if self.states == REBUILT else self.rollout // len(self.state_steps)
+        """Steps between the starts of two sequences, at most: each rollout stores its first state."""
+        return self._stride if self.states == REBUILT else self.rollout // len(self.state_steps)
 
     @property
     def chunk_length(self) -> int:
@@ -123,8 +122,11 @@ class ReplayConfig(AlgoConfig):
     @property
     def state_steps(self) -> tuple[int, ...]:
         """The steps at which the actor stores its state; the first one for the deviation check."""
-        stride = self.chunk if self.stride is None else self.stride
-        return (0,) if self.states == REBUILT else tuple(range(0, self.rollout, stride))
+        return (0,) if self.states == REBUILT else tuple(range(0, self.rollout, self._stride))
+
+    @property
+    def _stride(self) -> int:
+        return self.chunk if self.stride is None else self.stride
 
     def slots(self, rows: int) -> int:
         """The steps that the replay holds of each row."""

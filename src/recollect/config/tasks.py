@@ -219,7 +219,7 @@ class TreasureHuntOptions(TaskOptions):
     obs: Literal["onehot", "rgb"] = "onehot"
     """Observation of a cell: its kind one-hot, or its colour."""
     order: Literal["index", "random"] = "index"
-    """Order in which agents move within a turn: by their number, or drawn anew in every turn."""
+    """Order in which agents move within a turn: by their number, or in a new random order in every turn."""
 
 
 TASKS: dict[str, type[TaskOptions]] = {

@@ -153,13 +153,7 @@ def n_step(
     total, discount, at = n_step_parts(
         reward=reward, terminated=terminated, is_step=is_step, gamma=gamma, n=n
     )
-
-    def over(x: Tensor) -> Tensor:
-        return x.view(x.shape + (1,) * (value.dim() - 2))
-
-    later = at_slots(value, at)
-    # Selected, not multiplied: NaN of slots that do not count must not spread.
-    return over(total) + over(discount) * torch.where(over(discount > 0), later, 0)
+    return discounted(total, discount, at_slots(value, at))
 
 
 @torch.no_grad()
@@ -190,6 +184,13 @@ def n_step_parts(
         total += gamma**i * torch.where(continues, reward[here], 0)
         is_running = continues & ~terminated[here]
     return total, discount, at
+
+
+def discounted(total: Tensor, discount: Tensor, later: Tensor) -> Tensor:
+    """total + discount * later [L, M, ...]: the target of the parts [L, M] and later values [L, M, ...]."""
+    total, discount = (x.view(x.shape + (1,) * (later.dim() - 2)) for x in (total, discount))
+    # Selected, not multiplied: NaN of slots that do not count must not spread.
+    return total + discount * torch.where(discount > 0, later, 0)
 
 
 def at_slots(x: Tensor, at: Tensor) -> Tensor:

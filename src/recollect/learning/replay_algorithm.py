@@ -44,6 +44,11 @@ class Windows:
     weight: Tensor
     """[L, M]: of each learned step in the loss; 0 where there is none. They sum to about 1."""
 
+    @property
+    def learned(self) -> Tensor:
+        """[L, M] bool: the steps that are learned from."""
+        return self.is_step[: len(self.weight)]
+
 
 class Loss(NamedTuple):
     """The loss of a minibatch."""
@@ -116,5 +121,4 @@ def windows(
 @torch.no_grad()
 def of_steps(named: Mapping[str, Tensor], batch: Windows) -> Stats:
     """Means of numbers [L, M] over the learned steps."""
-    learned = batch.is_step[: len(batch.weight)]
-    return {name: diagnostics.masked_mean(x, learned) for name, x in named.items()}
+    return {name: diagnostics.masked_mean(x, batch.learned) for name, x in named.items()}

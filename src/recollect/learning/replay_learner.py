@@ -182,7 +182,7 @@ class ReplayLearner:
         total, error, stats = self.algorithm.loss(policy, self.target, batch, config, generator)
         total.backward()
         norm = self.optimizer.norm()
-        learned = batch.is_step[: config.chunk]
+        learned = batch.learned
         stats |= {"loss/q": total.detach(), "grad_norm": norm, "replay/learned": learned.sum()}
         if not torch.isfinite(norm):
             numbers = diagnostics.read(stats | {"grad_norm_max": norm, "minibatches": norm.new_zeros(())})

@@ -84,8 +84,8 @@ class TaskParallelEnv(ParallelEnv[str, Any, Any]):
             raise EnvError(f"{self.task.name}: there is no episode in progress: call reset() first")
         if actions.keys() != set(self.agents):
             raise EnvError(
-                f"{self.task.name}.step got actions of {', '.join(actions) or 'nobody'}: give one of each of "
-                f"{', '.join(self.agents)}"
+                f"{self.task.name}.step got actions of {', '.join(actions) or 'no agent'}: give one of each "
+                f"of {', '.join(self.agents)}"
             )
         space = self.task.action_space
         for agent, action in actions.items():

@@ -45,7 +45,7 @@ class TreasureHunt(Task):
 
     An episode starts without items; the agents start on distinct cells, drawn uniformly. In a turn:
 
-    * The agents move one after another, by ``order``: agent 0 first ("index"), or in an order drawn anew in
+    * The agents move one after another, by ``order``: agent 0 first ("index"), or in a new random order in
       each turn ("random"). Action, Discrete(4): up, down, left, right, one cell. Walls and other agents block
       a move, and the agent stays. An agent collects the item that it steps on.
     * Then every empty cell turns into an item with probability ``spawn``, uniformly one of the kinds

@@ -303,15 +303,19 @@ class Trainer:
         self.episodes.restore({name: tensor.numpy() for name, tensor in episodes.items()})
         # It does not fit if the env is a foreign one, or a generator of another kind of device.
         is_known = bool(actor) and self.collector.is_exact
-        has_all = all(learner.is_complete for learner in self.learners.values())
-        self.is_exact = is_known and self.collector.restore(actor, learned.updates) and has_all
+        self.is_exact = is_known and self.collector.restore(actor, learned.updates) and self._is_complete
+
+    @property
+    def _is_complete(self) -> bool:
+        """Whether the last ``restore`` found all that the learners need."""
+        return all(learner.is_complete for learner in self.learners.values())
 
     @property
     def how_restored(self) -> str:
         """How training continues after ``restore``, in words."""
         if self.is_exact:
             return "bit for bit"
-        if not all(learner.is_complete for learner in self.learners.values()):
+        if not self._is_complete:
             return "with an empty replay, which is filled again: save_replay was off"
         if not self.collector.is_exact:
             return "in new episodes: an async run cannot resume mid-episode"
