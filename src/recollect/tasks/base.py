@@ -7,7 +7,8 @@ A task defines three functions over all E slots. Each slot has ``agents`` rows, 
 * ``_advance(action) -> reward, terminated``: the rules. Changes the fields in place.
 * ``_observe() -> obs``: the current observation of every row, as new tensors.
 
-An episode starts and ends for all agents of a slot together.
+An episode starts and ends for all agents of a slot together. In a task that defines ``_living``, rows may
+be absent from an episode, and an agent may die before its end: its row terminates.
 
 Fields change in place and resets select by ``where``, so that every step runs the same operations and can be
 captured in a CUDA graph.
@@ -26,6 +27,7 @@ from torch import Tensor
 from recollect.base import devices, spaces, tree
 from recollect.base.types import Step, Tree
 from recollect.config.tasks import TaskOptions
+from recollect.envs.space_values import is_like
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import random
 
@@ -85,8 +87,7 @@ class Task:
         self.action_space = action_space
         self.max_episode_steps = max_episode_steps
         self._limit = random.constant(max_episode_steps)
-        like = spaces.zeros(action_space, num_envs * self.agents, self.device)
-        self._action_shape, self._action_dtype = like.shape, like.dtype
+        self._action_like = spaces.zeros(action_space, num_envs * self.agents, self.device)
         self._never = torch.zeros(num_envs, dtype=torch.bool, device=self.device)
         self._always = ~self._never
         self._no_rows, self._all_rows = self._of_rows(self._never), self._of_rows(self._always)
@@ -109,18 +110,22 @@ class Task:
         """The fields [E, ...] of a new episode in every slot, from its key [E]."""
         raise NotImplementedError
 
-    def _advance(self, action: Tensor) -> tuple[Tensor, Tensor]:
+    def _advance(self, action: Any) -> tuple[Tensor, Tensor]:
         """Apply the rules in place, with ``action`` [B, ...]; ``age`` includes this step.
 
-        Returns reward [B] float32 and terminated [E] bool.
+        Returns reward [B] float32, zero in rows that did not live before it, and terminated [E] bool.
         """
         raise NotImplementedError
+
+    def _living(self) -> Tensor | None:
+        """[B] bool: the rows that take part now, as new memory; None: always all rows."""
+        return None
 
     def _info(self, reward: Tensor) -> dict[str, Tensor]:
         """Values to log, [B] each, after a step with ``reward`` [B]."""
         return {}
 
-    def _observe(self) -> Tensor:
+    def _observe(self) -> Any:
         """The current observation [B, ...], in memory separate from the fields."""
         raise NotImplementedError
 
@@ -137,14 +142,14 @@ class Task:
         """All of slot 0 as an image, uint8 [height, width, 3]; None: the task has no picture."""
         return None
 
-    def reset(self, seed: int) -> Tensor:
+    def reset(self, seed: int) -> Tree:
         """Restart all slots, slot i with the key of (seed, first_slot + i). Returns obs [B, ...]."""
         self._root.copy_(random.row_keys(seed, self._slots + self.first_slot))
         self._episode.zero_()
         self._renew(self._always)
         return self._observe()
 
-    def reset_slots(self, slots: Tensor, seeds: Tensor | None = None) -> Tensor:
+    def reset_slots(self, slots: Tensor, seeds: Tensor | None = None) -> Tree:
         """Start the next episode in ``slots`` [E] bool only. Returns obs [B, ...].
 
         With ``seeds`` [E] int64, these slots restart their random stream, each as slot 0 of its seed, as in
@@ -160,11 +165,13 @@ class Task:
         self._renew(slots)
         return self._observe()
 
-    def step(self, action: Tensor) -> Step:
+    def step(self, action: Tree) -> Step:
         """Apply ``action`` [B, ...]; a slot whose episode ended starts its next one in the same step."""
         action = self._checked(action)
         self.age.add_(random.ONE)
+        valid = self._living()
         reward, terminated = self._advance(action)
+        died = None if valid is None else valid.gt(self._living())  # and not
         if not self.has_time_limit:
             truncated, ended = self._never, terminated
         elif terminated is self._never:
@@ -184,15 +191,21 @@ class Task:
         else:
             flags = (self._no_rows,) * 3
         first, terminated, truncated = flags
+        if valid is None or died is None:
+            valid = self._all_rows
+        else:
+            first = first & self._living()
+            terminated = (terminated & valid) | died
+            truncated = (truncated & valid).gt(died)
         info = self._info(reward)
-        return Step(obs, first, reward, terminated, truncated, final_obs, self._all_rows, info)
+        return Step(obs, first, reward, terminated, truncated, final_obs, valid, info)
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copies of all tensors that determine the following steps."""
         self._need_reset("snapshot")
         return {name: tensor.clone() for name, tensor in self._everything().items()}
 
-    def restore(self, snapshot: dict[str, Tensor]) -> Tensor:
+    def restore(self, snapshot: dict[str, Tensor]) -> Tree:
         """Continue from a snapshot of the same task. Returns the obs [B, ...] to act on next."""
         if not self._field_names:
             self.reset(0)  # makes the fields
@@ -237,22 +250,23 @@ class Task:
         if not self._field_names:
             raise EnvError(f"{type(self).__name__}.{what} came before reset(seed): call reset first")
 
-    def _checked(self, action: Any) -> Tensor:
+    def _checked(self, action: Any) -> Any:
         """Validate type, shape, dtype and device of ``action``, not its values: that would be a host read."""
         if not self._field_names:
             self._need_reset("step")
-        if (
-            not isinstance(action, Tensor)
-            or action.shape != self._action_shape
-            or action.dtype != self._action_dtype
-            or action.device != self.device
-        ):
-            given = f"a {type(action).__name__}"
-            if isinstance(action, Tensor):
-                given = f"{action.dtype} {list(action.shape)} on {action.device}"
+        is_here = is_like(action, self._action_like)
+        if not (is_here and all(leaf.device == self.device for leaf in tree.leaves(action))):
+            rows = self.num_envs * self.agents
+            expected = tree.map(_described, self._action_like)
+            given = tree.map(_described, action) if isinstance(action, Tensor | dict | tuple) else None
             raise EnvError(
-                f"{type(self).__name__}.step got {given} as action, expected {self._action_dtype} "
-                f"{list(self._action_shape)} on {self.device}, one of {self.action_space} a row: "
-                "was the batch made for another num_envs, or is it still on another device?"
+                f"{type(self).__name__}.step got {given or f'a {type(action).__name__}'} as action, expected "
+                f"{expected}, one of {self.action_space} for each of {rows} rows: was the batch made for "
+                "another num_envs, or is it still on another device?"
             )
-        return action.detach() if action.requires_grad else action
+        return tree.map(lambda leaf: leaf.detach() if leaf.requires_grad else leaf, action)
+
+
+def _described(leaf: Any) -> Any:
+    """A tensor in words: dtype, shape and device."""
+    return f"{leaf.dtype} {list(leaf.shape)} on {leaf.device}" if isinstance(leaf, Tensor) else leaf
