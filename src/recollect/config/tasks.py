@@ -222,6 +222,66 @@ class TreasureHuntOptions(TaskOptions):
     """Order in which agents move within a turn: by their number, or in a new random order in every turn."""
 
 
+@dataclass(frozen=True, slots=True)
+class MechOptions(TaskOptions):
+    """Mech arena: two teams of mechs fight for a zone, seeing only what their sensors reach."""
+
+    name, id = "mech", "recollect/MechArena-v0"
+    has_agents = True
+    sizes = {
+        "duel": {"mechs": 1, "limit": 60, "maps": 16},
+        "5v5": {"mechs": 5, "limit": 60, "maps": 16},
+        "10v10": {"mechs": 10, "limit": 60, "maps": 16},
+    }
+    bounds = {"mechs": (1, 20), "limit": (1, 3600), "maps": (1, 1024)}
+
+    size: Literal["duel", "5v5", "10v10"] = "10v10"
+    """Sets mechs, limit and maps. The mechs of duel are mediums; others come in packs of five: heavy, two
+    mediums, light, scout."""
+    mechs: int | None = None
+    """Mechs of a team."""
+    limit: int | None = None
+    """Seconds of a game. A decision takes a quarter of a second."""
+    maps: int | None = None
+    """Size of the pool of maps that games are played on."""
+    map_seed: int = 0
+    """Random seed of the pool of maps."""
+    team: int | None = None
+    """Mechs of a team that take part, at most ``mechs``; the others are absent. None: all. A curriculum may
+    change it; it applies from the next game of each slot on."""
+    sensing: Literal["partial", "full"] = "partial"
+    """Contacts are enemies that sensors see, or all living enemies."""
+    comms: bool = True
+    """Whether messages reach the mechs of the own pack."""
+    ewar: bool = True
+    """Whether scouts can jam and clear sensors."""
+    target_selection: bool = True
+    """Whether weapons aim at the chosen contact. Otherwise, and without a choice, they take the nearest."""
+    contact_sort: bool = True
+    """Whether a mech chooses the order of its contacts, and whether all are hostile. Otherwise the nearest
+    come first."""
+    spaces: Literal["hybrid", "flat"] = "hybrid"
+    """Actions of parts, with masks in the observation; or one Box, and an observation without masks."""
+    zone_reward: float = 3.0
+    """Per second in the zone, times the team's tick, for mechs inside."""
+    approach_reward: float = 1.5
+    """For coming nearer to the zone: the difference of a potential. Halved for each teammate inside."""
+    damage_reward: float = 0.05
+    """Per point of damage to an enemy."""
+    kill_reward: float = 10.0
+    """For an enemy destroyed, shared by those whose hits did it."""
+    assist_reward: float = 5.0
+    """For having painted an enemy that a teammate then hits with a missile, once per paint."""
+    death_reward: float = -1.0
+    """For being destroyed; half of it in a contested zone."""
+    zone_combat: float = 2.0
+    """Factor of the rewards for damage, kills and assists of mechs in a contested zone."""
+    win_reward: float = 0.0
+    """For each mech of the team that wins, and its negative for the other team's, at the end of a game."""
+    shaping_gamma: float = 0.99
+    """The gamma of the potential in the reward for approach; that of the algorithm keeps optima unchanged."""
+
+
 TASKS: dict[str, type[TaskOptions]] = {
     options.name: options
     for options in (
