@@ -1,0 +1,132 @@
+"""Firing: who can hit its target at once, and the shots and smoke that are launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from recollect.tasks.mech.rules import (
+    HEIGHT,
+    MISSILE_IN_SIGHT,
+    REAR,
+    REAR_FACTOR,
+    SHOTS,
+    SMOKE_AHEAD,
+    SMOKE_LASTS,
+    WEAPONS,
+)
+
+if TYPE_CHECKING:
+    from recollect.tasks.mech.actions import Orders
+    from recollect.tasks.mech.arena import MechArena
+
+
+@dataclass(slots=True)
+class Hits:
+    """The hits of a simulation step, [E, 2, N, N]: of mech i on enemy j."""
+
+    damage: Tensor
+    stability: Tensor
+    heat: Tensor
+    painted: Tensor
+    missile: Tensor
+    suppressed: Tensor
+    """The last three: bool."""
+
+
+def fire(arena: MechArena, orders: Orders, active: Tensor) -> Hits:
+    """Fire what is triggered, ready, and can hit the target; smoke needs no target. Launches shots."""
+    tables = arena.tables
+    target = orders.target.clamp(min=0)
+
+    def of_target(values: Tensor) -> Tensor:
+        return arena.theirs(values).gather(2, target)
+
+    dx, dy, dz = (of_target(own) - own for own in (arena.x, arena.y, arena.z))
+    flat = (dx * dx + dy * dy).sqrt()
+    distance = (flat * flat + dz * dz).sqrt()
+    ahead = dx * arena.hx + dy * arena.hy
+    exists = (orders.target >= 0) & of_target(arena.alive)
+    is_clear = arena.clear.gather(3, target.unsqueeze(3)).squeeze(3)
+    is_painted = of_target(arena.painted) > 0
+
+    in_arc = ahead.unsqueeze(3) >= tables.arc * flat.unsqueeze(3)
+    in_range = distance.unsqueeze(3) <= tables.range
+    homes = is_painted | (is_clear & (distance <= MISSILE_IN_SIGHT))
+    can = in_arc & in_range & torch.where(tables.is_missile, homes.unsqueeze(3), is_clear.unsqueeze(3))
+    can = (can & exists.unsqueeze(3)) | tables.is_smoke
+    ready = tables.exists & (arena.cooldown <= 0) & active.unsqueeze(3)
+    fires = can & ready & orders.triggers.index_select(3, tables.trigger)
+    launches = _launch(arena, orders, fires, (dx, dy, dz), distance)
+    fires = fires & (tables.is_instant.bool() | tables.is_smoke | launches)
+    _smoke(arena, (fires & tables.is_smoke).any(3), exists, (dx, dy), flat)
+    arena.heat.add_((fires * tables.heat).sum(3))
+    arena.cooldown.copy_(torch.where(fires, tables.cooldown, arena.cooldown))
+    arena.fired.logical_or_(fires)
+
+    # From behind: the direction to the attacker is within REAR of the target's back.
+    behind = dx * of_target(arena.hx) + dy * of_target(arena.hy) >= REAR * flat
+    damage = (fires * tables.hit_damage).sum(3) * torch.where(behind, REAR_FACTOR, 1.0)
+    heat = (fires * tables.hit_heat).sum(3)
+    paints = (fires & tables.is_paint).any(3)
+    return Hits(
+        damage=damage.unsqueeze(3) * orders.aimed,
+        stability=torch.zeros_like(arena.square),
+        heat=heat.unsqueeze(3) * orders.aimed,
+        painted=paints.unsqueeze(3) & orders.aimed,
+        missile=torch.zeros_like(orders.aimed),
+        suppressed=torch.zeros_like(orders.aimed),
+    )
+
+
+def _launch(
+    arena: MechArena, orders: Orders, fires: Tensor, away: tuple[Tensor, ...], distance: Tensor
+) -> Tensor:
+    """Put shots of the mounts that fire into free places. Returns [E, 2, N, MOUNTS]: has a shot launched."""
+    tables = arena.tables
+    target = orders.target.clamp(min=0)
+    speeds = [arena.theirs(v).gather(2, target) for v in (arena.vx, arena.vy, arena.vz)]
+    pending = fires.clone()
+    for place in range(SHOTS):
+        mount = tables.shot_mount[:, place].expand_as(distance).unsqueeze(3)
+        goes = pending.gather(3, mount).squeeze(3) & tables.shot_exists[:, place]
+        goes &= arena.shot_left[..., place] <= 0
+        pending.scatter_(3, mount, pending.gather(3, mount) & ~goes.unsqueeze(3))
+        speed = tables.shot_speed[:, place]
+        # Aim ahead of a moving target; a missile follows it.
+        lead = torch.where(tables.shot_homes[:, place], 0.0, distance / speed)
+        way = [d + v * lead for d, v in zip(away, speeds)]
+        length = (way[0] * way[0] + way[1] * way[1] + way[2] * way[2]).sqrt().clamp(min=1e-6)
+        starts = (arena.x, arena.y, arena.z + HEIGHT / 2)
+        for shot, start in zip((arena.shot_x, arena.shot_y, arena.shot_z), starts):
+            shot[..., place] = torch.where(goes, start, shot[..., place])
+        for shot, along in zip((arena.shot_vx, arena.shot_vy, arena.shot_vz), way):
+            shot[..., place] = torch.where(goes, along / length * speed, shot[..., place])
+        left = arena.shot_left[..., place]
+        arena.shot_left[..., place] = torch.where(goes, tables.shot_life[:, place], left)
+        follows = arena.shot_target[..., place]
+        arena.shot_target[..., place] = torch.where(goes, orders.target, follows)
+    return fires & ~pending
+
+
+def _smoke(
+    arena: MechArena, fires: Tensor, has_target: Tensor, away: tuple[Tensor, Tensor], flat: Tensor
+) -> None:
+    """Shells of smoke, to where the target is, or ahead. The cloud that ends first gives way."""
+    smoke = WEAPONS["smoke"]
+    near = torch.where(has_target, (smoke.range / flat.clamp(min=1e-6)).clamp(max=1.0), 0.0)
+    far = torch.where(has_target, flat.clamp(max=smoke.range), SMOKE_AHEAD)
+    x = arena.x + torch.where(has_target, away[0] * near, arena.hx * SMOKE_AHEAD)
+    y = arena.y + torch.where(has_target, away[1] * near, arena.hy * SMOKE_AHEAD)
+    least = arena.smoke_left.min(3, keepdim=True).values
+    place = (arena.smoke_left == least) & fires.unsqueeze(3)
+    place = place & (place.cumsum(3) == 1)
+    for cloud, value in (
+        (arena.smoke_x, x),
+        (arena.smoke_y, y),
+        (arena.smoke_left, SMOKE_LASTS + far / smoke.speed),
+    ):
+        cloud.copy_(torch.where(place, value.unsqueeze(3), cloud))
