@@ -47,6 +47,6 @@ def recover(arena: MechArena, orders: Orders) -> None:
 
 
 def _count_down(clock: Tensor) -> Tensor:
-    """A clock after one simulation step, in seconds; its last steps end at 0 exactly, in spite of rounding."""
+    """A clock in seconds after one simulation step; it ends at 0 exactly, in spite of rounding."""
     left = clock - DT
     return torch.where(left < DT / 2, 0.0, left)

@@ -128,7 +128,7 @@ class MechBot:
         return self._action(move.clamp(-1.0, 1.0), triggers, ewar)
 
     def _towards_zone(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The direction of the zone, and how fast to go there: 0 inside; slowly if far ahead of the others."""
+        """The direction of its place in the zone, and how fast to go there: slowly if far ahead of others."""
         arena = self.arena
         # Each has its own place in the zone, on a circle.
         spread = arena.radius.view(-1, 1, 1) * (0.5 * arena.facing)

@@ -82,8 +82,9 @@ def space(kind: str) -> gym.Space:
     vector = spaces.Box(-np.inf, np.inf, (sum(SIZES.values()),), np.float32)
     if kind == "flat":
         return vector
-    masks = OrderedDict(target=spaces.MultiBinary(actions.TARGETS), ewar=spaces.MultiBinary(actions.MODES))
-    return spaces.Dict(OrderedDict(vector=vector, action_mask=spaces.Dict(masks)))
+    target, ewar = spaces.MultiBinary(actions.TARGETS), spaces.MultiBinary(actions.MODES)
+    masks = spaces.Dict([("target", target), ("ewar", ewar)])
+    return spaces.Dict([("vector", vector), (ACTION_MASK, masks)])
 
 
 def of(arena: MechArena) -> Tensor | dict[str, Tensor | dict[str, Tensor]]:

@@ -45,7 +45,7 @@ def of(
 
 
 def _potential(arena: MechArena, held: Hold) -> Tensor:
-    """[E, 2, N]: of a mech: minus its distance to the zone; halved for each teammate inside; 0 for the dead."""
+    """[E, 2, N]: minus the distance to the zone; halved for each teammate inside; 0 for the dead."""
     distance = (arena.x * arena.x + arena.y * arena.y).sqrt() - arena.radius.view(-1, 1, 1)
     inside = held.inside.sum(2, keepdim=True) - held.inside.long()
     return far(distance) * arena.tables.halves[inside] * arena.alive

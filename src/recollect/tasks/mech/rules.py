@@ -12,7 +12,7 @@ from math import cos, radians
 DT = 0.05
 """Seconds of a simulation step."""
 RATE = 20.0
-"""Simulation steps of a second. A product with it rounds alike on all devices; a quotient by ``DT`` may not."""
+"""Simulation steps of a second. To multiply by it rounds alike everywhere, to divide by ``DT`` does not."""
 SUBSTEPS = 5
 """Simulation steps of a decision."""
 DECISION = 0.25
