@@ -170,6 +170,7 @@ class MechArena(Task):
         self.enemies_eye = torch.eye(n, dtype=torch.bool, device=on)
         self.are_two = ~torch.eye(2 * n, dtype=torch.bool, device=on)
         self.every_pair = torch.arange(self.num_envs * n * n, device=on)
+        self.every_shot = torch.arange(2 * self.num_envs * n * SHOTS, device=on)
         half = sensing.SAMPLES // 2
         self.samples = (2 * torch.arange(-half, half, device=on) + 1).float() / sensing.SAMPLES
         self.around = observe.around(on)
@@ -210,12 +211,12 @@ class MechArena(Task):
 
     def ground(self, x: Tensor, y: Tensor) -> Tensor:
         """The height of the ground at points [E, 2, k]."""
-        at = maps.cell(x, y).add_((self.map * maps.SIDE**2).view(-1, 1, 1))
+        at = maps.cell(x, y).add_(self.map.mul(maps.SIDE**2).view(-1, 1, 1))
         return self.heights.index_select(0, at.flatten()).view(x.shape)
 
     def ground_of(self, slot: Tensor, x: Tensor, y: Tensor) -> Tensor:
         """The height of the ground at points [P, k] in the slots [P, 1]."""
-        at = maps.cell(x, y).add_((self.map * maps.SIDE**2)[slot])
+        at = maps.cell(x, y).add_(self.map.mul(maps.SIDE**2)[slot])
         return self.heights.index_select(0, at.flatten()).view(x.shape)
 
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
@@ -237,7 +238,7 @@ class MechArena(Task):
             return torch.stack([values, values * mirrored], 1)
 
         x, y, hx, hy = (sides(v, -1) for v in (x, y, hx / length, hy / length))
-        at = maps.cell(x, y).add_((number * maps.SIDE**2).view(-1, 1, 1))
+        at = maps.cell(x, y) + number.mul(maps.SIDE**2).view(-1, 1, 1)
         takes_part = (self.enemies < self._team).expand(e, 2, n)
         distance = (x * x + y * y).sqrt() - radius.view(-1, 1, 1)
         tables = self.tables

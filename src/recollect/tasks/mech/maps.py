@@ -21,6 +21,8 @@ WALL = 5.0
 """Height of obstacles above the ground."""
 WALL_SHARE = 0.06
 """Share of cells that are obstacles."""
+_EDGE = HALF - 0.5
+"""What is farther from the centre is in the outermost cell."""
 FREE_CENTRE, FREE_CORNER = 6, 20
 """No obstacles within this distance of the centre, and within these squares in the corners of the teams."""
 
@@ -32,8 +34,8 @@ def make(count: int, seed: int) -> Tensor:
 
 
 def cell(x: Tensor, y: Tensor) -> Tensor:
-    """The index of the cell at (x, y), int64. Mirrored about the centre, it is SIDE * SIDE - 1 - index."""
-    return _along(y) * SIDE + _along(x)
+    """The index of the cell at (x, y), int32. Mirrored about the centre, it is SIDE * SIDE - 1 - index."""
+    return _along(y).mul_(SIDE).add_(_along(x))
 
 
 def coarse(heights: Tensor) -> Tensor:
@@ -48,9 +50,8 @@ def coarse(heights: Tensor) -> Tensor:
 
 
 def _along(x: Tensor) -> Tensor:
-    """The cell along an axis, from the distance to the centre, so that -x is in the mirrored cell."""
-    from_centre = x.abs().clamp(max=HALF - 1).long()
-    return torch.where(x < 0, HALF - 1 - from_centre, HALF + from_centre)
+    """The cell along an axis. Numbers are cut towards 0, so that -x is in the mirrored cell, borders too."""
+    return x.clamp(-_EDGE, _EDGE).to(torch.int32).add_(HALF - 1).add_(x >= 0)
 
 
 def _connected(key: Tensor) -> np.ndarray:

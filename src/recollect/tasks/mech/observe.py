@@ -90,8 +90,7 @@ def space(kind: str) -> gym.Space:
 def of(arena: MechArena) -> Tensor | dict[str, Tensor | dict[str, Tensor]]:
     """The observation of every row; zeros for the dead, who can choose no target."""
     parts = [_own(arena), _contacts(arena), _local(arena), _coarse(arena), _messages(arena)]
-    vector = torch.cat(parts, 3) * arena.alive.unsqueeze(3)
-    vector = vector.flatten(0, 2)
+    vector = torch.cat(parts, 3).mul_(arena.alive.unsqueeze(3)).flatten(0, 2)
     if arena.options.spaces == "flat":
         return vector
     masks = {name: mask.flatten(0, 2).to(torch.int8) for name, mask in actions.masks(arena).items()}
@@ -197,10 +196,10 @@ def _local(arena: MechArena) -> Tensor:
     """Heights around the mech, against its own."""
     forward, aside = arena.around
     hx, hy = arena.hx.unsqueeze(3), arena.hy.unsqueeze(3)
-    x = arena.x.unsqueeze(3) + (hx * forward - hy * aside)
-    y = arena.y.unsqueeze(3) + (hy * forward + hx * aside)
+    x = (hx * forward).sub_(hy * aside).add_(arena.x.unsqueeze(3))
+    y = (hy * forward).add_(hx * aside).add_(arena.y.unsqueeze(3))
     ground = arena.ground(x.flatten(2), y.flatten(2)).view(x.shape)
-    return (ground - arena.z.unsqueeze(3)).clamp(-5.0, 5.0) * 0.2
+    return ground.sub_(arena.z.unsqueeze(3)).clamp_(-5.0, 5.0).mul_(0.2)
 
 
 def _coarse(arena: MechArena) -> Tensor:

@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from recollect.tasks.mech.rules import DT, HEIGHT, HIT_RADIUS, REAR, REAR_FACTOR, SPLASH_SHARE
+from recollect.tasks.mech import sensing
+from recollect.tasks.mech.rules import DT, HEIGHT, HIT_RADIUS, REAR, REAR_FACTOR, SHOTS, SPLASH_SHARE
 from recollect.tasks.mech.weapons import Hits
 
 if TYPE_CHECKING:
     from recollect.tasks.mech.arena import MechArena
-
-_NONE = 1 << 62
 
 
 def fly(arena: MechArena, hits: Hits) -> None:
@@ -22,71 +21,91 @@ def fly(arena: MechArena, hits: Hits) -> None:
     A shot hits the first enemy that comes within ``HIT_RADIUS`` of its path. Others within its splash take a
     share. Shells and slugs are lost in the ground; missiles fly above it.
     """
-    tables = arena.tables
-    flies = arena.shot_left > 0
-    _home(arena, flies)
-    half = [v * (DT / 2) for v in (arena.shot_vx, arena.shot_vy, arena.shot_vz)]
-    middle = [p + h for p, h in zip((arena.shot_x, arena.shot_y, arena.shot_z), half)]
-    for place, at, h in zip((arena.shot_x, arena.shot_y, arena.shot_z), middle, half):
-        place.copy_(at + h)
+    # All shots in one list: on the CPU those that fly, for a captured step all that there can be.
+    flat = arena.shot_left.flatten()
+    shot = (flat > 0).nonzero().squeeze(1) if arena.device.type == "cpu" else arena.every_shot
+    flies = flat[shot] > 0
+    mech, place = shot // SHOTS, shot % SHOTS
+    kind = mech % arena.mechs * SHOTS + place
+    side = mech // arena.mechs
+    there = side ^ 1
+    fields = (arena.shot_x, arena.shot_y, arena.shot_z, arena.shot_vx, arena.shot_vy, arena.shot_vz)
+    *start, vx, vy, vz = (field.flatten()[shot] for field in fields)
 
-    # [E, 2, N, SHOTS, N]: from the middle of the path to each enemy's middle.
-    bodies = (arena.x, arena.y, arena.z + HEIGHT / 2)
-    away = [arena.theirs(p).unsqueeze(2).unsqueeze(2) - at.unsqueeze(4) for p, at in zip(bodies, middle)]
-    path = [h.unsqueeze(4) for h in half]
-    length = (half[0] * half[0] + half[1] * half[1] + half[2] * half[2]).clamp(min=1e-12).unsqueeze(4)
-    along = ((away[0] * path[0] + away[1] * path[1] + away[2] * path[2]) / length).clamp_(-1.0, 1.0)
-    meets = _square(away, path, along) <= HIT_RADIUS**2
-    meets &= flies.unsqueeze(4) & arena.theirs(arena.alive)[:, :, None, None]
-    keys = (along + 1.0).view(torch.int32).to(torch.int64).bitwise_left_shift_(8).add_(arena.enemies)
-    keys = torch.where(meets, keys, _NONE)
-    least = keys.amin(4, keepdim=True)
-    direct = meets & (keys == least)
-    hit = least.squeeze(4) != _NONE
+    def of_kind(values: Tensor) -> Tensor:
+        return values.flatten()[kind]
 
-    impact = (along * direct).sum(4, keepdim=True)  # of one enemy at most
-    near = _square(away, path, impact) <= (tables.splash * tables.splash).unsqueeze(2)
-    splashed = near & hit.unsqueeze(4) & ~direct & (tables.splash > 0).unsqueeze(2)
-    splashed &= arena.theirs(arena.alive)[:, :, None, None]
-    facing_x, facing_y = (arena.theirs(h)[:, :, None, None] for h in (arena.hx, arena.hy))
-    flat = (half[0] * half[0] + half[1] * half[1]).sqrt().unsqueeze(4)
-    behind = path[0] * facing_x + path[1] * facing_y >= REAR * flat
-    damage = tables.shot_damage.unsqueeze(2)
-    share = direct * torch.where(behind, damage * REAR_FACTOR, damage) + splashed * (damage * SPLASH_SHARE)
-    hits.damage.add_(share.sum(3))
-    hits.stability.add_((direct * tables.shot_stability.unsqueeze(2)).sum(3))
-    hits.missile.logical_or_((direct & tables.shot_homes.unsqueeze(2)).any(3))
-    hits.suppressed.logical_or_((direct & tables.shot_suppresses.unsqueeze(2)).any(3))
+    def of_enemies(values: Tensor) -> Tensor:
+        return values.flatten(0, 1)[there]
 
-    lost = _below_ground(arena, middle) | _below_ground(arena, [arena.shot_x, arena.shot_y, arena.shot_z])
-    ends = hit | (lost & ~tables.shot_homes)
-    left = arena.shot_left - DT
-    arena.shot_left.copy_(torch.where(ends | (left < DT / 2), 0.0, left))
-
-
-def _home(arena: MechArena, flies: Tensor) -> None:
-    """Turn missiles to their targets while these live."""
-    target = arena.shot_target.clamp(min=0)
-    shape = target.shape
-
-    def of_target(values: Tensor) -> Tensor:
-        return arena.theirs(values).gather(2, target.flatten(2)).view(shape)
-
-    follows = flies & arena.tables.shot_homes & (arena.shot_target >= 0) & of_target(arena.alive)
-    aims = (of_target(arena.x), of_target(arena.y), of_target(arena.z) + HEIGHT / 2)
-    way = [aim - place for aim, place in zip(aims, (arena.shot_x, arena.shot_y, arena.shot_z))]
+    homes = of_kind(arena.tables.shot_homes)
+    bodies = [of_enemies(values) for values in (arena.x, arena.y, arena.z + HEIGHT / 2)]
+    alive = of_enemies(arena.alive)
+    # Missiles turn to their targets while these live.
+    target = arena.shot_target.flatten()[shot].unsqueeze(1)
+    at = target.clamp(min=0)
+    follows = homes & ((target >= 0) & alive.gather(1, at)).squeeze(1)
+    way = [b.gather(1, at).squeeze(1) - s for b, s in zip(bodies, start)]
     length = (way[0] * way[0] + way[1] * way[1] + way[2] * way[2]).sqrt().clamp(min=1e-6)
-    for speed, along in zip((arena.shot_vx, arena.shot_vy, arena.shot_vz), way):
-        speed.copy_(torch.where(follows, along / length * arena.tables.shot_speed, speed))
+    speed = of_kind(arena.tables.shot_speed)
+    velocity = [torch.where(follows, w / length * speed, v) for w, v in zip(way, (vx, vy, vz))]
+
+    half = [v * (DT / 2) for v in velocity]
+    middle = [s + h for s, h in zip(start, half)]
+    end = [at + h for at, h in zip(middle, half)]
+    damage, stability, direct = _hits(arena, middle, half, bodies, alive & flies.unsqueeze(1), kind)
+    behind = _flies_with(half, of_enemies(arena.hx), of_enemies(arena.hy))
+    damage = torch.where(behind & direct, damage * REAR_FACTOR, damage)
+    for total, each in (
+        (hits.damage, damage),
+        (hits.stability, stability),
+        (hits.missile, direct & homes.unsqueeze(1)),
+        (hits.suppressed, direct & of_kind(arena.tables.shot_suppresses).unsqueeze(1)),
+    ):
+        total.flatten(0, 2).index_add_(0, mech, each.to(total.dtype))
+
+    slot = (side // 2).unsqueeze(1)
+    points = [torch.stack(pair, 1) for pair in zip(middle, end)]
+    lost = (points[2] <= arena.ground_of(slot, points[0], points[1])).any(1)
+    left = flat[shot] - DT
+    ends = direct.any(1) | (lost & ~homes) | (left < DT / 2)
+    for field, values in zip((*fields, arena.shot_left), (*end, *velocity, torch.where(ends, 0.0, left))):
+        field.view(-1).index_copy_(0, shot, torch.where(flies, values, field.view(-1)[shot]))
+
+
+def _hits(
+    arena: MechArena,
+    middle: list[Tensor],
+    half: list[Tensor],
+    bodies: list[Tensor],
+    can: Tensor,
+    kind: Tensor,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """[P, N] each: damage and stability that shots take from enemies, and who is hit directly."""
+    tables = arena.tables
+    away = [body - at.unsqueeze(1) for body, at in zip(bodies, middle)]
+    path = [h.unsqueeze(1) for h in half]
+    length = (path[0] * path[0] + path[1] * path[1] + path[2] * path[2]).clamp(min=1e-12)
+    along = ((away[0] * path[0] + away[1] * path[1] + away[2] * path[2]) / length).clamp_(-1.0, 1.0)
+    meets = (_square(away, path, along) <= HIT_RADIUS**2) & can
+    keys = torch.where(meets, sensing.keys(along + 1.0, arena.enemies), sensing.FAR)
+    direct = meets & (keys == keys.amin(1, keepdim=True))
+    impact = (along * direct).sum(1, keepdim=True)  # of one enemy at most
+    splash = tables.splash.flatten()[kind].unsqueeze(1)
+    splashed = (_square(away, path, impact) <= splash * splash) & direct.any(1, keepdim=True) & can & ~direct
+    splashed &= splash > 0
+    damage = tables.shot_damage.flatten()[kind].unsqueeze(1)
+    taken = direct * damage + splashed * (damage * SPLASH_SHARE)
+    return taken, direct * tables.shot_stability.flatten()[kind].unsqueeze(1), direct
+
+
+def _flies_with(half: list[Tensor], facing_x: Tensor, facing_y: Tensor) -> Tensor:
+    """[P, N] bool: the shot comes from behind a mech with this heading."""
+    flat = (half[0] * half[0] + half[1] * half[1]).sqrt().unsqueeze(1)
+    return half[0].unsqueeze(1) * facing_x + half[1].unsqueeze(1) * facing_y >= REAR * flat
 
 
 def _square(away: list[Tensor], path: list[Tensor], along: Tensor) -> Tensor:
     """Squared distances from the points ``along`` of the paths, from -1 to 1, to the mechs ``away``."""
     dx, dy, dz = (a - along * p for a, p in zip(away, path))
     return dx.mul_(dx).add_(dy.mul_(dy)).add_(dz.mul_(dz))
-
-
-def _below_ground(arena: MechArena, at: list[Tensor]) -> Tensor:
-    shape = at[0].shape
-    ground = arena.ground(at[0].flatten(2), at[1].flatten(2)).view(shape)
-    return at[2] <= ground

@@ -35,7 +35,7 @@ SAMPLES = 16
 """Points at which a line of sight is tested, evenly spaced and symmetric about its middle."""
 FRIENDS = 3
 """Contact slots for friends, unless all are for enemies. One more is for an enemy, one is reserved."""
-_FAR = 1 << 62
+FAR = 1 << 62
 
 
 def update(arena: MechArena) -> None:
@@ -69,8 +69,8 @@ def nearest(arena: MechArena) -> Tensor:
 
 def nearest_of(arena: MechArena, candidates: Tensor) -> Tensor:
     """[E, 2, N]: the nearest of the ``candidates`` [E, 2, N, N]; -1: there is none."""
-    least = _keys(arena.square, candidates, arena.enemies).amin(-1)
-    return torch.where(least == _FAR, -1, least & 255)
+    least = torch.where(candidates, keys(arena.square, arena.enemies), FAR).amin(-1)
+    return torch.where(least == FAR, -1, least & 255)
 
 
 def _range(arena: MechArena, square: Tensor) -> Tensor:
@@ -154,14 +154,14 @@ def _order(arena: MechArena, square: Tensor, hp: Tensor) -> Tensor:
 
 def _first(values: Tensor, candidates: Tensor, numbers: Tensor, count: int) -> Tensor:
     """[..., count] int64: the numbers of the candidates with the smallest values; -1 where there is none."""
-    least = _keys(values, candidates, numbers).topk(count, dim=-1, largest=False, sorted=True).values
-    return torch.where(least == _FAR, -1, least & 255)
+    ranked = torch.where(candidates, keys(values, numbers), FAR)
+    least = ranked.topk(count, dim=-1, largest=False, sorted=True).values
+    return torch.where(least == FAR, -1, least & 255)
 
 
-def _keys(values: Tensor, candidates: Tensor, numbers: Tensor) -> Tensor:
+def keys(values: Tensor, numbers: Tensor) -> Tensor:
     """int64 keys in the order of float32 ``values`` >= 0, then of the candidates' numbers: all differ."""
-    keys = values.view(torch.int32).to(torch.int64).bitwise_left_shift_(8).add_(numbers)
-    return torch.where(candidates, keys, _FAR)
+    return values.view(torch.int32).to(torch.int64).bitwise_left_shift_(8).add_(numbers)
 
 
 def sound(arena: MechArena) -> Tensor:
