@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from recollect.tasks.mech.rules import CLASSES, PACK, SCOUT, SHOTS, TRIGGERS, WEAPONS, Weapon, roster
+from recollect.tasks.mech.rules import CLASSES, MOUNTS, PACK, SCOUT, SHOTS, TRIGGERS, WEAPONS, Weapon, roster
 
 INSTANT = ("laser", "flamer", "paint")
 SHOT_KINDS = {"heavy": ("missile", "missile", "gauss"), "medium": ("autocannon",) * SHOTS}
@@ -62,6 +62,12 @@ class Tables:
         self.shot_speed, self.shot_damage = of_weapons(shots, "speed", 1.0), of_weapons(shots, "damage")
         self.shot_stability, self.splash = of_weapons(shots, "stability"), of_weapons(shots, "splash")
         self.shot_life = of_weapons(shots, "range") / self.shot_speed
+        self.shot_lead = (~self.shot_homes).float() / self.shot_speed
+        is_same = self.shot_mount.unsqueeze(2) == self.shot_mount.unsqueeze(1)
+        places = torch.arange(SHOTS, device=device)
+        # [N, SHOTS, SHOTS]: shot q is of the same mount as shot p, and comes before it.
+        self.earlier_shot = is_same & self.shot_exists.unsqueeze(2) & (places < places.unsqueeze(1))
+        self.is_mount_of_shot = self.shot_mount.unsqueeze(2) == torch.arange(MOUNTS, device=device)
 
         self.halves = 0.5 ** torch.arange(mechs, device=device).float()
         pack = torch.arange(mechs) // PACK

@@ -13,7 +13,6 @@ from recollect.tasks.mech.rules import (
     MISSILE_IN_SIGHT,
     REAR,
     REAR_FACTOR,
-    SHOTS,
     SMOKE_AHEAD,
     SMOKE_LASTS,
     WEAPONS,
@@ -87,29 +86,26 @@ def _launch(
 ) -> Tensor:
     """Put shots of the mounts that fire into free places. Returns [E, 2, N, MOUNTS]: has a shot launched."""
     tables = arena.tables
+    free = tables.shot_exists & (arena.shot_left <= 0)
+    is_first = (free.unsqueeze(3) & tables.earlier_shot).any(4).logical_not_()
+    mount = tables.shot_mount.expand_as(free)
+    goes = free & is_first & fires.gather(3, mount)
+
     target = orders.target.clamp(min=0)
-    speeds = [arena.theirs(v).gather(2, target) for v in (arena.vx, arena.vy, arena.vz)]
-    pending = fires.clone()
-    for place in range(SHOTS):
-        mount = tables.shot_mount[:, place].expand_as(distance).unsqueeze(3)
-        goes = pending.gather(3, mount).squeeze(3) & tables.shot_exists[:, place]
-        goes &= arena.shot_left[..., place] <= 0
-        pending.scatter_(3, mount, pending.gather(3, mount) & ~goes.unsqueeze(3))
-        speed = tables.shot_speed[:, place]
-        # Aim ahead of a moving target; a missile follows it.
-        lead = torch.where(tables.shot_homes[:, place], 0.0, distance / speed)
-        way = [d + v * lead for d, v in zip(away, speeds)]
-        length = (way[0] * way[0] + way[1] * way[1] + way[2] * way[2]).sqrt().clamp(min=1e-6)
-        starts = (arena.x, arena.y, arena.z + HEIGHT / 2)
-        for shot, start in zip((arena.shot_x, arena.shot_y, arena.shot_z), starts):
-            shot[..., place] = torch.where(goes, start, shot[..., place])
-        for shot, along in zip((arena.shot_vx, arena.shot_vy, arena.shot_vz), way):
-            shot[..., place] = torch.where(goes, along / length * speed, shot[..., place])
-        left = arena.shot_left[..., place]
-        arena.shot_left[..., place] = torch.where(goes, tables.shot_life[:, place], left)
-        follows = arena.shot_target[..., place]
-        arena.shot_target[..., place] = torch.where(goes, orders.target, follows)
-    return fires & ~pending
+    velocity = [arena.theirs(v).gather(2, target).unsqueeze(3) for v in (arena.vx, arena.vy, arena.vz)]
+    # Aim ahead of a moving target; a missile follows it.
+    lead = distance.unsqueeze(3) * tables.shot_lead
+    way = [d.unsqueeze(3) + v * lead for d, v in zip(away, velocity)]
+    speed = tables.shot_speed / (way[0] * way[0] + way[1] * way[1] + way[2] * way[2]).sqrt().clamp(min=1e-6)
+    starts = (each.unsqueeze(3) for each in (arena.x, arena.y, arena.z + HEIGHT / 2))
+    for shot, value in (
+        *zip((arena.shot_x, arena.shot_y, arena.shot_z), starts),
+        *zip((arena.shot_vx, arena.shot_vy, arena.shot_vz), (w * speed for w in way)),
+        (arena.shot_left, tables.shot_life),
+        (arena.shot_target, orders.target.unsqueeze(3)),
+    ):
+        shot.copy_(torch.where(goes, value, shot))
+    return (goes.unsqueeze(4) & tables.is_mount_of_shot).any(3)
 
 
 def _smoke(
