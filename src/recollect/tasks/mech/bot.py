@@ -11,7 +11,7 @@ from recollect.base import tree
 from recollect.base.types import Tree
 from recollect.errors import ConfigError
 from recollect.tasks import random
-from recollect.tasks.mech import actions, sensing, zone
+from recollect.tasks.mech import actions, exact, sensing, zone
 from recollect.tasks.mech.rules import ECCM, ECM, HEAVY, LIGHT, MEDIUM, SCOUT, STEP_UP, WORDS
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class MechBot:
         target = sensing.nearest_of(arena, enemies)
         engaged = target >= 0
         dx, dy = (there(own).gather(2, target.clamp(min=0)) - own for own in (arena.x, arena.y))
-        distance = (dx * dx + dy * dy).sqrt().clamp(min=1e-6)
+        distance = exact.length(dx, dy).clamp(min=1e-6)
 
         goal_x, goal_y, hurry = self._towards_zone()
         # In a fight: nearer if too far, away if too near, around the enemy else.
@@ -133,7 +133,7 @@ class MechBot:
         # Each has its own place in the zone, on a circle.
         spread = arena.radius.view(-1, 1, 1) * (0.5 * arena.facing)
         dx, dy = self._place_x * spread - arena.x, self._place_y * spread - arena.y
-        distance = (dx * dx + dy * dy).sqrt().clamp(min=1e-6)
+        distance = exact.length(dx, dy).clamp(min=1e-6)
         mates = arena.alive.sum(2, keepdim=True).clamp(min=1)
         mean = (distance * arena.alive).sum(2, keepdim=True) / mates
         alone = mean - distance > ALONE
@@ -143,7 +143,7 @@ class MechBot:
     def _free_way(self, want_x: Tensor, want_y: Tensor) -> tuple[Tensor, Tensor]:
         """The direction nearest to the wanted one in which the ground is no obstacle, as fast as wanted."""
         arena = self.arena
-        speed = (want_x * want_x + want_y * want_y).sqrt()
+        speed = exact.length(want_x, want_y)
         probe_x = (self._way_x.unsqueeze(1) * self._probes).flatten()
         probe_y = (self._way_y.unsqueeze(1) * self._probes).flatten()
         x, y = arena.x.unsqueeze(3) + probe_x, arena.y.unsqueeze(3) + probe_y
