@@ -26,7 +26,7 @@ def of(
     weights = arena.options
     fights = torch.where(held.contested & held.inside, weights.zone_combat, 1.0)
     dies = lived & ~arena.alive
-    disputed = torch.where(held.contested, 0.5, 1.0)
+    disputed = torch.where(held.contested & held.within, 0.5, 1.0)
     sides = torch.stack([result, -result], 1).unsqueeze(2)
     # The potential of a final state is 0, so that the sum of all differences is the same for all games. A
     # game that the time limit cuts off goes on, as far as the learner knows.
