@@ -50,7 +50,8 @@ class MechBot:
         ]
         self._lanes = torch.arange(2 * arena.mechs, device=on)
         angle = torch.arange(WAYS).double() * (2 * torch.pi / WAYS)
-        self._way_x, self._way_y = angle.cos().float().to(on), angle.sin().float().to(on)
+        # Rounded, so that opposite ways are exactly opposite.
+        self._way_x, self._way_y = (way.round(decimals=12).float().to(on) for way in (angle.cos(), angle.sin()))
         place = torch.arange(arena.mechs).double() * (2 * torch.pi / arena.mechs)
         wide = float(arena.mechs > 1)
         self._place_x, self._place_y = (
@@ -153,7 +154,7 @@ class MechBot:
         before = torch.cat([here.unsqueeze(4).expand(*ground.shape[:4], 1), ground[..., :-1]], 4)
         free = (ground - before <= STEP_UP).all(4)
         along = want_x.unsqueeze(3) * self._way_x + want_y.unsqueeze(3) * self._way_y
-        best = torch.where(free, along, -10.0).argmax(3)
+        best = torch.where(free | ~free.any(3, keepdim=True), along, -10.0).argmax(3)
         chosen_x, chosen_y = self._way_x[best] * speed, self._way_y[best] * speed
         return chosen_x, chosen_y
 
