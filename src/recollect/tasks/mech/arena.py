@@ -300,6 +300,10 @@ class MechArena(Task):
         self._report(orders, held)
         return total.flatten(), is_over
 
+    def _renew(self, slots: Tensor) -> None:
+        super()._renew(slots)
+        sensing.update(self)  # contacts of the first observation; in other slots nothing changes
+
     def _living(self) -> Tensor:
         return self.alive.flatten()
 

@@ -51,7 +51,9 @@ class MechBot:
         self._lanes = torch.arange(2 * arena.mechs, device=on)
         angle = torch.arange(WAYS).double() * (2 * torch.pi / WAYS)
         # Rounded, so that opposite ways are exactly opposite.
-        self._way_x, self._way_y = (way.round(decimals=12).float().to(on) for way in (angle.cos(), angle.sin()))
+        self._way_x, self._way_y = (
+            way.round(decimals=12).float().to(on) for way in (angle.cos(), angle.sin())
+        )
         place = torch.arange(arena.mechs).double() * (2 * torch.pi / arena.mechs)
         wide = float(arena.mechs > 1)
         self._place_x, self._place_y = (
