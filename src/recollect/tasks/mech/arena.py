@@ -4,8 +4,9 @@ Tensors of mechs are [E, 2, N]: slots, sides (blue, red), mechs of a side. Those
 mech i of a side against mech j of the *other* side, so that both sides are treated alike and swapping them
 mirrors the game exactly. Rows are slot * 2N + side * N + mech.
 
-Only operations that IEEE 754 rounds correctly are used (+, -, *, /, sqrt, comparisons), and sums over mechs
-are of numbers that add without rounding: results do not depend on the batch, the order or the device.
+Only operations that are rounded as IEEE 754 says are used (+, -, *, /, ``exact.root``, comparisons), and
+sums over mechs are of numbers that add without rounding: results do not depend on the batch, the order or the
+device.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from recollect.tasks.mech import (
     actions,
     body,
     damage,
+    exact,
     maps,
     movement,
     observe,
@@ -232,7 +234,7 @@ class MechArena(Task):
         x = -torch.where(swap, far_y, far_x) + jitter[:, 0]
         y = -torch.where(swap, far_x, far_y) + jitter[:, 1]
         hx, hy = jitter[:, 2] - x * (1 / BORDER), jitter[:, 3] - y * (1 / BORDER)
-        length = (hx * hx + hy * hy).sqrt()
+        length = exact.length(hx, hy)
 
         def sides(values: Tensor, mirrored: int = 1) -> Tensor:
             return torch.stack([values, values * mirrored], 1)
@@ -240,7 +242,7 @@ class MechArena(Task):
         x, y, hx, hy = (sides(v, -1) for v in (x, y, hx / length, hy / length))
         at = maps.cell(x, y) + number.mul(maps.SIDE**2).view(-1, 1, 1)
         takes_part = (self.enemies < self._team).expand(e, 2, n)
-        distance = (x * x + y * y).sqrt() - radius.view(-1, 1, 1)
+        distance = exact.length(x, y) - radius.view(-1, 1, 1)
         tables = self.tables
 
         def zeros(*shape: int, of: torch.dtype = torch.float32) -> Tensor:
@@ -297,6 +299,10 @@ class MechArena(Task):
             total += part
         self._report(orders, held)
         return total.flatten(), is_over
+
+    def _renew(self, slots: Tensor) -> None:
+        super()._renew(slots)
+        sensing.update(self)  # contacts of the first observation; in other slots nothing changes
 
     def _living(self) -> Tensor:
         return self.alive.flatten()

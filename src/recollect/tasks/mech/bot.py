@@ -11,7 +11,7 @@ from recollect.base import tree
 from recollect.base.types import Tree
 from recollect.errors import ConfigError
 from recollect.tasks import random
-from recollect.tasks.mech import actions, sensing, zone
+from recollect.tasks.mech import actions, exact, sensing, zone
 from recollect.tasks.mech.rules import ECCM, ECM, HEAVY, LIGHT, MEDIUM, SCOUT, STEP_UP, WORDS
 
 if TYPE_CHECKING:
@@ -50,7 +50,10 @@ class MechBot:
         ]
         self._lanes = torch.arange(2 * arena.mechs, device=on)
         angle = torch.arange(WAYS).double() * (2 * torch.pi / WAYS)
-        self._way_x, self._way_y = angle.cos().float().to(on), angle.sin().float().to(on)
+        # Rounded, so that opposite ways are exactly opposite.
+        self._way_x, self._way_y = (
+            way.round(decimals=12).float().to(on) for way in (angle.cos(), angle.sin())
+        )
         place = torch.arange(arena.mechs).double() * (2 * torch.pi / arena.mechs)
         wide = float(arena.mechs > 1)
         self._place_x, self._place_y = (
@@ -84,7 +87,7 @@ class MechBot:
         target = sensing.nearest_of(arena, enemies)
         engaged = target >= 0
         dx, dy = (there(own).gather(2, target.clamp(min=0)) - own for own in (arena.x, arena.y))
-        distance = (dx * dx + dy * dy).sqrt().clamp(min=1e-6)
+        distance = exact.length(dx, dy).clamp(min=1e-6)
 
         goal_x, goal_y, hurry = self._towards_zone()
         # In a fight: nearer if too far, away if too near, around the enemy else.
@@ -133,7 +136,7 @@ class MechBot:
         # Each has its own place in the zone, on a circle.
         spread = arena.radius.view(-1, 1, 1) * (0.5 * arena.facing)
         dx, dy = self._place_x * spread - arena.x, self._place_y * spread - arena.y
-        distance = (dx * dx + dy * dy).sqrt().clamp(min=1e-6)
+        distance = exact.length(dx, dy).clamp(min=1e-6)
         mates = arena.alive.sum(2, keepdim=True).clamp(min=1)
         mean = (distance * arena.alive).sum(2, keepdim=True) / mates
         alone = mean - distance > ALONE
@@ -143,7 +146,7 @@ class MechBot:
     def _free_way(self, want_x: Tensor, want_y: Tensor) -> tuple[Tensor, Tensor]:
         """The direction nearest to the wanted one in which the ground is no obstacle, as fast as wanted."""
         arena = self.arena
-        speed = (want_x * want_x + want_y * want_y).sqrt()
+        speed = exact.length(want_x, want_y)
         probe_x = (self._way_x.unsqueeze(1) * self._probes).flatten()
         probe_y = (self._way_y.unsqueeze(1) * self._probes).flatten()
         x, y = arena.x.unsqueeze(3) + probe_x, arena.y.unsqueeze(3) + probe_y
@@ -153,7 +156,7 @@ class MechBot:
         before = torch.cat([here.unsqueeze(4).expand(*ground.shape[:4], 1), ground[..., :-1]], 4)
         free = (ground - before <= STEP_UP).all(4)
         along = want_x.unsqueeze(3) * self._way_x + want_y.unsqueeze(3) * self._way_y
-        best = torch.where(free, along, -10.0).argmax(3)
+        best = torch.where(free | ~free.any(3, keepdim=True), along, -10.0).argmax(3)
         chosen_x, chosen_y = self._way_x[best] * speed, self._way_y[best] * speed
         return chosen_x, chosen_y
 
