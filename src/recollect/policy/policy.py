@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.base import tree
+from recollect.base.spaces import ACTION_MASK
 from recollect.base.tolerances import on_device
 from recollect.base.types import State, Tree
 from recollect.config.policy import PolicyConfig, head_config
@@ -36,7 +37,7 @@ from recollect.policy.distributions import Distribution
 from recollect.policy.encoders import make_encoder
 from recollect.policy.head_contract import Head
 from recollect.policy.heads import ActionHead, make_head
-from recollect.policy.masks import ACTION_MASK, check_mask_space
+from recollect.policy.masks import check_mask_space
 from recollect.policy.normalise import ObservationNorm, PopArt
 from recollect.policy.trunks import check_joined, joined
 

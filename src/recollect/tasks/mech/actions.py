@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,7 @@ def space(kind: str) -> gym.Space:
     """The action space of a row."""
     if kind == "flat":
         return spaces.Box(-1.0, 1.0, (sum(FLAT.values()),), np.float32)
-    return spaces.Dict(list(PARTS.items()))
+    return spaces.Dict(deepcopy(list(PARTS.items())))  # a space has its own random numbers
 
 
 def masks(arena: MechArena) -> dict[str, Tensor]:
