@@ -30,7 +30,7 @@ from recollect.learning.learner_state import Learned
 from recollect.policy.noisy import means
 from recollect.policy.policies import Network, Policies, any_policy, by_group
 from recollect.policy.policy import Policy
-from recollect.runtimes.actor_envs import open_env
+from recollect.runtimes.actor_envs import open_env, prepared
 from recollect.runtimes.env_probe import check_spaces, env_probe
 from recollect.runtimes.inline_collector import InlineCollector
 from recollect.runtimes.run_summary import run_opening, short_run_note
@@ -374,14 +374,16 @@ class Agent:
     def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv:
         """A new instance of the training env, without ``last_action_reward``."""
         config = self.config
-        return make_env(
+        kwargs = config.env_kwargs if env_kwargs is None else env_kwargs
+        made = make_env(
             resolved(self._own_env()),
             num_envs,
             device=torch.device(config.device),
-            env_kwargs=config.env_kwargs if env_kwargs is None else env_kwargs,
+            env_kwargs=kwargs,
             wrap=config.wrap,
             drop_obs=config.drop_obs,
         )
+        return prepared(made, config, kwargs)
 
     def _own_env(self) -> EnvSpec:
         if self.env is None:
