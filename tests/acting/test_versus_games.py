@@ -62,8 +62,8 @@ def test_results_of_each_side(agent: rc.Agent) -> None:
         assert found.total.games == games == len(found.lengths)
 
 
-def by_hand(policy: Any, games: int, seed: int) -> tuple[dict[str, list[int]], list[float], float]:
-    """(won, drawn, lost) by side, the returns, and the mean of ``info/age``, slot by slot."""
+def by_hand(policy: Any, games: int, seed: int) -> tuple[dict[str, list[int]], list[float], dict[str, float]]:
+    """(won, drawn, lost) by side, the returns, and the means of the info, slot by slot."""
     slots = slots_for(games)
     env = TwoSides(slots)
     versus = Versus(env, env.opponent("echo", error=0.6))
@@ -90,6 +90,7 @@ def by_hand(policy: Any, games: int, seed: int) -> tuple[dict[str, list[int]], l
     sides: dict[str, list[int]] = {"north": [0, 0, 0], "south": [0, 0, 0]}
     returns: list[float] = []
     ages: list[float] = []
+    points: list[float] = []
     for slot, log in enumerate(logs):
         side, mine = ("north", 1) if slot % 2 == 0 else ("south", -1)
         quota = (games // 2 + (games % 2 and side == "north")) / (slots / 2)
@@ -101,20 +102,20 @@ def by_hand(policy: Any, games: int, seed: int) -> tuple[dict[str, list[int]], l
                 sides[side][1 - int(one["won"] * mine)] += 1
                 returns += [sum(s["reward"][i] for s in game if s["valid"][i]) for i in range(MEMBERS)]
                 ages += [s["age"] for s in game]
+                points += [s["reward"][i] for s in game for i in range(MEMBERS) if s["valid"][i]]
         assert played == quota
-    return sides, returns, float(np.mean(ages))
+    return sides, returns, {"age": float(np.mean(ages)), "points": float(np.mean(points))}
 
 
 def test_equals_counting_by_hand(agent: rc.Agent) -> None:
     """S001-5: the first games of every slot count, not those that end first."""
     agent.policy.eval()
-    sides, returns, age = by_hand(agent.policy, 48, 5)
+    sides, returns, info = by_hand(agent.policy, 48, 5)
     found = agent.against("echo", 48, seed=5, eval_mode="sampled", vs_kwargs={"error": 0.6})
     assert {side: [r.win, r.draw, r.loss] for side, r in found.sides.items()} == sides
     assert min(found.total.win, found.total.draw, found.total.loss) > 0
     assert sorted(found.returns.tolist()) == sorted(returns)
-    assert found.info["age"] == pytest.approx(age)
-    assert set(found.info) == {"age", "points"}
+    assert found.info == pytest.approx(info)
 
 
 def test_the_same_seed_gives_the_same_games(agent: rc.Agent) -> None:

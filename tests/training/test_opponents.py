@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 import recollect as rc
+from recollect.acting.actor import Actor
 from recollect.base.devices import Mean
 from recollect.config.flags import parse_settings
 from recollect.config.toml_yaml import read_config, write_config
@@ -63,6 +65,19 @@ def test_means_leave_out_what_is_no_value() -> None:
     assert float(mean) == 3.5
 
 
+def test_means_of_rows_and_of_slots() -> None:
+    """Of several agents the living count; a number of a slot counts once; NaN never."""
+    nan = float("nan")
+    actor: Any = SimpleNamespace(env=SimpleNamespace(agents=2), rows=4)
+    valid = torch.tensor([True, False, True, True])
+    assert float(Actor._mean(actor, torch.tensor([1.0, 9.0, 2.0, nan]), valid)) == 1.5
+    assert float(Actor._mean(actor, torch.tensor([1.0, 4.0]), valid)) == 2.5
+    assert float(Actor._mean(actor, torch.tensor([nan, 4.0]), valid)) == 4.0
+    assert Actor._mean(actor, torch.full((4,), nan), valid).isnan()
+    alone: Any = SimpleNamespace(env=SimpleNamespace(agents=1), rows=4)
+    assert float(Actor._mean(alone, torch.tensor([1.0, 9.0, 2.0, nan]), valid)) == 4.0
+
+
 def test_sides_go_on_over_actors_and_workers() -> None:
     """Three slots of each actor: the second begins with the second side."""
     config = TrainConfig(num_envs=6, actors=2, **VS)
@@ -79,6 +94,26 @@ def test_processes_equal_inline(curriculum: dict[int, Any]) -> None:
     alone = trained(TwoSides, 12, **settings)
     apart = trained(TwoSides, 12, runtime="processes", **settings)
     resumed.assert_equal(alone, apart)
+
+
+def test_the_stages_follow_the_steps() -> None:
+    """S001-21: before each update, the settings of the steps done; each change once."""
+    told: list[tuple[int, dict[str, Any]]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        config = TrainConfig(curriculum={100: {"team": 1}, 0: {"error": 0.2}, 200: {"error": 0.3}}, **VS)
+        agent = rc.Agent.create(TwoSides, config.override(**without(SMALL, "progress")))
+        trainer = agent._trainer
+        assert trainer is not None
+        patch.setattr(trainer.collector, "adjust", lambda settings: told.append((trainer.steps, settings)))
+        trainer.begin(400)
+        with agent, trainer.working():
+            done = [0]
+            while not trainer.is_at_end:
+                trainer.iterate()
+                done.append(trainer.steps)
+    changes = [next(step for step in done if step >= at) for at in (0, 100, 200)]
+    found = [{"error": 0.2}, {"error": 0.2, "team": 1}, {"error": 0.3, "team": 1}]
+    assert told == list(zip(changes, found, strict=True))
 
 
 def test_an_async_run_reaches_the_last_stage() -> None:

@@ -43,8 +43,7 @@ class Versus(EnvWrapper):
         self.player: Any = player
         slots = torch.arange(env.num_envs, device=env.device).unsqueeze(1)
         self.agents = half = env.agents // 2
-        second = (slots + first_slot) % 2
-        """[E, 1] int64: 1 where the learner has the second side."""
+        second = _second(slots, first_slot)
         start, member = slots * env.agents, torch.arange(half, device=env.device)
         self._mine = (start + second * half + member).flatten()
         """[B] the rows of the learner in the env."""
@@ -199,6 +198,11 @@ def find_versus(env: Any) -> Versus | None:
     while isinstance(env, EnvWrapper) and not isinstance(env, Versus):
         env = env.env
     return env if isinstance(env, Versus) else None
+
+
+def _second(slots: Tensor, first_slot: int) -> Tensor:
+    """[E, 1] int64: 1 where the learner has the second side, of ``slots`` [E, 1]."""
+    return (slots + first_slot) % 2
 
 
 def _adjust(parts: list[Adjustable], settings: dict[str, Any]) -> None:
