@@ -53,7 +53,6 @@ class TwoSides(Task):
         super().__init__(num_envs, device, space, Discrete(CUES), 6)
         self.made_with = {"team": team}
         self._team = torch.tensor(team, device=self.device)
-        self.won, self.games = torch.zeros(num_envs), torch.zeros(num_envs, dtype=torch.int64)
         self.asks = torch.full((num_envs,), 9.0)
         """[E] the result that a player asks for; 9: that of the points."""
         self._member = torch.arange(MEMBERS, device=self.device)
@@ -74,8 +73,7 @@ class TwoSides(Task):
         return {"echo": Echo, "fixed": Fixed}[name](self, **options)
 
     def reset(self, seed: int) -> Tree:
-        self.won.zero_()
-        self.games.zero_()
+        self.won, self.games = torch.zeros(self.num_envs), torch.zeros(self.num_envs, dtype=torch.int64)
         return super().reset(seed)
 
     def _everything(self) -> dict[str, Tensor]:

@@ -161,23 +161,17 @@ class TwoSided(Protocol):
     """A BatchedEnv in which two sides play against each other.
 
     A slot has as many rows of one side as of the other, the first side's first. Episodes of a slot are games:
-    they start and end for both sides together, in the step in which the slot is reset. The attributes are
-    there before the first ``reset``. Snapshots have slots as the first dimension, or rows.
+    they start and end for both sides together, in the step in which the slot is reset. Snapshots have slots or
+    rows as the first dimension. From the first ``reset`` on it also has two tensors:
+
+    * ``won`` [E]: the result of each slot's last finished game: 1 if the first side won, -1 if the second, 0
+      for a draw;
+    * ``games`` [E] int64: games that each slot has finished since ``reset``.
     """
 
     @property
     def sides(self) -> tuple[str, str]:
         """The names of the sides, such as ("blue", "red")."""
-        ...
-
-    @property
-    def won(self) -> Tensor:
-        """[E] the result of the last finished game: 1 if the first side won, -1 the second, 0 a draw."""
-        ...
-
-    @property
-    def games(self) -> Tensor:
-        """[E] int64: games that the slot has finished since ``reset``."""
         ...
 
     @property
