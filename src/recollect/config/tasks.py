@@ -295,6 +295,7 @@ TASKS: dict[str, type[TaskOptions]] = {
         PositionPendulumOptions,
         ForageOptions,
         TreasureHuntOptions,
+        MechOptions,
     )
 }
 """The options of every task by its short name."""

@@ -14,6 +14,7 @@ from recollect.tasks.classic_control import PositionCartPole, PositionPendulum
 from recollect.tasks.copy_task import Copy
 from recollect.tasks.delayed_cue import DelayedCue
 from recollect.tasks.forage import Forage
+from recollect.tasks.mech import MechArena
 from recollect.tasks.popgym_cards import RepeatFirst, RepeatPrevious
 from recollect.tasks.recall import AssociativeRecall
 from recollect.tasks.t_maze import TMaze
@@ -32,6 +33,7 @@ TASKS: dict[str, type[Task]] = {
         PositionPendulum,
         Forage,
         TreasureHunt,
+        MechArena,
     )
 }
 """The task classes by short name."""

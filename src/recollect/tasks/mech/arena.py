@@ -16,10 +16,36 @@ import torch
 from torch import Tensor
 
 from recollect.config.tasks import MechOptions
+from recollect.errors import ConfigError
+from recollect.tasks import random
 from recollect.tasks.base import Task
-from recollect.tasks.mech import actions, body, damage, maps, movement, observe, projectiles, rewards
-from recollect.tasks.mech import sensing, weapons, zone
-from recollect.tasks.mech.rules import DECISION, SUBSTEPS
+from recollect.tasks.mech import (
+    actions,
+    body,
+    damage,
+    maps,
+    movement,
+    observe,
+    projectiles,
+    rewards,
+    sensing,
+    weapons,
+    zone,
+)
+from recollect.tasks.mech.rules import (
+    BORDER,
+    CLOUDS,
+    CONTACTS,
+    DECISION,
+    MOUNTS,
+    SEEN,
+    SHOTS,
+    STABILITY,
+    SUBSTEPS,
+    WORDS,
+    ZONE_RADIUS,
+)
+from recollect.tasks.mech.tables import Tables
 
 
 class MechArena(Task):
@@ -27,10 +53,9 @@ class MechArena(Task):
 
     Options = MechOptions
     has_time_limit = True
+    sides = ("blue", "red")
 
     # Of the episode ------------------------------------------------------------------------------
-    present: Tensor
-    """[E, 2, N] bool: takes part in this game."""
     map: Tensor
     """[E] int64: number of the map in the pool."""
     radius: Tensor
@@ -83,6 +108,12 @@ class MechArena(Task):
     # What they see -------------------------------------------------------------------------------
     sees: Tensor
     """[E, 2, N, N] bool: sight of enemies, at the last observation."""
+    clear: Tensor
+    """[E, 2, N, N] bool: nothing is between two enemies who are near each other."""
+    square: Tensor
+    """[E, 2, N, N]: squared distance of enemies, at the last observation."""
+    range: Tensor
+    """[E, 2, N]: sensor range."""
     contact: Tensor
     """[E, 2, N, CONTACTS] int64: the mech in each contact slot: 0..N-1 own, N..2N-1 enemies, -1 none."""
 
@@ -106,6 +137,8 @@ class MechArena(Task):
     # Bookkeeping ---------------------------------------------------------------------------------
     potential: Tensor
     """[E, 2, N]: of the reward for approach, at the last decision."""
+    fired: Tensor
+    """[E, 2, N, MOUNTS] bool: has fired in the last decision."""
     dealt: Tensor
     """[E, 2, N, N]: damage of mech i to enemy j in this game."""
     won: Tensor
@@ -116,23 +149,173 @@ class MechArena(Task):
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
         self.options = chosen = MechOptions(**options)
         self.mechs, limit, pool = chosen.numbers()
+        self.team = self.mechs if chosen.team is None else chosen.team
+        for option in ("sensing", "spaces"):
+            chosen.choice(option)
+        self.adjust(team=self.team)
         self.agents = 2 * self.mechs
-        observed, acted = observe.space(self), actions.space(chosen)
-        super().__init__(num_envs, device, observed, acted, round(limit / DECISION))
-        ...
+        kind = chosen.spaces
+        super().__init__(num_envs, device, observe.space(kind), actions.space(kind), round(limit / DECISION))
+        self.horizon = round(10 / DECISION)  # seconds in which an enemy out of sight matters
+        self._make_tables(pool)
+
+    def _make_tables(self, pool: int) -> None:
+        n, on = self.mechs, self.device
+        self.tables = Tables(n, on)
+        heights = maps.make(pool, self.options.map_seed)
+        self.coarse = maps.coarse(heights).to(on)
+        self.heights = heights.flatten().to(on)
+        self._pool = pool
+        self.enemies = torch.arange(n, device=on)
+        self.enemies_eye = torch.eye(n, dtype=torch.bool, device=on)
+        self.are_two = ~torch.eye(2 * n, dtype=torch.bool, device=on)
+        self.every_pair = torch.arange(self.num_envs * n * n, device=on)
+        self.every_shot = torch.arange(2 * self.num_envs * n * SHOTS, device=on)
+        half = sensing.SAMPLES // 2
+        self.samples = (2 * torch.arange(-half, half, device=on) + 1).float() / sensing.SAMPLES
+        self.around = observe.around(on)
+        self.facing = torch.tensor([1.0, -1.0], device=on).view(2, 1)
+        self._team = torch.tensor(self.team, device=on)
+        columns, rows = self.enemies % 5, self.enemies // 5
+        self._start = BORDER - 3.5 * (columns + 1), BORDER - 3.5 * (rows + 1)
+        self._lanes = torch.arange(4 * n + 3, device=on)
+
+    @property
+    def agent_names(self) -> tuple[str, ...]:
+        """Such as blue_0: the side, and the number of the mech."""
+        return tuple(f"{side}_{i}" for side in self.sides for i in range(self.mechs))
+
+    @property
+    def alive(self) -> Tensor:
+        """[E, 2, N] bool: takes part and is not destroyed."""
+        return self.hp > 0
+
+    def adjust(self, team: int) -> None:
+        """The number of mechs of a side that take part, from the next game of each slot on."""
+        if not isinstance(team, int) or not 1 <= team <= self.mechs:
+            raise ConfigError(
+                f"{self.name}: team is {team!r}; it must be a whole number from 1 to mechs, {self.mechs}"
+            )
+        self.team = team
+        if hasattr(self, "_team"):
+            self._team.fill_(team)
+
+    def theirs(self, values: Tensor) -> Tensor:
+        """Values [E, 2, ...] of the other side."""
+        return values.flip(1)
+
+    def own_square(self) -> Tensor:
+        """[E, 2, N, N]: squared distances of mechs of a side."""
+        dx, dy, dz = (own.unsqueeze(2) - own.unsqueeze(3) for own in (self.x, self.y, self.z))
+        return dx * dx + dy * dy + dz * dz
+
+    def ground(self, x: Tensor, y: Tensor) -> Tensor:
+        """The height of the ground at points [E, 2, k]."""
+        at = maps.cell(x, y).add_(self.map.mul(maps.SIDE**2).view(-1, 1, 1))
+        return self.heights.index_select(0, at.flatten()).view(x.shape)
+
+    def ground_of(self, slot: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        """The height of the ground at points [P, k] in the slots [P, 1]."""
+        at = maps.cell(x, y).add_(self.map.mul(maps.SIDE**2)[slot])
+        return self.heights.index_select(0, at.flatten()).view(x.shape)
+
+    def _begin(self, key: Tensor) -> dict[str, Tensor]:
+        e, n = self.num_envs, self.mechs
+        words = random.bits(key.unsqueeze(1), self._lanes)
+        unit = random.uniform(words)
+        number = random.integers(words[:, 0], self._pool)
+        radius = ZONE_RADIUS * (0.5 + unit[:, 1])
+        swap = (unit[:, 2] < 0.5).unsqueeze(1)
+        jitter = unit[:, 3:].view(e, 4, n) - 0.5
+        far_x, far_y = (start.expand(e, n) for start in self._start)
+        # Blue starts in the corner of small x and y, red opposite, as its mirror image.
+        x = -torch.where(swap, far_y, far_x) + jitter[:, 0]
+        y = -torch.where(swap, far_x, far_y) + jitter[:, 1]
+        hx, hy = jitter[:, 2] - x * (1 / BORDER), jitter[:, 3] - y * (1 / BORDER)
+        length = (hx * hx + hy * hy).sqrt()
+
+        def sides(values: Tensor, mirrored: int = 1) -> Tensor:
+            return torch.stack([values, values * mirrored], 1)
+
+        x, y, hx, hy = (sides(v, -1) for v in (x, y, hx / length, hy / length))
+        at = maps.cell(x, y) + number.mul(maps.SIDE**2).view(-1, 1, 1)
+        takes_part = (self.enemies < self._team).expand(e, 2, n)
+        distance = (x * x + y * y).sqrt() - radius.view(-1, 1, 1)
+        tables = self.tables
+
+        def zeros(*shape: int, of: torch.dtype = torch.float32) -> Tensor:
+            return torch.zeros(e, 2, *shape, dtype=of, device=self.device)
+
+        shots, clouds, whole, flag = (n, SHOTS), (n, CLOUDS), torch.int64, torch.bool
+        is_first = self._episode == 0
+        kept = {"won": torch.zeros_like(radius), "games": torch.zeros_like(number)}
+        if self._field_names:
+            kept = {name: torch.where(is_first, new, getattr(self, name)) for name, new in kept.items()}
+        return {
+            **{"map": number, "radius": radius, "score": zeros()},
+            **{"x": x, "y": y, "z": self.heights.index_select(0, at.flatten()).view(x.shape)},
+            **{"hx": hx, "hy": hy, "vx": zeros(n), "vy": zeros(n), "vz": zeros(n)},
+            **{"hp": takes_part * tables.hp, "legs": takes_part * tables.leg_hp, "heat": zeros(n)},
+            **{"stability": zeros(n) + STABILITY, "down": zeros(n), "suppressed": zeros(n)},
+            **{"cooldown": zeros(n, MOUNTS), "painted": zeros(n), "painter": zeros(n, of=whole)},
+            **{"owes_assist": zeros(n, of=flag), "ewar": zeros(n, of=whole), "sort": zeros(n, of=whole)},
+            **{"hostile_only": zeros(n, of=flag), "message": zeros(n, WORDS)},
+            **{"sees": zeros(n, n, of=flag), "clear": zeros(n, n, of=flag), "square": zeros(n, n)},
+            **{"range": zeros(n) + SEEN, "contact": zeros(n, CONTACTS, of=whole) - 1},
+            **{"shot_x": zeros(*shots), "shot_y": zeros(*shots), "shot_z": zeros(*shots)},
+            **{"shot_vx": zeros(*shots), "shot_vy": zeros(*shots), "shot_vz": zeros(*shots)},
+            **{"shot_left": zeros(*shots), "shot_target": zeros(*shots, of=whole) - 1},
+            **{"smoke_x": zeros(*clouds), "smoke_y": zeros(*clouds), "smoke_left": zeros(*clouds)},
+            **{"potential": rewards.far(distance) * takes_part, "fired": zeros(n, MOUNTS, of=flag)},
+            **{"dealt": zeros(n, n)},
+            **kept,
+        }
 
     def _advance(self, action: Any) -> tuple[Tensor, Tensor]:
-        alive = self.alive
-        orders = actions.decode(self, action)  # also sets ewar, sort, hostile_only, message
-        tally = damage.Tally.of(self)  # what this decision does: damage, kills, assists
+        lived = self.alive
+        orders = actions.decode(self, action)
+        tally = damage.Tally.of(self)
+        self.fired.zero_()
         for _ in range(SUBSTEPS):
-            active = body.active(self)  # alive, standing, not shut down
+            active = body.active(self)
             movement.move(self, orders, active)
             hits = weapons.fire(self, orders, active)
             projectiles.fly(self, hits)
             damage.apply(self, hits, tally)
             body.recover(self, orders)
-        sensing.update(self)  # sees, painted that ran out, contact
-        ticks = zone.tick(self)
-        reward = rewards.of(self, tally, ticks, alive)
-        return reward.flatten(), zone.is_over(self, reward)
+        sensing.update(self)
+        held = zone.hold(self)
+        self.score.add_(held.tick * DECISION)
+        is_over = zone.is_over(self)
+        ends = is_over | (self.age >= self._limit)
+        result = zone.winner(self) * ends
+        self.won.copy_(torch.where(ends, result, self.won))
+        self.games.add_(ends)
+        self.parts = rewards.of(self, tally, held, lived, result, is_over)
+        total = torch.zeros_like(self.x)
+        for part in self.parts.values():
+            total += part
+        self._report(orders, held)
+        return total.flatten(), is_over
+
+    def _living(self) -> Tensor:
+        return self.alive.flatten()
+
+    def _observe(self) -> Any:
+        return observe.of(self)
+
+    def _report(self, orders: actions.Orders, held: zone.Hold) -> None:
+        """Keep what is logged of this step."""
+        rates = dict(zip(("primary", "secondary", "tertiary", "special", "vent"), orders.triggers.unbind(3)))
+        rates |= {
+            "fires": self.fired.any(3),
+            "jumps": orders.jump > 0,
+            "ecm": self.ewar == 1,
+            "eccm": self.ewar == 2,
+        }
+        self._metrics = {f"rate_{name}": rate for name, rate in rates.items()}
+        self._metrics |= {f"reward_{name}": part for name, part in self.parts.items()}
+        self._metrics |= {"inside": held.inside, "enemies_seen": self.sees.sum(3)}
+
+    def _info(self, reward: Tensor) -> dict[str, Tensor]:
+        return {name: value.flatten().float() for name, value in self._metrics.items()}

@@ -11,6 +11,8 @@ from math import cos, radians
 
 DT = 0.05
 """Seconds of a simulation step."""
+RATE = 20.0
+"""Simulation steps of a second. To multiply by it rounds alike everywhere, to divide by ``DT`` does not."""
 SUBSTEPS = 5
 """Simulation steps of a decision."""
 DECISION = 0.25
@@ -24,6 +26,10 @@ WORDS = 8
 CONTACTS = 5
 """Contact slots of a mech."""
 GRAVITY = 9.81
+BORDER = 49.5
+"""Farthest that a mech can be from the centre along an axis."""
+CEILING = 8.0
+"""Jump jets push up to this height above the ground."""
 RADIUS = 0.75
 """Two mechs on the ground keep twice this distance; shots hit within ``HIT_RADIUS`` of a mech's middle."""
 HIT_RADIUS = 1.0
@@ -73,6 +79,11 @@ VENT = 4
 
 PACK_ROSTER = (HEAVY, MEDIUM, MEDIUM, LIGHT, SCOUT)
 """The classes of a pack, in the order of its mechs. Smaller teams are the first mechs of it."""
+
+
+def roster(mechs: int) -> list[int]:
+    """The class of each mech of a side: packs, or a single medium."""
+    return [MEDIUM] if mechs == 1 else [PACK_ROSTER[i % PACK] for i in range(mechs)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +137,8 @@ SUPPRESSED = 1.2
 SUPPRESSION = 0.25
 SMOKE_RADIUS = 4.0
 SMOKE_LASTS = 10.0
+SMOKE_AHEAD = 10.0
+"""How far ahead a smoke shell falls if the mech aims at nothing."""
 SHOTS = 3
 """Shots of a mech that can be under way: two missiles and a gauss slug, or three shells of an autocannon."""
 CLOUDS = 3
@@ -153,5 +166,6 @@ JAMMED, CLEARED, LEAST, MOST = 0.85, 0.65, 0.25, 1.5
 """Sensor range is ``SEEN`` * clip(1 - JAMMED * jam + CLEARED * eccm, LEAST, MOST)."""
 
 ZONE_RADIUS = 7.5
+"""Of the zone around the centre, times a number from 0.5 to 1.5 that is drawn for each game."""
 CONTESTED = 0.25
-"""Tick of a contested zone, plus the margin in tonnage."""
+"""Tick of a contested zone, plus the side's margin in tonnage as a share of all tons inside."""
