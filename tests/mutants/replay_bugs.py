@@ -126,6 +126,25 @@ REPLAY = [
         ((Replay, "_add_states", "numbers[at] = number", "numbers[(at + 1) % rollout.steps] = number"),),
         by=WINDOWS,
     ),
+    *(
+        Mutant(
+            f"steps early in an episode are never learned from: {name}",
+            functools.partial(test_replay.test_every_step_is_learned_from, burn_in, "stored"),
+            (sampleable(old, new),),
+            by="steps that are never learned from",
+        )
+        for name, burn_in, old, new in (
+            ("those before the first stored state", 2, "opened & ((since == K)", "~opened & ((since == K)"),
+            ("those after a first sequence", 2, "(since == K) | ", ""),
+            ("those of a long burn-in", 5, " | (since % self.length == 0)", ""),
+        )
+    ),
+    Mutant(
+        "windows near a start that is overwritten need no state",
+        case("begun inside an episode"),
+        (sampleable("can_start |= opened &", "can_start |= near &"),),
+        by=WINDOWS,
+    ),
     Mutant(
         "the state of the next row",
         case("long episodes"),
@@ -210,7 +229,7 @@ REPLAY = [
     Mutant(
         "a state is rebuilt from the middle of an episode",
         case("begun inside an episode", False),
-        (sampleable("(whole | (opened > 0))", "(whole | (opened >= 0))"),),
+        (sampleable("(whole | opened)", "(whole | near)"),),
         by=WINDOWS,
     ),
     Mutant(

@@ -75,15 +75,7 @@ class Drawn:
         learner = cast(ReplayLearner, self.one.made)
         used = self.sample if sample is None else sample
         weight = torch.ones_like(used.reward[0])
-        algo = self.algo
-        return windows(
-            learner.policy,
-            learner.target,
-            used,
-            burn_in=algo.burn_in_steps,
-            length=algo.chunk,
-            weight=weight,
-        ), learner
+        return windows(learner.policy, learner.target, used, self.algo, weight=weight), learner
 
     def loss(self, batch: Windows) -> Loss:
         """The algorithm's loss, with the same random numbers at every call."""
@@ -287,7 +279,13 @@ def learner(rollouts: Sequence[RecordedRollout]) -> str:
     """The learner's unroll, after its burn-in from the initial state, reproduces the recorded outputs."""
     drawn = draw(rollouts)
     one, algo, tolerance = drawn.one, drawn.algo, drawn.one.setup.tolerance
-    batch, _ = drawn.batch()
+    sample = drawn.sample
+    if sample.state is not None:
+        # A sequence that contains its episode's start must discard any state.
+        begins = sample.first[: algo.burn_in_steps + 1].any(0)
+        ones = tree.map(torch.ones_like, sample.state)
+        sample = replace(sample, state=tree.select(begins, ones, sample.state))
+    batch, _ = drawn.batch(sample)
 
     def gaps(state: Any) -> dict[str, tuple[float, int, int]]:
         *outputs, _ = one.policy.unroll(batch.obs, state, batch.first)

@@ -4,8 +4,9 @@ Each row has a ring of ``capacity`` slots. ``replay_stream`` says which steps an
 slots; position p of the stream is in slot ``p % capacity``. A *window* has W = burn_in + length + n_step
 positions around its first learned step: the prefix, the steps that are learned, and those that only serve
 their targets. A window is *sampleable* while its prefix and the stored state of its first position are in
-memory, and either all its slots are written or its episode has ended. Positions that the window's episode
-does not have read as zeros.
+memory, and either all its slots are written or its episode has ended. Windows near an episode's start need no
+stored state: their first learned step is K steps after it, or a multiple of L below that. So every step is
+learned by some window. Positions that the window's episode does not have read as zeros.
 
 Priorities are held in a sum tree with one entry for each slot; the weight of windows that are not sampleable
 is 0.
@@ -285,14 +286,18 @@ class Replay:
         word = self.word[slots]
         start = word >> FLAG_BITS
         begin = torch.maximum(start, position - K)
+        since = position - start
         whole = position - K >= start
+        # A prefix that begins with the episode needs no state.
+        near = since <= K
+        opened = near & (self.word[self._slots(rows, start, head, near)] & FIRST > 0)
         if self.stores_states:
             number = self.state_number[self._slots(rows, position - K, head, whole)]
             can_start = whole & (number >= 0) & (number >= self.state_head[rows] - self.state_capacity)
+            # Without these windows, steps before the first stored state + K might never be learned.
+            can_start |= opened & ((since == K) | (since % self.length == 0))
         else:
-            # A prefix shorter than K rebuilds the state only if it begins with the episode.
-            opened = self.word[self._slots(rows, start, head, ~whole)] & FIRST
-            can_start = (word & MARKED > 0) & (whole | (opened > 0))
+            can_start = (word & MARKED > 0) & (whole | opened)
         can_start |= word & FIRST > 0
         complete = (position + self.length + self.n_step <= head) | (start != self.open_start[rows])
         return (word & IS_STEP > 0) & can_start & (begin >= head - capacity) & complete
