@@ -111,7 +111,7 @@ class TrainConfig:
     """Processes per actor that step its env slots, for slow envs; 0: the actor steps them itself."""
     env_timeout: float | None = 60.0
     """Seconds without an answer after which an env in another process counts as lost and its actor is
-    restarted; None: never, once the actor has started."""
+    restarted; None: never, once the actor has started. A learner process has 15 seconds more."""
     learners: int = 1
     """Data-parallel learners: each holds a share of the rows, and all make the same optimiser step."""
     learner_processes: bool = False
