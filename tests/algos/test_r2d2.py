@@ -10,10 +10,12 @@ import torch
 
 from recollect.algos import r2d2
 from recollect.base import tree
-from recollect.learning.replay_algorithm import windows
+from recollect.config.policy import EncoderConfig
+from recollect.cores import FramesConfig
+from recollect.learning.replay_algorithm import features, windows
 from recollect.learning.value_functions import mixed_priority
 from tests.reference import replay_targets as slow
-from tests.support.replay_setup import batch_of, filled
+from tests.support.replay_setup import batch_of, filled, same
 
 
 @torch.no_grad()
@@ -154,3 +156,19 @@ def test_the_target_gets_no_gradient():
     total.backward()
     assert all(p.grad is None and not p.requires_grad for p in ours.target.parameters())
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in ours.policy.parameters())
+
+
+@pytest.mark.parametrize("hidden", [(), (6,)], ids=["the same", "two"])
+def test_a_trunk_without_weights_is_unrolled_once(hidden):
+    """Both networks have the trunk's bits, and one unroll serves them if their trunks have no weights."""
+    trunk = {"encoder": EncoderConfig(hidden=hidden)}
+    ours = filled(core=FramesConfig(frames=3), states="rebuilt", burn_in_steps=2, policy=trunk)
+    sample, batch = batch_of(ours)
+    prefix, start = tree.index(sample.obs, slice(2)), ours.target.initial_state(len(sample.entries))
+    with torch.no_grad():
+        state = ours.target.unroll_core(prefix, start, sample.first[:2])[1]
+        own = ours.target.unroll_core(batch.obs, state, batch.first)[0]
+        y, older = features(ours.policy, ours.target, batch)
+    assert same({"": batch.target_state}, {"": state})
+    assert torch.equal(older, own)
+    assert (older is y) == (not hidden)

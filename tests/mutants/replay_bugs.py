@@ -60,7 +60,7 @@ def place(old: str, new: str) -> Edit:
     return (replay_stream, "place", old, new)
 
 
-OTHER_EPISODE = "absent = episode != start.masked_fill(weight <= 0, -2)"
+OTHER_EPISODE = "absent = episode != episode[K].masked_fill(weight <= 0, 0)"
 REPLAY = [
     Mutant(
         "sequences run on into the next episode",
@@ -83,7 +83,7 @@ REPLAY = [
         ((Replay, "sample", "if self._may_be_empty:", "if False:"),),
         by="with pytest.raises",
     ),
-    Mutant("windows over the write head", small, (read(" | (self._offsets >= age + K)", ""),), by=EXISTS),
+    Mutant("windows over the write head", small, (read("(self._offsets >= end) | ", ""),), by=EXISTS),
     Mutant(
         "windows over a slot that is not yet written",
         case("long episodes"),
@@ -117,7 +117,7 @@ REPLAY = [
     Mutant(
         "a prefix reads what overwrote it",
         small,
-        (read("(self._offsets < start - position + K) | ", ""),),
+        (read(" | (self._offsets < end - capacity)", ""),),
         by=EXISTS,
     ),
     Mutant(
@@ -223,7 +223,7 @@ REPLAY = [
     Mutant(
         "padding has content",
         case("ends"),
-        (read("around.masked_fill_(absent, self._zero).flatten()", "around.flatten()"),),
+        (read("around.masked_fill_(absent, self._zero).view(-1)", "around.view(-1)"),),
         by=CONTENT,
     ),
     Mutant(
@@ -269,7 +269,7 @@ PRIORITIES = [
     Mutant(
         "a window that cannot be drawn is read",
         test_replay_priorities.test_without_host_reads_bad_priorities_change_nothing,
-        (read("start.masked_fill(weight <= 0, -2)", "start"),),
+        (read("episode[K].masked_fill(weight <= 0, 0)", "episode[K]"),),
         by="assert not drawn.exists.any()",
     ),
     Mutant(

@@ -27,6 +27,7 @@ often = functools.partial(tests.test_the_replay_ratio_is_exact, 4.0, 6, 5)
 warm_up = functools.partial(tests.test_the_warm_up_ends_exactly, 65)
 resumed = functools.partial(tests.test_a_saved_learner_continues_bit_for_bit, "r2d2", False)
 two_actors = functools.partial(tests.test_actors_explore_at_what_is_logged, 2)
+own_trunk = functools.partial(test_r2d2.test_a_trunk_without_weights_is_unrolled_once, (6,))
 drawn = functools.partial(tests.test_priorities_are_those_of_the_drawn_windows, "r2d2")
 
 ERRORS = "torch.testing.assert_close(loss.error[learned]"
@@ -142,8 +143,20 @@ LEARNED_FROM_REPLAY = [
     Mutant(
         "the target network starts from the state of the other",
         rescaled,
-        (windows("target_state=after(target)", "target_state=after(policy)"),),
+        (windows("else after(target)", "else after(policy)"),),
         ERRORS,
+    ),
+    Mutant(
+        "the target network has the trunk of the other",
+        own_trunk,
+        ((replay_algorithm, "features", "if policy.is_trunk_fixed", "if True"),),
+        "assert torch.equal(older, own)",
+    ),
+    Mutant(
+        "the target network always starts from the state of the other",
+        own_trunk,
+        (windows("state if policy.is_trunk_fixed", "state if True"),),
+        "assert same(",
     ),
     Mutant(
         "the burn-in starts from zeros",

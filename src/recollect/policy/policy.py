@@ -14,7 +14,7 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -134,6 +134,11 @@ class Policy(nn.Module):
     def has_memory(self) -> bool:
         """Whether a core has a state."""
         return any(trunk.core.has_memory for trunk in self.trunks)
+
+    @cached_property
+    def is_trunk_fixed(self) -> bool:
+        """Whether encoder and core have no tensors to save: copies of the policy cannot differ in them."""
+        return not (self.encoder.state_dict() or self.core.state_dict())
 
     @property
     def trunks(self) -> tuple[Any, ...]:
