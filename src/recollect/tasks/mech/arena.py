@@ -239,6 +239,8 @@ class MechArena(Task):
 
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
         e, n = self.num_envs, self.mechs
+        if self.options.game_seed is not None:
+            key = random.row_keys(self.options.game_seed, torch.zeros_like(self._slots))
         words = random.bits(key.unsqueeze(1), self._lanes)
         unit = random.uniform(words)
         number = random.integers(words[:, 0], self._pool)
