@@ -75,7 +75,15 @@ class Drawn:
         learner = cast(ReplayLearner, self.one.made)
         used = self.sample if sample is None else sample
         weight = torch.ones_like(used.reward[0])
-        return windows(learner.policy, learner.target, used, self.algo, weight=weight), learner
+        algo = self.algo
+        return windows(
+            learner.policy,
+            learner.target,
+            used,
+            burn_in=algo.burn_in_steps,
+            length=algo.chunk,
+            weight=weight,
+        ), learner
 
     def loss(self, batch: Windows) -> Loss:
         """The algorithm's loss, with the same random numbers at every call."""
