@@ -59,6 +59,7 @@ def loss(
             is_step=batch.is_step,
             gamma=config.gamma,
             n=config.n_step,
+            time_limits=config.time_limits,
         )
         older, _ = target.unroll_core(batch.obs, batch.target_state, batch.first)
         mask = policy.mask(batch.obs)

@@ -53,6 +53,7 @@ def loss(
             is_step=batch.is_step,
             gamma=config.gamma,
             n=config.n_step,
+            time_limits=config.time_limits,
         )
         y = rescale(y) if config.rescale else y
     chosen = head.of(q, batch.action)[:length]
