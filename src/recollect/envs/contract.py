@@ -161,8 +161,8 @@ class TwoSided(Protocol):
     """A BatchedEnv in which two sides play against each other.
 
     A slot has as many rows of one side as of the other, the first side's first. Episodes of a slot are games:
-    they start and end for both sides together, in the step in which the slot is reset. Snapshots have slots or
-    rows as the first dimension. From the first ``reset`` on it also has two tensors:
+    they start and end for both sides together, in the step in which the slot is reset. Snapshots have slots
+    or rows as the first dimension. From the first ``reset`` on it also has two tensors:
 
     * ``won`` [E]: the result of each slot's last finished game: 1 if the first side won, -1 if the second, 0
       for a draw;
