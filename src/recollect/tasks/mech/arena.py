@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,7 @@ from recollect.tasks.mech import (
     maps,
     movement,
     observe,
+    picture,
     projectiles,
     rewards,
     sensing,
@@ -302,6 +304,10 @@ class MechArena(Task):
 
     def _observe(self) -> Any:
         return observe.of(self)
+
+    def picture(self) -> np.ndarray:
+        """Slot 0 from above."""
+        return picture.draw(self)
 
     def _report(self, orders: actions.Orders, held: zone.Hold) -> None:
         """Keep what is logged of this step."""

@@ -47,6 +47,21 @@ def coarse(heights: Tensor) -> Tensor:
     return pooled.flatten(1)
 
 
+def walls(heights: np.ndarray) -> np.ndarray:
+    """[SIDE, SIDE] bool: cells without a way on foot from the centre, which are obstacles."""
+    reached = np.zeros(heights.shape, bool)
+    reached[SIDE // 2, SIDE // 2] = True
+    down, right = (np.abs(np.diff(heights, axis=axis)) <= STEP_UP for axis in (0, 1))
+    before = 0
+    while before != reached.sum():
+        before = reached.sum()
+        reached[1:] |= reached[:-1] & down
+        reached[:-1] |= reached[1:] & down
+        reached[:, 1:] |= reached[:, :-1] & right
+        reached[:, :-1] |= reached[:, 1:] & right
+    return ~reached
+
+
 def _along(x: Tensor) -> Tensor:
     """The cell along an axis, from the distance to the centre, so that -x is in the mirrored cell."""
     from_centre = x.abs().clamp(max=HALF - 1).long()
