@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from recollect.tasks.mech import (
     maps,
     movement,
     observe,
+    picture,
     projectiles,
     rewards,
     sensing,
@@ -327,6 +329,10 @@ class MechArena(Task):
 
     def _observe(self) -> Any:
         return observe.of(self)
+
+    def picture(self) -> np.ndarray:
+        """Slot 0 from above."""
+        return picture.draw(self)
 
     def _report(self, orders: actions.Orders, held: zone.Hold, total: Tensor) -> None:
         """Keep what is logged of this step."""
