@@ -247,8 +247,8 @@ class MechOptions(TaskOptions):
     map_seed: int = 0
     """Random seed of the pool of maps."""
     team: int | None = None
-    """Mechs of a team that take part, at most ``mechs``; the others are absent. None: all. A curriculum may
-    change it; it applies from the next game of each slot on."""
+    """Mechs of a team that take part, at most ``mechs``; the others are absent. A curriculum may change it:
+    that applies from the next game of each slot on. Without it all take part."""
     sensing: Literal["partial", "full"] = "partial"
     """Contacts are enemies that sensors see, or all living enemies."""
     comms: bool = True

@@ -135,8 +135,8 @@ class Task:
         return self._all_rows if living is None else living
 
     @staticmethod
-    def describe(obs: np.ndarray) -> str:
-        """One observation in words."""
+    def describe(obs: Any) -> str:
+        """One observation, a tree of arrays, in words."""
         return np.array2string(np.asarray(obs), precision=3)
 
     def describe_row(self, obs: Tree) -> str:
