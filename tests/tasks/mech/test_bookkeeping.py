@@ -34,7 +34,7 @@ def test_over_games() -> None:
         before, after = ({k: v[plays] for k, v in s.items()} for s in (before, after))
         for name, whole in CLOCKS.items():
             assert (after[name] >= 0).all()
-            assert (after[name] <= whole - 0.04).all(), name
+            assert (after[name] <= whole - 0.04 * (name != "down")).all(), name
             grew = after[name] > before[name]
             assert (after[name][grew] >= min(whole, SMOKE_LASTS) - 0.26).all(), name
             least = (before[name] - 0.25).clamp(min=0)
