@@ -16,6 +16,7 @@ import torch
 from recollect.acting import numpy_conversion
 from recollect.acting.evaluate import Evaluation, evaluate
 from recollect.acting.session import Session
+from recollect.acting.versus_games import Games, play_games, slots_for
 from recollect.base import row_threads, tracebacks, tree
 from recollect.base.types import State
 from recollect.base.warnings_once import once
@@ -30,7 +31,7 @@ from recollect.learning.learner_state import Learned
 from recollect.policy.noisy import means
 from recollect.policy.policies import Network, Policies, any_policy, by_group
 from recollect.policy.policy import Policy
-from recollect.runtimes.actor_envs import open_env
+from recollect.runtimes.actor_envs import open_env, prepared
 from recollect.runtimes.env_probe import check_spaces, env_probe
 from recollect.runtimes.inline_collector import InlineCollector
 from recollect.runtimes.run_summary import run_opening, short_run_note
@@ -277,6 +278,45 @@ class Agent:
                 return play(deterministic=mode == "greedy")
             return replace(play(deterministic=True), sampled=play(deterministic=False))
 
+    def against(
+        self,
+        vs: str | None = None,
+        games: int = 200,
+        *,
+        seed: int = 1_000_003,
+        eval_mode: EvalMode | None = None,
+        env_kwargs: dict[str, Any] | None = None,
+        vs_kwargs: dict[str, Any] | None = None,
+        cancelled: Callable[[], bool] | None = None,
+    ) -> Games:
+        """Play whole games against a scripted player of a two-sided env, half of them on each side.
+
+        ``vs`` and ``vs_kwargs``: its name and options; None: those of the training. The others are those of
+        ``evaluate``.
+        """
+        config = self.config
+        vs = config.vs if vs is None else vs
+        own = {} if vs != config.vs else config.vs_kwargs
+        config = replace(
+            config,
+            vs=vs,
+            vs_kwargs=own if vs_kwargs is None else vs_kwargs,
+            eval_mode=config.eval_mode if eval_mode is None else eval_mode,
+        )
+        _at_least_one("games", games)
+        if not self.can_make_env:
+            raise ConfigError(
+                "against needs a second instance of the env: load the agent with env=..., its name"
+            )
+        with closing(open_env(self._own_env(), config, slots_for(games), env_kwargs)) as env:
+            check_spaces(self.network, env, acts_only=True)
+            play = partial(
+                play_games, self.policy, env, opponent=str(vs), games=games, seed=seed, cancelled=cancelled
+            )
+            if config.eval_mode != "both":
+                return play(deterministic=config.eval_mode == "greedy")
+            return replace(play(deterministic=True), sampled=play(deterministic=False))
+
     @contextmanager
     def opened(
         self, num_envs: int, env: EnvSpec | None = None, env_kwargs: dict[str, Any] | None = None
@@ -374,14 +414,16 @@ class Agent:
     def make_env(self, num_envs: int, env_kwargs: dict[str, Any] | None = None) -> BatchedEnv:
         """A new instance of the training env, without ``last_action_reward``."""
         config = self.config
-        return make_env(
+        kwargs = config.env_kwargs if env_kwargs is None else env_kwargs
+        made = make_env(
             resolved(self._own_env()),
             num_envs,
             device=torch.device(config.device),
-            env_kwargs=config.env_kwargs if env_kwargs is None else env_kwargs,
+            env_kwargs=kwargs,
             wrap=config.wrap,
             drop_obs=config.drop_obs,
         )
+        return prepared(made, config, kwargs)
 
     def _own_env(self) -> EnvSpec:
         if self.env is None:

@@ -32,9 +32,10 @@ VALUES = {
     "sinks": ["--sinks=tensorboard"],
     "policy": ["--policy=fast"],
     "import": ["--import=json"],
+    "vs.lethality": ["--vs.lethality=0.5", "--vs=bot"],
 }
 """Settings whose default cannot be given, or would say nothing."""
-PLACEHOLDERS = ("--task.NAME", "--task.OPTION", "--preset", "--config", "--env")
+PLACEHOLDERS = ("--task.NAME", "--vs.NAME", "--vs.OPTION", "--task.OPTION", "--preset", "--config", "--env")
 """No flags by themselves, and settings that every command with settings takes."""
 
 

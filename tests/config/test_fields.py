@@ -70,7 +70,7 @@ def flags_of_everything():
     names = [
         field.name for kind in (TrainConfig, PPOConfig, PolicyConfig) for field in dataclasses.fields(kind)
     ]
-    found = [name for name in names if name not in ("policy", "algo", "env_kwargs")]
+    found = [name for name in names if name not in ("policy", "algo", "env_kwargs", "vs_kwargs")]
     found += [f"encoder.{field.name}" for field in dataclasses.fields(EncoderConfig)]
     found += [f"head.{field.name}" for field in dataclasses.fields(HeadConfig)]
     found += [f"core.{field.name}" for kind in CORES.values() for field in dataclasses.fields(kind)]

@@ -44,7 +44,7 @@ def flags_of(config: TrainConfig) -> list[str]:
     def add(section, part):
         for field in dataclasses.fields(part):
             value = getattr(part, field.name)
-            if field.name in ("policy", "algo", "env_kwargs", "core", "encoder", "head"):
+            if field.name in ("policy", "algo", "env_kwargs", "vs", "vs_kwargs", "core", "encoder", "head"):
                 continue
             text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             found.append(f"--{section}{field.name.replace('_', '-')}={text}")

@@ -22,6 +22,7 @@ from tests.mutants.leaks import LEAKS
 from tests.mutants.logging_bugs import LOGGING
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
+from tests.mutants.opponent_bugs import OPPONENTS
 from tests.mutants.own_code_bugs import TRUST
 from tests.mutants.policies_bugs import POLICIES
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
@@ -112,4 +113,5 @@ MUTANTS = [
     *TARGET_NETWORKS,
     *PACES,
     *EXPLORATION,
+    *OPPONENTS,
 ]

@@ -34,6 +34,7 @@ from tests.support.own_parts import TINY, Flat, World
 from tests.support.registered import FILE, place
 from tests.support.secret_world import SMALL as SECRET
 from tests.support.secret_world import SecretEnv
+from tests.support.two_sides import AGENTS, TwoSides
 
 
 def case_steps() -> None:
@@ -128,6 +129,26 @@ def case_policies() -> None:
         assert agent.groups == {"pair": ("ann", "bob"), "one": ("cat",)}
     with trained(Camp, **TASK | {"env_kwargs": {}}) as agent:
         assert not agent.groups
+
+
+SIDES = TASK | {"env_kwargs": {}}
+
+
+def case_vs() -> None:
+    for vs, share in ((None, 1), ("self", 1), ("echo", 2)):
+        with trained(TwoSides, **SIDES, vs=vs) as agent:
+            assert agent._trainer.collector.rows * share == agent.config.num_envs * AGENTS
+
+
+def case_vs_kwargs() -> None:
+    with trained(TwoSides, **SIDES, vs="echo", vs_kwargs={"error": 0.5}) as agent:
+        assert agent.make_env(2).player.error == 0.5
+
+
+def case_curriculum() -> None:
+    for team in (1, 2):
+        with trained(TwoSides, **SIDES, curriculum={0: {"team": team}}) as agent:
+            assert int(agent._trainer.collector.envs[0]._team) == team
 
 
 def case_learners() -> None:
@@ -398,6 +419,7 @@ REPLAY_VALUES: dict[str, Any] = {
     "chunk": 5,
     "burn_in_steps": 1,
     "n_step": 3,
+    "time_limits": "last",
     "stride": 4,
     "batch": 5,
     "replay_capacity": 90,

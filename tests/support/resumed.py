@@ -72,5 +72,5 @@ def twice(tmp_path: Path, env: Any, settings: dict[str, Any], at: int = 240) -> 
     """The same training in one piece, and stopped at ``at`` and resumed from the disk."""
     whole = rc.train(env, steps=STEPS, run=str(tmp_path / "whole"), **settings)
     rc.train(env, steps=STEPS, run=str(tmp_path / "halves"), callbacks=[Stop(at)], **settings)
-    halves = rc.resume(tmp_path / "halves", progress=False)
+    halves = rc.resume(tmp_path / "halves", progress=False, **({} if isinstance(env, str) else {"env": env}))
     return whole, halves

@@ -17,6 +17,7 @@ from gymnasium import spaces as gym_spaces
 
 from recollect.base import spaces, tree
 from recollect.base.types import Step
+from recollect.config.train import TrainConfig
 from recollect.envs import BatchedEnv, make_env
 from recollect.envs.env_names import portable
 from recollect.envs.workers import WorkerEnv
@@ -134,7 +135,7 @@ def in_workers(
     env: Any, num_envs: int, workers: int, *, timeout: float | None = 60.0, **kwargs: Any
 ) -> WorkerEnv:
     """An env by name or maker in worker processes."""
-    make = functools.partial(make_slots, portable(env), kwargs)
+    make = functools.partial(make_slots, portable(env), TrainConfig(env_kwargs=kwargs), 0)
     return WorkerEnv(make, num_envs, workers=workers, timeout=timeout)
 
 

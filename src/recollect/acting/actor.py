@@ -91,7 +91,7 @@ class Actor:
         self.seconds: dict[str, SupportsFloat] = {"env": 0.0, "act": 0.0}
         self.info: dict[str, Tensor] = {}
         """The mean (0-d) of every number in ``Step.info`` over the last rollout, as ``info/NAME``. Of
-        several agents, the living count."""
+        several agents, the living count. NaN: there was no value."""
         self.in_env_since: float | None = None
         """Start of the env step in progress, by ``time.monotonic``; None: no step is in progress."""
         if callable(exploration):
@@ -249,11 +249,14 @@ class Actor:
         return infos
 
     def _mean(self, value: Tensor, valid: Tensor) -> Tensor:
-        """The mean of an info value [B] over the living agents; a single agent always counts."""
+        """The mean of an info value, [B] over the living agents or [E] over slots; NaN if it has none.
+
+        A single agent always counts.
+        """
         value = value.float()
-        if self.env.agents == 1:
-            return value.mean()
-        return value.masked_fill(~valid, 0).sum() / valid.sum().clamp(min=1)
+        if self.env.agents > 1 and len(value) == self.rows:
+            value = value.masked_fill(~valid, torch.nan)
+        return value.nanmean()
 
 
 class CapturedAct:
@@ -389,6 +392,6 @@ def _unbind(value: Tree) -> list[Tree]:
 def _mean_info(infos: list[dict[str, Tensor]]) -> dict[str, Tensor]:
     names = {name for info in infos for name in info}
     return {
-        f"info/{name}": torch.stack([info[name] for info in infos if name in info]).mean()
+        f"info/{name}": torch.stack([info[name] for info in infos if name in info]).nanmean()
         for name in sorted(names)
     }

@@ -125,7 +125,7 @@ def prepare(
     notes = () if is_made(env) or num_envs == full.num_envs else (f"num_envs {full.num_envs} -> {num_envs}",)
     # Only settings of the training itself: no run folder, no evaluations, no early end.
     kept = ("seed", "device", "last_action_reward", "env_kwargs", "wrap", "drop_obs", "threads", "parallel")
-    kept += ("policies", "policy", "algo")
+    kept += ("policies", "policy", "algo", "vs", "vs_kwargs", "curriculum")
     quiet = TrainConfig(num_envs=num_envs, **{name: getattr(full, name) for name in kept})
     return Setup(env, quiet, policy, notes, num_envs if is_made(env) else full.num_envs)
 

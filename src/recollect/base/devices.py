@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -61,7 +62,7 @@ class Total:
 
 
 class Mean:
-    """A weighted mean that is computed when it is read."""
+    """A weighted mean that is computed when it is read. NaN is no value, and is left out."""
 
     def __init__(self) -> None:
         self._parts: list[tuple[SupportsFloat, int]] = []
@@ -71,7 +72,8 @@ class Mean:
         self._parts.append((value, weight))
 
     def __float__(self) -> float:
-        return sum(float(value) * weight for value, weight in self._parts) / sum(w for _, w in self._parts)
+        known = [(number, w) for value, w in self._parts if not math.isnan(number := float(value))]
+        return sum(number * w for number, w in known) / sum(w for _, w in known) if known else math.nan
 
 
 class Stopwatch:

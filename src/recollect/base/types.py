@@ -80,4 +80,4 @@ class Step:
     valid: Tensor
     """[B] bool: this step was real experience."""
     info: dict[str, Tensor] = field(default_factory=dict)
-    """Values to log, [B] each."""
+    """Values to log, each [B] or, of slots, [E]. NaN is no value: means leave it out."""

@@ -7,6 +7,7 @@ import sys
 
 from recollect.cli import print_json, tell
 from recollect.cli.shared import add_episodes, load_agent
+from recollect.config.flags import parse_settings, whole_words
 from recollect.errors import ConfigError
 
 TAKES_CONFIG = True
@@ -17,7 +18,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Play whole episodes with frozen weights and fixed seeds, and print the mean return with its "
         "95% bootstrap interval, of greedy actions and of sampled ones. --task.OPTION changes the env, "
-        "such as --task.horizon 200."
+        "such as --task.horizon 200. With --vs or --games: play games of a two-sided env, half of them on "
+        "each side, and print how many are won, with the 95% Wilson interval, and the means of the numbers "
+        "that the env reports; --vs.OPTION is an option of the player."
     )
     parser.epilog = (
         "examples:\n"
@@ -25,11 +28,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect eval runs/cue --task.horizon 200   a longer wait than in training\n"
         "  recollect eval runs/cue --checkpoint last --json\n"
         "  recollect eval runs/cue --eval-mode sampled   actions drawn as in training\n"
+        "  recollect eval runs/mech --vs bot --games 400\n"
     )
     add_episodes(parser, episodes=100, seed=1_000_003)
     parser.add_argument(
         "--eval-mode", metavar="MODE", help="greedy, sampled or both; default: that of the training"
     )
+    parser.add_argument("--vs", metavar="NAME", help="the opponent; default: that of the training")
+    parser.add_argument("--games", type=int, help="to play against it (default: 200)")
     parser.add_argument("--sample", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true", help="all results as JSON")
 
@@ -38,11 +44,22 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
     """Evaluate and print."""
     if args.sample:
         raise ConfigError("--sample is called --eval-mode sampled here")
-    agent, options = load_agent(args, flags)
+    words = whole_words(flags)
+    own = [word for word in words if word.startswith("--vs.")]
+    agent, options = load_agent(args, [word for word in words if word not in own])
     kwargs = agent.config.env_kwargs | options
+    about = {"run": args.run, "env": agent.env_name, "env_kwargs": kwargs, "steps": agent.steps}
+    if args.vs is not None or args.games is not None or own:
+        chosen = parse_settings(own).get("vs_kwargs")
+        how = {"seed": args.seed, "eval_mode": args.eval_mode, "env_kwargs": kwargs, "vs_kwargs": chosen}
+        games = agent.against(args.vs, 200 if args.games is None else args.games, **how)
+        if args.json:
+            print_json(about | games.to_json())
+        else:
+            tell(f"{agent.env_name} after {agent.steps:,} steps of training\n{games}", sys.stdout)
+        return 0
     result = agent.evaluate(args.episodes, seed=args.seed, eval_mode=args.eval_mode, env_kwargs=kwargs)
     if args.json:
-        about = {"run": args.run, "env": agent.env_name, "env_kwargs": kwargs, "steps": agent.steps}
         print_json(about | result.to_json())
     else:
         tell(f"{agent.env_name} after {agent.steps:,} steps of training: {result}", sys.stdout)

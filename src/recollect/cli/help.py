@@ -45,6 +45,8 @@ class Entry:
         name = self.path.replace("_", "-")
         if self.path == "env_kwargs":
             return "--task.NAME VALUE"
+        if self.path == "vs_kwargs":
+            return "--vs.NAME VALUE"
         if self.path == "imports":
             return "--import MODULE, --imports A,B"
         return f"--[no-]{name}" if self.field.is_switch else f"--{name} {metavar(self.field)}"

@@ -50,6 +50,10 @@ WORDS = {
     "wrap": "Wrappers of every env, the innermost first: module:Wrapper, or with options a mapping in "
     "quotes, '{{name: gymnasium.wrappers:TimeLimit, max_episode_steps: 100}}'. May be given several times.",
     "env_kwargs": "Options of the task or env, such as --task.horizon 100.",
+    "vs_kwargs": "Options of the player of --vs, such as --vs.lethality 0.5.",
+    "curriculum": "Settings of the env or the player of --vs that change, by the env steps from which on "
+    "they hold: '{{0: {{team: 1}}, 500k: {{team: 3}}}}'. Each slot changes at its next reset. Evaluations "
+    "have those of the last stage.",
 }
 """Help of flags that differ from their fields, for which Python also takes configs and factories."""
 DEFAULTS = {"run": "", "imports": "none", "policy": "", "algo": "ppo", "encoder": "auto"}
@@ -68,7 +72,10 @@ TOPICS = {
 }
 """The topics of ``--help TOPIC``."""
 MEMBERS = {
-    "env": ("num_envs", "last_action_reward", "env_kwargs", "wrap", "drop_obs", "imports"),
+    "env": (
+        *("num_envs", "last_action_reward", "env_kwargs", "wrap", "drop_obs", "imports"),
+        *("vs", "vs_kwargs", "curriculum"),
+    ),
     "runtime": (
         *("runtime", "actors", "mode", "max_lag", "env_workers", "env_timeout", "learners"),
         *("learner_processes", "ray_address"),

@@ -217,7 +217,7 @@ def _is_truth(name: str) -> bool:
     """Whether true and false are values of this setting."""
     hint = _hint(name)
     if hint is None:
-        return name == "preset" or name.startswith("task.")
+        return name == "preset" or name.startswith(("task.", "vs."))
     return bool in options(hint)
 
 

@@ -63,6 +63,14 @@ class TrainSettings(ChangeableSettings, total=False):
     policies: Any
     """Which agents of an env share a policy: "shared" (all), "independent" (none), or a mapping of groups
     to agents, such as {"archers": "archer_*", "knights": ["knight_0", "knight_1"]}."""
+    vs: str | None
+    """In a two-sided env, the player of the side that does not learn: the name of a scripted one, such as
+    "bot"; in every second env slot the learner has the other side."""
+    vs_kwargs: dict[str, Any]
+    """Options of that player."""
+    curriculum: Any
+    """Settings of the env or the player of vs that change, by the env steps from which on they hold, such
+    as {0: {"team": 1}, 500_000: {"team": 3}}."""
     learners: int
     """Data-parallel learners: each holds a share of the rows, and all make the same optimiser step."""
     seed: int
@@ -213,6 +221,9 @@ class TrainSettings(ChangeableSettings, total=False):
     """Upper bound of the importance weight that V-trace passes back in time; at most rho_clip."""
     n_step: int
     """Steps of rewards in a target, before the target network's value; fewer at the end of an episode."""
+    time_limits: Literal["final", "last"]
+    """At a time limit targets end with the value of the "final" observation, or of the "last" one that
+    was acted on."""
     stride: int | None
     """Steps between the starts of two sequences of an episode; None: chunk."""
     states: Literal["stored", "rebuilt"]

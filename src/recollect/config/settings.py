@@ -38,13 +38,13 @@ from recollect.config.train import ALIASES, TrainConfig, homes, our_name
 from recollect.errors import ConfigError, nearest
 
 SECTIONS = {"algo": "learning_rate", "policy": "normalise_value", "core": "hidden", "encoder": "hidden"}
-SECTIONS |= {"head": "squash", "task": "horizon"}
+SECTIONS |= {"head": "squash", "task": "horizon", "vs": "lethality"}
 """The sections, each with a setting of it as an example."""
 CLASSES = {"": TrainConfig, "policy": PolicyConfig, "encoder": EncoderConfig, "head": HeadConfig}
 """The config class of each section but the algorithm, the core and the task."""
-MEANT = {"env_kwargs": "task", **dict.fromkeys(ALGOS, "algo")}
+MEANT = {"env_kwargs": "task", "vs_kwargs": "vs", **dict.fromkeys(ALGOS, "algo")}
 """Names that someone may write for a section."""
-NAMED = ("algo", "policy", "core", "encoder", "head")
+NAMED = ("algo", "policy", "core", "encoder", "head", "vs")
 """Sections that are also a setting: the name of the part."""
 
 
@@ -121,6 +121,10 @@ def build(layers: Sequence[Layer], *, env: str | None = None, base: TrainConfig 
     if "head" in settings or fields["head"]:
         own = settings.get("head"), fields["head"], start.head
         given["head"] = _part("head", HEADS, ALGOS[algo].default_head, *own)
+    if "vs" in settings:
+        given["vs"] = convert(settings["vs"].value, str | None, settings["vs"].where)
+    if fields["vs"]:
+        given["vs_kwargs"] = ({} if "vs" in given else base.vs_kwargs) | _plain_values(fields["vs"])
     if fields["task"]:
         given["env_kwargs"] = base.env_kwargs | _task_values(env, fields["task"])
     return Built(env, given, frozenset(settings), use_preset, notes)
@@ -138,8 +142,8 @@ def _path(name: str, setting: Setting) -> tuple[str, str | None]:
         section, last = "", name
     elif section in NAMED and last == "name":
         return section, None
-    elif section in ("task", "core", "encoder", "head"):
-        return (name if section == "task" else name.removesuffix(".name")), None
+    elif section in ("task", "core", "encoder", "head", "vs"):
+        return (name if section in ("task", "vs") else name.removesuffix(".name")), None
     elif section not in SECTIONS:
         hint = nearest(MEANT.get(section, section), SECTIONS)
         raise ConfigError(
@@ -149,7 +153,7 @@ def _path(name: str, setting: Setting) -> tuple[str, str | None]:
         ours = our_name(last)
     except ConfigError as error:
         raise ConfigError(f"{setting.where}: {error}") from None
-    home = None if ours in (*SECTIONS, "env_kwargs") else homes().get(ours)
+    home = None if ours in (*SECTIONS, "env_kwargs", "vs_kwargs") else homes().get(ours)
     if home is None:
         raise ConfigError(_unknown(section, last, setting))
     if section not in ("", home):
@@ -193,7 +197,7 @@ def _merged(layers: Sequence[Layer], notes: list[str], env: str | None) -> dict[
     """Later layers win. Another core, encoder, head, algorithm or env drops the settings of the old one."""
     merged: dict[str, Setting] = {}
     for layer in layers:
-        for name in ("algo", "core", "encoder", "head", "env"):
+        for name in ("algo", "core", "encoder", "head", "vs", "env"):
             _drop_if_changed(merged, notes, name, layer.settings.get(name))
         if "policy" in layer.settings:  # its name chooses the encoder
             merged = {path: s for path, s in merged.items() if path.partition(".")[0] != "encoder"}

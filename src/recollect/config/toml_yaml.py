@@ -145,6 +145,7 @@ def _flat(data: dict[Any, Any], source: str, section: str = "") -> Iterator[tupl
 def _lines(config: TrainConfig, env: Any, made_by: str | None) -> Iterator[str]:
     data = config_to_json(config, config.policy, made_by=made_by)
     network, algo, options = data.pop("policy"), data.pop("algo"), data.pop("env_kwargs")
+    player = {"name": data.pop("vs")} | data.pop("vs_kwargs")
     yield "# Every setting of a run, for `recollect train --config FILE`; flags go on top."
     if isinstance(env, str):
         yield _line("env", env, "The env.")
@@ -161,6 +162,8 @@ def _lines(config: TrainConfig, env: Any, made_by: str | None) -> Iterator[str]:
         yield from list(_section("task", options, {}, "Options of the env."))
     except yaml.YAMLError:
         yield _line("task", CUSTOM, "Options made by Python code.")
+    docs_of_player = dict.fromkeys(player, "") | {"name": docs["vs"]}
+    yield from _section("vs", player if player["name"] else None, docs_of_player, docs["vs"])
     yield from _section("algo", algo, _docs(config.algo), "The algorithm.")
     if (factory := network.pop("policy")) is not None:
         yield _line("policy", factory, "A factory in Python made the network.")

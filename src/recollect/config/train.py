@@ -19,6 +19,7 @@ from typing import Any, Literal
 from recollect.base import parts
 from recollect.config.algo_choice import ALGOS, algo_fields, algo_name, check_has, named_algo
 from recollect.config.algo_shared import AlgoConfig
+from recollect.config.curriculum import as_stages
 from recollect.config.fields import above_zero, at_least, check_fields, field_names
 from recollect.config.own_code import as_wrap
 from recollect.config.policy import PolicyConfig, head_config, named_policy
@@ -96,11 +97,21 @@ class TrainConfig:
     policies: Any = "shared"
     """Which agents of an env share a policy: "shared" (all), "independent" (none), or a mapping of groups to
     agents, such as {"archers": "archer_*", "knights": ["knight_0", "knight_1"]}."""
+    vs: str | None = None
+    """In a two-sided env, the player of the side that does not learn: the name of a scripted one, such as
+    "bot"; in every second env slot the learner has the other side. "self": both sides learn, with the same
+    weights, as with None."""
+    vs_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Options of that player."""
+    curriculum: Any = field(default_factory=dict)
+    """Settings of the env or the player of ``vs`` that change, by the env steps from which on they hold, such
+    as {0: {"team": 1}, 500_000: {"team": 3}}. Each slot changes at its next reset. Evaluations have those of
+    the last stage."""
     env_workers: int = 0
     """Processes per actor that step its env slots, for slow envs; 0: the actor steps them itself."""
     env_timeout: float | None = 60.0
     """Seconds without an answer after which an env in another process counts as lost and its actor is
-    restarted; None: never, once the actor has started."""
+    restarted; None: never, once the actor has started. A learner process has 15 seconds more."""
     learners: int = 1
     """Data-parallel learners: each holds a share of the rows, and all make the same optimiser step."""
     learner_processes: bool = False
@@ -180,6 +191,7 @@ class TrainConfig:
         object.__setattr__(self, "policy", named_policy(self.policy))
         object.__setattr__(self, "wrap", as_wrap(self.wrap))
         object.__setattr__(self, "policies", _as_policies(self.policies))
+        object.__setattr__(self, "curriculum", as_stages(self.curriculum))
         if isinstance(self.imports, str):
             object.__setattr__(self, "imports", (self.imports,))
         object.__setattr__(self, "algo", named_algo(self.algo))
@@ -199,6 +211,7 @@ class TrainConfig:
                 "choose a multiple"
             )
         _check_runtime(self)
+        _check_vs(self)
         for sink in self.sinks:
             if sink not in SINKS:
                 raise ConfigError(
@@ -291,6 +304,20 @@ def _check_algo(config: TrainConfig) -> None:
     if isinstance(algo, ReplayConfig) and config.learners > 1:
         raise ConfigError(
             f"learners = {config.learners} with algo = {name!r}: a replay has one learner; leave learners 1"
+        )
+
+
+def _check_vs(config: TrainConfig) -> None:
+    """Raise for settings that a run without an opponent, or with several policies, cannot have."""
+    if config.vs is not None and config.policies != "shared":
+        raise ConfigError(
+            f"vs = {config.vs!r} with policies = {config.policies!r}: an opponent is for one policy; leave "
+            "vs out, or policies 'shared'"
+        )
+    if config.vs_kwargs and config.vs in (None, "self"):
+        raise ConfigError(
+            f"vs_kwargs = {config.vs_kwargs} does nothing with vs = {config.vs!r}: name a scripted player, "
+            "such as vs='bot' (--vs bot)"
         )
 
 

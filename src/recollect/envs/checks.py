@@ -211,8 +211,11 @@ def _check_step(env: BatchedEnv, step: Any, inside: Tensor, where: str) -> None:
         if value.device.type != env.device.type:
             raise EnvError(f"{where}: {name} is on {value.device}, and env.device is {env.device}")
     for key, value in step.info.items():
-        if not isinstance(value, Tensor) or tuple(value.shape) != rows:
-            raise EnvError(f"{where}: info[{key!r}] must be a tensor {rows}, one number for each row")
+        if not isinstance(value, Tensor) or tuple(value.shape) not in (rows, (env.num_envs,)):
+            raise EnvError(
+                f"{where}: info[{key!r}] must be a tensor {rows}, one number for each row, or "
+                f"({env.num_envs},), one for each slot"
+            )
     ended = step.terminated | step.truncated
     for broken, what in _rules(step, inside, ended):
         if broken.any():

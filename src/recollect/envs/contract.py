@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import gymnasium as gym
 import numpy as np
 import torch
+from torch import Tensor
 
 from recollect.base.types import Step, Tree
 
@@ -120,6 +121,66 @@ class Draws(Protocol):
 
     def picture(self) -> np.ndarray | None:
         """Slot 0 as an image, uint8 [height, width, 3]; None if the env, or a wrapped one, has no picture."""
+        ...
+
+
+@runtime_checkable
+class Adjustable(Protocol):
+    """An env or player with settings that a curriculum may change."""
+
+    @property
+    def adjustable(self) -> tuple[str, ...]:
+        """The names of these settings."""
+        ...
+
+    def adjust(self, **settings: Any) -> None:
+        """Use these settings from the next reset of each slot on; those not named are as it was made.
+
+        An episode keeps the settings that it began with, also after a ``restore``: they are part of its
+        state. For an env that is captured in a CUDA graph, they are tensors that are changed in place.
+        """
+        ...
+
+
+class Player(Protocol):
+    """A player of some rows of an env, such as the opponents of those that learn.
+
+    It remembers what it needs of each row, and forgets it where ``first``. If it has ``snapshot()`` and
+    ``restore(snapshot)``, these hold all that it remembers, with slots or rows as the first dimension;
+    otherwise it remembers nothing. It draws random numbers from those of its env, or from the seed and state
+    that it keeps. On a ``Capturable`` env it obeys the rules of that protocol.
+    """
+
+    def act(self, rows: Tensor, obs: Tree, first: Tensor) -> Tree:
+        """The actions [R, ...] of the env's ``rows`` [R] int64, from obs [R, ...] and first [R] bool."""
+        ...
+
+
+@runtime_checkable
+class TwoSided(Protocol):
+    """A BatchedEnv in which two sides play against each other.
+
+    A slot has as many rows of one side as of the other, the first side's first. Episodes of a slot are games:
+    they start and end for both sides together, in the step in which the slot is reset. Snapshots have slots
+    or rows as the first dimension. From the first ``reset`` on it also has two tensors:
+
+    * ``won`` [E]: the result of each slot's last finished game: 1 if the first side won, -1 if the second, 0
+      for a draw;
+    * ``games`` [E] int64: games that each slot has finished since ``reset``.
+    """
+
+    @property
+    def sides(self) -> tuple[str, str]:
+        """The names of the sides, such as ("blue", "red")."""
+        ...
+
+    @property
+    def opponents(self) -> tuple[str, ...]:
+        """The names of its scripted players."""
+        ...
+
+    def opponent(self, name: str, **options: Any) -> Player:
+        """A scripted player for this env, of which it may read more than observations."""
         ...
 
 

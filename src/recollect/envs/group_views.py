@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import AsyncStep, BatchedEnv, Resumable
+from recollect.envs.contract import Adjustable, AsyncStep, BatchedEnv, Resumable
 from recollect.envs.groups import Group, GroupedEnv, OneGroup
 from recollect.errors import EnvError
 
@@ -46,6 +46,8 @@ class GroupView:
         self.device: torch.device = env.device
         if isinstance(env, Resumable):  # on the instance: ``isinstance(view, Resumable)`` is exact
             self.snapshot, self.restore = self._snapshot, self._restore
+        if isinstance(env, Adjustable):  # the env of all views
+            self.adjustable, self.adjust = env.adjustable, env.adjust
 
     def reset(self, seed: int) -> Tree:
         """The first view resets the env; every other returns its obs [B, ...] of that reset."""
@@ -183,6 +185,8 @@ class Groups:
         }
         if all(isinstance(view, Resumable) for view in views.values()):
             self.snapshot, self.restore = self._snapshot, self._restore
+        if isinstance(self._one, Adjustable):
+            self.adjustable, self.adjust = self._one.adjustable, self._one.adjust
 
     def reset(self, seed: int) -> dict[str, Tree]:
         """Restart all slots. Returns the obs [B, ...] of each group."""

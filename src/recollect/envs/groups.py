@@ -12,7 +12,7 @@ import torch
 
 from recollect.base import tree
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import BatchedEnv, EnvWrapper, Resumable
+from recollect.envs.contract import Adjustable, BatchedEnv, EnvWrapper, Resumable
 from recollect.errors import ConfigError, EnvError, SpaceError, nearest
 
 Policies = str | Mapping[str, str | Sequence[str]]
@@ -81,6 +81,8 @@ class OneGroup:
         self.groups = {name: Group(agent_names(env), env.observation_space, env.action_space)}
         if isinstance(env, Resumable):
             self.snapshot, self.restore = env.snapshot, lambda snapshot: {name: env.restore(snapshot)}
+        if isinstance(env, Adjustable):
+            self.adjustable, self.adjust = env.adjustable, env.adjust
 
     def reset(self, seed: int) -> dict[str, Tree]:
         """Restart all slots."""
@@ -117,6 +119,8 @@ class AgentGroups:
         """The place of each row of the env in the rows of all groups one after another."""
         if isinstance(env, Resumable):  # on the instance: ``isinstance(env, Resumable)`` is exact
             self.snapshot, self.restore = env.snapshot, lambda snapshot: self._split(env.restore(snapshot))
+        if isinstance(env, Adjustable):
+            self.adjustable, self.adjust = env.adjustable, env.adjust
 
     def reset(self, seed: int) -> dict[str, Tree]:
         """Restart all slots."""
@@ -134,8 +138,9 @@ class AgentGroups:
                 )
         actions = tree.cat([action[name] for name in self.groups])
         step = self._env.step(tree.index(actions, self._order))
-        parts = self._split({field.name: getattr(step, field.name) for field in fields(step)})
-        return {name: Step(**part) for name, part in parts.items()}
+        own = {name: value for name, value in step.info.items() if len(value) == len(self._order)}
+        parts = self._split({field.name: getattr(step, field.name) for field in fields(step)} | {"info": own})
+        return {name: Step(**part | {"info": {**step.info, **part["info"]}}) for name, part in parts.items()}
 
     def close(self) -> None:
         """Close the env."""
@@ -149,7 +154,7 @@ class AgentGroups:
 def agent_names(env: BatchedEnv) -> tuple[str, ...]:
     """The names of the agents of a slot: those of its ``agent_names``, else their numbers."""
     numbers = tuple(map(str, range(env.agents)))
-    while isinstance(env, EnvWrapper):
+    while isinstance(env, EnvWrapper) and not hasattr(env, "agent_names"):
         env = env.env
     names = tuple(getattr(env, "agent_names", ()))
     return names if len(names) == len(numbers) else numbers

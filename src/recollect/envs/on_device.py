@@ -18,7 +18,7 @@ from torch import Tensor
 from recollect.base import spaces, tree
 from recollect.base.shared_memory import Layout
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import FLAGS, AsyncStep, BatchedEnv, EnvWrapper, Resumable
+from recollect.envs.contract import FLAGS, Adjustable, AsyncStep, BatchedEnv, EnvWrapper, Resumable
 from recollect.envs.space_values import is_like, step_zeros
 from recollect.errors import ConfigError, EnvError
 
@@ -48,7 +48,7 @@ class HostEnv(EnvWrapper):
                 f"HostEnv is for an env on the CPU, and this {type(env).__name__} is on {env.device}: "
                 "use it without"
             )
-        super().__init__(env, Resumable)
+        super().__init__(env, Resumable, Adjustable)
         self.device = torch.empty(0, device=device).device  # "cuda" becomes "cuda:0"
         self._is_async = isinstance(env, AsyncStep)
         self._uploads: dict[Any, tuple[_Upload, _Upload]] = {}

@@ -22,13 +22,15 @@ from recollect.base import spaces, tree
 from recollect.base.child_process import HungUpError, Line, describe_raised
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Step, Tree
-from recollect.envs.contract import FLAGS, BatchedEnv, Resumable
+from recollect.envs.contract import FLAGS, Adjustable, BatchedEnv, Resumable
 from recollect.envs.groups import Group, GroupedEnv, OneGroup
 from recollect.envs.space_values import step_zeros
 from recollect.errors import EnvError
 
 MakeSlots = Callable[[int, int], BatchedEnv] | Callable[[int, int], GroupedEnv]
 """``make(first_slot, count)`` makes slots of an env, which must not depend on the number of other slots."""
+Settings = dict[str, Any] | None
+"""The settings of an ``Adjustable`` env, sent with the next command; None: they have not changed."""
 ONE = ""
 """The name of the only group of a BatchedEnv."""
 
@@ -45,6 +47,8 @@ class Made:
     slot_rows: int
     """Rows that one slot may have in a snapshot: the agents of a BatchedEnv, 1 of a GroupedEnv."""
     is_resumable: bool
+    adjustable: tuple[str, ...]
+    """The settings that a curriculum may change; empty if the slots are not ``Adjustable``."""
 
     def layout(self, num_envs: int) -> Layout:
         """The shared memory of ``num_envs`` slots: of each group the action, and two steps, one to read and
@@ -74,7 +78,8 @@ def serve(line: Line, make: MakeSlots, slots: range, stack: int) -> None:
     try:
         grouped = OneGroup(env, ONE) if isinstance(env, BatchedEnv) else env
         slot_rows = env.agents if isinstance(env, BatchedEnv) else 1
-        made = Made(dict(grouped.groups), slot_rows, isinstance(env, Resumable))
+        adjustable = tuple(env.adjustable) if isinstance(env, Adjustable) else ()
+        made = Made(dict(grouped.groups), slot_rows, isinstance(env, Resumable), adjustable)
         line.send(cloudpickle.dumps(made))  # a space's class may be defined in the user's script
         commands = _Slots(grouped, _memory(line), slots, slot_rows)
         while True:
@@ -101,12 +106,14 @@ class _Slots:
             mine = tree.index(memory[name], slice(slots.start * agents, slots.stop * agents))
             self._actions[name], (self._steps[0][name], self._steps[1][name]) = mine["action"], mine["steps"]
 
-    def reset(self, seed: int, into: int) -> None:
+    def reset(self, seed: int, into: int, settings: Settings) -> None:
         """Reset, with the observations in step ``into``."""
+        self._adjust(settings)
         self._write_obs(self._env.reset(seed), into)
 
-    def step(self, into: int) -> dict[str, dict[str, Tensor]] | None:
+    def step(self, into: int, settings: Settings) -> dict[str, dict[str, Tensor]] | None:
         """Step, with the results in step ``into``. Returns the info of each group, None if all are empty."""
+        self._adjust(settings)
         # Copies: the env may keep or change them, and the next action overwrites the memory.
         actions = {name: tree.clone(action) for name, action in self._actions.items()}
         steps: dict[str, Step] = self._env.step(actions)
@@ -134,9 +141,14 @@ class _Slots:
                 )
         return saved
 
-    def restore(self, snapshot: dict[str, Tensor], into: int) -> None:
+    def restore(self, snapshot: dict[str, Tensor], into: int, settings: Settings) -> None:
         """Continue from a snapshot, with the next observations in step ``into``."""
+        self._adjust(settings)
         self._write_obs(self._env.restore(snapshot), into)
+
+    def _adjust(self, settings: Settings) -> None:
+        if settings is not None:
+            self._env.adjust(**settings)
 
     def _write_obs(self, obs: dict[str, Tree], into: int) -> None:
         for name, out in self._steps[into].items():

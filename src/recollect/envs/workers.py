@@ -23,7 +23,7 @@ from recollect.base.types import Step, Tree
 from recollect.envs.groups import Group, check_actions
 from recollect.envs.space_values import is_like, to_batch, to_tensors
 from recollect.envs.worker_handle import Deadline, Worker, stop_workers
-from recollect.envs.worker_process import ONE, Made, MakeSlots
+from recollect.envs.worker_process import ONE, Made, MakeSlots, Settings
 from recollect.errors import ConfigError, EnvError, LostError, SpaceError
 
 START_SECONDS = 60.0
@@ -78,6 +78,12 @@ class _Workers:
         """Unknown before a reset, and from the start of a command until all workers have answered."""
         if all(one.is_resumable for one in made):  # on the instance: ``isinstance(env, Resumable)`` is exact
             self.snapshot, self.restore = self._snapshot, self._restore
+        self._settings: Settings = None
+        """Those of the last ``adjust``; a worker that is restarted gets them with its reset."""
+        self._changed: Settings = None
+        """The same until they are sent."""
+        if made[0].adjustable:
+            self.adjustable, self.adjust = made[0].adjustable, self._adjust
 
     @property
     def pids(self) -> list[int]:
@@ -93,18 +99,22 @@ class _Workers:
     def _reset(self, seed: int) -> dict[str, Tree]:
         self._repair()
         try:
-            self._send("reset", seed, 1 - self._now)
+            self._send("reset", seed, 1 - self._now, self._settings)
         except LostError:  # a worker died after the repair
             self._repair()
-            self._send("reset", seed, 1 - self._now)
+            self._send("reset", seed, 1 - self._now, self._settings)
         return self._obs()
+
+    def _adjust(self, **settings: Any) -> None:
+        self._settings = self._changed = settings
 
     def _begin(self, action: Mapping[str, Tree]) -> None:
         """Start a step in all workers."""
         self._expect("ready", "step")
         for name in self._action:
             self._write(name, action[name])
-        self._send("step", 1 - self._now)
+        changed, self._changed = self._changed, None
+        self._send("step", 1 - self._now, changed)
         self._phase = "stepping"
 
     def _end(self) -> dict[str, Step]:
@@ -140,7 +150,7 @@ class _Workers:
                 .clone()
                 for name, tensor in snapshot.items()
             }
-            worker.send("restore", part, 1 - self._now)
+            worker.send("restore", part, 1 - self._now, self._settings)
         return self._obs()
 
     def _send(self, command: str, *arguments: Any) -> None:

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from recollect.base import spaces
 from recollect.base.types import Step, Tree
 from recollect.envs.contract import (
+    Adjustable,
     AsyncStep,
     BatchedEnv,
     Capturable,
@@ -45,7 +46,7 @@ class LastActionReward(EnvWrapper):
     """
 
     def __init__(self, env: BatchedEnv) -> None:
-        super().__init__(env, Resumable, Capturable, ReportsTruncation, AsyncStep)
+        super().__init__(env, Resumable, Capturable, ReportsTruncation, AsyncStep, Adjustable)
         self.observation_space = space = _with_keys(env.observation_space, env.action_space)
         self._keys = list(space.spaces)
         self._is_dict = isinstance(env.observation_space, gym_spaces.Dict)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack, closing
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import gymnasium as gym
 import torch
 
+from recollect.config.curriculum import settings_at
 from recollect.config.train import TrainConfig
-from recollect.envs.contract import BatchedEnv
+from recollect.envs.contract import Adjustable, BatchedEnv
 from recollect.envs.env_names import Portable, display_name, portable, restored
 from recollect.envs.factory import (
     EnvSpec,
@@ -25,18 +27,26 @@ from recollect.envs.factory import (
 )
 from recollect.envs.group_views import Groups, group_views
 from recollect.envs.groups import GroupedEnv
-from recollect.envs.on_device import on_device
+from recollect.envs.on_device import HostEnv, on_device
+from recollect.envs.versus import against
 from recollect.envs.workers import GroupedWorkerEnv, WorkerEnv
 from recollect.envs.wrappers import LastActionReward
-from recollect.errors import ConfigError
+from recollect.errors import ConfigError, nearest
+
+E = TypeVar("E", bound=Any)
 
 
 def open_env(
-    env: EnvSpec, config: TrainConfig, num_envs: int | None = None, env_kwargs: dict[str, Any] | None = None
+    env: EnvSpec,
+    config: TrainConfig,
+    num_envs: int | None = None,
+    env_kwargs: dict[str, Any] | None = None,
+    first_slot: int = 0,
 ) -> BatchedEnv | Groups:
     """The env as rows, with the wrappers of the config; as ``Groups`` if its agents have several policies.
 
     Without ``num_envs`` and ``env_kwargs``, an env object is used as it is, and any other as in the config.
+    ``first_slot``: the number of its first slot in the run, which chooses the sides of learners (``Versus``).
     """
     own_size, own_kwargs = (slots(env), {}) if is_made(env) else (config.num_envs, config.env_kwargs)
     num_envs = own_size if num_envs is None else num_envs
@@ -52,17 +62,58 @@ def open_env(
                 "groups: leave policies out"
             )
         made = make_batch(found, num_envs, device, env_kwargs)
+        made = prepared(made, config, env_kwargs, first_slot)
         if isinstance(made, GroupedEnv):
             return as_groups(made, config)
         return _with_last_action(made, config)
     if has_groups(found, config):
         if more.get("wrap") or more.get("drop_obs"):
             check_wrappable(found, config.wrap)
-        return as_groups(
-            make_grouped_env(found, num_envs, policies=config.policies, env_kwargs=env_kwargs), config
-        )
+        grouped = make_grouped_env(found, num_envs, policies=config.policies, env_kwargs=env_kwargs)
+        return as_groups(prepared(grouped, config, env_kwargs, closes=not is_made(env)), config)
     batched = make_env(found, num_envs, device=device, env_kwargs=env_kwargs, **more)
+    batched = prepared(batched, config, env_kwargs, first_slot, closes=not is_made(env))
     return _with_last_action(batched, config)
+
+
+def prepared(
+    env: E, config: TrainConfig, env_kwargs: dict[str, Any], first_slot: int = 0, *, closes: bool = True
+) -> E:
+    """``env`` with the opponent of the config, and in the last stage of its curriculum, which is validated.
+
+    Args:
+        env: as it was made, with ``env_kwargs``.
+        config: of the run.
+        env_kwargs: options that differ from those of the config are kept in all stages.
+        first_slot: the number of its first slot in the run.
+        closes: whether to close ``env`` if this fails.
+    """
+    try:
+        if isinstance(env, HostEnv) and config.vs is not None:  # the player is on the CPU, too
+            inner = prepared(env.env, config, env_kwargs, first_slot, closes=False)
+            return cast(E, env if inner is env.env else on_device(inner, env.device))
+        found: Any = against(env, config.vs, config.vs_kwargs, first_slot)
+        chosen = {name for name, value in env_kwargs.items() if config.env_kwargs.get(name, env) != value}
+        for start in config.curriculum:
+            adjust(found, settings_at(config.curriculum, start), but=chosen)
+        return found
+    except BaseException:
+        if closes:
+            env.close()
+        raise
+
+
+def adjust(env: Any, settings: Mapping[str, Any], but: Collection[str] = ()) -> None:
+    """Change the settings of an env, each at the next reset of a slot, without those in ``but``."""
+    names = env.adjustable if isinstance(env, Adjustable) else ()
+    for name in settings:
+        if name not in names:
+            raise ConfigError(
+                f"curriculum has {name!r}{nearest(name, names)}, and this env can change "
+                f"{', '.join(names) or 'no settings'} (envs.Adjustable): give those, or leave it out"
+            )
+    if names:
+        env.adjust(**{name: value for name, value in settings.items() if name not in but})
 
 
 def has_groups(env: EnvSpec, config: TrainConfig) -> bool:
@@ -85,18 +136,16 @@ def open_actor_env(env: EnvSpec, config: TrainConfig, index: int = 0) -> Batched
     """The env of actor ``index`` with its share of the slots, in env workers if the config has any."""
     count = config.num_envs // config.actors
     if config.env_workers == 0:
-        return open_env(env, config, count, config.env_kwargs)
+        return open_env(env, config, count, config.env_kwargs, index * count)
     how = {
         "workers": config.env_workers,
         "timeout": config.env_timeout,
         "name": "env worker" if config.actors == 1 else f"actor {index}, env worker",
     }
     if has_groups(env, config):
-        make = functools.partial(make_grouped_slots, portable(env), config.env_kwargs, config.policies)
+        make = functools.partial(make_grouped_slots, portable(env), config)
         return as_groups(GroupedWorkerEnv(make, count, **how), config)
-    make = functools.partial(
-        make_slots, portable(env), config.env_kwargs, wrap=config.wrap, drop_obs=config.drop_obs
-    )
+    make = functools.partial(make_slots, portable(env), config, index * count)
     return _with_last_action(on_device(WorkerEnv(make, count, **how), config.device), config)
 
 
@@ -104,19 +153,20 @@ def _with_last_action(env: BatchedEnv, config: TrainConfig) -> BatchedEnv:
     return LastActionReward(env) if config.last_action_reward else env
 
 
-def make_slots(
-    env: Portable, env_kwargs: dict[str, Any], first_slot: int, count: int, **wrappers: Any
-) -> BatchedEnv:
-    """Make ``count`` slots starting at ``first_slot``, in an env worker."""
-    return make_env(resolved(restored(env)), count, env_kwargs=env_kwargs, first_slot=first_slot, **wrappers)
+def make_slots(env: Portable, config: TrainConfig, start: int, first_slot: int, count: int) -> BatchedEnv:
+    """Make ``count`` slots starting at ``first_slot`` of an actor, in an env worker.
+
+    ``start``: the number of the actor's first slot in the run.
+    """
+    options = {"env_kwargs": config.env_kwargs, "wrap": config.wrap, "drop_obs": config.drop_obs}
+    made = make_env(resolved(restored(env)), count, first_slot=first_slot, **options)
+    return prepared(made, config, config.env_kwargs, start + first_slot)
 
 
-def make_grouped_slots(
-    env: Portable, env_kwargs: dict[str, Any], policies: Any, first_slot: int, count: int
-) -> GroupedEnv:
+def make_grouped_slots(env: Portable, config: TrainConfig, first_slot: int, count: int) -> GroupedEnv:
     """``make_slots`` for an env whose agents are in groups."""
-    found = resolved(restored(env))
-    return make_grouped_env(found, count, policies=policies, env_kwargs=env_kwargs, first_slot=first_slot)
+    options = {"policies": config.policies, "env_kwargs": config.env_kwargs, "first_slot": first_slot}
+    return prepared(make_grouped_env(resolved(restored(env)), count, **options), config, config.env_kwargs)
 
 
 def open_envs(env: EnvSpec, config: TrainConfig, *, is_new: bool = False) -> list[BatchedEnv | Groups]:

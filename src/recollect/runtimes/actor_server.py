@@ -28,7 +28,7 @@ from recollect.errors import LostError
 from recollect.experience.group_rollout import AnyRollout
 from recollect.policy.policies import Network
 from recollect.runtimes import restart_limits
-from recollect.runtimes.actor_envs import open_actor_env
+from recollect.runtimes.actor_envs import adjust, open_actor_env
 from recollect.runtimes.collector import actor_stream
 
 M = TypeVar("M", bound=nn.Module)
@@ -49,6 +49,8 @@ class Blueprint:
     """The number of times that this actor was restarted."""
     sequence: int = 0
     """Index of its next rollout."""
+    settings: dict[str, Any] | None = None
+    """The present settings of the curriculum; None: there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +85,8 @@ class ActorServer:
         self.env: BatchedEnv | Groups = open_actor_env(
             restored(blueprint.env), blueprint.config, blueprint.index
         )
+        if blueprint.settings is not None:
+            self.adjust(blueprint.settings)
         self.actor: AnyActor | None = None
         self._resetting_since: float | None = None
         self._idle_since = time.monotonic()
@@ -119,6 +123,10 @@ class ActorServer:
         info = {name: float(value) for name, value in actor.info.items()}
         self._idle_since = time.monotonic()
         return rollout, Report(ticket, steps, info, seconds, is_new or bool(notes), tuple(notes))
+
+    def adjust(self, settings: dict[str, Any]) -> None:
+        """Change the settings of the env, each at the next reset of a slot."""
+        adjust(self.env, settings)
 
     def restart_episodes(self) -> None:
         """Start new episodes with the next rollout."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, SupportsFloat
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat
 
 from torch import Tensor
 
@@ -61,6 +61,13 @@ class Collector(Protocol):
 
     def publish(self, version: int) -> None:
         """Give the actors the policy's present weights as ``version``."""
+        ...
+
+    def adjust(self, settings: dict[str, Any]) -> None:
+        """Change settings of all envs (``envs.Adjustable``), each at the next reset of a slot.
+
+        Called between two batches. In async mode rollouts that were begun may still have the old ones.
+        """
         ...
 
     def restart_episodes(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from recollect.envs.group_views import Groups
 from recollect.errors import LostError
 from recollect.policy.policies import Network
 from recollect.runtimes import restart_limits
+from recollect.runtimes.actor_envs import adjust
 from recollect.runtimes.collector import Batch, actor_stream, mean_info, merge_snapshots, split_snapshot
 from recollect.runtimes.learner_group import MakePeer
 
@@ -68,6 +70,11 @@ class InlineCollector:
 
     def publish(self, version: int) -> None:
         """Do nothing: the actors share the learner's weights."""
+
+    def adjust(self, settings: dict[str, Any]) -> None:
+        """Change settings of all envs, each at the next reset of a slot."""
+        for env in self.envs:
+            adjust(env, settings)
 
     def restart_episodes(self) -> None:
         """Start new episodes at the next ``collect``."""

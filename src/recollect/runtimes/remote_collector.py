@@ -62,7 +62,7 @@ class ActorHandle:
             return None
         quiet, why = waited, self.channel.start_failure
         if is_started:
-            quiet, why = self.channel.silence(), "it is stopped, or stuck in native code"
+            quiet, why = self.channel.silence(), restart_limits.STUCK
         if quiet is None or quiet <= patience:
             return None
         return LostError(f"{self.channel} gave no sign of life for {quiet:.0f} s: {why}")
@@ -85,6 +85,8 @@ class RemoteCollector:
         """The rollouts of the last batch."""
         self._reports = Reports(config.actors)
         self._notes: list[str] = []
+        self._settings: dict[str, Any] | None = None
+        """Of the curriculum, for servers that are started; None: it has none."""
         self._finalizer = weakref.finalize(self, transport.close)
 
     @property
@@ -147,6 +149,11 @@ class RemoteCollector:
         if not self.is_exact:
             self._assign(1)
 
+    def adjust(self, settings: dict[str, Any]) -> None:
+        """Change settings of all envs. An actor that collects a rollout changes them after it."""
+        self._settings = settings
+        self._call_all("adjust", [(settings,)] * len(self._handles))
+
     def restart_episodes(self) -> None:
         """Start new episodes at the next ``collect``."""
         if not self._handles:
@@ -202,7 +209,8 @@ class RemoteCollector:
     def _start_server(self, handle: ActorHandle) -> None:
         handle.since = time.monotonic()
         env, policy, config = portable(self._env), on_cpu(self._policy), replace(self._config, device="cpu")
-        handle.channel.start(Blueprint(env, policy, config, handle.index, handle.restarts, handle.sequence))
+        own = handle.index, handle.restarts, handle.sequence
+        handle.channel.start(Blueprint(env, policy, config, *own, self._settings))
 
     def _end_servers(self) -> None:
         self._handles = []

@@ -98,7 +98,7 @@ class TaskParallelEnv(ParallelEnv[str, Any, Any]):
             for values in (step.reward, step.terminated, step.truncated)
         )
         infos = {
-            agent: {name: float(values[i]) for name, values in step.info.items()}
+            agent: {name: float(values[i % len(values)]) for name, values in step.info.items()}
             for i, agent in enumerate(self.agents)
         }
         if step.first[0]:

@@ -16,13 +16,13 @@ import torch
 from recollect.acting.actor import allocate
 from recollect.algos.catalog import acting, make_learner
 from recollect.base import row_threads, tree
+from recollect.base.spaces import ACTION_MASK
 from recollect.base.tensor_memory import TensorMemory
 from recollect.config.algo_shared import LearnerConfig
 from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
 from recollect.learning.replay_learner import make_replay
-from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy
 from recollect.runtimes.learner_server import learner_threads
 

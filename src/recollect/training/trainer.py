@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import torch
 
 from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
 from recollect.base.seeds import stream
+from recollect.config.curriculum import settings_at
 from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError
@@ -88,6 +91,8 @@ class Trainer:
         self._notes = [] if lacks is None else [lacks]
         self._joined: AnyRollout | None = None
         self._past: dict[int, dict[str, torch.Tensor]] = {}
+        self._settings: dict[str, Any] | None = None
+        """The settings of the curriculum that the envs have; None: not known."""
         self.is_exact = True
         """Whether the last ``restore`` continues bit for bit; otherwise new episodes start."""
 
@@ -128,6 +133,7 @@ class Trainer:
         self._ready_processes()
         updates = self.learner.updates
         self._remember()
+        self._adjust()
         batch = self.collector.collect(updates)
         rollouts = batch.rollouts
         whole = join(rollouts, is_mixed=self.config.mode == "async", into=self._joined)
@@ -148,7 +154,8 @@ class Trainer:
         seconds |= {"learn": float(learning), "total": time.perf_counter() - started}
         metrics |= {"steps": float(self.steps), "updates": float(self.learner.updates)}
         metrics |= {"lag": sum(lags) / len(lags), "lag/max": float(max(lags))}
-        info = {name: float(value) for name, value in batch.info.items()}
+        numbers = {name: float(value) for name, value in batch.info.items()}
+        info = {name: number for name, number in numbers.items() if not math.isnan(number)}
         metrics |= self.episodes.metrics() | info | batch.metrics
         if self.config.compile:
             metrics["compiled_graphs"] = float(self.policy.compiled_graphs)
@@ -163,6 +170,14 @@ class Trainer:
             warnings += [*learner.graphs.taken_notes(), *check.notes]
             check.notes.clear()
         return Iteration(metrics, episodes, warnings)
+
+    def _adjust(self) -> None:
+        """Change to the stage of the curriculum that the steps have reached."""
+        if self.config.curriculum:
+            settings = settings_at(self.config.curriculum, self.steps)
+            if settings != self._settings:
+                self.collector.adjust(settings)
+                self._settings = settings
 
     def _ready_processes(self) -> None:
         """Start the learner processes, if they do not run: in parallel with the actors."""

@@ -91,6 +91,7 @@ class RayActorServer:
         self._weights = Layout.of(self._server.weights)
         self.snapshot, self.restore = self._server.snapshot, self._server.restore
         self.restart_episodes, self.close = self._server.restart_episodes, self._server.close
+        self.adjust = self._server.adjust
         Watchdog(self._server, self._give_up, self._beat)
 
     def location(self) -> Location:

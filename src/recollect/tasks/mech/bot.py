@@ -37,14 +37,19 @@ _SALT = 0x6D656368
 class MechBot:
     """Plays rows of a mech arena by what their mechs know, with ``knows`` "all" by all enemies."""
 
+    adjustable = ("lethality",)
+
     def __init__(self, arena: MechArena, lethality: float = 1.0, knows: str = "fair"):
         """``lethality``: its probability, in each decision, to fire when it could."""
         if knows not in ("fair", "all"):
             raise ConfigError(f"bot: knows is {knows!r}; choose fair or all")
         self.arena, self.knows_all = arena, knows == "all"
         on = arena.device
-        self._lethality = torch.tensor(0.0, device=on)
-        self.adjust(lethality)
+        self._made = lethality
+        self._next = torch.tensor(0.0, device=on)
+        self.adjust()
+        self.lethality = self._next.repeat(arena.num_envs, 1, 1)
+        """[E, 1, 1]: of the game that each slot plays."""
         self._preferred = torch.tensor([PREFERRED[k] for k in sorted(PREFERRED)], device=on)[
             arena.tables.number
         ]
@@ -62,14 +67,26 @@ class MechBot:
         )
         self._probes = torch.tensor(PROBES, device=on)
 
-    def adjust(self, lethality: float) -> None:
-        """Another lethality, from the next decision on."""
+    def adjust(self, lethality: float | None = None) -> None:
+        """Another lethality, from the next game of each slot on."""
+        lethality = self._made if lethality is None else lethality
         if not isinstance(lethality, int | float) or not 0 <= lethality <= 1:
             raise ConfigError(f"bot: lethality is {lethality!r}; it must be a number from 0 to 1")
-        self._lethality.fill_(float(lethality))
+        self._next.fill_(float(lethality))
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """What it remembers: the lethality of the games in progress."""
+        return {"lethality": self.lethality.clone()}
+
+    def restore(self, snapshot: dict[str, Tensor]) -> None:
+        """Remember what was remembered at ``snapshot``."""
+        self.lethality.copy_(snapshot["lethality"])
 
     def act(self, rows: Tensor, obs: Tree, first: Tensor) -> Tree:
         """The actions of ``rows`` [R] of the arena in its present state."""
+        starts = torch.zeros_like(self.lethality).flatten()
+        starts.index_add_(0, rows // self.arena.agents, first.float())
+        self.lethality.copy_(torch.where(starts.view(-1, 1, 1) > 0, self._next, self.lethality))
         action = self.play()
         return tree.map(lambda leaf: leaf.index_select(0, rows), action)
 
@@ -124,7 +141,7 @@ class MechBot:
             3,
         )
         heat = arena.heat / arena.tables.heat_cap
-        fires = (chance < self._lethality) & (heat < HOT) & engaged
+        fires = (chance < self.lethality) & (heat < HOT) & engaged
         smokes = engaged & (arena.hp < WEAK * arena.tables.hp) & (chance < SMOKES)
         triggers = torch.stack([fires, fires, fires, smokes, heat > WARM], 3)
         ewar = torch.where(engaged & (chance < 0.5), ECM, ECCM)

@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from recollect.policy.masks import ACTION_MASK
+from recollect.base.spaces import ACTION_MASK
 from recollect.tasks.mech import actions, body, exact, maps, sensing, zone
 from recollect.tasks.mech.rules import (
     CONTACTS,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from recollect.base import devices
 from recollect.tasks.mech import body, exact
 from recollect.tasks.mech.rules import (
     CLEARED,
@@ -89,8 +90,7 @@ def _clear(arena: MechArena, wanted: Tensor) -> Tensor:
     # It is the same in both directions: that of blue mech i and red mech j is computed once. On the CPU
     # only the wanted pairs are, all in one list.
     wanted = wanted[:, 0]
-    is_host = arena.device.type == "cpu"
-    pairs = wanted.flatten().nonzero().squeeze(1) if is_host else arena.every_pair
+    pairs = arena.every_pair if devices.synchronises(wanted) else wanted.flatten().nonzero().squeeze(1)
     n = arena.mechs
     slot, blue = pairs // (n * n), pairs // n
     red = slot * n + pairs % n
