@@ -207,6 +207,12 @@ def swapped(task: MechArena, rows: Tensor) -> Tensor:
     return rows.view(-1, 2, task.mechs, *rows.shape[1:]).flip(1).reshape(rows.shape)
 
 
+def parts_of(step: Step) -> dict[str, Tensor]:
+    """The parts of the reward, by name."""
+    found = {name: value for name, value in step.info.items() if name.startswith("reward_")}
+    return {name.removeprefix("reward_"): value for name, value in found.items() if "_of_" not in name}
+
+
 def squares(task: MechArena) -> Tensor:
     """[E, 2, N, N]: squared distances of enemies now."""
     deltas = (task.theirs(at).unsqueeze(2) - at.unsqueeze(3) for at in (task.x, task.y, task.z))

@@ -16,10 +16,9 @@ def test_lethality() -> None:
     task = scenes.arena(5, 16)
     task.reset(0)
     scenes.plant(task, 0, 20.0)
-    bot, rates = MechBot(task), {}
+    rates = {}
     for lethality in (0.0, 0.4, 1.0):
-        bot.adjust(lethality)
-        fires = 0
+        bot, fires = MechBot(task, lethality), 0
         for age in range(12):
             task.age.fill_(age)
             action = bot.play()
@@ -56,6 +55,6 @@ def test_rows_and_flat_forms() -> None:
     task = scenes.arena(3, 2)
     obs = task.reset(0)
     bot, rows = MechBot(task), torch.tensor([7, 1])
-    action = bot.act(rows, obs, torch.zeros(12, dtype=torch.bool))
+    action = bot.act(rows, obs, torch.ones(2, dtype=torch.bool))
     for name, part in bot.play().items():
         assert torch.equal(action[name], part[rows])

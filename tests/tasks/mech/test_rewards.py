@@ -24,7 +24,7 @@ def test_parts_sum_to_the_reward_and_accounts_balance() -> None:
         flew = ((task.shot_left > 0).any(3) & ~task.alive).any(2)
         hp, lived, dealt = task.hp.clone(), task.alive.clone(), task.dealt.clone()
         step = task.step(scenes.mixed(task, bot, generator))
-        parts = {name[7:]: value for name, value in step.info.items() if name.startswith("reward_")}
+        parts = scenes.parts_of(step)
         total = sum(parts.values())
         torch.testing.assert_close(step.reward, total, rtol=1e-6, atol=1e-6)
         kill, death = (parts[name].view(6, 2, 5) for name in ("kill", "death"))
