@@ -80,6 +80,16 @@ def check_contacts(task: MechArena) -> None:
             assert near == sorted(near)
 
 
+def test_of_equal_contacts_the_first_comes_first() -> None:
+    """Two enemies as far away, as weak and as heavy as each other: in the order of their numbers."""
+    task = scenes.stage(
+        (0, MEDIUM, 0.0, 20.0, 1.0, 0.0), (1, MEDIUM, 6.0, 22.0, 1.0, 0.0), (1, SECOND, 6.0, 18.0, 1.0, 0.0)
+    )
+    for order in range(3):
+        scenes.act(task, {(0, MEDIUM): {"sort": order, "hostile_only": [1]}})
+        assert task.contact[0, 0, MEDIUM].tolist() == [5 + MEDIUM, 5 + SECOND, -1, -1, -1]
+
+
 @pytest.mark.parametrize(
     ("jams", "clears", "reach"),
     [(False, False, 14.0), (True, False, 3.5), (False, True, 21.0), (True, True, 11.2)],
@@ -142,16 +152,19 @@ def test_walls_and_smoke_block_sight() -> None:
     assert task.sees[0, 0, MEDIUM, SECOND], "over it"
 
 
-def test_the_dead_and_the_shut_down_see_nothing() -> None:
-    task = scenes.stage((0, MEDIUM, 0.0, 20.0, 1.0, 0.0), (1, SECOND, 6.0, 20.0, 1.0, 0.0))
-    task.painted[0, 1, SECOND] = 5.0
+@pytest.mark.parametrize("side", [0, 1])
+def test_the_dead_and_the_shut_down_see_nothing(side: int) -> None:
+    """Nor are the dead seen, painted or not; those that are shut down are."""
     for name, value in (("heat", 101.0), ("hp", 0.0)):
-        getattr(task, name)[0, 0, MEDIUM] = value
+        task = scenes.stage((side, MEDIUM, 0.0, 20.0, 1.0, 0.0), (1 - side, MEDIUM, 6.0, 20.0, 1.0, 0.0))
+        task.painted[0, :, MEDIUM] = 5.0
+        getattr(task, name)[0, side, MEDIUM] = value
         sensing.update(task)
-        assert not task.sees[0, 0, MEDIUM].any()
-        assert not sensing.known(task)[0, 0, MEDIUM].any()
-        assert (task.contact[0, 0, MEDIUM] == -1).all()
-    assert not task.sees[0, 1].any(), "nor are the dead seen"
+        assert not task.sees[0, side, MEDIUM].any(), "it sees"
+        assert not sensing.known(task)[0, side, MEDIUM].any()
+        assert (task.contact[0, side, MEDIUM] == -1).all()
+        is_seen = [bool(found[0, 1 - side, MEDIUM, MEDIUM]) for found in (task.sees, sensing.known(task))]
+        assert is_seen == [name == "heat"] * 2, "is seen"
 
 
 def test_paint_makes_known() -> None:
