@@ -25,6 +25,8 @@ from tests.support.batch_worlds import Recall  # noqa: E402
 from tests.support.doomed import SMALL, UPDATE, differing, rows, weights  # noqa: E402
 from tests.support.grouped_worlds import Duo  # noqa: E402
 from tests.support.ray_runs import RayTurns, trained  # noqa: E402
+from tests.support.two_sides import TwoSides  # noqa: E402
+from tests.training.test_opponents import STAGES  # noqa: E402
 
 MAMBA = rc.MambaConfig(hidden=8)
 SPEAKER = "pettingzoo/simple_speaker_listener_v4"
@@ -74,6 +76,15 @@ def test_two_groups_are_those_of_one_process():
     inline = trained(SPEAKER, 5, **settings)
     assert differing(inline, trained(SPEAKER, 5, runtime="ray", **settings)) == []
     assert any(name.startswith("_parts.group/listener_0.") for name in inline)
+
+
+def test_an_opponent_and_a_curriculum_are_those_of_one_process():
+    """S001-4, S001-21: whose stages change over the updates, bit for bit."""
+    settings = {"vs": "echo", "vs_kwargs": {"error": 0.5}, "actors": 2, "curriculum": STAGES}
+    inline = trained(TwoSides, 8, **settings)
+    assert differing(inline, trained(TwoSides, 8, runtime="ray", **settings)) == []
+    without_stages = {**settings, "curriculum": {}}
+    assert differing(inline, trained(TwoSides, 8, **without_stages)) != []
 
 
 def test_two_groups_with_actors_that_run_ahead():

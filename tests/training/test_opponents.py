@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,13 +19,15 @@ from recollect.config.flags import parse_settings
 from recollect.config.toml_yaml import read_config, write_config
 from recollect.config.train import TrainConfig
 from recollect.envs.env_names import portable
+from recollect.envs.groups import AgentGroups
 from recollect.envs.versus import Versus, find_versus
 from recollect.envs.workers import WorkerEnv
 from recollect.errors import ConfigError
 from recollect.runtimes.actor_envs import make_slots, open_actor_env, open_env
+from recollect.runtimes.collector import Batch
 from tests.support import resumed
 from tests.support.doomed import without
-from tests.support.process_runs import common_rows, trained
+from tests.support.process_runs import common_rows, process_collector, trained
 from tests.support.two_sides import MEMBERS, TwoSides
 
 SMALL: dict[str, Any] = resumed.SMALL | {"num_envs": 6, "core": rc.GRUConfig(hidden=8)}
@@ -114,6 +118,41 @@ def test_the_stages_follow_the_steps() -> None:
     changes = [next(step for step in done if step >= at) for at in (0, 100, 200)]
     found = [{"error": 0.2}, {"error": 0.2, "team": 1}, {"error": 0.3, "team": 1}]
     assert told == list(zip(changes, found, strict=True))
+
+
+def seconds_live(batch: Batch) -> bool:
+    """Whether the second agent of a side takes part in a game of any slot."""
+    return bool(batch.rollouts[0].valid[:, 1::MEMBERS].any())
+
+
+def test_a_restarted_actor_has_the_present_stage() -> None:
+    with process_collector(TwoSides, **VS, curriculum={0: {}}) as (collector, _):
+        collector.adjust({"team": 1})
+        assert not seconds_live(collector.collect(0))
+        os.kill(collector.pids[0], signal.SIGKILL)
+        collector.publish(1)
+        batch = collector.collect(1)
+        assert batch.notes
+        assert not seconds_live(batch)
+        collector.adjust({})
+        collector.publish(2)
+        assert seconds_live(collector.collect(2))
+
+
+def two_groups(num_envs: int) -> AgentGroups:
+    """Each side with a policy of its own."""
+    env = TwoSides(num_envs)
+    return AgentGroups(env, env.agent_names, {"north": "north_*", "south": "south_*"})
+
+
+def test_a_curriculum_of_groups() -> None:
+    """And numbers of slots reach every group."""
+    with rc.train(two_groups, steps=300, curriculum={0: {"team": 1}, 200: {"team": 2}}, **SMALL) as agent:
+        assert agent._trainer is not None
+        env = agent._trainer.collector.envs[0]
+        assert env.adjustable == ("team",)
+        assert agent.history.last["info/north/age"] == agent.history.last["info/south/age"] > 1
+        assert agent.evaluate(4).groups.keys() == {"north", "south"}
 
 
 def test_an_async_run_reaches_the_last_stage() -> None:

@@ -31,6 +31,9 @@ burn-in                       steps before a chunk that only recompute its state
 stream, position              the valid steps of a row in a replay, and the index of one of them
 final slot                    the slot of a stream with the observation after a truncated step; no step
 window                        the positions of a stream that are sampled together, of one episode
+side                          of a two-sided env: one half of a slot's rows, which play against the other half
+player                        what chooses the actions of the rows that do not learn
+stage                         settings of a curriculum, and the env steps from which on they hold
 actor                         the loop that steps envs with a policy and owns the live state
 learner                       computes targets and updates the weights from rollouts
 runtime                       where actors run: in this process, in other processes, on a Ray cluster

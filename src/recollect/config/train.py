@@ -226,6 +226,14 @@ class TrainConfig:
         return 0 if self.mode == "lockstep" else 1 if self.max_lag is None else self.max_lag
 
     @property
+    def learns_at_once(self) -> bool:
+        """Whether the updates of several groups of agents may run at the same time."""
+        if self.learner_processes:
+            return True
+        # In threads, the many small operations of a replay learner would wait for the interpreter lock.
+        return self.device == "cpu" and not self.compile and not isinstance(self.algo, ReplayConfig)
+
+    @property
     def primary_mode(self) -> Literal["greedy", "sampled"]:
         """The evaluations that choose the best checkpoint and are compared."""
         return "sampled" if self.eval_mode == "sampled" else "greedy"
