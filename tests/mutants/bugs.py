@@ -20,6 +20,8 @@ from tests.mutants.head_bugs import HEADS
 from tests.mutants.impala_bugs import VTRACE
 from tests.mutants.leaks import LEAKS
 from tests.mutants.logging_bugs import LOGGING
+from tests.mutants.mech_bugs import MECHS
+from tests.mutants.mech_game_bugs import MECH_GAMES
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.opponent_bugs import OPPONENTS
@@ -100,6 +102,8 @@ MUTANTS = [
     *TRUST,
     *AGENTS,
     *TREASURE,
+    *MECHS,
+    *MECH_GAMES,
     *POLICIES,
     *RECORDINGS,
     *REGISTERED,

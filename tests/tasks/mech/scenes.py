@@ -107,7 +107,7 @@ def plant(task: MechArena, seed: int, width: float = 24.0) -> None:
     task.painted.copy_(among([0, 0, 0.15, 5.0]))
     task.painter.copy_(torch.randint(0, task.mechs, shape, generator=generator))
     task.owes_assist.copy_((task.painted > 0) & (unit() < 0.6))
-    task.cooldown.copy_(among([0, 0, 0, 0.1, 0.6, 3.0], MOUNTS) * task.tables.exists)
+    task.cooldown.copy_(among([0, 0, 0, 0.1, 0.6, 3.0], MOUNTS).minimum(task.tables.cooldown))
     task.ewar.copy_(task.tables.is_scout * among([0, 1, 2]).long())
     flies = among([0, 0, 0.05, 0.45], SHOTS) * task.tables.shot_exists
     task.shot_left.copy_(flies)
@@ -138,7 +138,7 @@ def stage(*placed: tuple[int, int, float, float, float, float], **options: Any) 
 
     Beside them, one mech of each side lives far from everything, so that the game goes on: the light.
     """
-    task = arena(**({"mechs": 5} | options))
+    task = arena(**({"mechs": 5, "maps": 1} | options))
     task.reset(0)
     task.heights.zero_()
     task.radius.fill_(5.0)
@@ -180,3 +180,41 @@ def wall(task: MechArena, x: float, y: float, height: float = 5.0) -> None:
     """Raise the cell at (x, y) on all maps."""
     at = int(maps.cell(torch.tensor(x), torch.tensor(y)))
     task.heights.view(-1, maps.SIDE**2)[:, at] = height
+
+
+# Whole states ----------------------------------------------------------------------------------------------
+
+TURNED = (
+    *("x", "y", "hx", "hy", "vx", "vy", "shot_x", "shot_y", "shot_vx", "shot_vy"),
+    *("smoke_x", "smoke_y", "won"),
+)
+"""The fields whose sign changes when the arena is turned about its centre and sides are swapped."""
+WHOLE = ("map", "radius", "root", "episode", "age", "key", "won", "games")
+"""The fields without an axis of sides."""
+
+
+def mirrored(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The snapshot of the same game, turned by half a turn about the centre, with sides swapped."""
+    found = {}
+    for name, value in state.items():
+        value = value if name in WHOLE else value.flip(1)
+        found[name] = -value if name in TURNED else value
+    return found
+
+
+def swapped(task: MechArena, rows: Tensor) -> Tensor:
+    """Values of all rows [B, ...] with the sides of each slot swapped."""
+    return rows.view(-1, 2, task.mechs, *rows.shape[1:]).flip(1).reshape(rows.shape)
+
+
+def parts_of(step: Step) -> dict[str, Tensor]:
+    """The parts of the reward, by name."""
+    found = {name: value for name, value in step.info.items() if name.startswith("reward_")}
+    return {name.removeprefix("reward_"): value for name, value in found.items() if "_of_" not in name}
+
+
+def squares(task: MechArena) -> Tensor:
+    """[E, 2, N, N]: squared distances of enemies now."""
+    deltas = (task.theirs(at).unsqueeze(2) - at.unsqueeze(3) for at in (task.x, task.y, task.z))
+    dx, dy, dz = deltas
+    return dx * dx + dy * dy + dz * dz
