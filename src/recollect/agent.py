@@ -29,7 +29,7 @@ from recollect.envs.group_views import Groups
 from recollect.errors import ConfigError, Interrupted, LostError, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
 from recollect.policy.noisy import means
-from recollect.policy.policies import Network, Policies, any_policy, by_group
+from recollect.policy.policies import Network, Policies, any_policy, by_group, rows_of_slots
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import open_env, prepared
 from recollect.runtimes.env_probe import check_spaces, env_probe
@@ -434,7 +434,9 @@ class Agent:
         if self._trainer is None:
             env = self._own_env()
             self._unnamed.check(self.config)
-            self._memory_warning = check_memory(self.config, any_policy(self.network), self.config.num_envs)
+            rows = rows_of_slots(self.network, self.config.num_envs)
+            learners = {name: (policy, rows[name]) for name, policy in by_group(self.network).items()}
+            self._memory_warning = check_memory(self.config, learners)
             with showing_notices(progress), env_probe(env, self.config) as probe:
                 trainer = Trainer(probe.collector(self.network), self.network, self.config)
                 try:

@@ -10,10 +10,12 @@ import torch
 
 from recollect.algos import r2d2
 from recollect.base import tree
-from recollect.learning.replay_algorithm import windows
+from recollect.config.policy import EncoderConfig
+from recollect.cores import FramesConfig
+from recollect.learning.replay_algorithm import features, windows
 from recollect.learning.value_functions import mixed_priority
 from tests.reference import replay_targets as slow
-from tests.support.replay_setup import batch_of, filled
+from tests.support.replay_setup import batch_of, filled, same
 
 
 @torch.no_grad()
@@ -34,7 +36,14 @@ def by_hand(ours: Any, sample: Any) -> tuple[torch.Tensor, torch.Tensor, torch.T
         for at in range(K, K + L):
             if sample.is_step[at, m]:
                 goal = slow.target(
-                    sample, m, at, value, gamma=config.gamma, n=config.n_step, scale=config.reward_scale
+                    sample,
+                    m,
+                    at,
+                    value,
+                    gamma=config.gamma,
+                    n=config.n_step,
+                    scale=config.reward_scale,
+                    last=config.time_limits == "last",
                 )
                 goal = slow.h(float(goal)) if config.rescale else goal
                 targets[at - K, m] = goal
@@ -70,6 +79,18 @@ def test_the_loss_is_that_of_the_steps(double, rescale, n_step):
     for m in range(len(p)):
         own = [abs(float(e)) for e in errors[learned[:, m], m]]
         assert float(priority[m]) == pytest.approx(0.9 * max(own) + 0.1 * sum(own) / len(own), rel=1e-4)
+
+
+@pytest.mark.parametrize("n_step", [1, 3])
+def test_targets_may_end_with_the_last_observation_acted_on(n_step):
+    """S003-3: with ``time_limits="last"`` no value of a final observation is part of a target."""
+    ours = filled(n_step=n_step, gamma=0.9, time_limits="last")
+    sample, batch = batch_of(ours, 48)
+    assert slow.kinds(sample, ours.config.burn_in_steps, ours.config.chunk, n_step)["truncated"] > 0
+    with torch.no_grad():
+        loss = r2d2.loss(ours.policy, ours.target, batch, ours.config, torch.Generator())
+    _, errors, learned = by_hand(ours, sample)
+    torch.testing.assert_close(loss.error[learned], errors[learned].abs(), atol=1e-5, rtol=1e-5)
 
 
 def gradients(ours: Any, batch: Any) -> list[torch.Tensor]:
@@ -141,3 +162,19 @@ def test_the_target_gets_no_gradient():
     total.backward()
     assert all(p.grad is None and not p.requires_grad for p in ours.target.parameters())
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in ours.policy.parameters())
+
+
+@pytest.mark.parametrize("hidden", [(), (6,)], ids=["the same", "two"])
+def test_a_trunk_without_weights_is_unrolled_once(hidden):
+    """Both networks have the trunk's bits, and one unroll serves them if their trunks have no weights."""
+    trunk = {"encoder": EncoderConfig(hidden=hidden)}
+    ours = filled(core=FramesConfig(frames=3), states="rebuilt", burn_in_steps=2, policy=trunk)
+    sample, batch = batch_of(ours)
+    prefix, start = tree.index(sample.obs, slice(2)), ours.target.initial_state(len(sample.entries))
+    with torch.no_grad():
+        state = ours.target.unroll_core(prefix, start, sample.first[:2])[1]
+        own = ours.target.unroll_core(batch.obs, state, batch.first)[0]
+        y, older = features(ours.policy, ours.target, batch)
+    assert same({"": batch.target_state}, {"": state})
+    assert torch.equal(older, own)
+    assert (older is y) == (not hidden)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect.base import tree
+from recollect.config.r2d2 import R2D2Config
 from recollect.errors import RecollectError
 from recollect.experience.replay import Replay
 from recollect.experience.rollout import Finals
@@ -104,12 +107,48 @@ def test_states_are_overwritten_before_their_steps():
     streams, t = Streams(2, 0, ends=0.0), torch.arange(8) % 4
     for _ in range(20):
         rollout = streams.rollout(8, (0, 4))
-        rollout.valid[:], rollout.terminated[:] = (t < 2).unsqueeze(1), (t == 1).unsqueeze(1)
-        rollout.first[:-1] = (t == 0).unsqueeze(1)
+        rollout.valid[:], rollout.terminated[-3] = (t < 2).unsqueeze(1), True
+        rollout.first[:-1], rollout.first[0] = False, True
         replay.add(rollout)
         truth.add(rollout)
         assert_same_windows(replay, truth)
-    assert replay.windows == 2 * (20 + 12)
+    assert replay.windows == 2 * (20 + 6)
+
+
+@pytest.mark.parametrize("states", ["stored", "rebuilt"])
+@pytest.mark.parametrize("burn_in", range(6))
+def test_every_step_is_learned_from(burn_in, states):
+    """S003-4: whatever the phase of episodes to rollouts, each step is learned in a window that can be drawn.
+
+    Row p plays an episode of p + 1 steps, one of 17, and one that goes on.
+    """
+    for length, rollout in itertools.product(range(1, 5), (1, 2, 3, 5, 6)):
+        for stride in range(1, length + 1):
+            size = {"burn_in_steps": burn_in, "chunk": length, "n_step": 2, "stride": stride}
+            config = R2D2Config(rollout=rollout, states=states, **size)
+            learned = learned_steps(config, begins=[(0, p + 1, p + 18) for p in range(rollout)], steps=60)
+            assert learned[:, : 60 - length - 2].all(), f"steps that are never learned from: {config}"
+
+
+def learned_steps(config: R2D2Config, begins: list[tuple[int, ...]], steps: int) -> torch.Tensor:
+    """[rows, steps] bool: which steps some window learns, if the episodes of each row begin at ``begins``."""
+    rows, stored = len(begins), config.states == "stored"
+    sizes = {"rows": rows, "capacity": steps, "burn_in": config.burn_in_steps, "length": config.chunk}
+    replay, _ = make(**sizes, n_step=config.n_step, stride=config.spacing, stores_states=stored)
+    starts = torch.zeros(steps + 1, rows, dtype=torch.bool)
+    for row, times in enumerate(begins):
+        starts[list(times), row] = True
+    streams = Streams(rows, 0, ends=0.0)
+    for t in range(0, steps, config.rollout):
+        rollout = streams.rollout(config.rollout, config.state_steps if stored else ())
+        rollout.first = starts[t : t + rollout.steps + 1]
+        rollout.terminated = rollout.first[1:]
+        replay.add(rollout)
+    (slots,) = replay.ready[:-1].nonzero(as_tuple=True)
+    drawn, learned = replay.read(slots), torch.zeros(rows, steps + config.chunk, dtype=torch.bool)
+    for i, is_step in enumerate(drawn.is_step[config.burn_in_steps :][: config.chunk]):
+        learned[drawn.entries % rows, drawn.entries // rows + i] |= is_step
+    return learned[:, :steps]
 
 
 def test_rows_are_added_by_themselves():

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import functools
+import signal
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from recollect.learning.replay_learner import ReplayLearner
-from recollect.runtimes.process import learner_process
-from recollect.runtimes.process.learner_process import LearnerProcess, LearnerServer
+from recollect.runtimes.process import learner_process, learner_process_server
+from recollect.runtimes.process.learner_process import LearnerProcess
+from recollect.runtimes.process.learner_process_server import LearnerServer
+from recollect.runtimes.process.weights import WeightBoard
 from recollect.training.trainer import Trainer
 from tests.mutants.mutant import Mutant
 from tests.mutants.planted import ChildMutant
 from tests.runtimes import test_learner_processes as tests
+from tests.support import doomed
 
 ppo, hunt = functools.partial(tests.same_run, "ppo"), functools.partial(tests.same_run, "iqn")
 ratio = tests.test_free_running_learners_keep_the_replay_ratio
@@ -25,12 +31,26 @@ def resumed() -> None:
         tests.test_a_run_resumes_bit_for_bit_with_and_without_processes("iqn", Path(folder))
 
 
+def beating() -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(doomed, "TIMEOUT", 15.0)
+        tests.test_the_heart_beats_during_an_update(Path(folder))
+
+
+def stopped() -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        tests.test_a_learner_that_fails_in_mid_update(signal.SIGSTOP, Path(folder), patch)
+
+
+silent = tests.test_a_learner_is_given_up_after_the_limit_of_actors
 PAST = (
     "(vars(self).setdefault('past', []).append(Rollout.read(tree.clone(self._slot), header))\n"
     "            or self.past[-2:][0])"
 )
 LOAD = "policy.load_state_dict(self._weights)"
 SOME = "policy.load_state_dict(dict(list(self._weights.items())[::2]), strict=False)"
+
+WAIT = "connection.wait(list(waiting))"
 
 LEARNER_PROCESSES = [
     ChildMutant(
@@ -42,7 +62,7 @@ LEARNER_PROCESSES = [
     ChildMutant(
         "a learner process gets no final observations",
         hunt,
-        ((learner_process.Rollout, "read", "if finals else None", "if False else None"),),
+        ((learner_process_server.Rollout, "read", "if finals else None", "if False else None"),),
         "does not have its final observation",
     ),
     Mutant(
@@ -113,6 +133,30 @@ LEARNER_PROCESSES = [
             ),
         ),
         "differing(wanted, state(there)) == []",
+    ),
+    Mutant(
+        "a stopped learner process is waited for without limit",
+        stopped,
+        ((learner_process, "update_at_once", "connection.wait(list(waiting), POLL_SECONDS)", WAIT),),
+        "it has not ended within",
+    ),
+    Mutant(
+        "a long update counts as silence",
+        silent,
+        ((LearnerProcess, "check_heartbeats", "0.0 if heartbeats > self._heartbeats else ", ""),),
+        "gave no sign of life",
+    ),
+    Mutant(
+        "a learner process that starts has no more time than one that runs",
+        silent,
+        ((LearnerProcess, "check_heartbeats", "is_started=heartbeats > 0", "is_started=True"),),
+        "assert patience(config, learner, 0) == at_start",
+    ),
+    ChildMutant(
+        "a learner process beats only between updates",
+        beating,
+        ((WeightBoard, "keep_beating", "while True:", "for _ in range(1):"),),
+        "it has not happened",
     ),
     Mutant(
         "a killed learner process is replaced by one with a new optimiser",

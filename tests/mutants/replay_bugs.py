@@ -60,7 +60,7 @@ def place(old: str, new: str) -> Edit:
     return (replay_stream, "place", old, new)
 
 
-OTHER_EPISODE = "absent = episode != start.masked_fill(weight <= 0, -2)"
+OTHER_EPISODE = "absent = episode != episode[K].masked_fill(weight <= 0, 0)"
 REPLAY = [
     Mutant(
         "sequences run on into the next episode",
@@ -83,7 +83,7 @@ REPLAY = [
         ((Replay, "sample", "if self._may_be_empty:", "if False:"),),
         by="with pytest.raises",
     ),
-    Mutant("windows over the write head", small, (read(" | (self._offsets >= age + K)", ""),), by=EXISTS),
+    Mutant("windows over the write head", small, (read("(self._offsets >= end) | ", ""),), by=EXISTS),
     Mutant(
         "windows over a slot that is not yet written",
         case("long episodes"),
@@ -117,13 +117,32 @@ REPLAY = [
     Mutant(
         "a prefix reads what overwrote it",
         small,
-        (read("(self._offsets < start - position + K) | ", ""),),
+        (read(" | (self._offsets < end - capacity)", ""),),
         by=EXISTS,
     ),
     Mutant(
         "the state after the step",
         case("long episodes"),
         ((Replay, "_add_states", "numbers[at] = number", "numbers[(at + 1) % rollout.steps] = number"),),
+        by=WINDOWS,
+    ),
+    *(
+        Mutant(
+            f"steps early in an episode are never learned from: {name}",
+            functools.partial(test_replay.test_every_step_is_learned_from, burn_in, "stored"),
+            (sampleable(old, new),),
+            by="steps that are never learned from",
+        )
+        for name, burn_in, old, new in (
+            ("those before the first stored state", 2, "opened & ((since == K)", "~opened & ((since == K)"),
+            ("those after a first sequence", 2, "(since == K) | ", ""),
+            ("those of a long burn-in", 5, " | (since % self.length == 0)", ""),
+        )
+    ),
+    Mutant(
+        "windows near a start that is overwritten need no state",
+        case("begun inside an episode"),
+        (sampleable("can_start |= opened &", "can_start |= near &"),),
         by=WINDOWS,
     ),
     Mutant(
@@ -204,13 +223,13 @@ REPLAY = [
     Mutant(
         "padding has content",
         case("ends"),
-        (read("around.masked_fill_(absent, self._zero).flatten()", "around.flatten()"),),
+        (read("around.masked_fill_(absent, self._zero).view(-1)", "around.view(-1)"),),
         by=CONTENT,
     ),
     Mutant(
         "a state is rebuilt from the middle of an episode",
         case("begun inside an episode", False),
-        (sampleable("(whole | (opened > 0))", "(whole | (opened >= 0))"),),
+        (sampleable("(whole | opened)", "(whole | near)"),),
         by=WINDOWS,
     ),
     Mutant(
@@ -250,7 +269,7 @@ PRIORITIES = [
     Mutant(
         "a window that cannot be drawn is read",
         test_replay_priorities.test_without_host_reads_bad_priorities_change_nothing,
-        (read("start.masked_fill(weight <= 0, -2)", "start"),),
+        (read("episode[K].masked_fill(weight <= 0, 0)", "episode[K]"),),
         by="assert not drawn.exists.any()",
     ),
     Mutant(

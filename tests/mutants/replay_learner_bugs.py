@@ -20,6 +20,7 @@ from tests.mutants.mutant import Edit, Mutant
 rescaled = functools.partial(test_r2d2.test_the_loss_is_that_of_the_steps, True, True, 3)
 plain = functools.partial(test_r2d2.test_the_loss_is_that_of_the_steps, True, False, 3)
 single = functools.partial(test_r2d2.test_the_loss_is_that_of_the_steps, False, False, 1)
+last_acted_on = functools.partial(test_r2d2.test_targets_may_end_with_the_last_observation_acted_on, 3)
 quantiles = functools.partial(test_iqn.test_the_loss_is_that_of_the_steps_and_quantiles, True, 3, 0.2)
 copied = functools.partial(tests.test_the_target_is_copied_every_so_many_steps, "r2d2")
 ratio = functools.partial(tests.test_the_replay_ratio_is_exact, 0.25, 6, 5)
@@ -27,6 +28,7 @@ often = functools.partial(tests.test_the_replay_ratio_is_exact, 4.0, 6, 5)
 warm_up = functools.partial(tests.test_the_warm_up_ends_exactly, 65)
 resumed = functools.partial(tests.test_a_saved_learner_continues_bit_for_bit, "r2d2", False)
 two_actors = functools.partial(tests.test_actors_explore_at_what_is_logged, 2)
+own_trunk = functools.partial(test_r2d2.test_a_trunk_without_weights_is_unrolled_once, (6,))
 drawn = functools.partial(tests.test_priorities_are_those_of_the_drawn_windows, "r2d2")
 
 ERRORS = "torch.testing.assert_close(loss.error[learned]"
@@ -56,6 +58,24 @@ LEARNED_FROM_REPLAY = [
         "truncation counts as termination in targets",
         plain,
         (loss("terminated=batch.terminated", "terminated=batch.terminated | ~batch.is_step.roll(-1, 0)"),),
+        ERRORS,
+    ),
+    Mutant(
+        "the final observation is part of targets although it must not be",
+        last_acted_on,
+        ((returns, "n_step_parts", 'time_limits == "last"', "False"),),
+        ERRORS,
+    ),
+    Mutant(
+        "IQN always takes the final observation",
+        test_iqn.test_targets_may_end_with_the_last_observation_acted_on,
+        ((iqn, "loss", "time_limits=config.time_limits", 'time_limits="final"'),),
+        ERRORS,
+    ),
+    Mutant(
+        "every target ends with the value of the slot before",
+        last_acted_on,
+        ((returns, "n_step_parts", "(~at_slots(is_step, at)).long()", "1"),),
         ERRORS,
     ),
     Mutant(
@@ -125,8 +145,20 @@ LEARNED_FROM_REPLAY = [
     Mutant(
         "the target network starts from the state of the other",
         rescaled,
-        (windows("target_state=after(target)", "target_state=after(policy)"),),
+        (windows("else after(target)", "else after(policy)"),),
         ERRORS,
+    ),
+    Mutant(
+        "the target network has the trunk of the other",
+        own_trunk,
+        ((replay_algorithm, "features", "if policy.is_trunk_fixed", "if True"),),
+        "assert torch.equal(older, own)",
+    ),
+    Mutant(
+        "the target network always starts from the state of the other",
+        own_trunk,
+        (windows("state if policy.is_trunk_fixed", "state if True"),),
+        "assert same(",
     ),
     Mutant(
         "the burn-in starts from zeros",

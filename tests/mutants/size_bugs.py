@@ -37,6 +37,14 @@ def container() -> None:
         test_memory_check.test_the_limit_of_a_container_counts(Path(name))
 
 
+def groups() -> None:
+    test_memory_check.test_the_replays_of_all_groups_count()
+
+
+def processes() -> None:
+    test_memory_check.test_learner_processes_count(True)
+
+
 def size(old: str, new: str) -> Edit:
     return (rollout, "rollout_size", old, new)
 
@@ -114,6 +122,49 @@ SIZES = [
         update,
         ((memory_check, "check_memory", "found.new <= FULL * have", "found.new > FULL * have"),),
         "with pytest.raises(ConfigError) as refused:",
+    ),
+    Mutant(
+        "the replay of one group stands for all",
+        groups,
+        ((memory_check, "_check_replay", "replay = sum(sizes.values())", "replay = max(sizes.values())"),),
+        "assert all(found), text",
+    ),
+    Mutant(
+        "the memory of one group only is checked",
+        groups,
+        (
+            (
+                memory_check,
+                "check_memory",
+                "    have, algo =",
+                "    learners = dict([*learners.items()][:1])\n    have, algo =",
+            ),
+        ),
+        "assert all(found), text",
+    ),
+    Mutant(
+        "learner processes take no memory",
+        processes,
+        ((memory_estimate, "learner_process_bytes", "PROCESS_BYTES + WORKING_BYTES + ", ""),),
+        "assert added - least",
+    ),
+    Mutant(
+        "a saved replay is not copied from its learner process",
+        processes,
+        ((memory_estimate, "learner_process_bytes", "and algo.save_replay", "and False"),),
+        "assert added - least",
+    ),
+    Mutant(
+        "the capacity that is advised leaves out all but the replay",
+        groups,
+        ((memory_check, "_check_replay", "(TIGHT * have - need) / (copies * replay) + 1", "have / need"),),
+        'assert checked(1.2, **IQN | {"replay_capacity": fits}) == ""',
+    ),
+    Mutant(
+        "the updates of groups are taken to be one after the other",
+        test_memory_check.test_the_updates_of_all_groups_count,
+        ((memory_estimate, "estimate", "found if config.learns_at_once else ", ""),),
+        "assert found[2] - working ==",
     ),
     Mutant(
         "the limit of a container is ignored",

@@ -111,6 +111,8 @@ class Rows:
             return True
         if not self.stores_states:
             return slot.count % self.stride == 0 and (w >= self.K or episode.opens)
+        if episode.opens and w <= self.K and (w == self.K or w % self.L == 0):
+            return True
         before = episode.slots[w - self.K] if w >= self.K else None
         return (
             before is not None

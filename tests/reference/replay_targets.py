@@ -48,14 +48,19 @@ def outputs(policy: Any, sample: Any, m: int) -> list[Tensor]:
 
 
 def target(
-    sample: Any, m: int, at: int, value: Any, *, gamma: float, n: int, scale: float = 1.0
+    sample: Any, m: int, at: int, value: Any, *, gamma: float, n: int, scale: float = 1.0, last: bool = False
 ) -> Tensor | float:
-    """The n-step return of the step at a position; ``value(p)``: of the slot at position p."""
+    """The n-step return of the step at a position; ``value(p)``: of the slot at position p.
+
+    ``last``: at a time limit it ends with the value of the last step in place of the final observation.
+    """
     total: Any = 0.0
-    for i in range(n):
+    for i in range(n + 1):
         p = at + i
         if not sample.is_step[p, m]:  # the final observation of a truncated episode
-            return total + gamma**i * value(p)
+            return total + gamma**i * value(p - 1 if last else p)
+        if i == n:
+            break
         total = total + gamma**i * scale * float(sample.reward[p, m])
         if sample.terminated[p, m]:
             return total

@@ -158,16 +158,16 @@ def test_a_bad_reward_and_a_killed_learner():
         assert learner.ranks is ALONE
 
 
-@pytest.mark.parametrize("is_killed", [False, True], ids=["raises", "dies"])
-def test_a_learner_that_fails_in_mid_update(is_killed: bool, tmp_path: Path):
+@pytest.mark.parametrize("by", [None, signal.SIGKILL], ids=["raises", "dies"])
+def test_a_learner_that_fails_in_mid_update(by: int | None, tmp_path: Path):
     """S000-25: its traceback arrives, nobody hangs in a sum, and no half an update is left."""
     algo = PPOConfig(epochs=2, recurrent_mode="none", **SIZES)
     marker = tmp_path / "failed"
-    encoder = partial(Doomed, uses=6, is_killed=is_killed, marker=marker)
+    encoder = partial(Doomed, uses=6, by=by, marker=marker)
     learner, actor = make(algo, encoder=encoder)
     before = LearnerState.of(learner)
     with group_of(learner, learners=2) as group, ends_soon(marker.exists):
-        if is_killed:
+        if by:
             with pytest.raises(LostError, match=r"learner 1 .* was killed by SIGKILL"):
                 group.update(actor.collect())
         else:

@@ -7,6 +7,7 @@ import os
 import signal
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +20,12 @@ from recollect.config.ppo import PPOConfig
 from recollect.config.replay import ReplayConfig
 from recollect.envs import make_env
 from recollect.errors import ChildError, ConfigError, EnvError, Interrupted, LostError
-from recollect.runtimes.process.learner_process import LearnerProcess
+from recollect.runtimes import restart_limits
+from recollect.runtimes.process.learner_process import LearnerProcess, update_at_once
 from recollect.training.run_folder import Run
 from tests.runtimes.test_learner_group import is_running, make
 from tests.support.doomed import differing, ends_soon, wait_for
-from tests.support.doomed_parts import Doomed
+from tests.support.doomed_parts import Doomed, Waiting
 from tests.support.grouped_worlds import Duo
 
 pytestmark = pytest.mark.usefixtures("warm_children")
@@ -211,17 +213,25 @@ def test_weights_that_the_user_has_changed():
 # Failures ------------------------------------------------------------------------------------------------
 
 
-def kill_at(update: int, killed: list[int], group: str = "small") -> Any:
+def kill_at(update: int, killed: list[int], number: signal.Signals = signal.SIGKILL) -> Any:
     def kill(training: Any, metrics: dict[str, float]) -> None:
         if training.updates == update:
-            killed.append(training._trainer._processes[group].pid)
-            os.kill(killed[0], signal.SIGKILL)
+            killed.append(training._trainer._processes["small"].pid)
+            os.kill(killed[0], number)
 
     return kill
 
 
-def test_a_killed_learner_ends_the_run(tmp_path: Path):
+LOST = {
+    signal.SIGKILL: "was killed by SIGKILL",
+    signal.SIGSTOP: "gave no sign of life for . s: it is stopped",
+}
+
+
+@pytest.mark.parametrize("number", LOST, ids=["killed", "stopped"])
+def test_a_lost_learner_ends_the_run(number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """S000-25, S003-18: with its error, within seconds; the last checkpoint is resumed; nothing is left."""
+    monkeypatch.setattr(restart_limits, "SILENCE", 2.0)
     gc.collect()  # of earlier tests
     before, killed, own = files(), list[int](), list[int]()
 
@@ -229,11 +239,12 @@ def test_a_killed_learner_ends_the_run(tmp_path: Path):
         own.extend(p.pid for p in training._trainer._processes.values())
 
     settings = PPO | {"run": str(tmp_path), "learner_processes": True, "checkpoint_every": 1}
+    settings |= {"env_timeout": 3.0}
     config = rc.TrainConfig().override(num_envs=4, threads=1, runtime="processes", **settings)
     with rc.Agent.create(Duo, config) as agent:
-        lost = pytest.raises(LostError, match=r"the learner of small \(process \d+\) was killed")
+        lost = pytest.raises(LostError, match=rf"the learner of small \(process \d+\) {LOST[number]}")
         with ends_soon(lambda: bool(killed)), lost:
-            agent.train(2000, progress=False, callbacks=[note, kill_at(3, killed)])
+            agent.train(2000, progress=False, callbacks=[note, kill_at(3, killed, number)])
     assert len(own) >= 6
     assert not any(is_running(pid) for pid in own)
     del lost, agent
@@ -243,6 +254,49 @@ def test_a_killed_learner_ends_the_run(tmp_path: Path):
     assert max(checkpoints) > 0
     with rc.resume(tmp_path, env=Duo, progress=False) as agent:
         assert agent.steps >= 2000
+
+
+def patience(config: rc.TrainConfig, learner: Any, heartbeats: int) -> int | None:
+    """The checks that a learner process survives after its last heartbeat; None: 200 and more."""
+    process: Any = LearnerProcess(learner, config, name="", rows={"": 4}, seed=0)
+    process._child, process._end = SimpleNamespace(), lambda: None
+    for number in range(heartbeats + 1):
+        process._board = SimpleNamespace(heartbeats=number, close=lambda: None)
+        process.check_heartbeats()
+    for count in range(200):
+        try:
+            process.check_heartbeats()
+        except LostError:
+            return count
+    return None
+
+
+def test_a_learner_is_given_up_after_the_limit_of_actors():
+    """S000-25: seconds without a heartbeat count, not those of a long update."""
+    learner, _ = make(PPOConfig(rollout=12, chunk=4))
+    for env_timeout, at_start, later in [(60.0, 179, 75), (5.0, 124, 20), (None, 119, None)]:
+        config = rc.TrainConfig(num_envs=4, algo=learner.config, env_timeout=env_timeout)
+        assert patience(config, learner, 0) == at_start
+        assert patience(config, learner, 300) == later
+
+
+def test_the_heart_beats_during_an_update(tmp_path: Path):
+    """S000-25: so that a long update is not taken for a process that is stopped."""
+    started, goes_on = tmp_path / "started", tmp_path / "goes on"
+    encoder = partial(Waiting, started=started, goes_on=goes_on)
+    learner, actor = make(PPOConfig(recurrent_mode="none", rollout=12, chunk=4), encoder=encoder)
+    config = rc.TrainConfig(num_envs=4, threads=1, algo=learner.config, learner_processes=True)
+    process = LearnerProcess(learner, config, name="", rows={"": 4}, seed=0)
+    try:
+        process.begin(actor.collect(), 0.0, 0)
+        wait_for(started.exists)
+        board: Any = process._board
+        before = board.heartbeats
+        wait_for(lambda: board.heartbeats >= before + 2)
+        goes_on.touch()
+        assert process.settle()["learning_rate"] > 0
+    finally:
+        process.close()
 
 
 def test_after_a_kill_the_agent_closes_and_does_not_learn_on():
@@ -259,23 +313,24 @@ def test_after_a_kill_the_agent_closes_and_does_not_learn_on():
     assert not any(is_running(pid) for pid in own)
 
 
-@pytest.mark.parametrize("is_killed", [False, True], ids=["raises", "dies"])
-def test_a_learner_that_fails_in_mid_update(is_killed: bool, tmp_path: Path):
+@pytest.mark.parametrize("by", [None, *LOST], ids=["raises", "dies", "stops"])
+def test_a_learner_that_fails_in_mid_update(by: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """S000-25: its traceback and its group arrive; the other group's update is waited for, not lost."""
+    monkeypatch.setattr(restart_limits, "SILENCE", 2.0)
     marker = tmp_path / "failed"
-    encoder = partial(Doomed, uses=6, is_killed=is_killed, marker=marker)
+    encoder = partial(Doomed, uses=6, by=by, marker=marker)
     learner, actor = make(PPOConfig(epochs=2, recurrent_mode="none", rollout=12, chunk=4), encoder=encoder)
-    config = rc.TrainConfig(num_envs=4, threads=1, algo=learner.config, learner_processes=True)
+    config = rc.TrainConfig(num_envs=4, threads=1, algo=learner.config, env_timeout=3.0)
     process = LearnerProcess(learner, config, name="x", rows={"x": 4}, seed=0)
     try:
         with ends_soon(marker.exists):
-            process.begin(actor.collect(), 0.0, 0)
-            if is_killed:
-                with pytest.raises(LostError, match=r"the learner of x .* was killed by SIGKILL"):
-                    process.settle()
+            if by:
+                with pytest.raises(LostError, match=rf"'x': the learner of x \(process \d+\) {LOST[by]}"):
+                    update_at_once({"x": process}, {"x": actor.collect()}, 0.0, 0)
                 with pytest.raises(LostError, match="resume"):
                     process.tensors()
             else:
+                process.begin(actor.collect(), 0.0, 0)
                 with pytest.raises(
                     ChildError, match=r"(?s)the learner of x failed:.*doomed_parts.*a fault of"
                 ):

@@ -84,7 +84,7 @@ def test_every_pendulum_step_equals_gymnasium() -> None:
     task.reset(0)
     original = gym.make("Pendulum-v1").unwrapped
     original.reset()
-    actions = random_actions(task, 200)  # some beyond the limits: they are clipped
+    actions = torch.stack(random_actions(task, 200))  # some beyond the limits: they are clipped
     assert float(actions.abs().max()) > 2
     for t, action in enumerate(actions):
         before = task.snapshot()

@@ -5,16 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
+from recollect.base import spaces, tree
 from recollect.envs.contract import BatchedEnv, Resumable
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import TASKS, make_task, task_options
-from tests.support.task_worlds import NAMES, copied, random_actions, record, small
-
-STEPS = 230  # more than one episode of every task: the pendulum has 200 steps
-
-
-def same(a: list[tuple[torch.Tensor, ...]], b: list[tuple[torch.Tensor, ...]]) -> bool:
-    return all(torch.equal(x, y) for one, two in zip(a, b, strict=True) for x, y in zip(one, two))
+from tests.support.task_worlds import (
+    BRAWL,
+    NAMES,
+    contained,
+    copied,
+    enough,
+    living,
+    random_actions,
+    record,
+    same,
+    seen,
+    small,
+)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -22,18 +29,19 @@ def test_it_is_a_resumable_batched_env(name: str) -> None:
     task = small(name, 5)
     assert isinstance(task, BatchedEnv)
     assert isinstance(task, Resumable)
-    assert task.agents == (3 if TASKS[name].Options.has_agents else 1)
-    assert task.agent_names == ("agent_0", "agent_1", "agent_2")[: task.agents]
+    assert len(task.agent_names) == len({*task.agent_names}) == task.agents
+    assert (task.agents > 1) == task.Options.has_agents
     rows = 5 * task.agents
     assert task.horizon >= 1
     assert task.__doc__
     obs = task.reset(0)
+    like = tree.spec(spaces.zeros(task.observation_space, rows))
     for action in random_actions(task, 60):
-        for row in obs.numpy():
-            assert task.observation_space.contains(row)
+        assert contained(task.observation_space, obs)
         step = task.step(action)
-        assert step.obs.shape == step.final_obs.shape == obs.shape
-        assert step.obs.dtype == obs.dtype
+        for each in (step.obs, step.final_obs):
+            assert tree.spec(each) == like
+            assert all(len(leaf) == rows for leaf in tree.leaves(each))
         assert step.reward.dtype == torch.float32
         for flag in (step.first, step.terminated, step.truncated, step.valid):
             assert flag.dtype == torch.bool
@@ -54,53 +62,73 @@ def test_autoreset_shows_the_new_episode_before_any_action(name: str) -> None:
     task.reset(3)
     episode = torch.zeros(4, dtype=torch.int64)
     ends = 0
-    for action in random_actions(task, STEPS):
+    for action in random_actions(task, enough(task)):
         before = task.snapshot()
         step = task.step(action)
-        assert step.valid.all()
-        ended = step.terminated | step.truncated
-        assert torch.equal(step.first, ended)
         assert not (step.terminated & step.truncated).any()
-        slots = ended.view(4, -1)[:, 0]
-        assert torch.equal(ended, slots.repeat_interleave(task.agents)), "agents end together"
+        slots = task.age == 0
+        starts = slots.repeat_interleave(task.agents)
+        assert torch.equal(step.first, starts & living(task))
+        ended = step.terminated | step.truncated
+        assert (ended | ~step.valid)[starts].all(), "agents that live end together"
         episode += slots
-        assert (task.age == 0)[slots].all()
-        if ended.any():
+        if starts.any():
             twin = small(name, 4)
             twin.reset(3)
             for _ in range(int(episode.max())):
                 twin_obs = twin.reset_slots(twin.snapshot()["episode"] < episode)
-            assert torch.equal(step.obs[ended], twin_obs[ended])
+            assert same(tree.index(step.obs, starts), tree.index(twin_obs, starts))
             assert torch.equal(before["episode"], episode - slots.long())
             ends += int(slots.sum())
         else:
-            assert torch.equal(step.obs, step.final_obs)
+            assert same(step.obs, step.final_obs)
     assert ends >= 4
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_without_a_living_agent_are_invalid(name: str) -> None:
+    """S001-29: an agent that dies ends, earns nothing more, and is invalid until its next episode."""
+    task = small(name, 4)
+    task.reset(3)
+    lives, deaths = living(task), 0
+    for action in random_actions(task, enough(task)):
+        step = task.step(action)
+        assert torch.equal(step.valid, lives)
+        ended = step.terminated | step.truncated
+        assert not (ended & ~lives).any()
+        assert not step.reward[~lives].any()
+        deaths += int((ended & ~step.first)[~(task.age == 0).repeat_interleave(task.agents)].sum())
+        lives = (lives & ~ended) | step.first
+        assert torch.equal(lives, living(task))
+    assert (deaths > 0) == (name == BRAWL)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rows_do_not_know_of_each_other(name: str) -> None:
     """Slot i of 16 is slot i of 3, for the same actions, and other slots' actions do not matter."""
     many, few, other = small(name, 16), small(name, 3), small(name, 16)
-    obs, rows = many.reset(7), 3 * many.agents
-    assert torch.equal(obs[:rows], few.reset(7))
+    rows = 3 * many.agents
+
+    def cut(values):
+        return tree.index(values, slice(rows))
+
+    assert same(cut(many.reset(7)), few.reset(7))
     other.reset(7)
-    actions = random_actions(many, STEPS)
-    changed = random_actions(many, STEPS, seed=1)
-    changed[:, :rows] = actions[:, :rows]
-    whole = record(many, actions)
-    cut = [tuple(t[:rows] for t in step) for step in whole]
-    assert same(cut, record(few, actions[:, :rows].contiguous()))
-    elsewhere = [tuple(t[:rows] for t in step) for step in record(other, changed)]
-    # Where nothing ended in a row, final_obs is anything.
-    for a, b in zip(cut, elsewhere):
-        assert all(torch.equal(x, y) for x, y in zip(a[:5], b[:5]))
+    actions = random_actions(many, enough(many))
+    mixed = [
+        tree.map(lambda own, new: torch.cat([own[:rows], new[rows:]]), own, new)
+        for own, new in zip(actions, random_actions(many, enough(many), seed=1))
+    ]
+    whole = [cut(step) for step in record(many, actions)]
+    assert same(whole, record(few, [cut(action) for action in actions]))
+    elsewhere = [cut(step) for step in record(other, mixed)]
+    assert same([seen(step) for step in whole], [seen(step) for step in elsewhere])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_seed_decides(name: str) -> None:
     one, two = small(name, 32), small(name, 32)
-    actions = random_actions(one, STEPS)
+    actions = random_actions(one, enough(one))
     one.reset(1)
     two.reset(1)
     stream = record(one, actions)
@@ -115,27 +143,31 @@ def test_the_seed_decides(name: str) -> None:
 def test_episodes_and_rows_differ(name: str) -> None:
     """A first sight is no constant: neither over rows nor over episodes of one row."""
     task = small(name, 64)
-    over_rows = task.reset(0)
-    assert len(over_rows.view(64 * task.agents, -1).unique(dim=0)) > 1
+
+    def together(obs):
+        return torch.cat([leaf.view(len(leaf), -1).double() for leaf in tree.leaves(obs)], 1)
+
+    over_rows = together(task.reset(0))
+    assert len(over_rows.unique(dim=0)) > 1
     everywhere = torch.ones(64, dtype=torch.bool)
-    over_episodes = torch.stack([task.reset_slots(everywhere)[0] for _ in range(32)])
-    assert len(over_episodes.view(32, -1).unique(dim=0)) > 1
+    over_episodes = torch.stack([together(task.reset_slots(everywhere))[0] for _ in range(32)])
+    assert len(over_episodes.unique(dim=0)) > 1
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("at", [0, 37])
 def test_restore_continues_bit_for_bit(name: str, at: int) -> None:
     task, later = small(name, 6), small(name, 6)
-    actions = random_actions(task, at + STEPS)
+    actions = random_actions(task, at + enough(task))
     obs = task.reset(11)
     for action in actions[:at]:
         obs = task.step(action).obs
-    obs = obs.clone()
+    obs = tree.clone(obs)
     snapshot = task.snapshot()
     future = record(task, actions[at:])
-    assert torch.equal(later.restore(snapshot), obs)  # a new env
+    assert same(later.restore(snapshot), obs)  # a new env
     assert same(future, record(later, actions[at:]))
-    assert torch.equal(task.restore(snapshot), obs)  # the same one, which went on; a copy was kept
+    assert same(task.restore(snapshot), obs)  # the same one, which went on; a copy was kept
     assert same(future, record(task, actions[at:]))
 
 
@@ -151,8 +183,8 @@ def test_reset_slots_leaves_the_others_alone(name: str) -> None:
     task.reset_slots(chosen)
     others = ~chosen.repeat_interleave(task.agents)
     for action in actions[1:]:
-        a, b = copied(task.step(action)), copied(twin.step(action))
-        assert all(torch.equal(x[others], y[others]) for x, y in zip(a[:5], b[:5]))
+        a, b = (seen(copied(each.step(action))) for each in (task, twin))
+        assert same(tree.index(a, others), tree.index(b, others))
 
 
 def test_wrong_actions_are_named() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from recollect.tasks import make_task, random
+from recollect.base import tree
+from recollect.tasks import random
 from tests.support.recorded import recorded
-from tests.support.task_worlds import NAMES, SMALL, random_actions, record, small
+from tests.support.task_worlds import NAMES, copied, random_actions, record, same, small
 
 pytestmark = [
     pytest.mark.gpu,
@@ -31,39 +32,30 @@ def test_random_numbers_are_exactly_those_of_the_cpu() -> None:
 def test_the_stream_is_that_of_the_cpu(name: str) -> None:
     """S003-26: exactly for the discrete tasks; sin and cos differ between devices in the last bits."""
     exact = not name.startswith("position-")
-    here, there = small(name, 16), make_task(name, 16, "cuda", **SMALL[name])
-    assert torch.equal(here.reset(4), there.reset(4).cpu()) or not exact
+    here, there = small(name, 16), small(name, 16, "cuda")
+    assert same(here.reset(4), tree.to(there.reset(4), "cpu")) or not exact
     actions = random_actions(here, STEPS)
     for action in actions:
-        a, b = here.step(action), there.step(action.cuda())
-        tolerance = {"rtol": 0.0, "atol": 0.0 if exact else 1e-5}
-        assert torch.equal(a.first, b.first.cpu())
-        assert torch.equal(a.terminated, b.terminated.cpu())
-        assert torch.equal(a.truncated, b.truncated.cpu())
-        torch.testing.assert_close(a.obs, b.obs.cpu(), **tolerance)
-        torch.testing.assert_close(a.final_obs, b.final_obs.cpu(), **tolerance)
-        torch.testing.assert_close(a.reward, b.reward.cpu(), rtol=0.0, atol=0.0 if exact else 1e-4)
+        a, b = copied(here.step(action)), tree.to(copied(there.step(tree.to(action, "cuda"))), "cpu")
+        for part, value in a.items():
+            tolerance = 0.0 if exact or value.dtype == torch.bool else 1e-4 if part == "reward" else 1e-5
+            torch.testing.assert_close(value, b[part], rtol=0.0, atol=tolerance)
         if not exact:
             there.restore(here.snapshot())  # compare step by step: differences grow over time
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_can_be_captured_in_a_cuda_graph(name: str) -> None:
-    eager, captured = (make_task(name, 16, "cuda", **SMALL[name]) for _ in range(2))
-    actions = random_actions(eager, STEPS).cuda()
+    eager, captured = (small(name, 16, "cuda") for _ in range(2))
+    actions = [tree.to(action, "cuda") for action in random_actions(eager, STEPS)]
     eager.reset(2)
     expected = record(eager, actions)
 
     captured.reset(0)
-    action = actions[0].clone()
+    action = tree.clone(actions[0])
     graph, step = recorded(lambda: captured.step(action), calls=3)
     captured.reset(2)
-    for given, (obs, first, reward, terminated, truncated, final_obs) in zip(actions, expected):
-        action.copy_(given)
+    for given, want in zip(actions, expected):
+        tree.copy_(action, given)
         graph.replay()
-        assert torch.equal(step.obs, obs)
-        assert torch.equal(step.first, first)
-        assert torch.equal(step.reward, reward)
-        assert torch.equal(step.terminated, terminated)
-        assert torch.equal(step.truncated, truncated)
-        assert torch.equal(step.final_obs, final_obs)
+        assert same(copied(step), want)

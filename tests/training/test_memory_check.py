@@ -12,12 +12,13 @@ import torch
 import recollect as rc
 from recollect import cli
 from recollect.acting.actor import Actor
-from recollect.base import notices
+from recollect.base import notices, shared_memory
 from recollect.base.system_limits import Places, free_memory
 from recollect.base.tensor_memory import TensorMemory
 from recollect.envs.gym_loop import GymLoop
 from recollect.errors import ConfigError
 from recollect.learning import deviation_check
+from recollect.policy.policies import by_group, rows_of_slots
 from recollect.training import memory_check, memory_estimate
 from tests.support.agents import AnySpace, small_agent
 
@@ -129,6 +130,116 @@ def test_the_limit_of_a_container_counts(tmp_path):
     assert free_memory(places) == 1_000_000_000 - 1000 * 4096
 
 
+# Groups and learner processes ------------------------------------------------------------------------------
+
+HUNT: dict[str, Any] = {"policies": "independent", "env_kwargs": {"agents": 2}, "num_envs": 4}
+REBUILT: dict[str, Any] = {"core": "frames", "states": "rebuilt", "burn_in_steps": 3}
+IQN: dict[str, Any] = {"algo": "iqn", "replay_capacity": 10**6, **REBUILT}
+PPO: dict[str, Any] = {"num_envs": 1000, "threads": 1}
+
+
+def checked(limit: float, **settings: Any) -> str:
+    """The warning or the refusal of an agent with so many GB; "" if there is neither."""
+    config = rc.TrainConfig().override(**HUNT | settings, memory_limit=limit)
+    try:
+        with rc.Agent.create("treasure-hunt", config) as agent:
+            return agent._memory_warning or ""
+    except ConfigError as error:
+        return f"refused: {error}"
+
+
+def gigabytes(text: str, *names: str) -> list[float]:
+    """The numbers that follow these words."""
+    found = [re.findall(rf"{name} ([\d.]+) GB", text)[:1] for name in names]
+    assert all(found), text
+    return [float(number) for (number,) in found]
+
+
+def test_the_replays_of_all_groups_count():
+    """S004-10: two that fit one by one, and not together; each is named, and the capacity that fits."""
+    text = checked(1.2, **IQN)
+    whole, replays, one, two = gigabytes(text, "run takes about", "per group take", "agent_0", "agent_1")
+    assert text.startswith("refused")
+    assert one == two
+    assert 2 * one == pytest.approx(replays, rel=0.02)
+    assert one < memory_check.TIGHT * 1.2 < memory_check.FULL * 1.2 < replays < whole
+    fits = int(re.findall(r"--replay-capacity (\d+)", text)[0])
+    assert checked(1.2, **IQN | {"replay_capacity": fits}) == ""
+    assert "memory is tight" in checked(1.2, **IQN | {"replay_capacity": int(fits * 1.1)})
+
+
+@pytest.mark.parametrize("saved", [False, True])
+def test_learner_processes_count(saved):
+    """S004-10: each needs a process, and for checkpoints a copy of a replay that is saved."""
+    more = IQN | {"save_replay": saved}
+    before, after = checked(0.3, **more), checked(0.3, **more, learner_processes=True)
+    (alone,) = gigabytes(before, "run takes about")
+    whole, replays, added = gigabytes(after, "run takes about", "per group take", "learner processes")
+    assert added < whole - alone < added + 0.1, "they make optimiser steps at the same time"
+    least = 2 * (memory_estimate.PROCESS_BYTES + memory_estimate.WORKING_BYTES) / 1e9
+    assert added - least - saved * replays == pytest.approx(0.0, abs=0.03)
+    assert ("leave learner_processes off" in before, "leave learner_processes off" in after) == (False, True)
+    assert ("save_replay" in after) == saved
+    assert checked(1.5 * alone, **more) == ""
+    text = checked(1.5 * whole, **more, learner_processes=True)
+    assert text == "", text
+
+
+def test_a_capacity_that_does_not_help_is_not_advised():
+    """Where all but the replay is too much."""
+    text = checked(0.4, **IQN, learner_processes=True)
+    assert "--replay-capacity" not in text
+    assert "use fewer env slots" in text
+
+
+def test_the_copies_of_learner_processes_are_those_allocated(monkeypatch):
+    """S004-10: shared memory of the boards, rollouts and saved states, against the estimate."""
+    sizes: list[int] = []
+    create = shared_memory.Segment.create
+    monkeypatch.setattr(
+        shared_memory.Segment,
+        "create",
+        lambda size, *args, **kwargs: (sizes.append(size), create(size, *args, **kwargs))[1],
+    )
+    settings = HUNT | IQN | {"replay_capacity": 20_000, "save_replay": True, "learner_processes": True}
+    with rc.train("treasure-hunt", steps=8 * 16, progress=False, threads=1, **settings) as agent:
+        agent._so_far()  # as for a checkpoint
+        shared = sum(sizes)
+        rows = rows_of_slots(agent.network, 4)
+        learners = {name: (policy, rows[name]) for name, policy in by_group(agent.network).items()}
+        found = memory_estimate.learner_process_bytes(learners, agent.config)
+    found -= 2 * (memory_estimate.PROCESS_BYTES + memory_estimate.WORKING_BYTES)
+    private = 4 * sum(memory_estimate.weight_bytes(policy) for policy, _ in learners.values())
+    assert shared + private == pytest.approx(found, rel=0.05)
+
+
+def test_the_updates_of_all_groups_count():
+    """S004-10: PPO's groups learn at the same time; with processes each has copies of its own."""
+    found = {}
+    for agents in (1, 2):
+        (found[agents],) = gigabytes(
+            checked(0.2, **PPO | {"env_kwargs": {"agents": agents}}), "and the run about"
+        )
+    working = memory_estimate.WORKING_BYTES / 1e9
+    assert found[2] - working == pytest.approx(2 * (found[1] - working), rel=0.03)
+    text = checked(0.2, **PPO, learner_processes=True)
+    assert "agent_0" in text
+    whole, less = gigabytes(text, "and the run about", "learner_processes off:")
+    assert less == pytest.approx(found[2], rel=0.01)
+    assert whole - less > 2 * memory_estimate.PROCESS_BYTES / 1e9
+
+
+def test_a_loaded_agent_of_groups_is_checked(tmp_path, monkeypatch):
+    """S004-10: before its envs are opened, with all its groups."""
+    config = rc.TrainConfig().override(**HUNT | IQN)
+    with rc.Agent.create("treasure-hunt", config) as agent:
+        agent.save(tmp_path)
+    has(monkeypatch, 1.2)
+    never(monkeypatch, "recollect.agent.env_probe")
+    with pytest.raises(ConfigError, match=r"agent_0 .* GB, agent_1 .* GB"):
+        rc.load(tmp_path).train(16, progress=False)
+
+
 # The estimate ----------------------------------------------------------------------------------------------
 
 
@@ -151,7 +262,7 @@ def test_a_small_trial_predicts_a_larger_update(core, settings):
     config = rc.TrainConfig().override(core=core, recurrent_mode=mode, num_envs=256, epochs=1, **settings)
     with rc.Agent.create("delayed-cue", config) as agent:
         measured = memory_estimate.trial(agent.policy, config.algo, 256)
-        found = memory_estimate.estimate(agent.policy, config, 256, measured)
+        found = memory_estimate.estimate({"": (agent.policy, 256)}, config, {"": measured})
         trainer: Any = agent._trainer
         rollout = trainer.collector.collect(0).rollouts[0]
         with TensorMemory() as seen:
@@ -167,7 +278,8 @@ def test_each_group_of_rows_has_gradients_of_the_core():
         config = rc.TrainConfig().override(num_envs=64, threads=threads)
         with rc.Agent.create("delayed-cue", config) as agent:
             nothing = memory_estimate.StepBytes(0, 0, 0)
-            found.append(memory_estimate.estimate(agent.policy, config, 64, nothing).learner)
+            learners = {"": (agent.policy, 64)}
+            found.append(memory_estimate.estimate(learners, config, {"": nothing}).learner)
             core = memory_estimate.weight_bytes(agent.policy.core)
     assert found[1] - found[0] >= core
 

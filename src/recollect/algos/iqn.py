@@ -26,7 +26,7 @@ from recollect.config.iqn import IQNConfig
 from recollect.experience.returns import at_slots, discounted, n_step_parts
 from recollect.experience.rollout import Acting
 from recollect.learning.replay_acting import replay_acting
-from recollect.learning.replay_algorithm import Loss, Windows, of_steps
+from recollect.learning.replay_algorithm import Loss, Windows, features, of_steps
 from recollect.learning.value_functions import double_q, quantile_huber
 from recollect.policy.policy import Policy
 from recollect.policy.q_heads import QuantileHead
@@ -47,7 +47,7 @@ def loss(
     def fractions(y: Tensor, count: int) -> Tensor:
         return torch.rand((*y.shape[:2], count), generator=generator, device=y.device)
 
-    y, _ = policy.unroll_core(batch.obs, batch.state, batch.first)
+    y, older = features(policy, target, batch)
     tau = fractions(y[:length], config.quantiles)
     learned = batch.learned.unsqueeze(-1)
     action = tree.map(lambda leaf: leaf[:length], batch.action)
@@ -59,8 +59,8 @@ def loss(
             is_step=batch.is_step,
             gamma=config.gamma,
             n=config.n_step,
+            time_limits=config.time_limits,
         )
-        older, _ = target.unroll_core(batch.obs, batch.target_state, batch.first)
         mask = policy.mask(batch.obs)
         mask = None if mask is None else tree.map(lambda leaf: at_slots(leaf, at), mask)
         y, older = at_slots(y, at), at_slots(older, at)

@@ -26,7 +26,7 @@ from recollect.config.r2d2 import R2D2Config
 from recollect.experience.returns import n_step
 from recollect.experience.rollout import Acting
 from recollect.learning.replay_acting import replay_acting
-from recollect.learning.replay_algorithm import Loss, Windows, of_steps
+from recollect.learning.replay_algorithm import Loss, Windows, features, of_steps
 from recollect.learning.value_functions import double_q, rescale, undo_rescale
 from recollect.policy.policy import Policy
 from recollect.policy.q_heads import QHead
@@ -42,20 +42,23 @@ def loss(
 ) -> Loss:
     """L of a minibatch of sequences; arguments as in ``ReplayAlgorithm.loss``."""
     head, length = cast(QHead, policy.head), len(batch.weight)
-    q, _ = policy.unroll(batch.obs, batch.state, batch.first)
+    y, older = features(policy, target, batch)
+    mask = policy.mask(batch.obs)
+    (q,) = head(y, mask)
     with torch.no_grad():
-        older, _ = target.unroll(batch.obs, batch.target_state, batch.first)
+        (older,) = target.head(older, mask)
         best = double_q(head, online=q if config.double else older, target=older)
-        y = n_step(
+        goal = n_step(
             reward=batch.reward,
             value=undo_rescale(best) if config.rescale else best,
             terminated=batch.terminated,
             is_step=batch.is_step,
             gamma=config.gamma,
             n=config.n_step,
+            time_limits=config.time_limits,
         )
-        y = rescale(y) if config.rescale else y
+        goal = rescale(goal) if config.rescale else goal
     chosen = head.of(q, batch.action)[:length]
-    delta = (y - chosen).masked_fill(~batch.learned, 0)
+    delta = (goal - chosen).masked_fill(~batch.learned, 0)
     total = 0.5 * (batch.weight * delta.square()).sum()
-    return Loss(total, delta.detach().abs(), of_steps({"q/mean": chosen, "q/target": y}, batch))
+    return Loss(total, delta.detach().abs(), of_steps({"q/mean": chosen, "q/target": goal}, batch))

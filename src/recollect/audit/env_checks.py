@@ -17,13 +17,13 @@ from torch import Tensor
 from recollect.audit.results import Doubt, Problem, Skip
 from recollect.base import tree
 from recollect.base.formatting import plural
+from recollect.base.spaces import ACTION_MASK
 from recollect.base.types import Tree
 from recollect.envs import checks
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.group_views import Groups, joint, views_of
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import EnvError
-from recollect.policy.masks import ACTION_MASK
 
 SECONDS = 1.5
 """Approximate seconds for each check of an env."""

@@ -16,12 +16,12 @@ from recollect.audit.recorded_rollouts import LEAST, RecordedRollout
 from recollect.audit.results import Doubt, Problem, Skip
 from recollect.base import tree
 from recollect.base.formatting import tiny
+from recollect.base.spaces import ACTION_MASK
 from recollect.base.types import Tree
 from recollect.experience.chunks import Chunks
 from recollect.learning.ranks import ALONE
 from recollect.learning.refresh_rollout import recorded
 from recollect.learning.sequences import burn_in
-from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy
 
 MOST_STEPS = 10

@@ -287,7 +287,13 @@ def learner(rollouts: Sequence[RecordedRollout]) -> str:
     """The learner's unroll, after its burn-in from the initial state, reproduces the recorded outputs."""
     drawn = draw(rollouts)
     one, algo, tolerance = drawn.one, drawn.algo, drawn.one.setup.tolerance
-    batch, _ = drawn.batch()
+    sample = drawn.sample
+    if sample.state is not None:
+        # A sequence that contains its episode's start must discard any state.
+        begins = sample.first[: algo.burn_in_steps + 1].any(0)
+        ones = tree.map(torch.ones_like, sample.state)
+        sample = replace(sample, state=tree.select(begins, ones, sample.state))
+    batch, _ = drawn.batch(sample)
 
     def gaps(state: Any) -> dict[str, tuple[float, int, int]]:
         *outputs, _ = one.policy.unroll(batch.obs, state, batch.first)

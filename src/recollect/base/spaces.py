@@ -28,6 +28,8 @@ from recollect.base.types import Tree
 from recollect.errors import ConfigError, SpaceError
 
 LEAVES = (spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Box)
+ACTION_MASK = "action_mask"
+"""The key of the action mask in a Dict observation; see ``recollect.policy.masks``."""
 LAST_ACTION = "last_action"
 """The key of the last action in an observation, where a wrapper adds it."""
 MOST_NUMBERS = 2**26

@@ -246,6 +246,8 @@ class MechOptions(TaskOptions):
     """Size of the pool of maps that games are played on."""
     map_seed: int = 0
     """Random seed of the pool of maps."""
+    game_seed: int | None = None
+    """All games start as the first of this random seed: same map, zone, places. None: each as it is drawn."""
     team: int | None = None
     """Mechs of a team that take part, at most ``mechs``; the others are absent. None: all. A curriculum may
     change it; it applies from the next game of each slot on."""

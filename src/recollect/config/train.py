@@ -111,7 +111,7 @@ class TrainConfig:
     """Processes per actor that step its env slots, for slow envs; 0: the actor steps them itself."""
     env_timeout: float | None = 60.0
     """Seconds without an answer after which an env in another process counts as lost and its actor is
-    restarted; None: never, once the actor has started."""
+    restarted; None: never, once the actor has started. A learner process has 15 seconds more."""
     learners: int = 1
     """Data-parallel learners: each holds a share of the rows, and all make the same optimiser step."""
     learner_processes: bool = False
@@ -224,6 +224,14 @@ class TrainConfig:
     def lag_limit(self) -> int:
         """Maximum age of the actors' weights, in updates."""
         return 0 if self.mode == "lockstep" else 1 if self.max_lag is None else self.max_lag
+
+    @property
+    def learns_at_once(self) -> bool:
+        """Whether the updates of several groups of agents may run at the same time."""
+        if self.learner_processes:
+            return True
+        # In threads, the many small operations of a replay learner would wait for the interpreter lock.
+        return self.device == "cpu" and not self.compile and not isinstance(self.algo, ReplayConfig)
 
     @property
     def primary_mode(self) -> Literal["greedy", "sampled"]:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recollect.base import devices
 from recollect.config.cores import FramesConfig
 from recollect.cores.contract import Core
 
@@ -57,5 +58,10 @@ class Frames(Core):
         # The first step of every step's episode [T, B, 1]; the step of every frame [T, 1, n].
         start = torch.where(first, time, -n).cummax(0).values.unsqueeze(2)
         of_frame = time.unsqueeze(2) + torch.arange(1 - n, 1, device=x.device)
-        frames = frames.masked_fill((of_frame < start).unsqueeze(3), 0)
+        is_earlier = of_frame < start  # [T, B, n]
+        if devices.synchronises(first) or torch.compiler.is_compiling():
+            frames = frames.masked_fill(is_earlier.unsqueeze(3), 0)
+        else:  # only the frames of earlier episodes are touched, which are few
+            frames = frames.contiguous()
+            frames.flatten(0, 2).index_fill_(0, is_earlier.flatten().nonzero().squeeze(1), 0)
         return frames.flatten(2), frames[-1, :, 1:]

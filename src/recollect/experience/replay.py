@@ -4,8 +4,9 @@ Each row has a ring of ``capacity`` slots. ``replay_stream`` says which steps an
 slots; position p of the stream is in slot ``p % capacity``. A *window* has W = burn_in + length + n_step
 positions around its first learned step: the prefix, the steps that are learned, and those that only serve
 their targets. A window is *sampleable* while its prefix and the stored state of its first position are in
-memory, and either all its slots are written or its episode has ended. Positions that the window's episode
-does not have read as zeros.
+memory, and either all its slots are written or its episode has ended. Windows near an episode's start need no
+stored state: their first learned step is K steps after it, or a multiple of L below that. So every step is
+learned by some window. Positions that the window's episode does not have read as zeros.
 
 Priorities are held in a sum tree with one entry for each slot; the weight of windows that are not sampleable
 is 0.
@@ -38,6 +39,7 @@ from recollect.experience.sum_tree import SumTree
 
 FIRST, TERMINATED, IS_STEP, MARKED = 1, 2, 4, 8
 """Flags in the low bits of a slot's word. ``MARKED``: a window may start here, if no states are stored."""
+ALL_FLAGS = (1 << FLAG_BITS) - 1
 UNWRITTEN = -1 << FLAG_BITS
 TENSORS = (
     *("obs", "action", "reward", "word", "ready", "largest", "head", "open_start", "seen"),
@@ -285,14 +287,18 @@ class Replay:
         word = self.word[slots]
         start = word >> FLAG_BITS
         begin = torch.maximum(start, position - K)
+        since = position - start
         whole = position - K >= start
+        # A prefix that begins with the episode needs no state.
+        near = since <= K
+        opened = near & (self.word[self._slots(rows, start, head, near)] & FIRST > 0)
         if self.stores_states:
             number = self.state_number[self._slots(rows, position - K, head, whole)]
             can_start = whole & (number >= 0) & (number >= self.state_head[rows] - self.state_capacity)
+            # Without these windows, steps before the first stored state + K might never be learned.
+            can_start |= opened & ((since == K) | (since % self.length == 0))
         else:
-            # A prefix shorter than K rebuilds the state only if it begins with the episode.
-            opened = self.word[self._slots(rows, start, head, ~whole)] & FIRST
-            can_start = (word & MARKED > 0) & (whole | (opened > 0))
+            can_start = (word & MARKED > 0) & (whole | opened)
         can_start |= word & FIRST > 0
         complete = (position + self.length + self.n_step <= head) | (start != self.open_start[rows])
         return (word & IS_STEP > 0) & can_start & (begin >= head - capacity) & complete
@@ -327,21 +333,21 @@ class Replay:
     def read(self, slots: Tensor) -> Sample:
         """The windows whose first learned steps are in the storage ``slots`` [M]."""
         K, capacity, count = self.burn_in, self.capacity, len(slots)
-        slot = slots % capacity
-        begin = slots - slot  # of the row
-        row = begin // capacity
-        age = (self.head[row] - 1 - slot) % capacity + 1
-        position = self.head[row] - age
+        row = slots // capacity
+        head = self.head.index_select(0, row)
+        age = capacity - (slots - head) % capacity
+        position = head - age
         weight = self.tree.levels[0].index_select(0, slots)
-        around = begin + (slot - K) % capacity + self._offsets
-        around = torch.where(around >= begin + capacity, around - capacity, around)
-        word = self.word.index_select(0, around.flatten()).view(around.shape)
-        episode = word >> FLAG_BITS
-        start = episode[K]
-        # Another episode, or a weight of 0, which cannot be drawn; before the episode; not yet written.
-        absent = episode != start.masked_fill(weight <= 0, -2)
-        absent |= (self._offsets < start - position + K) | (self._offsets >= age + K)
-        index = around.masked_fill_(absent, self._zero).flatten()
+        begin = row * capacity
+        around = ((slots - K) % capacity).add_(begin) + self._offsets
+        around.add_(around >= begin + capacity, alpha=-capacity)
+        word = self.word.index_select(0, around.view(-1)).view(around.shape)
+        episode = word | ALL_FLAGS  # equal in all slots of an episode; never 0
+        # Another episode, or a weight of 0, which cannot be drawn; not yet written; overwritten since.
+        absent = episode != episode[K].masked_fill(weight <= 0, 0)
+        end = age + K  # of what is written
+        absent |= (self._offsets >= end) | (self._offsets < end - capacity)
+        index = around.masked_fill_(absent, self._zero).view(-1)
         flags = word.to(torch.uint8).masked_fill_(absent, 0)  # the low bits
         first, terminated, is_step = (flags & self._bits).bool().unbind()
         obs, action, state = self._output(count)
@@ -363,7 +369,7 @@ class Replay:
             exists=~absent,
             is_step=is_step,
             state=state,
-            entries=position * self.rows + row,
+            entries=torch.add(row, position, alpha=self.rows),
             probability=weight / self.tree.total,
             age=age,
         )
@@ -371,8 +377,8 @@ class Replay:
     def _state_index(self, row: Tensor, slots: Tensor) -> Tensor:
         """[M] index of the state of position 0 at ``slots``; of zeros where there is none."""
         number = self.state_number.index_select(0, slots)
-        index = row * self.state_capacity + number % self.state_capacity
-        return torch.where(number >= 0, index, len(self.state_position) - 1)
+        index = (number % self.state_capacity).add_(row, alpha=self.state_capacity)
+        return index.masked_fill_(number < 0, len(self.state_position) - 1)
 
     def _output(self, count: int) -> tuple[Tree, Tree, State | None]:
         """The buffers of this call: two take turns."""

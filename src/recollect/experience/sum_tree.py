@@ -80,5 +80,5 @@ class SumTree:
         for level, chance in zip(reversed(below), uniform[1:]):
             cumulative = level.view(-1, BRANCHES).index_select(0, node).cumsum(1)
             child = (cumulative <= chance * cumulative[:, -1:]).sum(1)
-            node = node * BRANCHES + child % BRANCHES
+            node = child.bitwise_and_(BRANCHES - 1).add_(node, alpha=BRANCHES)  # child 0, if all are 0
         return node

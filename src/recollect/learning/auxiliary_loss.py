@@ -47,7 +47,6 @@ from recollect.base.types import Tree
 from recollect.experience.chunks import Chunks
 from recollect.experience.rollout import Rollout
 from recollect.policy.layers import mlp, orthogonal
-from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy
 from recollect.policy.tokens import SIDE, TokenSpace
 
@@ -72,7 +71,7 @@ class NextObs(nn.Module):
         self.leaves = {
             name: _leaf(space)
             for name, space in spaces.walk(policy.actor_space)
-            if name.split(".")[0] != ACTION_MASK
+            if name.split(".")[0] != spaces.ACTION_MASK
         }
         self.actions = {name: _leaf(space, counts=True) for name, space in spaces.walk(policy.action_space)}
         inputs = policy.core.output_size + sum(leaf.size for leaf in self.actions.values())

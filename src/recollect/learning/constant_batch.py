@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from recollect.base import tree
+from recollect.base.spaces import ACTION_MASK
 from recollect.experience.replay_sample import Sample
-from recollect.policy.masks import ACTION_MASK
 
 PREFIX = "constant/"
 

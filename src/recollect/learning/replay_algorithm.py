@@ -102,20 +102,30 @@ def windows(
         with torch.no_grad():
             return network.unroll_core(prefix, state, sample.first[:burn_in])[1]
 
+    state = after(policy)
     obs, action = tree.map(lambda leaf: leaf[burn_in:], (sample.obs, sample.action))
     is_step = sample.is_step[burn_in:]
     learned = is_step[:length] * weight
     return Windows(
         obs=obs,
         first=sample.first[burn_in:],
-        state=after(policy),
-        target_state=after(target),
+        state=state,
+        target_state=state if policy.is_trunk_fixed else after(target),
         action=action,
         reward=sample.reward[burn_in:],
         terminated=sample.terminated[burn_in:],
         is_step=is_step,
         weight=learned / is_step[:length].sum().clamp(min=1),
     )
+
+
+def features(policy: Policy, target: Policy, batch: Windows) -> tuple[Tensor, Tensor]:
+    """The inputs of the heads of both networks, [W, M, D]: one tensor if the trunk is the same for both."""
+    y, _ = policy.unroll_core(batch.obs, batch.state, batch.first)
+    if policy.is_trunk_fixed:
+        return y, y
+    with torch.no_grad():
+        return y, target.unroll_core(batch.obs, batch.target_state, batch.first)[0]
 
 
 @torch.no_grad()

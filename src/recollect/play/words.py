@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from recollect.base.formatting import percent, plural, short, short_list
+from recollect.base.spaces import ACTION_MASK
 from recollect.config.tasks import task_name
 from recollect.envs.wrappers import ACTION, REWARD
 from recollect.play.trace import Trace
-from recollect.policy.masks import ACTION_MASK
 
 SUITS = {"♠": "spades", "♦": "diamonds", "♣": "clubs", "♥": "hearts"}
 

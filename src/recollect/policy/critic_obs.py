@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import gymnasium as gym
 from gymnasium import spaces
 
+from recollect.base.spaces import ACTION_MASK
 from recollect.base.types import Tree
 from recollect.errors import ConfigError, nearest
-from recollect.policy.masks import ACTION_MASK
 
 
 def actor_space(observation_space: gym.Space, critic_obs: Sequence[str]) -> gym.Space:

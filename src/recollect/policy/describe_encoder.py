@@ -10,9 +10,8 @@ import gymnasium as gym
 from gymnasium import spaces
 from torch import nn
 
-from recollect.base.spaces import walk
+from recollect.base.spaces import ACTION_MASK, walk
 from recollect.policy.encoders import Encoder
-from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy
 
 MOST_PARTS = 8

@@ -39,13 +39,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from recollect.base.parts import IF_OWN, part_of
-from recollect.base.spaces import is_image, is_symbols, is_tokens, walk
+from recollect.base.spaces import ACTION_MASK, is_image, is_symbols, is_tokens, walk
 from recollect.base.types import Tree
 from recollect.config.fields import check_fields
 from recollect.config.policy import ENCODERS, EncoderConfig
 from recollect.errors import ConfigError, SpaceError, nearest
 from recollect.policy.layers import mlp, nature_conv, small_conv
-from recollect.policy.masks import ACTION_MASK
 from recollect.policy.tokens import NETWORKS
 
 SYMBOL_SIZE = 8

@@ -16,9 +16,6 @@ from torch import Tensor
 from recollect.base.types import Tree
 from recollect.errors import SpaceError
 
-ACTION_MASK = "action_mask"
-"""The key of the action mask in a Dict observation."""
-
 
 def mask_space(space: gym.Space) -> gym.Space | None:
     """The space of an action space's masks, for the key ``action_mask`` of a Dict observation space.

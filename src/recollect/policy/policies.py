@@ -77,7 +77,12 @@ def any_policy(network: Network) -> Policy:
 
 def rows_by_group(network: Network, rows: int) -> dict[str, int]:
     """The rows of each group among ``rows`` rows of all groups."""
+    agents = rows_of_slots(network, 1)
+    return {name: rows * count // sum(agents.values()) for name, count in agents.items()}
+
+
+def rows_of_slots(network: Network, slots: int) -> dict[str, int]:
+    """The rows of each group in so many env slots; one for each slot if there is a single policy."""
     if not isinstance(network, Policies):
-        return {"": rows}
-    slots = rows // sum(map(len, network.agents.values()))
+        return {"": slots}
     return {name: slots * len(agents) for name, agents in network.agents.items()}

@@ -14,7 +14,7 @@ import copy
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from recollect.base import tree
+from recollect.base.spaces import ACTION_MASK
 from recollect.base.tolerances import on_device
 from recollect.base.types import State, Tree
 from recollect.config.policy import PolicyConfig, head_config
@@ -36,7 +37,7 @@ from recollect.policy.distributions import Distribution
 from recollect.policy.encoders import make_encoder
 from recollect.policy.head_contract import Head
 from recollect.policy.heads import ActionHead, make_head
-from recollect.policy.masks import ACTION_MASK, check_mask_space
+from recollect.policy.masks import check_mask_space
 from recollect.policy.normalise import ObservationNorm, PopArt
 from recollect.policy.trunks import check_joined, joined
 
@@ -133,6 +134,11 @@ class Policy(nn.Module):
     def has_memory(self) -> bool:
         """Whether a core has a state."""
         return any(trunk.core.has_memory for trunk in self.trunks)
+
+    @cached_property
+    def is_trunk_fixed(self) -> bool:
+        """Whether encoder and core have no tensors to save: copies of the policy cannot differ in them."""
+        return not (self.encoder.state_dict() or self.core.state_dict())
 
     @property
     def trunks(self) -> tuple[Any, ...]:

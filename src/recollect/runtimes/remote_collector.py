@@ -62,7 +62,7 @@ class ActorHandle:
             return None
         quiet, why = waited, self.channel.start_failure
         if is_started:
-            quiet, why = self.channel.silence(), "it is stopped, or stuck in native code"
+            quiet, why = self.channel.silence(), restart_limits.STUCK
         if quiet is None or quiet <= patience:
             return None
         return LostError(f"{self.channel} gave no sign of life for {quiet:.0f} s: {why}")

@@ -1,4 +1,4 @@
-"""Limits on waiting for actors and on restarting them, in every runtime."""
+"""Limits on waiting for actors and learner processes, and on restarting actors, in every runtime."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ DEATHS = 3
 ATTEMPTS = 3
 """Attempts at a rollout whose env workers die."""
 SILENCE = 15.0
-"""Seconds without a heartbeat, beyond ``env_timeout``, after which an actor counts as dead."""
+"""Seconds without a heartbeat, beyond ``env_timeout``, after which a process counts as dead."""
 START = 120.0
-"""The same for an actor that is starting: many at once on few cores take long."""
+"""The same for a process that is starting: many at once on few cores take long."""
+STUCK = "it is stopped, or stuck in native code"
+"""Why a process that runs has no heartbeats."""
 
 
 def patience(env_timeout: float | None, *, is_started: bool) -> float | None:
-    """Seconds without a heartbeat after which an actor counts as dead; None: unlimited.
+    """Seconds without a heartbeat after which a process counts as dead; None: unlimited.
 
-    ``env_timeout``: seconds that a step of its env may take; ``is_started``: whether the env is open.
+    ``env_timeout``: seconds that a step of an env may take; ``is_started``: whether the process is ready.
     """
     if not is_started:
         return START + (env_timeout or 0.0)

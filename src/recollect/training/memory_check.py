@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,12 +20,13 @@ from recollect.config.train import TrainConfig
 from recollect.errors import ConfigError
 from recollect.experience.rollout import rollout_size
 from recollect.policy.meta_device import without_memory
-from recollect.policy.policy import Policy
 from recollect.training.memory_estimate import (
     WORKING_BYTES,
+    Learners,
     StepBytes,
     estimate,
     learner_bytes,
+    learner_process_bytes,
     process_bytes,
     replay_size,
     replay_step_bytes,
@@ -64,57 +65,91 @@ def check_network(config: TrainConfig, observation_space: gym.Space, action_spac
         )
 
 
-def check_memory(config: TrainConfig, policy: Policy, rows: int) -> str | None:
+def check_memory(config: TrainConfig, learners: Learners) -> str | None:
     """Raise ConfigError if the run does not fit into memory. Returns a warning if it is tight."""
     have, algo = available(config), config.algo
     if have is None:
         return None
     if isinstance(algo, ReplayConfig):
-        return _check_replay(config, algo, policy, rows, have)
+        return _check_replay(config, algo, learners, have)
     assert isinstance(algo, LearnerConfig)
-    one = rows * algo.rollout * STEP_BYTES  # the least; absurdly many states are not listed
-    if one <= have:
-        one = rollout_size(policy, rows, acting(algo), steps=algo.rollout).total
-    size = f"a rollout of {algo.rollout:,} steps x {rows:,} rows takes {_size(one)}"
+    # The least; absurdly many states are not listed.
+    sizes = {name: rows * algo.rollout * STEP_BYTES for name, (_, rows) in learners.items()}
+    if sum(sizes.values()) <= have:
+        sizes = {
+            name: rollout_size(policy, rows, acting(algo), steps=algo.rollout).total
+            for name, (policy, rows) in learners.items()
+        }
+    one = sum(sizes.values())
+    rows = sum(rows for _, rows in learners.values())
+    size = f"a rollout of {algo.rollout:,} steps x {rows:,} rows takes {_size(one)}{_by_group(sizes)}"
     if one > have:
         raise ConfigError(
             f"{size}, and {_where(config, have)}: give a smaller num_envs or rollout. {_override(one)}"
         )
-    if upper_bound(policy, config, rows, one) <= have:
+    if upper_bound(learners, config, one) <= have:
         return None
-    measured = trial(policy, algo, rows)
-    found = estimate(policy, config, rows, measured)
+    measured = {name: trial(policy, algo, rows) for name, (policy, rows) in learners.items()}
+    found = estimate(learners, config, measured)
     if found.new <= TIGHT * have:
         return None
     text = f"{size}, and the run about {_size(found.new)} ({found})"
-    advice = _remedies(policy, config, rows, measured, have)
+    advice = _remedies(learners, config, measured, have)
     # On a GPU other kernels run than in the trial, and too little memory is an error, not a killed process.
     if found.new <= FULL * have or config.device.startswith("cuda"):
         return f"memory is tight: {text}, and {_where(config, have)}. {advice}"
     raise ConfigError(f"{text}, and {_where(config, have)}. {advice}. {_override(found.new)}")
 
 
-def _check_replay(
-    config: TrainConfig, algo: ReplayConfig, policy: Policy, rows: int, have: int
-) -> str | None:
+def _check_replay(config: TrainConfig, algo: ReplayConfig, learners: Learners, have: int) -> str | None:
     """``check_memory`` for an algorithm that replays old steps."""
-    algo.check(policy, rows)
-    replay = replay_size(policy, algo, rows)
-    need = replay
-    if replay <= have:
-        need += replay_step_bytes(policy, algo) + rollout_bytes(policy, config, rows)
-        need += 2 * learner_bytes(weight_bytes(policy)) + WORKING_BYTES + process_bytes(config)
+    sizes = dict[str, int]()
+    for name, (policy, rows) in learners.items():
+        algo.check(policy, rows)
+        sizes[name] = replay_size(policy, algo, rows)
+    replay = sum(sizes.values())
+    elsewhere = learner_process_bytes(learners, config)
+    others = elsewhere + process_bytes(config) + WORKING_BYTES
+    for policy, rows in learners.values():
+        others += rollout_bytes(policy, config, rows) + 2 * learner_bytes(weight_bytes(policy))
+    if replay <= 10 * have:  # absurd settings are not tried
+        steps = [replay_step_bytes(policy, algo) for policy, _ in learners.values()]
+        others += sum(steps) if config.learns_at_once else max(steps)
+    need = replay + others
     if need <= TIGHT * have:
         return None
-    fits = int(algo.replay_capacity * TIGHT * have / need)
-    text = (
-        f"the run takes about {_size(need)}, of which the replay of {algo.replay_capacity:,} steps takes "
-        f"{_size(replay)}, and {_where(config, have)}: lower replay_capacity, to {fits:,} "
-        f"(--replay-capacity {fits}), or use smaller observations"
-    )
+    steps = f"{algo.replay_capacity:,} steps"
+    which = f"the replay of {steps} takes" if len(learners) == 1 else f"the replays of {steps} per group take"
+    text = f"the run takes about {_size(need)}, of which {which} {_size(replay)}{_by_group(sizes)}"
+    copies = 1
+    if config.learner_processes:
+        copies += algo.save_replay
+        why = " with a copy of each replay for checkpoints (save_replay)" if algo.save_replay else ""
+        text += f" and learner processes {_size(elsewhere)}{why}"
+    share = (TIGHT * have - need) / (copies * replay) + 1
+    text += f", and {_where(config, have)}: {_smaller_replay(algo, learners, share)}"
+    if config.learner_processes:
+        text += ", or leave learner_processes off"
     if need <= FULL * have or (config.device.startswith("cuda") and replay <= have):
         return f"memory is tight: {text}"
     raise ConfigError(f"{text}. {_override(need)}")
+
+
+def _smaller_replay(algo: ReplayConfig, learners: Learners, share: float) -> str:
+    """Advice to lower the capacity to this share of it, unless the replay would then be too small."""
+    fits = int(algo.replay_capacity * max(0.0, share))
+    try:
+        for policy, rows in learners.values():
+            replace(algo, replay_capacity=fits).check(policy, rows)
+    except ConfigError:
+        return "use fewer env slots, smaller observations or a smaller network"
+    return f"lower replay_capacity, to {fits:,} (--replay-capacity {fits}), or use smaller observations"
+
+
+def _by_group(sizes: Mapping[str, int]) -> str:
+    """The size of each group; nothing if there is only one."""
+    parts = [f"{name} {_size(size)}" for name, size in sizes.items()]
+    return f" ({', '.join(parts)})" if len(parts) > 1 else ""
 
 
 def available(config: TrainConfig) -> int | None:
@@ -127,24 +162,29 @@ def available(config: TrainConfig) -> int | None:
     return sum(torch.cuda.mem_get_info(device)[0] for device in devices)
 
 
-def _remedies(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes, have: int) -> str:
+def _remedies(learners: Learners, config: TrainConfig, measured: Mapping[str, StepBytes], have: int) -> str:
     """The settings that reduce the memory, each with the memory that is then needed."""
     algo, target = config.algo, TIGHT * have
     assert isinstance(algo, LearnerConfig)
 
-    def need(measured: StepBytes, **values: Any) -> int:
-        return estimate(policy, replace(config, algo=replace(algo, **values)), rows, measured).new
+    def need(measured: Mapping[str, StepBytes], **values: Any) -> int:
+        return estimate(learners, replace(config, algo=replace(algo, **values)), measured).new
 
     now, texts = need(measured), []
-    parts, most = algo.accumulate, algo.sequences(rows) // algo.minibatches
+    parts = algo.accumulate
+    most = min(algo.sequences(rows) // algo.minibatches for _, rows in learners.values())
     while parts < most and need(measured, accumulate=parts) > target:
         parts = min(2 * parts, most)
     if (then := need(measured, accumulate=parts)) < now:
         texts.append(f"accumulate={parts}, the same update in parts: {_size(then)}")
     if not algo.recompute_activations:
-        again = trial(policy, replace(algo, recompute_activations=True), rows)
+        cheaper = replace(algo, recompute_activations=True)
+        again = {name: trial(policy, cheaper, rows) for name, (policy, rows) in learners.items()}
         if (then := need(again, recompute_activations=True)) < now:
             texts.append(f"recompute_activations=True: {_size(then)}")
+    if config.learner_processes:
+        then = estimate(learners, replace(config, learner_processes=False), measured).new
+        texts.append(f"learner_processes off: {_size(then)}")
     envs = max(config.actors, int(config.num_envs * target / now) // config.actors * config.actors)
     texts.append(f"num_envs={envs}, or a rollout shorter in proportion: {_size(int(target))}")
     return f"To lower it: {'; '.join(texts)}"

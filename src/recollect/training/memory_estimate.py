@@ -9,6 +9,7 @@ the policy, at two sizes, and its tensors are counted.
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -16,13 +17,13 @@ import torch
 from recollect.acting.actor import allocate
 from recollect.algos.catalog import acting, make_learner
 from recollect.base import row_threads, tree
+from recollect.base.spaces import ACTION_MASK
 from recollect.base.tensor_memory import TensorMemory
 from recollect.config.algo_shared import LearnerConfig
 from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.experience.rollout import rollout_size
 from recollect.learning.replay_learner import make_replay
-from recollect.policy.masks import ACTION_MASK
 from recollect.policy.policy import Policy
 from recollect.runtimes.learner_server import learner_threads
 
@@ -40,6 +41,12 @@ RETAINED = 1.2
 """Resident memory for each byte of tensors: the allocator retains some between two operations."""
 WORKING_BYTES = 100_000_000
 """Memory of libraries and threads while they work."""
+LEARNER_PROCESS_WEIGHTS = 10
+"""Copies of a group's weights for its learner process: its policy, the four of the weight board, two in the
+training process, and three in a checkpoint (optimiser, target network)."""
+
+Learners = Mapping[str, tuple[Policy, int]]
+"""The policy and the rows of each group of agents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,32 +121,45 @@ def rollout_bytes(policy: Policy, config: TrainConfig, rows: int) -> int:
     return one * (recorded + is_joined)
 
 
-def upper_bound(policy: Policy, config: TrainConfig, rows: int, rollout: int) -> int:
+def upper_bound(learners: Learners, config: TrainConfig, rollouts: int) -> int:
     """Far more than any run takes, in no time: if this is available, no trial is needed.
 
-    ``rollout``: the bytes of one.
+    ``rollouts``: the bytes of one of each group.
     """
-    widths = sum(p.shape[0] if p.dim() else 1 for p in policy.parameters())  # outputs of all layers
-    steps = rows * config.algo.rollout
-    learner = _learner_bytes(policy, config, steps)
-    return 1000 * rollout + 100 * widths * steps + 2 * learner + process_bytes(config)
+    total = 1000 * rollouts + process_bytes(config) + learner_process_bytes(learners, config)
+    for policy, rows in learners.values():
+        widths = sum(p.shape[0] if p.dim() else 1 for p in policy.parameters())  # outputs of all layers
+        steps = rows * config.algo.rollout
+        total += 100 * widths * steps + 2 * _learner_bytes(policy, config, steps)
+    return total
 
 
-def estimate(policy: Policy, config: TrainConfig, rows: int, measured: StepBytes) -> MemoryEstimate:
-    """The peak of a run with ``rows`` rows, by the trial of this policy with the settings of the config."""
-    algo, weights = config.algo, weight_bytes(policy)
+def estimate(learners: Learners, config: TrainConfig, measured: Mapping[str, StepBytes]) -> MemoryEstimate:
+    """The peak of a run, by the trial of each group's policy with the settings of the config."""
+    algo, found = config.algo, list[MemoryEstimate]()
     assert isinstance(algo, LearnerConfig)
-    steps = rows * algo.rollout
-    part = steps / (algo.minibatches * algo.accumulate)
-    activations = int(measured.activations * part)
-    targets = int(max(measured.kept * steps, measured.prepared * steps - activations))
+    for name, (policy, rows) in learners.items():
+        steps, size = rows * algo.rollout, measured[name]
+        part = steps / (algo.minibatches * algo.accumulate)
+        activations = int(size.activations * part)
+        targets = int(max(size.kept * steps, size.prepared * steps - activations))
+        one = MemoryEstimate(
+            weights=weight_bytes(policy),
+            learner=_learner_bytes(policy, config, part),
+            rollouts=rollout_bytes(policy, config, rows),
+            targets=int(RETAINED * targets),
+            activations=int(RETAINED * activations),
+            processes=0,
+        )
+        found.append(one)
+    at_work = found if config.learns_at_once else [max(found, key=lambda one: one.targets + one.activations)]
     return MemoryEstimate(
-        weights=weights,
-        learner=_learner_bytes(policy, config, part),
-        rollouts=rollout_bytes(policy, config, rows),
-        targets=int(RETAINED * targets),
-        activations=int(RETAINED * activations),
-        processes=WORKING_BYTES + process_bytes(config),
+        weights=sum(one.weights for one in found),
+        learner=sum(one.learner for one in found),
+        rollouts=sum(one.rollouts for one in found),
+        targets=sum(one.targets for one in at_work),
+        activations=sum(one.activations for one in at_work),
+        processes=WORKING_BYTES + process_bytes(config) + learner_process_bytes(learners, config),
     )
 
 
@@ -208,11 +228,22 @@ def _learner_bytes(policy: Policy, config: TrainConfig, part: float) -> int:
 
 
 def process_bytes(config: TrainConfig) -> int:
-    """Private memory of the other processes on this machine."""
+    """Private memory of the other processes on this machine except learner processes."""
     if config.ray_address is not None:
         return 0
     actors = 0 if config.runtime == "inline" else config.actors
     return PROCESS_BYTES * (actors + config.actors * config.env_workers + config.learners - 1)
+
+
+def learner_process_bytes(learners: Learners, config: TrainConfig) -> int:
+    """What learner processes add: themselves, and copies of the weights, a rollout and a saved replay."""
+    algo, found = config.algo, 0
+    for policy, rows in learners.values() if config.learner_processes else ():
+        found += PROCESS_BYTES + WORKING_BYTES + LEARNER_PROCESS_WEIGHTS * weight_bytes(policy)
+        found += rollout_size(policy, rows, acting(algo), steps=algo.rollout).total
+        if isinstance(algo, ReplayConfig) and algo.save_replay:
+            found += replay_size(policy, algo, rows)
+    return found
 
 
 def replay_size(policy: Policy, algo: ReplayConfig, rows: int) -> int:

@@ -62,10 +62,8 @@ def new_network(
         torch.manual_seed(config.seed)
         network = made_network(policy or config.policy.build, env)
     made = by_group(network)
-    warnings = [
-        check_memory(config, made[name], config.num_envs * view.agents) for name, view in views.items()
-    ]
-    return network, next(filter(None, warnings), None)
+    learners = {name: (made[name], config.num_envs * view.agents) for name, view in views.items()}
+    return network, check_memory(config, learners)
 
 
 def made_network(make: PolicyFactory, env: BatchedEnv | Groups) -> Network:

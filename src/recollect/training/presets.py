@@ -94,6 +94,9 @@ REPLAY: dict[str, dict[str, Any]] = {
     },
     # The points of an episode add up to 1: rewards of 1/49 are scaled up, and each answer counts alone.
     "repeat-previous r2d2": {"steps": 300_000, "gamma": 0.5, "reward_scale": 20.0, "learning_rate": 1e-3},
+    # With the value of the final observation, an LSTM valued "forward" at the junction at 50. A wrong
+    # step in the corridor costs 1 / length: at a constant learning rate, noise can be as large.
+    "t-maze r2d2": {"steps": 150_000, "time_limits": "last", "learning_rate_schedule": "linear"},
     # With running statistics of the observations, which change the inputs of all old steps, the return fell
     # from 480 to 300 as episodes got longer.
     "position-cartpole r2d2": {

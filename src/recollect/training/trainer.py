@@ -17,7 +17,6 @@ from recollect.algos.catalog import make_learner
 from recollect.base import devices, row_threads, tree
 from recollect.base.seeds import stream
 from recollect.config.curriculum import settings_at
-from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError
 from recollect.experience.group_rollout import AnyRollout, by_group, join
@@ -193,9 +192,7 @@ class Trainer:
         if self._updaters:
             return self._learn_all_or_none(parts, progress, lag)
         updates = [partial(self._update, name, part, progress, lag) for name, part in parts.items()]
-        # The many small operations of a replay learner would wait for each other's interpreter lock.
-        is_small = isinstance(self.config.algo, ReplayConfig)
-        if self.learner.device.type != "cpu" or self.config.compile or is_small:
+        if not self.config.learns_at_once:
             return dict(zip(parts, [update() for update in updates]))
         rows = [part.rows for part in parts.values()]
         return dict(zip(parts, row_threads.at_once(updates, rows)))

@@ -12,15 +12,15 @@ evaluations and callbacks are those of a learner in the trainer's process. The r
 only for a checkpoint.
 
 An update that raises leaves the process running, in the state that a learner in this process would be in. A
-process that is killed loses its state: the run ends, and continues from its last checkpoint.
+process that is killed, or has no heartbeats, loses its state: the run ends, and continues from its last
+checkpoint.
 """
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from multiprocessing import connection, reduction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,45 +28,22 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from recollect.algos.catalog import make_learner
 from recollect.base import row_threads, tree
-from recollect.base.child_process import Child, HungUpError, Line, describe_raised
+from recollect.base.child_process import Child, Line
 from recollect.base.shared_memory import Layout, Segment
 from recollect.base.types import Tree
 from recollect.config.train import TrainConfig
 from recollect.errors import LostError, RecollectError
-from recollect.experience.rollout import Header, Rollout
-from recollect.learning.learner_state import Learned, learner_tensors, load_learner
-from recollect.policy.policy import Policy
+from recollect.experience.rollout import Rollout
+from recollect.learning.learner_state import Learned, learner_tensors
+from recollect.runtimes import restart_limits
 from recollect.runtimes.actor_server import on_cpu
 from recollect.runtimes.learner_server import learner_threads
+from recollect.runtimes.process.learner_process_server import Done, LearnerSetup, serve
 from recollect.runtimes.process.weights import WeightBoard
 
-
-@dataclass(frozen=True, slots=True)
-class LearnerSetup:
-    """The arguments of a learner process, sent by cloudpickle."""
-
-    policy: Policy
-    """A copy, on the CPU."""
-    config: TrainConfig
-    rows: int
-    """Of every rollout."""
-    seed: int
-    """Of the learner's random stream."""
-    threads: int
-    """CPU threads of the update."""
-
-
-class Done(NamedTuple):
-    """The reply to an update, whose weights are on the board."""
-
-    metrics: dict[str, float]
-    updates: int
-    notes: list[str]
-    """Warnings for the user."""
-    start_seconds: float
-    """Time spent on captures so far."""
+POLL_SECONDS = 1.0
+"""Seconds of waiting for a reply after which the heartbeats are compared."""
 
 
 class Memory(NamedTuple):
@@ -105,6 +82,8 @@ class LearnerProcess:
         self._kept: dict[str, Tensor] | None = None
         """The state that the next process starts with; None: that of a new learner."""
         self._is_lost = False
+        self._heartbeats, self._silence = 0, 0.0
+        """The heartbeats of the process so far, and the seconds of waiting since the last one."""
 
     @property
     def line(self) -> Line:
@@ -140,6 +119,7 @@ class LearnerProcess:
         )
         self._end = weakref.finalize(self, self._child.stop)
         self._layout = self._slot = None
+        self._heartbeats, self._silence = 0, 0.0
         if self._kept is not None:
             memory = self._memory(Layout.of(self._kept), "state")
             tree.copy_(memory.tensors, self._kept)
@@ -161,10 +141,12 @@ class LearnerProcess:
     def settle(self) -> Any:
         """Wait for the outstanding replies and return the last. An error of the process is raised.
 
-        There is no time limit: an update may take any time, and a process that ends closes its socket.
+        An update may take any time, as long as the process has heartbeats.
         """
         result = None
         while self._asked:
+            while not self.line.poll(POLL_SECONDS):
+                self.check_heartbeats()
             try:
                 reply = self._running.receive()
             except LostError:
@@ -175,6 +157,22 @@ class LearnerProcess:
                 raise
             result = self._asked.pop(0)(reply)
         return result
+
+    def check_heartbeats(self) -> None:
+        """To call after each ``POLL_SECONDS`` of waiting in vain; LostError if the process does not run.
+
+        It counts these seconds, and reads no clock: a pause of the whole machine is no silence.
+        """
+        assert self._board is not None
+        heartbeats = self._board.heartbeats
+        self._silence = 0.0 if heartbeats > self._heartbeats else self._silence + POLL_SECONDS
+        self._heartbeats = heartbeats
+        patience = restart_limits.patience(self._config.env_timeout, is_started=heartbeats > 0)
+        if patience is not None and self._silence > patience:
+            why = restart_limits.STUCK if heartbeats else "it hangs while its network is loaded"
+            error = LostError(f"{self._running} gave no sign of life for {self._silence:.0f} s: {why}")
+            self._lose()
+            raise error
 
     def tensors(self) -> dict[str, Tensor]:
         """The state of the learner (``learner_state``). Copies the weights of the same moment, too."""
@@ -294,87 +292,15 @@ def update_at_once(
     waiting = {processes[name].line: name for name in parts}
     found: dict[str, dict[str, float]] = {}
     while waiting:
-        for line in connection.wait(list(waiting)):
+        ready = connection.wait(list(waiting), POLL_SECONDS)
+        for name in [] if ready else waiting.values():
+            with naming(name):
+                processes[name].check_heartbeats()
+        for line in ready:
             name = waiting.pop(line)  # pyright: ignore[reportArgumentType]
             with naming(name):
                 found[name] = processes[name].settle()
     return {name: found[name] for name in parts}
-
-
-class LearnerServer:
-    """The learner in its process. Each public method is a request."""
-
-    def __init__(self, setup: LearnerSetup, board: WeightBoard):
-        config = setup.config
-        self._board, self._config, self._threads = board, config, setup.threads
-        policy = setup.policy.to(config.device)
-        if config.compile:
-            policy.compile_parts()
-        graphs = config.graphs and not config.compile
-        self.learner = make_learner(policy, config.algo, rows=setup.rows, seed=setup.seed, graphs=graphs)
-        self._slot: Tree = None
-
-    def working(self) -> AbstractContextManager[Any]:
-        """Set up the threads for all requests."""
-        by_rows = self._config.parallel == "rows"
-        stack = ExitStack()
-        stack.enter_context(row_threads.threads(self._threads if by_rows else 1))
-        stack.enter_context(row_threads.intra_op_threads(1 if by_rows else self._threads))
-        return stack
-
-    def use_weights(self, weights: dict[str, Tensor]) -> None:
-        """Continue with these weights."""
-        self.learner.policy.load_state_dict(weights)
-
-    def use_slot(self, slot: Tree) -> None:
-        """Read rollouts from this memory."""
-        self._slot = slot
-
-    def update(self, header: Header, progress: float, lag: int) -> Done:
-        """``Learner.update`` with the rollout in the slot; the new weights are on the board."""
-        learner = self.learner
-        metrics = learner.update(Rollout.read(self._slot, header).to(self._config.device), progress, lag=lag)
-        self._publish()
-        notes = [*learner.graphs.taken_notes(), *learner.deviation_check.notes]
-        learner.deviation_check.notes.clear()
-        return Done(metrics, learner.updates, notes, learner.graphs.seconds)
-
-    def load(self, tensors: dict[str, Tensor], updates: int) -> bool:
-        """Continue with this state; whether it is complete."""
-        load_learner(self.learner, Learned(updates=updates, optimizer=tensors))
-        self._publish()
-        return self.learner.is_complete
-
-    def layout(self) -> Layout:
-        """The layout of the learner's state."""
-        return Layout.of(learner_tensors(self.learner))
-
-    def save(self, into: dict[str, Tensor]) -> int:
-        """Copy the state, and the weights to the board; the number of updates."""
-        tree.copy_(into, learner_tensors(self.learner))
-        self._publish()
-        return self.learner.updates
-
-    def _publish(self) -> None:
-        self._board.publish(self.learner.updates, self.learner.policy.state_dict())
-
-
-def serve(line: Line, setup: LearnerSetup, board_fd: int, board: Layout) -> None:
-    """Answer requests until the parent closes the socket."""
-    server = LearnerServer(setup, WeightBoard.attach(board_fd, board))
-    with server.working():
-        while True:
-            method, layout, arguments = line.recv()
-            if layout is not None:
-                segment = Segment.attach(reduction.recv_handle(line), layout.size)
-                arguments = (layout.view(segment), *arguments)
-            try:
-                reply = getattr(server, method)(*arguments)
-            except HungUpError:
-                raise
-            except Exception as error:  # as in the trainer's process, it does not end the learner
-                reply = describe_raised(error)
-            line.send(reply)
 
 
 @contextmanager

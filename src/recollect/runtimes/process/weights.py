@@ -13,6 +13,7 @@ chance of 2^-64 that a torn copy passes. It covers the version, so that weights 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 
@@ -24,8 +25,9 @@ from recollect.base.shared_memory import Layout, Segment, aligned
 from recollect.errors import WeightsError
 
 BUFFERS = 3
+BEAT_SECONDS = 1.0
 _LINE = 8
-"""8-byte words in a cache line. The first line holds the newest buffer; each buffer has a line of marks."""
+"""8-byte words in a cache line. The first holds the newest buffer and the heartbeats; each buffer has one."""
 _BEGUN, _ENDED, _VERSION, _CHECK = range(4)
 _COLUMNS = 512
 _HEAD = aligned((1 + BUFFERS) * _LINE * 8, _COLUMNS * 8)
@@ -67,6 +69,21 @@ class WeightBoard:
     def version(self) -> int:
         """The version of the newest weights; -1: there are none."""
         return (int(self._head[0]) >> 8) - 1
+
+    @property
+    def heartbeats(self) -> int:
+        """How often the process that writes has shown that it runs."""
+        return int(self._head[1])
+
+    def keep_beating(self) -> None:
+        """Count heartbeats, one about every second, in a thread of the process that writes."""
+
+        def beat() -> None:
+            while True:
+                self._head[1] += np.uint64(1)
+                time.sleep(BEAT_SECONDS)
+
+        threading.Thread(target=beat, daemon=True, name="heartbeats").start()
 
     def publish(self, version: int, named: Mapping[str, Tensor]) -> None:
         """Copy the tensors to the board, then make them the newest.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,7 @@ def space(kind: str) -> gym.Space:
     """The action space of a row."""
     if kind == "flat":
         return spaces.Box(-1.0, 1.0, (sum(FLAT.values()),), np.float32)
-    return spaces.Dict(list(PARTS.items()))
+    return spaces.Dict(deepcopy(list(PARTS.items())))  # a space has its own random numbers
 
 
 def masks(arena: MechArena) -> dict[str, Tensor]:
@@ -73,19 +74,11 @@ def masks(arena: MechArena) -> dict[str, Tensor]:
 
 def decode(arena: MechArena, action: Any) -> Orders:
     """The orders of ``action`` [B, ...]. Sets ewar, order of contacts and message of the next decision."""
-    shape = arena.x.shape
-    if arena.options.spaces == "flat":
-        action = _parts(action)
-    parts = {name: value.view(*shape, *value.shape[1:]) for name, value in action.items()}
+    parts = _of_mechs(arena, action)
     forward, strafe, jump, turn = _within(parts["move"]).unbind(-1)
     triggers = parts["fire"] > 0
 
-    may = masks(arena)
-    chosen = parts["target"].clamp(0, NO_TARGET).unsqueeze(-1)
-    allowed = may["target"].gather(-1, chosen)
-    contact = arena.contact.gather(-1, chosen.clamp(max=CONTACTS - 1))
-    is_enemy = allowed & (chosen < CONTACTS) & (contact >= arena.mechs)
-    target = torch.where(is_enemy, contact - arena.mechs, sensing.nearest(arena).unsqueeze(-1))
+    target = _target(arena, parts["target"])
     ewar = parts["ewar"].clamp(0, MODES - 1)
     arena.ewar.copy_(torch.where(arena.tables.is_scout & arena.options.ewar, ewar, OFF))
     if arena.options.contact_sort:
@@ -93,8 +86,29 @@ def decode(arena: MechArena, action: Any) -> Orders:
         arena.hostile_only.copy_(parts["hostile_only"].squeeze(-1) > 0)
     if arena.options.comms:
         arena.message.copy_(_within(parts["message"]) * body.active(arena).unsqueeze(-1))
-    aimed = target == torch.arange(arena.mechs, device=arena.device)
-    return Orders(forward, strafe, jump, turn, triggers, triggers[..., VENT], target.squeeze(-1), aimed)
+    aimed = target.unsqueeze(-1) == torch.arange(arena.mechs, device=arena.device)
+    return Orders(forward, strafe, jump, turn, triggers, triggers[..., VENT], target, aimed)
+
+
+def targets(arena: MechArena, action: Any) -> Tensor:
+    """[E, 2, N]: the enemies that weapons will aim at with ``action``; -1: none. Changes nothing."""
+    return _target(arena, _of_mechs(arena, action)["target"])
+
+
+def _of_mechs(arena: MechArena, action: Any) -> dict[str, Tensor]:
+    """The parts [E, 2, N, ...] of an action [B, ...]."""
+    if arena.options.spaces == "flat":
+        action = _parts(action)
+    return {name: value.view(*arena.x.shape, *value.shape[1:]) for name, value in action.items()}
+
+
+def _target(arena: MechArena, chosen: Tensor) -> Tensor:
+    """[E, 2, N]: the enemies in the ``chosen`` contact slots, else the nearest; -1: none."""
+    chosen = chosen.clamp(0, NO_TARGET).unsqueeze(-1)
+    allowed = masks(arena)["target"].gather(-1, chosen)
+    contact = arena.contact.gather(-1, chosen.clamp(max=CONTACTS - 1))
+    is_enemy = allowed & (chosen < CONTACTS) & (contact >= arena.mechs)
+    return torch.where(is_enemy, contact - arena.mechs, sensing.nearest(arena).unsqueeze(-1)).squeeze(-1)
 
 
 def flattened(action: dict[str, Tensor]) -> Tensor:

@@ -4,12 +4,14 @@ Tensors of mechs are [E, 2, N]: slots, sides (blue, red), mechs of a side. Those
 mech i of a side against mech j of the *other* side, so that both sides are treated alike and swapping them
 mirrors the game exactly. Rows are slot * 2N + side * N + mech.
 
-Only operations that IEEE 754 rounds correctly are used (+, -, *, /, sqrt, comparisons), and sums over mechs
-are of numbers that add without rounding: results do not depend on the batch, the order or the device.
+Only operations that are rounded as IEEE 754 says are used (+, -, *, /, ``exact.root``, comparisons), and
+sums over mechs are of numbers that add without rounding: results do not depend on the batch, the order or the
+device.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -23,6 +25,7 @@ from recollect.tasks.mech import (
     actions,
     body,
     damage,
+    exact,
     maps,
     movement,
     observe,
@@ -32,8 +35,10 @@ from recollect.tasks.mech import (
     weapons,
     zone,
 )
+from recollect.tasks.mech.bot import MechBot
 from recollect.tasks.mech.rules import (
     BORDER,
+    CLASSES,
     CLOUDS,
     CONTACTS,
     DECISION,
@@ -44,6 +49,7 @@ from recollect.tasks.mech.rules import (
     SUBSTEPS,
     WORDS,
     ZONE_RADIUS,
+    roster,
 )
 from recollect.tasks.mech.tables import Tables
 
@@ -54,6 +60,8 @@ class MechArena(Task):
     Options = MechOptions
     has_time_limit = True
     sides = ("blue", "red")
+    opponents = ("bot",)
+    adjustable = ("team",)
 
     # Of the episode ------------------------------------------------------------------------------
     map: Tensor
@@ -149,10 +157,8 @@ class MechArena(Task):
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", **options: Any) -> None:
         self.options = chosen = MechOptions(**options)
         self.mechs, limit, pool = chosen.numbers()
-        self.team = self.mechs if chosen.team is None else chosen.team
         for option in ("sensing", "spaces"):
             chosen.choice(option)
-        self.adjust(team=self.team)
         self.agents = 2 * self.mechs
         kind = chosen.spaces
         super().__init__(num_envs, device, observe.space(kind), actions.space(kind), round(limit / DECISION))
@@ -175,7 +181,8 @@ class MechArena(Task):
         self.samples = (2 * torch.arange(-half, half, device=on) + 1).float() / sensing.SAMPLES
         self.around = observe.around(on)
         self.facing = torch.tensor([1.0, -1.0], device=on).view(2, 1)
-        self._team = torch.tensor(self.team, device=on)
+        self._team = torch.tensor(n, device=on)
+        self.adjust()
         columns, rows = self.enemies % 5, self.enemies // 5
         self._start = BORDER - 3.5 * (columns + 1), BORDER - 3.5 * (rows + 1)
         self._lanes = torch.arange(4 * n + 3, device=on)
@@ -186,19 +193,30 @@ class MechArena(Task):
         return tuple(f"{side}_{i}" for side in self.sides for i in range(self.mechs))
 
     @property
+    def team(self) -> int:
+        """Mechs of a side in games that start now."""
+        return int(self._team)
+
+    @property
     def alive(self) -> Tensor:
         """[E, 2, N] bool: takes part and is not destroyed."""
         return self.hp > 0
 
-    def adjust(self, team: int) -> None:
+    def adjust(self, team: int | None = None) -> None:
         """The number of mechs of a side that take part, from the next game of each slot on."""
+        team = self.options.team if team is None else team
+        team = self.mechs if team is None else team
         if not isinstance(team, int) or not 1 <= team <= self.mechs:
             raise ConfigError(
                 f"{self.name}: team is {team!r}; it must be a whole number from 1 to mechs, {self.mechs}"
             )
-        self.team = team
-        if hasattr(self, "_team"):
-            self._team.fill_(team)
+        self._team.fill_(team)
+
+    def opponent(self, name: str, **options: Any) -> MechBot:
+        """The scripted player ``name``."""
+        if name not in self.opponents:
+            raise ConfigError(f"{self.name} has no player {name!r}: it has {', '.join(self.opponents)}")
+        return MechBot(self, **options)
 
     def theirs(self, values: Tensor) -> Tensor:
         """Values [E, 2, ...] of the other side."""
@@ -221,6 +239,8 @@ class MechArena(Task):
 
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
         e, n = self.num_envs, self.mechs
+        if self.options.game_seed is not None:
+            key = random.row_keys(self.options.game_seed, torch.zeros_like(self._slots))
         words = random.bits(key.unsqueeze(1), self._lanes)
         unit = random.uniform(words)
         number = random.integers(words[:, 0], self._pool)
@@ -232,7 +252,7 @@ class MechArena(Task):
         x = -torch.where(swap, far_y, far_x) + jitter[:, 0]
         y = -torch.where(swap, far_x, far_y) + jitter[:, 1]
         hx, hy = jitter[:, 2] - x * (1 / BORDER), jitter[:, 3] - y * (1 / BORDER)
-        length = (hx * hx + hy * hy).sqrt()
+        length = exact.length(hx, hy)
 
         def sides(values: Tensor, mirrored: int = 1) -> Tensor:
             return torch.stack([values, values * mirrored], 1)
@@ -240,7 +260,7 @@ class MechArena(Task):
         x, y, hx, hy = (sides(v, -1) for v in (x, y, hx / length, hy / length))
         at = maps.cell(x, y) + number.mul(maps.SIDE**2).view(-1, 1, 1)
         takes_part = (self.enemies < self._team).expand(e, 2, n)
-        distance = (x * x + y * y).sqrt() - radius.view(-1, 1, 1)
+        distance = exact.length(x, y) - radius.view(-1, 1, 1)
         tables = self.tables
 
         def zeros(*shape: int, of: torch.dtype = torch.float32) -> Tensor:
@@ -295,8 +315,12 @@ class MechArena(Task):
         total = torch.zeros_like(self.x)
         for part in self.parts.values():
             total += part
-        self._report(orders, held)
+        self._report(orders, held, total)
         return total.flatten(), is_over
+
+    def _renew(self, slots: Tensor) -> None:
+        super()._renew(slots)
+        sensing.update(self)  # contacts of the first observation; in other slots nothing changes
 
     def _living(self) -> Tensor:
         return self.alive.flatten()
@@ -304,7 +328,7 @@ class MechArena(Task):
     def _observe(self) -> Any:
         return observe.of(self)
 
-    def _report(self, orders: actions.Orders, held: zone.Hold) -> None:
+    def _report(self, orders: actions.Orders, held: zone.Hold, total: Tensor) -> None:
         """Keep what is logged of this step."""
         rates = dict(zip(("primary", "secondary", "tertiary", "special", "vent"), orders.triggers.unbind(3)))
         rates |= {
@@ -316,6 +340,10 @@ class MechArena(Task):
         self._metrics = {f"rate_{name}": rate for name, rate in rates.items()}
         self._metrics |= {f"reward_{name}": part for name, part in self.parts.items()}
         self._metrics |= {"inside": held.inside, "enemies_seen": self.sees.sum(3)}
+        for number in sorted(set(roster(self.mechs))):
+            # Of the others it has no value, which is NaN.
+            is_one = self.tables.number == number
+            self._metrics[f"reward_of_{CLASSES[number].name}"] = torch.where(is_one, total, math.nan)
 
     def _info(self, reward: Tensor) -> dict[str, Tensor]:
         return {name: value.flatten().float() for name, value in self._metrics.items()}

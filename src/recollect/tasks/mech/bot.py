@@ -11,7 +11,7 @@ from recollect.base import tree
 from recollect.base.types import Tree
 from recollect.errors import ConfigError
 from recollect.tasks import random
-from recollect.tasks.mech import actions, sensing, zone
+from recollect.tasks.mech import actions, exact, sensing, zone
 from recollect.tasks.mech.rules import ECCM, ECM, HEAVY, LIGHT, MEDIUM, SCOUT, STEP_UP, WORDS
 
 if TYPE_CHECKING:
@@ -37,20 +37,28 @@ _SALT = 0x6D656368
 class MechBot:
     """Plays rows of a mech arena by what their mechs know, with ``knows`` "all" by all enemies."""
 
+    adjustable = ("lethality",)
+
     def __init__(self, arena: MechArena, lethality: float = 1.0, knows: str = "fair"):
         """``lethality``: its probability, in each decision, to fire when it could."""
         if knows not in ("fair", "all"):
             raise ConfigError(f"bot: knows is {knows!r}; choose fair or all")
         self.arena, self.knows_all = arena, knows == "all"
         on = arena.device
-        self._lethality = torch.tensor(0.0, device=on)
-        self.adjust(lethality)
+        self._made = lethality
+        self._next = torch.tensor(0.0, device=on)
+        self.adjust()
+        self.lethality = self._next.repeat(arena.num_envs, 1, 1)
+        """[E, 1, 1]: of the game that each slot plays."""
         self._preferred = torch.tensor([PREFERRED[k] for k in sorted(PREFERRED)], device=on)[
             arena.tables.number
         ]
         self._lanes = torch.arange(2 * arena.mechs, device=on)
         angle = torch.arange(WAYS).double() * (2 * torch.pi / WAYS)
-        self._way_x, self._way_y = angle.cos().float().to(on), angle.sin().float().to(on)
+        # Rounded, so that opposite ways are exactly opposite.
+        self._way_x, self._way_y = (
+            way.round(decimals=12).float().to(on) for way in (angle.cos(), angle.sin())
+        )
         place = torch.arange(arena.mechs).double() * (2 * torch.pi / arena.mechs)
         wide = float(arena.mechs > 1)
         self._place_x, self._place_y = (
@@ -59,14 +67,26 @@ class MechBot:
         )
         self._probes = torch.tensor(PROBES, device=on)
 
-    def adjust(self, lethality: float) -> None:
-        """Another lethality, from the next decision on."""
+    def adjust(self, lethality: float | None = None) -> None:
+        """Another lethality, from the next game of each slot on."""
+        lethality = self._made if lethality is None else lethality
         if not isinstance(lethality, int | float) or not 0 <= lethality <= 1:
             raise ConfigError(f"bot: lethality is {lethality!r}; it must be a number from 0 to 1")
-        self._lethality.fill_(float(lethality))
+        self._next.fill_(float(lethality))
+
+    def snapshot(self) -> dict[str, Tensor]:
+        """What it remembers: the lethality of the games in progress."""
+        return {"lethality": self.lethality.clone()}
+
+    def restore(self, snapshot: dict[str, Tensor]) -> None:
+        """Remember what was remembered at ``snapshot``."""
+        self.lethality.copy_(snapshot["lethality"])
 
     def act(self, rows: Tensor, obs: Tree, first: Tensor) -> Tree:
         """The actions of ``rows`` [R] of the arena in its present state."""
+        starts = torch.zeros_like(self.lethality).flatten()
+        starts.index_add_(0, rows // self.arena.agents, first.float())
+        self.lethality.copy_(torch.where(starts.view(-1, 1, 1) > 0, self._next, self.lethality))
         action = self.play()
         return tree.map(lambda leaf: leaf.index_select(0, rows), action)
 
@@ -84,7 +104,7 @@ class MechBot:
         target = sensing.nearest_of(arena, enemies)
         engaged = target >= 0
         dx, dy = (there(own).gather(2, target.clamp(min=0)) - own for own in (arena.x, arena.y))
-        distance = (dx * dx + dy * dy).sqrt().clamp(min=1e-6)
+        distance = exact.length(dx, dy).clamp(min=1e-6)
 
         goal_x, goal_y, hurry = self._towards_zone()
         # In a fight: nearer if too far, away if too near, around the enemy else.
@@ -121,7 +141,7 @@ class MechBot:
             3,
         )
         heat = arena.heat / arena.tables.heat_cap
-        fires = (chance < self._lethality) & (heat < HOT) & engaged
+        fires = (chance < self.lethality) & (heat < HOT) & engaged
         smokes = engaged & (arena.hp < WEAK * arena.tables.hp) & (chance < SMOKES)
         triggers = torch.stack([fires, fires, fires, smokes, heat > WARM], 3)
         ewar = torch.where(engaged & (chance < 0.5), ECM, ECCM)
@@ -133,7 +153,7 @@ class MechBot:
         # Each has its own place in the zone, on a circle.
         spread = arena.radius.view(-1, 1, 1) * (0.5 * arena.facing)
         dx, dy = self._place_x * spread - arena.x, self._place_y * spread - arena.y
-        distance = (dx * dx + dy * dy).sqrt().clamp(min=1e-6)
+        distance = exact.length(dx, dy).clamp(min=1e-6)
         mates = arena.alive.sum(2, keepdim=True).clamp(min=1)
         mean = (distance * arena.alive).sum(2, keepdim=True) / mates
         alone = mean - distance > ALONE
@@ -143,7 +163,7 @@ class MechBot:
     def _free_way(self, want_x: Tensor, want_y: Tensor) -> tuple[Tensor, Tensor]:
         """The direction nearest to the wanted one in which the ground is no obstacle, as fast as wanted."""
         arena = self.arena
-        speed = (want_x * want_x + want_y * want_y).sqrt()
+        speed = exact.length(want_x, want_y)
         probe_x = (self._way_x.unsqueeze(1) * self._probes).flatten()
         probe_y = (self._way_y.unsqueeze(1) * self._probes).flatten()
         x, y = arena.x.unsqueeze(3) + probe_x, arena.y.unsqueeze(3) + probe_y
@@ -153,7 +173,7 @@ class MechBot:
         before = torch.cat([here.unsqueeze(4).expand(*ground.shape[:4], 1), ground[..., :-1]], 4)
         free = (ground - before <= STEP_UP).all(4)
         along = want_x.unsqueeze(3) * self._way_x + want_y.unsqueeze(3) * self._way_y
-        best = torch.where(free, along, -10.0).argmax(3)
+        best = torch.where(free | ~free.any(3, keepdim=True), along, -10.0).argmax(3)
         chosen_x, chosen_y = self._way_x[best] * speed, self._way_y[best] * speed
         return chosen_x, chosen_y
 

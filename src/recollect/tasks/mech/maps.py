@@ -39,13 +39,15 @@ def cell(x: Tensor, y: Tensor) -> Tensor:
 
 
 def coarse(heights: Tensor) -> Tensor:
-    """[count, COARSE * COARSE]: the share of obstacles in each square, by the highest steps in it."""
+    """[count, COARSE * COARSE]: the share of cells at the edges of obstacles in each square."""
     fields = heights.view(-1, SIDE, SIDE)
-    steps = torch.zeros_like(fields)
-    steps[:, :, 1:] = (fields[:, :, 1:] - fields[:, :, :-1]).abs()
-    down = (fields[:, 1:] - fields[:, :-1]).abs()
-    steps[:, 1:] = torch.maximum(steps[:, 1:], down)
-    pooled = torch.nn.functional.adaptive_avg_pool2d((steps > STEP_UP).float().unsqueeze(1), COARSE)
+    at_edge = torch.zeros_like(fields)
+    for axis in (1, 2):
+        ahead, behind = (at_edge.narrow(axis, start, SIDE - 1) for start in (1, 0))
+        is_steep = fields.diff(dim=axis).abs() > STEP_UP
+        for cells in (ahead, behind):  # on both sides of a step, so that it is symmetric
+            cells[is_steep] = 1.0
+    pooled = torch.nn.functional.adaptive_avg_pool2d(at_edge.unsqueeze(1), COARSE)
     return pooled.flatten(1)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from recollect.tasks.mech import exact
 from recollect.tasks.mech.rules import (
     BACKWARD,
     BORDER,
@@ -33,7 +34,7 @@ def move(arena: MechArena, orders: Orders, active: Tensor) -> None:
     speed = torch.where(arena.legs > 0, can, can * LEGLESS)
     ahead = torch.where(orders.forward < 0, orders.forward * BACKWARD, orders.forward)
     aside = orders.strafe * BACKWARD
-    speed = speed / (ahead * ahead + aside * aside).sqrt().clamp(min=1.0) * DT
+    speed = speed / exact.length(ahead, aside).clamp(min=1.0) * DT
     ahead, aside = ahead * speed, aside * speed
     x = arena.x + (arena.hx * ahead - arena.hy * aside)
     y = arena.y + (arena.hy * ahead + arena.hx * aside)
@@ -54,7 +55,7 @@ def _turn(arena: MechArena, turn: Tensor) -> None:
     square = half * half
     cosine, sine = (1 - square) / (1 + square), (half + half) / (1 + square)
     hx, hy = arena.hx * cosine - arena.hy * sine, arena.hx * sine + arena.hy * cosine
-    length = (hx * hx + hy * hy).sqrt()
+    length = exact.length(hx, hy)
     arena.hx.copy_(hx / length)
     arena.hy.copy_(hy / length)
 

@@ -11,8 +11,8 @@ import torch
 from gymnasium import spaces
 from torch import Tensor
 
-from recollect.policy.masks import ACTION_MASK
-from recollect.tasks.mech import actions, body, maps, sensing, zone
+from recollect.base.spaces import ACTION_MASK
+from recollect.tasks.mech import actions, body, exact, maps, sensing, zone
 from recollect.tasks.mech.rules import (
     CONTACTS,
     DECISION,
@@ -105,7 +105,7 @@ def _own(arena: MechArena) -> Tensor:
     def each(values: Tensor) -> Tensor:
         return values.float().expand(shape)
 
-    distance = (arena.x * arena.x + arena.y * arena.y).sqrt()
+    distance = exact.length(arena.x, arena.y)
     radius = arena.radius.view(-1, 1, 1)
     share = 2 / (arena.max_episode_steps * DECISION)
     score, tick = arena.score.unsqueeze(2), held.tick.unsqueeze(2)
@@ -173,7 +173,7 @@ def _contacts(arena: MechArena) -> Tensor:
     is_there, is_enemy = arena.contact >= 0, arena.contact >= arena.mechs
     clear = torch.cat([torch.ones_like(arena.clear), arena.clear], 3).gather(3, contact)
     ahead, left = dx * facing_x + dy * facing_y, dy * facing_x - dx * facing_y
-    distance = (dx * dx + dy * dy + dz * dz).sqrt()
+    distance = exact.length(dx, dy, dz)
     numbers = [
         torch.ones_like(dx),
         is_enemy.float(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from recollect.tasks.mech import sensing
+from recollect.tasks.mech import exact, sensing
 from recollect.tasks.mech.rules import DT, HEIGHT, HIT_RADIUS, REAR, REAR_FACTOR, SHOTS, SPLASH_SHARE
 from recollect.tasks.mech.weapons import Hits
 
@@ -46,7 +46,7 @@ def fly(arena: MechArena, hits: Hits) -> None:
     at = target.clamp(min=0)
     follows = homes & ((target >= 0) & alive.gather(1, at)).squeeze(1)
     way = [b.gather(1, at).squeeze(1) - s for b, s in zip(bodies, start)]
-    length = (way[0] * way[0] + way[1] * way[1] + way[2] * way[2]).sqrt().clamp(min=1e-6)
+    length = exact.length(*way).clamp(min=1e-6)
     speed = of_kind(arena.tables.shot_speed)
     velocity = [torch.where(follows, w / length * speed, v) for w, v in zip(way, (vx, vy, vz))]
 
@@ -101,7 +101,7 @@ def _hits(
 
 def _flies_with(half: list[Tensor], facing_x: Tensor, facing_y: Tensor) -> Tensor:
     """[P, N] bool: the shot comes from behind a mech with this heading."""
-    flat = (half[0] * half[0] + half[1] * half[1]).sqrt().unsqueeze(1)
+    flat = exact.length(*half[:2]).unsqueeze(1)
     return half[0].unsqueeze(1) * facing_x + half[1].unsqueeze(1) * facing_y >= REAR * flat
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from recollect.tasks.mech import exact
 from recollect.tasks.mech.damage import Tally
 from recollect.tasks.mech.rules import DECISION, HALF
 from recollect.tasks.mech.zone import Hold
@@ -25,7 +26,7 @@ def of(
     weights = arena.options
     fights = torch.where(held.contested & held.inside, weights.zone_combat, 1.0)
     dies = lived & ~arena.alive
-    disputed = torch.where(held.contested, 0.5, 1.0)
+    disputed = torch.where(held.contested & held.within, 0.5, 1.0)
     sides = torch.stack([result, -result], 1).unsqueeze(2)
     # The potential of a final state is 0, so that the sum of all differences is the same for all games. A
     # game that the time limit cuts off goes on, as far as the learner knows.
@@ -46,7 +47,7 @@ def of(
 
 def _potential(arena: MechArena, held: Hold) -> Tensor:
     """[E, 2, N]: minus the distance to the zone; halved for each teammate inside; 0 for the dead."""
-    distance = (arena.x * arena.x + arena.y * arena.y).sqrt() - arena.radius.view(-1, 1, 1)
+    distance = exact.length(arena.x, arena.y) - arena.radius.view(-1, 1, 1)
     inside = held.inside.sum(2, keepdim=True) - held.inside.long()
     return far(distance) * arena.tables.halves[inside] * arena.alive
 

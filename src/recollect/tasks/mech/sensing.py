@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from recollect.tasks.mech import body
+from recollect.base import devices
+from recollect.tasks.mech import body, exact
 from recollect.tasks.mech.rules import (
     CLEARED,
     CONTACTS,
@@ -89,8 +90,7 @@ def _clear(arena: MechArena, wanted: Tensor) -> Tensor:
     # It is the same in both directions: that of blue mech i and red mech j is computed once. On the CPU
     # only the wanted pairs are, all in one list.
     wanted = wanted[:, 0]
-    is_host = arena.device.type == "cpu"
-    pairs = wanted.flatten().nonzero().squeeze(1) if is_host else arena.every_pair
+    pairs = arena.every_pair if devices.synchronises(wanted) else wanted.flatten().nonzero().squeeze(1)
     n = arena.mechs
     slot, blue = pairs // (n * n), pairs // n
     red = slot * n + pairs % n
@@ -168,8 +168,8 @@ def sound(arena: MechArena) -> Tensor:
     """[E, 2, N, 4]: the loudest enemy ahead, left, behind, right: speed times mass, less if far away."""
     there = arena.theirs
     dx, dy = (there(own).unsqueeze(2) - own.unsqueeze(3) for own in (arena.x, arena.y))
-    speed = (arena.vx * arena.vx + arena.vy * arena.vy).sqrt() * arena.tables.noise * arena.alive
-    near = (1 - arena.square.sqrt() * (1 / HEARD)).clamp(min=0.0)
+    speed = exact.length(arena.vx, arena.vy) * arena.tables.noise * arena.alive
+    near = (1 - exact.root(arena.square) * (1 / HEARD)).clamp(min=0.0)
     loud = there(speed).unsqueeze(2) * near
     hx, hy = arena.hx.unsqueeze(3), arena.hy.unsqueeze(3)
     ahead, left = dx * hx + dy * hy, dy * hx - dx * hy

@@ -69,7 +69,7 @@ class Tables:
         self.earlier_shot = is_same & self.shot_exists.unsqueeze(2) & (places < places.unsqueeze(1))
         self.is_mount_of_shot = self.shot_mount.unsqueeze(2) == torch.arange(MOUNTS, device=device)
 
-        self.halves = 0.5 ** torch.arange(mechs, device=device).float()
+        self.halves = torch.tensor([0.5**i for i in range(mechs)], device=device)
         pack = torch.arange(mechs) // PACK
         mates = [[j for j in range(mechs) if pack[j] == pack[i] and j != i] for i in range(mechs)]
         self.mate = torch.tensor([[*each, *[0] * (PACK - 1 - len(each))] for each in mates], device=device)

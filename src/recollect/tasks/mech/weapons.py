@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from recollect.tasks.mech import exact
 from recollect.tasks.mech.rules import (
     HEIGHT,
     MISSILE_IN_SIGHT,
@@ -45,8 +46,8 @@ def fire(arena: MechArena, orders: Orders, active: Tensor) -> Hits:
         return arena.theirs(values).gather(2, target)
 
     dx, dy, dz = (of_target(own) - own for own in (arena.x, arena.y, arena.z))
-    flat = (dx * dx + dy * dy).sqrt()
-    distance = (flat * flat + dz * dz).sqrt()
+    flat = exact.length(dx, dy)
+    distance = exact.length(flat, dz)
     ahead = dx * arena.hx + dy * arena.hy
     exists = (orders.target >= 0) & of_target(arena.alive)
     is_clear = arena.clear.gather(3, target.unsqueeze(3)).squeeze(3)
@@ -96,7 +97,7 @@ def _launch(
     # Aim ahead of a moving target; a missile follows it.
     lead = distance.unsqueeze(3) * tables.shot_lead
     way = [d.unsqueeze(3) + v * lead for d, v in zip(away, velocity)]
-    speed = tables.shot_speed / (way[0] * way[0] + way[1] * way[1] + way[2] * way[2]).sqrt().clamp(min=1e-6)
+    speed = tables.shot_speed / exact.length(*way).clamp(min=1e-6)
     starts = (each.unsqueeze(3) for each in (arena.x, arena.y, arena.z + HEIGHT / 2))
     for shot, value in (
         *zip((arena.shot_x, arena.shot_y, arena.shot_z), starts),
@@ -123,6 +124,6 @@ def _smoke(
     for cloud, value in (
         (arena.smoke_x, x),
         (arena.smoke_y, y),
-        (arena.smoke_left, SMOKE_LASTS + far / smoke.speed),
+        (arena.smoke_left, SMOKE_LASTS + far * (1 / smoke.speed)),
     ):
         cloud.copy_(torch.where(place, value.unsqueeze(3), cloud))

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class Hold:
     """Who holds the zone after a decision."""
 
+    within: Tensor
+    """[E, 2, N] bool: the mech, or its wreck, is in the zone."""
     inside: Tensor
     """[E, 2, N] bool: lives and is in the zone."""
     contested: Tensor
@@ -29,13 +31,14 @@ class Hold:
 def hold(arena: MechArena) -> Hold:
     """Who holds the zone now."""
     radius = arena.radius.view(-1, 1, 1)
-    inside = arena.alive & (arena.x * arena.x + arena.y * arena.y <= radius * radius)
+    within = arena.x * arena.x + arena.y * arena.y <= radius * radius
+    inside = arena.alive & within
     tons = (inside * arena.tables.tons).sum(2)
     there = tons.flip(1)
     contested = (tons > 0) & (there > 0)
     margin = (tons - there) / (tons + there).clamp(min=1.0)
     tick = torch.where(contested, (CONTESTED + margin).clamp(0.0, 1.0), (tons > 0).float())
-    return Hold(inside, contested[:, :1, None], tick)
+    return Hold(within, inside, contested[:, :1, None], tick)
 
 
 def is_over(arena: MechArena) -> Tensor:
