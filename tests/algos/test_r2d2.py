@@ -25,7 +25,9 @@ def by_hand(ours: Any, sample: Any) -> tuple[torch.Tensor, torch.Tensor, torch.T
     for m in range(count):
         y, older = (slow.outputs(network, sample, m) for network in (ours.policy, ours.target))
 
-        def value(p: int, y: Any = y, older: Any = older) -> float:
+        def value(p: int, y: Any = y, older: Any = older, m: int = m) -> float:
+            if not (config.bootstrap_time_limits or sample.is_step[p, m]):
+                return 0.0
             (q,), (q_older,) = head(y[p]), ours.target.head(older[p])
             best = (q if config.double else q_older).argmax(-1)
             found = float(q_older[0, best])
@@ -72,6 +74,17 @@ def test_the_loss_is_that_of_the_steps(double, rescale, n_step):
         assert float(priority[m]) == pytest.approx(0.9 * max(own) + 0.1 * sum(own) / len(own), rel=1e-4)
 
 
+def test_targets_may_end_at_time_limits():
+    """S003-3: without ``bootstrap_time_limits`` nothing follows a time limit, and all else stays as it is."""
+    ours = filled(n_step=3, gamma=0.9, bootstrap_time_limits=False)
+    sample, batch = batch_of(ours, 48)
+    assert slow.kinds(sample, ours.config.burn_in_steps, ours.config.chunk, 3)["truncated"] > 0
+    with torch.no_grad():
+        loss = r2d2.loss(ours.policy, ours.target, batch, ours.config, torch.Generator())
+    _, errors, learned = by_hand(ours, sample)
+    torch.testing.assert_close(loss.error[learned], errors[learned].abs(), atol=1e-5, rtol=1e-5)
+
+
 def gradients(ours: Any, batch: Any) -> list[torch.Tensor]:
     total, _, _ = r2d2.loss(ours.policy, ours.target, batch, ours.config, torch.Generator())
     found = torch.autograd.grad(total, list(ours.policy.parameters()), allow_unused=True)
@@ -115,7 +128,7 @@ def test_the_burn_in_has_no_gradient():
     sample.obs.requires_grad_()
     leaves = [leaf.requires_grad_() for leaf in tree.leaves(sample.state)]
     weight = torch.ones_like(sample.reward[0])
-    batch = windows(ours.policy, ours.target, sample, burn_in=K, length=ours.config.chunk, weight=weight)
+    batch = windows(ours.policy, ours.target, sample, ours.config, weight=weight)
     assert not any(leaf.requires_grad for leaf in tree.leaves((batch.state, batch.target_state)))
     total, _, _ = r2d2.loss(ours.policy, ours.target, batch, ours.config, torch.Generator())
     seen, *states = torch.autograd.grad(total, [sample.obs, *leaves], allow_unused=True)

@@ -59,6 +59,23 @@ LEARNED_FROM_REPLAY = [
         ERRORS,
     ),
     Mutant(
+        "time limits are bootstrapped although they must not be",
+        test_r2d2.test_targets_may_end_at_time_limits,
+        (windows("if not config.bootstrap_time_limits:", "if False:"),),
+        ERRORS,
+    ),
+    Mutant(
+        "the step before a time limit ends the episode",
+        test_r2d2.test_targets_may_end_at_time_limits,
+        (
+            windows(
+                "terminated[:-1] |= is_step[:-1] & ~is_step[1:]",
+                "terminated[:-2] |= is_step[1:-1] & ~is_step[2:]",
+            ),
+        ),
+        ERRORS,
+    ),
+    Mutant(
         "termination is bootstrapped",
         plain,
         (loss("terminated=batch.terminated", "terminated=batch.terminated & False"),),

@@ -75,15 +75,7 @@ class Drawn:
         learner = cast(ReplayLearner, self.one.made)
         used = self.sample if sample is None else sample
         weight = torch.ones_like(used.reward[0])
-        algo = self.algo
-        return windows(
-            learner.policy,
-            learner.target,
-            used,
-            burn_in=algo.burn_in_steps,
-            length=algo.chunk,
-            weight=weight,
-        ), learner
+        return windows(learner.policy, learner.target, used, self.algo, weight=weight), learner
 
     def loss(self, batch: Windows) -> Loss:
         """The algorithm's loss, with the same random numbers at every call."""

@@ -181,8 +181,8 @@ GAUGES: tuple[Gauge, ...] = (
     Gauge(name="value_scale", low=0.0, words="Follows the standard deviation of the returns."),
     Gauge(
         name="q/mean",
-        words="Approaches the discounted return. If it grows without bound, lower learning_rate, or let the "
-        "target network follow more slowly.",
+        words="Approaches the discounted return. If it grows without bound, lower learning_rate, let the "
+        "target network follow more slowly, or, with a time limit, set bootstrap_time_limits=False.",
     ),
     Gauge(name="td_error", low=0.0, words="Falls as the values are learned, and rises with new rewards."),
     Gauge(name="epsilon", low=0.0, words="Follows its schedule."),

@@ -94,6 +94,12 @@ REPLAY: dict[str, dict[str, Any]] = {
     },
     # The points of an episode add up to 1: rewards of 1/49 are scaled up, and each answer counts alone.
     "repeat-previous r2d2": {"steps": 300_000, "gamma": 0.5, "reward_scale": 20.0, "learning_rate": 1e-3},
+    # Bootstrapped at the time limit, an LSTM valued "forward" at the junction at 50. In the corridor actions
+    # differ by 1 / length: with less exploration, a low gamma and a falling learning rate, noise is smaller.
+    "t-maze r2d2": {
+        **{"steps": 150_000, "gamma": 0.9, "bootstrap_time_limits": False},
+        **{"learning_rate_schedule": "linear", "epsilon": 0.02, "epsilon_end": 0.02, "epsilon_ladder": 0.0},
+    },
     # With running statistics of the observations, which change the inputs of all old steps, the return fell
     # from 480 to 300 as episodes got longer.
     "position-cartpole r2d2": {
