@@ -9,6 +9,7 @@ from recollect.tasks.mech import (
     actions,
     maps,
     observe,
+    projectiles,
     rewards,
     sensing,
     zone,
@@ -17,6 +18,7 @@ from recollect.tasks.mech.bot import MechBot
 from tests.mutants.mech_bugs import bug
 from tests.tasks.mech import (
     test_batches,
+    test_captured,
     test_hidden,
     test_inputs,
     test_mirror,
@@ -31,6 +33,7 @@ wreck_in_zone = functools.partial(test_zone.test_ticks, [1], [], [2], (1.0, 0.0)
 draw = functools.partial(test_zone.test_end_by_time, (2.0, 2.0), (10.0, 10.0), 0.0)
 telescope = functools.partial(test_rewards.check_telescope, 1.0)
 mirror = functools.partial(test_mirror.check_game, 3, 20)
+captured = functools.partial(test_captured.check_paths, 3, 5)
 batch = functools.partial(test_batches.check_batch, 5, 3)
 
 MECH_GAMES = [
@@ -117,6 +120,18 @@ MECH_GAMES = [
         batch,
         "assert_same_step",
         (sensing, "_clear", "red = slot * n + pairs % n", "red = pairs % n"),
+    ),
+    bug(
+        "places without a shot have one on a GPU",
+        captured,
+        "value, whole.snapshot()[name]",
+        (projectiles, "fly", "alive & flies.unsqueeze(1), kind", "alive, kind"),
+    ),
+    bug(
+        "on a GPU sight reaches as far as the map",
+        captured,
+        "value, whole.snapshot()[name]",
+        (sensing, "_clear", ".view(wanted.shape) & wanted", ".view(wanted.shape)"),
     ),
     bug(
         "the flat form means the opposite",

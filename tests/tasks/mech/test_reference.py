@@ -95,6 +95,19 @@ def test_planted_states(mechs: int, sensing: str) -> None:
             compare(task, scenes.at_random(task, generator))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mechs", scenes.SIZES)
+def test_many_planted_states(mechs: int) -> None:
+    """As above, on many maps."""
+    for seed in range(100, 200):
+        task = scenes.arena(mechs, 2, sensing=("partial", "full")[seed % 2], limit=4, map_seed=seed)
+        generator = torch.Generator().manual_seed(seed)
+        task.reset(seed)
+        scenes.plant(task, seed, 8.0 + 1.5 * mechs)
+        for _ in range(4):
+            compare(task, scenes.at_random(task, generator))
+
+
 @pytest.mark.parametrize("mechs", scenes.SIZES)
 def test_games_of_bots(mechs: int) -> None:
     """In the course of games: from the first decision, across the time limit, with absent mechs."""

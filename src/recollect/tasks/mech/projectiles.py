@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from recollect.base import devices
 from recollect.tasks.mech import exact, sensing
 from recollect.tasks.mech.rules import DT, HEIGHT, HIT_RADIUS, REAR, REAR_FACTOR, SHOTS, SPLASH_SHARE
 from recollect.tasks.mech.weapons import Hits
@@ -23,7 +24,7 @@ def fly(arena: MechArena, hits: Hits) -> None:
     """
     # All shots in one list: on the CPU those that fly, for a captured step all that there can be.
     flat = arena.shot_left.flatten()
-    shot = (flat > 0).nonzero().squeeze(1) if arena.device.type == "cpu" else arena.every_shot
+    shot = arena.every_shot if devices.synchronises(flat) else (flat > 0).nonzero().squeeze(1)
     flies = flat[shot] > 0
     mech, place = shot // SHOTS, shot % SHOTS
     kind = mech % arena.mechs * SHOTS + place
