@@ -59,14 +59,14 @@ def record_games(
     The rows of ``env`` are those of both sides, or of one side whose opponents a wrapper plays. ``names``: of
     those who play blue and red. ``cancelled``: asked before each decision; the games until then are returned.
     """
-    arena = find_arena(env)
-    if arena is None:
-        raise ConfigError("a replay is of the mech arena, and this env is another one: leave --replay out")
     if isinstance(network, Policies):
         raise ConfigError(
             f"games are recorded of one policy, and this agent has one for each of the groups "
             f"{', '.join(network.agents)}: train it with policies='shared'"
         )
+    arena = find_arena(env)
+    if arena is None:
+        raise ConfigError("a replay is of the mech arena, and this env is another one: leave --replay out")
     assert not isinstance(env, Groups)
     if games < 1:
         raise ConfigError(f"games = {games}: it must be at least 1")

@@ -124,7 +124,12 @@ def _record(args: argparse.Namespace, flags: list[str]) -> int:
         raise ConfigError(f"--replay {file}: a replay is a .json file; name it {file.stem or 'game'}.json")
     agent, options = load_agent(args, flags)
     replays = record_run(
-        agent, games=args.episodes, seed=args.seed, deterministic=not args.sample, env_kwargs=options
+        agent,
+        name=Path(args.run).resolve().name,
+        games=args.episodes,
+        seed=args.seed,
+        deterministic=not args.sample,
+        env_kwargs=options,
     )
     for number, replay in enumerate(replays, 1):
         place = file if number == 1 else file.with_stem(f"{file.stem}-{number}")

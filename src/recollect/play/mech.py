@@ -13,6 +13,7 @@ from recollect.tasks.mech.replays import Replay
 def record_run(
     agent: Agent,
     *,
+    name: str,
     games: int = 1,
     seed: int = 0,
     deterministic: bool = True,
@@ -21,9 +22,9 @@ def record_run(
 ) -> list[Replay]:
     """Record games that the agent plays against itself, or as the run's ``vs`` says.
 
-    ``env_kwargs`` are added to those of the training.
+    ``name``: of the agent. ``env_kwargs`` are added to those of the training.
     """
-    name = f"{agent.run.path.name if agent.run is not None else 'agent'}, {agent.steps:,} steps"
+    name = f"{name}, {agent.steps:,} steps"
     with agent.opened(1, env_kwargs=agent.config.env_kwargs | (env_kwargs or {})) as env:
         opponent = getattr(agent.config, "vs", None)
         names = {None: (name, name), "blue": (name, opponent), "red": (opponent, name)}[side_of(env)]
