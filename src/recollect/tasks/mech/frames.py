@@ -56,7 +56,6 @@ def frames(replay: Replay) -> dict[str, Any]:
     play_again(replay, add)
     about = ("players", "options", "seed", "slot", "episode", "won", "score", "ended", "sha256")
     return {
-        "kind": "arena",
         **{name: getattr(replay, name) for name in about},
         "frames": replay.decisions + 1,
         **fixed,
@@ -84,7 +83,7 @@ def _fixed(arena: MechArena) -> dict[str, Any]:
         **{"smokeRadius": SMOKE_RADIUS, "smokeLasts": SMOKE_LASTS},
         **{"classes": classes, "roster": roster(arena.mechs), "map": int(arena.map[0])},
         "terrain": {
-            "side": maps.SIDE,
+            **{"side": maps.SIDE, "wall": maps.WALL},
             "heights": _column(64, torch.from_numpy(heights.flatten())),
             "walls": _column(1, torch.from_numpy(maps.walls(heights).flatten())),
         },

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from recollect.tasks.mech import body, maps
+from recollect.tasks.mech import body, maps, zone
 from recollect.tasks.mech.rules import HALF, HEAVY, LIGHT, MEDIUM, SCOUT, SMOKE_LASTS, SMOKE_RADIUS
 
 if TYPE_CHECKING:
@@ -74,9 +74,8 @@ class _Canvas:
     def zone(self) -> None:
         """The zone in the colours of those who are in it."""
         radius = float(self.arena.radius[0])
-        squared = (self.of("x") ** 2 + self.of("y") ** 2) <= radius**2
-        inside = (squared & (self.of("hp") > 0)).any(1)
-        colours = [SIDES[side] for side in (0, 1) if inside[side]] or [np.full(3, 255.0)]
+        inside = zone.hold(self.arena).inside[0].any(1).tolist()
+        colours = [colour for colour, holds in zip(SIDES, inside) if holds] or [np.full(3, 255.0)]
         colour = np.mean(colours, 0)
         self.mix(self.disc(0, 0, radius), colour, HELD)
         self.mix(self.disc(0, 0, radius) & ~self.disc(0, 0, radius - 0.5), colour * 0.8, 0.8)
