@@ -22,6 +22,7 @@ from tests.mutants.leaks import LEAKS
 from tests.mutants.logging_bugs import LOGGING
 from tests.mutants.mech_bugs import MECHS
 from tests.mutants.mech_game_bugs import MECH_GAMES
+from tests.mutants.mech_task_bugs import MECH_TASK
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.opponent_bugs import OPPONENTS
@@ -104,6 +105,7 @@ MUTANTS = [
     *TREASURE,
     *MECHS,
     *MECH_GAMES,
+    *MECH_TASK,
     *POLICIES,
     *RECORDINGS,
     *REGISTERED,

@@ -214,20 +214,23 @@ def test_pettingzoo_finds_nothing_to_say(name: str) -> None:
     assert task.id not in gym.registry, "Gymnasium's envs have one agent"
 
 
+def zoo(name: str) -> tuple[Task, TaskParallelEnv]:
+    """A task with one slot, and its PettingZoo form."""
+    if name == BRAWL:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(pettingzoo_envs, "make_task", lambda task, num_envs, **_: small(BRAWL, num_envs))
+            return small(BRAWL, 1), parallel_env("mech")
+    short = name.split()[0]
+    return make_task(short, 1, **options(name)), parallel_env(short, **options(name))
+
+
 @pytest.mark.parametrize("name", [*SPACES, BRAWL])
-def test_pettingzoo_plays_what_the_task_plays(name: str, monkeypatch: Any) -> None:
+def test_pettingzoo_plays_what_the_task_plays(name: str) -> None:
     """S002-21: seed s is slot 0 of s; a reset without a seed goes on to the next episode, also in midst.
 
     S001-29: agents leave in the step in which they die, and those that are absent never appear.
     """
-    if name == BRAWL:
-        monkeypatch.setattr(pettingzoo_envs, "make_task", lambda task, num_envs, **_: small(BRAWL, num_envs))
-        task, env = small(BRAWL, 1), parallel_env("mech")
-    else:
-        task, env = (
-            make_task(name.split()[0], 1, **options(name)),
-            parallel_env(name.split()[0], **options(name)),
-        )
+    task, env = zoo(name)
     obs, infos = env.reset(seed=9)
     assert env.possible_agents == list(task.agent_names)
     task.reset(0)
