@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
 from inspect import formatannotation
 from pathlib import Path
@@ -27,6 +27,7 @@ from recollect.config.fields import field_names, fields_of, first_paragraph
 from recollect.config.settings import CLASSES
 from recollect.config.tasks import TASKS
 from recollect.config.train import ALIASES
+from recollect.tasks.mech import actions, observe, rules
 from recollect.training.gauges import GAUGES
 from recollect.training.metrics import GLOSSARY
 
@@ -126,6 +127,67 @@ def tasks(_: str) -> str:
     return f"```{{table}}\n:class: dense\n\n{listed}\n```"
 
 
+def mech(which: str) -> str:
+    """``{mech} weapons``: a table of the mech arena from the code."""
+    return table(*MECH_TABLES[which]())
+
+
+def _classes() -> tuple[list[str], list[list[str]]]:
+    head = ["class", "speed, m/s", "turn, rad/s", "hp", "leg hp", "heat cap", "heat loss per s", "jets, m/s²"]
+    names = ("speed", "turn", "hp", "leg_hp", "heat_cap", "heat_loss", "jet", "tons", "noise")
+    rows = []
+    for each in rules.CLASSES:
+        mounted: dict[str, list[str]] = {}
+        for trigger, weapon in zip(rules.TRIGGERS, each.mounts):
+            if weapon:
+                mounted.setdefault(rules.TRIGGER_NAMES[trigger], []).append(weapon)
+        weapons = "; ".join(f"{trigger}: {' and '.join(own)}" for trigger, own in mounted.items())
+        rows.append([each.name, *(f"{getattr(each, name):g}" for name in names), weapons])
+    return [*head, "tons", "noise", "weapons"], rows
+
+
+def _weapons() -> tuple[list[str], list[list[str]]]:
+    head = ["weapon", "range, m", "damage", "stability damage", "own heat", "cooldown, s", "arc", "flight"]
+    names = ("range", "damage", "stability", "heat", "cooldown", "arc")
+    rows = [
+        [
+            *(each.name, *(f"{getattr(each, name):g}" for name in names)),
+            *(
+                f"{each.speed:g} m/s" if each.speed else "at once",
+                f"{each.target_heat:g}",
+                f"{each.splash:g}",
+            ),
+        ]
+        for each in rules.WEAPONS.values()
+    ]
+    return [*head, "heat on the target", "splash, m"], rows
+
+
+def _numbered(names: tuple[str, ...]) -> tuple[list[str], list[list[str]]]:
+    return ["number", "what it is"], [[str(i), name] for i, name in enumerate(names)]
+
+
+MECH_TABLES: dict[str, Callable[[], tuple[list[str], list[list[str]]]]] = {
+    "classes": _classes,
+    "weapons": _weapons,
+    "vector": lambda: (["part", "numbers"], [[name, str(size)] for name, size in observe.SIZES.items()]),
+    "own": lambda: _numbered(observe.OWN),
+    "contact": lambda: _numbered(observe.CONTACT),
+    "action": lambda: (
+        ["part", "space", "numbers in a flat action"],
+        [[f"`{part}`", f"`{space}`", str(actions.FLAT[part])] for part, space in actions.PARTS.items()],
+    ),
+    "rewards": lambda: (
+        ["option", "default", "for what"],
+        [
+            [f"`{field.name}`", f"{field.default:g}", _escape(field.doc)]
+            for field in fields_of(TASKS["mech"])
+            if field.name.endswith(("_reward", "_combat", "_gamma"))
+        ],
+    ),
+}
+
+
 def command(line: str) -> str:
     """``{command} train``: the help text of a command (of a topic, ``train names``), 88 characters wide."""
     name, *topics = line.split()
@@ -200,7 +262,7 @@ class PlainAttributes:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the directives."""
-    for name in ("aliases", "command", "commands", "config-fields", "metrics", "tasks"):
+    for name in ("aliases", "command", "commands", "config-fields", "mech", "metrics", "tasks"):
         app.add_directive(name, Directive)
     PlainAttributes(app)
     app.connect("doctree-read", inline_drawings, priority=900)  # when the paths of images are known

@@ -34,7 +34,7 @@ def shares(results: Results) -> dict[str, float]:
 
 @pytest.mark.parametrize(("result", "name"), [(1, "loss"), (-1, "win"), (0, "draw")])
 def test_a_player_that_always_does_the_same(agent: rc.Agent, result: int, name: str) -> None:
-    """S001-4: the outcome is booked to the side of the learner, in every slot."""
+    """The outcome is booked to the side of the learner, in every slot."""
     games = agent.against("fixed", 30, vs_kwargs={"result": result})
     assert games.sampled is not None
     for one in (games, games.sampled):

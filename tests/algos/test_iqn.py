@@ -46,15 +46,7 @@ def by_hand(ours: Any, sample: Any) -> tuple[torch.Tensor, torch.Tensor, torch.T
             if not sample.is_step[at, m]:
                 continue
             goal = torch.as_tensor(
-                slow.target(
-                    sample,
-                    m,
-                    at,
-                    partial(value, at),
-                    gamma=config.gamma,
-                    n=n,
-                    last=config.time_limits == "last",
-                )
+                slow.target(sample, m, at, partial(value, at), gamma=config.gamma, n=n)
             ).double()
             goal = goal.expand(config.target_quantiles)
             z = head.quantiles(y[at], tau[at - K, m])[0, :, int(sample.action[at, m])]
@@ -89,17 +81,6 @@ def test_the_loss_is_that_of_the_steps_and_quantiles(double, n_step, kappa):
     weight = ((p.min() / p) ** 0.7).expand_as(losses)
     expected = (weight * losses)[learned].sum() / learned.sum()
     assert float(loss.total) == pytest.approx(float(expected), rel=1e-5)
-
-
-def test_targets_may_end_with_the_last_observation_acted_on():
-    """S003-3: with ``time_limits="last"`` no quantile of a final observation is part of a target."""
-    ours = filled("iqn", quantiles=4, target_quantiles=3, n_step=3, gamma=0.9, time_limits="last")
-    sample, batch = batch_of(ours, 40)
-    assert slow.kinds(sample, ours.config.burn_in_steps, ours.config.chunk, 3)["truncated"] > 0
-    with torch.no_grad():
-        loss = loss_of(ours, batch)
-    _, errors, learned = by_hand(ours, sample)
-    torch.testing.assert_close(loss.error[learned], errors[learned].abs(), atol=1e-5, rtol=1e-5)
 
 
 def test_padding_and_minibatches_without_a_step():

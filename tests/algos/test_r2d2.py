@@ -27,7 +27,9 @@ def by_hand(ours: Any, sample: Any) -> tuple[torch.Tensor, torch.Tensor, torch.T
     for m in range(count):
         y, older = (slow.outputs(network, sample, m) for network in (ours.policy, ours.target))
 
-        def value(p: int, y: Any = y, older: Any = older) -> float:
+        def value(p: int, y: Any = y, older: Any = older, m: int = m) -> float:
+            if not (config.bootstrap_time_limits or sample.is_step[p, m]):
+                return 0.0
             (q,), (q_older,) = head(y[p]), ours.target.head(older[p])
             best = (q if config.double else q_older).argmax(-1)
             found = float(q_older[0, best])
@@ -36,14 +38,7 @@ def by_hand(ours: Any, sample: Any) -> tuple[torch.Tensor, torch.Tensor, torch.T
         for at in range(K, K + L):
             if sample.is_step[at, m]:
                 goal = slow.target(
-                    sample,
-                    m,
-                    at,
-                    value,
-                    gamma=config.gamma,
-                    n=config.n_step,
-                    scale=config.reward_scale,
-                    last=config.time_limits == "last",
+                    sample, m, at, value, gamma=config.gamma, n=config.n_step, scale=config.reward_scale
                 )
                 goal = slow.h(float(goal)) if config.rescale else goal
                 targets[at - K, m] = goal
@@ -81,12 +76,11 @@ def test_the_loss_is_that_of_the_steps(double, rescale, n_step):
         assert float(priority[m]) == pytest.approx(0.9 * max(own) + 0.1 * sum(own) / len(own), rel=1e-4)
 
 
-@pytest.mark.parametrize("n_step", [1, 3])
-def test_targets_may_end_with_the_last_observation_acted_on(n_step):
-    """S003-3: with ``time_limits="last"`` no value of a final observation is part of a target."""
-    ours = filled(n_step=n_step, gamma=0.9, time_limits="last")
+def test_targets_may_end_at_time_limits():
+    """S003-3: without ``bootstrap_time_limits`` nothing follows a time limit, and all else stays as it is."""
+    ours = filled(n_step=3, gamma=0.9, bootstrap_time_limits=False)
     sample, batch = batch_of(ours, 48)
-    assert slow.kinds(sample, ours.config.burn_in_steps, ours.config.chunk, n_step)["truncated"] > 0
+    assert slow.kinds(sample, ours.config.burn_in_steps, ours.config.chunk, 3)["truncated"] > 0
     with torch.no_grad():
         loss = r2d2.loss(ours.policy, ours.target, batch, ours.config, torch.Generator())
     _, errors, learned = by_hand(ours, sample)
@@ -136,7 +130,7 @@ def test_the_burn_in_has_no_gradient():
     sample.obs.requires_grad_()
     leaves = [leaf.requires_grad_() for leaf in tree.leaves(sample.state)]
     weight = torch.ones_like(sample.reward[0])
-    batch = windows(ours.policy, ours.target, sample, burn_in=K, length=ours.config.chunk, weight=weight)
+    batch = windows(ours.policy, ours.target, sample, ours.config, weight=weight)
     assert not any(leaf.requires_grad for leaf in tree.leaves((batch.state, batch.target_state)))
     total, _, _ = r2d2.loss(ours.policy, ours.target, batch, ours.config, torch.Generator())
     seen, *states = torch.autograd.grad(total, [sample.obs, *leaves], allow_unused=True)

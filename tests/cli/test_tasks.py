@@ -69,7 +69,7 @@ def test_a_task_tells_its_story(name, capsys):
     assert "".join(str(made.observation_space).split()) in "".join(out.split())
     assert f"at most {made.max_episode_steps} steps" in out
     for option in task_options(TASKS[name]):
-        assert f"--task.{option}" in out
+        assert f"task.{option.replace('_', '-')}" in out
     assert f"recollect train {name}" in out
     assert re.search(r"its return is -?[\d.,]+\.", out)
     assert shown(capsys, TASKS[name].id) == out

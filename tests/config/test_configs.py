@@ -25,6 +25,8 @@ from tests.support.helpers import keep, make_actor
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path.name for path in (ROOT / "configs").iterdir())
 TINY = "--num-envs 2 --rollout 8 --chunk 4 --epochs 1 --minibatches 1 --threads 1 --steps 32".split()
+FEW = {"mech.yaml": ["--task.mechs", "1"]}
+"""For as many agents as in the other files, one or two."""
 SHORTER = "--task.limit 160 --rollout 64 --chunk 16 --num-envs 2 --threads 1".split()
 """The same shape as 8,000, 2,048 and 64: an episode spans rollouts, a rollout spans chunks."""
 
@@ -64,7 +66,7 @@ def test_a_file_trains(name, tmp_path):
     if name == "mujoco_positions.yaml":
         pytest.importorskip("mujoco")
     quiet = ["--quiet", "--no-eval", "--no-report", "--run", str(tmp_path / "run")]
-    assert main(["train", "--config", f"configs/{name}", *TINY, *quiet]) == 0
+    assert main(["train", "--config", f"configs/{name}", *TINY, *FEW.get(name, []), *quiet]) == 0
     run = Run(tmp_path / "run")
     assert run.status["state"] == "finished"
     assert run.status["steps"] == 32

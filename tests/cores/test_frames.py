@@ -11,7 +11,7 @@ import torch
 
 import recollect as rc
 from recollect.acting.actor import Actor
-from recollect.base import tree
+from recollect.base import devices, tree
 from recollect.config.policy import EncoderConfig, PolicyConfig
 from recollect.cores import CORES, FramesConfig, make_core
 from recollect.errors import ConfigError
@@ -123,6 +123,16 @@ def test_a_stack_has_frames_of_its_own_episode_alone(frames, side):
             assert stack.view(frames, 3).tolist() == want
         ended += int(rollout.first[1:].sum())
     assert ended > 3 * ROWS
+
+
+def test_without_host_reads_the_frames_are_the_same(monkeypatch):
+    """S003-1: on a CPU the frames of earlier episodes are found on the host, elsewhere they are masked."""
+    core, generator = make_core(FramesConfig(frames=4), 5), torch.Generator().manual_seed(0)
+    x, first = torch.randn(9, ROWS, 5), torch.rand(9, ROWS, generator=generator) < 0.3
+    state = torch.randn(ROWS, 3, 5)
+    here = core.unroll(x, state, first)
+    monkeypatch.setattr(devices, "synchronises", lambda _: True)
+    assert all(torch.equal(a, b) for a, b in zip(here, core.unroll(x, state, first), strict=True))
 
 
 def test_reach_of_the_cores():

@@ -89,7 +89,7 @@ def same(one: torch.Tensor, two: torch.Tensor) -> bool:
 
 @pytest.mark.parametrize("first_slot", [0, 3])
 def test_rows_are_those_of_the_env_played_by_hand(first_slot: int) -> None:
-    """S001-4: the opponent's memory restarts at its own slot's reset, and only there."""
+    """The opponent's memory restarts at its own slot's reset, and only there."""
     made, expected = by_versus(first_slot), by_hand(first_slot)
     ends = torch.zeros(SLOTS * MEMBERS)
     for t, (one, other) in enumerate(zip(made, expected, strict=True)):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+
+from recollect.cores.frames import Frames
 from recollect.kernels import linear_scan
 from recollect.kernels.cpu import causal_conv, selective_scan, window
 from recollect.learning.auxiliary_loss import NextObs
 from recollect.learning.learner import Learner
 from recollect.policy.tokens import latent
+from tests.cores import test_frames
 from tests.mutants import proofs
 from tests.mutants.mutant import Mutant
 
@@ -29,6 +33,12 @@ WALLS = [
         proofs.poisoned("mamba", 1),
         ((causal_conv, "causal_conv", ".masked_fill(is_empty.unsqueeze(2), 0)", ""),),
         by="assert_close((y, end), core.unroll(x, state, first), 1e-12)",
+    ),
+    Mutant(
+        "a stack has frames of an earlier episode",
+        functools.partial(test_frames.test_a_stack_has_frames_of_its_own_episode_alone, 4, "learner"),
+        ((Frames, "_unroll", "is_earlier.flatten()", "(is_earlier & False).flatten()"),),
+        by="assert stack.view(frames, 3).tolist() == want",
     ),
     Mutant(
         "the selective scan's wall multiplies",

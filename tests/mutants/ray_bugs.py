@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
 from recollect.experience.rollout import Rollout
+from recollect.runtimes.ray import transport
+from recollect.runtimes.ray.server import Location
+from recollect.runtimes.ray.transport import RayChannel
 from recollect.runtimes.remote_collector import RemoteCollector
 from tests.mutants.mutant import Mutant
 from tests.mutants.planted import ChildMutant
@@ -18,7 +26,37 @@ def on_ray() -> None:
         play(turns.collector, turns.policy, 3)
 
 
+def elsewhere() -> None:
+    """A restarted actor avoids the node of the last one, which Ray may still take for alive."""
+    avoided: list[Any] = []
+
+    def remote(*_: Any, avoid: str | None, **__: Any) -> Any:
+        avoided.append(avoid)
+        return SimpleNamespace(started="", location=None, receive=lambda _: Location(1, "here", "a node"))
+
+    owner: Any = SimpleNamespace(
+        cpus=1,
+        rows_per_actor=4,
+        cluster=SimpleNamespace(has_cpus=bool),
+        heartbeats=SimpleNamespace(handle=None),
+    )
+    channel = RayChannel(0, owner)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transport, "Remote", remote)
+        for restarts in range(2):
+            blueprint: Any = SimpleNamespace(restarts=restarts)
+            channel.start(blueprint)
+            channel.receive()
+    assert avoided == [None, "a node"]
+
+
 MUTANTS = [
+    Mutant(
+        "a restarted actor goes to the node that it was lost with",
+        elsewhere,
+        ((RayChannel, "start", "avoid = self._last_node", "pass"),),
+        "assert avoided ==",
+    ),
     ChildMutant(
         "weights of a Ray actor are older than the version named", on_ray, OLD_WEIGHTS, "log_prob of actor"
     ),

@@ -20,7 +20,6 @@ from tests.mutants.mutant import Edit, Mutant
 rescaled = functools.partial(test_r2d2.test_the_loss_is_that_of_the_steps, True, True, 3)
 plain = functools.partial(test_r2d2.test_the_loss_is_that_of_the_steps, True, False, 3)
 single = functools.partial(test_r2d2.test_the_loss_is_that_of_the_steps, False, False, 1)
-last_acted_on = functools.partial(test_r2d2.test_targets_may_end_with_the_last_observation_acted_on, 3)
 quantiles = functools.partial(test_iqn.test_the_loss_is_that_of_the_steps_and_quantiles, True, 3, 0.2)
 copied = functools.partial(tests.test_the_target_is_copied_every_so_many_steps, "r2d2")
 ratio = functools.partial(tests.test_the_replay_ratio_is_exact, 0.25, 6, 5)
@@ -61,21 +60,20 @@ LEARNED_FROM_REPLAY = [
         ERRORS,
     ),
     Mutant(
-        "the final observation is part of targets although it must not be",
-        last_acted_on,
-        ((returns, "n_step_parts", 'time_limits == "last"', "False"),),
+        "time limits are bootstrapped although they must not be",
+        test_r2d2.test_targets_may_end_at_time_limits,
+        (windows("if not config.bootstrap_time_limits:", "if False:"),),
         ERRORS,
     ),
     Mutant(
-        "IQN always takes the final observation",
-        test_iqn.test_targets_may_end_with_the_last_observation_acted_on,
-        ((iqn, "loss", "time_limits=config.time_limits", 'time_limits="final"'),),
-        ERRORS,
-    ),
-    Mutant(
-        "every target ends with the value of the slot before",
-        last_acted_on,
-        ((returns, "n_step_parts", "(~at_slots(is_step, at)).long()", "1"),),
+        "the step before a time limit ends the episode",
+        test_r2d2.test_targets_may_end_at_time_limits,
+        (
+            windows(
+                "terminated[:-1] |= is_step[:-1] & ~is_step[1:]",
+                "terminated[:-2] |= is_step[1:-1] & ~is_step[2:]",
+            ),
+        ),
         ERRORS,
     ),
     Mutant(

@@ -48,19 +48,14 @@ def outputs(policy: Any, sample: Any, m: int) -> list[Tensor]:
 
 
 def target(
-    sample: Any, m: int, at: int, value: Any, *, gamma: float, n: int, scale: float = 1.0, last: bool = False
+    sample: Any, m: int, at: int, value: Any, *, gamma: float, n: int, scale: float = 1.0
 ) -> Tensor | float:
-    """The n-step return of the step at a position; ``value(p)``: of the slot at position p.
-
-    ``last``: at a time limit it ends with the value of the last step in place of the final observation.
-    """
+    """The n-step return of the step at a position; ``value(p)``: of the slot at position p."""
     total: Any = 0.0
-    for i in range(n + 1):
+    for i in range(n):
         p = at + i
         if not sample.is_step[p, m]:  # the final observation of a truncated episode
-            return total + gamma**i * value(p - 1 if last else p)
-        if i == n:
-            break
+            return total + gamma**i * value(p)
         total = total + gamma**i * scale * float(sample.reward[p, m])
         if sample.terminated[p, m]:
             return total

@@ -12,7 +12,7 @@ import pytest
 
 from recollect import cli
 from recollect.errors import RecollectError
-from recollect.reports import page, write_report
+from recollect.reports import mech_viewer, page, write_report
 from recollect.reports.compare import gather_comparison, make_groups
 from recollect.reports.read_run import read_folder
 from recollect.training.run_folder import Run
@@ -50,9 +50,10 @@ def test_hostile_names_stay_names(tmp_path: Path):
     assert data_of(run / "report.html")["run"]["name"] == HOSTILE
 
 
-def test_every_asset_is_on_the_page_and_none_is_left_over():
+def test_every_asset_is_on_a_page_and_none_is_left_over():
     folder = Path(page.__file__).parent / "assets"
-    assert {path.name for path in folder.iterdir()} == {*page.SCRIPTS, *page.STYLES, "page.html"}
+    used = {*page.SCRIPTS, *page.STYLES, *mech_viewer.SCRIPTS, *mech_viewer.STYLES}
+    assert {path.name for path in folder.iterdir()} == {*used, "page.html"}
 
 
 def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

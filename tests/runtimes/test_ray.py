@@ -79,7 +79,7 @@ def test_two_groups_are_those_of_one_process():
 
 
 def test_an_opponent_and_a_curriculum_are_those_of_one_process():
-    """S001-4, S001-21: whose stages change over the updates, bit for bit."""
+    """S001-21: whose stages change over the updates, bit for bit."""
     settings = {"vs": "echo", "vs_kwargs": {"error": 0.5}, "actors": 2, "curriculum": STAGES}
     inline = trained(TwoSides, 8, **settings)
     assert differing(inline, trained(TwoSides, 8, runtime="ray", **settings)) == []

@@ -419,7 +419,7 @@ REPLAY_VALUES: dict[str, Any] = {
     "chunk": 5,
     "burn_in_steps": 1,
     "n_step": 3,
-    "time_limits": "last",
+    "bootstrap_time_limits": False,
     "stride": 4,
     "batch": 5,
     "replay_capacity": 90,

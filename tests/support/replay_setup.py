@@ -112,7 +112,4 @@ def batch_of(ours: Any, count: int = 64, seed: int = 3) -> tuple[Any, Windows]:
     )
     sample.action = wide(sample.action)
     weight = importance(sample, config.importance_exponent).double()
-    made = windows(
-        ours.policy, ours.target, sample, burn_in=config.burn_in_steps, length=config.chunk, weight=weight
-    )
-    return sample, made
+    return sample, windows(ours.policy, ours.target, sample, config, weight=weight)

@@ -27,7 +27,7 @@ SMALL = {
     "position-pendulum": {},
     "forage": {"limit": 30},
     "treasure-hunt": {"side": 8, "agents": 3, "view": 1, "spawn": 0.1, "length": 30},
-    "mech": {"size": "duel", "limit": 3, "maps": 2},
+    "mech": {"mechs": 2, "limit": 3, "maps": 2},
 }
 """Options for each task with which an episode is short, where it can be."""
 BRAWL = "mech brawl"
@@ -100,12 +100,6 @@ def same(a: Tree, b: Tree) -> bool:
 
 def record(task: Task, actions: list[Tree]) -> list[dict[str, Tensor]]:
     return [copied(task.step(action)) for action in actions]
-
-
-def living(task: Task) -> Tensor:
-    """[B] bool: the rows that take part now."""
-    lives = task._living()
-    return torch.ones(task.num_envs * task.agents, dtype=torch.bool) if lives is None else lives
 
 
 def contained(space: gym.Space, values: Tree) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 import pettingzoo
 import pytest
 import torch
+from gymnasium.utils.env_checker import data_equivalence
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 from PIL import Image
 
@@ -20,56 +21,83 @@ import recollect as rc
 from recollect.acting.recording import record_env
 from recollect.base import tree
 from recollect.cli import main
-from recollect.envs import make_env, make_grouped_env
+from recollect.envs import make_grouped_env
 from recollect.envs.checks import check_batched_env, check_grouped_env
-from recollect.envs.groups import GroupedEnv
+from recollect.envs.groups import AgentGroups, GroupedEnv
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, EnvError
-from recollect.tasks import TASKS, make_task
+from recollect.tasks import TASKS, Task, make_task, pettingzoo_envs
 from recollect.tasks.pettingzoo_envs import TaskParallelEnv, parallel_env
 from recollect.tasks.treasure import COLOURS, WALL
-from tests.support.task_worlds import SMALL, random_actions
+from tests.support.task_worlds import BRAWL, SMALL, copied, enough, random_actions, same, small
 
 TOGETHER = [name for name, task in TASKS.items() if task.Options.has_agents]
 every_task = pytest.mark.parametrize("name", TOGETHER)
-PAIRS = {"ends": ["agent_2", "agent_0"], "middle": "agent_1"}
+with_brawl = pytest.mark.parametrize("name", [*TOGETHER, BRAWL])
 
 
-@every_task
-@pytest.mark.parametrize("policies", ["shared", "independent", PAIRS], ids=["shared", "independent", "named"])
-def test_the_contract_of_every_grouping(name: str, policies: Any) -> None:
+def named(task: Task) -> dict[str, list[str]]:
+    """Two groups, neither in the order of the agents nor side by side."""
+    first, *middle, last = task.agent_names
+    return {"ends": [last, first], "middle": middle}
+
+
+def grouped(name: str, num_envs: int, policies: str, first_slot: int = 0) -> GroupedEnv:
+    task = small(name, num_envs)
+    choice = named(task) if policies == "named" else policies
+    if name != BRAWL:
+        options = {"env_kwargs": SMALL[name], "first_slot": first_slot}
+        return make_grouped_env(TASKS[name].id, num_envs, policies=choice, **options)
+    task.first_slot = first_slot
+    return AgentGroups(task, task.agent_names, choice)
+
+
+@with_brawl
+@pytest.mark.parametrize("policies", ["shared", "independent", "named"])
+def test_the_contract_of_every_grouping(name: str, policies: str) -> None:
     """Steps, ends, seeds, snapshots of all groups, and of the task itself."""
-    env = make_grouped_env(name, 3, policies=policies, env_kwargs=SMALL[name])
+    env = grouped(name, 3, policies)
     assert isinstance(env, GroupedEnv)
-    seen = check_grouped_env(env, steps=70)
+    task = small(name, 3)
+    seen = check_grouped_env(env, steps=enough(task))
     assert sum(one.truncated + one.terminated for one in seen.values()) >= 3 * 3
-    check_batched_env(make_env(name, 3, env_kwargs=SMALL[name]), steps=70)
+    assert any(one.invalid for one in seen.values()) == (name == BRAWL)
+    check_batched_env(task, steps=enough(task))
 
 
-@every_task
+@with_brawl
 def test_groups_have_the_rows_of_their_agents(name: str) -> None:
     """S001-29: each group sees, does and earns what its agents do in the task; by name, in any slots."""
-    whole = make_task(name, 5, **SMALL[name])
-    env = make_grouped_env(TASKS[name].id, 3, policies=PAIRS, env_kwargs=SMALL[name], first_slot=2)
-    members = {"ends": [0, 2], "middle": [1]}
+    whole = small(name, 5)
+    agents, last = whole.agents, whole.agents - 1
+    env = grouped(name, 3, "named", first_slot=2)
+    members = {"ends": [0, last], "middle": list(range(1, last))}
     assert {group: own.agents for group, own in env.groups.items()} == {
-        "ends": ("agent_0", "agent_2"),
-        "middle": ("agent_1",),
+        group: tuple(whole.agent_names[i] for i in own) for group, own in members.items()
     }
 
     def rows(values: Any, group: str) -> Any:
-        return tree.map(lambda leaf: leaf.unflatten(0, (5, 3))[2:, members[group]].flatten(0, 1), values)
+        return tree.map(lambda leaf: leaf.unflatten(0, (5, agents))[2:, members[group]].flatten(0, 1), values)
 
     obs, mine = whole.reset(4), env.reset(4)
-    for action in random_actions(whole, 40):
-        assert all(torch.equal(rows(obs, group), mine[group]) for group in members)
+    for action in random_actions(whole, 33):
+        assert all(same(rows(obs, group), mine[group]) for group in members)
         step, parts = whole.step(action), env.step({group: rows(action, group) for group in members})
         for group, part in parts.items():
-            for field in ("first", "reward", "terminated", "truncated", "final_obs", "valid"):
-                assert torch.equal(rows(getattr(step, field), group), getattr(part, field))
-            assert all(torch.equal(rows(step.info[key], group), value) for key, value in part.info.items())
-            assert part.info.keys() == step.info.keys()
+            assert same(rows(copied(step), group), copied(part))
+            assert same(rows(step.info, group), part.info)
         obs, mine = step.obs, {group: part.obs for group, part in parts.items()}
+
+
+def test_sides_are_groups_by_a_pattern() -> None:
+    """Each side of the mech arena with a policy of its own."""
+    env = make_grouped_env("mech", 2, policies={"blue": "blue_*", "red": "red_*"}, env_kwargs=SMALL["mech"])
+    assert {group: own.agents for group, own in env.groups.items()} == {
+        "blue": ("blue_0", "blue_1"),
+        "red": ("red_0", "red_1"),
+    }
+    with pytest.raises(ConfigError, match=r"group 'green' has 'green_\*'.*no agent.*blue_0, blue_1, red_0"):
+        make_grouped_env("mech", 2, policies={"green": "green_*"}, env_kwargs=SMALL["mech"])
 
 
 def test_wrong_groups_are_named() -> None:
@@ -165,49 +193,111 @@ def test_a_policy_for_all_or_for_each() -> None:
 # PettingZoo ----------------------------------------------------------------------------------------------
 
 
-@every_task
+SPACES = [*TOGETHER, "mech flat"]
+"""The tasks in PettingZoo's form, with parts as actions and with a Box."""
+
+
+def options(name: str) -> dict[str, Any]:
+    task, _, spaces = name.partition(" ")
+    return SMALL[task] | ({"spaces": spaces} if spaces else {})
+
+
+@pytest.mark.parametrize("name", SPACES)
 def test_pettingzoo_finds_nothing_to_say(name: str) -> None:
     """The checks of its interface and of its seeds, by its function and by its id in the registry."""
+    task, chosen = TASKS[name.split()[0]], options(name)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        parallel_api_test(parallel_env(TASKS[name].id, **SMALL[name]), num_cycles=200)
-        parallel_seed_test(lambda: parallel_env(name, **SMALL[name]), num_cycles=70)
-        parallel_api_test(pettingzoo.make("parallel", TASKS[name].id, **SMALL[name]), num_cycles=200)
-    assert TASKS[name].id not in gym.registry, "Gymnasium's envs have one agent"
+        parallel_api_test(parallel_env(task.id, **chosen), num_cycles=200)
+        parallel_seed_test(lambda: parallel_env(task.name, **chosen), num_cycles=70)
+        parallel_api_test(pettingzoo.make("parallel", task.id, **chosen), num_cycles=200)
+    assert task.id not in gym.registry, "Gymnasium's envs have one agent"
 
 
-@every_task
-def test_pettingzoo_plays_what_the_task_plays(name: str) -> None:
-    """S002-21: seed s is slot 0 of s; a reset without a seed goes on to the next episode, also in midst."""
-    task, env = make_task(name, 1, **SMALL[name]), parallel_env(name, **SMALL[name])
+@pytest.mark.parametrize("name", [*SPACES, BRAWL])
+def test_pettingzoo_plays_what_the_task_plays(name: str, monkeypatch: Any) -> None:
+    """S002-21: seed s is slot 0 of s; a reset without a seed goes on to the next episode, also in midst.
+
+    S001-29: agents leave in the step in which they die, and those that are absent never appear.
+    """
+    if name == BRAWL:
+        monkeypatch.setattr(pettingzoo_envs, "make_task", lambda task, num_envs, **_: small(BRAWL, num_envs))
+        task, env = small(BRAWL, 1), parallel_env("mech")
+    else:
+        task, env = (
+            make_task(name.split()[0], 1, **options(name)),
+            parallel_env(name.split()[0], **options(name)),
+        )
     obs, infos = env.reset(seed=9)
+    assert env.possible_agents == list(task.agent_names)
     task.reset(0)
     want = task.reset_slots(torch.tensor([True]), torch.tensor([9]))
-    ends = 0
-    for action in random_actions(task, 100):
-        np.testing.assert_array_equal(np.stack([*obs.values()]), want.numpy())
-        assert list(obs) == env.possible_agents == list(task.agent_names)
-        given = {agent: np.int64(a) for agent, a in zip(env.agents, action.tolist())}
-        obs, rewards, terminated, truncated, infos = env.step(given)
+    ends, deaths = 0, 0
+
+    def rows(values: Any) -> dict[str, Any]:
+        """The values [agents, ...] of ``env.agents``."""
+        return {agent: tree.index(values, task.agent_names.index(agent)) for agent in env.agents}
+
+    def assert_seen(values: Any) -> None:
+        assert obs.keys() == values.keys()
+        for agent, value in values.items():
+            assert env.observation_space(agent).contains(obs[agent])
+            assert data_equivalence(obs[agent], tree.map(lambda leaf: leaf.numpy(), value))
+
+    for action in random_actions(task, 3 * task.max_episode_steps + 4):
+        assert env.agents == [agent for agent, here in zip(task.agent_names, task.present()) if here]
+        assert_seen(rows(want))
+        action = tree.map(lambda leaf: leaf.clamp(-1, 1) if leaf.is_floating_point() else leaf, action)
+        given = tree.map(lambda leaf: leaf.numpy()[()], rows(action))
         step = task.step(action)
-        np.testing.assert_array_equal(np.stack([*obs.values()]), step.final_obs.numpy())
-        assert [*rewards.values()] == step.reward.tolist()
-        assert [*terminated.values()] == step.terminated.tolist()
-        assert [*truncated.values()] == step.truncated.tolist()
+        left = [agent for agent, ended in rows(step.terminated | step.truncated).items() if ended]
+        wanted = [rows(values) for values in (step.final_obs, step.reward, step.terminated, step.truncated)]
+        obs, rewards, terminated, truncated, infos = env.step(given)
+        assert_seen(wanted[0])
+        for mine, theirs in zip((rewards, terminated, truncated), wanted[1:], strict=True):
+            assert mine == {agent: value.item() for agent, value in theirs.items()}
         assert {agent: one.keys() for agent, one in infos.items()} == dict.fromkeys(obs, step.info.keys())
         want = step.obs
-        if step.first.all():
+        if (task.age == 0).all():
             assert env.agents == []
             with pytest.raises(EnvError, match="call reset"):
                 env.step(given)
             obs, _ = env.reset()
             ends += 1
         else:
-            want = step.obs
-    assert ends == 3
+            assert not set(left) & set(env.agents)
+            obs = {agent: obs[agent] for agent in env.agents}
+            deaths += len(left)
+    assert ends >= 3
+    assert (deaths > 0) == (name == BRAWL)
     obs, _ = env.reset()
     want = task.reset_slots(torch.tensor([True]))
-    np.testing.assert_array_equal(np.stack([*obs.values()]), want.numpy())
+    assert_seen(rows(want))
+
+
+def test_absent_agents_are_no_agents() -> None:
+    """S001-29: a mech that takes no part is possible, but never there."""
+    env = parallel_env("mech", mechs=3, team=1, limit=1, maps=1)
+    obs, _ = env.reset(seed=1)
+    assert env.agents == [*obs] == ["blue_0", "red_0"]
+    assert len(env.possible_agents) == 6
+    while env.agents:
+        with pytest.raises(EnvError, match="give one of each of blue_0, red_0"):
+            env.step(dict.fromkeys(env.possible_agents))
+        obs, *_ = env.step({agent: env.action_space(agent).sample() for agent in env.agents})
+        assert obs.keys() == {"blue_0", "red_0"}
+
+
+def test_a_sample_takes_the_masks_of_an_observation() -> None:
+    """Only the parts that are choices have one; PettingZoo's own tests sample like that."""
+    env = parallel_env("mech", mechs=5, limit=1, maps=1)
+    obs, _ = env.reset(seed=1)
+    space = env.action_space("blue_0")
+    assert space == env.task.action_space
+    samples = [space.sample(obs["blue_0"]["action_mask"]) for _ in range(50)]
+    assert {int(sample["ewar"]) for sample in samples} == {0}, "a heavy has no electronic warfare"
+    assert all(space.contains(sample) for sample in samples)
+    assert {int(space.sample()["ewar"]) for _ in range(50)} == {0, 1, 2}
 
 
 def test_without_a_seed_every_env_is_another() -> None:

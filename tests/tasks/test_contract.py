@@ -15,7 +15,6 @@ from tests.support.task_worlds import (
     contained,
     copied,
     enough,
-    living,
     random_actions,
     record,
     same,
@@ -68,7 +67,7 @@ def test_autoreset_shows_the_new_episode_before_any_action(name: str) -> None:
         assert not (step.terminated & step.truncated).any()
         slots = task.age == 0
         starts = slots.repeat_interleave(task.agents)
-        assert torch.equal(step.first, starts & living(task))
+        assert torch.equal(step.first, starts & task.present())
         ended = step.terminated | step.truncated
         assert (ended | ~step.valid)[starts].all(), "agents that live end together"
         episode += slots
@@ -90,7 +89,7 @@ def test_rows_without_a_living_agent_are_invalid(name: str) -> None:
     """S001-29: an agent that dies ends, earns nothing more, and is invalid until its next episode."""
     task = small(name, 4)
     task.reset(3)
-    lives, deaths = living(task), 0
+    lives, deaths = task.present(), 0
     for action in random_actions(task, enough(task)):
         step = task.step(action)
         assert torch.equal(step.valid, lives)
@@ -99,7 +98,7 @@ def test_rows_without_a_living_agent_are_invalid(name: str) -> None:
         assert not step.reward[~lives].any()
         deaths += int((ended & ~step.first)[~(task.age == 0).repeat_interleave(task.agents)].sum())
         lives = (lives & ~ended) | step.first
-        assert torch.equal(lives, living(task))
+        assert torch.equal(lives, task.present())
     assert (deaths > 0) == (name == BRAWL)
 
 

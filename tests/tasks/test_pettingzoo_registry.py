@@ -11,13 +11,15 @@ import pytest
 from pettingzoo import ParallelEnv
 from pettingzoo.test import parallel_api_test, parallel_seed_test
 
+from recollect.config.tasks import task_name
 from recollect.tasks import TASKS, make_task
+from tests.support.task_worlds import SMALL
 from tests.support.team_world import Team
 
 REGISTERED = sorted(task for task in pettingzoo.parallel_registry if task.startswith("recollect/"))
 MADE: dict[str, Callable[[], ParallelEnv]] = {
     "tests/team": Team,  # so that the tests themselves are tested while there is no such task
-    **{task: partial(pettingzoo.make, "parallel", task) for task in REGISTERED},
+    **{task: partial(pettingzoo.make, "parallel", task, **SMALL[task_name(task)]) for task in REGISTERED},
 }
 
 

@@ -31,6 +31,8 @@ from recollect.policy.q_heads import QHead
 
 MAX_ABSENT = 10_000
 """Steps for which a recording waits for an agent that is dead or has not appeared."""
+MOST_PICTURES = 4
+"""Agents whose traces have the picture of the env; with more of them it would fill the record."""
 _WIDTHS = {"png": 1, "values": 10, "probs": 10, "mean": 10, "std": 10, "q": 10}
 """Lists and texts of a step, with about the bytes of each element."""
 
@@ -204,10 +206,12 @@ class _Player:
         """The env's actions [B, ...]."""
         obs, state, first = self._obs, self._state, self._first
         # Before the step, because tensors of an env are valid until the next one only.
+        recorded = [life for life in self.lives if life.is_recorded and not life.has_ended]
+        is_drawn = recorded and sum(life.is_recorded for life in self.lives) <= MOST_PICTURES
+        picture = _picture(self._env) if is_drawn else []
         self._before = {
-            life.row: _before(self._policy, self._env, obs, state, first, life.row)
-            for life in self.lives
-            if life.is_recorded and not life.has_ended
+            life.row: _before(self._policy, self._env, picture, obs, state, first, life.row)
+            for life in recorded
         }
         acted, self._state = self._policy.act(obs, state, first, self._generator, deterministic)
         self._record, self._action = acted.record, self._policy.to_env(acted.action)
@@ -254,7 +258,13 @@ class _Player:
 
 
 def _before(
-    policy: Policy, env: BatchedEnv, obs: Tree, state: State, first: Tensor, row: int
+    policy: Policy,
+    env: BatchedEnv,
+    picture: list[dict[str, Any]],
+    obs: Tree,
+    state: State,
+    first: Tensor,
+    row: int,
 ) -> dict[str, Any]:
     """The values of a row before a step: observation, state, distribution."""
     own = slice(row, row + 1)
@@ -271,7 +281,7 @@ def _before(
         "first": bool(first),
         "memory": torch.cat(parts).cpu().numpy() if parts else np.zeros(0, np.float32),
         "distribution": parts_of_action,
-        "obs": [*_picture(env), *observation_parts(policy.observation_space, obs)],
+        "obs": [*picture, *observation_parts(policy.observation_space, obs)],
         "words": env.describe_row(obs) if isinstance(env, Describes) else None,
     }
 

@@ -59,7 +59,6 @@ def loss(
             is_step=batch.is_step,
             gamma=config.gamma,
             n=config.n_step,
-            time_limits=config.time_limits,
         )
         mask = policy.mask(batch.obs)
         mask = None if mask is None else tree.map(lambda leaf: at_slots(leaf, at), mask)

@@ -55,7 +55,6 @@ def loss(
             is_step=batch.is_step,
             gamma=config.gamma,
             n=config.n_step,
-            time_limits=config.time_limits,
         )
         goal = rescale(goal) if config.rescale else goal
     chosen = head.of(q, batch.action)[:length]

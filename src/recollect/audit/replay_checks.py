@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from recollect.algos.catalog import make_learner
+from recollect.audit.drawn_replay import COUNT, Drawn, Recorded
 from recollect.audit.gradient_checks import (
     MOST_CHUNKS,
     MOST_STEPS,
@@ -21,18 +21,13 @@ from recollect.audit.gradient_checks import (
     reached,
     with_noise,
 )
-from recollect.audit.recorded_rollouts import RecordedRollout
 from recollect.audit.results import Doubt, Problem, Skip
 from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.base.types import Tree
 from recollect.config.replay import ReplayConfig
-from recollect.experience.replay import Sample
-from recollect.learning.replay_algorithm import Loss, Windows, windows
-from recollect.learning.replay_learner import ReplayLearner, add, make_replay
+from recollect.learning.replay_algorithm import Windows
 
-COUNT = 64
-"""Sequences that are drawn."""
 POISON = 12345.0
 """Stands where no loss may read."""
 SENTINEL = 10.0
@@ -41,96 +36,9 @@ ENOUGH_STEPS = 9
 """Optimiser steps after which the target network has been observed for long enough."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """Sequences [W, M] of a replay of all recorded rollouts, and the log that they must come from."""
-
-    one: RecordedRollout
-    sample: Sample
-    number: Tensor
-    """[W, M]: t * rows + row + 1 of each step in the log of all rollouts; 0 where the sample has no step."""
-    windows: int
-    """Sequences that can be drawn."""
-    log: dict[str, Tree]
-    """[T, B, ...]: obs, first, action (as recorded), terminated, truncated, final_obs, and the record."""
-    rows: int
-
-    @property
-    def algo(self) -> ReplayConfig:
-        """The settings of the algorithm."""
-        return cast(ReplayConfig, self.one.setup.config.algo)
-
-    @property
-    def algorithm(self) -> Any:
-        """The ``ReplayAlgorithm``."""
-        return self.one.made.algorithm
-
-    def of_log(self, name: str) -> Tree:
-        """[W, M, ...]: a part of the log at each step; that of some other step where there is none."""
-        at = (self.number - 1).clamp(min=0)
-        return tree.index(tree.map(lambda leaf: leaf.flatten(0, 1), self.log[name]), at)
-
-    def batch(self, sample: Sample | None = None) -> tuple[Windows, ReplayLearner]:
-        """The sequences as the learner gets them, with a learner whose target network they fit."""
-        learner = cast(ReplayLearner, self.one.made)
-        used = self.sample if sample is None else sample
-        weight = torch.ones_like(used.reward[0])
-        algo = self.algo
-        return windows(
-            learner.policy,
-            learner.target,
-            used,
-            burn_in=algo.burn_in_steps,
-            length=algo.chunk,
-            weight=weight,
-        ), learner
-
-    def loss(self, batch: Windows) -> Loss:
-        """The algorithm's loss, with the same random numbers at every call."""
-        learner = cast(ReplayLearner, self.one.made)
-        generator = torch.Generator(batch.reward.device).manual_seed(0)
-        return self.algorithm.loss(learner.policy, learner.target, batch, self.algo, generator)
-
-
-def draw(rollouts: Sequence[RecordedRollout]) -> Drawn:
-    """Add all rollouts to a replay, with numbers as rewards that tell the steps apart, and draw sequences."""
-    one, rows = rollouts[0], rollouts[0].rollout.rows
-    algo = cast(ReplayConfig, one.setup.config.algo)
-    device = one.rollout.reward.device
-    replay = make_replay(one.policy, algo, rows)
-    count = 0
-    for recorded in rollouts:
-        rollout = recorded.rollout
-        size = rollout.steps * rows
-        numbers = torch.arange(count + 1, count + size + 1, device=device, dtype=torch.float32)
-        add(replay, replace(rollout, reward=numbers.view(rollout.steps, rows)))
-        count += size
-    if not replay.windows:
-        raise Skip("no sequence is complete: too few steps were recorded (the env is slow)")
-    sample = replay.sample(COUNT, torch.Generator(device).manual_seed(3))
-    number = torch.where(sample.is_step, sample.reward.long(), 0)
-
-    def joined(parts: list[Tree]) -> Tree:
-        return tree.map(lambda *leaves: torch.cat(leaves), *parts)
-
-    logs = [recorded.log for recorded in rollouts]
-    log: dict[str, Tree] = {
-        "obs": joined([tree.index(one.obs, slice(0, -1)) for one in logs]),
-        "first": torch.cat([one.first[:-1] for one in logs]),
-        **{name: joined([getattr(one, name) for one in logs]) for name in ("terminated", "truncated")},
-        "final_obs": joined([one.final_obs for one in logs]),
-        "reward": torch.cat([one.reward for one in logs]),
-        "action": joined([one.rollout.action for one in rollouts]),
-        **{name: torch.cat([one.rollout.record[name] for one in rollouts]) for name in one.fields},
-    }
-    drawn = Drawn(one, sample, number, replay.windows, log, rows)
-    sample.reward = torch.where(sample.is_step, cast(Tensor, drawn.of_log("reward")), 0.0)
-    return drawn
-
-
-def sequences(rollouts: Sequence[RecordedRollout]) -> str:
+def sequences(rollouts: Recorded) -> str:
     """Each drawn sequence has consecutive steps of one episode as the env gave them, and its end."""
-    drawn = draw(rollouts)
+    drawn = rollouts.drawn
     sample, number, rows = drawn.sample, drawn.number, drawn.rows
     is_step = sample.is_step
     follows = number[1:] - number[:-1] == rows
@@ -177,7 +85,7 @@ def sequences(rollouts: Sequence[RecordedRollout]) -> str:
     )
 
 
-def _all_valid(rollouts: Sequence[RecordedRollout]) -> bool:
+def _all_valid(rollouts: Recorded) -> bool:
     """Whether no step was dropped, so that the numbers of a row's steps have no gaps."""
     return all(bool(one.log.valid.all()) for one in rollouts)
 
@@ -215,10 +123,10 @@ def _check_finals(drawn: Drawn) -> int:
     return int(at.sum())
 
 
-def rows_apart(rollouts: Sequence[RecordedRollout]) -> str:
+def rows_apart(rollouts: Recorded) -> str:
     """The errors of a sequence depend on no other sequence of the minibatch."""
-    drawn = draw(rollouts)
-    batch, _ = drawn.batch()
+    drawn = rollouts.drawn
+    batch = drawn.batch()
     before, is_step = drawn.loss(batch).error, batch.learned
     columns = sorted({0, COUNT // 2, COUNT - 1})
     for column in columns:
@@ -242,11 +150,11 @@ def rows_apart(rollouts: Sequence[RecordedRollout]) -> str:
     return f"{len(columns)} sentinels in the rewards stayed in their sequences"
 
 
-def padding(rollouts: Sequence[RecordedRollout]) -> str:
+def padding(rollouts: Recorded) -> str:
     """Positions without a step have no weight, and their numbers change no error."""
-    drawn = draw(rollouts)
+    drawn = rollouts.drawn
     sample, K, L = drawn.sample, drawn.algo.burn_in_steps, drawn.algo.chunk
-    batch, _ = drawn.batch()
+    batch = drawn.batch()
     weighs = (batch.weight != 0) & ~sample.is_step[K : K + L]
     if weighs.any():
         raise Problem(
@@ -269,7 +177,7 @@ def padding(rollouts: Sequence[RecordedRollout]) -> str:
 
     bad = replace(sample, obs=tree.map(poisoned, sample.obs), reward=poisoned(sample.reward))
     with torch.no_grad():
-        was, now = drawn.loss(batch), drawn.loss(drawn.batch(bad)[0])
+        was, now = drawn.loss(batch), drawn.loss(drawn.batch(bad))
     gap = float((was.error - now.error).abs().masked_fill(~batch.learned, 0).max())
     unit = float(was.error.max().clamp(min=1))
     if not gap <= drawn.one.setup.tolerance * unit:
@@ -283,9 +191,9 @@ def padding(rollouts: Sequence[RecordedRollout]) -> str:
 
 
 @torch.no_grad()
-def learner(rollouts: Sequence[RecordedRollout]) -> str:
+def learner(rollouts: Recorded) -> str:
     """The learner's unroll, after its burn-in from the initial state, reproduces the recorded outputs."""
-    drawn = draw(rollouts)
+    drawn = rollouts.drawn
     one, algo, tolerance = drawn.one, drawn.algo, drawn.one.setup.tolerance
     sample = drawn.sample
     if sample.state is not None:
@@ -293,7 +201,7 @@ def learner(rollouts: Sequence[RecordedRollout]) -> str:
         begins = sample.first[: algo.burn_in_steps + 1].any(0)
         ones = tree.map(torch.ones_like, sample.state)
         sample = replace(sample, state=tree.select(begins, ones, sample.state))
-    batch, _ = drawn.batch(sample)
+    batch = drawn.batch(sample)
 
     def gaps(state: Any) -> dict[str, tuple[float, int, int]]:
         *outputs, _ = one.policy.unroll(batch.obs, state, batch.first)
@@ -334,7 +242,7 @@ def learner(rollouts: Sequence[RecordedRollout]) -> str:
     return result
 
 
-def target_network(rollouts: Sequence[RecordedRollout]) -> str:
+def target_network(rollouts: Recorded) -> str:
     """The target network moves as often and as far as configured, and not otherwise."""
     one, algo = rollouts[0], cast(ReplayConfig, rollouts[0].setup.config.algo)
     policy = copy.deepcopy(one.policy)
@@ -376,11 +284,11 @@ def target_network(rollouts: Sequence[RecordedRollout]) -> str:
     return f"{steps} optimiser steps: it moved {how}, {moves} times, and not otherwise"
 
 
-def parameters(rollouts: Sequence[RecordedRollout]) -> str:
+def parameters(rollouts: Recorded) -> str:
     """The loss of replayed sequences has a finite, nonzero gradient for every weight, none for the target."""
-    drawn = draw(rollouts)
-    batch, made = drawn.batch()
-    if any(parameter.requires_grad for parameter in made.target.parameters()):
+    drawn = rollouts.drawn
+    batch = drawn.batch()
+    if any(parameter.requires_grad for parameter in drawn.learner.target.parameters()):
         raise Problem(
             "the target network's weights require a gradient",
             "Fix: requires_grad_(False) for all of them",
@@ -392,10 +300,10 @@ def parameters(rollouts: Sequence[RecordedRollout]) -> str:
     return check_parameters(drawn.one.policy, loss)
 
 
-def through_time(rollouts: Sequence[RecordedRollout]) -> str:
+def through_time(rollouts: Recorded) -> str:
     """The loss of a step depends on earlier learned steps of its sequence; not on the burn-in or others."""
-    drawn = draw(rollouts)
-    batch, _ = drawn.batch()
+    drawn = rollouts.drawn
+    batch = drawn.batch()
     if any(leaf.requires_grad for leaf in tree.leaves((batch.state, batch.target_state))):
         raise Problem(
             "the state after the burn-in carries a graph: gradients would flow into the burn-in",

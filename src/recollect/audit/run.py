@@ -22,7 +22,8 @@ from recollect.audit import (
     replay_checks,
     state_checks,
 )
-from recollect.audit.recorded_rollouts import RecordedRollout, network_seconds, record_rollouts
+from recollect.audit.drawn_replay import Recorded
+from recollect.audit.recorded_rollouts import network_seconds, record_rollouts
 from recollect.audit.results import PARTS, Check, Verification, checked
 from recollect.audit.setup import LEAST_STEPS, MOST_STEPS, Setup, prepare
 from recollect.base.row_threads import intra_op_threads
@@ -39,7 +40,7 @@ __all__ = ["Check", "Verification", "verify"]
 
 SECONDS = 1.5
 """Approximate seconds for a rollout; a slow env gets shorter ones."""
-ROLLOUT_CHECKS: dict[str, tuple[Callable[[Sequence[RecordedRollout]], str], ...]] = {
+ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str], ...]] = {
     "buffer": (buffer_checks.size, buffer_checks.rows_apart, buffer_checks.chunks),
     "state": (
         state_checks.acting,
@@ -51,7 +52,7 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Sequence[RecordedRollout]], str], ...]
     "gradient": (gradient_checks.parameters, gradient_checks.through_time),
 }
 """The checks of recorded rollouts by part. The name of a check is that of its function, with blanks."""
-REPLAY_CHECKS: dict[str, tuple[Callable[[Sequence[RecordedRollout]], str], ...]] = {
+REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str], ...]] = {
     "buffer": (
         buffer_checks.size,
         replay_checks.sequences,
@@ -143,7 +144,7 @@ def _run_checks(
     rows = [env.num_envs * view.agents for view in views.values()]
     setup = setup.sized(min(rows), _most_steps(walks[0].seconds, env, network), max(rows))
     checks = REPLAY_CHECKS if isinstance(setup.config.algo, ReplayConfig) else ROLLOUT_CHECKS
-    rollouts: dict[str, list[RecordedRollout]] = {name: [] for name in views}
+    rollouts = {name: Recorded() for name in views}
 
     def record() -> str:
         for found in record_rollouts(setup, env, network):

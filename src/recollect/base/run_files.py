@@ -24,8 +24,9 @@ LEFTOVER = re.compile(rf"\.({'|'.join(map(re.escape, WRITTEN_BESIDE))})-[0-9a-f]
 UNFINISHED = re.compile(r"\.[0-9]{12}-([0-9a-f]{8}|old|removed)")
 """Names of folders of checkpoints that are being written, replaced or removed."""
 OWN_FILES = (*WRITTEN_BESIDE, "events.jsonl", tracebacks.FILE, "lock", "memory_lengths.json", "wandb/id.txt")
-OWN_FOLDERS = (CHECKPOINTS, "logs", "episodes", "tensorboard", "wandb")
-"""Files and folders of a run, besides the files in ``logs`` and ``episodes``."""
+REPLAYS = "replays"
+OWN_FOLDERS = (CHECKPOINTS, "logs", "episodes", REPLAYS, "tensorboard", "wandb")
+"""Files and folders of a run, besides the files in ``logs``, ``episodes`` and ``replays``."""
 PARTIAL = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 """Temporary file names of safetensors."""
 
@@ -59,7 +60,7 @@ def check_own(path: Path) -> None:
     for folder in folders:
         if folder.exists() and not folder.is_dir():
             raise RecollectError(f"{folder} is no folder: move it out of the run")
-    for name in ("logs", "episodes"):
+    for name in ("logs", "episodes", REPLAYS):
         places += (path / name).glob("*")
     refuse_links(places)
     for file in places:

@@ -345,6 +345,7 @@ def task_rows(task: type[TaskOptions]) -> Iterator[Row]:
     """The options of a task; the size decides those without a default."""
     for field in fields_of(task):
         words = f"{task.sizes_text()}." if field.name == "size" else field.doc
-        words += " Default: by the size." if field.default is None else ""
+        by_size = any(field.name in sizes for sizes in task.sizes.values())
+        words += " Default: by the size." if by_size else ""
         default = "" if field.default is None else written(field.default)
         yield Entry(f"task.{field.name}", field).flag, words, default

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import json
 from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -14,6 +15,8 @@ from recollect.cli.help_page import Page
 from recollect.config.fields import first_paragraph
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from recollect.tasks import Task
 
 LONGEST_OPTIONS = 40
@@ -127,7 +130,7 @@ def _print_task(page: Page, task: type[Task]) -> None:
     if sizes:
         page.line("  " + _PRESETS.replace("\n", "\n  "))
         page.flags(task_rows(task.Options))
-    who = ", as agent_0 sees it" if task.Options.has_agents else ""
+    who = f", as {made.agent_names[0]} sees it" if task.Options.has_agents else ""
     page.title(f"\nAn episode in words{who}, with random actions")
     for line in _episode(made):
         page.print(line, hanging=10)
@@ -138,10 +141,16 @@ def _print_task(page: Page, task: type[Task]) -> None:
     options = f', env_kwargs={{"size": "{sizes[-1]}"}}' if sizes else ""
     page.line(f'  python: rc.train("{task.name}"{options})')
     if task.Options.has_agents:
-        page.line(f"  recollect train {task.name} --policies independent")
+        page.line(f"  recollect train {task.name} --policies {_policies(made)}")
         page.line(f'  anywhere else: recollect.tasks.pettingzoo_envs.parallel_env("{task.name}")')
     else:
         page.line(f'  anywhere else: gymnasium.make("{task.id}")')
+
+
+def _policies(task: Task) -> str:
+    """The groups of a task of several agents: a policy for each side, or for each agent if there are none."""
+    sides = dict.fromkeys(name.rpartition("_")[0] for name in task.agent_names)
+    return "independent" if len(sides) == 1 else f"'{json.dumps({side: f'{side}_*' for side in sides})}'"
 
 
 def _episode(task: Task, seed: int = 4) -> Iterator[str]:
@@ -159,22 +168,28 @@ def _episode(task: Task, seed: int = 4) -> Iterator[str]:
 def _steps(task: Task, seed: int) -> Iterator[str]:
     import numpy as np
 
-    from recollect.base import spaces
+    from recollect.base import spaces, tree
 
     rng = np.random.default_rng(seed)
     obs, total = task.reset(seed), 0.0
     while True:
-        seen = task.describe(obs[0].numpy())
+        seen = task.describe_row(obs)
         action = spaces.sample(task.action_space, task.agents, rng)
         step = task.step(action)
         total += float(step.reward[0])
-        values = ", ".join(digits(value) for value in action[0].reshape(-1).tolist())
-        yield f"sees {seen}; does {values}; reward {digits(float(step.reward[0]))}"
+        does = ", ".join(_numbers(*named) for named in tree.named_leaves(tree.index(action, 0)))
+        yield f"sees {seen}; does {does}; reward {digits(float(step.reward[0]))}"
         if step.terminated[0] or step.truncated[0]:
             how = "terminates" if step.terminated[0] else "is truncated by the time limit"
             yield f"The episode {how}; its return is {digits(total)}."
             return
         obs = step.obs
+
+
+def _numbers(part: str, values: Tensor) -> str:
+    """A part of an action: its name, if it has one, and its numbers."""
+    numbers = [digits(value) for value in values.reshape(-1).tolist()]
+    return f"{part} {' '.join(numbers)}" if part else ", ".join(numbers)
 
 
 def _paragraphs(text: str) -> Iterator[str]:

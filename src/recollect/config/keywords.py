@@ -221,9 +221,9 @@ class TrainSettings(ChangeableSettings, total=False):
     """Upper bound of the importance weight that V-trace passes back in time; at most rho_clip."""
     n_step: int
     """Steps of rewards in a target, before the target network's value; fewer at the end of an episode."""
-    time_limits: Literal["final", "last"]
-    """At a time limit targets end with the value of the "final" observation, or of the "last" one that
-    was acted on."""
+    bootstrap_time_limits: bool
+    """Whether targets at a time limit continue with the value of the final observation; else they end
+    there, as at a termination."""
     stride: int | None
     """Steps between the starts of two sequences of an episode; None: chunk."""
     states: Literal["stored", "rebuilt"]

@@ -34,10 +34,10 @@ class ReplayConfig(AlgoConfig):
     start of an episode, whose initial state is exact."""
     n_step: int = 3
     """Steps of rewards in a target, before the target network's value; fewer at the end of an episode."""
-    time_limits: Literal["final", "last"] = "final"
-    """At a time limit targets end with the value of the "final" observation, or of the "last" one that was
-    acted on. No action follows the final one, so no reward corrects its value: where a memory tells it apart,
-    by the time that has passed, values may grow without bound."""
+    bootstrap_time_limits: bool = True
+    """Whether targets at a time limit continue with the value of the final observation; else they end there,
+    as at a termination. No action follows a final observation, so nothing corrects its value: where a memory
+    tells it apart, by the time that has passed, values may grow without bound."""
     stride: int | None = None
     """Steps between the starts of two sequences of an episode; None: ``chunk``."""
     states: Literal["stored", "rebuilt"] = "stored"

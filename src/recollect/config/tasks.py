@@ -249,8 +249,8 @@ class MechOptions(TaskOptions):
     game_seed: int | None = None
     """All games start as the first of this random seed: same map, zone, places. None: each as it is drawn."""
     team: int | None = None
-    """Mechs of a team that take part, at most ``mechs``; the others are absent. None: all. A curriculum may
-    change it; it applies from the next game of each slot on."""
+    """Mechs of a team that take part, at most ``mechs``; the others are absent. A curriculum may change it:
+    that applies from the next game of each slot on. Without it all take part."""
     sensing: Literal["partial", "full"] = "partial"
     """Contacts are enemies that sensors see, or all living enemies."""
     comms: bool = True

@@ -39,17 +39,15 @@ def check_batched_env(env: BatchedEnv, *, steps: int = 200, seed: int = 0) -> Se
     rewards are finite; the rules of ``BatchedEnv`` for ends, ``first`` and ``valid``; that the env does not
     change the action; that a seed determines all steps; and, for a ``Resumable`` env, that it continues from
     ``restore`` as after ``snapshot``. The env is reset at the end. Choose ``steps`` such that episodes end:
-    the result counts them.
+    the result counts them. One of several agents may be absent at a reset: a row whose first step is invalid
+    must not be valid before ``first``.
     """
     _check_attributes(env)
     return _check(OneGroup(env, ""), {"": env}, steps, seed)[""]
 
 
 def check_grouped_env(env: GroupedEnv, *, steps: int = 200, seed: int = 0) -> dict[str, Seen]:
-    """``check_batched_env`` for the rows of each group, which step together; returns the counts by group.
-
-    Agents may be absent at a reset: a row whose first step is invalid must not be valid before ``first``.
-    """
+    """``check_batched_env`` for the rows of each group, which step together; returns the counts by group."""
     views = group_views(env)
     for view in views.values():
         _check_attributes(view)
@@ -106,7 +104,8 @@ def _drive(
             )
         for name, part in parts.items():
             step = found[name]
-            if name and t == 0 and isinstance(step, Step) and isinstance(step.valid, Tensor):
+            may_lack = t == 0 and (name or part.agents > 1)
+            if may_lack and isinstance(step, Step) and isinstance(step.valid, Tensor):
                 inside[name] = inside[name] & step.valid  # agents that are absent at the reset
             _check_step(part, step, inside[name], f"step {t}{_of(name)}")
             inside[name] = step.first | (inside[name] & ~(step.terminated | step.truncated))

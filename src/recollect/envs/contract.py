@@ -57,7 +57,10 @@ class BatchedEnv(Protocol):
         ...
 
     def reset(self, seed: int) -> Tree:
-        """Restart all rows; ``seed`` determines all steps. Returns obs [B, ...]; all rows are ``first``."""
+        """Restart all rows; ``seed`` determines all steps. Returns obs [B, ...]; all rows are ``first``.
+
+        With several agents in a slot, one may be absent: its row is invalid until ``first``.
+        """
         ...
 
     def step(self, action: Tree) -> Step:

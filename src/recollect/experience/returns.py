@@ -123,14 +123,7 @@ def vtrace(
 
 @torch.no_grad()
 def n_step(
-    *,
-    reward: Tensor,
-    value: Tensor,
-    terminated: Tensor,
-    is_step: Tensor,
-    gamma: float,
-    n: int,
-    time_limits: str = "final",
+    *, reward: Tensor, value: Tensor, terminated: Tensor, is_step: Tensor, gamma: float, n: int
 ) -> Tensor:
     """n-step returns (Sutton and Barto 2018, chapter 7) over sequences from a replay.
 
@@ -139,8 +132,7 @@ def n_step(
         target[j] = sum over i < m of gamma^i * reward[j + i]  +  gamma^m * value[j + m]
 
     where m = n, or less if slot j + m is not a step: then it is the final observation of a truncated
-    episode. With ``time_limits="last"`` the value is then that of the slot before. After a terminated step
-    the sum ends without a bootstrap value.
+    episode. After a terminated step the sum ends without a bootstrap value.
 
     Args:
         reward: [L + n, M].
@@ -149,7 +141,6 @@ def n_step(
         is_step: [L + n, M] bool: whether the slot is a step of the sequence's episode.
         gamma: discount.
         n: the largest number of rewards in a sum.
-        time_limits: "final" or "last".
 
     Returns:
         targets [L, M, ...]; 0 where ``is_step`` is false.
@@ -160,20 +151,19 @@ def n_step(
             "dimensions: one value for each slot"
         )
     total, discount, at = n_step_parts(
-        reward=reward, terminated=terminated, is_step=is_step, gamma=gamma, n=n, time_limits=time_limits
+        reward=reward, terminated=terminated, is_step=is_step, gamma=gamma, n=n
     )
     return discounted(total, discount, at_slots(value, at))
 
 
 @torch.no_grad()
 def n_step_parts(
-    *, reward: Tensor, terminated: Tensor, is_step: Tensor, gamma: float, n: int, time_limits: str = "final"
+    *, reward: Tensor, terminated: Tensor, is_step: Tensor, gamma: float, n: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The parts of ``n_step``, so that values need to be computed in one slot for each target only.
 
     Returns:
-        the sum of rewards [L, M], gamma^m or 0 after a termination [L, M], and the slot of the value [L, M]
-        int64.
+        the sum of rewards [L, M], gamma^m or 0 after a termination [L, M], and the slot j + m [L, M] int64.
     """
     _check_shapes("n_step", reward, terminated, is_step)
     length = reward.shape[0] - n
@@ -193,8 +183,6 @@ def n_step_parts(
         discount, at = discount.masked_fill(stops, gamma**i), torch.where(stops, own + i, at)
         total += gamma**i * torch.where(continues, reward[here], 0)
         is_running = continues & ~terminated[here]
-    if time_limits == "last":
-        at = (at - (~at_slots(is_step, at)).long()).clamp(min=0)
     return total, discount, at
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from recollect.base import tree
 from recollect.base.types import State, Tree
+from recollect.config.replay import ReplayConfig
 from recollect.experience.replay import Sample
 from recollect.experience.rollout import Acting
 from recollect.learning import diagnostics
@@ -38,7 +39,7 @@ class Windows:
     reward: Tensor
     """[W, M]: scaled and clipped."""
     terminated: Tensor
-    """[W, M] bool"""
+    """[W, M] bool: also at time limits, unless ``bootstrap_time_limits``."""
     is_step: Tensor
     """[W, M] bool: false after the end of an episode, and for the observation after a time limit."""
     weight: Tensor
@@ -84,12 +85,13 @@ class ReplayAlgorithm(Protocol):
 
 
 def windows(
-    policy: Policy, target: Policy, sample: Sample, *, burn_in: int, length: int, weight: Tensor
+    policy: Policy, target: Policy, sample: Sample, config: ReplayConfig, *, weight: Tensor
 ) -> Windows:
     """Unroll the burn-in of both networks without gradient; the rest of the sample.
 
     ``weight`` [M]: of each sequence.
     """
+    burn_in, length = config.burn_in_steps, config.chunk
 
     def after(network: Policy) -> State:
         if sample.state is None:
@@ -104,7 +106,10 @@ def windows(
 
     state = after(policy)
     obs, action = tree.map(lambda leaf: leaf[burn_in:], (sample.obs, sample.action))
-    is_step = sample.is_step[burn_in:]
+    is_step, terminated = sample.is_step[burn_in:], sample.terminated[burn_in:]
+    if not config.bootstrap_time_limits:
+        terminated = terminated.clone()
+        terminated[:-1] |= is_step[:-1] & ~is_step[1:]
     learned = is_step[:length] * weight
     return Windows(
         obs=obs,
@@ -113,7 +118,7 @@ def windows(
         target_state=state if policy.is_trunk_fixed else after(target),
         action=action,
         reward=sample.reward[burn_in:],
-        terminated=sample.terminated[burn_in:],
+        terminated=terminated,
         is_step=is_step,
         weight=learned / is_step[:length].sum().clamp(min=1),
     )

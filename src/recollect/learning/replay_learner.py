@@ -175,9 +175,7 @@ class ReplayLearner:
             cast(QHead, self.target.head).draw_noise(generator)
         sample.reward = scaled(sample.reward, config)
         weight = importance(sample, config.importance_exponent)
-        batch = windows(
-            policy, self.target, sample, burn_in=config.burn_in_steps, length=config.chunk, weight=weight
-        )
+        batch = windows(policy, self.target, sample, config, weight=weight)
         self.optimizer.zero_grad(set_to_none=True)
         total, error, stats = self.algorithm.loss(policy, self.target, batch, config, generator)
         total.backward()

@@ -22,8 +22,11 @@ ACTION_WORDS: dict[str, tuple[str, ...]] = {
     "position-cartpole": ("left", "right"),
     "forage": ("up", "down", "left", "right"),
     "treasure-hunt": ("up", "down", "left", "right"),
+    "mech.ewar": ("off", "ECM", "ECCM"),
+    "mech.sort": ("nearest first", "weakest first", "heaviest first"),
+    "mech.target": ("contact 0", "contact 1", "contact 2", "contact 3", "contact 4", "nearest"),
 }
-"""Names of a task's actions."""
+"""Names of a task's actions, or of those of a part."""
 
 _BESIDES = {ACTION, REWARD, ACTION_MASK}
 """Parts of an observation that are shown only if there are no others."""
@@ -79,7 +82,7 @@ def choices(trace: Trace, step: int) -> list[Choice]:
         start = part.get("start", 0)
         if kind in ONE_OF_N:
             own = [own[0] - start]
-        labels = _labels(trace.env, len(numbers), start)
+        labels = _labels(trace.env, part["part"], len(numbers), start)
         made.append(Choice(part["part"], kind, own, numbers, part.get("std", []), labels))
     return made
 
@@ -169,9 +172,9 @@ def _numbers(part: dict[str, Any]) -> list[float | None]:
     return next((part[name] for name in ("probs", "mean", "q") if name in part), [])
 
 
-def _labels(env: str | None, count: int, start: int) -> list[str]:
+def _labels(env: str | None, part: str, count: int, start: int) -> list[str]:
     """Words for the categories of an action, else their numbers."""
-    words = ACTION_WORDS.get(task_name(env) or "")
+    words = ACTION_WORDS.get(".".join(filter(None, (task_name(env), part))))
     if words is not None and len(words) == count:
         return list(words)
     return [str(start + i) for i in range(count)]

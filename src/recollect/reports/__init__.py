@@ -12,6 +12,7 @@ from recollect.envs.factory import EnvSpec
 from recollect.errors import RecollectError
 from recollect.reports.compare import gather_comparison
 from recollect.reports.data import gather_run
+from recollect.reports.mech_games import links
 from recollect.reports.page import render
 from recollect.reports.play_episodes import play as play_missing
 from recollect.reports.read_run import read_folder
@@ -57,7 +58,7 @@ def write_report(
     check_replaceable(place)
     if len(folders) == 1:
         played = play_missing(folders[0], env, env_kwargs, **named) if play else []
-        data = gather_run(folders[0], played)
+        data = gather_run(folders[0], played) | {"replays": links(folders[0].path, place)}
         title = f"{folders[0].name} · Recollect"
     else:
         data = gather_comparison(folders)

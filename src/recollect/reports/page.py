@@ -21,13 +21,18 @@ SCRIPTS = (
 STYLES = ("style.css", "controls.css", "charts.css", "episode.css", "tables.css", "narrow.css")
 
 
-def render(data: dict[str, Any], title: str) -> str:
-    """The HTML page.
+def render(
+    data: dict[str, Any],
+    title: str,
+    scripts: tuple[str, ...] = SCRIPTS,
+    styles: tuple[str, ...] = STYLES,
+) -> str:
+    """The HTML page, with these assets in order of dependency.
 
     Its content security policy allows only this script, this style and inline images: a report opens no
     connection, and a hostile name cannot execute code.
     """
-    script, style = _script(), _style()
+    script, style = _script(scripts), _style(styles)
     policy = (
         f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -57,14 +62,14 @@ def _hash(text: str) -> str:
 
 
 @cache
-def _script() -> str:
-    bodies = "\n".join(_asset(name) for name in SCRIPTS)
+def _script(names: tuple[str, ...]) -> str:
+    bodies = "\n".join(_asset(name) for name in names)
     return f'"use strict";\n(() => {{\n{bodies}\n}})();'
 
 
 @cache
-def _style() -> str:
-    return "\n".join(_asset(name) for name in STYLES)
+def _style(names: tuple[str, ...]) -> str:
+    return "\n".join(_asset(name) for name in names)
 
 
 @cache

@@ -16,10 +16,12 @@ from recollect.api import load
 from recollect.base.files import finite, write_atomically
 from recollect.base.import_code import is_importing
 from recollect.base.run_files import CHECKPOINTS, check_own
+from recollect.config.tasks import task_name
 from recollect.envs.factory import EnvSpec
 from recollect.envs.pettingzoo import PREFIX
 from recollect.errors import RecollectError
 from recollect.play.trace import record
+from recollect.reports.mech_games import has_games, record_games
 from recollect.reports.read_run import Folder, read_json
 from recollect.reports.task_facts import LONGEST, known_task, levels, memory_lengths
 from recollect.reports.thinning import Row, mapping, number
@@ -63,7 +65,8 @@ def play(
         return [] if index["files"] and not is_outdated(folder, index) else [_why_not(folder, checkpoint)]
     needs_episodes = env is not None or not has_episodes(folder.path, source)
     needs_lengths = not _has_lengths(folder, source)
-    if not (needs_episodes or needs_lengths):
+    needs_games = env is None and task_name(folder.env) == "mech" and not has_games(folder.path, source)
+    if not (needs_episodes or needs_lengths or needs_games):
         return []
     try:
         check_own(folder.path)
@@ -74,6 +77,8 @@ def play(
             save_traces(folder.path, traces, source)
         if needs_lengths:
             _measure(folder, agent, source)
+        if needs_games:
+            record_games(folder.path, agent, source)
     except Exception as error:  # an env can raise anything
         if env is not None:  # the user asked for these episodes
             raise

@@ -129,9 +129,14 @@ class Task:
         """The current observation [B, ...], in memory separate from the fields."""
         raise NotImplementedError
 
+    def present(self) -> Tensor:
+        """[B] bool: the rows that take part now; others are absent from the episode, or dead."""
+        living = self._living()
+        return self._all_rows if living is None else living
+
     @staticmethod
-    def describe(obs: np.ndarray) -> str:
-        """One observation in words."""
+    def describe(obs: Any) -> str:
+        """One observation, a tree of arrays, in words."""
         return np.array2string(np.asarray(obs), precision=3)
 
     def describe_row(self, obs: Tree) -> str:
@@ -171,7 +176,7 @@ class Task:
         self.age.add_(random.ONE)
         valid = self._living()
         reward, terminated = self._advance(action)
-        died = None if valid is None else valid.gt(self._living())  # and not
+        died = None if valid is None else valid.gt(self.present())  # and not
         if not self.has_time_limit:
             truncated, ended = self._never, terminated
         elif terminated is self._never:
@@ -194,7 +199,7 @@ class Task:
         if valid is None or died is None:
             valid = self._all_rows
         else:
-            first = first & self._living()
+            first = first & self.present()
             terminated = (terminated & valid) | died
             truncated = (truncated & valid).gt(died)
         info = self._info(reward)

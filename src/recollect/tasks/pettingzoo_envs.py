@@ -14,7 +14,9 @@ import numpy as np
 import torch
 from gymnasium.utils import seeding
 
+from recollect.base import spaces
 from recollect.base.types import Tree
+from recollect.envs.space_values import to_rows, to_tensors, write_row
 from recollect.errors import ConfigError, EnvError
 from recollect.tasks import random
 from recollect.tasks.catalog import make_task
@@ -31,7 +33,10 @@ def parallel_env(task: str, render_mode: str | None = None, **options: Any) -> T
 
 
 class TaskParallelEnv(ParallelEnv[str, Any, Any]):
-    """One slot of a task as a ``pettingzoo.ParallelEnv``. Its agents start and end together."""
+    """One slot of a task as a ``pettingzoo.ParallelEnv``.
+
+    ``agents`` are those that take part: an agent that is absent from an episode, or has died in it, is not.
+    """
 
     def __init__(self, task: str, render_mode: str | None = None, **options: Any) -> None:
         self.task = made = make_task(task, 1, **options)
@@ -42,6 +47,9 @@ class TaskParallelEnv(ParallelEnv[str, Any, Any]):
             "is_parallelizable": True,
         }
         self.possible_agents = list(made.agent_names)
+        self._action_space = made.action_space
+        if isinstance(made.action_space, gym.spaces.Dict):
+            self._action_space = _MaskedInPart(made.action_space)
         self.agents: list[str] = []
         self.render_mode = render_mode
         self._all = torch.ones(1, dtype=torch.bool)
@@ -60,7 +68,7 @@ class TaskParallelEnv(ParallelEnv[str, Any, Any]):
 
     def action_space(self, agent: str) -> gym.Space:
         """The space of every agent."""
-        return self.task.action_space
+        return self._action_space
 
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
@@ -74,7 +82,7 @@ class TaskParallelEnv(ParallelEnv[str, Any, Any]):
         else:
             obs = self._next_obs if self._is_over else self.task.reset_slots(self._all)
         self._is_over = False
-        self.agents = list(self.possible_agents)
+        self.agents = [self.possible_agents[i] for i in self._living_rows()]
         self._seen = self._by_agent(obs)
         return self._seen, {agent: {} for agent in self.agents}
 
@@ -88,22 +96,26 @@ class TaskParallelEnv(ParallelEnv[str, Any, Any]):
                 f"of {', '.join(self.agents)}"
             )
         space = self.task.action_space
-        for agent, action in actions.items():
-            if not space.contains(action):
-                raise EnvError(f"the action {action!r} of {agent} is not in {space}")
-        step = self.task.step(torch.from_numpy(np.stack([actions[agent] for agent in self.agents])))
+        rows = self._living_rows()  # those of self.agents
+        batch = spaces.buffers(space, len(self.possible_agents))
+        for row, agent in zip(rows, self.agents):
+            if not space.contains(actions[agent]):
+                raise EnvError(f"the action {actions[agent]!r} of {agent} is not in {space}")
+            write_row(space, batch, row, actions[agent], f"the action of {agent}")
+        step = self.task.step(to_tensors(space, batch))
         self._seen = self._by_agent(step.final_obs)
         rewards, terminated, truncated = (
-            dict(zip(self.agents, values.tolist()))
-            for values in (step.reward, step.terminated, step.truncated)
+            {agent: values[row] for agent, row in zip(self.agents, rows)}
+            for values in (step.reward.tolist(), step.terminated.tolist(), step.truncated.tolist())
         )
         infos = {
-            agent: {name: float(values[i % len(values)]) for name, values in step.info.items()}
-            for i, agent in enumerate(self.agents)
+            agent: {name: float(values[row % len(values)]) for name, values in step.info.items()}
+            for agent, row in zip(self.agents, rows)
         }
-        if step.first[0]:
-            self._is_over, self._next_obs = True, step.obs
-            self.agents = []
+        self._is_over = all(terminated[agent] or truncated[agent] for agent in self.agents)
+        if self._is_over:
+            self._next_obs = step.obs
+        self.agents = [agent for agent in self.agents if not (terminated[agent] or truncated[agent])]
         return self._seen, rewards, terminated, truncated, infos
 
     def render(self) -> Any:
@@ -117,5 +129,25 @@ class TaskParallelEnv(ParallelEnv[str, Any, Any]):
     def _draw_last(self) -> None:
         self._last_picture = self.task.picture()
 
-    def _by_agent(self, obs: torch.Tensor) -> dict[str, Any]:
-        return {agent: obs[i].numpy().copy() for i, agent in enumerate(self.possible_agents)}
+    def _living_rows(self) -> list[int]:
+        return self.task.present().nonzero().flatten().tolist()
+
+    def _by_agent(self, obs: Tree) -> dict[str, Any]:
+        """The observations [agents, ...] of ``self.agents``, as Gymnasium's values."""
+        seen = dict(
+            zip(self.possible_agents, to_rows(self.task.observation_space, obs, len(self.possible_agents)))
+        )
+        return {agent: seen[agent] for agent in self.agents}
+
+
+class _MaskedInPart(gym.spaces.Dict):
+    """An action space of parts whose ``sample`` takes the masks of an observation, which some parts lack."""
+
+    def __init__(self, space: gym.spaces.Dict) -> None:
+        super().__init__(list(space.spaces.items()))
+
+    def sample(self, mask: Any = None, probability: Any = None) -> dict[str, Any]:
+        """A random action; ``mask`` has the masks of any parts."""
+        if mask is not None:
+            mask = {name: mask.get(name) for name in self.spaces}
+        return super().sample(mask, probability)

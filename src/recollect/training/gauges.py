@@ -182,7 +182,7 @@ GAUGES: tuple[Gauge, ...] = (
     Gauge(
         name="q/mean",
         words="Approaches the discounted return. If it grows without bound, lower learning_rate, let the "
-        'target network follow more slowly, or, if episodes have a time limit, set time_limits="last".',
+        "target network follow more slowly, or, with a time limit, set bootstrap_time_limits=False.",
     ),
     Gauge(name="td_error", low=0.0, words="Falls as the values are learned, and rises with new rewards."),
     Gauge(name="epsilon", low=0.0, words="Follows its schedule."),

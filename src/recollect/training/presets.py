@@ -44,6 +44,8 @@ OWN: dict[str, dict[str, Any]] = {
         "gamma": 0.95,
         "entropy": 0.005,
     },
+    # What an enemy out of sight does matters for seconds. A game has 240 decisions, a rollout the last 64.
+    "mech": {"steps": 1_000_000, "rollout": 64},
     # Food comes every few steps once a bush is found: the discount can be low, the learning rate high. With
     # twice the rows, and so half the updates, one seed reached 8 instead of 14 after 150k steps.
     "forage": {"steps": 1_000_000, "learning_rate": 2e-3, "gamma": 0.97, "entropy": 0.005},
@@ -94,9 +96,12 @@ REPLAY: dict[str, dict[str, Any]] = {
     },
     # The points of an episode add up to 1: rewards of 1/49 are scaled up, and each answer counts alone.
     "repeat-previous r2d2": {"steps": 300_000, "gamma": 0.5, "reward_scale": 20.0, "learning_rate": 1e-3},
-    # With the value of the final observation, an LSTM valued "forward" at the junction at 50. A wrong
-    # step in the corridor costs 1 / length: at a constant learning rate, noise can be as large.
-    "t-maze r2d2": {"steps": 150_000, "time_limits": "last", "learning_rate_schedule": "linear"},
+    # Bootstrapped at the time limit, an LSTM valued "forward" at the junction at 50. In the corridor actions
+    # differ by 1 / length: with less exploration, a low gamma and a falling learning rate, noise is smaller.
+    "t-maze r2d2": {
+        **{"steps": 150_000, "gamma": 0.9, "bootstrap_time_limits": False},
+        **{"learning_rate_schedule": "linear", "epsilon": 0.02, "epsilon_end": 0.02, "epsilon_ladder": 0.0},
+    },
     # With running statistics of the observations, which change the inputs of all old steps, the return fell
     # from 480 to 300 as episodes got longer.
     "position-cartpole r2d2": {

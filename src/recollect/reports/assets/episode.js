@@ -6,6 +6,8 @@ function episodeSection(data) {
     "Step by step: what the agent saw, what it did, and the memory that each step started from. Drag, or " +
     "use the arrow keys, Home, End, and space to play.";
   const made = section("episode", "Inside an episode", episodes.length ? lead : null);
+  const games = data.replays.map(({ href, text }) => h("li", {}, h("a", { href }, text)));
+  if (games.length) made.append(h("p", {}, "Whole games, move by move:"), h("ul", { class: "games" }, ...games));
   made.append(...data.episode_notes.map(note));
   if (episodes.length) made.append(new Scrubber(episodes, actions).root);
   else if (!data.episode_notes.length)

@@ -25,7 +25,11 @@ from recollect.errors import ChildError, ConfigError, LostError, RecollectError,
 try:
     import ray
     from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+    from ray.util.scheduling_strategies import (
+        NodeAffinitySchedulingStrategy,
+        NodeLabelSchedulingStrategy,
+        NotIn,
+    )
 except ImportError as error:  # an extra
     raise ConfigError(
         f"runtime = 'ray' needs the extra 'ray' ({error}): pip install 'recollect[ray]'"
@@ -179,11 +183,13 @@ class Remote:
         *,
         cpus: float,
         gpus: float = 0,
+        avoid: str | None = None,
     ):
         """Start it, with ``cpus`` and ``gpus`` reserved for it.
 
         ``make``, its class, is called in the Ray actor with the handles of other Ray actors and the
-        arguments, which are sent by cloudpickle. ``name`` is for errors.
+        arguments, which are sent by cloudpickle. ``name`` is for errors. ``avoid``: a node that is taken only
+        if there is no other.
         """
         self.name = name
         self.location: Location | None = None
@@ -196,6 +202,10 @@ class Remote:
                 "Give the env by its name, or by a function that makes it"
             ) from error
         options: Any = {"num_cpus": cpus, "num_gpus": gpus, "scheduling_strategy": "SPREAD"}
+        if avoid is not None:
+            others: Any = {"ray.io/node-id": NotIn(avoid)}
+            options["scheduling_strategy"] = NodeLabelSchedulingStrategy({}, soft=others)
+            options["memory"] = 1  # without any need, Ray would ask a random node to place it
         self._handle: Any = ray.remote(**options, max_restarts=0)(bootstrap_class()).remote()
         path = [entry or os.getcwd() for entry in sys.path]
         self.started = self._handle.start.remote(path, work, *handles)

@@ -65,6 +65,8 @@ class Location:
     pid: int
     node: str
     """Address of its node."""
+    node_id: str
+    """Ray's name of its node."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.node}"
@@ -72,7 +74,8 @@ class Location:
     @classmethod
     def here(cls) -> Location:
         """The place of this process."""
-        return cls(os.getpid(), ray.util.get_node_ip_address())
+        node_id = ray.get_runtime_context().get_node_id()
+        return cls(os.getpid(), ray.util.get_node_ip_address(), node_id)
 
 
 class RayActorServer:

@@ -38,6 +38,8 @@ class RayChannel:
     def __init__(self, index: int, transport: RayTransport):
         self._index, self._transport = index, transport
         self._key = ""
+        self._last_node: str | None = None
+        """Where the last server that started was."""
         self.remote: Remote | None = None
         self.calls: deque[tuple[Any, Any]] = deque()
         """Ray's references to the replies, in order, each with the weights that have to be kept for it."""
@@ -61,15 +63,18 @@ class RayChannel:
     def start(self, blueprint: Blueprint) -> None:
         """Start a Ray actor."""
         transport, self._key = self._transport, uuid.uuid4().hex
-        cpus = transport.cpus
+        cpus, avoid = transport.cpus, None
         if blueprint.restarts:  # the CPU of the last one may have left with its node
             cpus = int(transport.cluster.has_cpus(1))
+            # Ray may take seconds to notice that a node has left, and would use it until then.
+            avoid = self._last_node
         self.remote = Remote(
             f"actor {self._index}",
             RayActorServer,
             (self._key, blueprint, transport.rows_per_actor),
             handles=[transport.heartbeats.handle],
             cpus=cpus,
+            avoid=avoid,
         )
         self.calls = deque([(self.remote.started, None)])
 
@@ -93,7 +98,7 @@ class RayChannel:
             raise error if hung is None else LostError(f"{self} hangs: {hung}") from error
         self.calls.popleft()
         if not self.is_started:
-            self._actor.location = reply
+            self._actor.location, self._last_node = reply, reply.node_id
             return STARTED
         if not isinstance(reply, tuple):
             return reply

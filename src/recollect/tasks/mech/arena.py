@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -29,10 +30,12 @@ from recollect.tasks.mech import (
     maps,
     movement,
     observe,
+    picture,
     projectiles,
     rewards,
     sensing,
     weapons,
+    words,
     zone,
 )
 from recollect.tasks.mech.bot import MechBot
@@ -47,6 +50,7 @@ from recollect.tasks.mech.rules import (
     SHOTS,
     STABILITY,
     SUBSTEPS,
+    TRIGGER_NAMES,
     WORDS,
     ZONE_RADIUS,
     roster,
@@ -55,7 +59,51 @@ from recollect.tasks.mech.tables import Tables
 
 
 class MechArena(Task):
-    """(written last)"""
+    """Two teams of ``mechs`` mechs, blue and red, fight for a zone in the middle of a map of 100 x 100 m.
+
+    A mech is a heavy, a medium, a light or a scout, with weapons and sensors of its own. Teams consist of
+    packs of five: heavy, two mediums, light, scout; in a duel both mechs are mediums. They start in
+    opposite corners of a map with hills and obstacles, drawn for each game from a pool of ``maps``; seen
+    from the other corner it is the same map. The radius of the zone is 3.75 to 11.25 m. docs/worlds/mech.md
+    has all rules and numbers.
+
+    A step is a decision, of a quarter of a second; the simulation makes five steps in it:
+
+    * Mechs turn, walk and jump. The legs take a quarter of all damage as well; without them a mech limps.
+    * Weapons are fired by triggers, at the chosen contact if it is an enemy, else at the nearest known
+      enemy, if it is in range, in the arc and in sight. Missiles also find what a teammate has painted.
+    * Firing and jumping heat a mech; too hot, it shuts down until it has cooled. Hits shake it until it
+      falls.
+    * A mech sees enemies within 14 m, unless the ground or smoke is between them. Scouts jam the sensors of
+      enemies and clear those of friends. Noise is felt farther away, as four directions.
+
+    A team scores while its mechs are in the zone; if both teams are, by the margin in tons. The game
+    terminates when a team has held the zone for half of the ``limit``, or has no mech left; else it is
+    truncated after ``limit`` seconds. A mech that is destroyed is out of the game: its rows are invalid
+    until the next one.
+
+    The reward of a mech is the sum of parts, whose weights are options: being in the zone, coming nearer to
+    it, damage, kills, painting for others, being destroyed, and (by default 0) winning.
+
+    Action, Dict of parts: ``move`` Box(4): ahead, left, jump, turn left; ``fire`` MultiBinary(5): the
+    triggers primary, secondary, tertiary, smoke, and venting of heat; ``target`` Discrete(6): a contact, or
+    none; ``ewar`` Discrete(3): off, ECM, ECCM; ``sort`` Discrete(3): contacts by distance, hit points or
+    weight; ``hostile_only`` MultiBinary(1): all contacts are enemies; ``message`` Box(8): heard by the pack
+    in the next step. With ``spaces`` = "flat" it is one Box [30]: choices are the largest numbers, switches
+    are on above 0.
+
+    Observation, Dict: ``vector``, 269 numbers in the mech's own frame (its state, five contacts, the
+    heights around it, a coarse map, the messages of its pack), and ``action_mask`` for ``target`` and
+    ``ewar``. With ``spaces`` = "flat" it is the vector alone. The first observation of a game has no
+    contacts.
+
+    The agents are blue_0, blue_1, ..., red_0, ...; by ``team`` fewer take part. The best returns are not
+    known.
+
+    Metrics: the parts of the reward (``info/reward_zone``, ``info/reward_kill``, ...), how often mechs pull
+    each trigger, fire, jump and use ECM or ECCM (``info/rate_fires``, ...), ``info/inside``: the share of
+    mechs in the zone, and ``info/enemies_seen``: enemies that a mech sees; all are means per mech and step.
+    """
 
     Options = MechOptions
     has_time_limit = True
@@ -328,9 +376,18 @@ class MechArena(Task):
     def _observe(self) -> Any:
         return observe.of(self)
 
+    def picture(self) -> np.ndarray:
+        """Slot 0 from above."""
+        return picture.draw(self)
+
+    @staticmethod
+    def describe(obs: Any) -> str:
+        """Class, health and heat, the way to the zone, and the contacts."""
+        return words.describe(obs)
+
     def _report(self, orders: actions.Orders, held: zone.Hold, total: Tensor) -> None:
         """Keep what is logged of this step."""
-        rates = dict(zip(("primary", "secondary", "tertiary", "special", "vent"), orders.triggers.unbind(3)))
+        rates = dict(zip(TRIGGER_NAMES, orders.triggers.unbind(3)))
         rates |= {
             "fires": self.fired.any(3),
             "jumps": orders.jump > 0,

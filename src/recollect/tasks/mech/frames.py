@@ -22,7 +22,6 @@ from recollect.tasks.mech.rules import (
     SMOKE_LASTS,
     SMOKE_RADIUS,
     STABILITY,
-    STEP_UP,
     roster,
 )
 from recollect.tasks.mech.tables import SHOT_KINDS
@@ -57,7 +56,6 @@ def frames(replay: Replay) -> dict[str, Any]:
     play_again(replay, add)
     about = ("players", "options", "seed", "slot", "episode", "won", "score", "ended", "sha256")
     return {
-        "kind": "arena",
         **{name: getattr(replay, name) for name in about},
         "frames": replay.decisions + 1,
         **fixed,
@@ -85,26 +83,11 @@ def _fixed(arena: MechArena) -> dict[str, Any]:
         **{"smokeRadius": SMOKE_RADIUS, "smokeLasts": SMOKE_LASTS},
         **{"classes": classes, "roster": roster(arena.mechs), "map": int(arena.map[0])},
         "terrain": {
-            "side": maps.SIDE,
+            **{"side": maps.SIDE, "wall": maps.WALL},
             "heights": _column(64, torch.from_numpy(heights.flatten())),
-            "walls": _column(1, torch.from_numpy(walls(heights).flatten())),
+            "walls": _column(1, torch.from_numpy(maps.walls(heights).flatten())),
         },
     }
-
-
-def walls(heights: np.ndarray) -> np.ndarray:
-    """[SIDE, SIDE] bool: cells without a way on foot from the centre, which are obstacles."""
-    reached = np.zeros(heights.shape, bool)
-    reached[maps.SIDE // 2, maps.SIDE // 2] = True
-    down, right = (np.abs(np.diff(heights, axis=axis)) <= STEP_UP for axis in (0, 1))
-    before = 0
-    while before != reached.sum():
-        before = reached.sum()
-        reached[1:] |= reached[:-1] & down
-        reached[:-1] |= reached[1:] & down
-        reached[:, 1:] |= reached[:, :-1] & right
-        reached[:, :-1] |= reached[:, 1:] & right
-    return ~reached
 
 
 def _state(arena: MechArena) -> dict[str, Tensor]:

@@ -51,6 +51,21 @@ def coarse(heights: Tensor) -> Tensor:
     return pooled.flatten(1)
 
 
+def walls(heights: np.ndarray) -> np.ndarray:
+    """[SIDE, SIDE] bool: cells without a way on foot from the centre, which are obstacles."""
+    reached = np.zeros(heights.shape, bool)
+    reached[SIDE // 2, SIDE // 2] = True
+    down, right = (np.abs(np.diff(heights, axis=axis)) <= STEP_UP for axis in (0, 1))
+    before = 0
+    while before != reached.sum():
+        before = reached.sum()
+        reached[1:] |= reached[:-1] & down
+        reached[:-1] |= reached[1:] & down
+        reached[:, 1:] |= reached[:, :-1] & right
+        reached[:, :-1] |= reached[:, 1:] & right
+    return ~reached
+
+
 def _along(x: Tensor) -> Tensor:
     """The cell along an axis. Numbers are cut towards 0, so that -x is in the mirrored cell, borders too."""
     return x.clamp(-_EDGE, _EDGE).to(torch.int32).add_(HALF - 1).add_(x >= 0)

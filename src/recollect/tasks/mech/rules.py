@@ -75,6 +75,7 @@ SCOUT, LIGHT, MEDIUM, HEAVY = range(4)
 MOUNTS = 5
 TRIGGERS = (0, 1, 2, 2, 3)
 """The trigger that fires each mount: primary, secondary, tertiary, tertiary, special. Trigger 4 vents."""
+TRIGGER_NAMES = ("primary", "secondary", "tertiary", "special", "vent")
 VENT = 4
 
 PACK_ROSTER = (HEAVY, MEDIUM, MEDIUM, LIGHT, SCOUT)
