@@ -271,7 +271,7 @@ class MechOptions(TaskOptions):
     damage_reward: float = 0.05
     """Per point of damage to an enemy."""
     kill_reward: float = 10.0
-    """For an enemy destroyed, shared by those whose hits did it."""
+    """For an enemy destroyed, to the mech that dealt most in the simulation step in which it was."""
     assist_reward: float = 5.0
     """For having painted an enemy that a teammate then hits with a missile, once per paint."""
     death_reward: float = -1.0

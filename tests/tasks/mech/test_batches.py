@@ -151,6 +151,7 @@ def test_absent_mechs_do_not_block() -> None:
 
 
 def test_a_new_team_size_holds_from_the_next_game_on() -> None:
+    """S001-21: of each slot; games in progress keep theirs."""
     task = scenes.arena(5, 2, team=2, limit=2)
     task.reset(0)
     task.step(scenes.idle(task))

@@ -38,7 +38,7 @@ def scramble_unknown(task: MechArena, side: int, number: int, generator: torch.G
 
 
 def test_an_unknown_enemy_changes_nothing() -> None:
-    """S001: observation, masks and scripted actions of a mech are the same wherever enemies are that it does
+    """Observation, masks and scripted actions of a mech are the same wherever enemies are that it does
     not know, apart from sound and the ticks of the zone."""
     check_hidden()
 

@@ -80,7 +80,7 @@ def test_options_that_cannot_be(options: dict, words: str) -> None:
 
 
 def test_sizes() -> None:
-    """S001: duel, 5 v 5, 10 v 10; a game is at most 60 seconds of 4 decisions."""
+    """Duel, 5 v 5, 10 v 10; a game is at most 60 seconds of 4 decisions."""
     for size, mechs in (("duel", 1), ("5v5", 5), ("10v10", 10)):
         task = make_task("mech", 1, size=size, maps=1)
         assert (task.mechs, task.agents, task.max_episode_steps) == (mechs, 2 * mechs, 240)

@@ -147,7 +147,7 @@ class MechArena(Task):
     painted: Tensor
     """[E, 2, N]: seconds that it stays painted; 0: it is not."""
     painter: Tensor
-    """[E, 2, N] int64: the enemy that painted it last."""
+    """[E, 2, N] int64: the enemy whose paint it is; painting again while it lasts changes nothing."""
     owes_assist: Tensor
     """[E, 2, N] bool: its present paint has not yet earned an assist."""
 
