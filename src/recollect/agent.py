@@ -20,9 +20,10 @@ from recollect.acting.versus_games import Games, play_games, slots_for
 from recollect.base import row_threads, tracebacks, tree
 from recollect.base.types import State
 from recollect.base.warnings_once import once
+from recollect.config.curriculum import settings_at
 from recollect.config.train import EvalMode, TrainConfig
 from recollect.display import make_display, showing_notices
-from recollect.envs.contract import BatchedEnv
+from recollect.envs.contract import Adjustable, BatchedEnv
 from recollect.envs.env_names import display_name
 from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.envs.group_views import Groups
@@ -31,7 +32,7 @@ from recollect.learning.learner_state import Learned
 from recollect.policy.noisy import means
 from recollect.policy.policies import Network, Policies, any_policy, by_group, rows_of_slots
 from recollect.policy.policy import Policy
-from recollect.runtimes.actor_envs import open_env, prepared
+from recollect.runtimes.actor_envs import adjust, changed, open_env, prepared
 from recollect.runtimes.env_probe import check_spaces, env_probe
 from recollect.runtimes.inline_collector import InlineCollector
 from recollect.runtimes.run_summary import run_opening, short_run_note
@@ -292,15 +293,17 @@ class Agent:
         """Play whole games against a scripted player of a two-sided env, half of them on each side.
 
         ``vs`` and ``vs_kwargs``: its name and options; None: those of the training. The others are those of
-        ``evaluate``.
+        ``evaluate``. Settings are those of the last stage of the curriculum, but for options given here.
         """
-        config = self.config
+        config, settings = self.config, settings_at(self.config.curriculum)
+        given = {*(vs_kwargs or {}), *changed(env_kwargs or {}, config)}
         vs = config.vs if vs is None else vs
         own = {} if vs != config.vs else config.vs_kwargs
         config = replace(
             config,
             vs=vs,
             vs_kwargs=own if vs_kwargs is None else vs_kwargs,
+            curriculum={},
             eval_mode=config.eval_mode if eval_mode is None else eval_mode,
         )
         _at_least_one("games", games)
@@ -310,6 +313,10 @@ class Agent:
             )
         with closing(open_env(self._own_env(), config, slots_for(games), env_kwargs)) as env:
             check_spaces(self.network, env, acts_only=True)
+            known = (
+                set(env.adjustable) - given if isinstance(env, Adjustable) else ()
+            )  # another player's differ
+            adjust(env, {name: value for name, value in settings.items() if name in known})
             play = partial(
                 play_games, self.policy, env, opponent=str(vs), games=games, seed=seed, cancelled=cancelled
             )

@@ -17,7 +17,7 @@ from recollect.cli import main
 from recollect.envs.versus import Versus
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError
-from tests.support.two_sides import MEMBERS, Fixed, TwoSides
+from tests.support.two_sides import MEMBERS, Echo, Fixed, TwoSides
 
 SMALL: dict[str, Any] = {"num_envs": 2, "rollout": 12, "chunk": 4, "threads": 1, "progress": False}
 
@@ -185,6 +185,25 @@ def test_bad_calls(agent: rc.Agent) -> None:
             agent.against(**arguments)
     with pytest.raises(ConfigError, match="seed"):
         agent.against("echo", 2, seed=-1)
+
+
+def test_options_given_win_over_the_curriculum(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise games have the last stage; another player need not have its settings."""
+    curriculum = {0: {"team": 2}, 9000: {"team": 1, "error": 0.75}}
+    seen: list[tuple[int, float]] = []
+    config = rc.TrainConfig(num_envs=2, vs="echo", curriculum=curriculum)
+
+    def act(self: Echo, rows: torch.Tensor, obs: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
+        seen.append((int(self.env._team), self.error))
+        return torch.zeros(len(rows), dtype=torch.int64)
+
+    monkeypatch.setattr(Echo, "act", act)
+    with rc.Agent.create(TwoSides, config) as agent:
+        agent.against(games=2)
+        agent.against(games=2, vs_kwargs={"error": 0.25})
+        agent.against(games=2, env_kwargs={"team": 2})
+        agent.against("fixed", games=2)
+    assert list(dict.fromkeys(seen)) == [(1, 0.75), (1, 0.25), (2, 0.75)]
 
 
 def test_the_command(agent: rc.Agent, tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import pytest
+
 from recollect.acting.actor import Actor
 from recollect.acting.versus_games import _Tally
+from recollect.agent import Agent
 from recollect.envs import versus
 from recollect.envs.versus import Versus
 from recollect.envs.workers import _Workers
@@ -36,6 +39,12 @@ def with_agent(test: Any, *arguments: Any) -> None:
 by_hand = functools.partial(with_agent, test_versus_games.test_equals_counting_by_hand)
 of_sides = functools.partial(with_agent, test_versus_games.test_results_of_each_side)
 loses = functools.partial(with_agent, test_versus_games.test_a_player_that_always_does_the_same, -1, "win")
+
+
+def own_options() -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        test_versus_games.test_options_given_win_over_the_curriculum(patch)
+
 
 OPPONENTS = [
     Mutant(
@@ -155,6 +164,12 @@ OPPONENTS = [
         test_opponents.test_workers_change_settings_as_one_process,
         ((_Workers, "_begin", "changed, self._changed = self._changed, None", "changed = None"),),
         "for a, b in zip(one, two",
+    ),
+    Mutant(
+        "the curriculum wins over options that are given",
+        own_options,
+        ((Agent, "against", "set(env.adjustable) - given if", "set(env.adjustable) if"),),
+        "(1, 0.25)",
     ),
     Mutant(
         "a stage is not reached",

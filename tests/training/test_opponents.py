@@ -100,6 +100,17 @@ def test_processes_equal_inline(curriculum: dict[int, Any]) -> None:
     resumed.assert_equal(alone, apart)
 
 
+def test_env_workers_equal_inline() -> None:
+    """S001-21: the mech arena and its bot, with more mechs after some steps, bit for bit."""
+    arena = {"size": "5v5", "mechs": 2, "limit": 3, "maps": 1}
+    stages = {0: {"team": 1}, 60: {"team": 2, "lethality": 0.5}}
+    settings = {"num_envs": 3, "env_kwargs": arena, "vs": "bot", "curriculum": stages}
+    alone = trained("mech", 4, **settings)
+    resumed.assert_equal(alone, trained("mech", 4, env_workers=2, **settings))
+    small = trained("mech", 4, **settings | {"curriculum": {0: {"team": 1}}})
+    assert any(not torch.equal(alone[name], small[name]) for name in alone)
+
+
 def test_the_stages_follow_the_steps() -> None:
     """S001-21: before each update, the settings of the steps done; each change once."""
     told: list[tuple[int, dict[str, Any]]] = []

@@ -93,7 +93,7 @@ def prepared(
             inner = prepared(env.env, config, env_kwargs, first_slot, closes=False)
             return cast(E, env if inner is env.env else on_device(inner, env.device))
         found: Any = against(env, config.vs, config.vs_kwargs, first_slot)
-        chosen = {name for name, value in env_kwargs.items() if config.env_kwargs.get(name, env) != value}
+        chosen = changed(env_kwargs, config)
         for start in config.curriculum:
             adjust(found, settings_at(config.curriculum, start), but=chosen)
         return found
@@ -101,6 +101,11 @@ def prepared(
         if closes:
             env.close()
         raise
+
+
+def changed(env_kwargs: dict[str, Any], config: TrainConfig) -> set[str]:
+    """The options of an env that are not those of the config."""
+    return {name for name, value in env_kwargs.items() if config.env_kwargs.get(name, config) != value}
 
 
 def adjust(env: Any, settings: Mapping[str, Any], but: Collection[str] = ()) -> None:
