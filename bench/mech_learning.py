@@ -1,0 +1,158 @@
+"""Mech arena: what is learned against the bot, and whether memory pays.
+
+    python bench/mech_learning.py bot --size duel --minutes 30 [--out bench/results/mech_bot_duel.json]
+    python bench/mech_learning.py memory --steps 2m [--out bench/results/mech_memory.json]
+
+``bot``: trains against the fair bot at lethality 1 and plays 200 games of other seeds, half on each side. The
+bars: duel 90% after 30 minutes on two cores; 5 v 5 80% after 5 minutes on a GPU, 10 v 10 70% after 8.
+
+``memory``: 5 v 5 with partial sensing in self-play, with an LSTM and without memory, three seeds each, equal
+steps; then each LSTM plays each of the others head to head, half of the games on each side.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import common
+import torch
+from torch import Tensor
+
+import recollect as rc
+from recollect.acting.versus_games import play_games, wilson
+from recollect.base import tree
+from recollect.base.types import Tree
+from recollect.envs.versus import Versus
+from recollect.policy.policy import Policy
+from recollect.tasks import make_task
+
+GAMES = 200
+SEEDS = (1, 2, 3)
+SETTINGS: dict[str, Any] = {
+    "num_envs": 256,
+    "encoder": {"hidden": (128,)},
+    "progress": False,
+    "eval_every": 0,
+}
+
+
+class Frozen:
+    """A policy with fixed weights as a player: samples its actions, with its own memory of each row."""
+
+    def __init__(self, policy: Policy, seed: int = 0):
+        self.policy, self._state = policy.actor_only().eval(), None
+        self._generator = torch.Generator().manual_seed(seed)
+
+    def act(self, rows: Tensor, obs: Tree, first: Tensor) -> Tree:
+        """The actions of its rows, always the same ones."""
+        if self._state is None:
+            self._state = self.policy.initial_state(len(rows))
+        with torch.no_grad():
+            acted, self._state = self.policy.act(obs, self._state, first, self._generator)
+        return tree.map(torch.clone, self.policy.to_env(acted.action))
+
+
+def against_bot(
+    size: str, minutes: float, device: str, seed: int, settings: dict[str, Any]
+) -> dict[str, Any]:
+    """Train for so many minutes, then play."""
+    started = time.monotonic()
+    agent = rc.train(
+        "mech",
+        env_kwargs={"size": size},
+        vs="bot",
+        steps=10**10,
+        callbacks=[lambda *_: time.monotonic() - started < 60 * minutes],
+        seed=seed,
+        device=device,
+        **(SETTINGS | settings),
+    )
+    seconds = time.monotonic() - started
+    games = agent.against("bot", GAMES, eval_mode="both")
+    found = {mode: _short(one) for mode, one in (("greedy", games), ("sampled", games.sampled))}
+    rows = {"size": size, "seed": seed, "seconds": round(seconds), "steps": agent.steps, "settings": settings}
+    return rows | found | {"curve": common.curve(agent.history)}
+
+
+def _short(games: Any) -> dict[str, Any]:
+    found = games.to_json()
+    return {key: found[key] for key in ("games", "win", "draw", "loss", "sides", "mean", "info")}
+
+
+def self_play(core: str, seed: int, steps: int) -> rc.Agent:
+    """An agent of 5 v 5, on one thread."""
+    torch.set_num_threads(1)
+    return rc.train(
+        "mech",
+        env_kwargs={"size": "5v5"},
+        core=core,
+        steps=steps,
+        seed=seed,
+        **(SETTINGS | {"num_envs": 64, "threads": 1}),
+    )
+
+
+def _trained(core: str, seed: int, steps: int, folder: str) -> str:
+    path = f"{folder}/{core}_{seed}"
+    self_play(core, seed, steps).save(path)
+    return path
+
+
+def head_to_head(one: str, other: str, games: int) -> dict[str, int]:
+    """Games of ``one`` against ``other``, both with sampled actions: how many ``one`` won."""
+    torch.set_num_threads(1)
+    first, second = rc.load(one), rc.load(other)
+    env = Versus(make_task("mech", 16, size="5v5"), Frozen(second.policy))
+    result = play_games(first.policy, env, opponent=other, games=games, seed=7, deterministic=False)
+    return {name: getattr(result.total, name) for name in ("win", "draw", "loss")}
+
+
+def memory(steps: int, folder: str) -> dict[str, Any]:
+    """Trains six agents, two at a time, and lets them play."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        jobs = [
+            pool.submit(_trained, core, seed, steps, folder) for seed in SEEDS for core in ("lstm", "none")
+        ]
+        paths = [job.result() for job in jobs]
+        ours, others = paths[::2], paths[1::2]
+        pairs = list(itertools.product(ours, others))
+        played = list(pool.map(head_to_head, *zip(*pairs), [GAMES // 4] * len(pairs)))
+    total = {name: sum(one[name] for one in played) for name in ("win", "draw", "loss")}
+    count = sum(total.values())
+    return {
+        "steps": steps,
+        "games": count,
+        "lstm": total,
+        "share of wins": total["win"] / count,
+        "interval (95% Wilson)": wilson(total["win"], count),
+        "pairs": [{"lstm": SEEDS[i // 3], "none": SEEDS[i % 3], **one} for i, one in enumerate(played)],
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["bot", "memory"])
+    parser.add_argument("--size", default="duel", choices=["duel", "5v5", "10v10"])
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=2_000_000)
+    parser.add_argument("--folder", default="runs/mech_memory", help="for the agents of memory")
+    parser.add_argument("--out")
+    args = parser.parse_args()
+    if args.what == "bot":
+        results = against_bot(args.size, args.minutes, args.device, args.seed, {})
+    else:
+        results = memory(args.steps, args.folder)
+    print(results)
+    if args.out:
+        common.write(args.out, f"mech_{args.what}", results)
+
+
+if __name__ == "__main__":
+    main()
