@@ -58,7 +58,7 @@ BARS = {
         "t-maze", 300_000, 0.95, None, {"algo": "r2d2", "core": "mingru", "env_kwargs": {"length": 50}}
     ),
     "replay: R2D2, T-maze 50, LSTM": Bar(
-        "t-maze", 300_000, 0.95, None, {"algo": "r2d2", "env_kwargs": {"length": 50}}
+        "t-maze", 300_000, None, None, {"algo": "r2d2", "env_kwargs": {"length": 50}}
     ),
     "replay: IQN, T-maze 50, 4 frames": Bar(
         "t-maze",
