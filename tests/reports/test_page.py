@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from recollect import cli
+from recollect.config.serialise import config_to_json
+from recollect.config.train import TrainConfig
 from recollect.errors import RecollectError
 from recollect.reports import mech_viewer, page, write_report
 from recollect.reports.compare import gather_comparison, make_groups
@@ -92,6 +94,24 @@ def test_runs_that_differ_in_the_seed_only_are_one_group(tmp_path: Path):
     groups, names = make_groups([read_folder(path) for path in _several(tmp_path)])
     assert [(group.label, len(group.folders)) for group in groups] == [("core=lstm", 4), ("core=gru", 2)]
     assert names == ["core"]
+
+
+def test_the_label_of_a_group_leaves_out_what_follows_from_its_algorithm(tmp_path: Path):
+    """The table of differences has all settings."""
+    frames = {"core": "frames", "states": "rebuilt", "burn_in_steps": 3}
+    folders = []
+    for chosen in ({}, {"algo": "r2d2"}, {"algo": "iqn", **frames}):
+        for seed in (0, 1):
+            config = TrainConfig().override(seed=seed, **chosen)
+            path = tmp_path / f"{chosen.get('algo', 'ppo')}-{seed}"
+            folders.append(read_folder(make_run(path, config=config_to_json(config, config.policy))))
+    groups, names = make_groups(folders)
+    assert [group.label for group in groups] == [
+        "core=lstm, algo=ppo, burn_in_steps=0",
+        "core=lstm, algo=r2d2, burn_in_steps=10, states=stored",
+        "core=frames, algo=iqn, burn_in_steps=3, states=rebuilt",
+    ]
+    assert {"epsilon_end", "head.quantiles"} < set(names)
 
 
 def test_single_runs_go_by_their_names(tmp_path: Path):

@@ -92,7 +92,8 @@ def make_groups(folders: Sequence[Folder]) -> tuple[list[Group], list[str]]:
     """Groups of repetitions, and the settings in which the groups differ.
 
     A group's label lists the settings in which it differs from others of its world, or is the run's name if
-    there are no repetitions.
+    there are no repetitions. Settings that the user did not choose, such as the defaults of another
+    algorithm, are left out, unless they are needed to tell the groups apart.
     """
     configs = [_settings(folder) for folder in folders]
     found: dict[Any, list[int]] = {}
@@ -101,8 +102,13 @@ def make_groups(folders: Sequence[Folder]) -> tuple[list[Group], list[str]]:
     groups = []
     for members in found.values():
         first = folders[members[0]]
-        beside = [config for folder, config in zip(folders, configs) if _world(folder) == _world(first)]
-        text = label(configs[members[0]], differences(beside)) or first.env or "all runs"
+        beside = [i for i, folder in enumerate(folders) if _world(folder) == _world(first)]
+        names = differences([configs[i] for i in beside])
+        chosen = {name for i in beside for name in asked(folders[i].config, folders[i].preset)}
+        short = [name for name in names if name in chosen]
+        if len({label(configs[i], short) for i in beside}) < len({label(configs[i], names) for i in beside}):
+            short = names
+        text = label(configs[members[0]], short) or first.env or "all runs"
         groups.append(Group(text, _world(first), [folders[i] for i in members]))
     names = [group.folders[0].path.name for group in groups]
     if len(groups) == len(folders) > 1 and len(set(names)) == len(names):

@@ -265,7 +265,7 @@ function differenceTable(data) {
   const names = [
     h("th", { scope: "col" }, "setting"),
     ...data.groups.map((group, i) =>
-      h("th", { scope: "col" }, h("i", { class: `swatch line ${groupColour(i)}` }), `group ${i + 1}`),
+      h("th", { scope: "col" }, h("i", { class: `swatch line ${groupColour(i)}` }), group.label),
     ),
   ];
   const lines = rows.map((row) =>
