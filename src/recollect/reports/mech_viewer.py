@@ -21,7 +21,7 @@ SCRIPTS = (
         "arena_mechs.js",
         "arena_draw.js",
     ),
-    *("arena_map.js", "arena_panel.js", "arena_log.js", "arena_player.js"),
+    *("arena_map.js", "arena_panel.js", "arena_log.js", "arena_board.js", "arena_player.js"),
 )
 STYLES = ("style.css", "controls.css", "episode.css", "arena.css", "narrow.css")
 

@@ -39,7 +39,8 @@ class Game {
         left: left / 100,
       })),
     );
-    this.present = Array.from({ length: this.rows }, (_, row) => row).filter((row) => this.at("hp", 0, row) > 0);
+    const rows = Array.from({ length: this.rows }, (_, row) => row);
+    this.present = rows.filter((row) => this.isAlive(0, row));
     this.kills = this.countKills();
   }
 
@@ -136,8 +137,10 @@ class Game {
       const ahead = share * this.decision;
       const to = then ?? { x: shot.x + shot.vx * this.decision, y: shot.y + shot.vy * this.decision };
       if (frame === this.last) found.push({ ...shot, shows: 1 });
-      else if (then || ahead < this.decision / 2)
-        found.push({ ...shot, x: mix(shot.x, to.x, share), y: mix(shot.y, to.y, share), shows: then ? 1 : 1 - share });
+      else if (then || ahead < this.decision / 2) {
+        const [x, y] = [mix(shot.x, to.x, share), mix(shot.y, to.y, share)];
+        found.push({ ...shot, x, y, shows: then ? 1 : 1 - share });
+      }
     }
     for (const shot of frame < this.last ? next : []) {
       if (now.some((other) => other.key === shot.key && isSame(other, shot, this.decision))) continue;

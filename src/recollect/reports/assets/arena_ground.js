@@ -16,7 +16,9 @@ function drawGround(terrain) {
   context.putImageData(shades(terrain), 0, 0);
   const [top, edge, shadow] = ["--wall", "--wall-edge", "--wall-shadow"].map(css);
   const cells = [];
-  terrain.blocked.forEach((is, i) => is && cells.push([(i % side) * CELL, (side - 1 - Math.floor(i / side)) * CELL]));
+  terrain.blocked.forEach((is, i) => {
+    if (is) cells.push([(i % side) * CELL, (side - 1 - Math.floor(i / side)) * CELL]);
+  });
   for (const [colour, dx, dy] of [[shadow, 3, 4], [edge, 0, 1], [top, 0, -1]]) {
     context.fillStyle = colour;
     for (const [x, y] of cells) context.fillRect(x + dx, y + dy, CELL, CELL);

@@ -17,7 +17,8 @@ class EventLog {
       return { event, button, item: h("li", {}, button) };
     });
     this.empty = note("Nothing of this kind happens in this game.");
-    this.root = h("div", { class: "arena-log" }, h("h3", {}, "Events"), this.filters(), this.list, this.empty);
+    const heading = h("h3", {}, "Events");
+    this.root = h("div", { class: "arena-log" }, heading, this.filters(), this.list, this.empty);
     this.filter();
   }
 
@@ -67,7 +68,7 @@ class EventLog {
       list.scrollTop = top - list.clientHeight / 2;
   }
 
-  /** The frame of the next event of a listed kind after ``frame``, or the one before it; null: there is none. */
+  /** The frame of the next listed event after ``frame``, or of the one before it; null: there is none. */
   beside(frame, way) {
     const moments = this.items.filter(({ item }) => item.isConnected).map(({ event }) => event.at);
     const found = moments.filter((at) => (way > 0 ? at > frame : at < frame));
@@ -81,6 +82,7 @@ const filedUnder = (event) => FILED_UNDER[event.kind] ?? event.kind;
 /** The holders of the zone, both scores and the mechs destroyed, over the whole game. */
 function gameStrip(game) {
   const [high, band] = [44, 8];
+  const foot = high - band;
   const svg = s("svg", {
     class: "arena-strip",
     viewBox: `0 0 ${game.last} ${high}`,
@@ -93,17 +95,18 @@ function gameStrip(game) {
     const holder = game.at("zone", start);
     if (frame < game.last && game.at("zone", frame) === holder) continue;
     const name = ["", "blue", "red", "both"][holder];
-    if (name) svg.append(s("rect", { class: name, x: start, width: frame - start, y: high - band, height: band }));
+    if (name) svg.append(s("rect", { class: name, x: start, width: frame - start, y: foot, height: band }));
     start = frame;
   }
   const top = Math.max(1, game.at("score", game.last, 0), game.at("score", game.last, 1));
-  const y = linear(0, top, high - band - 2, 3);
+  const y = linear(0, top, foot - 2, 3);
   SIDES.forEach((name, side) => {
-    const points = Array.from({ length: game.frames }, (_, f) => `${f},${y(game.at("score", f, side)).toFixed(2)}`);
+    const point = (frame) => `${frame},${y(game.at("score", frame, side)).toFixed(2)}`;
+    const points = Array.from({ length: game.frames }, (_, frame) => point(frame));
     svg.append(s("polyline", { class: name, points: points.join(" ") }));
   });
   for (const event of game.events)
     if (event.kind === "kill")
-      svg.append(s("line", { class: eventSide(game, event), x1: event.at, x2: event.at, y1: 0, y2: high - band }));
+      svg.append(s("line", { class: eventSide(game, event), x1: event.at, x2: event.at, y1: 0, y2: foot }));
   return svg;
 }

@@ -2,7 +2,8 @@
 
 const SHOWN = { trails: true, sight: false, names: true };
 const COLOURS = {
-  ...{ ink: "--ink", muted: "--muted", blue: "--blue", red: "--red", paper: "--paper", empty: "--ring-empty" },
+  ...{ ink: "--ink", muted: "--muted", blue: "--blue", red: "--red", paper: "--paper" },
+  ...{ empty: "--ring-empty" },
   ...{ paint: "--paint", laser: "--laser", flame: "--flame", smoke: "--smoke", smokeEdge: "--smoke-edge" },
   ...{ off: "--off", bad: "--bad", onMech: "--on-mech", shade: "--wall-shadow" },
 };
@@ -42,7 +43,8 @@ class ArenaMap {
   }
 
   readColours() {
-    this.colours = Object.fromEntries(Object.entries(COLOURS).map(([name, variable]) => [name, css(variable)]));
+    this.colours = {};
+    for (const [name, variable] of Object.entries(COLOURS)) this.colours[name] = css(variable);
     this.ground = drawGround(this.game.terrain);
   }
 

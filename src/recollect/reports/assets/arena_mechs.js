@@ -28,7 +28,8 @@ function shapePath(name, x, y, size, heading) {
 
 /** The shape of a class as a small picture for lists. */
 function shapeIcon(name, side) {
-  const points = SHAPES[name].map(([ahead, left]) => `${(8 - left * 6).toFixed(1)},${(8.6 - ahead * 6).toFixed(1)}`);
+  const at = ([ahead, left]) => `${(8 - left * 6).toFixed(1)},${(8.6 - ahead * 6).toFixed(1)}`;
+  const points = SHAPES[name].map(at);
   return s(
     "svg",
     { class: `shape ${SIDES[side]}`, viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" },
@@ -39,7 +40,8 @@ function shapeIcon(name, side) {
 /** Radius of a mech on the canvas, in pixels. */
 function radiusOf(view, row) {
   const size = SIZES[view.game.kind(row).name];
-  return Math.max(size * view.scale, size * LEAST * Math.min(1, view.size / 520) * Math.min(1.6, Math.sqrt(view.camera.zoom)));
+  const least = LEAST * Math.min(1, view.size / 520) * Math.min(1.6, Math.sqrt(view.camera.zoom));
+  return size * Math.max(view.scale, least);
 }
 
 /** Draw a mech at the moment ``t``. */
@@ -95,7 +97,8 @@ function drawSigns(view, row, frame, x, y, size, { isDown, isOff, heading, colou
     c.font = `650 ${Math.max(8, Math.min(size * 0.95, 15))}px system-ui, sans-serif`;
     c.textAlign = "center";
     c.textBaseline = "middle";
-    c.fillText(row % game.mechs, x - Math.cos(heading) * size * back, y + Math.sin(heading) * size * back + 0.5);
+    const [dx, dy] = [Math.cos(heading) * size * back, Math.sin(heading) * size * back];
+    c.fillText(row % game.mechs, x - dx, y + dy + 0.5);
   }
   const mode = game.at("ewar", frame, row);
   const signs = [isOff ? "heat" : null, isDown ? "fallen" : null, ["", "jams", "clears"][mode] || null];

@@ -5,14 +5,15 @@ class Roster {
   constructor(game, choose) {
     this.game = game;
     this.items = new Map();
-    const lists = SIDES.map((name, side) =>
-      h(
+    const lists = SIDES.map((name, side) => {
+      const rows = game.present.filter((row) => game.side(row) === side);
+      return h(
         "div",
         { class: "arena-side" },
-        h("h3", { class: name }, `${name === "blue" ? "Blue" : "Red"}: ${game.players[side]}`),
-        h("ul", { class: "legend-list" }, ...game.present.filter((row) => game.side(row) === side).map((row) => this.item(row, choose))),
-      ),
-    );
+        h("h3", { class: name }, sideTitle(game, side)),
+        h("ul", { class: "arena-list" }, ...rows.map((row) => this.item(row, choose))),
+      );
+    });
     this.root = h("div", { class: "arena-roster" }, ...lists);
   }
 
@@ -55,7 +56,7 @@ class Roster {
 class MechPanel {
   /** ``go``: called with the frame that was clicked in a chart; ``close``: without arguments. */
   constructor(game, go, close) {
-    Object.assign(this, { game, go: go, row: null, charts: [] });
+    Object.assign(this, { game, go, row: null, charts: [] });
     this.heading = h("h3", {});
     this.facts = h("dl", { class: "pairs" });
     this.plots = h("div", { class: "arena-charts" });
@@ -75,7 +76,8 @@ class MechPanel {
     if (row === null) return;
     const { game } = this;
     const kind = game.kind(row);
-    this.heading.replaceChildren(shapeIcon(kind.name, game.side(row)), `${mechTitle(game, row)}, ${kind.tons} t`);
+    const title = `${mechTitle(game, row)}, ${kind.tons} t`;
+    this.heading.replaceChildren(shapeIcon(kind.name, game.side(row)), title);
     const column = (name) => Array.from({ length: game.frames }, (_, frame) => game.at(name, frame, row));
     const extras = [
       ["memory", "memory norm"],
@@ -141,8 +143,11 @@ class SmallChart {
       (frame, value) => [this.x(frame), this.y(value)],
     );
     this.cursor = s("line", { class: "hair", y1: 0, y2: 30 });
-    const limit = most === null ? null : s("line", { class: "limit", x1: 0, x2: 100, y1: this.y(most), y2: this.y(most) });
-    this.plot.append(...[limit, s("path", { class: "line", d: path.d }), this.cursor].filter(Boolean));
+    if (most !== null) {
+      const top = this.y(most);
+      this.plot.append(s("line", { class: "limit", x1: 0, x2: 100, y1: top, y2: top }));
+    }
+    this.plot.append(s("path", { class: "line", d: path.d }), this.cursor);
     const at = (event) => {
       const box = this.plot.getBoundingClientRect();
       return ((event.clientX - box.left) / box.width) * game.last;

@@ -15,8 +15,8 @@ const KEYS = [
 ];
 
 class Player {
-  constructor(game) {
-    Object.assign(this, { game, t: 0, speed: 1, isPlaying: false, selected: null });
+  constructor(game, board) {
+    Object.assign(this, { game, board, t: 0, speed: 1, isPlaying: false, selected: null });
     const go = (frame) => (this.pause(), this.go(frame));
     const choose = (row) => this.select(row);
     this.map = new ArenaMap(game, choose);
@@ -31,8 +31,8 @@ class Player {
 
   build() {
     const { game } = this;
-    const button = (path, label, onclick) =>
-      h("button", { type: "button", class: "arena-step", "aria-label": label, title: label, onclick }, icon(path));
+    const button = (path, title, onclick) =>
+      h("button", { type: "button", class: "arena-step", title, "aria-label": title, onclick }, icon(path));
     this.play = h("button", { type: "button", class: "play", onclick: () => this.toggle() }, "Play");
     this.slider = h("input", {
       type: "range",
@@ -87,9 +87,11 @@ class Player {
   }
 
   box(name) {
-    const input = h("input", { type: "checkbox", checked: SHOWN[name], onchange: () => this.show(name, input.checked) });
+    const onchange = () => this.show(name, input.checked);
+    const input = h("input", { type: "checkbox", name, checked: SHOWN[name], onchange });
     this.boxes[name] = input;
-    return h("label", { class: "check" }, input, { trails: "Trails", sight: "Sight of all", names: "Names" }[name]);
+    const text = { trails: "Trails", sight: "Sight of all", names: "Names" }[name];
+    return h("label", { class: "check" }, input, text);
   }
 
   show(name, is) {
@@ -105,11 +107,12 @@ class Player {
     const frame = Math.floor(this.t + 1e-9);
     this.slider.value = frame;
     this.clock.textContent = `${gameClock(game.seconds(this.t))} of ${gameClock(game.seconds(game.last))}`;
-    this.slider.setAttribute("aria-valuetext", `${gameClock(game.seconds(frame))}, decision ${frame} of ${game.last}`);
+    const words = `${gameClock(game.seconds(frame))}, decision ${frame} of ${game.last}`;
+    this.slider.setAttribute("aria-valuetext", words);
     this.map.go(this.t);
     if (frame === this.frame) return;
     this.frame = frame;
-    this.board?.go(frame);
+    this.board.go(frame);
     this.roster.go(frame);
     this.panel.show(frame);
     this.log.go(frame);
@@ -202,6 +205,7 @@ class Player {
       const found = this.log.beside(this.frame, way);
       if (found !== null) (this.pause(), this.go(found));
     };
+    const faster = (way) => () => this.faster(way);
     const flip = (name) => () => this.show(name, !this.map.shows[name]);
     return {
       " ": () => this.toggle(),
@@ -209,7 +213,7 @@ class Player {
       ArrowRight: (event) => this.step(event.shiftKey ? 1 / this.game.decision : 1),
       Home: () => (this.pause(), this.go(0)),
       End: () => (this.pause(), this.go(this.game.last)),
-      ...{ "<": () => this.faster(-1), ",": () => this.faster(-1), ">": () => this.faster(1), ".": () => this.faster(1) },
+      ...{ "<": faster(-1), ",": faster(-1), ">": faster(1), ".": faster(1) },
       ...{ p: () => jump(-1), n: () => jump(1), "[": () => this.beside(-1), "]": () => this.beside(1) },
       ...{ f: () => this.follow(), Escape: () => this.select(null) },
       ...{ "+": () => this.map.zoom(1.5), "=": () => this.map.zoom(1.5), "-": () => this.map.zoom(1 / 1.5) },
@@ -218,79 +222,22 @@ class Player {
   }
 }
 
-const icon = (d) => s("svg", { viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" }, s("path", { d }));
-
-const livingOf = (game, frame, side) =>
-  game.present.filter((row) => game.side(row) === side && game.isAlive(frame, row)).length;
+const icon = (d) =>
+  s("svg", { viewBox: "0 0 16 16", width: 14, height: 14, "aria-hidden": "true" }, s("path", { d }));
 
 function keyHelp() {
   const rows = KEYS.map(([keys, words]) => h("div", {}, h("dt", {}, h("kbd", {}, keys)), h("dd", {}, words)));
   return h("details", {}, h("summary", {}, "Keys"), h("dl", { class: "pairs arena-keys" }, ...rows));
 }
 
-/** The players, both scores, the clock and the zone. */
-class Board {
-  constructor(game) {
-    this.game = game;
-    this.goal = game.limit / 2;
-    this.sides = SIDES.map((name, side) => {
-      const parts = { score: h("strong", {}), left: h("small", {}), fill: h("i", { class: "fill" }) };
-      const player = h("span", { class: "player" }, `${name === "blue" ? "Blue" : "Red"}: ${game.players[side]}`);
-      const bar = h("span", { class: "track", title: `A score of ${fmt(this.goal)} wins the game` }, parts.fill);
-      return { ...parts, root: h("div", { class: `arena-score ${name}` }, player, parts.score, bar, parts.left) };
-    });
-    this.time = h("strong", { class: "arena-time" });
-    this.zone = h("span", { class: "arena-zone" });
-    const middle = h("div", { class: "arena-middle" }, this.time, this.zone);
-    this.root = h("div", { class: "arena-board" }, this.sides[0].root, middle, this.sides[1].root);
-  }
-
-  go(frame) {
-    const { game } = this;
-    this.sides.forEach(({ score, left, fill }, side) => {
-      const now = game.at("score", frame, side);
-      const tick = game.at("tick", frame, side);
-      score.textContent = now.toFixed(2);
-      fill.style.width = `${Math.min(100, (100 * now) / this.goal)}%`;
-      const rate = tick > 0 ? `, ${fmt(tick, 3)} per second` : "";
-      left.textContent = `${livingOf(game, frame, side)} of ${livingOf(game, 0, side)} mechs left${rate}`;
-    });
-    this.time.textContent = gameClock(game.seconds(frame));
-    this.zone.textContent = frame === game.last && game.ended !== "cut" ? `The game is over: ${outcome(game)}` : HOLDERS[game.at("zone", frame)];
-  }
-}
-
-function startArena(data) {
-  const game = new Game(data);
+startTheme();
+{
+  const game = new Game(DATA);
   const board = new Board(game);
-  const player = new Player(game);
-  player.board = board;
-  board.go(0);
-  const { options } = data;
-  const size = `${data.mechs} against ${data.mechs}`;
-  const facts = [`mech arena`, size, `seed ${data.seed}`, data.slot ? `slot ${data.slot}` : null, `game ${data.episode + 1}`, `map ${data.map}`];
-  if (options.sensing === "full") facts.push("full sensing");
-  const words = outcome(game);
-  const scores = SIDES.map((_, side) => game.at("score", game.last, side).toFixed(2));
+  const player = new Player(game, board);
   const content = document.getElementById("content");
   content.classList.add("arena-page");
-  content.append(
-    h(
-      "header",
-      { class: "arena-head" },
-      h(
-        "div",
-        { class: "arena-title" },
-        h("h1", {}, `${data.players[0]} against ${data.players[1]}`),
-        h("p", {}, `${words[0].toUpperCase()}${words.slice(1)}, ${scores.join(" to ")}.`),
-        h("p", { class: "kicker" }, facts.filter(Boolean).join(" · ")),
-      ),
-      board.root,
-    ),
-    player.root,
-  );
-  document.getElementById("footer").append(`A replay, hash ${data.sha256.slice(0, 12)}. This file needs no network.`);
+  content.append(arenaHead(game, board), player.root);
+  const from = `A replay, hash ${DATA.sha256.slice(0, 12)}.`;
+  document.getElementById("footer").append(`${from} This file needs no network.`);
 }
-
-startTheme();
-startArena(DATA);

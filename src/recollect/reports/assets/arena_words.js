@@ -3,6 +3,8 @@
 const mechName = (game, row) => `${SIDES[game.side(row)]} ${row % game.mechs}`;
 const mechTitle = (game, row) => `${mechName(game, row)}, ${game.kind(row).name}`;
 
+const sideTitle = (game, side) => `${side === 0 ? "Blue" : "Red"}: ${game.players[side]}`;
+
 /** Seconds of the game, such as 0:07.25. */
 function gameClock(seconds) {
   const whole = Math.floor(seconds);
