@@ -192,6 +192,12 @@ LOSSES = [
         by="assert_close(dist.entropy()[0], entropy",
     ),
     Mutant(
+        "squashed entropy from one node of each pair",
+        proofs.squashed_density,
+        ((TanhGaussian, "entropy", "0.5 * of_mean", "of_mean"),),
+        by="assert_close(dist.entropy()[0], entropy",
+    ),
+    Mutant(
         "the entropy bonus with the wrong sign",
         proofs.entropy_rises,
         ((ppo, "loss", "- entropy_coef *", "+ entropy_coef *"),),
