@@ -151,4 +151,10 @@ MECH_GAMES = [
         "assert",
         (actions, "masks", " & arena.options.target_selection", ""),
     ),
+    bug(
+        "a curriculum changes what the game in progress pays",
+        test_zone.test_the_reward_of_a_win_changes_with_the_next_game,
+        "assert paid[0]",
+        (rewards, "of", "arena.win_weight.view(-1, 1, 1)", "arena._win"),
+    ),
 ]

@@ -109,7 +109,7 @@ class MechArena(Task):
     has_time_limit = True
     sides = ("blue", "red")
     opponents = ("bot",)
-    adjustable = ("team",)
+    adjustable = ("team", "win_reward")
 
     # Of the episode ------------------------------------------------------------------------------
     map: Tensor
@@ -118,6 +118,8 @@ class MechArena(Task):
     """[E]: radius of the zone, which is around the centre."""
     score: Tensor
     """[E, 2]: zone score of each side."""
+    win_weight: Tensor
+    """[E]: the reward of a win in this game."""
 
     # Where mechs are -----------------------------------------------------------------------------
     x: Tensor
@@ -229,7 +231,7 @@ class MechArena(Task):
         self.samples = (2 * torch.arange(-half, half, device=on) + 1).float() / sensing.SAMPLES
         self.around = observe.around(on)
         self.facing = torch.tensor([1.0, -1.0], device=on).view(2, 1)
-        self._team = torch.tensor(n, device=on)
+        self._team, self._win = torch.tensor(n, device=on), torch.tensor(0.0, device=on)
         self.adjust()
         columns, rows = self.enemies % 5, self.enemies // 5
         self._start = BORDER - 3.5 * (columns + 1), BORDER - 3.5 * (rows + 1)
@@ -250,15 +252,19 @@ class MechArena(Task):
         """[E, 2, N] bool: takes part and is not destroyed."""
         return self.hp > 0
 
-    def adjust(self, team: int | None = None) -> None:
-        """The number of mechs of a side that take part, from the next game of each slot on."""
+    def adjust(self, team: int | None = None, win_reward: float | None = None) -> None:
+        """The number of mechs of a side that take part, and the reward of a win, from the next games on."""
         team = self.options.team if team is None else team
         team = self.mechs if team is None else team
         if not isinstance(team, int) or not 1 <= team <= self.mechs:
             raise ConfigError(
                 f"{self.name}: team is {team!r}; it must be a whole number from 1 to mechs, {self.mechs}"
             )
+        win = self.options.win_reward if win_reward is None else win_reward
+        if not isinstance(win, int | float) or not math.isfinite(win):
+            raise ConfigError(f"{self.name}: win_reward is {win!r}; it must be a finite number")
         self._team.fill_(team)
+        self._win.fill_(float(win))
 
     def opponent(self, name: str, **options: Any) -> MechBot:
         """The scripted player ``name``."""
@@ -320,7 +326,7 @@ class MechArena(Task):
         if self._field_names:
             kept = {name: torch.where(is_first, new, getattr(self, name)) for name, new in kept.items()}
         return {
-            **{"map": number, "radius": radius, "score": zeros()},
+            **{"map": number, "radius": radius, "score": zeros(), "win_weight": self._win.expand(e)},
             **{"x": x, "y": y, "z": self.heights.index_select(0, at.flatten()).view(x.shape)},
             **{"hx": hx, "hy": hy, "vx": zeros(n), "vy": zeros(n), "vz": zeros(n)},
             **{"hp": takes_part * tables.hp, "legs": takes_part * tables.leg_hp, "heat": zeros(n)},
