@@ -20,6 +20,7 @@ from tests.mutants.head_bugs import HEADS
 from tests.mutants.impala_bugs import VTRACE
 from tests.mutants.leaks import LEAKS
 from tests.mutants.logging_bugs import LOGGING
+from tests.mutants.mech_replay_bugs import MECH_REPLAYS
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.own_code_bugs import TRUST
@@ -101,6 +102,7 @@ MUTANTS = [
     *TREASURE,
     *POLICIES,
     *RECORDINGS,
+    *MECH_REPLAYS,
     *REGISTERED,
     *DEAD,
     *CRITICS,
