@@ -12,6 +12,7 @@ from recollect.tasks.mech import (
     projectiles,
     rewards,
     sensing,
+    start,
     zone,
 )
 from recollect.tasks.mech.bot import MechBot
@@ -77,7 +78,7 @@ MECH_GAMES = [
         "absent mechs live",
         test_batches.test_absent_mechs_take_no_part,
         "step.valid",
-        (MechArena, "_begin", "takes_part * tables.hp", "(takes_part | True) * tables.hp"),
+        (start, "places", "takes_part * tables.hp", "(takes_part | True) * tables.hp"),
     ),
     bug(
         "what fired is kept from decision to decision",
