@@ -94,8 +94,7 @@ class MechArena(Task):
 
     Observation, Dict: ``vector``, 269 numbers in the mech's own frame (its state, five contacts, the
     heights around it, a coarse map, the messages of its pack), and ``action_mask`` for ``target`` and
-    ``ewar``. With ``spaces`` = "flat" it is the vector alone. The first observation of a game has no
-    contacts.
+    ``ewar``. With ``spaces`` = "flat" it is the vector alone.
 
     The agents are blue_0, blue_1, ..., red_0, ...; by ``team`` fewer take part. The best returns are not
     known.
