@@ -272,8 +272,9 @@ def test_its_memory_is_known_before_it_is_allocated():
     trees = {"obs": OBS, "action": ACTION, "state": STATE}
     meta = Replay(**settings, **trees, device="meta")
     real = Replay(**settings, **trees, device="cpu")
-    tensors = [leaf for name, leaf in real.state_dict().items() if name != "settings"]
+    tensors = [leaf for name, leaf in real.state_dict().items() if name not in ("settings", "format")]
     assert meta.bytes == real.bytes == sum(leaf.nbytes for leaf in tensors)
     real.add(Streams(4, 0).rollout(20))
     one = real.sample(8)
-    assert real.sample_bytes(8) == 2 * tree.size_bytes((one.obs, one.action, one.state))
+    buffers = tree.size_bytes((one.obs, one.action, one.state)) + one.reward.numel() * 16
+    assert real.sample_bytes(8) == 2 * buffers

@@ -85,14 +85,27 @@ def test_a_replay_of_other_spaces_is_not_loaded():
 DAMAGES = {
     "head": ("number of written slots", lambda leaf: leaf.sub_(1000)),
     "open_start": ("number of written slots", lambda leaf: leaf.fill_(10**6)),
-    "word": ("episodes", lambda leaf: leaf.fill_(10**9)),
+    "record": ("episodes", lambda leaf: leaf.fill_(10**9)),
     "ready": ("list of windows", lambda leaf: leaf[3:4].logical_not_()),
-    "state_number": ("list of windows", lambda leaf: leaf.fill_(-1)),
-    "state_head": ("list of windows", lambda leaf: leaf.add_(1000)),
+    "state_position": ("list of windows", lambda leaf: leaf.sub_(1)),
+    "state_slot": ("stored states", lambda leaf: leaf.fill_(-1)),
+    "state_head": ("stored states", lambda leaf: leaf.add_(1000)),
     "weights.0": ("priorities", lambda leaf: leaf.fill_(torch.nan)),
     "largest": ("priorities", lambda leaf: leaf.fill_(torch.inf)),
     "weights.1": ("sums of the priorities", lambda leaf: leaf.add_(1)),
 }
+
+
+def test_a_replay_of_the_first_format_is_not_loaded():
+    """It had no number of its format; whatever else differs, the message names the version."""
+    replay, _, _ = played()
+    state = saved(replay)
+    del state["format"]
+    state["word"] = state.pop("record")
+    before = saved(replay)
+    with pytest.raises(StateError, match=r"format 1, .* reads format 2: resume with the version"):
+        replay.load_state_dict(state)
+    assert_unchanged(replay, before)
 
 
 @pytest.mark.parametrize("name", DAMAGES)

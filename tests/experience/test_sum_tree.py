@@ -30,12 +30,14 @@ def test_sums_are_those_of_the_children(size, seed, batches):
         for i in index.unique():
             truth[i] = weight[index == i].max()
     assert torch.equal(tree.weights, truth)
-    for children, parents in zip(tree.levels[:-2], tree.levels[1:]):
-        wanted = torch.zeros_like(parents)
-        sums = children.view(-1, BRANCHES).sum(1)
-        wanted[: len(sums)] = sums
-        assert torch.equal(parents, wanted)
-    assert tree.total == tree.levels[-2].sum()
+    children, *nodes, root = tree.levels
+    for sums in nodes:
+        wanted = torch.zeros_like(sums)
+        cumulative = children.view(-1, BRANCHES).cumsum(1)
+        wanted[: len(cumulative)] = cumulative
+        assert torch.equal(sums, wanted), "the sums of the children"
+        children = sums[:, -1]
+    assert torch.equal(root, children.cumsum(0)), "the sums of the root"
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -60,12 +60,12 @@ def place(old: str, new: str) -> Edit:
     return (replay_stream, "place", old, new)
 
 
-OTHER_EPISODE = "absent = episode != episode[K].masked_fill(weight <= 0, 0)"
+damaged_states = functools.partial(test_replay_states.test_a_damaged_replay_is_not_loaded, "state_head")
 REPLAY = [
     Mutant(
         "sequences run on into the next episode",
         case("ends"),
-        (read(OTHER_EPISODE, "absent = episode != episode"),),
+        (read("absent = episode != own", "absent = episode != episode"),),
         by=EXISTS,
     ),
     Mutant(
@@ -80,10 +80,24 @@ REPLAY = [
     Mutant(
         "an empty replay returns its first slot",
         test_replay.test_an_empty_replay_names_the_warm_up,
-        ((Replay, "sample", "if self._may_be_empty:", "if False:"),),
+        ((Replay, "_draw", "if self._may_be_empty:", "if False:"),),
         by="with pytest.raises",
     ),
-    Mutant("windows over the write head", small, (read("(self._offsets >= end) | ", ""),), by=EXISTS),
+    *(
+        Mutant(
+            name, small, (read("absent = episode != own", f"absent = episode != own\n    {more}"),), by=EXISTS
+        )
+        for name, more in (
+            ("windows over the write head", "absent[K:] &= episode[K:] != own - capacity"),
+            ("a prefix reads what overwrote it", "absent[:K] &= episode[:K] != own + capacity"),
+        )
+    ),
+    Mutant(
+        "the positions in words begin anew in every lap",
+        small,
+        ((Replay, "_word", "+ position", "+ position % self.capacity"),),
+        by=WINDOWS,
+    ),
     Mutant(
         "windows over a slot that is not yet written",
         case("long episodes"),
@@ -115,16 +129,10 @@ REPLAY = [
         by=WINDOWS,
     ),
     Mutant(
-        "a prefix reads what overwrote it",
-        small,
-        (read(" | (self._offsets < end - capacity)", ""),),
-        by=EXISTS,
-    ),
-    Mutant(
         "the state after the step",
         case("long episodes"),
-        ((Replay, "_add_states", "numbers[at] = number", "numbers[(at + 1) % rollout.steps] = number"),),
-        by=WINDOWS,
+        ((Replay, "_add_states", "stored[at] = index", "stored[(at + 1) % rollout.steps] = index"),),
+        by=MISSING,
     ),
     *(
         Mutant(
@@ -154,13 +162,13 @@ REPLAY = [
     Mutant(
         "the state of the next stored step",
         case("long episodes"),
-        ((Replay, "_state_index", "number % self.state_capacity", "(number + 1) % self.state_capacity"),),
+        (read("index_select(0, index[:count])", "index_select(0, index[:count]).sub_(1).clamp_(min=0)"),),
         by=STATE,
     ),
     Mutant(
         "states that are overwritten",
         test_replay.test_states_are_overwritten_before_their_steps,
-        (sampleable(" & (number >= self.state_head[rows] - self.state_capacity)", ""),),
+        (sampleable("self.state_position[state] == position - K", "self.state_position[state] >= 0"),),
         by=WINDOWS,
     ),
     Mutant(
@@ -176,8 +184,8 @@ REPLAY = [
             (
                 Replay,
                 "_add_finals",
-                "placed.start[time, row] << FLAG_BITS",
-                "placed.start[time, row] << FLAG_BITS | IS_STEP",
+                "self._clear(slots)",
+                "self._clear(slots)\n    self.fields.is_step.index_fill_(0, slots, True)",
             ),
         ),
         by=STEPS,
@@ -208,8 +216,8 @@ REPLAY = [
             (
                 Replay,
                 "add",
-                "rollout.terminated * TERMINATED",
-                "(rollout.terminated | rollout.truncated) * TERMINATED",
+                "put(fields.terminated, rollout.terminated)",
+                "put(fields.terminated, rollout.terminated | rollout.truncated)",
             ),
         ),
         by="assert not last.terminated.any()",
@@ -225,6 +233,12 @@ REPLAY = [
         case("ends"),
         (read("around.masked_fill_(absent, self._zero).view(-1)", "around.view(-1)"),),
         by=CONTENT,
+    ),
+    Mutant(
+        "padding has rewards and flags",
+        case("ends"),
+        (read("fields.rest.masked_fill_(absent, 0)", "pass"),),
+        by=STEPS,
     ),
     Mutant(
         "a state is rebuilt from the middle of an episode",
@@ -260,8 +274,8 @@ PRIORITIES = [
             (
                 SumTree,
                 "draw",
-                "index_select(0, node).cumsum(1)",
-                "index_select(0, node).clamp(min=1e-3).cumsum(1)",
+                "sums.index_select(0, node)",
+                "sums.index_select(0, node) + 1e-3 * torch.arange(1, BRANCHES + 1)",
             ),
         ),
         by="tree.weights[drawn] > 0",
@@ -269,7 +283,7 @@ PRIORITIES = [
     Mutant(
         "a window that cannot be drawn is read",
         test_replay_priorities.test_without_host_reads_bad_priorities_change_nothing,
-        (read("episode[K].masked_fill(weight <= 0, 0)", "episode[K]"),),
+        (read("own = own.masked_fill(weight <= 0, -UNWRITTEN)", "pass"),),
         by="assert not drawn.exists.any()",
     ),
     Mutant(
@@ -288,8 +302,8 @@ PRIORITIES = [
     Mutant(
         "sums are not updated up to the root",
         sums,
-        ((SumTree, "set", "root.copy_(top.sum())", "pass"),),
-        by="tree.levels[-2].sum()",
+        ((SumTree, "set", "torch.cumsum(children, 0, out=root)", "pass"),),
+        by='"the sums of the root"',
     ),
     Mutant(
         "of two weights of an entry the last counts",
@@ -298,8 +312,8 @@ PRIORITIES = [
             (
                 SumTree,
                 "set",
-                'weights.scatter_reduce_(0, index, weight.to(weights.dtype), "amax")',
-                "weights[index] = weight",
+                'children.scatter_reduce_(0, index, weight.to(children.dtype), "amax")',
+                "children[index] = weight.to(children.dtype)",
             ),
         ),
         by="weights(replay)[one] == 3",
@@ -396,6 +410,18 @@ SAVED = [
         "a damaged replay is loaded",
         damaged,
         ((replay_checks, "check_consistent", "if not torch.equal(ready, replay.ready[at]):", "if False:"),),
+        by="with pytest.raises",
+    ),
+    Mutant(
+        "a replay with states of another time is loaded",
+        damaged_states,
+        ((replay_checks, "_check_states", "(newest != of_rows.amax(1)).any() or ", ""),),
+        by="with pytest.raises",
+    ),
+    Mutant(
+        "a replay of another format is not told from one of another space",
+        test_replay_states.test_a_replay_of_the_first_format_is_not_loaded,
+        ((replay_checks, "check_saved", "if found != FORMAT:", "if False:"),),
         by="with pytest.raises",
     ),
     Mutant(

@@ -180,7 +180,7 @@ FOUND_IN_REPLAY = [
             (
                 Replay,
                 "read",
-                "absent = episode != start.masked_fill(weight <= 0, -2)",
+                "absent = episode != own",
                 "absent = episode != episode",
             ),
         ),

@@ -13,7 +13,8 @@ from recollect.acting.actor import Actor
 from recollect.base import tree
 from recollect.config.q_heads import QHeadConfig, QuantileHeadConfig
 from recollect.errors import AlignmentError, ConfigError
-from recollect.experience.replay import UNWRITTEN, Replay
+from recollect.experience.replay import Replay
+from recollect.experience.replay_record import UNWRITTEN
 from recollect.learning.learner_state import learner_tensors
 from recollect.learning.replay_learner import ReplayLearner
 from recollect.training.run_folder import Run
@@ -84,9 +85,9 @@ def everything(agent: rc.Agent) -> dict[str, torch.Tensor]:
 
 def held(replay: Replay) -> dict[str, torch.Tensor]:
     """What a replay holds, without the memory that was never written."""
-    kept = replay.word != UNWRITTEN
+    kept = replay.fields.word != UNWRITTEN
     kept[replay.rows * replay.capacity :] = False
-    parts = {"obs": replay.obs, "action": replay.action, "reward": replay.reward, "word": replay.word}
+    parts = {"obs": replay.obs, "action": replay.action, "record": replay.record}
     found = {f"replay:{name}": leaf[kept] for name, leaf in tree.named_leaves(parts)}
     return found | {"replay:head": replay.head.clone(), "replay:ready": replay.ready[:-1].clone()}
 

@@ -25,25 +25,22 @@ from recollect.base import devices, tree
 from recollect.base.types import State, Tree
 from recollect.errors import ConfigError, RecollectError
 from recollect.experience.replay_checks import (
-    FLAG_BITS,
+    FORMAT,
     SETTINGS,
     check_consistent,
     check_rollout,
     check_saved,
     check_settings,
 )
+from recollect.experience.replay_record import UNWRITTEN, Buffers, Fields, whole
 from recollect.experience.replay_sample import Sample
 from recollect.experience.replay_stream import Placement, place
 from recollect.experience.rollout import Rollout
 from recollect.experience.sum_tree import SumTree
 
-FIRST, TERMINATED, IS_STEP, MARKED = 1, 2, 4, 8
-"""Flags in the low bits of a slot's word. ``MARKED``: a window may start here, if no states are stored."""
-ALL_FLAGS = (1 << FLAG_BITS) - 1
-UNWRITTEN = -1 << FLAG_BITS
 TENSORS = (
-    *("obs", "action", "reward", "word", "ready", "largest", "head", "open_start", "seen"),
-    *("state", "state_position", "state_head", "state_number"),
+    *("obs", "action", "record", "ready", "largest", "head", "open_start", "seen"),
+    *("state", "state_position", "state_head", "state_slot"),
 )
 """The tensors of a replay beside the weights of its tree."""
 
@@ -95,9 +92,12 @@ class Replay:
         self._spare, self._zero = slots, slots + 1
         """Slots that take what is not stored, and that read as zeros."""
         self.obs, self.action = (tree.empty(like, (slots + 2,), device) for like in (obs, action))
-        self.reward = torch.zeros(slots + 2, device=device)
-        self.word = torch.full((slots + 2,), UNWRITTEN, device=device)
-        """Position of the first slot of the episode, above the flags."""
+        self.record = torch.zeros(slots + 2, 2, dtype=torch.int64, device=device)
+        """What is small, 16 bytes of each slot, so that one gather reads it."""
+        self.fields, self._records = Fields.of(self.record), whole(self.record)
+        self.fields.word.fill_(UNWRITTEN)
+        self.start_shift = (2 * capacity).bit_length()
+        """The bits of a word below the start of the episode: more than two laps of positions."""
         self.ready = torch.zeros(slots + 1, dtype=torch.bool, device=device)
         """Whether the window that starts in a slot is sampleable."""
         self.tree = SumTree(slots + 1, device)
@@ -114,13 +114,15 @@ class Replay:
         self.state_position = torch.full((states + 2,), -1, device=device)
         """Position of the step whose state it is."""
         self.state_head = torch.zeros(rows, dtype=torch.int64, device=device)
-        self.state_number = torch.full((slots + 2 if stores_states else 0,), -1, device=device)
-        """Number of the state of a slot's step; -1: not stored."""
+        self._no_state = states + 1
+        """Index of a state of zeros; the one before it takes what is not stored."""
+        self.state_slot = torch.full(
+            (slots + 2 if stores_states else 0,), self._no_state, dtype=torch.int32, device=device
+        )
+        """Index of the state of a slot's step."""
         self._offsets = torch.arange(self.window, device=device).unsqueeze(1)
-        bits = [[[FIRST]], [[TERMINATED]], [[IS_STEP]]]
-        self._bits = torch.tensor(bits, dtype=torch.uint8, device=device)
         self.row_ids = torch.arange(rows, device=device)
-        self._buffers: list[tuple[Tree, Tree, State | None]] = []
+        self._buffers: list[Buffers] = []
         self._count = 0
         self._may_be_empty = True
 
@@ -137,7 +139,7 @@ class Replay:
     @property
     def steps(self) -> int:
         """The number of steps in memory. A host read."""
-        return int((self.word & IS_STEP).count_nonzero())
+        return int(self.fields.is_step.count_nonzero())
 
     @property
     def is_full(self) -> bool:
@@ -153,7 +155,7 @@ class Replay:
         """Memory of the buffers that samples of ``count`` windows take."""
         frame = sum(leaf[:1].nbytes for leaf in tree.leaves((self.obs, self.action)))
         state = sum(leaf[:1].nbytes for leaf in tree.leaves(self.state))
-        return 2 * count * (self.window * frame + state)
+        return 2 * count * (self.window * (frame + self.record[0].nbytes) + state)
 
     # -- writing ----------------------------------------------------------------------------------------
 
@@ -175,8 +177,6 @@ class Replay:
         )
         self._check_finals(rollout, placed.has_final)
         count = self.seen[here] + valid.long().cumsum(0) - 1
-        flags = first * FIRST + rollout.terminated * TERMINATED + valid * IS_STEP
-        flags += (count % self.stride == 0) * MARKED
         slots = self._slots(rows, placed.position, placed.head, valid)
         flat = slots.flatten()
 
@@ -185,31 +185,48 @@ class Replay:
 
         tree.map(lambda leaf, new: put(leaf, new[:-1]), self.obs, rollout.obs)
         tree.map(put, self.action, rollout.action)
-        put(self.reward, rollout.reward)
-        put(self.word, (placed.start << FLAG_BITS) | flags)
+        fields = self.fields
+        put(fields.reward, rollout.reward)
+        put(fields.word, self._word(placed.start, placed.position))
+        put(fields.first, first)
+        put(fields.terminated, rollout.terminated)
+        put(fields.is_step, valid)
+        put(fields.is_marked, count % self.stride == 0)
         lost = self._add_states(rollout, rows, placed, put) if self.stores_states else None
         finals = self._add_finals(rollout, rows, placed)
         # The last slot of an abandoned episode: its observation is known, the outcome of its action is not.
         before = self._slots(rows, placed.position - 1, placed.head, placed.was_abandoned).flatten()
-        self._clear(before, self.word[before] & ~IS_STEP)
+        self._clear(before)
 
         self.head[here], self.open_start[here] = placed.head, placed.open_start
         self.seen[here] += valid.sum(0)
         self._refresh(rows, head, placed.head, rollout.steps + finals, lost)
         self._may_be_empty = True
 
+    def _word(self, start: Tensor, position: Tensor) -> Tensor:
+        """The words of slots whose episodes begin at ``start``.
+
+        In an episode they grow by 1 from slot to slot. What overwrote a slot, or is not yet overwritten, has
+        another word than expected there, even in the same episode: its position differs by the capacity.
+        """
+        return (start << self.start_shift) + position
+
+    def start(self, word: Tensor, position: Tensor) -> Tensor:
+        """The first position of the episodes, from the words of the slots at ``position``."""
+        return (word - position) >> self.start_shift
+
     def _slots(self, rows: Tensor, position: Tensor, head: Tensor, where: Tensor) -> Tensor:
         """Storage indices of positions [N, B]; the spare slot if not ``where`` or no longer in memory."""
         kept = where & (position >= head - self.capacity) & (position >= 0)
         return torch.where(kept, rows * self.capacity + position % self.capacity, self._spare)
 
-    def _clear(self, slots: Tensor, word: Tensor) -> None:
+    def _clear(self, slots: Tensor) -> None:
         """Make final slots of them: no step, no action, no reward."""
         tree.map(lambda leaf: leaf.index_fill_(0, slots, 0), self.action)
-        self.reward.index_fill_(0, slots, 0)
-        self.word.index_copy_(0, slots, word)
+        self.fields.reward.index_fill_(0, slots, 0)
+        self.fields.is_step.index_fill_(0, slots, False)
         if self.stores_states:
-            self.state_number.index_fill_(0, slots, -1)
+            self.state_slot.index_fill_(0, slots, self._no_state)
 
     def _check_finals(self, rollout: Rollout, has_final: Tensor) -> None:
         missing, finals = has_final.clone(), rollout.finals
@@ -228,11 +245,12 @@ class Replay:
         if finals is None:
             return 0
         time, row = finals.time, finals.row
-        slots = self._slots(
-            rows[row], placed.position[time, row] + 1, placed.head[row], placed.has_final[time, row]
-        )
+        position = placed.position[time, row] + 1
+        slots = self._slots(rows[row], position, placed.head[row], placed.has_final[time, row])
         tree.map(lambda leaf, new: leaf.index_copy_(0, slots, new), self.obs, finals.obs)
-        self._clear(slots, placed.start[time, row] << FLAG_BITS)
+        self.record.index_fill_(0, slots, 0)
+        self.fields.word.index_copy_(0, slots, self._word(placed.start[time, row], position))
+        self._clear(slots)
         return min(len(time), rollout.steps)
 
     def _add_states(
@@ -245,16 +263,16 @@ class Replay:
         number = old + here.long().cumsum(0) - 1
         new = old + here.sum(0)
         kept = here & (number >= new - self.state_capacity)
-        spare = len(self.state_position) - 2
+        spare = self._no_state - 1
         index = torch.where(kept, rows * self.state_capacity + number % self.state_capacity, spare)
         lost = self.state_position[index].masked_fill(~kept, -1)
         flat = index.flatten()
         tree.map(lambda leaf, s: leaf.index_copy_(0, flat, s.flatten(0, 1)), self.state, rollout.states)
         self.state_position.index_copy_(0, flat, placed.position[at].flatten())
         self.state_position[spare] = -1
-        numbers = torch.full_like(placed.position, -1)
-        numbers[at] = number
-        put(self.state_number, numbers)
+        stored = torch.full_like(placed.position, self._no_state, dtype=torch.int32)
+        stored[at] = index.int()
+        put(self.state_slot, stored)
         self.state_head[rows] = new
         return lost
 
@@ -284,24 +302,24 @@ class Replay:
     def sampleable(self, rows: Tensor, position: Tensor, slots: Tensor) -> Tensor:
         """[N, B] bool: whether the windows can be drawn whose first learned steps are at ``position``."""
         K, head, capacity = self.burn_in, self.head[rows], self.capacity
-        word = self.word[slots]
-        start = word >> FLAG_BITS
+        fields = self.fields
+        start, first = self.start(fields.word[slots], position), fields.first[slots]
         begin = torch.maximum(start, position - K)
         since = position - start
         whole = position - K >= start
         # A prefix that begins with the episode needs no state.
         near = since <= K
-        opened = near & (self.word[self._slots(rows, start, head, near)] & FIRST > 0)
+        opened = near & fields.first[self._slots(rows, start, head, near)]
         if self.stores_states:
-            number = self.state_number[self._slots(rows, position - K, head, whole)]
-            can_start = whole & (number >= 0) & (number >= self.state_head[rows] - self.state_capacity)
+            state = self.state_slot[self._slots(rows, position - K, head, whole)]
+            can_start = whole & (self.state_position[state] == position - K)
             # Without these windows, steps before the first stored state + K might never be learned.
             can_start |= opened & ((since == K) | (since % self.length == 0))
         else:
-            can_start = (word & MARKED > 0) & (whole | opened)
-        can_start |= word & FIRST > 0
+            can_start = fields.is_marked[slots] & (whole | opened)
+        can_start |= first
         complete = (position + self.length + self.n_step <= head) | (start != self.open_start[rows])
-        return (word & IS_STEP > 0) & can_start & (begin >= head - capacity) & complete
+        return fields.is_step[slots] & can_start & (begin >= head - capacity) & complete
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -312,9 +330,7 @@ class Replay:
         Raises if no window can be drawn. On a GPU this is read after each ``add`` only: if later all
         priorities are set to 0, no slot of the sample exists.
         """
-        if self._may_be_empty:
-            self._check_not_empty()
-        return self.read(self.tree.draw(count, generator))
+        return self.read(self._draw(count, generator))
 
     @torch.no_grad()
     def neighbours(
@@ -324,11 +340,17 @@ class Replay:
 
         The last result, [M] bool: whether a window has such a neighbour; else it is its own.
         """
-        slots = self.tree.draw(count, generator)
+        slots = self._draw(count, generator)
         one, row = self.read(slots), slots // self.capacity
         later = row * self.capacity + (slots + self.stride - row * self.capacity) % self.capacity
         has = one.is_step[self.burn_in + self.stride] & self.ready[later]
         return one, self.read(torch.where(has, later, slots)), has
+
+    def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
+        """[count] slots where windows start, each with the probability of its weight."""
+        if self._may_be_empty:
+            self._check_not_empty()
+        return self.tree.draw(count, generator)
 
     def read(self, slots: Tensor) -> Sample:
         """The windows whose first learned steps are in the storage ``slots`` [M]."""
@@ -341,16 +363,17 @@ class Replay:
         begin = row * capacity
         around = ((slots - K) % capacity).add_(begin) + self._offsets
         around.add_(around >= begin + capacity, alpha=-capacity)
-        word = self.word.index_select(0, around.view(-1)).view(around.shape)
-        episode = word | ALL_FLAGS  # equal in all slots of an episode; never 0
-        # Another episode, or a weight of 0, which cannot be drawn; not yet written; overwritten since.
-        absent = episode != episode[K].masked_fill(weight <= 0, 0)
-        end = age + K  # of what is written
-        absent |= (self._offsets >= end) | (self._offsets < end - capacity)
+        obs, action, state, record, fields = self._output(count)
+        torch.index_select(self._records, 0, around.view(-1), out=record)
+        # The same in all slots of an episode that are still, or already, in memory: see ``_word``.
+        episode = fields.word - self._offsets
+        own = episode[K]
+        if devices.synchronises(own):
+            # Without host reads a window of weight 0 is drawn if there is no other. No word is -UNWRITTEN.
+            own = own.masked_fill(weight <= 0, -UNWRITTEN)
+        absent = episode != own
+        fields.rest.masked_fill_(absent, 0)
         index = around.masked_fill_(absent, self._zero).view(-1)
-        flags = word.to(torch.uint8).masked_fill_(absent, 0)  # the low bits
-        first, terminated, is_step = (flags & self._bits).bool().unbind()
-        obs, action, state = self._output(count)
 
         def gather(leaf: Tensor, out: Tensor) -> None:
             torch.index_select(leaf, 0, index, out=out.flatten(0, 1))
@@ -358,29 +381,23 @@ class Replay:
         tree.map(gather, self.obs, obs)
         tree.map(gather, self.action, action)
         if self.stores_states:
-            of_state = self._state_index(row, index[:count])
+            of_state = self.state_slot.index_select(0, index[:count])
             tree.map(lambda leaf, out: torch.index_select(leaf, 0, of_state, out=out), self.state, state)
         return Sample(
             obs=obs,
-            first=first,
+            first=fields.first,
             action=action,
-            reward=self.reward.index_select(0, index).view(around.shape),
-            terminated=terminated,
-            exists=~absent,
-            is_step=is_step,
+            reward=fields.reward,
+            terminated=fields.terminated,
+            absent=absent,
+            is_step=fields.is_step,
             state=state,
             entries=torch.add(row, position, alpha=self.rows),
             probability=weight / self.tree.total,
             age=age,
         )
 
-    def _state_index(self, row: Tensor, slots: Tensor) -> Tensor:
-        """[M] index of the state of position 0 at ``slots``; of zeros where there is none."""
-        number = self.state_number.index_select(0, slots)
-        index = (number % self.state_capacity).add_(row, alpha=self.state_capacity)
-        return index.masked_fill_(number < 0, len(self.state_position) - 1)
-
-    def _output(self, count: int) -> tuple[Tree, Tree, State | None]:
+    def _output(self, count: int) -> Buffers:
         """The buffers of this call: two take turns."""
         if self._count != count:
             lead = (self.window, count)
@@ -388,7 +405,8 @@ class Replay:
             for _ in range(2):
                 obs, action = tree.empty(self.obs, lead), tree.empty(self.action, lead)
                 state = tree.empty(self.state, (count,)) if self.stores_states else None
-                self._buffers.append((obs, action, state))
+                record = self.record.new_zeros(*lead, 2)
+                self._buffers.append(Buffers(obs, action, state, whole(record), Fields.of(record)))
         self._buffers.reverse()
         return self._buffers[0]
 
@@ -437,6 +455,7 @@ class Replay:
         settings = [float(getattr(self, name)) for name in SETTINGS]
         return {
             **dict(tree.named_leaves(self._tensors())),
+            "format": torch.tensor(FORMAT, device=self.device),
             "settings": torch.tensor(settings, dtype=torch.float64, device=self.device),
         }
 
@@ -451,6 +470,7 @@ class Replay:
                 other.tree.levels = list(part)
             else:
                 setattr(other, name, part)
+        other.fields = Fields.of(other.record)
         check_consistent(other)
         tree.copy_(own, other._tensors())
         self._may_be_empty = True

@@ -10,13 +10,12 @@ from torch import Tensor
 
 from recollect.base import tree
 from recollect.errors import ConfigError, RecollectError, StateError
+from recollect.experience.replay_record import FLAGS
 from recollect.experience.rollout import Rollout
 
 if TYPE_CHECKING:
     from recollect.experience.replay import Replay
 
-FLAG_BITS = 4
-"""The low bits of a slot's word are flags."""
 SETTINGS = (
     "rows",
     "capacity",
@@ -28,6 +27,8 @@ SETTINGS = (
     "priority_exponent",
 )
 """What a saved replay must have in common with the one that loads it."""
+FORMAT = 2
+"""Of a saved replay. The first had no number; its records were separate tensors."""
 
 
 def check_settings(replay: Replay) -> None:
@@ -51,7 +52,7 @@ def check_rollout(replay: Replay, rollout: Rollout, row: int) -> None:
             f"{replay.rows - 1}: was the replay made for another num_envs?"
         )
     parts = {"obs": (rollout.obs, replay.obs, 2), "action": (rollout.action, replay.action, 2)}
-    parts["reward"] = (rollout.reward, replay.reward, 2)
+    parts["reward"] = (rollout.reward, replay.fields.reward, 2)
     if rollout.finals is not None:
         parts["final obs"] = (rollout.finals.obs, replay.obs, 1)
     if replay.stores_states:
@@ -75,6 +76,12 @@ def check_rollout(replay: Replay, rollout: Rollout, row: int) -> None:
 def check_saved(replay: Replay, saved: Mapping[str, Tensor]) -> None:
     """Raise if ``saved`` is not the state of a replay with the same settings and spaces."""
     own = replay.state_dict()
+    found = int(saved["format"]) if "format" in saved else 1
+    if found != FORMAT:
+        raise StateError(
+            f"the saved replay has format {found}, and this version of Recollect reads format {FORMAT}: "
+            "resume with the version that saved it, or start a new run"
+        )
     if saved.keys() != own.keys():
         raise StateError(
             f"the saved replay lacks {sorted(own.keys() - saved.keys())} and has unknown "
@@ -106,9 +113,12 @@ def check_consistent(replay: Replay) -> None:
     slot = torch.arange(capacity, device=head.device).unsqueeze(1)
     position = head - 1 - (head - 1 - slot) % capacity
     is_written, at = position >= 0, rows * capacity + slot
-    start = replay.word[at] >> FLAG_BITS
-    if (is_written & ((start < 0) | (start > position))).any():
+    start = replay.start(replay.fields.word[at], position)
+    flags = replay.record.view(torch.uint8)[:, FLAGS:]
+    if (is_written & ((start < 0) | (start > position))).any() or (flags > 1).any():
         raise _damaged("the episodes")
+    if replay.stores_states:
+        _check_states(replay)
     ready = replay.sampleable(rows, position, at) & is_written
     if not torch.equal(ready, replay.ready[at]):
         raise _damaged("the list of windows")
@@ -117,6 +127,16 @@ def check_consistent(replay: Replay) -> None:
         raise _damaged("the priorities")
     if (weights[~replay.ready] > 0).any() or not replay.tree.sums_agree():
         raise _damaged("the sums of the priorities")
+
+
+def _check_states(replay: Replay) -> None:
+    """Raise if what is stored beside the states contradicts itself."""
+    count, last = replay.state_capacity, len(replay.state_position) - 1
+    of_rows = replay.state_position[: replay.rows * count].view(-1, count)
+    newest = of_rows[replay.row_ids, (replay.state_head - 1) % count]
+    slot = replay.state_slot
+    if (newest != of_rows.amax(1)).any() or ((slot < 0) | (slot > last)).any():
+        raise _damaged("the stored states")
 
 
 def _damaged(part: str) -> StateError:

@@ -13,12 +13,12 @@ from recollect.base.types import State, Tree
 class Sample:
     """M windows of W = burn_in + length + n_step positions.
 
-    The tensors of ``obs``, ``action`` and ``state`` are buffers of the replay: they stay as they are during
-    the next call of ``sample``, and the call after that overwrites them.
+    Except ``absent`` and the tensors [M], all are buffers of the replay: they stay as they are during the
+    next call of ``sample``, and the call after that overwrites them.
     """
 
     obs: Tree
-    """[W, M, ...]; zeros where ``exists`` is false, like ``action`` and ``reward``."""
+    """[W, M, ...]; zeros where ``absent``, like ``action`` and ``reward``."""
     first: Tensor
     """[W, M] bool: the slot opens the window's episode."""
     action: Tree
@@ -27,8 +27,8 @@ class Sample:
     """[W, M]"""
     terminated: Tensor
     """[W, M] bool"""
-    exists: Tensor
-    """[W, M] bool: the slot belongs to the window's episode; final observations included."""
+    absent: Tensor
+    """[W, M] bool: the slot does not belong to the window's episode. Final observations do."""
     is_step: Tensor
     """[W, M] bool: the slot is a step, not a final observation."""
     state: State | None
@@ -40,3 +40,8 @@ class Sample:
     """[M] float64: of each window to be drawn."""
     age: Tensor
     """[M] int64: slots written to the window's row since its first learned step."""
+
+    @property
+    def exists(self) -> Tensor:
+        """[W, M] bool: where a slot is not ``absent``."""
+        return ~self.absent

@@ -1,8 +1,8 @@
 """A tree of sums, to draw entries in proportion to their weights.
 
-Each node has ``BRANCHES`` children, the root up to ``ROOT_BRANCHES``, and holds the sum of their weights. The
-sum is computed from the children whenever one of them changes, so rounding errors do not accumulate. A
-million entries need three levels.
+Each node has ``BRANCHES`` children, the root up to ``ROOT_BRANCHES``. A node holds the cumulative sums of
+their weights, so a draw only compares. They are computed from the children whenever one of them changes, so
+rounding errors do not accumulate. A million entries need three levels.
 """
 
 from __future__ import annotations
@@ -21,21 +21,24 @@ class SumTree:
 
     def __init__(self, size: int, device: torch.device | str):
         self.size = size
-        self.levels: list[Tensor] = []
-        """Weights of the entries, then the sums of each level up to the root, float64. Every level below the
-        root's children has a multiple of ``BRANCHES`` nodes; the last of them may be unused."""
-        count = size
+        shapes, count = [], size
         while count > ROOT_BRANCHES:
-            parents = -(-count // BRANCHES)
-            self.levels.append(torch.zeros(parents * BRANCHES, dtype=torch.float64, device=device))
-            count = parents
-        for nodes in (count, 1):
-            self.levels.append(torch.zeros(nodes, dtype=torch.float64, device=device))
+            count = -(-count // BRANCHES)
+            shapes.append((count, BRANCHES))
+        # The nodes of a level are the children of the next: whole nodes of BRANCHES, the last may be unused.
+        shapes = [(-(-nodes // BRANCHES) * BRANCHES, BRANCHES) for nodes, _ in shapes[:-1]] + shapes[-1:]
+        entries = shapes[0][0] * BRANCHES if shapes else size
+        self.levels: list[Tensor] = [
+            torch.zeros(shape, dtype=torch.float64, device=device)
+            for shape in ((entries,), *shapes, (count,))
+        ]
+        """Weights of the entries, then the cumulative sums [nodes, BRANCHES] of each level, those of the root
+        last, [children]."""
 
     @property
     def total(self) -> Tensor:
         """[] the sum of all weights."""
-        return self.levels[-1][0]
+        return self.levels[-1][-1]
 
     @property
     def weights(self) -> Tensor:
@@ -43,25 +46,27 @@ class SumTree:
         return self.levels[0][: self.size]
 
     def sums_agree(self) -> bool:
-        """Whether every sum is that of its children, up to rounding. A host read."""
-        *below, top, root = self.levels
-        sums = [level.view(-1, BRANCHES).sum(1) for level in below]
-        used = [level[: len(part)] for level, part in zip(self.levels[1:], sums)]
-        pairs = zip([*used, root], [*sums, top.sum().view(1)])
-        return all(torch.allclose(ours, truth, rtol=1e-9, atol=0) for ours, truth in pairs)
+        """Whether all sums are those of the children, up to rounding. A host read."""
+        children, *nodes, root = self.levels
+        for sums in nodes:
+            truth = children.view(-1, BRANCHES).cumsum(1)
+            if not torch.allclose(sums[: len(truth)], truth, rtol=1e-9, atol=0):
+                return False
+            children = sums[:, -1]
+        return torch.allclose(root, children.cumsum(0), rtol=1e-9, atol=0)
 
     def set(self, index: Tensor, weight: Tensor) -> None:
         """Set the weights [N] of entries [N]. Of an entry that is given twice, the largest counts."""
-        weights = self.levels[0]
-        weights.index_fill_(0, index, 0)
-        weights.scatter_reduce_(0, index, weight.to(weights.dtype), "amax")
-        *below, top, root = self.levels
-        for children, parents in zip(below, self.levels[1:]):
+        children, *nodes, root = self.levels
+        children.index_fill_(0, index, 0)
+        children.scatter_reduce_(0, index, weight.to(children.dtype), "amax")
+        for sums in nodes:
             index = index // BRANCHES
             if not devices.synchronises(index):
                 index = index.unique_consecutive()
-            parents[index] = children.view(-1, BRANCHES)[index].sum(1)
-        root.copy_(top.sum())
+            sums[index] = children.view(-1, BRANCHES)[index].cumsum(1)
+            children = sums[:, -1]
+        torch.cumsum(children, 0, out=root)
 
     def draw(self, count: int, generator: torch.Generator | None = None) -> Tensor:
         """[count] entries, drawn with replacement, each with probability weight / total.
@@ -70,15 +75,15 @@ class SumTree:
         """
         if count < 1:
             raise RecollectError(f"cannot draw {count} entries from a sum tree: count must be at least 1")
-        *below, top, _ = self.levels
-        device, dtype = top.device, top.dtype
-        uniform = torch.rand(len(below) + 1, count, 1, dtype=dtype, device=device, generator=generator)
-        # The first child whose cumulative weight exceeds the target; a child of weight 0 adds nothing.
-        cumulative = top.cumsum(0)
-        node = torch.searchsorted(cumulative, uniform[0] * cumulative[-1], right=True).squeeze(1)
-        node = node % len(top)  # len(top) if all weights are 0
-        for level, chance in zip(reversed(below), uniform[1:]):
-            cumulative = level.view(-1, BRANCHES).index_select(0, node).cumsum(1)
-            child = (cumulative <= chance * cumulative[:, -1:]).sum(1)
-            node = child.bitwise_and_(BRANCHES - 1).add_(node, alpha=BRANCHES)  # child 0, if all are 0
+        _, *nodes, root = self.levels
+        uniform = torch.rand(
+            len(nodes) + 1, count, 1, dtype=root.dtype, device=root.device, generator=generator
+        )
+        chances = 1 - uniform  # in (0, 1], so that no target is 0 unless all weights are
+        # The first child whose cumulative weight reaches the target; a child of weight 0 adds nothing.
+        node = torch.searchsorted(root, chances[0] * root[-1]).view(-1)
+        for sums, chance in zip(reversed(nodes), chances[1:]):
+            cumulative = sums.index_select(0, node)
+            child = (cumulative < chance * cumulative[:, -1:]).sum(1)
+            node = child.add_(node, alpha=BRANCHES)
         return node
