@@ -48,7 +48,12 @@ def parsed(name: str, *flags: str):
 
 def test_there_is_a_file_for_every_task_and_for_the_usual_shapes():
     tasks = {f"{name.replace('-', '_')}.yaml" for name in TASKS}
-    others = {"memory_delayed_cue_recurrent.yaml", "long_episode_recurrent.yaml", "own_env.toml"}
+    others = {
+        "mech_duel.yaml",
+        "memory_delayed_cue_recurrent.yaml",
+        "long_episode_recurrent.yaml",
+        "own_env.toml",
+    }
     worlds = {"minigrid_memory", "popgym_cards", "popgym_pendulum", "atari", "mujoco_positions"}
     others |= {"cartpole_gymnasium.yaml", "popgym_repeat_previous.yaml", *(f"{name}.yaml" for name in worlds)}
     assert set(FILES) == tasks | others

@@ -22,6 +22,7 @@ from tests.mutants.leaks import LEAKS
 from tests.mutants.logging_bugs import LOGGING
 from tests.mutants.mech_bugs import MECHS
 from tests.mutants.mech_game_bugs import MECH_GAMES
+from tests.mutants.mech_replay_bugs import MECH_REPLAYS
 from tests.mutants.mech_task_bugs import MECH_TASK
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
@@ -109,6 +110,7 @@ MUTANTS = [
     *MECH_TASK,
     *POLICIES,
     *RECORDINGS,
+    *MECH_REPLAYS,
     *REGISTERED,
     *DEAD,
     *CRITICS,

@@ -12,6 +12,7 @@ from recollect.tasks.mech import (
     projectiles,
     rewards,
     sensing,
+    start,
     zone,
 )
 from recollect.tasks.mech.bot import MechBot
@@ -77,7 +78,7 @@ MECH_GAMES = [
         "absent mechs live",
         test_batches.test_absent_mechs_take_no_part,
         "step.valid",
-        (MechArena, "_begin", "takes_part * tables.hp", "(takes_part | True) * tables.hp"),
+        (start, "places", "takes_part * tables.hp", "(takes_part | True) * tables.hp"),
     ),
     bug(
         "what fired is kept from decision to decision",
@@ -150,5 +151,11 @@ MECH_GAMES = [
         test_sensing.test_switches_keep_shapes_and_take_effect,
         "assert",
         (actions, "masks", " & arena.options.target_selection", ""),
+    ),
+    bug(
+        "a curriculum changes what the game in progress pays",
+        test_zone.test_the_reward_of_a_win_changes_with_the_next_game,
+        "assert paid[0]",
+        (rewards, "of", "arena.win_weight.view(-1, 1, 1)", "arena._win"),
     ),
 ]

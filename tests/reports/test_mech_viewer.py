@@ -6,66 +6,18 @@ import functools
 import math
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 
 from recollect.cli import main
 from recollect.errors import EnvError
 from recollect.reports.mech_viewer import write_viewer
-from recollect.tasks.mech import MechArena, body, zone
-from recollect.tasks.mech.bot import MechBot
 from recollect.tasks.mech.frames import frames
-from recollect.tasks.mech.recording import play_again, record_game
-from recollect.tasks.mech.replays import Replay, load
+from recollect.tasks.mech.replays import load
 from tests.support.browser import ARROW_LEFT, ARROW_RIGHT, END, HOME, NEEDED, Browser, wait_for
+from tests.support.mech_games import LAST, game, states
 
 pytestmark = NEEDED
-LAST = 100
-"""Decisions of the game: long enough that the sides meet and fight."""
-
-
-class Sure:
-    """A bot that knows everything and shows a memory."""
-
-    def __init__(self, arena: MechArena, side: int):
-        self._bot, self._arena, self._side = MechBot(arena, knows="all"), arena, side
-        self.shown: dict[str, torch.Tensor] = {}
-
-    def __call__(self, rows: torch.Tensor, obs: Any, first: torch.Tensor) -> Any:
-        self.shown = {"memory": self._arena.heat[0, self._side] * 0.25 + self._side}
-        return self._bot.act(rows, obs, first)
-
-
-@functools.cache
-def game() -> Replay:
-    arena = MechArena(1, mechs=5, maps=2)
-    return record_game(arena, (Sure(arena, 0), Sure(arena, 1)), seed=5, names=("<b>x", "bot"), most=LAST)
-
-
-@functools.cache
-def states() -> list[dict[str, Any]]:
-    """The numbers of the simulation after each decision."""
-    found: list[dict[str, Any]] = []
-
-    def add(arena: MechArena, action: Any) -> None:
-        inside = zone.hold(arena).inside[0].any(1)
-        found.append(
-            {
-                **{name: getattr(arena, name)[0].flatten().tolist() for name in FIELDS},
-                **{"score": arena.score[0].tolist(), "holder": int(inside[0]) + 2 * int(inside[1])},
-                **{"alive": arena.alive[0].sum(1).tolist(), "lives": arena.alive[0].flatten().tolist()},
-                "off": (arena.alive & ~body.senses(arena))[0].flatten().tolist(),
-                "dealt": arena.dealt[0].sum(2).flatten().tolist(),
-            }
-        )
-
-    play_again(game(), add)
-    return found
-
-
-FIELDS = ("x", "y", "hp", "legs", "heat", "stability", "down", "painted", "range")
 
 
 @pytest.fixture(scope="module")
@@ -191,35 +143,8 @@ def test_mechs_are_drawn_where_they_are(browser: Browser, page: Path):
     assert browser.js("return document.querySelector('.arena-panel').hidden")
 
 
-def test_the_events_are_those_of_the_game_and_jump_to_their_time(browser: Browser, page: Path):
+def test_events_jump_to_their_time(browser: Browser, page: Path):
     events = frames(game())["events"]
-    found, before = states(), None
-    for frame, now in enumerate(found):
-        here = [event for event in events if event["at"] == frame]
-        if before is not None:
-            dead = [row for row in range(10) if before["lives"][row] and not now["lives"][row]]
-            assert sorted(e["whom"] for e in here if e["kind"] == "kill") == dead
-            assert all(
-                found[frame]["dealt"][e["who"]] > before["dealt"][e["who"]]
-                for e in here
-                if e["kind"] == "kill"
-            )
-            fallen = [
-                r for r in range(10) if now["lives"][r] and now["down"][r] > 0 and not before["down"][r] > 0
-            ]
-            assert sorted(e["who"] for e in here if e["kind"] == "fall") == fallen
-            painted = [
-                r for r in range(10) if now["lives"][r] and now["painted"][r] > 0 >= before["painted"][r]
-            ]
-            assert sorted(e["whom"] for e in here if e["kind"] == "paint") == painted
-            assert [e["value"] for e in here if e["kind"] == "zone"] == (
-                [now["holder"]] if now["holder"] != before["holder"] else []
-            )
-        before = now
-    hits = [event for event in events if event["kind"] == "hit"]
-    assert len(hits) > 5
-    for row in range(10):
-        assert sum(e["amount"] for e in hits if e["who"] == row) == pytest.approx(found[-1]["dealt"][row])
     browser.open(page)
     browser.js(
         "document.querySelectorAll('.arena-log input').forEach(i => i.checked || i.disabled || i.click())"
@@ -311,21 +236,6 @@ def contrast(browser: Browser, *names: str) -> float:
 
     light, dark = sorted(map(luminance, names), reverse=True)
     return (light + 0.05) / (dark + 0.05)
-
-
-def test_shots_and_smoke_are_those_of_the_simulation():
-    data = frames(game())
-    shots: list[int] = []
-    smoke: list[int] = []
-
-    def add(arena: MechArena, action: Any) -> None:
-        shots.append(int((arena.shot_left > 0).sum()))
-        smoke.append(int((arena.smoke_left > 0).sum()))
-
-    play_again(game(), add)
-    assert [len(flat) // 6 for flat in data["shots"]] == shots
-    assert [len(flat) // 5 for flat in data["smoke"]] == smoke
-    assert sum(shots) > 0
 
 
 def test_a_replay_that_is_not_reproduced_has_no_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

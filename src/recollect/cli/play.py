@@ -32,8 +32,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "  recollect play runs/cartpole --out cartpole.mp4 --fps 30\n"
         "  recollect play runs/cartpole --text --checkpoint last\n"
         "  recollect play runs/listeners --agent listener_0       one of several agents\n"
-        "  recollect play runs/mech --replay game.json            record a game of the mech arena\n"
-        "  recollect play game.json                               write its viewer, game.html\n"
+        "  recollect play runs/mech --replay game.json     record a game of mechs\n"
+        "  recollect play game.json                        write its viewer, game.html\n"
         "videos need the extra 'video': pip install 'recollect[video]'"
     )
     add_episodes(parser, episodes=3, seed=0)

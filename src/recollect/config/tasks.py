@@ -279,7 +279,8 @@ class MechOptions(TaskOptions):
     zone_combat: float = 2.0
     """Factor of the rewards for damage, kills and assists of mechs in a contested zone."""
     win_reward: float = 0.0
-    """For each mech of the team that wins, and its negative for the other team's, at the end of a game."""
+    """For each mech of the team that wins, and its negative for the other team's, at the end of a game. A
+    curriculum may change it, as it may ``team``."""
     shaping_gamma: float = 0.99
     """The gamma of the potential in the reward for approach; that of the algorithm keeps optima unchanged."""
 

@@ -7,6 +7,7 @@ the task's single env in Gymnasium does; ``reset()`` without a seed starts the s
 
 from __future__ import annotations
 
+from math import isnan
 from typing import Any
 
 import gymnasium as gym
@@ -108,10 +109,10 @@ class TaskParallelEnv(ParallelEnv[str, Any, Any]):
             {agent: values[row] for agent, row in zip(self.agents, rows)}
             for values in (step.reward.tolist(), step.terminated.tolist(), step.truncated.tolist())
         )
-        infos = {
-            agent: {name: float(values[row % len(values)]) for name, values in step.info.items()}
-            for agent, row in zip(self.agents, rows)
-        }
+        infos = {}
+        for agent, row in zip(self.agents, rows):
+            numbers = {name: float(values[row % len(values)]) for name, values in step.info.items()}
+            infos[agent] = {name: number for name, number in numbers.items() if not isnan(number)}
         self._is_over = all(terminated[agent] or truncated[agent] for agent in self.agents)
         if self._is_over:
             self._next_obs = step.obs

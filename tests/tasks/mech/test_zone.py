@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from recollect.errors import ConfigError
 from recollect.tasks.mech import MechArena, zone
 from tests.tasks.mech import scenes
 from tests.tasks.mech.scenes import HEAVY, LIGHT, MEDIUM, SCOUT, SECOND
@@ -119,3 +120,18 @@ def test_end_by_time(score: tuple[float, float], hp: tuple[float, float], won: f
     task.score.zero_()
     scenes.act(task)
     assert float(task.won) == won, "it stays until the next game ends"
+
+
+def test_the_reward_of_a_win_changes_with_the_next_game() -> None:
+    """S001-21: a game pays what it was started with; the next one pays what the curriculum asks for now."""
+    task = scenes.stage(win_reward=4.0)
+    task.adjust(win_reward=7.0)
+    for expected in (4.0, 7.0):
+        task.age.fill_(239)
+        task.score[0, 0] = 1.0
+        paid = scenes.act(task).info["reward_win"].view(2, -1)
+        assert paid[0].amax() == expected == -paid[1].amin()
+    task.adjust()
+    assert task.win_weight.item() == 7.0
+    with pytest.raises(ConfigError, match="win_reward is inf"):
+        task.adjust(win_reward=float("inf"))

@@ -186,6 +186,7 @@ class ArenaMap {
     c.imageSmoothingQuality = "high";
     c.drawImage(this.ground, left, top, 2 * half * this.scale, 2 * half * this.scale);
     drawZone(this, t);
+    drawSmoke(this, t);
     const alive = game.present.filter((row) => game.isAlive(Math.floor(t), row));
     if (shows.trails) for (const row of alive) drawTrail(this, row, t);
     if (shows.sight) for (const row of alive) drawSight(this, row, t);
@@ -194,7 +195,6 @@ class ArenaMap {
     for (const row of [...wrecks, ...alive]) drawMech(this, row, t);
     for (const row of alive) drawFire(this, row, t);
     drawShots(this, t);
-    drawSmoke(this, t);
     drawHits(this, t);
   }
 }

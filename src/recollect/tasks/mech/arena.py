@@ -26,7 +26,6 @@ from recollect.tasks.mech import (
     actions,
     body,
     damage,
-    exact,
     maps,
     movement,
     observe,
@@ -34,25 +33,18 @@ from recollect.tasks.mech import (
     projectiles,
     rewards,
     sensing,
+    start,
     weapons,
     words,
     zone,
 )
 from recollect.tasks.mech.bot import MechBot
 from recollect.tasks.mech.rules import (
-    BORDER,
     CLASSES,
-    CLOUDS,
-    CONTACTS,
     DECISION,
-    MOUNTS,
-    SEEN,
     SHOTS,
-    STABILITY,
     SUBSTEPS,
     TRIGGER_NAMES,
-    WORDS,
-    ZONE_RADIUS,
     roster,
 )
 from recollect.tasks.mech.tables import Tables
@@ -94,8 +86,7 @@ class MechArena(Task):
 
     Observation, Dict: ``vector``, 269 numbers in the mech's own frame (its state, five contacts, the
     heights around it, a coarse map, the messages of its pack), and ``action_mask`` for ``target`` and
-    ``ewar``. With ``spaces`` = "flat" it is the vector alone. The first observation of a game has no
-    contacts.
+    ``ewar``. With ``spaces`` = "flat" it is the vector alone.
 
     The agents are blue_0, blue_1, ..., red_0, ...; by ``team`` fewer take part. The best returns are not
     known.
@@ -109,7 +100,7 @@ class MechArena(Task):
     has_time_limit = True
     sides = ("blue", "red")
     opponents = ("bot",)
-    adjustable = ("team",)
+    adjustable = ("team", "win_reward")
 
     # Of the episode ------------------------------------------------------------------------------
     map: Tensor
@@ -118,6 +109,8 @@ class MechArena(Task):
     """[E]: radius of the zone, which is around the centre."""
     score: Tensor
     """[E, 2]: zone score of each side."""
+    win_weight: Tensor
+    """[E]: the reward of a win in this game."""
 
     # Where mechs are -----------------------------------------------------------------------------
     x: Tensor
@@ -219,7 +212,6 @@ class MechArena(Task):
         heights = maps.make(pool, self.options.map_seed)
         self.coarse = maps.coarse(heights).to(on)
         self.heights = heights.flatten().to(on)
-        self._pool = pool
         self.enemies = torch.arange(n, device=on)
         self.enemies_eye = torch.eye(n, dtype=torch.bool, device=on)
         self.are_two = ~torch.eye(2 * n, dtype=torch.bool, device=on)
@@ -229,11 +221,9 @@ class MechArena(Task):
         self.samples = (2 * torch.arange(-half, half, device=on) + 1).float() / sensing.SAMPLES
         self.around = observe.around(on)
         self.facing = torch.tensor([1.0, -1.0], device=on).view(2, 1)
-        self._team = torch.tensor(n, device=on)
+        self._team, self._win = torch.tensor(n, device=on), torch.tensor(0.0, device=on)
         self.adjust()
-        columns, rows = self.enemies % 5, self.enemies // 5
-        self._start = BORDER - 3.5 * (columns + 1), BORDER - 3.5 * (rows + 1)
-        self._lanes = torch.arange(4 * n + 3, device=on)
+        self.formation = start.formation(n, on)
 
     @property
     def agent_names(self) -> tuple[str, ...]:
@@ -250,15 +240,24 @@ class MechArena(Task):
         """[E, 2, N] bool: takes part and is not destroyed."""
         return self.hp > 0
 
-    def adjust(self, team: int | None = None) -> None:
-        """The number of mechs of a side that take part, from the next game of each slot on."""
+    @property
+    def takes_part(self) -> Tensor:
+        """[N] bool: the mechs of a side that take part in games that start now."""
+        return self.enemies < self._team
+
+    def adjust(self, team: int | None = None, win_reward: float | None = None) -> None:
+        """The number of mechs of a side that take part, and the reward of a win, from the next games on."""
         team = self.options.team if team is None else team
         team = self.mechs if team is None else team
         if not isinstance(team, int) or not 1 <= team <= self.mechs:
             raise ConfigError(
                 f"{self.name}: team is {team!r}; it must be a whole number from 1 to mechs, {self.mechs}"
             )
+        win = self.options.win_reward if win_reward is None else win_reward
+        if not isinstance(win, int | float) or not math.isfinite(win):
+            raise ConfigError(f"{self.name}: win_reward is {win!r}; it must be a finite number")
         self._team.fill_(team)
+        self._win.fill_(float(win))
 
     def opponent(self, name: str, **options: Any) -> MechBot:
         """The scripted player ``name``."""
@@ -286,57 +285,20 @@ class MechArena(Task):
         return self.heights.index_select(0, at.flatten()).view(x.shape)
 
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
-        e, n = self.num_envs, self.mechs
         if self.options.game_seed is not None:
             key = random.row_keys(self.options.game_seed, torch.zeros_like(self._slots))
-        words = random.bits(key.unsqueeze(1), self._lanes)
-        unit = random.uniform(words)
-        number = random.integers(words[:, 0], self._pool)
-        radius = ZONE_RADIUS * (0.5 + unit[:, 1])
-        swap = (unit[:, 2] < 0.5).unsqueeze(1)
-        jitter = unit[:, 3:].view(e, 4, n) - 0.5
-        far_x, far_y = (start.expand(e, n) for start in self._start)
-        # Blue starts in the corner of small x and y, red opposite, as its mirror image.
-        x = -torch.where(swap, far_y, far_x) + jitter[:, 0]
-        y = -torch.where(swap, far_x, far_y) + jitter[:, 1]
-        hx, hy = jitter[:, 2] - x * (1 / BORDER), jitter[:, 3] - y * (1 / BORDER)
-        length = exact.length(hx, hy)
-
-        def sides(values: Tensor, mirrored: int = 1) -> Tensor:
-            return torch.stack([values, values * mirrored], 1)
-
-        x, y, hx, hy = (sides(v, -1) for v in (x, y, hx / length, hy / length))
-        at = maps.cell(x, y) + number.mul(maps.SIDE**2).view(-1, 1, 1)
-        takes_part = (self.enemies < self._team).expand(e, 2, n)
-        distance = exact.length(x, y) - radius.view(-1, 1, 1)
-        tables = self.tables
-
-        def zeros(*shape: int, of: torch.dtype = torch.float32) -> Tensor:
-            return torch.zeros(e, 2, *shape, dtype=of, device=self.device)
-
-        shots, clouds, whole, flag = (n, SHOTS), (n, CLOUDS), torch.int64, torch.bool
-        is_first = self._episode == 0
-        kept = {"won": torch.zeros_like(radius), "games": torch.zeros_like(number)}
-        if self._field_names:
-            kept = {name: torch.where(is_first, new, getattr(self, name)) for name, new in kept.items()}
+        fresh = {
+            "won": torch.zeros(self.num_envs, device=self.device),
+            "games": torch.zeros_like(self._slots),
+        }
+        if self._field_names:  # they survive resets of a slot
+            is_new = self._episode == 0
+            fresh = {name: torch.where(is_new, value, getattr(self, name)) for name, value in fresh.items()}
         return {
-            **{"map": number, "radius": radius, "score": zeros()},
-            **{"x": x, "y": y, "z": self.heights.index_select(0, at.flatten()).view(x.shape)},
-            **{"hx": hx, "hy": hy, "vx": zeros(n), "vy": zeros(n), "vz": zeros(n)},
-            **{"hp": takes_part * tables.hp, "legs": takes_part * tables.leg_hp, "heat": zeros(n)},
-            **{"stability": zeros(n) + STABILITY, "down": zeros(n), "suppressed": zeros(n)},
-            **{"cooldown": zeros(n, MOUNTS), "painted": zeros(n), "painter": zeros(n, of=whole)},
-            **{"owes_assist": zeros(n, of=flag), "ewar": zeros(n, of=whole), "sort": zeros(n, of=whole)},
-            **{"hostile_only": zeros(n, of=flag), "message": zeros(n, WORDS)},
-            **{"sees": zeros(n, n, of=flag), "clear": zeros(n, n, of=flag), "square": zeros(n, n)},
-            **{"range": zeros(n) + SEEN, "contact": zeros(n, CONTACTS, of=whole) - 1},
-            **{"shot_x": zeros(*shots), "shot_y": zeros(*shots), "shot_z": zeros(*shots)},
-            **{"shot_vx": zeros(*shots), "shot_vy": zeros(*shots), "shot_vz": zeros(*shots)},
-            **{"shot_left": zeros(*shots), "shot_target": zeros(*shots, of=whole) - 1},
-            **{"smoke_x": zeros(*clouds), "smoke_y": zeros(*clouds), "smoke_left": zeros(*clouds)},
-            **{"potential": rewards.far(distance) * takes_part, "fired": zeros(n, MOUNTS, of=flag)},
-            **{"dealt": zeros(n, n)},
-            **kept,
+            **fresh,
+            **start.places(self, key),
+            **start.clean(self),
+            "win_weight": self._win.expand(self.num_envs),
         }
 
     def _advance(self, action: Any) -> tuple[Tensor, Tensor]:

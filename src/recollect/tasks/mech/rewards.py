@@ -40,7 +40,7 @@ def of(
         "kill": tally.kills * weights.kill_reward * fights,
         "assist": tally.assists * weights.assist_reward * fights,
         "death": dies * weights.death_reward * disputed,
-        "win": sides * weights.win_reward,
+        "win": sides * arena.win_weight.view(-1, 1, 1),
     }
     return {name: part * lived for name, part in parts.items()}
 
