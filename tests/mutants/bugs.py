@@ -31,6 +31,8 @@ from tests.mutants.own_code_bugs import TRUST
 from tests.mutants.policies_bugs import POLICIES
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
 from tests.mutants.precision_bugs import ROUNDINGS
+from tests.mutants.rating_bugs import RATINGS
+from tests.mutants.recall_duel_bugs import RECALL_DUEL
 from tests.mutants.recording_bugs import RECORDINGS
 from tests.mutants.register_bugs import REGISTERED
 from tests.mutants.replay_bugs import N_STEP, PRIORITIES, REPLAY, SAVED
@@ -122,4 +124,6 @@ MUTANTS = [
     *PACES,
     *EXPLORATION,
     *OPPONENTS,
+    *RATINGS,
+    *RECALL_DUEL,
 ]

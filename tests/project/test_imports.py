@@ -30,6 +30,7 @@ ORDER = (
     "algos",
     "runtimes",
     "training",
+    "league",
     "display",
     "agent",
     "api",

@@ -27,6 +27,7 @@ SMALL = {
     "position-pendulum": {},
     "forage": {"limit": 30},
     "treasure-hunt": {"side": 8, "agents": 3, "view": 1, "spawn": 0.1, "length": 30},
+    "recall-duel": {"cues": 3, "delay": 1},
     "mech": {"mechs": 2, "limit": 3, "maps": 2},
 }
 """Options for each task with which an episode is short, where it can be."""

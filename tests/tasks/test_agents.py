@@ -39,7 +39,7 @@ with_brawl = pytest.mark.parametrize("name", [*TOGETHER, BRAWL])
 def named(task: Task) -> dict[str, list[str]]:
     """Two groups, neither in the order of the agents nor side by side."""
     first, *middle, last = task.agent_names
-    return {"ends": [last, first], "middle": middle}
+    return {"ends": [last, first], "middle": middle} if middle else {"last": [last], "first": [first]}
 
 
 def grouped(name: str, num_envs: int, policies: str, first_slot: int = 0) -> GroupedEnv:
@@ -71,7 +71,7 @@ def test_groups_have_the_rows_of_their_agents(name: str) -> None:
     whole = small(name, 5)
     agents, last = whole.agents, whole.agents - 1
     env = grouped(name, 3, "named", first_slot=2)
-    members = {"ends": [0, last], "middle": list(range(1, last))}
+    members = {"ends": [0, last], "middle": [*range(1, last)]} if last > 1 else {"last": [1], "first": [0]}
     assert {group: own.agents for group, own in env.groups.items()} == {
         group: tuple(whole.agent_names[i] for i in own) for group, own in members.items()
     }

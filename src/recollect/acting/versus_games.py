@@ -127,14 +127,14 @@ class Games:
         return "\n".join([*lines, *both])
 
 
-def wilson(count: int, games: int) -> tuple[float, float]:
-    """The 95% Wilson score interval of a share: ``count`` of ``games``.
+def wilson(count: int, games: int, z: float = Z) -> tuple[float, float]:
+    """The Wilson score interval of a share, ``count`` of ``games``; with the default ``z`` that of 95%.
 
-    Wilson (1927): the shares p whose distance to count / games is at most Z standard errors of p.
+    Wilson (1927): the shares p whose distance to count / games is at most z standard errors of p.
     """
     if games == 0:
         return 0.0, 1.0
-    share, square = count / games, Z * Z / games
+    share, square = count / games, z * z / games
     middle = share + square / 2
     half = math.sqrt(square * (share * (1 - share) + square / 4))
     low, high = (middle - half) / (1 + square), (middle + half) / (1 + square)

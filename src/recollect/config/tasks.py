@@ -223,6 +223,25 @@ class TreasureHuntOptions(TaskOptions):
 
 
 @dataclass(frozen=True, slots=True)
+class RecallDuelOptions(SizedOptions):
+    """Recall duel: two players see the same cues, wait, and then bid on who remembers each of them."""
+
+    name, id = "recall-duel", "recollect/RecallDuel-v0"
+    has_agents = True
+    sizes = {
+        "easy": {"cues": 3, "delay": 4},
+        "medium": {"cues": 4, "delay": 50},
+        "hard": {"cues": 8, "delay": 200},
+    }
+    bounds = {"cues": (2, 1024), "delay": (0, MOST)}
+
+    cues: int | None = None
+    """Number of different cues."""
+    delay: int | None = None
+    """Blank steps between the cues and the rounds."""
+
+
+@dataclass(frozen=True, slots=True)
 class MechOptions(TaskOptions):
     """Mech arena: two teams of mechs fight for a zone, seeing only what their sensors reach."""
 
@@ -298,6 +317,7 @@ TASKS: dict[str, type[TaskOptions]] = {
         PositionPendulumOptions,
         ForageOptions,
         TreasureHuntOptions,
+        RecallDuelOptions,
         MechOptions,
     )
 }

@@ -22,6 +22,7 @@ ACTION_WORDS: dict[str, tuple[str, ...]] = {
     "position-cartpole": ("left", "right"),
     "forage": ("up", "down", "left", "right"),
     "treasure-hunt": ("up", "down", "left", "right"),
+    "recall-duel": tuple(f"cue {cue}, bid {bid}" for cue in range(3) for bid in range(4)),
     "mech.ewar": ("off", "ECM", "ECCM"),
     "mech.sort": ("nearest first", "weakest first", "heaviest first"),
     "mech.target": ("contact 0", "contact 1", "contact 2", "contact 3", "contact 4", "nearest"),

@@ -247,6 +247,13 @@ class Task:
             field: Tensor = getattr(self, name)
             torch.where(slots.view(-1, *(1,) * (field.dim() - 1)), value, field, out=field)
 
+    def _outliving(self, **fresh: Tensor) -> dict[str, Tensor]:
+        """Fields that keep their values when an episode ends; ``fresh`` in the first one of a stream."""
+        if not self._field_names:
+            return fresh
+        is_first = self._episode == 0
+        return {name: torch.where(is_first, new, getattr(self, name)) for name, new in fresh.items()}
+
     def _everything(self) -> dict[str, Tensor]:
         own = {"root": self._root, "episode": self._episode, "age": self.age, "key": self.key}
         return own | {name: getattr(self, name) for name in self._field_names}

@@ -17,6 +17,7 @@ from recollect.tasks.forage import Forage
 from recollect.tasks.mech import MechArena
 from recollect.tasks.popgym_cards import RepeatFirst, RepeatPrevious
 from recollect.tasks.recall import AssociativeRecall
+from recollect.tasks.recall_duel import RecallDuel
 from recollect.tasks.t_maze import TMaze
 from recollect.tasks.treasure import TreasureHunt
 
@@ -33,6 +34,7 @@ TASKS: dict[str, type[Task]] = {
         PositionPendulum,
         Forage,
         TreasureHunt,
+        RecallDuel,
         MechArena,
     )
 }

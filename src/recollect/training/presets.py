@@ -44,6 +44,12 @@ OWN: dict[str, dict[str, Any]] = {
         "gamma": 0.95,
         "entropy": 0.005,
     },
+    # A round is rewarded at once, and what it costs shows in the next ones. Against the bot that recalls all,
+    # one seed won 98% of its games after 100k steps; with the defaults in 32 envs 8%.
+    "recall-duel": {
+        **{"steps": 200_000, "num_envs": 32, "learning_rate": 4e-3, "epochs": 8},
+        **{"gamma": 0.9, "gae_lambda": 0.8},
+    },
     # What an enemy out of sight does matters for seconds. A game has 240 decisions, a rollout the last 64.
     "mech": {"steps": 1_000_000, "rollout": 64},
     # Food comes every few steps once a bush is found: the discount can be low, the learning rate high. With

@@ -287,15 +287,9 @@ class MechArena(Task):
     def _begin(self, key: Tensor) -> dict[str, Tensor]:
         if self.options.game_seed is not None:
             key = random.row_keys(self.options.game_seed, torch.zeros_like(self._slots))
-        fresh = {
-            "won": torch.zeros(self.num_envs, device=self.device),
-            "games": torch.zeros_like(self._slots),
-        }
-        if self._field_names:  # they survive resets of a slot
-            is_new = self._episode == 0
-            fresh = {name: torch.where(is_new, value, getattr(self, name)) for name, value in fresh.items()}
+        none = torch.zeros_like(self._slots)
         return {
-            **fresh,
+            **self._outliving(won=none.float(), games=none),
             **start.places(self, key),
             **start.clean(self),
             "win_weight": self._win.expand(self.num_envs),
