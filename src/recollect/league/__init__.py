@@ -1,0 +1,1 @@
+"""A league: past selves and scripted players as opponents of the agent in training."""
