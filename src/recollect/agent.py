@@ -21,6 +21,7 @@ from recollect.base import row_threads, tracebacks, tree
 from recollect.base.types import State
 from recollect.base.warnings_once import once
 from recollect.config.curriculum import settings_at
+from recollect.config.league import LEAGUE, SNAPSHOT
 from recollect.config.train import EvalMode, TrainConfig
 from recollect.display import make_display, showing_notices
 from recollect.envs.contract import Adjustable, BatchedEnv
@@ -39,6 +40,7 @@ from recollect.runtimes.run_summary import run_opening, short_run_note
 from recollect.training import checkpoints
 from recollect.training.advice import Advisor
 from recollect.training.callbacks import Callback
+from recollect.training.league import League
 from recollect.training.memory_check import MANY_ENVS, check_memory
 from recollect.training.metrics import History
 from recollect.training.new_network import PolicyFactory, check_config, new_network
@@ -198,7 +200,8 @@ class Agent:
     ) -> dict[str, float]:
         # Sinks first: if one cannot start, the error comes before the display opens.
         own = [callbacks] if isinstance(callbacks, Callback) or callable(callbacks) else callbacks
-        all_callbacks = [*make_sinks(self.config.sinks), make_display(progress), *own]
+        league = [League()] if self.config.vs == LEAGUE else []
+        all_callbacks = [*make_sinks(self.config.sinks), make_display(progress), *league, *own]
         opening = run_opening(self.network, self.config, trainer.collector, self.preset)
         with nullcontext() if self.run is None else self.run.writing(), once():
             if resumed is not None and self.run is not None:
@@ -292,10 +295,14 @@ class Agent:
     ) -> Games:
         """Play whole games against a scripted player of a two-sided env, half of them on each side.
 
-        ``vs`` and ``vs_kwargs``: its name and options; None: those of the training. The others are those of
-        ``evaluate``. Settings are those of the last stage of the curriculum, but for options given here.
+        ``vs`` and ``vs_kwargs``: its name and options; None: those of the training. Of an agent trained
+        against a league, ``vs`` may be a snapshot, such as "s3". The others are those of ``evaluate``.
+        Settings are those of the last stage of the curriculum, but for options given here.
         """
         config, settings = self.config, settings_at(self.config.curriculum)
+        opponent = str(config.vs if vs is None else vs)
+        if config.vs == LEAGUE and SNAPSHOT.fullmatch(opponent):
+            vs, vs_kwargs = LEAGUE, config.vs_kwargs | (vs_kwargs or {}) | {"member": opponent}
         given = {*(vs_kwargs or {}), *changed(env_kwargs or {}, config)}
         vs = config.vs if vs is None else vs
         own = {} if vs != config.vs else config.vs_kwargs
@@ -318,7 +325,7 @@ class Agent:
             )  # another player's differ
             adjust(env, {name: value for name, value in settings.items() if name in known})
             play = partial(
-                play_games, self.policy, env, opponent=str(vs), games=games, seed=seed, cancelled=cancelled
+                play_games, self.policy, env, opponent=opponent, games=games, seed=seed, cancelled=cancelled
             )
             if config.eval_mode != "both":
                 return play(deterministic=config.eval_mode == "greedy")

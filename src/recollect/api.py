@@ -14,8 +14,10 @@ import torch
 
 from recollect.agent import Agent, Callbacks
 from recollect.base.parts import import_parts
+from recollect.base.run_files import CHECKPOINTS
 from recollect.base.warnings_once import once
 from recollect.config.keywords import ChangeableSettings, TrainSettings
+from recollect.config.league import LEAGUE
 from recollect.config.own_code import as_own_code
 from recollect.config.policy import PolicyConfig
 from recollect.config.serialise import CUSTOM, config_to_json
@@ -346,6 +348,9 @@ def _restored(
     if why_no_wrap:
         env, why_no_env = None, why_no_env or why_no_wrap
     unnamed = trusted_settings.Unnamed(why_no_env, trusted_settings.outward(config, settings), saved.path)
+    if config.vs == LEAGUE and saved.path.parent.name == CHECKPOINTS:
+        league = {"folder": str(saved.path.parent.parent / LEAGUE)}
+        config = replace(config, vs_kwargs=config.vs_kwargs | league)
     imports = config.imports if named.imports is None else tuple(named.imports)
     config = replace(config, env_kwargs=options, wrap=wrap, imports=imports)
     return Agent(network.to(config.device), config, env, learned=saved.learned, unnamed=unnamed)

@@ -88,7 +88,7 @@ def typed(flag: str, env: str) -> list[str]:
     if entry is None:
         return [flag]
     section = path.partition(".")[0]
-    kind = f"--{section}" if section in ("core", "encoder", "head") else "--algo"
+    kind = f"--{section}" if section in ("core", "encoder", "head", "vs") else "--algo"
     parts = [f"{kind}={entry.owned[0][0]}"] if entry.owned else []
     value = entry.default.split("; ")[0].rpartition(": ")[2]
     return [*parts, flag] if entry.field.is_switch else [*parts, f"{flag}={value}"]

@@ -18,6 +18,7 @@ from tests.mutants.evidence_bugs import EVIDENCE
 from tests.mutants.group_bugs import AGENTS
 from tests.mutants.head_bugs import HEADS
 from tests.mutants.impala_bugs import VTRACE
+from tests.mutants.league_bugs import LEAGUES
 from tests.mutants.leaks import LEAKS
 from tests.mutants.logging_bugs import LOGGING
 from tests.mutants.mech_bugs import MECHS
@@ -126,4 +127,5 @@ MUTANTS = [
     *OPPONENTS,
     *RATINGS,
     *RECALL_DUEL,
+    *LEAGUES,
 ]

@@ -28,6 +28,7 @@ ORDER = (
     "acting",
     "learning",
     "algos",
+    "league",
     "runtimes",
     "training",
     "league",

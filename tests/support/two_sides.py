@@ -47,14 +47,14 @@ class TwoSides(Task):
     """[E, 2, MEMBERS] bool."""
     points: Tensor
     """[E, 2] int64."""
+    asks: Tensor
+    """[E] the result that a player asks for in this game; 9: that of the points."""
 
     def __init__(self, num_envs: int, device: torch.device | str = "cpu", team: int = MEMBERS) -> None:
         space = Box(0.0, 1e6, (CUES + 2,), np.float32)
         super().__init__(num_envs, device, space, Discrete(CUES), 6)
         self.made_with = {"team": team}
         self._team = torch.tensor(team, device=self.device)
-        self.asks = torch.full((num_envs,), 9.0)
-        """[E] the result that a player asks for; 9: that of the points."""
         self._member = torch.arange(MEMBERS, device=self.device)
         self._numbers = torch.arange(num_envs * AGENTS, device=self.device).float().unsqueeze(1)
         self.adjust()
@@ -83,7 +83,8 @@ class TwoSides(Task):
         cue = torch.stack([random.integers(random.bits(key, i), CUES) for i in (101, 102)], 1)
         present = (self._member < self._team).expand(self.num_envs, 2, MEMBERS)
         length = 3 + random.integers(random.bits(key, 103), 4)
-        return {"cue": cue, "length": length, "alive": present, "points": torch.zeros_like(cue)}
+        asks, points = torch.full((self.num_envs,), 9.0), torch.zeros_like(cue)
+        return {"cue": cue, "length": length, "alive": present, "points": points, "asks": asks}
 
     def _living(self) -> Tensor:
         return self.alive.flatten().clone()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from tempfile import TemporaryDirectory
 
 import torch
 from torch import Tensor
@@ -14,6 +16,7 @@ from recollect.audit.results import Doubt, Problem, Skip
 from recollect.audit.setup import Setup
 from recollect.base import tree
 from recollect.base.formatting import tiny
+from recollect.config.league import LEAGUE
 from recollect.config.replay import ReplayConfig
 from recollect.learning import diagnostics
 from recollect.policy.head_contract import Field
@@ -46,7 +49,10 @@ def short_training(setup: Setup, rows: int) -> dict[str, Trained]:
     if isinstance(algo, ReplayConfig):
         count += -(-algo.window // algo.rollout)
     config = replace(setup.config, steps=count * algo.rollout * rows)
-    with Agent.create(setup.env, config, setup.policy) as agent:
+    with TemporaryDirectory() as folder, ExitStack() as opened:
+        if config.vs == LEAGUE:  # its members are in a run folder
+            config = replace(config, run=f"{folder}/run")
+        agent = opened.enter_context(Agent.create(setup.env, config, setup.policy))
         policies = by_group(agent.network)
         before = {name: tree.clone(dict(policy.state_dict())) for name, policy in policies.items()}
         while len(agent.history.rows) < count:

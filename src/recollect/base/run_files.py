@@ -25,7 +25,7 @@ UNFINISHED = re.compile(r"\.[0-9]{12}-([0-9a-f]{8}|old|removed)")
 """Names of folders of checkpoints that are being written, replaced or removed."""
 OWN_FILES = (*WRITTEN_BESIDE, "events.jsonl", tracebacks.FILE, "lock", "memory_lengths.json", "wandb/id.txt")
 REPLAYS = "replays"
-OWN_FOLDERS = (CHECKPOINTS, "logs", "episodes", REPLAYS, "tensorboard", "wandb")
+OWN_FOLDERS = (CHECKPOINTS, "league", "logs", "episodes", REPLAYS, "tensorboard", "wandb")
 """Files and folders of a run, besides the files in ``logs``, ``episodes`` and ``replays``."""
 PARTIAL = re.compile(r"\.tmp[A-Za-z0-9]{6}")
 """Temporary file names of safetensors."""

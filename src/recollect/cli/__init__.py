@@ -35,6 +35,7 @@ COMMANDS = {
     "eval": "evaluate a run or a saved agent",
     "play": "watch an agent play, with its memory beside it",
     "report": "write a run, or a comparison of several, as one HTML file",
+    "league": "the members and games of a run against its own past selves",
     "sweep": "train every combination of some settings, with several seeds",
     "export": "export an agent as ONNX or as a torch program",
     "verify": "check env, buffer, memory, training loop and gradients, in seconds",

@@ -20,6 +20,7 @@ from recollect.config.algo_choice import ALGOS
 from recollect.config.convert import options
 from recollect.config.core_choice import known
 from recollect.config.fields import Field, fields_of, first_paragraph
+from recollect.config.league import LEAGUE, LeagueConfig
 from recollect.config.policy import ENCODERS, HEADS, POLICIES
 from recollect.config.settings import CLASSES
 from recollect.config.tasks import TASKS, TaskOptions
@@ -101,6 +102,7 @@ def entries(chosen: Collection[str] = ()) -> list[Entry]:
     found += _shared(encoders, "encoder.")
     heads = {name: fields_of(make) for name, make in _only(HEADS, chosen).items()}
     found += _shared(heads, "head.")
+    found += _shared({LEAGUE: fields_of(LeagueConfig)}, "vs.")
     return found
 
 
@@ -147,6 +149,7 @@ def _topic(path: str) -> str:
         return "schedules"
     section, dot, _ = path.partition(".")
     sections = {"": "run", "core": "memory", "encoder": "network", "head": "network", "policy": "network"}
+    sections |= {"vs": "env"}
     return sections.get(section if dot else homes()[path], "algo")
 
 
@@ -290,6 +293,9 @@ class _Help(Page):
         elif topic in HEADS:
             self.title(f"--head {topic}")
             self.flags(Entry(f"head.{field.name}", field).row for field in fields_of(HEADS[topic]))
+        elif topic == LEAGUE:
+            self.title(f"--vs {LEAGUE}")
+            self.flags(Entry(f"vs.{field.name}", field).row for field in fields_of(LeagueConfig))
         elif topic in PARTS["env"]:
             self.title(f"recollect train {topic}/SOURCE")
             options = PARTS["env"][topic].config

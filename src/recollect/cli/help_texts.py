@@ -50,7 +50,8 @@ WORDS = {
     "wrap": "Wrappers of every env, the innermost first: module:Wrapper, or with options a mapping in "
     "quotes, '{{name: gymnasium.wrappers:TimeLimit, max_episode_steps: 100}}'. May be given several times.",
     "env_kwargs": "Options of the task or env, such as --task.horizon 100.",
-    "vs_kwargs": "Options of the player of --vs, such as --vs.lethality 0.5.",
+    "vs_kwargs": "Options of the player of --vs, such as --vs.lethality 0.5. Those of --vs league: "
+    "--help league.",
     "curriculum": "Settings of the env or the player of --vs that change, by the env steps from which on "
     "they hold: '{{0: {{team: 1}}, 500k: {{team: 3}}}}'. Each slot changes at its next reset. Evaluations "
     "have those of the last stage.",

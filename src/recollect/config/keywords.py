@@ -67,7 +67,7 @@ class TrainSettings(ChangeableSettings, total=False):
     """In a two-sided env, the player of the side that does not learn: the name of a scripted one, such as
     "bot"; in every second env slot the learner has the other side."""
     vs_kwargs: dict[str, Any]
-    """Options of that player."""
+    """Options of that player; those of "league": recollect train --help league."""
     curriculum: Any
     """Settings of the env or the player of vs that change, by the env steps from which on they hold, such
     as {0: {"team": 1}, 500_000: {"team": 3}}."""

@@ -21,6 +21,7 @@ from recollect.config.algo_choice import ALGOS, algo_fields, algo_name, check_ha
 from recollect.config.algo_shared import AlgoConfig
 from recollect.config.curriculum import as_stages
 from recollect.config.fields import above_zero, at_least, check_fields, field_names
+from recollect.config.league import LEAGUE, league_config
 from recollect.config.own_code import as_wrap
 from recollect.config.policy import PolicyConfig, head_config, named_policy
 from recollect.config.ppo import PPOConfig
@@ -100,9 +101,9 @@ class TrainConfig:
     vs: str | None = None
     """In a two-sided env, the player of the side that does not learn: the name of a scripted one, such as
     "bot"; in every second env slot the learner has the other side. "self": both sides learn, with the same
-    weights, as with None."""
+    weights, as with None. "league": earlier snapshots of the agent, and the scripted players."""
     vs_kwargs: dict[str, Any] = field(default_factory=dict)
-    """Options of that player."""
+    """Options of that player; those of "league": ``recollect train --help league``."""
     curriculum: Any = field(default_factory=dict)
     """Settings of the env or the player of ``vs`` that change, by the env steps from which on they hold, such
     as {0: {"team": 1}, 500_000: {"team": 3}}. Each slot changes at its next reset. Evaluations have those of
@@ -212,6 +213,7 @@ class TrainConfig:
             )
         _check_runtime(self)
         _check_vs(self)
+        _check_league(self)
         for sink in self.sinks:
             if sink not in SINKS:
                 raise ConfigError(
@@ -326,6 +328,27 @@ def _check_vs(config: TrainConfig) -> None:
         raise ConfigError(
             f"vs_kwargs = {config.vs_kwargs} does nothing with vs = {config.vs!r}: name a scripted player, "
             "such as vs='bot' (--vs bot)"
+        )
+
+
+def _check_league(config: TrainConfig) -> None:
+    """Raise for settings of a league, or of a run, that do not go together."""
+    if config.vs != LEAGUE:
+        return
+    league = league_config(config.vs_kwargs)
+    object.__setattr__(config, "vs_kwargs", {k: getattr(league, k) for k in config.vs_kwargs})
+    for name, needed, why in (
+        ("env_workers", 0, "opponents act in the process of an actor: use actors"),
+        ("last_action_reward", False, "opponents are not given rewards"),
+    ):
+        if getattr(config, name) != needed:
+            raise ConfigError(
+                f"{name} = {getattr(config, name)!r} with vs = 'league': {why}; leave it {needed}"
+            )
+    if config.runtime not in ("inline", "processes"):
+        raise ConfigError(
+            f"runtime = {config.runtime!r} with vs = 'league': its members are in the run's folder, on this "
+            "machine; use runtime='inline' or 'processes'"
         )
 
 

@@ -151,7 +151,8 @@ class Player(Protocol):
     It remembers what it needs of each row, and forgets it where ``first``. If it has ``snapshot()`` and
     ``restore(snapshot)``, these hold all that it remembers, with slots or rows as the first dimension;
     otherwise it remembers nothing. It draws random numbers from those of its env, or from the seed and state
-    that it keeps. On a ``Capturable`` env it obeys the rules of that protocol.
+    that it keeps. On a ``Capturable`` env it obeys the rules of that protocol, or it has
+    ``is_capturable = False``.
     """
 
     def act(self, rows: Tensor, obs: Tree, first: Tensor) -> Tree:

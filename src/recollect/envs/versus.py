@@ -39,7 +39,8 @@ class Versus(EnvWrapper):
 
     def __init__(self, env: Any, player: Player, first_slot: int = 0) -> None:
         """``env``: a ``TwoSided`` BatchedEnv; ``first_slot``: the number of its first slot in the run."""
-        super().__init__(env, Resumable, Capturable)
+        captured = [Capturable] if getattr(player, "is_capturable", True) else []
+        super().__init__(env, Resumable, *captured)
         self.player: Any = player
         slots = torch.arange(env.num_envs, device=env.device).unsqueeze(1)
         self.agents = half = env.agents // 2

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack, closing
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import gymnasium as gym
 import torch
 
 from recollect.config.curriculum import settings_at
+from recollect.config.league import LEAGUE, league_config
 from recollect.config.train import TrainConfig
 from recollect.envs.contract import Adjustable, BatchedEnv
 from recollect.envs.env_names import Portable, display_name, portable, restored
@@ -28,10 +30,11 @@ from recollect.envs.factory import (
 from recollect.envs.group_views import Groups, group_views
 from recollect.envs.groups import GroupedEnv
 from recollect.envs.on_device import HostEnv, on_device
-from recollect.envs.versus import against
+from recollect.envs.versus import SELF, Versus, against
 from recollect.envs.workers import GroupedWorkerEnv, WorkerEnv
 from recollect.envs.wrappers import LastActionReward
 from recollect.errors import ConfigError, nearest
+from recollect.league.cast import Cast
 
 E = TypeVar("E", bound=Any)
 
@@ -92,7 +95,7 @@ def prepared(
         if isinstance(env, HostEnv) and config.vs is not None:  # the player is on the CPU, too
             inner = prepared(env.env, config, env_kwargs, first_slot, closes=False)
             return cast(E, env if inner is env.env else on_device(inner, env.device))
-        found: Any = against(env, config.vs, config.vs_kwargs, first_slot)
+        found: Any = _opposed(env, config, first_slot)
         chosen = changed(env_kwargs, config)
         for start in config.curriculum:
             adjust(found, settings_at(config.curriculum, start), but=chosen)
@@ -101,6 +104,25 @@ def prepared(
         if closes:
             env.close()
         raise
+
+
+def _opposed(env: Any, config: TrainConfig, first_slot: int) -> Any:
+    """``env`` with the opponent of the config on one side."""
+    if config.vs != LEAGUE or isinstance(env, Versus):
+        return against(env, config.vs, config.vs_kwargs, first_slot)
+    against(env, SELF, {})  # raises unless the env is two-sided
+    league = league_config(config.vs_kwargs)
+    make = functools.partial(config.policy.build, env.observation_space, env.action_space)
+    where = {"seed": config.seed, "first_slot": first_slot}
+    return Versus(env, Cast(env, league, league_folder(config), make=make, **where), first_slot)
+
+
+def league_folder(config: TrainConfig) -> Path | None:
+    """The folder of the run's league; None: it has none."""
+    given = league_config(config.vs_kwargs).folder
+    if config.run is not None:
+        return Path(config.run) / LEAGUE
+    return None if given is None else Path(given)
 
 
 def changed(env_kwargs: dict[str, Any], config: TrainConfig) -> set[str]:

@@ -7,7 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from recollect.acting.evaluate import Evaluation
-from recollect.config.train import TrainConfig
+from recollect.acting.versus_games import Games
+from recollect.config.train import EvalMode, TrainConfig
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.group_views import Groups
 from recollect.policy.policies import Network
@@ -48,6 +49,10 @@ class Trainee(Protocol):
 
     def make_env(self, num_envs: int) -> BatchedEnv:
         """A new instance of the env, without the wrappers of the config."""
+        ...
+
+    def against(self, vs: str, games: int, *, eval_mode: EvalMode, vs_kwargs: dict[str, Any]) -> Games:
+        """Play games against an opponent with the current weights."""
         ...
 
     def evaluate(self, episodes: int, *, env: BatchedEnv, cancelled: Callable[[], bool] | None) -> Evaluation:

@@ -331,7 +331,7 @@ def _is_unused(path: Path, is_locked_here: bool) -> bool:
     if not path.is_dir():
         return False
     found = {entry.name for entry in path.iterdir() if not LEFTOVER.fullmatch(entry.name)}
-    found -= {CHECKPOINTS, "lock"}
+    found -= {CHECKPOINTS, "league", "lock"}
     # A run writes the glossary first, so a config.yaml without a glossary is the user's.
     is_ours = not found or "glossary.json" in found
     if (

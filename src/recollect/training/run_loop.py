@@ -10,8 +10,10 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+import torch
+
 from recollect.acting.evaluate import Evaluation
-from recollect.base import interrupts
+from recollect.base import interrupts, tree
 from recollect.config.train import TrainConfig
 from recollect.errors import (
     AlignmentError,
@@ -110,6 +112,19 @@ class Training:
     def seconds(self) -> float:
         """Wall-clock seconds of training, those before a resume included (monotonic clock)."""
         return self._seconds_before + time.monotonic() - self._began
+
+    def adjust(self, **settings: Any) -> None:
+        """Change settings of the envs or players, beside those of the curriculum, at their next resets."""
+        self._trainer.own_settings = self._trainer.own_settings | settings
+
+    def weights(self) -> dict[str, torch.Tensor]:
+        """Copies of the present weights and statistics."""
+        self._trainer.learned(live=False)  # learner processes finish their updates
+        return tree.clone(dict(self.agent.network.state_dict()))
+
+    def warn(self, text: str) -> None:
+        """Show a warning."""
+        self._callbacks.call("on_warning", self, text)
 
     def stop(self, reason: str = "stopped") -> None:
         """Stop after this iteration, with a checkpoint.

@@ -90,8 +90,10 @@ class Trainer:
         self._notes = [] if lacks is None else [lacks]
         self._joined: AnyRollout | None = None
         self._past: dict[int, dict[str, torch.Tensor]] = {}
+        self.own_settings: dict[str, Any] = {}
+        """Settings of the envs beside those of the curriculum; the envs get them before the next rollout."""
         self._settings: dict[str, Any] | None = None
-        """The settings of the curriculum that the envs have; None: not known."""
+        """The settings that the envs have; None: not known."""
         self.is_exact = True
         """Whether the last ``restore`` continues bit for bit; otherwise new episodes start."""
 
@@ -171,9 +173,9 @@ class Trainer:
         return Iteration(metrics, episodes, warnings)
 
     def _adjust(self) -> None:
-        """Change to the stage of the curriculum that the steps have reached."""
-        if self.config.curriculum:
-            settings = settings_at(self.config.curriculum, self.steps)
+        """Change to the stage of the curriculum that the steps have reached, and to ``own_settings``."""
+        if self.config.curriculum or self.own_settings:
+            settings = settings_at(self.config.curriculum, self.steps) | self.own_settings
             if settings != self._settings:
                 self.collector.adjust(settings)
                 self._settings = settings

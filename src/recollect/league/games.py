@@ -1,0 +1,141 @@
+"""The games of a league: a line for each, written where the env steps, and the proof that they are in order.
+
+A line has ``slot`` (its number in the run), ``game`` (its number in the slot), ``roster``, ``member`` (the
+opponent that was drawn), ``side`` and ``outcome`` of the *agent*, ``steps``, and ``swaps``: how often another
+member acted in the slot than the one before, within this game. It is counted where players act, not where
+they are drawn.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from recollect.base import files
+from recollect.envs.versus import OUTCOMES
+from recollect.errors import RecollectError
+
+FOLDER = "games"
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """A finished game."""
+
+    slot: int
+    game: int
+    roster: int
+    member: str
+    side: str
+    outcome: str
+    steps: int
+    swaps: int = 0
+
+    def __post_init__(self) -> None:
+        """Validate."""
+        numbers = (self.slot, self.game, self.roster, self.steps, self.swaps)
+        if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
+            raise TypeError("a number is no count")
+        if not isinstance(self.member, str) or not isinstance(self.side, str):
+            raise TypeError("a name is no text")
+        if self.outcome not in OUTCOMES:
+            raise ValueError(f"outcome {files.short(self.outcome)!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How games ended for the agent."""
+
+    win: int = 0
+    draw: int = 0
+    loss: int = 0
+
+    @property
+    def games(self) -> int:
+        """Their number."""
+        return self.win + self.draw + self.loss
+
+
+class GameLog:
+    """The games of the env slots of one cast: a file that only this cast writes."""
+
+    def __init__(self, folder: Path, first_slot: int):
+        self.file = folder / FOLDER / f"{first_slot:06d}.jsonl"
+        files.refuse_links([self.file.parent, self.file])
+        with files.writing(f"{self.file.parent} could not be made"):
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+
+    def add(self, games: Iterable[Game]) -> None:
+        """Append them."""
+        text = "".join(json.dumps(asdict(game)) + "\n" for game in games)
+        with files.writing(f"{self.file} could not be written"):
+            files.append_whole(self.file, text)
+
+    def read(self) -> list[Game]:
+        """All of them."""
+        return list(_games(self.file))
+
+    def keep(self, wanted: Callable[[Game], bool]) -> None:
+        """Remove the games that are not ``wanted``, which a resumed run plays again."""
+        games = self.read()
+        kept = [game for game in games if wanted(game)]
+        if len(kept) < len(games):
+            files.write_atomically(self.file, "".join(json.dumps(asdict(game)) + "\n" for game in kept))
+
+
+def read_games(folder: Path) -> Iterator[Game]:
+    """All games of a league, slot after slot."""
+    for file in _logs(folder):
+        files.refuse_links([file])
+        yield from _games(file)
+
+
+def prune(folder: Path, rosters: int) -> None:
+    """Remove the games of rosters from number ``rosters`` on: they belong to training that is repeated."""
+    for file in _logs(folder):
+        GameLog(folder, int(file.stem)).keep(lambda game: game.roster < rosters)
+
+
+def count(games: Iterable[Game], since: int = 0) -> dict[str, Counts]:
+    """The results against each member, of games from roster ``since`` on."""
+    found: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(OUTCOMES, 0))
+    for game in games:
+        if game.roster >= since:
+            found[game.member][game.outcome] += 1
+    return {member: Counts(**results) for member, results in found.items()}
+
+
+def faults(games: Iterable[Game], drawn: Callable[[Game], str | None]) -> list[str]:
+    """What is wrong with the games of a league; empty if every game had one opponent, the one drawn for it.
+
+    ``drawn``: the member that the draw gives for a game; None if the roster does not allow to repeat it.
+    """
+    found, last = [], defaultdict[int, int](lambda: -1)
+    for game in games:
+        where = f"slot {game.slot}, game {game.game}"
+        if game.swaps:
+            found.append(f"{where}: the opponent {game.member} was replaced within the game")
+        if game.game <= last[game.slot]:
+            found.append(f"{where}: it comes after game {last[game.slot]}")
+        if game.steps < 1:
+            found.append(f"{where}: it has no step")
+        expected = drawn(game)
+        if expected is not None and expected != game.member:
+            found.append(f"{where}: booked to {game.member}, and {expected} was drawn")
+        last[game.slot] = game.game
+    return found
+
+
+def _logs(folder: Path) -> list[Path]:
+    return sorted(file for file in (folder / FOLDER).glob("*.jsonl") if file.stem.isdecimal())
+
+
+def _games(file: Path) -> Iterator[Game]:
+    for row in files.read_lines(file):
+        try:
+            yield Game(**row)
+        except (TypeError, ValueError) as error:
+            raise RecollectError(f"{file} is damaged ({files.short(error)}): remove that line") from None

@@ -1,0 +1,234 @@
+"""The members of a league on disk: frozen snapshots of the agent, and the env's scripted players.
+
+==========================  ==========================================================================
+file in ``RUN/league``      contents
+==========================  ==========================================================================
+``league.json``             the env's signature; name, kind, state and checksum of every member
+``members/NAME.safetensors``  the weights and statistics of a snapshot
+``rosters.jsonl``           the opponents of each stretch of the training (``matchmaking.Roster``)
+``games/SLOT.jsonl``        the games of the env slots from SLOT on (``games.py``)
+==========================  ==========================================================================
+
+One process writes, the training; any number may read. Weights are written beside their place and renamed
+before the index names them, so that a reader finds complete members only. Never pickle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from recollect.base import files
+from recollect.base.spaces import space_to_json
+from recollect.config.league import SNAPSHOT
+from recollect.errors import ConfigError, RecollectError
+
+FORMAT = 1
+State = Literal["candidate", "member", "retired"]
+MOST_LETTERS = 200
+HEADER = 2**24
+"""Bytes that a file of weights may have beside the weights themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A player of the league."""
+
+    name: str
+    state: State = "member"
+    steps: int = 0
+    """Env steps that a snapshot was trained for."""
+    sha256: str = ""
+    """Of a snapshot's weights."""
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether it has weights; otherwise the env makes it: it is permanent."""
+        return SNAPSHOT.fullmatch(self.name) is not None
+
+
+def signature(env: Any, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """All of a two-sided env that its players depend on, as JSON."""
+    return {
+        "observation_space": space_to_json(env.observation_space),
+        "action_space": space_to_json(env.action_space),
+        "sides": list(env.sides),
+        "agents": env.agents,
+        "env_kwargs": dict(env_kwargs),
+    }
+
+
+class Pool:
+    """The members of a league, in the order in which they came: a member's place never changes."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.members: list[Member] = []
+        self.signature: dict[str, Any] | None = None
+        """None: there is no league yet."""
+        self.read()
+
+    @property
+    def file(self) -> Path:
+        """The index."""
+        return self.folder / "league.json"
+
+    def read(self) -> None:
+        """Read the index again."""
+        files.refuse_links([self.folder, self.folder / "members", self.file])
+        if not self.file.exists():
+            return
+        found = files.read_json(self.file)
+        files.check_format(self.file, found.get("format"), FORMAT)
+        try:
+            members = [Member(**one) for one in found["members"]]
+            for place, member in enumerate(members):
+                _check(member)
+                if member in members[:place] or member.name in {one.name for one in members[:place]}:
+                    raise ValueError(f"{member.name} is there twice")
+            own = found["signature"]
+            if not isinstance(own, dict):
+                raise TypeError("signature is no object")
+        except (KeyError, TypeError, ValueError) as error:
+            raise RecollectError(
+                f"{self.file} is damaged ({files.short(error)}): take another copy of the league"
+            ) from None
+        self.members, self.signature = members, own
+
+    def check(self, signature: Mapping[str, Any]) -> None:
+        """Raise ConfigError if the league is that of another env, or of other options."""
+        theirs = json.loads(json.dumps(signature, default=str))
+        ours = theirs if self.signature is None else self.signature
+        for name in theirs:
+            if ours.get(name) != theirs[name]:
+                raise ConfigError(
+                    f"{self.folder} is a league of another env: {name} is {files.short(ours.get(name))} "
+                    f"there and {files.short(theirs[name])} here. Use the env and options of that run, or "
+                    "start a new run (--run)"
+                )
+
+    def create(self, signature: Mapping[str, Any], scripted: Sequence[str]) -> None:
+        """Begin the league with the env's scripted players, unless it exists; then check its env."""
+        if self.signature is not None:
+            return self.check(signature)
+        for name in scripted:
+            if SNAPSHOT.fullmatch(name):
+                raise ConfigError(
+                    f"the env has a player {name!r}, which is the name of a snapshot: rename it"
+                )
+        files.refuse_links([self.folder, self.folder / "members"])
+        with files.writing(f"{self.folder} could not be made"):
+            (self.folder / "members").mkdir(parents=True, exist_ok=True)
+        self.signature = json.loads(json.dumps(signature, default=str))
+        self._write([Member(name) for name in scripted])
+
+    def add(self, weights: Mapping[str, Tensor], steps: int, state: State = "member") -> Member:
+        """Freeze a copy of ``weights``, those of the agent after ``steps`` env steps."""
+        name = f"s{sum(member.is_snapshot for member in self.members)}"
+        own = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
+        file = self.path(name)
+        with files.replacing(file) as beside:
+            save_file(own, beside)
+            files.sync(beside)
+            digest = _sha256(beside)
+        member = Member(name, state, steps, digest)
+        self._write([*self.members, member])
+        return member
+
+    def set_state(self, name: str, state: State) -> None:
+        """Promote or retire a member."""
+        self._write([replace(one, state=state) if one.name == name else one for one in self.members])
+
+    def rewind(self, steps: int) -> None:
+        """Remove the snapshots of later training, which a resume from a checkpoint at ``steps`` repeats."""
+        later = [member for member in self.members if member.steps > steps]
+        if later:
+            self._write([member for member in self.members if member.steps <= steps])
+        for member in later:
+            with files.writing(f"{self.path(member.name)} could not be removed"):
+                self.path(member.name).unlink(missing_ok=True)
+
+    def __getitem__(self, name: str) -> Member:
+        for member in self.members:
+            if member.name == name:
+                return member
+        known = ", ".join(member.name for member in self.members[-20:])
+        raise ConfigError(
+            f"{self.folder} has no member {files.short(name)!r}: its last are {known or 'none'}"
+        )
+
+    @property
+    def playing(self) -> list[Member]:
+        """The members that may be opponents."""
+        return [member for member in self.members if member.state == "member"]
+
+    @property
+    def newest(self) -> Member | None:
+        """The newest snapshot that is a member."""
+        return next((member for member in reversed(self.playing) if member.is_snapshot), None)
+
+    def path(self, name: str) -> Path:
+        """The weights of a snapshot."""
+        return self.folder / "members" / f"{name}.safetensors"
+
+    def verify(self, name: str) -> None:
+        """Raise unless the weights are those that were saved."""
+        member, file = self[name], self.path(name)
+        if not member.is_snapshot:
+            return
+        files.refuse_links([file])
+        if not file.is_file():
+            raise RecollectError(f"{file} is missing")
+        if _sha256(file) != member.sha256:
+            raise RecollectError(f"{file} is damaged: it differs from what was saved")
+
+    def load(self, name: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The weights of a snapshot of a network with the tensors ``like``; they share no memory with any."""
+        file, limit = self.path(name), HEADER + sum(t.numel() * t.element_size() for t in like.values())
+        if file.is_file() and file.stat().st_size > limit:
+            raise RecollectError(f"{file} is damaged: it is larger than the network")
+        self.verify(name)
+        try:
+            found = load_file(file)
+        except (SafetensorError, OSError) as error:
+            raise RecollectError(f"{file} is damaged: {files.short(error)}") from None
+        wrong = [key for key in like.keys() | found.keys() if not _fits(found.get(key), like.get(key))]
+        if wrong:
+            raise RecollectError(f"{file} is of another network: {', '.join(sorted(wrong)[:4])} differ")
+        return found
+
+    def _write(self, members: list[Member]) -> None:
+        index = {"format": FORMAT, "signature": self.signature, "members": [asdict(one) for one in members]}
+        files.write_atomically(self.file, json.dumps(index, indent=1) + "\n")
+        self.members = members
+
+
+def _check(member: Member) -> None:
+    """Validate a member that was read from a file."""
+    texts = (member.name, member.sha256)
+    if not all(isinstance(text, str) and len(text) <= MOST_LETTERS for text in texts) or not member.name:
+        raise TypeError("a member without a name")
+    if member.state not in get_args(State):
+        raise ValueError(f"{member.name} is {member.state!r}")
+    if type(member.steps) is not int or not 0 <= member.steps < 2**63:
+        raise TypeError(f"steps of {member.name} are no count")
+    if member.is_snapshot and not re.fullmatch("[0-9a-f]{64}", member.sha256):
+        raise ValueError(f"{member.name} has no checksum")
+
+
+def _fits(one: Tensor | None, other: Tensor | None) -> bool:
+    return one is not None and other is not None and (one.shape, one.dtype) == (other.shape, other.dtype)
+
+
+def _sha256(file: Path) -> str:
+    with file.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()

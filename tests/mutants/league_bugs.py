@@ -1,0 +1,185 @@
+"""Bugs of leagues: opponents that change within a game, memories that survive, results booked elsewhere."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from recollect.league import cast, matchmaking
+from recollect.league.cast import Cast
+from recollect.league.pool import Pool
+from recollect.training.league import League
+from tests.league import test_cast, test_matchmaking, test_pool
+from tests.mutants.mutant import Mutant
+from tests.training import test_league
+
+
+def here(test: Callable[..., None], *arguments: Any) -> Callable[[], None]:
+    """The test with a folder of its own."""
+    return partial(_in_a_folder, test, *arguments)
+
+
+def _in_a_folder(test: Callable[..., None], *arguments: Any) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        test(Path(folder), *arguments)
+
+
+one_opponent = here(test_cast.test_one_opponent_for_each_game)
+at_resets = here(test_cast.test_a_member_is_drawn_at_the_reset_of_its_slot)
+memories = here(test_cast.test_memories_are_those_of_a_player_alone)
+starts = here(test_cast.test_first_is_that_of_the_slot)
+known = here(test_cast.test_members_that_always_win_or_lose)
+restored = here(test_cast.test_a_restore_continues_bit_for_bit)
+MEMORY = "the memory is that of the present game"
+DRAWS = "assert faults_of(tmp_path) == []"
+CONTINUES = "if not torch.equal(now[name], tensor)"
+
+LEAGUES = [
+    Mutant(
+        "opponents are swapped within a game",
+        one_opponent,
+        ((Cast, "act", "self._begin(fresh)", "self._begin(torch.ones_like(fresh))"),),
+        DRAWS,
+    ),
+    Mutant(
+        "a new roster replaces the opponents of games that are played",
+        at_resets,
+        (
+            (
+                Cast,
+                "adjust",
+                "self._roster = None if league is None else Roster(**league)",
+                "self._roster = None if league is None else Roster(**league)\n"
+                "    if len(self._rows):\n        self._begin(torch.ones_like(self._is_void))",
+            ),
+        ),
+        "fixed in a game",
+    ),
+    Mutant(
+        "the memory is kept over a swap",
+        memories,
+        ((Cast, "act", "(fresh | self._restart)", "self._restart"),),
+        MEMORY,
+    ),
+    Mutant(
+        "an absent row keeps the memory of the opponent before",
+        starts,
+        ((Cast, "act", "(fresh | self._restart)[self._slot_of].to(first.device)", "first"),),
+        "restarts with the game",
+    ),
+    Mutant(
+        "one opponent for all slots",
+        one_opponent,
+        ((Cast, "_draw", "slots + self._first_slot", "0 * slots"),),
+        DRAWS,
+    ),
+    Mutant(
+        "draws depend on the batch",
+        here(test_cast.test_draws_do_not_depend_on_the_batch),
+        ((Cast, "_draw", "slots + self._first_slot", "slots"),),
+        "assert all(found[0][key] == found[1][key]",
+    ),
+    Mutant(
+        "members share one network, which has the weights loaded last",
+        memories,
+        ((Cast, "_load", "copy.deepcopy(template)", "template"),),
+        MEMORY,
+    ),
+    Mutant(
+        "members have the weights of a new network",
+        memories,
+        ((Cast, "_load", "policy.load_state_dict(pool.load(name, template.state_dict()))", "pass"),),
+        MEMORY,
+    ),
+    Mutant(
+        "a snapshot has the weights of another step",
+        here(test_league.test_snapshots_are_those_of_their_step),
+        (
+            (
+                League,
+                "on_start",
+                "self.pool, self._rosters",
+                "self._old = training.weights()\n    self.pool, self._rosters",
+            ),
+            (League, "_promote", "training.weights()", "self._old"),
+        ),
+        "seen.of[member.steps]",
+    ),
+    Mutant(
+        "an outcome is booked to another member",
+        known,
+        ((Cast, "_book", "names[int(self._member[slot])]", "names[int(self._member[slot - 1])]"),),
+        'assert found["strong"].loss',
+    ),
+    Mutant(
+        "an outcome is booked to the opponent",
+        here(test_cast.test_outcomes_are_those_of_the_env),
+        ((cast, "_outcome", "won if opponent_is_second else -won", "won"),),
+        "booked to the agent",
+    ),
+    Mutant(
+        "a game that was abandoned is booked",
+        here(test_cast.test_a_reset_in_the_middle_of_games_books_nothing),
+        ((Cast, "_book", "& (self.env.games.cpu() == self._finished + 1)", ""),),
+        "== []",
+    ),
+    Mutant(
+        "a resume forgets the memories of opponents",
+        restored,
+        (
+            (
+                Cast,
+                "restore",
+                'tree.copy_(self._memories(), tree.from_named(self._memories(), snapshot, "memory"))',
+                "pass",
+            ),
+        ),
+        CONTINUES,
+    ),
+    Mutant(
+        "a resume repeats the random numbers of opponents",
+        restored,
+        (
+            (
+                Cast,
+                "restore",
+                "tensor.copy_(snapshot[name])",
+                'name == "calls" or tensor.copy_(snapshot[name])',
+            ),
+        ),
+        CONTINUES,
+    ),
+    Mutant(
+        "games after the checkpoint stay in the log",
+        restored,
+        ((Cast, "_continue_log", "return log.keep(is_kept)", "return None"),),
+        "later games are removed",
+    ),
+    Mutant(
+        "a game that lost its opponent counts",
+        here(test_cast.test_a_restored_game_without_its_opponent_does_not_count),
+        ((Cast, "_book", "(is_over & ~self._is_void)", "is_over"),),
+        "assert first_games ==",
+    ),
+    Mutant(
+        "a retired snapshot plays",
+        here(test_pool.test_members_have_names_states_and_an_order),
+        ((Pool, "set_state", "replace(one, state=state)", "one"),),
+        "again.members] == [",
+    ),
+    Mutant(
+        "snapshots of training that is repeated stay",
+        here(test_league.test_an_earlier_checkpoint),
+        ((League, "on_start", "self.pool.rewind(training.steps)", "pass"),),
+        "assert folders(run) == before",
+    ),
+    Mutant(
+        "members that lose are preferred",
+        test_matchmaking.test_pfsp_prefers_those_that_win,
+        ((matchmaking, "_weight", "(1 - won)", "won"),),
+        "assert one.shares",
+    ),
+]
