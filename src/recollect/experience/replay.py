@@ -334,16 +334,16 @@ class Replay:
 
     @torch.no_grad()
     def neighbours(
-        self, count: int, generator: torch.Generator | None = None
+        self, count: int, distance: int, generator: torch.Generator | None = None
     ) -> tuple[Sample, Sample, Tensor]:
-        """Draw windows, and the windows ``stride`` steps later in the same episodes.
+        """Draw windows, and the windows ``distance`` < L + n steps later in the same episodes.
 
         The last result, [M] bool: whether a window has such a neighbour; else it is its own.
         """
         slots = self._draw(count, generator)
         one, row = self.read(slots), slots // self.capacity
-        later = row * self.capacity + (slots + self.stride - row * self.capacity) % self.capacity
-        has = one.is_step[self.burn_in + self.stride] & self.ready[later]
+        later = row * self.capacity + (slots + distance - row * self.capacity) % self.capacity
+        has = one.is_step[self.burn_in + distance] & self.ready[later]
         return one, self.read(torch.where(has, later, slots)), has
 
     def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
