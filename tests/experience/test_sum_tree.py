@@ -30,13 +30,14 @@ def test_sums_are_those_of_the_children(size, seed, batches):
         for i in index.unique():
             truth[i] = weight[index == i].max()
     assert torch.equal(tree.weights, truth)
-    children, *nodes, root = tree.levels
-    for sums in nodes:
+    children, root = tree.levels[0], tree.levels[-1]
+    for sums, totals in tree.nodes:
         wanted = torch.zeros_like(sums)
         cumulative = children.view(-1, BRANCHES).cumsum(1)
         wanted[: len(cumulative)] = cumulative
         assert torch.equal(sums, wanted), "the sums of the children"
-        children = sums[:, -1]
+        children = totals
+        assert torch.equal(totals, sums[:, -1]), "the totals of the nodes"
     assert torch.equal(root, children.cumsum(0)), "the sums of the root"
 
 

@@ -20,7 +20,7 @@ from recollect.cores import FramesConfig, GRUConfig, LSTMConfig
 from recollect.errors import AlignmentError, ConfigError, StateError
 from recollect.experience.rollout import Rollout
 from recollect.learning.learner_state import Learned, learner_tensors, load_learner
-from recollect.learning.replay_learner import ReplayLearner, add, epsilon, make_replay
+from recollect.learning.replay_learner import ReplayLearner, add, epsilon, make_replay, staleness
 from recollect.policy.policy import Policy
 from recollect.policy.q_heads import QHead
 from tests.support.helpers import (
@@ -317,6 +317,21 @@ def test_a_wrong_state_stops_the_run(algo):
     rollout.states = tree.map(lambda leaf: leaf.roll(1, 1), rollout.states)
     with pytest.raises(AlignmentError, match="deviate from the recorded ones"):
         ours.update(rollout)
+
+
+@pytest.mark.parametrize(("rollout", "stride"), [(8, 4), (10, 4), (10, 6), (7, 5), (6, 7)])
+def test_staleness_is_measured_at_every_stride(rollout, stride):
+    """S004-13: also where rollouts are no multiple of it, so that not all stored states have one distance."""
+    settings = {"rollout": rollout, "stride": stride, "chunk": 7, "gauge_every": 1}
+    ours, actor = learner(env=TensorWorld(4, (500,)), **settings)
+    for _ in range(12):
+        ours.replay.add(keep(actor.collect()))
+    distance = ours.config.state_distance
+    assert float(staleness(ours.policy, ours.replay, 0, distance)) == pytest.approx(0, abs=1e-5)
+    nudge(ours.policy)
+    actor.collect()
+    stale = ours.update(actor.collect())["replay/staleness"]
+    assert 0.01 < stale < 10
 
 
 @pytest.mark.parametrize("frames", [1, 3, 4])

@@ -266,6 +266,12 @@ PACES = [
         "assert ours.gradient_steps > 0",
     ),
     Mutant(
+        "staleness compares sequences at a distance that no states have",
+        functools.partial(tests.test_staleness_is_measured_at_every_stride, 10, 4),
+        (learner("_update", "config.state_distance", "self.replay.stride"),),
+        "assert 0.01 < stale < 10",
+    ),
+    Mutant(
         "priorities go to other sequences",
         drawn,
         (

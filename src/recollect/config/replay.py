@@ -114,6 +114,11 @@ class ReplayConfig(AlgoConfig):
         return self._stride if self.states == REBUILT else self.rollout // len(self.state_steps)
 
     @property
+    def state_distance(self) -> int:
+        """Steps between two stored states of a rollout; of rollouts with one state, between these."""
+        return min(self._stride, self.rollout)
+
+    @property
     def chunk_length(self) -> int:
         """Steps that gradients reach back."""
         return self.chunk

@@ -124,6 +124,7 @@ class Replay:
         self.row_ids = torch.arange(rows, device=device)
         self._buffers: list[Buffers] = []
         self._count = 0
+        self._windows: int | None = None
         self._may_be_empty = True
 
     @property
@@ -133,8 +134,10 @@ class Replay:
 
     @property
     def windows(self) -> int:
-        """The number of sampleable windows. A host read."""
-        return int(self.ready.sum())
+        """The number of sampleable windows. A host read, once after each ``add``."""
+        if self._windows is None:
+            self._windows = int(self.ready.count_nonzero())
+        return self._windows
 
     @property
     def steps(self) -> int:
@@ -201,7 +204,7 @@ class Replay:
         self.head[here], self.open_start[here] = placed.head, placed.open_start
         self.seen[here] += valid.sum(0)
         self._refresh(rows, head, placed.head, rollout.steps + finals, lost)
-        self._may_be_empty = True
+        self._may_be_empty, self._windows = True, None
 
     def _word(self, start: Tensor, position: Tensor) -> Tensor:
         """The words of slots whose episodes begin at ``start``.
@@ -334,16 +337,16 @@ class Replay:
 
     @torch.no_grad()
     def neighbours(
-        self, count: int, generator: torch.Generator | None = None
+        self, count: int, distance: int, generator: torch.Generator | None = None
     ) -> tuple[Sample, Sample, Tensor]:
-        """Draw windows, and the windows ``stride`` steps later in the same episodes.
+        """Draw windows, and the windows ``distance`` < L + n steps later in the same episodes.
 
         The last result, [M] bool: whether a window has such a neighbour; else it is its own.
         """
         slots = self._draw(count, generator)
         one, row = self.read(slots), slots // self.capacity
-        later = row * self.capacity + (slots + self.stride - row * self.capacity) % self.capacity
-        has = one.is_step[self.burn_in + self.stride] & self.ready[later]
+        later = row * self.capacity + (slots + distance - row * self.capacity) % self.capacity
+        has = one.is_step[self.burn_in + distance] & self.ready[later]
         return one, self.read(torch.where(has, later, slots)), has
 
     def _draw(self, count: int, generator: torch.Generator | None) -> Tensor:
@@ -473,7 +476,7 @@ class Replay:
         other.fields = Fields.of(other.record)
         check_consistent(other)
         tree.copy_(own, other._tensors())
-        self._may_be_empty = True
+        self._may_be_empty, self._windows = True, None
 
     def _tensors(self) -> dict[str, Tree]:
         return {name: getattr(self, name) for name in TENSORS} | {"weights": tuple(self.tree.levels)}

@@ -136,7 +136,9 @@ class ReplayLearner:
             self.head.draw_noise(self.generator)
         metrics |= self._described(steps, rollout.valid_steps)
         if steps and self._is_due and self.config.states == STORED and self.policy.has_memory:
-            metrics["replay/staleness"] = float(staleness(self.policy, self.replay, self.updates))
+            metrics["replay/staleness"] = float(
+                staleness(self.policy, self.replay, self.updates, config.state_distance)
+            )
         self.updates += 1
         return metrics
 
@@ -300,16 +302,16 @@ def add(replay: Replay, rollout: Rollout) -> None:
 
 
 @torch.no_grad()
-def staleness(policy: Policy, replay: Replay, seed: int, count: int = 32) -> Tensor:
+def staleness(policy: Policy, replay: Replay, seed: int, distance: int, count: int = 32) -> Tensor:
     """How much stored states that no longer fit the weights change action values.
 
     The mean difference between the values of replayed actions from the stored state and from the state that
-    the present weights make of the ``stride`` steps before it, divided by the largest value. Both have the
+    the present weights make of the ``distance`` steps before it, divided by the largest value. Both have the
     burn-in. NaN if no episode has two sequences.
     """
     generator, head = torch.Generator(replay.device).manual_seed(seed), cast(QHead, policy.head)
-    before, sample, has = replay.neighbours(count, generator)
-    span = slice(replay.stride)
+    before, sample, has = replay.neighbours(count, distance, generator)
+    span = slice(distance)
     fresh = policy.unroll_core(tree.index(before.obs, span), before.state, before.first[span])[1]
     learned = sample.is_step[replay.burn_in :][: replay.length] & has
     values = []
