@@ -106,6 +106,8 @@ MUTANTS = [
     *TRUST,
     *AGENTS,
     *TREASURE,
+    *RECALL_DUEL,
+    *RATINGS,
     *MECHS,
     *MECH_GAMES,
     *MECH_TASK,
@@ -124,6 +126,4 @@ MUTANTS = [
     *PACES,
     *EXPLORATION,
     *OPPONENTS,
-    *RATINGS,
-    *RECALL_DUEL,
 ]
