@@ -107,6 +107,8 @@ MUTANTS = [
     *TRUST,
     *AGENTS,
     *TREASURE,
+    *RECALL_DUEL,
+    *RATINGS,
     *MECHS,
     *MECH_GAMES,
     *MECH_TASK,
@@ -125,7 +127,10 @@ MUTANTS = [
     *PACES,
     *EXPLORATION,
     *OPPONENTS,
+<<<<<<< HEAD
     *RATINGS,
     *RECALL_DUEL,
     *LEAGUES,
+=======
+>>>>>>> wt-i
 ]

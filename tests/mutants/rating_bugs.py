@@ -77,6 +77,20 @@ RATINGS = [
         by="== pytest.approx(10, rel=0.2)",
     ),
     Mutant(
+        "pairs that played once have the same result in every sample",
+        test_ratings.test_intervals_of_few_games_cover_the_truth,
+        (
+            (
+                ratings,
+                "_bootstrap",
+                "games + MODEL_GAMES * probabilities(theta, best.delta[0])",
+                "games + 1e-9",
+            ),
+            (ratings, "_bootstrap", "(total + MODEL_GAMES)", "(total + 3e-9)"),
+        ),
+        by="assert 0.9",
+    ),
+    Mutant(
         "the bootstrap resamples once",
         test_ratings.test_intervals_cover_the_truth,
         (

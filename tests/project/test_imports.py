@@ -31,7 +31,6 @@ ORDER = (
     "league",
     "runtimes",
     "training",
-    "league",
     "display",
     "agent",
     "api",

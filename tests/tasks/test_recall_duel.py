@@ -15,6 +15,7 @@ from recollect.errors import ConfigError
 from recollect.tasks import make_task
 from recollect.tasks.recall_duel import RecallBot, RecallDuel
 from tests.reference.recall_duel import Game, best
+from tests.support.reads import unread
 from tests.support.task_worlds import random_actions
 
 
@@ -269,6 +270,26 @@ def test_the_bids_of_the_bot(bids: str) -> None:
     assert after.bincount(minlength=3).sub(len(after) / 3).abs().max() < 5 * len(after) ** 0.5
     assert torch.equal(third, (5 - first - second).clamp(max=3))
     assert not torch.equal(first[::2], first[1::2]), "each side draws its own"
+
+
+@pytest.mark.parametrize("bids", ["even", "random"])
+def test_games_against_the_bot_are_those_of_their_slots(bids: str) -> None:
+    """On the path of a GPU nothing is read, and slots 3 to 5 alone play as they do among six."""
+
+    def against(num_envs: int, first_slot: int) -> Versus:
+        task = duel(num_envs)
+        task.first_slot = first_slot
+        return Versus(task, task.opponent("bot", memory=0.5, bids=bids), first_slot)
+
+    whole, part = against(6, 0), against(3, 3)
+    assert torch.equal(whole.reset(4)[3:], part.reset(4))
+    for action in random_actions(whole.env, 24, rows=6):
+        with unread():
+            step = whole.step(action)
+        alone = part.step(action[3:])
+        assert torch.equal(step.obs[3:], alone.obs)
+        assert torch.equal(step.reward[3:], alone.reward)
+    assert torch.equal(whole.games, torch.full((6,), 3))
 
 
 def test_the_contract_of_two_sides() -> None:

@@ -37,13 +37,14 @@ class Payoff:
         names = tuple(self.players)
         if not names or not all(isinstance(name, str) and name for name in names):
             raise ConfigError(f"payoff: players is {names!r}; it must be a list of names, at least one")
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ConfigError(f"payoff: the name {twice[0]!r} is there twice: give each player its own")
-        counts = {}
+        known, counts = set[str](), {}
+        for name in names:
+            if name in known:
+                raise ConfigError(f"payoff: the name {name!r} is there twice: give each player its own")
+            known.add(name)
         for pair, given in self.counts.items():
             for name in pair:
-                if name not in names:
+                if name not in known:
                     raise ConfigError(f"payoff: {name!r} has games but is not in players: add it there")
             counts[pair] = _checked(pair, given)
         object.__setattr__(self, "players", names)

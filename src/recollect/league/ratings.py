@@ -1,8 +1,12 @@
 """Ratings of the players of a league, fitted to the whole payoff.
 
 Players are frozen, so the order of their games means nothing: ratings are the maximum likelihood of all
-games at once (``davidson.py``), not updated game by game as Elo's are. Intervals are bootstrapped: the games
-of each pair are resampled, as many as the pair played on these sides.
+games at once (``davidson.py``), not updated game by game as Elo's are.
+
+Intervals are bootstrapped: the games of each pair are resampled, as many as the pair played on these sides,
+from its own games and ``MODEL_GAMES`` of the fitted model. From its own alone, a pair that played once would
+have the same result in every sample: with two games of each pair on each side, 79% of the 95% intervals
+covered the truth, and 93% like this.
 
 Why Davidson's model and not a draw as half a win for each: it estimates how likely draws are, so that
 expected results have wins, draws and losses, and a draw is not taken for two coin flips.
@@ -24,6 +28,8 @@ from recollect.league.payoff import Payoff
 
 MIDDLE = (2.5, 97.5)
 """Percentiles of the bootstrap: the ends of 95% intervals."""
+MODEL_GAMES = 10
+"""Games of the fitted model that are mixed with those of each pair, as what the bootstrap draws from."""
 MOST_CYCLES = 10
 """Cycles in the text form; the JSON form has all."""
 _CHUNK = 2**17
@@ -196,11 +202,13 @@ def rate(payoff: Payoff, anchor: str, *, samples: int = 500, seed: int = 0) -> R
 
 
 def _bootstrap(games: np.ndarray, best: Fit, has_side: bool, samples: int, seed: int) -> Fit:
-    """Fits to payoffs in which the games of each ordered pair are drawn again from its own games."""
+    """Fits to payoffs in which the games of each ordered pair are drawn again."""
     generator = np.random.default_rng(seed)
     total = games.sum(0)
-    shares = np.moveaxis(games / np.maximum(total, 1), 0, -1)  # [3, n, n] -> [n, n, 3]
-    shares[..., 2] = (1 - shares[..., 0] - shares[..., 1]).clip(0.0)  # also of pairs without games
+    theta = best.ratings[0, :, None] - best.ratings[0] + best.side[0]
+    mixed = games + MODEL_GAMES * probabilities(theta, best.delta[0])
+    shares = np.moveaxis(mixed / (total + MODEL_GAMES), 0, -1)  # [3, n, n] -> [n, n, 3]
+    shares[..., 2] = (1 - shares[..., 0] - shares[..., 1]).clip(0.0)  # rounded, so that all add up to 1
     size = max(1, _CHUNK // total.size)
     fits = []
     for start in range(0, samples, size):
