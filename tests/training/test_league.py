@@ -217,6 +217,27 @@ def test_errors_before_the_training(
         rc.train(TwoSides, steps=72, **SMALL | settings)
 
 
+def test_an_env_object(tmp_path: Path) -> None:
+    with rc.train(TwoSides(6), steps=200, run=str(tmp_path / "run"), **SMALL):
+        assert check_league(tmp_path / "run").games > 10
+        gated = SMALL | {"vs_kwargs": OPTIONS | {"gate": 0.5}}
+        with pytest.raises(ConfigError, match="gate"):
+            rc.train(TwoSides(6), steps=200, run=str(tmp_path / "gated"), **gated)
+
+
+def test_stages_of_a_curriculum_beside_a_roster(tmp_path: Path) -> None:
+    """The settings of the env change, and the opponents stay those of the league."""
+    settings = SMALL | {"curriculum": {0: {"team": 1}, 150: {"team": 2}}}
+    with rc.train(TwoSides, steps=300, run=str(tmp_path / "run"), **settings) as agent:
+        assert agent._trainer is not None
+        versus = find_versus(agent._trainer.collector.envs[0])
+        assert versus is not None
+        assert int(versus.env._team) == 2
+        rosters = Rosters(tmp_path / "run" / "league").read()
+        assert versus.player._roster == rosters[-2], "the last one is for a rollout that does not come"
+    assert check_league(tmp_path / "run").faults == []
+
+
 def test_a_policy_factory(tmp_path: Path) -> None:
     settings = without(SMALL, "core", "encoder")
     with pytest.raises(ConfigError, match="factory"):

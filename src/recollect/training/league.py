@@ -68,7 +68,7 @@ class League(Callback):
         agent: Any = training.agent
         env = agent.make_env(1) if agent.can_make_env else agent.env
         try:
-            versus = find_versus(getattr(env, "env", env) if find_versus(env) is None else env)
+            versus = find_versus(env)
             sided = env if versus is None else versus.env
             self.pool.create(signature(sided, training.config.env_kwargs), sided.opponents)
         finally:
