@@ -127,10 +127,5 @@ MUTANTS = [
     *PACES,
     *EXPLORATION,
     *OPPONENTS,
-<<<<<<< HEAD
-    *RATINGS,
-    *RECALL_DUEL,
     *LEAGUES,
-=======
->>>>>>> wt-i
 ]
