@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from recollect.base import tree
+from recollect.base import files, tree
 from recollect.envs.contract import Capturable, Resumable
 from recollect.envs.versus import Versus
 from recollect.errors import ConfigError, RecollectError
@@ -301,8 +301,40 @@ def test_few_networks_are_in_memory(tmp_path: Path) -> None:
         env.player.adjust(league=roster((f"s{number}",), number))
         results(env, actions(13))
         assert len(env.player._loaded) <= 3
+    loads: list[str] = []
+    load = env.player._load
+    env.player._load = lambda name: loads.append(name) or load(name)
+    env.player.adjust(league=roster(("s0", "s1"), 12))
+    env.reset(1)
+    results(env, actions(30))
+    assert sorted(loads) == ["s0", "s1"], "once each, also while other members still play"
     weights = env.player._policy("s11").state_dict()
     assert all(torch.equal(weights[k], t) for k, t in network(11).actor_only().state_dict().items())
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The games go on; those that could not be written do not count, also after a restore."""
+    pool(tmp_path)
+    env = versus(tmp_path, NAMES)
+    env.reset(0)
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "append_whole", full)
+        with pytest.warns(UserWarning, match="not counted"):
+            results(env, actions(10))
+    assert list(read_games(tmp_path)) == []
+    results(env, actions(20))
+    written = list(read_games(tmp_path))
+    assert faults_of(tmp_path) == []
+    assert written
+    again = versus(tmp_path, ())
+    again.reset(0)
+    again.restore(env.snapshot())
+    again.player.adjust(league=roster(NAMES))
+    assert list(read_games(tmp_path)) == written
+
+
+def full(file: Path, text: str) -> None:
+    raise OSError(28, "No space left on device")
 
 
 def test_protocols(tmp_path: Path) -> None:

@@ -159,6 +159,12 @@ LEAGUES = [
         "later games are removed",
     ),
     Mutant(
+        "members of the roster are loaded again and again",
+        here(test_cast.test_few_networks_are_in_memory),
+        ((Cast, "_policy", "{name, *(self._roster.members if self._roster else ())}", "{name}"),),
+        "once each",
+    ),
+    Mutant(
         "a game that lost its opponent counts",
         here(test_cast.test_a_restored_game_without_its_opponent_does_not_count),
         ((Cast, "_book", "(is_over & ~self._is_void)", "is_over"),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,10 @@ import recollect as rc
 from recollect.envs.versus import find_versus
 from recollect.errors import ConfigError, RecollectError
 from recollect.league.check import check_league
-from recollect.league.games import read_games
+from recollect.league.games import count, read_games
 from recollect.league.matchmaking import Rosters
 from recollect.league.pool import Pool
+from recollect.league.results import played
 from tests.support import resumed
 from tests.support.doomed import without
 from tests.support.process_runs import common_rows
@@ -213,6 +215,33 @@ def test_errors_before_the_training(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError, match=words):
         rc.train(TwoSides, steps=72, **SMALL | settings)
+
+
+def test_a_policy_factory(tmp_path: Path) -> None:
+    settings = without(SMALL, "core", "encoder")
+    with pytest.raises(ConfigError, match="factory"):
+        rc.train(TwoSides, run=str(tmp_path / "run"), policy=Tiny, **settings)
+
+
+class Tiny(rc.Policy):
+    """A network of the user's own."""
+
+
+def test_results_for_ratings(tmp_path: Path) -> None:
+    """S001-4: each game once, with the agent on its side under the name of its newest snapshot."""
+    run = tmp_path / "run"
+    rc.train(TwoSides, steps=300, run=str(run), **SMALL).close()
+    pool, counts = Pool(run / "league"), count(read_games(run / "league"))
+    found = list(played(pool))
+    assert len(found) == sum(one.games for one in counts.values())
+    won = Counter()
+    for first, second, result in found:
+        if "echo" in (first, second):
+            won[result if second == "echo" else -result] += 1
+    echo = counts["echo"]
+    assert won == Counter({1: echo.win, 0: echo.draw, -1: echo.loss})
+    others = {name for pair in found for name in pair[:2]} - {"echo", "fixed"}
+    assert others <= {member.name for member in pool.members}
 
 
 def test_an_env_with_one_side() -> None:

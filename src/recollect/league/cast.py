@@ -21,7 +21,7 @@ from recollect.base import tree
 from recollect.base.types import State, Tree
 from recollect.config.league import SNAPSHOT, LeagueConfig
 from recollect.envs.contract import Resumable
-from recollect.errors import ConfigError, RecollectError
+from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.league.games import Game, GameLog
 from recollect.league.matchmaking import Roster, chances
 from recollect.league.pool import Pool
@@ -226,11 +226,13 @@ class Cast:
         return self._scripted[name]
 
     def _policy(self, name: str) -> Policy:
-        """A snapshot with its own weights. Of those that do not play, the ones used last stay in memory."""
+        """A snapshot with its own weights. In memory are those that play or are in the roster, and of others
+        the ones used last."""
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
-            at_play = {self._names()[place] for place in set(self._member.tolist()) - {NOBODY}}
-            idle = [one for one in self._loaded if one not in at_play and one != name]
+            needed = {name, *(self._roster.members if self._roster else ())}
+            needed |= {self._names()[place] for place in set(self._member.tolist()) - {NOBODY}}
+            idle = [one for one in self._loaded if one not in needed]
             for one in idle[: max(0, len(self._loaded) - self.config.opponents)]:
                 del self._loaded[one]
         self._loaded.move_to_end(name)
@@ -305,8 +307,12 @@ class Cast:
             )
             for slot in over
         ]
-        self._log.add(games)
-        self._logged[over] += 1
+        try:
+            self._log.add(games)
+        except StorageError as error:  # a full disk must not end a training that can go on without it
+            warnings.warn(f"{error}. The training goes on, and these games are not counted", stacklevel=2)
+        else:
+            self._logged[over] += 1
 
     def _continue_log(self, log: GameLog) -> None:
         """After a restore, remove the games that came later; else count on from the file."""

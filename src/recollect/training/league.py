@@ -38,6 +38,11 @@ class League(Callback):
         self.config = league_config(training.config.vs_kwargs)
         if self.config.member is not None:
             raise ConfigError("vs.member is for evaluations: leave it out of a training")
+        if (maker := training.agent.network.made_by) is not None:
+            raise ConfigError(
+                f"vs = 'league' with a policy factory ({maker}): members are made from the settings of the "
+                "network; use encoder, core and head (docs/own-policy.md)"
+            )
         if self.config.gate is not None and not training.agent.can_make_env:
             raise ConfigError("vs.gate needs a second instance of the env: give its name, or a callable")
         folder = training.run.path / LEAGUE
