@@ -189,7 +189,7 @@ TURNED = (
     *("smoke_x", "smoke_y", "won"),
 )
 """The fields whose sign changes when the arena is turned about its centre and sides are swapped."""
-WHOLE = ("map", "radius", "root", "episode", "age", "key", "won", "games")
+WHOLE = ("map", "radius", "root", "episode", "age", "key", "won", "games", "win_weight")
 """The fields without an axis of sides."""
 
 
