@@ -1,6 +1,6 @@
 """Mech arena: what is learned against the bot, and whether memory pays.
 
-    python bench/mech_learning.py bot --size duel --minutes 30 [--out bench/results/mech_bot_duel.json]
+    python bench/mech_learning.py bot --size duel [--out bench/results/mech_bot_duel.json]
     python bench/mech_learning.py memory --steps 2m [--out bench/results/mech_memory.json]
 
 ``bot``: trains against the fair bot at lethality 1 and plays 200 games of other seeds, half on each side. The
@@ -36,9 +36,12 @@ SEEDS = (1, 2, 3)
 SETTINGS: dict[str, Any] = {
     "num_envs": 256,
     "encoder": {"hidden": (128,)},
+    "algo": {"rollout": 32, "learning_rate": 7e-4, "gamma": 0.995, "entropy": 0.004},
+    "preset": False,
     "progress": False,
     "eval_every": 0,
 }
+"""Those of configs/mech_duel.yaml."""
 
 
 class Frozen:
@@ -58,25 +61,28 @@ class Frozen:
 
 
 def against_bot(
-    size: str, minutes: float, device: str, seed: int, settings: dict[str, Any]
+    size: str, steps: int, minutes: float, device: str, seed: int, threads: int
 ) -> dict[str, Any]:
-    """Train for so many minutes, then play."""
+    """Train for so many steps, or minutes if they are over before, then play."""
     started = time.monotonic()
     agent = rc.train(
         "mech",
-        env_kwargs={"size": size},
+        env_kwargs={"size": size, "shaping_gamma": 0.995},
         vs="bot",
-        steps=10**10,
+        curriculum={1_000_000: {"win_reward": 10.0}},
+        steps=steps,
         callbacks=[lambda *_: time.monotonic() - started < 60 * minutes],
         seed=seed,
         device=device,
-        **(SETTINGS | settings),
+        threads=threads,
+        **SETTINGS,
     )
-    seconds = time.monotonic() - started
+    seconds, cpu_seconds = time.monotonic() - started, time.process_time()
     games = agent.against("bot", GAMES, eval_mode="both")
     found = {mode: _short(one) for mode, one in (("greedy", games), ("sampled", games.sampled))}
-    rows = {"size": size, "seed": seed, "seconds": round(seconds), "steps": agent.steps, "settings": settings}
-    return rows | found | {"curve": common.curve(agent.history)}
+    rows = {"size": size, "seed": seed, "threads": threads, "steps": agent.steps}
+    spent = {"seconds": round(seconds), "cpu_seconds": round(cpu_seconds)}
+    return rows | spent | found | {"curve": common.curve(agent.history)}
 
 
 def _short(games: Any) -> dict[str, Any]:
@@ -89,7 +95,7 @@ def self_play(core: str, seed: int, steps: int) -> rc.Agent:
     torch.set_num_threads(1)
     return rc.train(
         "mech",
-        env_kwargs={"size": "5v5"},
+        env_kwargs={"size": "5v5", "shaping_gamma": 0.995},
         core=core,
         steps=steps,
         seed=seed,
@@ -141,12 +147,13 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=2_000_000)
+    parser.add_argument("--steps", type=int, default=9_000_000)
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", default="runs/mech_memory", help="for the agents of memory")
     parser.add_argument("--out")
     args = parser.parse_args()
     if args.what == "bot":
-        results = against_bot(args.size, args.minutes, args.device, args.seed, {})
+        results = against_bot(args.size, args.steps, args.minutes, args.device, args.seed, args.threads)
     else:
         results = memory(args.steps, args.folder)
     print(results)
