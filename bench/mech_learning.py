@@ -36,7 +36,10 @@ SEEDS = (1, 2, 3)
 SETTINGS: dict[str, Any] = {
     "num_envs": 256,
     "encoder": {"hidden": (128,)},
-    "algo": {"rollout": 32, "learning_rate": 7e-4, "gamma": 0.995, "entropy": 0.004},
+    "rollout": 32,
+    "learning_rate": 7e-4,
+    "gamma": 0.995,
+    "entropy": 0.004,
     "preset": False,
     "progress": False,
     "eval_every": 0,
