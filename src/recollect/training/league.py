@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from recollect.config.league import LEAGUE, LeagueConfig, league_config
 from recollect.envs.versus import find_versus
 from recollect.errors import ConfigError, RecollectError, StorageError
-from recollect.league.games import count, prune, read_games
+from recollect.league.games import Tally, prune
 from recollect.league.matchmaking import Roster, Rosters, choose
 from recollect.league.pool import Member, Pool, signature
 from recollect.training.callbacks import Callback
@@ -54,6 +54,7 @@ class League(Callback):
         kept = self._rosters.rewind(training.steps)
         self.roster = kept[-1] if kept else None
         prune(folder, len(kept))
+        self._tally = Tally(folder)
         self._update(training)
         self._tell(training)  # also a roster that a resumed run has already
 
@@ -115,7 +116,7 @@ class League(Callback):
     def _chosen(self, training: Training) -> Roster:
         """The next roster, without members that cannot be read."""
         number = 0 if self.roster is None else self.roster.number + 1
-        counts = count(read_games(self.pool.folder), since=number - RECENT)
+        counts = self._tally.counts(since=number - RECENT)
         broken: set[str] = set()
         while True:
             members = [member for member in self.pool.playing if member.name not in broken]
