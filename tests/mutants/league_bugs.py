@@ -190,6 +190,12 @@ LEAGUES = [
         "as all games counted anew",
     ),
     Mutant(
+        "a new run takes over the snapshots of one that ended at once",
+        here(test_league.test_what_a_run_left_that_ended_at_once_is_replaced),
+        ((League, "on_start", "is_new=is_new", "is_new=False"),),
+        "of this run",
+    ),
+    Mutant(
         "a game that lost its opponent counts",
         here(test_cast.test_a_restored_game_without_its_opponent_does_not_count),
         ((Cast, "_book", "(is_over & ~self._is_void)", "is_over"),),

@@ -48,10 +48,11 @@ class League(Callback):
         folder = training.run.path / LEAGUE
         if self.config.folder not in (None, str(folder)):
             raise ConfigError(f"vs.folder = {self.config.folder!r}: a training has {folder}; leave it out")
-        self.pool, self._rosters = Pool(folder), Rosters(folder)
+        is_new = not training.run.checkpoints()  # a run that ended before the first may have left a league
+        self.pool, self._rosters = Pool(folder, is_new=is_new), Rosters(folder)
         self._open(training)
         self.pool.rewind(training.steps)
-        kept = self._rosters.rewind(training.steps)
+        kept = self._rosters.rewind(-1 if is_new else training.steps)
         self.roster = kept[-1] if kept else None
         prune(folder, len(kept))
         self._tally = Tally(folder)
