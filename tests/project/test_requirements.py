@@ -14,7 +14,6 @@ ROOT = Path(__file__).resolve().parents[2]
 TABLE = ROOT / "docs" / "requirements.md"
 
 NOT_DUE = {
-    "opponents from a pool": ["S001-4"],
     "what replay in processes costs, measured": ["S003-23"],
 }
 """What later work brings, and the items that wait for it."""
