@@ -293,6 +293,23 @@ def test_without_a_roster_the_permanent_members_play(tmp_path: Path) -> None:
         results(empty, actions(1))
 
 
+@pytest.mark.parametrize("slots", [1, 4])
+def test_an_evaluation_can_be_repeated(tmp_path: Path, slots: int) -> None:
+    """S001-5: a reset with the same seed gives the same opponents and games, on the same env."""
+    pool(tmp_path)
+    env = versus(tmp_path, (), slots=slots)
+    found = []
+    for _ in range(2):
+        env.reset(7)
+        found.append([])
+        for own in actions(40, slots):
+            step = env.step(own)
+            names = [env.player._names()[place] for place in env.player._member.tolist()]
+            found[-1].append((names, step.reward.tolist(), env.env.won.tolist()))
+    assert found[0] == found[1], "repeated"
+    assert len({names[0] for names, _, _ in found[0]}) == 2, "games of a slot have different opponents"
+
+
 def test_few_networks_are_in_memory(tmp_path: Path) -> None:
     pool(tmp_path, 12)
     env = versus(tmp_path, (), opponents=2)

@@ -10,7 +10,7 @@ import torch
 
 from recollect.config.league import LeagueConfig, league_config
 from recollect.errors import ConfigError, RecollectError
-from recollect.league.games import Counts, Game, faults
+from recollect.league.games import Counts, Game, GameLog, Tally, count, faults, read_games
 from recollect.league.matchmaking import Roster, Rosters, chances, choose
 from recollect.league.pool import Member
 
@@ -91,6 +91,27 @@ def test_rosters_on_disk(tmp_path: Path) -> None:
         handle.write('{"number": 5, "steps": 0, "members": ["a"], "shares": [2.0], "latest": "a"}\n')
     with pytest.raises(RecollectError, match=r"rosters\.jsonl"):
         rosters.read()
+
+
+def test_a_tally_counts_every_game_once(tmp_path: Path) -> None:
+    """In step with the files, also after games were removed from one and while a line is written."""
+    logs, tally, number = [GameLog(tmp_path, slot) for slot in (0, 4)], Tally(tmp_path), 0
+    for turn in range(6):
+        for log in logs:
+            made = [
+                Game(0, number + i, turn, "ab"[i % 2], "north", ("win", "draw", "loss")[i % 3], 5)
+                for i in range(turn + 2)
+            ]
+            number += len(made)
+            log.add(made)
+        if turn == 3:
+            logs[0].keep(lambda game: game.roster < 2)
+            logs[0].add(made[:1])
+        since = max(0, turn - 2)
+        expected = count(read_games(tmp_path), since)
+        with logs[1].file.open("a") as handle:
+            handle.write('{"slot": ')
+        assert tally.counts(since) == expected, "as all games counted anew"
 
 
 def test_the_proof_finds_faults() -> None:

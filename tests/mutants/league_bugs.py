@@ -10,6 +10,7 @@ from typing import Any
 
 from recollect.league import cast, matchmaking
 from recollect.league.cast import Cast
+from recollect.league.games import Tally
 from recollect.league.pool import Pool
 from recollect.training.league import League
 from tests.league import test_cast, test_matchmaking, test_pool
@@ -163,6 +164,36 @@ LEAGUES = [
         here(test_cast.test_few_networks_are_in_memory),
         ((Cast, "_policy", "{name, *(self._roster.members if self._roster else ())}", "{name}"),),
         "once each",
+    ),
+    Mutant(
+        "evaluations cannot be repeated",
+        here(test_cast.test_an_evaluation_can_be_repeated, 4),
+        ((Cast, "_begin", "self._game.fill_(-1)", "pass"),),
+        "repeated",
+    ),
+    Mutant(
+        "every game of an evaluation has the same opponent",
+        here(test_cast.test_an_evaluation_can_be_repeated, 1),
+        ((Cast, "_begin", "bool(fresh.all()) and not self.env.games.any()", "bool(fresh.all())"),),
+        "games of a slot have different opponents",
+    ),
+    Mutant(
+        "games that were removed stay in the counts",
+        here(test_matchmaking.test_a_tally_counts_every_game_once),
+        ((Tally, "counts", "known != inode", "False"),),
+        "as all games counted anew",
+    ),
+    Mutant(
+        "half of a line is a game",
+        here(test_matchmaking.test_a_tally_counts_every_game_once),
+        ((Tally, "counts", "start += len(line)", "start = file.stat().st_size"),),
+        "as all games counted anew",
+    ),
+    Mutant(
+        "a new run takes over the snapshots of one that ended at once",
+        here(test_league.test_what_a_run_left_that_ended_at_once_is_replaced),
+        ((League, "on_start", "is_new=is_new", "is_new=False"),),
+        "of this run",
     ),
     Mutant(
         "a game that lost its opponent counts",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,40 @@ def test_stages_of_a_curriculum_beside_a_roster(tmp_path: Path) -> None:
         rosters = Rosters(tmp_path / "run" / "league").read()
         assert versus.player._roster == rosters[-2], "the last one is for a rollout that does not come"
     assert check_league(tmp_path / "run").faults == []
+
+
+def test_what_a_run_left_that_ended_at_once_is_replaced(tmp_path: Path) -> None:
+    """Its first snapshot was of another seed."""
+    run = tmp_path / "run"
+    rc.train(TwoSides, steps=300, run=str(run), **SMALL).close()
+    for name in ("checkpoints", "episodes", "logs"):
+        shutil.rmtree(run / name, ignore_errors=True)
+    for file in run.iterdir():
+        if file.is_file() and file.name != "glossary.json":
+            file.unlink()
+    seen = Weights()
+    with rc.train(TwoSides, steps=100, run=str(run), seed=5, callbacks=[seen], **SMALL) as agent:
+        found = Pool(run / "league").load("s0", agent.policy.state_dict())
+        assert all(torch.equal(found[name], t) for name, t in seen.of[0].items()), "of this run"
+    assert check_league(run).faults == []
+    assert [member.name for member in Pool(run / "league").members] == ["echo", "fixed", "s0", "s1"]
+
+
+@pytest.mark.parametrize("number", [2, 6])
+def test_the_games_of_a_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """As many as asked for, the same number on each side, against the newest member."""
+    played: list[Any] = []
+    against = rc.Agent.against
+
+    def noted(self: Any, *arguments: Any, **options: Any) -> Any:
+        played.append((options["vs_kwargs"]["member"], against(self, *arguments, **options)))
+        return played[-1][1]
+
+    monkeypatch.setattr(rc.Agent, "against", noted)
+    settings = SMALL | {"vs_kwargs": OPTIONS | {"gate": 1e-9, "gate_games": number}}
+    rc.train(TwoSides, steps=250, run=str(tmp_path / "run"), **settings).close()
+    assert [member for member, _ in played] == [f"s{i}" for i in range(len(played))]
+    assert {side.games for _, games in played for side in games.sides.values()} == {number // 2}
 
 
 def test_a_policy_factory(tmp_path: Path) -> None:

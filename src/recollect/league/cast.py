@@ -135,8 +135,11 @@ class Cast:
     def _begin(self, fresh: Tensor) -> None:
         """Book the games that are over in the slots ``fresh`` [E], and draw the opponents of the next."""
         self._book(fresh)
-        if not self._is_told and (self._roster is None or fresh.all()):
-            self._roster = self._permanent()  # an evaluation plays the members of its time
+        is_reset = bool(fresh.all()) and not self.env.games.any()
+        if not self._is_told and (self._roster is None or is_reset):  # an evaluation, which can be repeated
+            self._roster = self._permanent()
+            self._game.fill_(-1)
+            self._calls.zero_()
         starts = fresh.nonzero().flatten()
         self._game[starts] += 1
         for slot, place in zip(starts.tolist(), self._draw(starts)):

@@ -9,10 +9,11 @@ they are drawn.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from recollect.base import files
 from recollect.envs.versus import OUTCOMES
@@ -108,6 +109,39 @@ def count(games: Iterable[Game], since: int = 0) -> dict[str, Counts]:
     return {member: Counts(**results) for member, results in found.items()}
 
 
+class Tally:
+    """The counts of a league that is played: reads what is new since the last time."""
+
+    def __init__(self, folder: Path):
+        self._folder = folder
+        self._seen: dict[Path, tuple[int, int, Counter[tuple[int, str, str]]]] = {}
+        """Of each file: its inode, the bytes that are read, and the games by roster, member and outcome."""
+
+    def counts(self, since: int) -> dict[str, Counts]:
+        """``count`` of all games from roster ``since`` on. Later calls have a later roster."""
+        total: Counter[tuple[str, str]] = Counter()
+        for file in _logs(self._folder):
+            inode = file.stat().st_ino  # another one: games were removed, and a new file is in its place
+            known, start, games = self._seen.get(file, (inode, 0, Counter()))
+            if known != inode:
+                start, games = 0, Counter()
+            for key in [key for key in games if key[0] < since]:
+                del games[key]
+            with files.opened(file) as handle:
+                handle.seek(start)
+                lines = handle.read().splitlines(keepends=True)
+            for line in lines:
+                if line.endswith(b"\n"):
+                    game = _game(line, file)
+                    games[game.roster, game.member, game.outcome] += game.roster >= since
+                    start += len(line)
+            self._seen[file] = (inode, start, games)
+            for (_, member, outcome), number in games.items():
+                total[member, outcome] += number
+        members = dict.fromkeys(member for member, _ in total)
+        return {name: Counts(**{outcome: total[name, outcome] for outcome in OUTCOMES}) for name in members}
+
+
 def faults(games: Iterable[Game], drawn: Callable[[Game], str | None]) -> list[str]:
     """What is wrong with the games of a league; empty if every game had one opponent, the one drawn for it.
 
@@ -135,7 +169,12 @@ def _logs(folder: Path) -> list[Path]:
 
 def _games(file: Path) -> Iterator[Game]:
     for row in files.read_lines(file):
-        try:
-            yield Game(**row)
-        except (TypeError, ValueError) as error:
-            raise RecollectError(f"{file} is damaged ({files.short(error)}): remove that line") from None
+        yield _game(row, file)
+
+
+def _game(row: Any, file: Path) -> Game:
+    """The game of a line, or of the object in it."""
+    try:
+        return Game(**(json.loads(row) if isinstance(row, bytes) else row))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecollectError(f"{file} is damaged ({files.short(error)}): remove that line") from None

@@ -70,12 +70,14 @@ def signature(env: Any, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
 class Pool:
     """The members of a league, in the order in which they came: a member's place never changes."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, *, is_new: bool = False):
+        """``is_new``: whatever is in the folder is left over; ``create`` replaces it."""
         self.folder = folder
         self.members: list[Member] = []
         self.signature: dict[str, Any] | None = None
         """None: there is no league yet."""
-        self.read()
+        if not is_new:
+            self.read()
 
     @property
     def file(self) -> Path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from recollect.config.league import LEAGUE, LeagueConfig, league_config
 from recollect.envs.versus import find_versus
 from recollect.errors import ConfigError, RecollectError, StorageError
-from recollect.league.games import count, prune, read_games
+from recollect.league.games import Tally, prune
 from recollect.league.matchmaking import Roster, Rosters, choose
 from recollect.league.pool import Member, Pool, signature
 from recollect.training.callbacks import Callback
@@ -48,12 +48,14 @@ class League(Callback):
         folder = training.run.path / LEAGUE
         if self.config.folder not in (None, str(folder)):
             raise ConfigError(f"vs.folder = {self.config.folder!r}: a training has {folder}; leave it out")
-        self.pool, self._rosters = Pool(folder), Rosters(folder)
+        is_new = not training.run.checkpoints()  # a run that ended before the first may have left a league
+        self.pool, self._rosters = Pool(folder, is_new=is_new), Rosters(folder)
         self._open(training)
         self.pool.rewind(training.steps)
-        kept = self._rosters.rewind(training.steps)
+        kept = self._rosters.rewind(-1 if is_new else training.steps)
         self.roster = kept[-1] if kept else None
         prune(folder, len(kept))
+        self._tally = Tally(folder)
         self._update(training)
         self._tell(training)  # also a roster that a resumed run has already
 
@@ -115,7 +117,7 @@ class League(Callback):
     def _chosen(self, training: Training) -> Roster:
         """The next roster, without members that cannot be read."""
         number = 0 if self.roster is None else self.roster.number + 1
-        counts = count(read_games(self.pool.folder), since=number - RECENT)
+        counts = self._tally.counts(since=number - RECENT)
         broken: set[str] = set()
         while True:
             members = [member for member in self.pool.playing if member.name not in broken]
