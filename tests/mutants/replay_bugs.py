@@ -306,6 +306,12 @@ PRIORITIES = [
         by='"the sums of the root"',
     ),
     Mutant(
+        "totals of nodes are not updated",
+        sums,
+        ((SumTree, "set", "totals.index_copy_(0, index, cumulative[:, -1])", "pass"),),
+        by='"the totals of the nodes"',
+    ),
+    Mutant(
         "of two weights of an entry the last counts",
         test_replay_priorities.test_of_a_window_drawn_twice_the_larger_priority_counts,
         (
