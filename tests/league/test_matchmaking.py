@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from recollect.acting.versus_games import Results
 from recollect.config.league import LeagueConfig, league_config
 from recollect.errors import ConfigError, RecollectError
-from recollect.league.games import Counts, Game, GameLog, Tally, count, faults, read_games
+from recollect.league.games import Game, GameLog, Tally, count, faults, read_games
 from recollect.league.matchmaking import Roster, Rosters, chances, choose
 from recollect.league.pool import Member
 
 MEMBERS = [Member("bot"), *(Member(f"s{i}") for i in range(4))]
 
 
-def chosen(counts: dict[str, Counts] | None = None, number: int = 0, **config: object) -> Roster:
+def chosen(counts: dict[str, Results] | None = None, number: int = 0, **config: object) -> Roster:
     return choose(MEMBERS, counts or {}, league_config(config), number=number, steps=7, seed=1)
 
 
@@ -42,7 +43,7 @@ def test_the_share_of_self_play() -> None:
 
 def test_pfsp_prefers_those_that_win() -> None:
     """The weight is (1 - p) ** 2, p with half a game won of one more; a draw is half a win."""
-    counts = {"s0": Counts(win=9), "s1": Counts(loss=9), "s2": Counts(win=4, draw=1, loss=4)}
+    counts = {"s0": Results(win=9), "s1": Results(loss=9), "s2": Results(win=4, draw=1, loss=4)}
     one = chosen(counts, self_play=0.0)
     weights = [0.25, 0.05**2, 0.95**2, 0.25, 0.25]
     assert one.shares == pytest.approx([weight / sum(weights) for weight in weights])
@@ -54,7 +55,7 @@ def test_at_most_so_many_opponents() -> None:
     assert seen["s3"] == 200
     assert {seen[name] for name in ("bot", "s0", "s1", "s2")} <= set(range(25, 80))
     assert chosen(number=5, opponents=2) == chosen(number=5, opponents=2)
-    rare = {"s0": Counts(win=30)}
+    rare = {"s0": Results(win=30)}
     assert sum("s0" in chosen(rare, n, opponents=2).members for n in range(200)) < 10
 
 

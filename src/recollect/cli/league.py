@@ -44,8 +44,9 @@ def run(args: argparse.Namespace, flags: list[str]) -> int:
 
 def members(folder: Path) -> list[dict[str, Any]]:
     """Every member with the results of the agent against it, and its share of the present games."""
+    from recollect.acting.versus_games import Results
     from recollect.league.check import open_league
-    from recollect.league.games import Counts, count, read_games
+    from recollect.league.games import count, read_games
     from recollect.league.matchmaking import Rosters
 
     pool, rosters = open_league(folder), Rosters(folder / "league").read()
@@ -58,7 +59,7 @@ def members(folder: Path) -> list[dict[str, Any]]:
             "state": one.state,
             "steps": one.steps if one.is_snapshot else None,
             "share": shares.get(one.name, 0.0),
-            **asdict(counts.get(one.name, Counts())),
+            **asdict(counts.get(one.name, Results())),
         }
         for one in pool.members
     ]

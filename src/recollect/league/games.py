@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from recollect.acting.versus_games import Results
 from recollect.base import files
 from recollect.envs.versus import OUTCOMES
 from recollect.errors import RecollectError
@@ -44,20 +45,6 @@ class Game:
             raise TypeError("a name is no text")
         if self.outcome not in OUTCOMES:
             raise ValueError(f"outcome {files.short(self.outcome)!r}")
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How games ended for the agent."""
-
-    win: int = 0
-    draw: int = 0
-    loss: int = 0
-
-    @property
-    def games(self) -> int:
-        """Their number."""
-        return self.win + self.draw + self.loss
 
 
 class GameLog:
@@ -100,13 +87,13 @@ def prune(folder: Path, rosters: int) -> None:
         GameLog(folder, int(file.stem)).keep(lambda game: game.roster < rosters)
 
 
-def count(games: Iterable[Game], since: int = 0) -> dict[str, Counts]:
+def count(games: Iterable[Game], since: int = 0) -> dict[str, Results]:
     """The results against each member, of games from roster ``since`` on."""
     found: dict[str, dict[str, int]] = defaultdict(lambda: dict.fromkeys(OUTCOMES, 0))
     for game in games:
         if game.roster >= since:
             found[game.member][game.outcome] += 1
-    return {member: Counts(**results) for member, results in found.items()}
+    return {member: Results(**results) for member, results in found.items()}
 
 
 class Tally:
@@ -117,7 +104,7 @@ class Tally:
         self._seen: dict[Path, tuple[int, int, Counter[tuple[int, str, str]]]] = {}
         """Of each file: its inode, the bytes that are read, and the games by roster, member and outcome."""
 
-    def counts(self, since: int) -> dict[str, Counts]:
+    def counts(self, since: int) -> dict[str, Results]:
         """``count`` of all games from roster ``since`` on. Later calls have a later roster."""
         total: Counter[tuple[str, str]] = Counter()
         for file in _logs(self._folder):
@@ -139,7 +126,7 @@ class Tally:
             for (_, member, outcome), number in games.items():
                 total[member, outcome] += number
         members = dict.fromkeys(member for member, _ in total)
-        return {name: Counts(**{outcome: total[name, outcome] for outcome in OUTCOMES}) for name in members}
+        return {name: Results(**{outcome: total[name, outcome] for outcome in OUTCOMES}) for name in members}
 
 
 def faults(games: Iterable[Game], drawn: Callable[[Game], str | None]) -> list[str]:

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recollect.acting.versus_games import Results
 from recollect.base import files
 from recollect.config.league import LeagueConfig
 from recollect.errors import RecollectError
-from recollect.league.games import Counts
 from recollect.league.pool import MOST_LETTERS, Member
 from recollect.tasks import random
 
@@ -81,7 +81,7 @@ def chances(seed: int, slots: Tensor, games: Tensor, attempt: int = 0) -> list[f
 
 def choose(
     members: Sequence[Member],
-    counts: Mapping[str, Counts],
+    counts: Mapping[str, Results],
     config: LeagueConfig,
     *,
     number: int,
@@ -93,7 +93,7 @@ def choose(
     names = [one.name for one in members]
     if config.matchmaking == "latest":
         names = [newest or names[-1]]
-    weights = {name: _weight(counts.get(name, Counts()), config) for name in names}
+    weights = {name: _weight(counts.get(name, Results()), config) for name in names}
     chosen = _drawn(weights, newest, config.opponents, seed, number)
     total = sum(weights[name] for name in chosen)
     shares = {name: weights[name] / total for name in chosen}
@@ -103,7 +103,7 @@ def choose(
     return Roster(number, steps, tuple(shares), tuple(shares.values()), newest)
 
 
-def _weight(counts: Counts, config: LeagueConfig) -> float:
+def _weight(counts: Results, config: LeagueConfig) -> float:
     """How often a member should be chosen; never 0."""
     if config.matchmaking != "pfsp":
         return 1.0
