@@ -19,6 +19,7 @@ from recollect.tasks.mech.bot import MechBot
 from tests.mutants.mech_bugs import bug
 from tests.tasks.mech import (
     test_batches,
+    test_bot,
     test_captured,
     test_hidden,
     test_inputs,
@@ -157,5 +158,17 @@ MECH_GAMES = [
         test_zone.test_the_reward_of_a_win_changes_with_the_next_game,
         "assert paid[0]",
         (rewards, "of", "arena.win_weight.view(-1, 1, 1)", "arena._win"),
+    ),
+    bug(
+        "the bot waits behind obstacles for ever",
+        test_bot.test_it_gets_on,
+        "assert waits < 0.05 * ways",
+        (MechBot, "_detour", "goes = self._waited < 0", "goes = self._waited > 1e9"),
+    ),
+    bug(
+        "a resumed bot has forgotten its detours",
+        test_bot.test_what_it_remembers_is_in_its_snapshot,
+        "torch.equal(before[name], after[name])",
+        (MechBot, "restore", "tensor.copy_(snapshot[name])", "pass"),
     ),
 ]

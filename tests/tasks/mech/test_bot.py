@@ -4,11 +4,20 @@ test_mirror.py."""
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from recollect.base.types import Step
+from recollect.tasks.mech import MechArena
 from recollect.tasks.mech.bot import HOT, MechBot
 from tests.tasks.mech import scenes
 from tests.tasks.mech.scenes import MEDIUM, SECOND
+
+
+def _played(task: MechArena, bot: MechBot) -> dict[str, Tensor]:
+    """The bot's actions of all rows, after which the task steps."""
+    action = bot.play()
+    task.step(action)
+    return {name: part.clone() for name, part in action.items()}
 
 
 def test_lethality() -> None:
@@ -58,3 +67,40 @@ def test_rows_and_flat_forms() -> None:
     action = bot.act(rows, obs, torch.ones(2, dtype=torch.bool))
     for name, part in bot.play().items():
         assert torch.equal(action[name], part[rows])
+
+
+def test_it_gets_on() -> None:
+    """Behind an obstacle or in a crowd it takes a detour: hardly a mech stands still for 6 s on its way."""
+    task = scenes.arena(5, 12)
+    task.reset(0)
+    bot, places, waits, ways = MechBot(task), [], 0, 0
+    for t in range(160):
+        places.append((task.x.clone(), task.y.clone(), task.games.clone()))
+        if t >= 24:
+            x, y, games = places[t - 24]
+            outside = task.x.square() + task.y.square() > (task.radius.view(-1, 1, 1) + 1) ** 2
+            on_its_way = task.alive & outside & (task.games == games).view(-1, 1, 1)
+            ways += int(on_its_way.sum())
+            waits += int((on_its_way & ((task.x - x).square() + (task.y - y).square() < 1.5**2)).sum())
+        task.step(bot.play())
+    assert ways > 2000
+    assert waits < 0.05 * ways
+
+
+def test_what_it_remembers_is_in_its_snapshot() -> None:
+    """Continued from a snapshot, in the middle of detours, it plays on as it would have."""
+    task = scenes.arena(5, 4)
+    task.reset(0)
+    bot = MechBot(task, 0.5)
+    for _ in range(70):
+        task.step(bot.play())
+    saved, own = task.snapshot(), bot.snapshot()
+    assert (own["waited"] != 0).any()
+    assert own["way"].any()
+    first = [_played(task, bot) for _ in range(12)]
+    task.restore(saved)
+    other = MechBot(task, 0.5)
+    other.restore(own)
+    for before in first:
+        after = _played(task, other)
+        assert all(torch.equal(before[name], after[name]) for name in before)

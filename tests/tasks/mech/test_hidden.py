@@ -55,7 +55,9 @@ def check_hidden(knows: str = "fair") -> None:
         for side, number in ((0, 0), (0, 3), (1, 1), (1, 4)):
             obs = task.restore(state)
             sensing.update(task)
+            memory = bot.snapshot()
             action = bot.play()
+            bot.restore(memory)
             hidden = scramble_unknown(task, side, number, generator)
             rows = torch.arange(6) * 10 + side * 5 + number
             other = task._observe()

@@ -27,6 +27,8 @@ SMOKES = 0.05
 """Probability, in each decision, that it throws smoke when it is weak."""
 ALONE = 12.0
 """Metres by which it may be nearer to the zone than its side is on average."""
+PATIENCE, DETOUR = 8, 10
+"""Decisions without getting nearer to its place after which it takes a detour; decisions of a detour."""
 WAYS = 16
 """Directions in which it looks for a free way."""
 PROBES = (1.0, 2.0, 3.0)
@@ -50,6 +52,12 @@ class MechBot:
         self.adjust()
         self.lethality = self._next.repeat(arena.num_envs, 1, 1)
         """[E, 1, 1]: of the game that each slot plays."""
+        self._nearest = torch.zeros(arena.num_envs, 2, arena.mechs, device=on)
+        """[E, 2, N]: the smallest distance to its place since it last got on."""
+        self._waited = torch.zeros_like(self._nearest)
+        """[E, 2, N]: decisions since then; below 0: those that its detour still takes."""
+        self._way = torch.zeros_like(self._nearest, dtype=torch.int64)
+        """[E, 2, N]: the direction of the detour."""
         self._preferred = torch.tensor([PREFERRED[k] for k in sorted(PREFERRED)], device=on)[
             arena.tables.number
         ]
@@ -75,12 +83,17 @@ class MechBot:
         self._next.fill_(float(lethality))
 
     def snapshot(self) -> dict[str, Tensor]:
-        """What it remembers: the lethality of the games in progress."""
-        return {"lethality": self.lethality.clone()}
+        """What it remembers: the lethality of the games in progress, and how its mechs get on."""
+        return {name: tensor.clone() for name, tensor in self._memory().items()}
 
     def restore(self, snapshot: dict[str, Tensor]) -> None:
         """Remember what was remembered at ``snapshot``."""
-        self.lethality.copy_(snapshot["lethality"])
+        for name, tensor in self._memory().items():
+            tensor.copy_(snapshot[name])
+
+    def _memory(self) -> dict[str, Tensor]:
+        progress = {"nearest": self._nearest, "waited": self._waited, "way": self._way}
+        return {"lethality": self.lethality, **progress}
 
     def act(self, rows: Tensor, obs: Tree, first: Tensor) -> Tree:
         """The actions of ``rows`` [R] of the arena in its present state."""
@@ -106,7 +119,7 @@ class MechBot:
         dx, dy = (there(own).gather(2, target.clamp(min=0)) - own for own in (arena.x, arena.y))
         distance = exact.length(dx, dy).clamp(min=1e-6)
 
-        goal_x, goal_y, hurry = self._towards_zone()
+        goal_x, goal_y, hurry, far = self._towards_zone()
         # In a fight: nearer if too far, away if too near, around the enemy else.
         near = (distance / self._preferred - 1).clamp(-1.0, 1.0)
         around = torch.where(chance < 0.5, 1.0, -1.0) * (1 - near.abs())
@@ -116,7 +129,7 @@ class MechBot:
         fights = engaged & (inside | (distance < 2 * self._preferred))
         want_x = torch.where(fights, fight_x + 0.5 * goal_x * hurry, goal_x * hurry)
         want_y = torch.where(fights, fight_y + 0.5 * goal_y * hurry, goal_y * hurry)
-        want_x, want_y = self._free_way(want_x, want_y)
+        want_x, want_y = self._free_way(*self._detour(want_x, want_y, far, engaged | (hurry == 0), chance))
 
         face_x = torch.where(engaged, dx / distance, want_x)
         face_y = torch.where(engaged, dy / distance, want_y)
@@ -147,8 +160,23 @@ class MechBot:
         ewar = torch.where(engaged & (chance < 0.5), ECM, ECCM)
         return self._action(move.clamp(-1.0, 1.0), triggers, ewar)
 
-    def _towards_zone(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The direction of its place in the zone, and how fast to go there: slowly if far ahead of others."""
+    def _detour(
+        self, x: Tensor, y: Tensor, far: Tensor, is_fine: Tensor, chance: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The direction (x, y), or that of a detour, if others or obstacles have been in its way for long."""
+        is_new = (self.arena.age == 0).view(-1, 1, 1)
+        gets_on = is_new | is_fine | (far < self._nearest - 0.5)
+        waited = torch.where(gets_on & (is_new | (self._waited >= 0)), 0.0, self._waited + 1)
+        starts = waited >= PATIENCE
+        self._nearest.copy_(torch.where(gets_on | starts, far, self._nearest))
+        self._way.copy_(torch.where(starts, (chance * WAYS).long(), self._way))
+        self._waited.copy_(torch.where(starts, -float(DETOUR), waited))
+        goes = self._waited < 0
+        way_x, way_y = (way[self._way] * self.arena.facing for way in (self._way_x, self._way_y))
+        return torch.where(goes, way_x, x), torch.where(goes, way_y, y)
+
+    def _towards_zone(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The direction of its place in the zone, how fast to go (slowly if far ahead), its distance."""
         arena = self.arena
         # Each has its own place in the zone, on a circle.
         spread = arena.radius.view(-1, 1, 1) * (0.5 * arena.facing)
@@ -158,7 +186,7 @@ class MechBot:
         mean = (distance * arena.alive).sum(2, keepdim=True) / mates
         alone = mean - distance > ALONE
         hurry = torch.where(distance > 1.5, torch.where(alone, 0.3, 1.0), 0.0)
-        return dx / distance, dy / distance, hurry
+        return dx / distance, dy / distance, hurry, distance
 
     def _free_way(self, want_x: Tensor, want_y: Tensor) -> tuple[Tensor, Tensor]:
         """The direction nearest to the wanted one in which the ground is no obstacle, as fast as wanted."""
