@@ -162,7 +162,7 @@ MECH_GAMES = [
     bug(
         "the bot waits behind obstacles for ever",
         test_bot.test_it_gets_on,
-        "assert waits < 0.05 * ways",
+        "assert waits < 0.02 * ways",
         (MechBot, "_detour", "goes = self._waited < 0", "goes = self._waited > 1e9"),
     ),
     bug(
