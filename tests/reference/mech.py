@@ -16,7 +16,7 @@ from tests.reference import mech_senses, mech_weapons
 from tests.reference.mech_parts import F, Hit, Key, Mech, Order, Outcome, norm, unit
 
 Numbers = dict[str, np.ndarray]
-NOT_OF_MECHS = ("map", "radius", "score", "won", "games", "root", "episode", "age", "key")
+NOT_OF_MECHS = ("map", "radius", "score", "win_weight", "won", "games", "root", "episode", "age", "key")
 
 
 class World:
@@ -28,6 +28,7 @@ class World:
         count = fields["hp"].shape[1]
         self.count, self.radius, self.score = count, fields["radius"][()], fields["score"].copy()
         self.won, self.games = float(fields["won"]), int(fields["games"])
+        self.win_weight = fields["win_weight"][()]
         names = [name for name in fields if name not in NOT_OF_MECHS]
         self.names = names
         kinds = roster(count)
@@ -287,7 +288,7 @@ class World:
                 "kill": F(done[key]["kill"]) * F(weights.kill_reward) * fights,
                 "assist": F(done[key]["assist"]) * F(weights.assist_reward) * fights,
                 "death": F(lived[key] and not m.lives) * F(weights.death_reward) * disputed,
-                "win": F(result if m.side == 0 else -result) * F(weights.win_reward),
+                "win": F(result if m.side == 0 else -result) * F(self.win_weight),
             }
             outcome.parts[key] = {name: part * F(lived[key]) for name, part in parts.items()}
             outcome.reward[key] = sum(outcome.parts[key].values(), F(0))
