@@ -294,3 +294,10 @@ def test_a_runtime_that_makes_no_collector_is_told():
         config = rc.TrainConfig(runtime="broken")
         with pytest.raises(ConfigError, match=r"made a Linear, which lacks collect, .*Collector"):
             rc.train("delayed-cue", config=config, progress=False)
+
+
+@pytest.mark.parametrize("name", ["imports", "drop_obs"])
+def test_names_are_text(name):
+    """A list within the list, as a damaged config may have it, is told."""
+    with pytest.raises(ConfigError, match=rf"{name} = \(\['x'\],\): it is a list of names"):
+        rc.TrainConfig(**{name: (["x"],)})

@@ -214,6 +214,9 @@ class TrainConfig:
         _check_runtime(self)
         _check_vs(self)
         _check_league(self)
+        for name in ("imports", "drop_obs"):
+            if not all(isinstance(each, str) for each in getattr(self, name)):
+                raise ConfigError(f"{name} = {getattr(self, name)!r}: it is a list of names")
         for sink in self.sinks:
             if sink not in SINKS:
                 raise ConfigError(
