@@ -8,7 +8,7 @@ from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -52,6 +52,7 @@ from recollect.training.trusted_settings import Unnamed
 
 Callbacks = Iterable[Callback | Callable[..., Any]] | Callback | Callable[..., Any]
 """One or several instances of ``Callback`` or functions (training, metrics)."""
+E = TypeVar("E", Evaluation, Games)
 
 
 class Agent:
@@ -275,12 +276,9 @@ class Agent:
             instead = "greedy" if deterministic else "sampled"
             raise ConfigError(f"evaluate: deterministic={deterministic} is called eval_mode={instead!r} here")
         config = self.config if eval_mode is None else replace(self.config, eval_mode=eval_mode)  # validated
-        mode = config.eval_mode
         with self.opened(num_envs or min(episodes, 16), env, env_kwargs) as batched:
             play = partial(evaluate, self.network, batched, episodes=episodes, seed=seed, cancelled=cancelled)
-            if mode != "both":
-                return play(deterministic=mode == "greedy")
-            return replace(play(deterministic=True), sampled=play(deterministic=False))
+            return _in_mode(play, config.eval_mode)
 
     def against(
         self,
@@ -320,16 +318,13 @@ class Agent:
             )
         with closing(open_env(self._own_env(), config, slots_for(games), env_kwargs)) as env:
             check_spaces(self.network, env, acts_only=True)
-            known = (
-                set(env.adjustable) - given if isinstance(env, Adjustable) else ()
-            )  # another player's differ
+            # Another player's settings may differ from those of the training's.
+            known = set(env.adjustable) - given if isinstance(env, Adjustable) else ()
             adjust(env, {name: value for name, value in settings.items() if name in known})
             play = partial(
                 play_games, self.policy, env, opponent=opponent, games=games, seed=seed, cancelled=cancelled
             )
-            if config.eval_mode != "both":
-                return play(deterministic=config.eval_mode == "greedy")
-            return replace(play(deterministic=True), sampled=play(deterministic=False))
+            return _in_mode(play, config.eval_mode)
 
     @contextmanager
     def opened(
@@ -464,6 +459,13 @@ class Agent:
                     raise ConfigError(f"{text}: take another checkpoint, or use init_from=...") from error
             self._trainer = trainer
         return self._trainer
+
+
+def _in_mode(play: Callable[..., E], mode: EvalMode) -> E:
+    """What ``play(deterministic=...)`` finds in this mode; of "both" the greedy, with the sampled one."""
+    if mode != "both":
+        return play(deterministic=mode == "greedy")
+    return replace(play(deterministic=True), sampled=play(deterministic=False))
 
 
 def _at_least_one(name: str, value: int) -> int:

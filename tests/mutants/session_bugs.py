@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import recollect.agent as agent_module
 from recollect.acting import evaluate
 from recollect.acting.session import Session
 from recollect.agent import Agent
@@ -283,7 +284,7 @@ EVALUATIONS = [
     Mutant(
         "both evaluations are greedy",
         test_eval_mode.test_both_are_what_each_is_alone,
-        ((Agent, "evaluate", "sampled=play(deterministic=False)", "sampled=play(deterministic=True)"),),
+        ((agent_module, "_in_mode", "play(deterministic=False)", "play(deterministic=True)"),),
         "assert (both.mode, both.sampled.mode",
     ),
     Mutant(

@@ -12,19 +12,18 @@ import torch
 
 from recollect.acting.mech_games import record_games, side_of
 from recollect.acting.recording import record_env
-from recollect.base import tree
-from recollect.base.types import Step, Tree
 from recollect.cli import main
-from recollect.envs.contract import EnvWrapper
+from recollect.envs.versus import Versus
 from recollect.errors import ConfigError
 from recollect.reports import write_report
+from recollect.tasks import make_task
 from recollect.tasks.mech import MechArena
 from recollect.tasks.mech.bot import MechBot
 from recollect.tasks.mech.recording import play_again
 from recollect.tasks.mech.replays import load
 from tests.support.agents import small_agent
 
-SMALL = {"mechs": 2, "limit": 4, "maps": 1}
+SMALL: dict[str, Any] = {"mechs": 2, "limit": 4, "maps": 1}
 
 
 @pytest.fixture(scope="module")
@@ -102,34 +101,12 @@ def test_the_memory_norms_are_those_of_the_recorded_states(agent: Any):
     assert replay.extras["memory"][1:].max() > 0
 
 
-class RedOnly(EnvWrapper):
-    """The rows of red; a bot plays blue."""
-
-    sides = ("red",)
-
-    def __init__(self, arena: MechArena):
-        super().__init__(arena)
-        self.agents = arena.mechs
-        self._bot = MechBot(arena)
-
-    def reset(self, seed: int) -> Tree:
-        return self._red(self.env.reset(seed))
-
-    def step(self, action: Tree) -> Step:
-        blue = tree.map(lambda leaf: leaf[: self.agents], self._bot.play())
-        step = self.env.step(tree.cat([blue, action]))
-        flags = ("first", "reward", "terminated", "truncated", "valid")
-        rest = {name: getattr(step, name)[self.agents :] for name in flags}
-        return Step(self._red(step.obs), final_obs=self._red(step.final_obs), **rest)
-
-    def _red(self, obs: Tree) -> Tree:
-        return tree.map(lambda leaf: leaf[self.agents :], obs)
-
-
 def test_one_side_of_a_game_against_a_player():
     """All actions are recorded, and the numbers of the policy are on its side."""
     agent = small_agent("mech", env_kwargs=SMALL)
-    env = RedOnly(MechArena(1, **SMALL))
+    whole = make_task("mech", 1, **SMALL)
+    assert isinstance(whole, MechArena)
+    env = Versus(whole, whole.opponent("bot"), first_slot=1)
     assert side_of(env) == "red"
     assert side_of(MechArena(1, **SMALL)) is None
     (replay,) = record_games(agent.network, env, seed=2, names=("bot", "policy"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from recollect.base import row_threads, tree
 from recollect.base.types import State
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.group_views import Groups
+from recollect.envs.versus import find_versus
 from recollect.errors import ConfigError
 from recollect.policy.policies import Network, Policies
 from recollect.policy.policy import Policy
@@ -23,23 +24,17 @@ from recollect.tasks.mech.recording import Recorder
 from recollect.tasks.mech.replays import Replay
 
 
-def layers(env: Any) -> Iterator[Any]:
-    """The env, and those inside of its wrappers."""
-    while env is not None:
-        yield env
-        env = getattr(env, "env", None)
-
-
 def find_arena(env: Any) -> MechArena | None:
     """The mech arena that ``env`` is, or that is inside of its wrappers."""
-    return next((each for each in layers(env) if isinstance(each, MechArena)), None)
+    while env is not None and not isinstance(env, MechArena):
+        env = getattr(env, "env", None)
+    return env
 
 
 def side_of(env: Any) -> str | None:
-    """The side that the rows of ``env`` have in slot 0, where a wrapper plays the other; None: both."""
-    arena = find_arena(env)
-    one_sided = (each for each in layers(env) if arena is not None and each.agents < arena.agents)
-    return next((each.sides[0] for each in one_sided if hasattr(each, "sides")), None)
+    """The side that the rows of ``env`` have in slot 0, where a player has the other; None: both."""
+    versus = find_versus(env)
+    return None if versus is None else versus.sides[0]
 
 
 @torch.no_grad()  # as in ``record_env``

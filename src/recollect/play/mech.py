@@ -26,7 +26,7 @@ def record_run(
     """
     name = f"{name}, {agent.steps:,} steps"
     with agent.opened(1, env_kwargs=agent.config.env_kwargs | (env_kwargs or {})) as env:
-        opponent = getattr(agent.config, "vs", None)
+        opponent = agent.config.vs
         names = {None: (name, name), "blue": (name, opponent), "red": (opponent, name)}[side_of(env)]
         return record_games(
             agent.network,
