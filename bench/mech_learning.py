@@ -121,9 +121,9 @@ def head_to_head(one: str, other: str, games: int) -> dict[str, int]:
     return {name: getattr(result.total, name) for name in ("win", "draw", "loss")}
 
 
-def memory(steps: int, folder: str) -> dict[str, Any]:
-    """Trains six agents, two at a time, and lets them play."""
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+def memory(steps: int, folder: str, workers: int) -> dict[str, Any]:
+    """Trains six agents, ``workers`` at a time, and lets them play."""
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         jobs = [
             pool.submit(_trained, core, seed, steps, folder) for seed in SEEDS for core in ("lstm", "none")
         ]
@@ -152,13 +152,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=9_000_000)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--workers", type=int, default=2, help="agents trained at a time, for memory")
     parser.add_argument("--folder", default="runs/mech_memory", help="for the agents of memory")
     parser.add_argument("--out")
     args = parser.parse_args()
     if args.what == "bot":
         results = against_bot(args.size, args.steps, args.minutes, args.device, args.seed, args.threads)
     else:
-        results = memory(args.steps, args.folder)
+        results = memory(args.steps, args.folder, args.workers)
     print(results)
     if args.out:
         common.write(args.out, f"mech_{args.what}", results)
