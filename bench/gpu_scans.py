@@ -14,9 +14,9 @@ from collections.abc import Callable
 
 import torch
 
+from recollect.base import triton_support
 from recollect.kernels import linear_scan as scans
 from recollect.kernels.cpu import selective_scan
-from recollect.kernels.triton import available
 from recollect.kernels.triton.scan import fused_scan, fused_selective_scan
 
 
@@ -68,9 +68,9 @@ def plain_scans(T: int, B: int, features: int) -> None:
             fused_scan.BLOCK, fused_scan.WARPS, fused_scan.STEPS = block, warps, steps
             times = both(lambda: scans.scan(a, b, h0, first), inputs)  # noqa: B023
             line(f"  BLOCK {block}, WARPS {warps}, STEPS {steps}", *times, size)
-        suits, available.suits = available.suits, lambda x: False
+        suits, triton_support.suits = triton_support.suits, lambda x: False
         line("  torch", *both(lambda: scans.scan(a, b, h0, first), inputs), size)  # noqa: B023
-        available.suits = suits
+        triton_support.suits = suits
 
 
 def selective_scans(T: int, R: int, inner: int, N: int) -> None:
@@ -90,9 +90,9 @@ def selective_scans(T: int, R: int, inner: int, N: int) -> None:
         fused_selective_scan.CHANNELS, fused_selective_scan.CHUNK = channels, chunk
         fused_selective_scan.REGISTERS = registers
         line(f"  CHANNELS {channels}, CHUNK {chunk}, REGISTERS {registers}", *both(run, inputs), size)
-    suits, available.suits = available.suits, lambda x: False
+    suits, triton_support.suits = triton_support.suits, lambda x: False
     line("  torch", *both(run, inputs), size)
-    available.suits = suits
+    triton_support.suits = suits
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from recollect.kernels.triton import available
+from recollect.base import triton_support
 from tests.support import reads, warm
 from tests.support.registered import forgetting
 
@@ -113,7 +113,7 @@ def fused_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
 
     monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
-    monkeypatch.setattr(available, "_is_forced", True)
+    monkeypatch.setattr(triton_support, "_is_forced", True)
 
 
 @pytest.fixture

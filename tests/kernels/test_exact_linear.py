@@ -11,12 +11,11 @@ from gymnasium import spaces
 from torch.nn import functional as F
 
 from recollect.algos.catalog import make_learner
-from recollect.base import devices
+from recollect.base import devices, triton_support
 from recollect.config.policy import EncoderConfig, PolicyConfig
 from recollect.config.ppo import PPOConfig
 from recollect.cores import LSTMConfig
 from recollect.kernels import exact_linear
-from recollect.kernels.triton import available
 from recollect.policy.layers import Dense, mlp
 from recollect.policy.policy import Policy
 from tests.support.helpers import TensorWorld, assert_reproduced, make_actor, make_policy
@@ -274,7 +273,7 @@ def test_a_policy_learns_the_same(fused_on_cpu, monkeypatch):
         return [*found, *torch.autograd.grad(loss, list(policy.parameters()))]
 
     got = learned(copy.deepcopy(policy))
-    monkeypatch.setattr(available, "_is_forced", False)
+    monkeypatch.setattr(triton_support, "_is_forced", False)
     assert policy._joint(torch.zeros(4, 3, 20), obs) is None
     for a, b in zip(got, learned(policy), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
@@ -327,7 +326,7 @@ def test_a_subclass_has_its_own(own, fused_on_cpu):
 
 
 def on_gpu(test):
-    is_ready = torch.cuda.is_available() and available.why_not(torch.device("cuda")) is None
+    is_ready = torch.cuda.is_available() and triton_support.why_not(torch.device("cuda")) is None
     return pytest.mark.gpu(pytest.mark.skipif(not is_ready, reason="needs a CUDA device and Triton")(test))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from recollect.base import triton_support
 from recollect.cores import make_core
 from recollect.kernels import linear_scan as scans
 from recollect.kernels.autograd_node import node
 from recollect.kernels.cpu import selective_scan
-from recollect.kernels.triton import available
 from tests.support.core_cases import CASES
 
 on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -262,7 +262,7 @@ def test_on_a_gpu(dtype, learned, varies, T, B, width):
     inputs = draw(T, B, dtype, varies, learned, width, 0.05, "cuda")
     if not varies:  # a factor above 1 would grow over 64 steps
         inputs = (inputs[0].detach().mul(0.4).requires_grad_(), *inputs[1:])
-    assert available.suits(torch.view_as_real(inputs[1]) if inputs[1].is_complex() else inputs[1])
+    assert triton_support.suits(torch.view_as_real(inputs[1]) if inputs[1].is_complex() else inputs[1])
     exact = wide(inputs)
     h, want = scans.scan(*inputs), scans.scan(*exact)
     got = gradients(h, inputs)
@@ -277,7 +277,7 @@ def test_on_a_gpu(dtype, learned, varies, T, B, width):
 def test_the_selective_scan_on_a_gpu(T, R, inner, N):
     """S002-23: at real sizes against the torch path in double precision, and twice the same bits."""
     inputs = draw_selective(T, R, inner, N, 0.05, "cuda")
-    assert available.suits(inputs[0])
+    assert triton_support.suits(inputs[0])
     exact = wide(inputs)
     outputs, want = selective_scan.selective_scan(*inputs), selective_scan.selective_scan(*exact)
     got = gradients(outputs, inputs)

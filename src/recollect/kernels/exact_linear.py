@@ -21,9 +21,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from recollect.base import devices
+from recollect.base import devices, triton_support
 from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
-from recollect.kernels.triton import available
 from recollect.kernels.triton.tiling import launch, padded, rounding
 
 FEW = 16
@@ -55,7 +54,7 @@ def suits(x: Tensor, weight: Tensor) -> bool:
     M, K = weight.shape
     is_small = 0 < min(K, M) <= FEW and max(K, M) <= MOST and (K <= FEW or M * K <= WRITTEN_OUT)
     is_match = x.shape[-1] == K and x.dtype == weight.dtype and x.device == weight.device
-    return is_small and is_match and available.suits(x)
+    return is_small and is_match and triton_support.suits(x)
 
 
 def linear(

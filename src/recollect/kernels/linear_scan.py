@@ -26,9 +26,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from recollect.base import devices
+from recollect.base import devices, triton_support
 from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
-from recollect.kernels.triton import available
 
 Reset = tuple[Tensor, Tensor] | None
 """The rows that reset at a step, and their values after it; None if there are none."""
@@ -52,7 +51,7 @@ def scan(a: Tensor, b: Tensor, h0: Tensor, first: Tensor, initial: Tensor | None
         h [T, B, ...].
     """
     forward, backward = _forward, _backward
-    if available.suits(torch.view_as_real(b) if b.is_complex() else b):
+    if triton_support.suits(torch.view_as_real(b) if b.is_complex() else b):
         from recollect.kernels.triton.scan import fused_scan
 
         forward, backward = fused_scan.forward, fused_scan.backward

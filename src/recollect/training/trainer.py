@@ -14,14 +14,13 @@ from typing import Any
 import torch
 
 from recollect.algos.catalog import make_learner
-from recollect.base import devices, row_threads, tree
+from recollect.base import devices, row_threads, tree, triton_support
 from recollect.base.seeds import stream
 from recollect.config.curriculum import settings_at
 from recollect.config.train import TrainConfig
 from recollect.errors import AlignmentError
 from recollect.experience.group_rollout import AnyRollout, by_group, join
 from recollect.experience.rollout import Rollout
-from recollect.kernels.triton import available
 from recollect.learning.learner import Learner
 from recollect.learning.learner_state import Learned, TrainerState, learner_tensors, load_learner
 from recollect.policy import policies
@@ -86,7 +85,7 @@ class Trainer:
         self.threads = learner_threads(config)
         self.episodes = GroupEpisodes(rows, config.target_episodes)
         self.steps = self.start = self.end = 0
-        lacks = available.why_not(self.learner.device)
+        lacks = triton_support.why_not(self.learner.device)
         self._notes = [] if lacks is None else [lacks]
         self._joined: AnyRollout | None = None
         self._past: dict[int, dict[str, torch.Tensor]] = {}

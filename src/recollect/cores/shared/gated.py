@@ -15,11 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from recollect.base import triton_support
 from recollect.cores.contract import Core
 from recollect.cores.shared.initial_weights import init_gates
 from recollect.kernels import cudnn
 from recollect.kernels.segments import Segments, split_at_resets
-from recollect.kernels.triton import available
 
 Leaves = tuple[Tensor, ...]
 """The leaves of a state: (h, c) or (h,), each [B, layers, H]."""
@@ -108,7 +108,7 @@ class GatedCore(Core):
 
     def _fusable(self, x: Tensor) -> Layer | None:
         # torch.compile compiles a step as a whole, from torch's own cell.
-        if not available.suits(x) or torch.compiler.is_compiling():
+        if not triton_support.suits(x) or torch.compiler.is_compiling():
             return None
         return self._fused(x)
 

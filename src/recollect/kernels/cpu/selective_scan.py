@@ -25,9 +25,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from recollect.base import devices
+from recollect.base import devices, triton_support
 from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
-from recollect.kernels.triton import available
 
 Reset = Tensor | None
 """The rows that reset at a step, or None; where a host read synchronises, a mask of all rows."""
@@ -67,7 +66,7 @@ def selective_scan(
         y [T, R, I] and h [R, N, I] after the last step.
     """
     forward, backward = _forward, _backward
-    if available.suits(x):
+    if triton_support.suits(x):
         from recollect.kernels.triton.scan import fused_selective_scan as fused
 
         if A.shape[0] <= fused.MOST_NUMBERS:

@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from recollect.base import triton_support
 from recollect.base.devices import Products
-from recollect.kernels.triton import available
 
 ANY = 1 << 31
 """More rows than any batch has."""
@@ -76,7 +76,7 @@ SMALL = Blocks(16, 4, units=32, depth=32, stages=2)
 
 def suits(x: Tensor, H: int) -> bool:
     """Whether the recurrent kernels take x [..., D] and H units."""
-    return available.suits(x) and H <= MAX_HIDDEN and x.numel() > 0
+    return triton_support.suits(x) and H <= MAX_HIDDEN and x.numel() > 0
 
 
 CHOSEN: dict[Way, Blocks] = {}

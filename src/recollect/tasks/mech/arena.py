@@ -26,6 +26,7 @@ from recollect.tasks.mech import (
     actions,
     body,
     damage,
+    fused,
     maps,
     movement,
     observe,
@@ -209,6 +210,7 @@ class MechArena(Task):
     def _make_tables(self, pool: int) -> None:
         n, on = self.mechs, self.device
         self.tables = Tables(n, on)
+        self.numbers = fused.table(self.tables)
         heights = maps.make(pool, self.options.map_seed)
         self.coarse = maps.coarse(heights).to(on)
         self.heights = heights.flatten().to(on)
@@ -300,13 +302,10 @@ class MechArena(Task):
         orders = actions.decode(self, action)
         tally = damage.Tally.of(self)
         self.fired.zero_()
-        for _ in range(SUBSTEPS):
-            active = body.active(self)
-            movement.move(self, orders, active)
-            hits = weapons.fire(self, orders, active)
-            projectiles.fly(self, hits)
-            damage.apply(self, hits, tally)
-            body.recover(self, orders)
+        if fused.suits(self):
+            fused.decide(self, orders, tally)
+        else:
+            self._simulate(orders, tally)
         sensing.update(self)
         held = zone.hold(self)
         self.score.add_(held.tick * DECISION)
@@ -321,6 +320,16 @@ class MechArena(Task):
             total += part
         self._report(orders, held, total)
         return total.flatten(), is_over
+
+    def _simulate(self, orders: actions.Orders, tally: damage.Tally) -> None:
+        """The simulation steps of a decision."""
+        for _ in range(SUBSTEPS):
+            active = body.active(self)
+            movement.move(self, orders, active)
+            hits = weapons.fire(self, orders, active)
+            projectiles.fly(self, hits)
+            damage.apply(self, hits, tally)
+            body.recover(self, orders)
 
     def _renew(self, slots: Tensor) -> None:
         super()._renew(slots)

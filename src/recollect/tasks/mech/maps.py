@@ -21,7 +21,7 @@ WALL = 5.0
 """Height of obstacles above the ground."""
 WALL_SHARE = 0.06
 """Share of cells that are obstacles."""
-_EDGE = HALF - 0.5
+EDGE = HALF - 0.5
 """What is farther from the centre is in the outermost cell."""
 FREE_CENTRE, FREE_CORNER = 6, 20
 """No obstacles within this distance of the centre, and within these squares in the corners of the teams."""
@@ -68,7 +68,7 @@ def walls(heights: np.ndarray) -> np.ndarray:
 
 def _along(x: Tensor) -> Tensor:
     """The cell along an axis. Numbers are cut towards 0, so that -x is in the mirrored cell, borders too."""
-    return x.clamp(-_EDGE, _EDGE).to(torch.int32).add_(HALF - 1).add_(x >= 0)
+    return x.clamp(-EDGE, EDGE).to(torch.int32).add_(HALF - 1).add_(x >= 0)
 
 
 def _connected(key: Tensor) -> np.ndarray:

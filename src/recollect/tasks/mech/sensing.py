@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recollect.base import devices
-from recollect.tasks.mech import body, exact
+from recollect.tasks.mech import body, exact, fused
 from recollect.tasks.mech.rules import (
     CLEARED,
     CONTACTS,
@@ -40,7 +40,10 @@ FAR = 1 << 62
 
 
 def update(arena: MechArena) -> None:
-    """Renew ``clear``, ``sees`` and ``contact`` after a decision."""
+    """Renew ``clear``, ``range``, ``sees``, ``square`` and ``contact`` after a decision."""
+    if fused.suits(arena):
+        fused.sense(arena)
+        return
     there = arena.theirs
     dx, dy, dz = (there(own).unsqueeze(2) - own.unsqueeze(3) for own in (arena.x, arena.y, arena.z))
     square = dx * dx + dy * dy + dz * dz

@@ -1,0 +1,82 @@
+"""What the Triton kernels of the mech arena share.
+
+A program has one slot. Its lanes are the mechs of both sides, blue first; pairs are tiles [lanes, lanes], a
+mech against a mech, of which ``enemy`` are of two sides.
+"""
+
+# A type checker cannot follow Triton's functions.
+# pyright: reportMissingImports=false, reportArgumentType=false, reportReturnType=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from recollect.tasks.mech import maps, rules
+from recollect.tasks.mech.fused import OF_MECHS, OF_MOUNTS, OF_SHOTS
+
+MOUNTS: tl.constexpr = tl.constexpr(rules.MOUNTS)
+SHOTS: tl.constexpr = tl.constexpr(rules.SHOTS)
+CLOUDS: tl.constexpr = tl.constexpr(rules.CLOUDS)
+SIDE: tl.constexpr = tl.constexpr(maps.SIDE)
+EDGE: tl.constexpr = tl.constexpr(maps.EDGE)
+HALF: tl.constexpr = tl.constexpr(rules.HALF)
+HEIGHT: tl.constexpr = tl.constexpr(rules.HEIGHT)
+COLUMNS: tl.constexpr = tl.constexpr(
+    len(OF_MECHS) + len(OF_MOUNTS) * rules.MOUNTS + len(OF_SHOTS) * rules.SHOTS
+)
+
+
+@triton.constexpr_function
+def of_mech(name):
+    """The column of a mech's number in ``fused.table``."""
+    return OF_MECHS.index(name)
+
+
+@triton.constexpr_function
+def of_mount(name):
+    """The column of the first mount's number."""
+    return len(OF_MECHS) + OF_MOUNTS.index(name) * rules.MOUNTS
+
+
+@triton.constexpr_function
+def of_shot(name):
+    """The column of the first shot's number."""
+    return len(OF_MECHS) + len(OF_MOUNTS) * rules.MOUNTS + OF_SHOTS.index(name) * rules.SHOTS
+
+
+@triton.jit
+def length(x, y):
+    """As ``exact.length`` of two numbers: the root as IEEE 754 rounds it."""
+    return tl.sqrt_rn(x * x + y * y)
+
+
+@triton.jit
+def length3(x, y, z):
+    """As ``exact.length`` of three numbers."""
+    return tl.sqrt_rn(x * x + y * y + z * z)
+
+
+@triton.jit
+def along(x):
+    """The cell along an axis, as in ``maps``."""
+    cell = tl.minimum(tl.maximum(x, -EDGE), EDGE).to(tl.int32) + (HALF - 1)
+    return cell + (x >= 0).to(tl.int32)
+
+
+@triton.jit
+def ground(heights, x, y, wanted):
+    """The height of the ground at (x, y) on the map at ``heights``, where ``wanted``."""
+    return tl.load(heights + along(y) * SIDE + along(x), mask=wanted, other=0.0)
+
+
+@triton.jit
+def of_target(aim, values):
+    """The value of the mech that each lane aims at; 0 for those that aim at none."""
+    return tl.sum(tl.where(aim, values[None, :], 0.0), 1)
+
+
+@triton.jit
+def anywhere(tile, AXIS: tl.constexpr):
+    """Whether a tile of flags has one along an axis."""
+    return tl.max(tile.to(tl.int32), AXIS) > 0
