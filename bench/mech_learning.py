@@ -1,7 +1,7 @@
 """Mech arena: what is learned against the bot, and whether memory pays.
 
     python bench/mech_learning.py bot --size duel [--out bench/results/mech_bot_duel.json]
-    python bench/mech_learning.py memory --steps 2m [--out bench/results/mech_memory.json]
+    python bench/mech_learning.py memory --steps 2000000 [--device cuda] [--out FILE]
 
 ``bot``: trains against the fair bot at lethality 1 and plays 200 games of other seeds, half on each side. The
 bars: duel 90% after 30 minutes on two cores; 5 v 5 80% after 5 minutes on a GPU, 10 v 10 70% after 8.
@@ -17,6 +17,7 @@ import itertools
 import time
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import common
@@ -44,7 +45,14 @@ SETTINGS: dict[str, Any] = {
     "progress": False,
     "eval_every": 0,
 }
-"""Those of configs/mech_duel.yaml."""
+ENVS_ON_GPU = {"duel": 8192, "5v5": 1024, "10v10": 512}
+
+
+def settings(device: str, size: str) -> dict[str, Any]:
+    """Those of configs/mech_duel.yaml, and on a GPU more envs."""
+    if device == "cpu":
+        return SETTINGS
+    return SETTINGS | {"num_envs": ENVS_ON_GPU[size], "learning_rate": 1e-3, "precision": "tf32"}
 
 
 class Frozen:
@@ -68,17 +76,18 @@ def against_bot(
 ) -> dict[str, Any]:
     """Train for so many steps, or minutes if they are over before, then play."""
     started = time.monotonic()
+    end = started + 60 * minutes
     agent = rc.train(
         "mech",
         env_kwargs={"size": size, "shaping_gamma": 0.995},
         vs="bot",
-        curriculum={1_000_000: {"win_reward": 10.0}},
+        curriculum={steps // 9: {"win_reward": 10.0}},
         steps=steps,
-        callbacks=[lambda *_: time.monotonic() - started < 60 * minutes],
+        callbacks=[lambda training, _: training.stop() if time.monotonic() > end else None],
         seed=seed,
         device=device,
         threads=threads,
-        **SETTINGS,
+        **settings(device, size),
     )
     seconds, cpu_seconds = time.monotonic() - started, time.process_time()
     games = agent.against("bot", GAMES, eval_mode="both")
@@ -93,23 +102,27 @@ def _short(games: Any) -> dict[str, Any]:
     return {key: found[key] for key in ("games", "win", "draw", "loss", "sides", "mean", "info")}
 
 
-def self_play(core: str, seed: int, steps: int) -> rc.Agent:
+def self_play(core: str, seed: int, steps: int, device: str) -> rc.Agent:
     """An agent of 5 v 5, on one thread."""
     torch.set_num_threads(1)
+    few = {"num_envs": 64} if device == "cpu" else {}
     return rc.train(
         "mech",
         env_kwargs={"size": "5v5", "shaping_gamma": 0.995},
         core=core,
         steps=steps,
         seed=seed,
-        **(SETTINGS | {"num_envs": 64, "threads": 1}),
+        device=device,
+        threads=1,
+        **(settings(device, "5v5") | few),
     )
 
 
-def _trained(core: str, seed: int, steps: int, folder: str) -> str:
-    path = f"{folder}/{core}_{seed}"
-    self_play(core, seed, steps).save(path)
-    return path
+def _trained(core: str, seed: int, steps: int, device: str, folder: str) -> str:
+    path = Path(folder, f"{core}_{seed}")
+    if not path.exists():
+        self_play(core, seed, steps, device).save(path)
+    return str(path)
 
 
 def head_to_head(one: str, other: str, games: int) -> dict[str, int]:
@@ -121,11 +134,13 @@ def head_to_head(one: str, other: str, games: int) -> dict[str, int]:
     return {name: getattr(result.total, name) for name in ("win", "draw", "loss")}
 
 
-def memory(steps: int, folder: str, workers: int) -> dict[str, Any]:
-    """Trains six agents, ``workers`` at a time, and lets them play."""
+def memory(steps: int, device: str, folder: str, workers: int) -> dict[str, Any]:
+    """Trains six agents, ``workers`` at a time, if they are not in the folder, and lets them play."""
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         jobs = [
-            pool.submit(_trained, core, seed, steps, folder) for seed in SEEDS for core in ("lstm", "none")
+            pool.submit(_trained, core, seed, steps, device, folder)
+            for seed in SEEDS
+            for core in ("lstm", "none")
         ]
         paths = [job.result() for job in jobs]
         ours, others = paths[::2], paths[1::2]
@@ -159,7 +174,7 @@ def main() -> None:
     if args.what == "bot":
         results = against_bot(args.size, args.steps, args.minutes, args.device, args.seed, args.threads)
     else:
-        results = memory(args.steps, args.folder, args.workers)
+        results = memory(args.steps, args.device, args.folder, args.workers)
     print(results)
     if args.out:
         common.write(args.out, f"mech_{args.what}", results)

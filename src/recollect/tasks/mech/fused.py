@@ -50,6 +50,15 @@ def table(tables: Tables) -> Tensor:
     return torch.cat(columns, 1).contiguous()
 
 
+def columns() -> tuple[dict[str, int], int]:
+    """Where each number begins in a row of the table, and the length of a row."""
+    places, at = dict[str, int](), 0
+    for names, count in ((OF_MECHS, 1), (OF_MOUNTS, MOUNTS), (OF_SHOTS, SHOTS)):
+        for name in names:
+            places[name], at = at, at + count
+    return places, at
+
+
 def decide(arena: MechArena, orders: Orders, tally: Tally) -> None:
     """All simulation steps of a decision, as ``MechArena`` makes them."""
     from recollect.tasks.mech import fused_decision

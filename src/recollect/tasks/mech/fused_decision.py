@@ -24,12 +24,10 @@ from recollect.tasks.mech.fused_parts import (
     SHOTS,
     SIDE,
     anywhere,
+    column,
     ground,
     length,
     length3,
-    of_mech,
-    of_mount,
-    of_shot,
     of_target,
 )
 
@@ -114,8 +112,8 @@ def decide(
     painter = tl.load(painter_at + at, mask=real, other=0).to(tl.int32)
     owes = tl.load(owes_at + at, mask=real, other=0) != 0
     ewar = tl.load(ewar_at + at, mask=real, other=0)
-    heat_cap = tl.load(table + of_mech("heat_cap"))
-    heat_loss = tl.load(table + of_mech("heat_loss"))
+    heat_cap = tl.load(table + column("heat_cap"))
+    heat_loss = tl.load(table + column("heat_loss"))
     none = tl.zeros([LANES], tl.float32)
     done, kills, assists = none, none, none
     dealt = tl.zeros([LANES, LANES], tl.float32)
@@ -125,7 +123,7 @@ def decide(
         active = alive & (heat <= heat_cap) & (down <= 0)
 
         # Movement.
-        hx, hy = _turn(hx, hy, turn * active.to(tl.float32), tl.load(table + of_mech("turn")))
+        hx, hy = _turn(hx, hy, turn * active.to(tl.float32), tl.load(table + column("turn")))
         to_x, to_y = _walk(heights, table, x, y, z, hx, hy, legs, forward, strafe, active, real)
         stays = _too_near(x, y, z, to_x, to_y, alive, lane)
         to_x, to_y = tl.where(stays, x, to_x), tl.where(stays, y, to_y)
@@ -144,34 +142,34 @@ def decide(
         exists = of_target(aim, alive.to(tl.float32)) > 0
         homes = (of_target(aim, painted) > 0) | (is_clear & (distance <= MISSILE_IN_SIGHT))
         fires = tl.zeros([LANES], tl.int32)  # a bit for each mount
-        for k in tl.static_range(MOUNTS):
-            can = (ahead >= tl.load(table + of_mount("arc") + k) * flat) & (
-                distance <= tl.load(table + of_mount("range") + k)
+        for k in range(MOUNTS):
+            can = (ahead >= tl.load(table + column("arc") + k) * flat) & (
+                distance <= tl.load(table + column("range") + k)
             )
-            is_missile = tl.load(table + of_mount("is_missile") + k) > 0
+            is_missile = tl.load(table + column("is_missile") + k) > 0
             can = can & ((is_missile & homes) | (~is_missile & is_clear)) & exists
-            can = can | (tl.load(table + of_mount("is_smoke") + k) > 0)
+            can = can | (tl.load(table + column("is_smoke") + k) > 0)
             cooldown = tl.load(cooldown_at + at * MOUNTS + k, mask=real, other=1.0)
-            trigger = tl.load(table + of_mount("trigger") + k).to(tl.int32)
+            trigger = tl.load(table + column("trigger") + k).to(tl.int32)
             pulled = tl.load(triggers_at + at * TRIGGERS + trigger, mask=real, other=0) != 0
-            ready = (tl.load(table + of_mount("exists") + k) > 0) & (cooldown <= 0) & active
+            ready = (tl.load(table + column("exists") + k) > 0) & (cooldown <= 0) & active
             fires = fires | ((can & ready & pulled).to(tl.int32) << k)
 
         target_vx, target_vy, target_vz = of_target(aim, vx), of_target(aim, vy), of_target(aim, vz)
         free_mounts = tl.zeros([LANES], tl.int32)  # with a free place among the shots so far
         launches = tl.zeros([LANES], tl.int32)
-        for p in tl.static_range(SHOTS):
-            mount = tl.load(table + of_shot("shot_mount") + p).to(tl.int32)
+        for p in range(SHOTS):
+            mount = tl.load(table + column("shot_mount") + p).to(tl.int32)
             left = tl.load(shot_left_at + at * SHOTS + p, mask=real, other=0.0)
-            free = (tl.load(table + of_shot("shot_exists") + p) > 0) & (left <= 0)
+            free = (tl.load(table + column("shot_exists") + p) > 0) & (left <= 0)
             tl.debug_barrier()
             goes = free & (((free_mounts >> mount) & 1) == 0) & (((fires >> mount) & 1) == 1)
             free_mounts = free_mounts | (free.to(tl.int32) << mount)
             launches = launches | (goes.to(tl.int32) << mount)
             # Aim ahead of a moving target; a missile follows it.
-            lead = distance * tl.load(table + of_shot("shot_lead") + p)
+            lead = distance * tl.load(table + column("shot_lead") + p)
             way_x, way_y, way_z = dx + target_vx * lead, dy + target_vy * lead, dz + target_vz * lead
-            speed = tl.load(table + of_shot("shot_speed") + p)
+            speed = tl.load(table + column("shot_speed") + p)
             speed = tl.div_rn(speed, tl.maximum(length3(way_x, way_y, way_z), 1e-6))
             place = at * SHOTS + p
             tl.store(shot_x_at + place, x, mask=goes)
@@ -180,25 +178,23 @@ def decide(
             tl.store(shot_vx_at + place, way_x * speed, mask=goes)
             tl.store(shot_vy_at + place, way_y * speed, mask=goes)
             tl.store(shot_vz_at + place, way_z * speed, mask=goes)
-            tl.store(shot_left_at + place, tl.load(table + of_shot("shot_life") + p), mask=goes)
+            tl.store(shot_left_at + place, tl.load(table + column("shot_life") + p), mask=goes)
             tl.store(shot_target_at + place, target.to(tl.int64), mask=goes)
 
         spent, hit_damage, hit_heat = none, none, none
         paints, smokes = lane < 0, lane < 0
         tl.debug_barrier()
-        for k in tl.static_range(MOUNTS):
-            is_smoke = tl.load(table + of_mount("is_smoke") + k) > 0
-            at_once = (tl.load(table + of_mount("is_instant") + k) > 0) | is_smoke
+        for k in range(MOUNTS):
+            is_smoke = tl.load(table + column("is_smoke") + k) > 0
+            at_once = (tl.load(table + column("is_instant") + k) > 0) | is_smoke
             one = (((fires >> k) & 1) == 1) & (at_once | (((launches >> k) & 1) == 1))
             share = one.to(tl.float32)
-            spent += share * tl.load(table + of_mount("heat") + k)
-            hit_damage += share * tl.load(table + of_mount("hit_damage") + k)
-            hit_heat += share * tl.load(table + of_mount("hit_heat") + k)
-            paints = paints | (one & (tl.load(table + of_mount("is_paint") + k) > 0))
+            spent += share * tl.load(table + column("heat") + k)
+            hit_damage += share * tl.load(table + column("hit_damage") + k)
+            hit_heat += share * tl.load(table + column("hit_heat") + k)
+            paints = paints | (one & (tl.load(table + column("is_paint") + k) > 0))
             smokes = smokes | (one & is_smoke)
-            tl.store(
-                cooldown_at + at * MOUNTS + k, tl.load(table + of_mount("cooldown") + k), mask=one & real
-            )
+            tl.store(cooldown_at + at * MOUNTS + k, tl.load(table + column("cooldown") + k), mask=one & real)
             tl.store(fired_at + at * MOUNTS + k, one, mask=one & real)
         _smoke(
             smoke_x_at, smoke_y_at, smoke_left_at, at * CLOUDS, smokes & real, exists, dx, dy, flat,
@@ -216,7 +212,7 @@ def decide(
         tl.debug_barrier()  # shots were stored
 
         # Flight.
-        for p in tl.static_range(SHOTS):
+        for p in range(SHOTS):
             place = at * SHOTS + p
             left = tl.load(shot_left_at + place, mask=real, other=0.0)
             flies = left > 0
@@ -227,14 +223,14 @@ def decide(
             shot_vy = tl.load(shot_vy_at + place, mask=real, other=0.0)
             shot_vz = tl.load(shot_vz_at + place, mask=real, other=0.0)
             followed = tl.load(shot_target_at + place, mask=real, other=-1).to(tl.int32)
-            is_missile = tl.load(table + of_shot("shot_homes") + p) > 0
+            is_missile = tl.load(table + column("shot_homes") + p) > 0
             # Missiles turn to their targets while these live.
             to = enemy & (number[None, :] == followed[:, None]) & (followed >= 0)[:, None]
             follows = is_missile & (of_target(to, alive.to(tl.float32)) > 0)
             way_x, way_y = of_target(to, x) - sx, of_target(to, y) - sy
             way_z = of_target(to, z + HEIGHT / 2) - sz
             far = tl.maximum(length3(way_x, way_y, way_z), 1e-6)
-            speed = tl.load(table + of_shot("shot_speed") + p)
+            speed = tl.load(table + column("shot_speed") + p)
             shot_vx = tl.where(follows, tl.div_rn(way_x, far) * speed, shot_vx)
             shot_vy = tl.where(follows, tl.div_rn(way_y, far) * speed, shot_vy)
             shot_vz = tl.where(follows, tl.div_rn(way_z, far) * speed, shot_vz)
@@ -259,21 +255,19 @@ def decide(
             direct = nearest & (lane[None, :] == tl.min(tl.where(nearest, lane[None, :], LAST), 1)[:, None])
             hits = anywhere(direct, 1)
             impact = tl.sum(tl.where(direct, along, 0.0), 1)[:, None]
-            splash = tl.load(table + of_shot("splash") + p)
+            splash = tl.load(table + column("splash") + p)
             blast = _square(away_x, away_y, away_z, path_x, path_y, path_z, impact)
             near = blast <= (splash * splash)[:, None]
             splashed = near & can & ~direct & (hits & (splash > 0))[:, None]
-            points = tl.load(table + of_shot("shot_damage") + p)
+            points = tl.load(table + column("shot_damage") + p)
             taken = tl.where(splashed, (points * SPLASH_SHARE)[:, None], 0.0)
             taken = tl.where(direct, points[:, None], taken)
             level = length(half_x, half_y)[:, None]
             is_rear = path_x * hx[None, :] + path_y * hy[None, :] >= REAR * level
             damage += tl.where(is_rear & direct, taken * REAR_FACTOR, taken)
-            shaken += tl.where(direct, tl.load(table + of_shot("shot_stability") + p)[:, None], 0.0)
+            shaken += tl.where(direct, tl.load(table + column("shot_stability") + p)[:, None], 0.0)
             missiles = missiles | (direct & is_missile[:, None])
-            suppresses = suppresses | (
-                direct & (tl.load(table + of_shot("shot_suppresses") + p) > 0)[:, None]
-            )
+            suppresses = suppresses | (direct & (tl.load(table + column("shot_suppresses") + p) > 0)[:, None])
 
             lost = (mid_z <= ground(heights, mid_x, mid_y, flies)) | (
                 end_z <= ground(heights, end_x, end_y, flies)
@@ -332,11 +326,11 @@ def decide(
         down = tl.where(falls, FALL_SECONDS, left)
         suppressed, painted = _count_down(suppressed), _count_down(painted)
         tl.debug_barrier()
-        for k in tl.static_range(MOUNTS):
+        for k in range(MOUNTS):
             clock = tl.load(cooldown_at + at * MOUNTS + k, mask=real, other=0.0)
             tl.debug_barrier()
             tl.store(cooldown_at + at * MOUNTS + k, _count_down(clock), mask=real)
-        for k in tl.static_range(CLOUDS):
+        for k in range(CLOUDS):
             clock = tl.load(smoke_left_at + at * CLOUDS + k, mask=real, other=0.0)
             tl.debug_barrier()
             tl.store(smoke_left_at + at * CLOUDS + k, _count_down(clock), mask=real)
@@ -382,7 +376,7 @@ def _turn(hx, hy, turn, rate):
 @triton.jit
 def _walk(heights, table, x, y, z, hx, hy, legs, forward, strafe, active, real):
     """Where mechs get: where they want to, or along one axis, or nowhere."""
-    can = tl.load(table + of_mech("speed")) * active.to(tl.float32)
+    can = tl.load(table + column("speed")) * active.to(tl.float32)
     speed = tl.where(legs > 0, can, can * LEGLESS)
     ahead = tl.where(forward < 0, forward * BACKWARD, forward)
     aside = strafe * BACKWARD
@@ -422,7 +416,7 @@ def _apart(ax, ay, bx, by):
 def _rise_and_fall(heights, table, x, y, z, vz, to_x, to_y, heat, jump, real):
     """Jump jets, gravity, and the ground at the new place. Returns z, vz and heat."""
     here, there = ground(heights, x, y, real), ground(heights, to_x, to_y, real)
-    jet = tl.load(table + of_mech("jet"))
+    jet = tl.load(table + column("jet"))
     push = tl.maximum(jump, 0.0) * ((z < here + CEILING) & (jet > 0)).to(tl.float32)
     vz = vz + (push * jet - GRAVITY) * DT
     to_z = z + vz * DT
@@ -443,10 +437,10 @@ def _smoke(
     to_x = x + tl.where(has_target, dx * near, hx * SMOKE_AHEAD)
     to_y = y + tl.where(has_target, dy * near, hy * SMOKE_AHEAD)
     least = tl.load(smoke_left_at + at, mask=fires, other=0.0)
-    for k in tl.static_range(1, CLOUDS):
+    for k in range(1, CLOUDS):
         least = tl.minimum(least, tl.load(smoke_left_at + at + k, mask=fires, other=0.0))
     tl.debug_barrier()  # before the first of them is stored
-    for k in tl.static_range(CLOUDS):
+    for k in range(CLOUDS):
         here = fires & (tl.load(smoke_left_at + at + k, mask=fires, other=0.0) == least)
         tl.debug_barrier()
         tl.store(smoke_x_at + at + k, to_x, mask=here)

@@ -12,8 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.tasks.mech import maps, rules
-from recollect.tasks.mech.fused import OF_MECHS, OF_MOUNTS, OF_SHOTS
+from recollect.tasks.mech import fused, maps, rules
 
 MOUNTS: tl.constexpr = tl.constexpr(rules.MOUNTS)
 SHOTS: tl.constexpr = tl.constexpr(rules.SHOTS)
@@ -22,27 +21,14 @@ SIDE: tl.constexpr = tl.constexpr(maps.SIDE)
 EDGE: tl.constexpr = tl.constexpr(maps.EDGE)
 HALF: tl.constexpr = tl.constexpr(rules.HALF)
 HEIGHT: tl.constexpr = tl.constexpr(rules.HEIGHT)
-COLUMNS: tl.constexpr = tl.constexpr(
-    len(OF_MECHS) + len(OF_MOUNTS) * rules.MOUNTS + len(OF_SHOTS) * rules.SHOTS
-)
+COLUMNS: tl.constexpr = tl.constexpr(fused.columns()[1])
+_PLACES = fused.columns()[0]
 
 
 @triton.constexpr_function
-def of_mech(name):
-    """The column of a mech's number in ``fused.table``."""
-    return OF_MECHS.index(name)
-
-
-@triton.constexpr_function
-def of_mount(name):
-    """The column of the first mount's number."""
-    return len(OF_MECHS) + OF_MOUNTS.index(name) * rules.MOUNTS
-
-
-@triton.constexpr_function
-def of_shot(name):
-    """The column of the first shot's number."""
-    return len(OF_MECHS) + len(OF_MOUNTS) * rules.MOUNTS + OF_SHOTS.index(name) * rules.SHOTS
+def column(name):
+    """The column of a number in ``fused.table``; of mounts and shots that of the first."""
+    return _PLACES[name]
 
 
 @triton.jit

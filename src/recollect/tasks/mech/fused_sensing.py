@@ -19,8 +19,8 @@ from recollect.tasks.mech.fused_parts import (
     HEIGHT,
     SIDE,
     anywhere,
+    column,
     ground,
-    of_mech,
 )
 
 SAMPLES: tl.constexpr = tl.constexpr(sensing.SAMPLES)
@@ -66,7 +66,7 @@ def sense(
     )
     ewar = tl.load(ewar_at + at, mask=real, other=0)
     alive = hp > 0
-    senses = alive & (heat <= tl.load(table + of_mech("heat_cap")))
+    senses = alive & (heat <= tl.load(table + column("heat_cap")))
     works = senses & (tl.load(down_at + at, mask=real, other=0.0) <= 0)
 
     dx, dy, dz = x[None, :] - x[:, None], y[None, :] - y[:, None], z[None, :] - z[:, None]
@@ -95,7 +95,7 @@ def sense(
     order = square
     if SORTS:
         sort = tl.load(sort_at + at, mask=real, other=0)[:, None]
-        light = (200 - tl.load(table + of_mech("tons")))[None, :]
+        light = (200 - tl.load(table + column("tons")))[None, :]
         order = tl.where(sort == 0, square, tl.where(sort == 1, hp[None, :], light))
     keys = (order.to(tl.int32, bitcast=True).to(tl.int64) << 8) + number[None, :]
     known = sees | (enemy & live & (painted > 0)[None, :] & senses[:, None])
