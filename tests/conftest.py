@@ -13,8 +13,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from recollect.base import triton_support
-from tests.support import reads, warm
+from tests.support import interpreted, reads, warm
 from tests.support.registered import forgetting
 
 LONG = Path(__file__).with_name("long.txt")
@@ -100,20 +99,7 @@ def unread() -> Callable[[], AbstractContextManager[None]]:
 @pytest.fixture
 def fused_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels in Triton's interpreter, wherever they suit; skips where there is no Triton."""
-    pytest.importorskip("triton")
-    if torch.cuda.is_available():
-        pytest.skip("Triton interprets only where it was told so at the start")
-    from triton.runtime import interpreter
-
-    patch = interpreter._patch_lang_tensor
-
-    def patched(tensor, scope) -> None:
-        """NumPy takes an array of one number no longer for a number, which ``range`` in a kernel needs."""
-        patch(tensor, scope)
-        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
-
-    monkeypatch.setattr(interpreter, "_patch_lang_tensor", patched)
-    monkeypatch.setattr(triton_support, "_is_forced", True)
+    interpreted.on_cpu(monkeypatch)
 
 
 @pytest.fixture

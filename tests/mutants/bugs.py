@@ -23,6 +23,7 @@ from tests.mutants.leaks import LEAKS
 from tests.mutants.logging_bugs import LOGGING
 from tests.mutants.mech_bugs import MECHS
 from tests.mutants.mech_game_bugs import MECH_GAMES
+from tests.mutants.mech_kernel_bugs import MECH_KERNELS
 from tests.mutants.mech_replay_bugs import MECH_REPLAYS
 from tests.mutants.mech_task_bugs import MECH_TASK
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
@@ -111,6 +112,7 @@ MUTANTS = [
     *RATINGS,
     *MECHS,
     *MECH_GAMES,
+    *MECH_KERNELS,
     *MECH_TASK,
     *POLICIES,
     *RECORDINGS,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import linecache
 import sys
 import textwrap
 import traceback
@@ -75,13 +76,17 @@ def _evidence(error: BaseException) -> str:
 
 def _swap(patch: pytest.MonkeyPatch, owner: Any, name: str, changes: list[tuple[str, ...]]) -> None:
     healthy = getattr(owner, name)
-    source = textwrap.dedent(inspect.getsource(healthy))
+    function = inspect.unwrap(getattr(healthy, "fn", healthy))  # ``fn`` of a Triton kernel
+    source = textwrap.dedent(inspect.getsource(function))
     for old, new in changes:
         if source.count(old) != 1:
             raise LookupError(f"{name} has {old!r} {source.count(old)} times: the mutant needs a new edit")
         source = source.replace(old, new)
     scope: dict[str, Any] = {}
-    exec(compile(source, f"<mutant of {name}>", "exec"), inspect.unwrap(healthy).__globals__, scope)
+    file = f"<mutant of {name}>"
+    # Triton's interpreter reads the source again.
+    patch.setitem(linecache.cache, file, (len(source), None, source.splitlines(True), file))
+    exec(compile(source, file, "exec"), function.__globals__, scope)
     patch.setattr(owner, name, scope[name])
     for module in list(sys.modules.values()):  # wherever it was imported by name
         if getattr(module, "__name__", "").startswith(("recollect", "tests")):

@@ -25,6 +25,7 @@ from recollect.tasks.base import Task
 from recollect.tasks.mech import (
     actions,
     body,
+    columns,
     damage,
     fused,
     maps,
@@ -43,6 +44,7 @@ from recollect.tasks.mech.bot import MechBot
 from recollect.tasks.mech.rules import (
     CLASSES,
     DECISION,
+    SAMPLES,
     SHOTS,
     SUBSTEPS,
     TRIGGER_NAMES,
@@ -210,7 +212,7 @@ class MechArena(Task):
     def _make_tables(self, pool: int) -> None:
         n, on = self.mechs, self.device
         self.tables = Tables(n, on)
-        self.numbers = fused.table(self.tables)
+        self.numbers = columns.table(self.tables)
         heights = maps.make(pool, self.options.map_seed)
         self.coarse = maps.coarse(heights).to(on)
         self.heights = heights.flatten().to(on)
@@ -219,8 +221,8 @@ class MechArena(Task):
         self.are_two = ~torch.eye(2 * n, dtype=torch.bool, device=on)
         self.every_pair = torch.arange(self.num_envs * n * n, device=on)
         self.every_shot = torch.arange(2 * self.num_envs * n * SHOTS, device=on)
-        half = sensing.SAMPLES // 2
-        self.samples = (2 * torch.arange(-half, half, device=on) + 1).float() / sensing.SAMPLES
+        half = SAMPLES // 2
+        self.samples = (2 * torch.arange(-half, half, device=on) + 1).float() / SAMPLES
         self.around = observe.around(on)
         self.facing = torch.tensor([1.0, -1.0], device=on).view(2, 1)
         self._team, self._win = torch.tensor(n, device=on), torch.tensor(0.0, device=on)

@@ -12,23 +12,13 @@ import torch
 from torch import Tensor
 
 from recollect.base import triton_support
-from recollect.tasks.mech.rules import MOUNTS, SHOTS, WEAPONS
-from recollect.tasks.mech.tables import Tables
+from recollect.tasks.mech.rules import WEAPONS
 
 if TYPE_CHECKING:
     from recollect.tasks.mech.actions import Orders
     from recollect.tasks.mech.arena import MechArena
     from recollect.tasks.mech.damage import Tally
 
-OF_MECHS = ("speed", "turn", "jet", "heat_cap", "heat_loss", "tons")
-OF_MOUNTS = (
-    *("range", "arc", "heat", "cooldown", "exists", "is_instant", "is_missile", "is_paint", "is_smoke"),
-    *("hit_damage", "hit_heat", "trigger"),
-)
-OF_SHOTS = (
-    *("shot_mount", "shot_exists", "shot_homes", "shot_suppresses", "shot_speed", "shot_damage"),
-    *("shot_stability", "splash", "shot_life", "shot_lead"),
-)
 FLIGHT = ("shot_x", "shot_y", "shot_z", "shot_vx", "shot_vy", "shot_vz", "shot_left", "shot_target")
 BODY = (
     *("x", "y", "z", "hx", "hy", "vx", "vy", "vz", "hp", "legs", "heat", "stability", "down", "suppressed"),
@@ -39,24 +29,6 @@ BODY = (
 def suits(arena: MechArena) -> bool:
     """Whether the kernels can run where the arena is."""
     return triton_support.suits(arena.x)
-
-
-def table(tables: Tables) -> Tensor:
-    """[N, columns] float32: the numbers of each mech, then those of each mount, then of each shot."""
-    n = len(tables.speed)
-    columns = [getattr(tables, name).float().view(n, 1) for name in OF_MECHS]
-    columns += [getattr(tables, name).float().expand(n, MOUNTS) for name in OF_MOUNTS]
-    columns += [getattr(tables, name).float().view(n, SHOTS) for name in OF_SHOTS]
-    return torch.cat(columns, 1).contiguous()
-
-
-def columns() -> tuple[dict[str, int], int]:
-    """Where each number begins in a row of the table, and the length of a row."""
-    places, at = dict[str, int](), 0
-    for names, count in ((OF_MECHS, 1), (OF_MOUNTS, MOUNTS), (OF_SHOTS, SHOTS)):
-        for name in names:
-            places[name], at = at, at + count
-    return places, at
 
 
 def decide(arena: MechArena, orders: Orders, tally: Tally) -> None:
@@ -88,9 +60,13 @@ def _world(arena: MechArena) -> tuple[Tensor, Tensor, Tensor]:
     return arena.map, arena.heights, arena.numbers
 
 
+def sizes(mechs: int) -> dict[str, int]:
+    """A program has a lane for each mech of both sides."""
+    lanes = max(2, 1 << (2 * mechs - 1).bit_length())
+    return {"N": mechs, "LANES": lanes, "num_warps": min(8, max(1, lanes // 8))}
+
+
 def _launch(kernel: Any, arena: MechArena, given: list[Tensor], **options: Any) -> None:
     """One program for each slot. Products and sums are not fused, which would round differently."""
-    lanes = max(2, 1 << (2 * arena.mechs - 1).bit_length())
-    sizes = {"N": arena.mechs, "LANES": lanes, "num_warps": min(8, max(1, lanes // 8))}
     with torch.cuda.device_of(arena.x):
-        kernel[(arena.num_envs,)](*given, **sizes, **options, enable_fp_fusion=False)
+        kernel[(arena.num_envs,)](*given, **sizes(arena.mechs), **options, enable_fp_fusion=False)

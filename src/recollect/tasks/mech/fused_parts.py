@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.tasks.mech import fused, maps, rules
+from recollect.tasks.mech import columns, maps, rules
 
 MOUNTS: tl.constexpr = tl.constexpr(rules.MOUNTS)
 SHOTS: tl.constexpr = tl.constexpr(rules.SHOTS)
@@ -21,13 +21,13 @@ SIDE: tl.constexpr = tl.constexpr(maps.SIDE)
 EDGE: tl.constexpr = tl.constexpr(maps.EDGE)
 HALF: tl.constexpr = tl.constexpr(rules.HALF)
 HEIGHT: tl.constexpr = tl.constexpr(rules.HEIGHT)
-COLUMNS: tl.constexpr = tl.constexpr(fused.columns()[1])
-_PLACES = fused.columns()[0]
+_PLACES, _LENGTH = columns.places()
+COLUMNS: tl.constexpr = tl.constexpr(_LENGTH)
 
 
 @triton.constexpr_function
 def column(name):
-    """The column of a number in ``fused.table``; of mounts and shots that of the first."""
+    """The column of a number in ``columns.table``; of mounts and shots that of the first."""
     return _PLACES[name]
 
 

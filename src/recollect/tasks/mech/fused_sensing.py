@@ -12,7 +12,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from recollect.tasks.mech import rules, sensing
+from recollect.tasks.mech import rules
 from recollect.tasks.mech.fused_parts import (
     CLOUDS,
     COLUMNS,
@@ -23,9 +23,10 @@ from recollect.tasks.mech.fused_parts import (
     ground,
 )
 
-SAMPLES: tl.constexpr = tl.constexpr(sensing.SAMPLES)
-FRIENDS: tl.constexpr = tl.constexpr(sensing.FRIENDS)
-FAR: tl.constexpr = tl.constexpr(sensing.FAR)
+SAMPLES: tl.constexpr = tl.constexpr(rules.SAMPLES)
+FRIENDS: tl.constexpr = tl.constexpr(rules.FRIENDS)
+FAR: tl.constexpr = tl.constexpr(1 << 62)
+"""More than any key."""
 CONTACTS: tl.constexpr = tl.constexpr(rules.CONTACTS)
 MOST: tl.constexpr = tl.constexpr(rules.MOST)
 LEAST: tl.constexpr = tl.constexpr(rules.LEAST)

@@ -25,6 +25,10 @@ WORDS = 8
 """Numbers in a message."""
 CONTACTS = 5
 """Contact slots of a mech."""
+FRIENDS = 3
+"""Contact slots for friends, unless all are for enemies. One more is for an enemy, one is reserved."""
+SAMPLES = 16
+"""Points at which a line of sight is tested, evenly spaced and symmetric about its middle."""
 GRAVITY = 9.81
 BORDER = 49.5
 """Farthest that a mech can be from the centre along an axis."""

@@ -1,6 +1,6 @@
 """Who sees whom, the contacts of each mech, and what it hears.
 
-A mech sees an enemy within its sensor range if the line between their middles is free: at ``SAMPLES`` points
+A mech sees an enemy within its sensor range if the line between their middles is free: at 16 points
 the ground is below it, and no cloud of smoke is nearer than its radius.
 """
 
@@ -19,6 +19,7 @@ from recollect.tasks.mech.rules import (
     ECCM,
     ECM,
     EWAR_RADIUS,
+    FRIENDS,
     HEARD,
     HEIGHT,
     JAMMED,
@@ -32,10 +33,6 @@ from recollect.tasks.mech.rules import (
 if TYPE_CHECKING:
     from recollect.tasks.mech.arena import MechArena
 
-SAMPLES = 16
-"""Points at which a line of sight is tested, evenly spaced and symmetric about its middle."""
-FRIENDS = 3
-"""Contact slots for friends, unless all are for enemies. One more is for an enemy, one is reserved."""
 FAR = 1 << 62
 
 
