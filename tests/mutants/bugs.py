@@ -28,6 +28,7 @@ from tests.mutants.mech_task_bugs import MECH_TASK
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.opponent_bugs import OPPONENTS
+from tests.mutants.optimiser_bugs import OPTIMISERS
 from tests.mutants.own_code_bugs import TRUST
 from tests.mutants.policies_bugs import POLICIES
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
@@ -127,5 +128,6 @@ MUTANTS = [
     *PACES,
     *EXPLORATION,
     *OPPONENTS,
+    *OPTIMISERS,
     *LEAGUES,
 ]
