@@ -20,7 +20,7 @@ COMPILER = ("torch._dynamo", "torch._inductor", "torch._functorch.aot_autograd",
 def test_no_compiler_is_imported(tmp_path: Path, settings: dict):
     """The first update of a run on a CPU does not import torch's compiler.
 
-    Replay learners do: their memory check watches the operations of a step, by a class of torch's that needs it.
+    Replay learners do: their memory check watches the operations of a step through torch's dispatcher.
     """
     given = {"env": "CartPole-v1", "steps": 4096, "progress": False, "threads": 2} | settings
     code = (
