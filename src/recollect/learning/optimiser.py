@@ -1,5 +1,8 @@
 """Adam with learning rates by group, gradient clipping, and steps that a flag on the device can skip."""
 
+# pyright: reportPrivateImportUsage=false, reportCallIssue=false
+# torch's stubs do not export its kernels for lists of tensors.
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -15,8 +18,6 @@ from recollect.policy.policy import Policy
 
 BETAS = (0.9, 0.999)
 EPS = 1e-5
-
-_kernels: Any = torch  # typed as Any: torch's stubs do not export its kernels for lists of tensors
 
 
 class Adam:
@@ -70,7 +71,7 @@ class Adam:
         """
         if skip is None:
             grads = [p.grad for p in self._parameters if p.grad is not None]
-            _kernels._foreach_mul_(grads, (limit / (norm + 1e-6)).clamp(max=1))
+            torch._foreach_mul_(grads, (limit / (norm + 1e-6)).clamp(max=1))
             self.step()
         else:
             self.step(((norm + 1e-6) / limit).clamp(min=1), skip)
@@ -92,8 +93,8 @@ class Adam:
         """A step of parameters of one dtype, all of which have a gradient."""
         states = [self.state.get(parameter) or self._new_state(parameter) for parameter in parameters]
         steps = [state["step"] for state in states]
-        _kernels._foreach_add_(steps, 1)
-        _kernels._fused_adam_(
+        torch._foreach_add_(steps, 1)
+        torch._fused_adam_(
             parameters,
             [parameter.grad for parameter in parameters],
             [state["exp_avg"] for state in states],
@@ -111,7 +112,7 @@ class Adam:
             found_inf=skip,
         )
         if skip is not None:
-            _kernels._foreach_sub_(steps, [skip] * len(steps))
+            torch._foreach_sub_(steps, [skip] * len(steps))
 
     def _new_state(self, parameter: Tensor) -> dict[str, Tensor]:
         state = self.state[parameter] = {
