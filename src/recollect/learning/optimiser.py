@@ -1,6 +1,6 @@
 """Adam with learning rates by group, gradient clipping, and steps that a flag on the device can skip."""
 
-# pyright: reportPrivateImportUsage=false, reportCallIssue=false
+# pyright: reportPrivateImportUsage=false, reportCallIssue=false, reportArgumentType=false
 # torch's stubs do not export its kernels for lists of tensors.
 
 from __future__ import annotations
