@@ -18,8 +18,8 @@ adam      the gradient's norm, the scaling, ``torch.optim.Adam(fused=True)``, ``
 Nothing is recorded, no reset reaches the core, returns and advantages are random numbers. ``nn.LSTM`` and
 ``nn.GRU`` stand for the cores of these names; ``mingru`` is Recollect's own core, ``none`` none. Medians over
 the rounds; ``share`` is floor / iteration: 1 would be an iteration that takes no longer than its bare parts.
-On a busy machine torch's threads wait for each other, and only CPU seconds (``cpu``) with ``--threads 1`` mean
-something.
+On a busy machine torch's threads wait for each other, and only CPU seconds (``cpu``) with ``--threads 1``
+mean something.
 """
 
 from __future__ import annotations
@@ -238,7 +238,7 @@ def main() -> None:
     settings = {"threads": threads} | ({} if args.parallel is None else {"parallel": args.parallel})
     results: dict[str, Any] = {}
     print(
-        f"{'core':>7} {'envs':>5} {'floor ms':>9} {'iteration':>9} {'share':>6} {'cpu':>6} {'steps/s':>8}  parts"
+        f"{'core':>7} {'envs':>5} {'floor ms':>9} {'iteration':>9} {'share':>6} {'cpu':>5} {'steps/s':>8}"
     )
     for core in args.cores:
         for envs in args.envs:
@@ -249,7 +249,7 @@ def main() -> None:
             own = "/".join(f"{ms:.0f}" for ms in row["iteration_parts_ms"].values())
             print(
                 f"{core:>7} {envs:>5} {row['floor_ms']:>9} {row['iteration_ms']:>9} {row['share']:>6} "
-                f"{row['cpu_share']:>6} {row['steps_per_second']:>8,}  {own} against {bare}",
+                f"{row['cpu_share']:>5} {row['steps_per_second']:>8,}  {own} against {bare}",
                 flush=True,
             )
     common.write(args.out, "floor", {"settings": settings, "rows": results})
