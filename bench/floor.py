@@ -237,9 +237,7 @@ def main() -> None:
     threads = args.threads or len(os.sched_getaffinity(0))
     settings = {"threads": threads} | ({} if args.parallel is None else {"parallel": args.parallel})
     results: dict[str, Any] = {}
-    print(
-        f"{'core':>7} {'envs':>5} {'floor ms':>9} {'iteration':>9} {'share':>6} {'cpu':>5} {'steps/s':>8}"
-    )
+    print(f"{'core':>7} {'envs':>5} {'floor ms':>9} {'iteration':>9} {'share':>6} {'cpu':>5} {'steps/s':>8}")
     for core in args.cores:
         for envs in args.envs:
             row = results[f"{core}, {envs} envs"] = measure(core, envs, args.rounds, threads, settings)
