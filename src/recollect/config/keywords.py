@@ -100,8 +100,7 @@ class TrainSettings(ChangeableSettings, total=False):
     parallel: Literal["auto", "rows", "operations"]
     """How those threads divide the work: by groups of rows (as many as pay: docs/tuning.md), or within
     every single operation, which can be faster on free cores, and is very slow as soon as another program
-    uses one. "auto" measures both once, before the first update of a new run, and the run keeps the
-    choice."""
+    uses one."""
     compile: bool
     """Compile encoder, acting step and critic with torch.compile, which takes a minute or two at the
     start and a C++ compiler."""
