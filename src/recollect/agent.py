@@ -31,7 +31,14 @@ from recollect.envs.group_views import Groups
 from recollect.errors import ConfigError, Interrupted, LostError, PickleError, RecollectError, StateError
 from recollect.learning.learner_state import Learned
 from recollect.policy.noisy import means
-from recollect.policy.policies import Network, Policies, any_policy, by_group, rows_of_slots
+from recollect.policy.policies import (
+    Network,
+    Policies,
+    any_policy,
+    by_group,
+    rows_by_group,
+    rows_of_slots,
+)
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import adjust, changed, open_env, prepared
 from recollect.runtimes.env_probe import check_spaces, env_probe
@@ -44,6 +51,7 @@ from recollect.training.league import League
 from recollect.training.memory_check import MANY_ENVS, check_memory
 from recollect.training.metrics import History
 from recollect.training.new_network import PolicyFactory, check_config, new_network
+from recollect.training.parallel_choice import with_parallel
 from recollect.training.run_folder import Run
 from recollect.training.run_loop import Training
 from recollect.training.sinks import make_sinks
@@ -103,9 +111,13 @@ class Agent:
         with env_probe(env, config, is_new=True) as probe:
             if network is None:
                 network, warning = new_network(config, policy, probe.one)
-            agent = cls(network.to(config.device), config, env, preset=preset)
+            network, collector = network.to(config.device), probe.collector(network)
+            rows = rows_by_group(network, collector.rows)
+            learners = {name: (one, rows[name]) for name, one in by_group(network).items()}
+            config = with_parallel(config, learners)
+            agent = cls(network, config, env, preset=preset)
             agent._memory_warning = warning
-            agent._trainer = Trainer(probe.collector(network), network, config)
+            agent._trainer = Trainer(collector, network, config)
         return agent
 
     def __repr__(self) -> str:

@@ -119,19 +119,20 @@ def test_a_long_iteration_does_not_look_dead(monkeypatch):
 
 
 def test_plain_lines():
-    """S001-24, S004-10, S001-28: the opening first; then a line every five seconds, advice on its own."""
+    """S001-24, S004-10, S001-28: the opening first; a line after the first update, then every five seconds;
+    advice on its own."""
     out, clock = io.StringIO(), Clock()
     play(Lines(Console(file=out), clock), make_training(), clock=clock)
     lines = out.getvalue().splitlines()
     assert lines == [
         "delayed-cue, LSTM, runs/cue-7",
         "12,345 weights; effective horizon 100 steps",
-        "     30,000  30%  return   0.300    16,000/s  left     0:14  deviation 3e-06",
+        "     10,000  10%  return   0.100    16,000/s  left     0:18  deviation 3e-06",
         f"     30,000  advice: {ADVICE}",
-        "     60,000  60%  return   0.600    16,000/s  left     0:08  deviation 3e-06",
+        "     40,000  40%  return   0.400    16,000/s  left     0:12  deviation 3e-06",
         f"     60,000  evaluation greedy 0.600 (95% interval {INTERVAL}, 100 episodes)",
         "     60,000  checkpoint runs/cue-7/checkpoints/000000060000",
-        "     90,000  90%  return   0.900    16,000/s  left     0:02  deviation 3e-06",
+        "     70,000  70%  return   0.700    16,000/s  left     0:06  deviation 3e-06",
         "    100,000 100%  return    1.00    16,000/s  left     0:00  deviation 3e-06",
         "finished: all steps done",
         "  steps       100,000 in 1:40, 5,000 a second",

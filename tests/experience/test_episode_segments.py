@@ -130,7 +130,7 @@ def alone(pieces: EpisodeSegments) -> Chunks:
 
 
 def gradient(ppo: Learner, batch: Chunks) -> tuple[Tensor, dict[str, Tensor]]:
-    ppo.optimizer.zero_grad(set_to_none=True)
+    ppo.optimizer.zero_grad()
     total, _ = loss(ppo.policy, batch, ppo.config, 0.1, batch.valid.sum())
     total.backward()
     return total.detach(), {name: grad.clone() for name, grad in gradients(ppo).items()}

@@ -53,7 +53,7 @@ def one_backward(dtype: torch.dtype, accumulate: int, **settings: Any) -> tuple[
     _, data, _ = ppo.targets(rollout)
     sequences = ppo.sequences(rollout, data)
     nudge(ppo)
-    ppo.optimizer.zero_grad(set_to_none=True)
+    ppo.optimizer.zero_grad()
     order = torch.randperm(sequences.count, generator=torch.Generator().manual_seed(3))
     stats = ppo.backward(sequences, order, 0.1)
     return gradients(ppo), stats

@@ -39,7 +39,7 @@ def prepared(
 
 
 def gradient(ppo: Learner, batch: Chunks, recomputed: bool) -> tuple[Tensor, dict[str, Tensor]]:
-    ppo.optimizer.zero_grad(set_to_none=True)
+    ppo.optimizer.zero_grad()
     config = replace(ppo.config, recompute_activations=recomputed)
     total, _ = loss(ppo.policy, batch, config, 0.1, batch.valid.sum())
     total.backward()

@@ -29,7 +29,9 @@ from tests.mutants.mech_task_bugs import MECH_TASK
 from tests.mutants.memory_bugs import BOOTSTRAPS, BURN_IN, RESETS, STARTS
 from tests.mutants.mutant import Edit, Mutant
 from tests.mutants.opponent_bugs import OPPONENTS
+from tests.mutants.optimiser_bugs import OPTIMISERS
 from tests.mutants.own_code_bugs import TRUST
+from tests.mutants.parallel_bugs import CHOICES
 from tests.mutants.policies_bugs import POLICIES
 from tests.mutants.ppo_bugs import CLIPS, EPOCHS
 from tests.mutants.precision_bugs import ROUNDINGS
@@ -129,5 +131,7 @@ MUTANTS = [
     *PACES,
     *EXPLORATION,
     *OPPONENTS,
+    *OPTIMISERS,
+    *CHOICES,
     *LEAGUES,
 ]

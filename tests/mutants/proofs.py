@@ -103,12 +103,13 @@ def own_gradients() -> None:
             expected[:] = torch.autograd.grad(total, parameters, retain_graph=True)
         return total, stats
 
-    def compare(*_) -> None:
+    def compare(*given) -> None:
         steps.append(1)
         for parameter, grad in zip(parameters, expected):
             torch.testing.assert_close(parameter.grad, grad)
+        step(*given)
 
-    learner.optimizer.register_step_pre_hook(compare)
+    step, learner.optimizer.step = learner.optimizer.step, compare
     ppo.loss = spy
     try:
         learner.update(rollout)

@@ -261,8 +261,9 @@ def target_network(rollouts: Recorded) -> str:
                     f"{algo.target_rate}",
                 )
 
-    def follow(*_: Any) -> None:
+    def step(*given: Any) -> None:
         nonlocal steps, moves
+        optimiser_step(*given)
         compare()
         steps += 1
         if algo.target_every and steps % algo.target_every:
@@ -271,7 +272,7 @@ def target_network(rollouts: Recorded) -> str:
         for right, weight in zip(expected, policy.parameters()):
             right.lerp_(weight.detach(), algo.target_rate or 1.0)
 
-    learner.optimizer.register_step_post_hook(follow)
+    optimiser_step, learner.optimizer.step = learner.optimizer.step, step
     for number in range(len(rollouts) + ENOUGH_STEPS):
         # In order, and then the last one again and again: only the weights matter here.
         learner.update(rollouts[min(number, len(rollouts) - 1)].rollout, lag=1)

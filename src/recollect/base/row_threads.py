@@ -27,6 +27,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from recollect.base.gradients import gradients
+
 T = TypeVar("T")
 Tensors = tuple[Tensor, ...]
 
@@ -192,7 +194,7 @@ class _SideBySide(torch.autograd.Function):
             if not pairs:
                 return (None,) * len(ctx.wanted)
             ys, dys = zip(*pairs)
-            return torch.autograd.grad(ys, ctx.wanted, dys, allow_unused=True)
+            return gradients(ys, ctx.wanted, dys)
 
         found = iter(zip(*_map(one, list(zip(ctx.results, zip(*split))))))
         ctx.results = ctx.wanted = None  # the inner graphs are freed

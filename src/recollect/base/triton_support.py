@@ -22,11 +22,11 @@ _HAS_TRITON = find_spec("triton") is not None
 
 def suits(x: Tensor) -> bool:
     """Whether the kernels take the device and dtype of x."""
-    if x.dtype != torch.float32 or not _HAS_TRITON:
+    if not (x.is_cuda or _is_forced) or x.dtype != torch.float32 or not _HAS_TRITON:
         return False
     if x.is_cuda:
         return torch.cuda.get_device_capability(x.device)[0] >= CAPABILITY
-    return _is_forced and os.environ.get("TRITON_INTERPRET") == "1"
+    return os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def why_not(device: torch.device) -> str | None:

@@ -97,7 +97,7 @@ class TrainSettings(ChangeableSettings, total=False):
     """Folder of the run: config, metrics, checkpoints."""
     init_from: str | PathLike[str] | None
     """Start from the weights and statistics of this run or saved agent, with a new optimiser."""
-    parallel: Literal["rows", "operations"]
+    parallel: Literal["auto", "rows", "operations"]
     """How those threads divide the work: by groups of rows (as many as pay: docs/tuning.md), or within
     every single operation, which can be faster on free cores, and is very slow as soon as another program
     uses one."""

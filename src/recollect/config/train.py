@@ -164,10 +164,10 @@ class TrainConfig:
     """Where else metrics are logged: "tensorboard", "wandb"."""
     threads: int | None = None
     """CPU threads for learning (acting uses one); None: all cores available to this process."""
-    parallel: Literal["rows", "operations"] = "rows"
+    parallel: Literal["auto", "rows", "operations"] = "auto"
     """How those threads divide the work: by groups of rows (as many as pay: docs/tuning.md), or within every
     single operation, which can be faster on free cores, and is very slow as soon as another program uses
-    one."""
+    one. "auto" measures both once, before the first update of a new run, and the run keeps the choice."""
     memory_limit: float | None = None
     """Memory in GB that the run may take, by an estimate before it starts; None: as much as is free on this
     machine, or on the GPU. A larger number lets a run start that the estimate refuses."""

@@ -4,7 +4,7 @@
 mode       output
 =========  =======================================================
 live       a panel in the terminal, redrawn in place
-plain      a line every five seconds, for logs and pipes
+plain      a line after the first update and every five seconds, for logs and pipes
 notebook   a bar in the output of a cell (Jupyter, Colab)
 json       one JSON object per line on stdout for each event
 quiet      nothing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from recollect.display.state import Clock, State
 
 
 class Lines(Display):
-    """A line every five seconds, and one for each evaluation, checkpoint, warning and piece of advice."""
+    """A line after the first update, then every five seconds; others for evaluations, checkpoints, advice."""
 
     every = 5.0
 
@@ -29,7 +30,7 @@ class Lines(Display):
     def start(self) -> None:
         """Print env, core, run and the opening."""
         state = self.state
-        self.drawn_at = self.clock()
+        self.drawn_at = -math.inf  # the first update has a line at once
         self._print(", ".join(filter(None, (state.env, state.core, state.run))))
         if opening := state.training.opening:
             self._print(opening)

@@ -49,12 +49,12 @@ _PLAIN: AbstractContextManager = nullcontext()
 
 def suits(x: Tensor, weight: Tensor) -> bool:
     """Whether the kernels take x [..., K] and weight [M, K]."""
-    if torch.compiler.is_compiling():
+    if not triton_support.suits(x) or torch.compiler.is_compiling():
         return False
     M, K = weight.shape
     is_small = 0 < min(K, M) <= FEW and max(K, M) <= MOST and (K <= FEW or M * K <= WRITTEN_OUT)
     is_match = x.shape[-1] == K and x.dtype == weight.dtype and x.device == weight.device
-    return is_small and is_match and triton_support.suits(x)
+    return is_small and is_match
 
 
 def linear(
@@ -103,14 +103,16 @@ def together(x: Tensor, *layers: nn.Module) -> tuple[Tensor, ...] | None:
 
 def _is_bare(layer: nn.Module, x: Tensor) -> TypeGuard[nn.Linear]:
     """Whether layer(x) is a plain linear layer, without hooks, that the kernels take."""
-    if type(layer) is not nn.Linear or layer.bias is None or not suits(x, layer.weight):
+    if not triton_support.suits(x) or type(layer) is not nn.Linear or layer.bias is None:
+        return False
+    if not suits(x, layer.weight):
         return False
     return not (layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks)
 
 
 def _unrounded(x: Tensor) -> AbstractContextManager:
     """A context with float32 products for x, except under autocast or a compiler."""
-    if torch.compiler.is_compiling() or not x.is_cuda or torch.is_autocast_enabled("cuda"):
+    if not x.is_cuda or torch.compiler.is_compiling() or torch.is_autocast_enabled("cuda"):
         return _PLAIN
     return devices.rounded("fp32")
 

@@ -141,7 +141,7 @@ class CapturedUpdate:
     def _repeat(self, minibatch: int) -> None:
         """Recompute the gradient that ended the update, so that an error can name its parameter."""
         sequences, which = self._taken[minibatch]
-        self._learner.optimizer.zero_grad(set_to_none=True)
+        self._learner.optimizer.zero_grad()
         if sequences is not None:
             self._learner.backward(sequences.take(which), None, self._entropy_coef)
         self._minibatches = {}  # graphs hold gradient tensors of their own
@@ -186,7 +186,7 @@ class CapturedUpdate:
     def _step(self, batch: Chunks) -> Stats:
         """One optimiser step, which changes nothing once the update has ended; the minibatch's statistics."""
         learner, config = self._learner, self._learner.config
-        learner.optimizer.zero_grad(set_to_none=True)
+        learner.optimizer.zero_grad()
         stats = learner.backward(batch, None, self._entropy_coef)
         before = self._halted.clone()
         is_right = torch.ones_like(before, dtype=torch.bool)

@@ -334,7 +334,7 @@ class EagerUpdate:
         """One pass over all sequences. False if the KL or a gradient that is not finite ended the update."""
         learner, config = self._learner, self._learner.config
         for which in minibatches(sequences.count, config.minibatches, learner.generator, sequences.sizes):
-            learner.optimizer.zero_grad(set_to_none=True)
+            learner.optimizer.zero_grad()
             stats = learner.backward(sequences, which, self._entropy_coef)
             if not self._steps and self._record is not None:
                 learner.deviation_check.check(diagnostics.read(self._metrics | stats), self._record, which)

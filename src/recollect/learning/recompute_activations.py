@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from recollect.base import tree
+from recollect.base.gradients import gradients
 from recollect.base.types import State, Tree
 from recollect.experience.chunks import Chunks
 from recollect.policy.head_contract import Outputs
@@ -126,5 +127,5 @@ class _Recomputed(torch.autograd.Function):
             return (None,) * (2 + len(need))
         ys, dys = zip(*pairs)
         wanted = [t for t, needed in zip((*own, *ctx.weights), need) if needed]
-        found = iter(torch.autograd.grad(ys, wanted, dys, allow_unused=True))
+        found = iter(gradients(ys, wanted, dys))
         return None, None, *(next(found) if needed else None for needed in need)

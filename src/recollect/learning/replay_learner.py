@@ -178,7 +178,7 @@ class ReplayLearner:
         sample.reward = scaled(sample.reward, config)
         weight = importance(sample, config.importance_exponent)
         batch = windows(policy, self.target, sample, config, weight=weight)
-        self.optimizer.zero_grad(set_to_none=True)
+        self.optimizer.zero_grad()
         total, error, stats = self.algorithm.loss(policy, self.target, batch, config, generator)
         total.backward()
         norm = self.optimizer.norm()

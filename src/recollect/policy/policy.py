@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -200,7 +200,8 @@ class Policy(nn.Module):
 
     def computing(self) -> AbstractContextManager:
         """The precision context. The policy's methods enter it; for a backward pass the caller must."""
-        return precision.computing(self.precision, self.device)
+        device = self.device
+        return precision.computing(self.precision, device) if device.type == "cuda" else nullcontext()
 
     @property
     def encoder_bits(self) -> int:

@@ -108,7 +108,7 @@ class LearnerHost:
         """One update on its own rows of a batch, together with all other learners."""
         config = self.blueprint.config
         count = learner_threads(config)
-        by_rows, by_operations = (count, 1) if config.parallel == "rows" else (1, count)
+        by_rows, by_operations = (1, count) if config.parallel == "operations" else (count, 1)
         with row_threads.threads(by_rows), row_threads.intra_op_threads(by_operations):
             self.learner.update(rollout.to(config.device), progress, lag=lag)
 

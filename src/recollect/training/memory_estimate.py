@@ -22,7 +22,7 @@ from recollect.base.tensor_memory import TensorMemory
 from recollect.config.algo_shared import LearnerConfig
 from recollect.config.replay import ReplayConfig
 from recollect.config.train import TrainConfig
-from recollect.experience.rollout import rollout_size
+from recollect.experience.rollout import Rollout, rollout_size
 from recollect.learning.replay_learner import make_replay
 from recollect.policy.policy import Policy
 from recollect.runtimes.learner_server import learner_threads
@@ -198,8 +198,7 @@ def _measure(policy: Policy, algo: LearnerConfig, rows: int) -> tuple[int, int, 
     rollout = allocate(policy, rows, algo.rollout, acting(algo))
     rollout.valid.fill_(True)
     rollout.first[1, 0] = True  # most sequences have resets; kernels for those without keep other tensors
-    if isinstance(rollout.obs, dict) and ACTION_MASK in rollout.obs:
-        tree.map(lambda leaf: leaf.fill_(1), rollout.obs[ACTION_MASK])
+    allow_all_actions(rollout)
     with policy.computing():
         with TensorMemory() as before:
             rollout, data, _ = learner.targets(rollout)
@@ -212,6 +211,12 @@ def _measure(policy: Policy, algo: LearnerConfig, rows: int) -> tuple[int, int, 
     return kept, prepared, step.peak
 
 
+def allow_all_actions(rollout: Rollout) -> None:
+    """Set the masks of an empty rollout, if it has any."""
+    if isinstance(rollout.obs, dict) and ACTION_MASK in rollout.obs:
+        tree.map(lambda leaf: leaf.fill_(1), rollout.obs[ACTION_MASK])
+
+
 def _learner_bytes(policy: Policy, config: TrainConfig, part: float) -> int:
     """Gradients, optimiser state and copies of the weights, of all learners on this machine.
 
@@ -219,7 +224,7 @@ def _learner_bytes(policy: Policy, config: TrainConfig, part: float) -> int:
     copies of the cores' weights.
     """
     groups, length, weights = 1, config.algo.chunk_length, weight_bytes(policy)
-    if not config.device.startswith("cuda") and config.parallel == "rows":
+    if not config.device.startswith("cuda") and config.parallel != "operations":
         groups = row_threads.group_count(length, int(part / length), threads=learner_threads(config))
     cores = sum(weight_bytes(trunk.core) for trunk in policy.trunks)
     backward = WEIGHTS_IN_BACKWARD * (weights + (groups - 1) * cores)
@@ -263,8 +268,7 @@ def replay_step_bytes(policy: Policy, algo: ReplayConfig) -> int:
         rollout.valid.fill_(True)
         rollout.first[0] = rollout.first[-1] = True
         rollout.terminated[-1] = True  # whole episodes, which can be drawn at once
-        if isinstance(rollout.obs, dict) and ACTION_MASK in rollout.obs:
-            tree.map(lambda leaf: leaf.fill_(1), rollout.obs[ACTION_MASK])
+        allow_all_actions(rollout)
         learner.replay.add(rollout)
         with own.computing(), TensorMemory() as step:
             learner.step()

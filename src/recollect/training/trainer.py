@@ -123,7 +123,7 @@ class Trainer:
     @contextmanager
     def working(self) -> Iterator[None]:
         """Set up the threads for ``iterate``, which must be called inside this context."""
-        by_rows = self.threads if self.config.parallel == "rows" else 1
+        by_rows = 1 if self.config.parallel == "operations" else self.threads
         with row_threads.threads(by_rows), row_threads.intra_op_threads(1):
             yield
 

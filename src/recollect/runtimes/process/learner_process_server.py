@@ -62,7 +62,7 @@ class LearnerServer:
 
     def working(self) -> AbstractContextManager[Any]:
         """Set up the threads for all requests."""
-        by_rows = self._config.parallel == "rows"
+        by_rows = self._config.parallel != "operations"
         stack = ExitStack()
         stack.enter_context(row_threads.threads(self._threads if by_rows else 1))
         stack.enter_context(row_threads.intra_op_threads(1 if by_rows else self._threads))
