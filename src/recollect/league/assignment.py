@@ -141,8 +141,10 @@ class Assignment:
         self._over.index_copy_(0, torch.where(is_over, place, last), rows)
         self._count += is_over.sum()
 
-    def taken(self) -> list[Over]:
-        """The games that are over since the last call. A host read."""
-        found = [Over(*row) for row in self._over[:-1][: int(self._count)].tolist()]
+    def taken(self) -> tuple[list[Over], int]:
+        """The games that are over since the last call, and the number of those that were lost: there was no
+        room for them. A host read."""
+        count, most = int(self._count), len(self._over) - 1
+        found = [Over(*row) for row in self._over[: min(count, most)].tolist()]
         self._count.zero_()
-        return found
+        return found, max(0, count - most)

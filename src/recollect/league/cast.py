@@ -339,9 +339,15 @@ class Cast:
 
     def _book(self) -> None:
         """Log the games that are over, each with the member that played it."""
-        over = self._slots.taken()
+        over, lost = self._slots.taken()
         if self._log is None or not over:
             return
+        if lost:
+            warnings.warn(
+                f"league: {lost} games are not in the log, because more steps were made than "
+                "between_rollouts(steps) was given: call it before every rollout",
+                stacklevel=2,
+            )
         names = self._names()
         try:
             self._log.add([self._game(game, names) for game in over])
