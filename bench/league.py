@@ -4,8 +4,8 @@
 
 All opponents are snapshots of the agent's own architecture, an LSTM of 128 units, and play equally often. The
 bar: with 8 opponents an iteration takes at most 1.3 times as long as with one, at 640 rows on the CPU (one
-thread) and 40,960 on a GPU. ``acting`` and ``update`` are the two parts of an iteration. On a GPU
-``is_captured`` says whether acting is a CUDA graph.
+thread, CPU time) and 40,960 on a GPU. ``acting`` and ``update`` are the two parts of an iteration. On a GPU
+``is_captured`` says whether acting is a CUDA graph; the league has room for as many members as there are.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import argparse
 import gc
 import statistics
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +50,7 @@ class Contender:
             chunk=args.rollout,
             core=gpu.core("lstm", 128),
             vs="league",
-            vs_kwargs={"folder": str(folder), "opponents": max(COUNTS)},
+            vs_kwargs={"folder": str(folder), "opponents": opponents},
             **WORLDS[world],
         )
         self.trainer = gpu.trainer_of(self._agent)
@@ -83,9 +86,22 @@ class Contender:
             )
 
     def measure(self) -> None:
-        """One iteration."""
-        with self.trainer.working():
-            self.seconds.append(gpu.parts(self.trainer, 1, self._device))
+        """One iteration and its parts."""
+        found: dict[str, float] = {}
+
+        @contextmanager
+        def clocked(name: str) -> Iterator[None]:
+            began = self._now()
+            yield
+            found[name] = self._now() - began
+
+        with self.trainer.working(), gpu.bordered(self.trainer, clocked), clocked("whole"):
+            self.trainer.iterate()
+        self.seconds.append(found)
+
+    def _now(self) -> float:
+        """On the CPU the time that this process has had, which others on the machine do not lengthen."""
+        return time.process_time() if self._device == "cpu" else gpu.now(self._device)
 
     def result(self) -> dict[str, Any]:
         """The median of all rounds."""
@@ -105,8 +121,8 @@ def measured(world: str, args: argparse.Namespace) -> dict[str, Any]:
     """All numbers of opponents, one after the other in every round."""
     with tempfile.TemporaryDirectory() as folder:
         contenders = {count: Contender(world, count, args, Path(folder)) for count in COUNTS}
-        for _ in range(args.rounds):
-            for contender in contenders.values():
+        for number in range(args.rounds):
+            for contender in (*contenders.values(),)[:: 1 if number % 2 else -1]:
                 contender.measure()
         found: dict[str, Any] = {str(count): one.result() for count, one in contenders.items()}
         for contender in contenders.values():
