@@ -321,8 +321,8 @@ def test_few_networks_are_in_memory(tmp_path: Path) -> None:
     loads: list[str] = []
     load = env.player._load
     env.player._load = lambda name: loads.append(name) or load(name)
+    assert {env.player._names()[place] for place in env.player._slots.member.tolist()} == {"s11"}
     env.player.adjust(league=roster(("s0", "s1"), 12))
-    env.reset(1)
     results(env, actions(30))
     assert sorted(loads) == ["s0", "s1"], "once each, also while other members still play"
     weights = env.player._policy("s11").state_dict()
