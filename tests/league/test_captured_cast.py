@@ -14,6 +14,7 @@ import recollect as rc
 from recollect.acting.actor import Actor
 from recollect.base import devices, tree
 from recollect.config.league import LeagueConfig
+from recollect.envs.contract import Capturable
 from recollect.envs.versus import Versus
 from recollect.league.cast import Cast
 from recollect.league.check import check_league
@@ -24,7 +25,7 @@ from tests.support import resumed
 from tests.support.leagues import SLOTS, actions, network, pool, redrawn, results, roster, versus
 from tests.support.reads import unread
 from tests.support.tape import TapeGraphs
-from tests.support.two_sides import TwoSides
+from tests.support.two_sides import Echo, TwoSides
 from tests.training.test_league import SMALL, folders
 
 NAMES = ("echo", "s0", "s1", "s2")
@@ -139,16 +140,19 @@ def test_graphs_are_the_eager_steps(tmp_path: Path, waiting: None, opponents: in
     assert not graphs.tapes[-1].dead()
 
 
-def test_a_resume_of_captured_acting(tmp_path: Path, waiting: None) -> None:
-    """S001-4, S001-21: games, memories and random numbers, bit for bit, from the end of a rollout."""
+@pytest.mark.parametrize("opponents", [2, 8])
+def test_a_resume_of_captured_acting(tmp_path: Path, waiting: None, opponents: int) -> None:
+    """S001-4, S001-21: games, memories and random numbers, bit for bit, from the end of a rollout; also if
+    more members have played at a time than play now."""
     pool(tmp_path, 6)
-    whole = make_actor(tmp_path, TapeGraphs(torch.device("cpu")))
+    whole = make_actor(tmp_path, TapeGraphs(torch.device("cpu")), opponents=opponents)
     rollouts(whole, 6)
+    assert opponents == 8 or whole.env.player._tiles.capacity > len(whole.env.player._needed())
     shot = {name: tensor.clone() for name, tensor in (whole.snapshot() or {}).items()}
     logged = list(read_games(tmp_path))
     expected = rollouts(whole, 8, start=6)
     games = list(read_games(tmp_path))
-    again = make_actor(tmp_path, TapeGraphs(torch.device("cpu")))
+    again = make_actor(tmp_path, TapeGraphs(torch.device("cpu")), opponents=opponents)
     again.restore(shot)
     again.env.player.adjust(league=roster(SCHEDULE[4], 4))
     assert list(read_games(tmp_path)) == logged, "later games are removed"
@@ -214,6 +218,34 @@ def test_trainings(tmp_path: Path, waiting: None, monkeypatch: pytest.MonkeyPatc
         assert actor._buffers[0].play_all.is_graph
     assert check_league(tmp_path / "run").faults == []
     assert len(set(logged.values())) == len(logged) > 8
+
+
+def test_a_scripted_player_that_reads(tmp_path: Path, waiting: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """S001-4: acting is not captured then, and all games are logged."""
+    monkeypatch.setattr(Echo, "is_capturable", False, raising=False)
+    pool(tmp_path)
+    actor = make_actor(tmp_path)
+    for _ in range(3):
+        actor.collect()
+    actor.env.player.between_rollouts(1)
+    assert not isinstance(actor.env, Capturable)
+    assert len(list(read_games(tmp_path))) == int((actor.env.player._slots.game).sum())
+
+
+def test_a_lost_opponent_of_a_new_process(tmp_path: Path, waiting: None) -> None:
+    """S001-4: a restored game goes on with another member, before the env has made a step."""
+    pool(tmp_path)
+    before = make_actor(tmp_path)
+    before.collect()
+    shot = before.snapshot() or {}
+    (tmp_path / "members" / "s1.safetensors").unlink()
+    again = make_actor(tmp_path)
+    with pytest.warns(UserWarning, match="s1"):
+        again.restore(shot)
+    played_on = again.env.player._slots.member.tolist()
+    assert 3 in before.env.player._slots.member.tolist()
+    assert 3 not in played_on
+    again.collect()
 
 
 def test_a_training_resumes(tmp_path: Path, waiting: None) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from recollect.acting import actor
+from recollect.acting.actor import Actor
 from recollect.base import devices
 from recollect.league import cast, matchmaking
 from recollect.league.assignment import Assignment
@@ -65,6 +66,12 @@ def _training_in_tiles(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(devices, "synchronises", lambda where: True)
         test_captured_cast.test_trainings(folder, None, patch)
+
+
+def _acting_with_reads(folder: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "synchronises", lambda where: True)
+        test_captured_cast.test_a_scripted_player_that_reads(folder, None, patch)
 
 
 LEAGUES = [
@@ -338,7 +345,7 @@ LEAGUES = [
     ),
     Mutant(
         "a resume of captured acting repeats its random numbers",
-        with_reads(test_captured_cast.test_a_resume_of_captured_acting),
+        with_reads(test_captured_cast.test_a_resume_of_captured_acting, 8),
         (
             (
                 Cast,
@@ -348,6 +355,24 @@ LEAGUES = [
             ),
         ),
         "resumed",
+    ),
+    Mutant(
+        "a resume has less room for members, so tiles of another size",
+        with_reads(test_captured_cast.test_a_resume_of_captured_acting, 2),
+        ((Cast, "restore", 'if "capacity" in snapshot else', "if False else"),),
+        "resumed",
+    ),
+    Mutant(
+        "members in tiles act with the noise of training",
+        test_tiles.test_members_act_without_noise,
+        ((Tiles, "__init__", ".eval()", ""),),
+        "without noise",
+    ),
+    Mutant(
+        "acting without a graph has no room for games",
+        here(_acting_with_reads),
+        ((Actor, "collecting", "if isinstance(self", "if self._is_capturable and isinstance(self"),),
+        "assert len(list(read_games(tmp_path))) ==",
     ),
     Mutant(
         "games are logged with the next rollout only",

@@ -71,11 +71,11 @@ class Assignment:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """It changes if tensors have other addresses."""
+        """It changes if tensors are allocated again; their sizes only grow."""
         return len(self._over), self._ends.shape[1]
 
     def room(self, steps: int) -> None:
-        """Have room for all games that can end in so many steps."""
+        """Allocate memory for all games that can end in ``steps`` steps."""
         most = steps * len(self._slots) + 1
         if most > len(self._over):
             self._over = self._over.new_zeros(most, self._over.shape[1])

@@ -19,9 +19,9 @@ from recollect.base.types import State, Tree
 from recollect.policy.policy import Policy
 
 ALIGNED = 64
-"""Weights of a tensor begin at a multiple of so many numbers, as the kernels like it."""
+"""Tensors begin at multiples of this many numbers: kernels are faster on aligned addresses."""
 NO_PLACE = -2
-"""The place of a member that is none."""
+"""The place of a free seat, which equals no member's."""
 
 
 class Tiles:
@@ -36,7 +36,7 @@ class Tiles:
         self.count = -(-rows // self.size) + capacity - 1
         self.places = torch.full((capacity,), NO_PLACE, device=device)
         """[M] the place in the pool of each member."""
-        self._policy = copy.deepcopy(template)
+        self._policy = copy.deepcopy(template).eval().requires_grad_(False)
         self._spans: dict[str, tuple[torch.dtype, slice]] = {}
         """Where the tensors of a member are, among all of their dtype."""
         ends: dict[torch.dtype, int] = {}
@@ -71,7 +71,8 @@ class Tiles:
         """The actions of all rows, the memories after them, and the place of the member that chose each.
 
         Args:
-            member: [R] the place of each row's member. Rows of another one are computed by any.
+            member: [R] the place of each row's member. The actions of rows whose member is not loaded are
+                arbitrary.
             obs: [R, ...].
             memory: [R, ...].
             first: [R].
