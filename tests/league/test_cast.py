@@ -354,6 +354,19 @@ def full(file: Path, text: str) -> None:
     raise OSError(28, "No space left on device")
 
 
+@pytest.mark.parametrize("seen", ["other", None])
+def test_a_folder_that_is_not_shared(tmp_path: Path, seen: str | None) -> None:
+    """S001-4: an actor on a node that has another folder at this path, or none, neither plays nor logs."""
+    owner = pool(tmp_path / "learner").own()
+    if seen is not None:
+        pool(tmp_path / seen).own()
+    env = versus(tmp_path / (seen or "none"), ())
+    with pytest.raises(ConfigError, match=r"not the folder.*all nodes mount.*processes"):
+        env.adjust(league=roster(NAMES) | {"owner": owner})
+    assert not (tmp_path / (seen or "none") / "games").exists()
+    versus(tmp_path / "learner", ()).adjust(league=roster(NAMES) | {"owner": owner})
+
+
 def test_protocols(tmp_path: Path) -> None:
     env = versus(tmp_path, ())
     assert isinstance(env, Resumable)

@@ -253,6 +253,12 @@ LEAGUES = [
         ((League, "on_start", "self.pool.rewind(training.steps)", "pass"),),
         "assert folders(run) == before",
     ),
+    Mutant(
+        "an actor uses whatever folder its node has",
+        here(test_cast.test_a_folder_that_is_not_shared, "other"),
+        ((Cast, "adjust", "if owner is not None and", "if False and"),),
+        "DID NOT RAISE",
+    ),
     # On the path of a GPU
     Mutant(
         "in tiles, opponents are swapped within a game",
@@ -306,8 +312,8 @@ LEAGUES = [
             (
                 Tiles,
                 "act",
-                "tree.index(tree.cat(states), place), by",
-                "tree.index(tree.cat(states), self._row), by",
+                "tree.index(tree.cat(states), place), memory",
+                "tree.index(tree.cat(states), self._row), memory",
             ),
         ),
         "the memory of the member",
@@ -360,6 +366,12 @@ LEAGUES = [
         "a resume has less room for members, so tiles of another size",
         with_reads(test_captured_cast.test_a_resume_of_captured_acting, 2),
         ((Cast, "restore", 'if "capacity" in snapshot else', "if False else"),),
+        "resumed",
+    ),
+    Mutant(
+        "rows of scripted players are in the tiles of a member that has left",
+        with_reads(test_captured_cast.test_a_resume_of_captured_acting, 8),
+        ((Tiles, "_divide", "# [M, R]", "\n    own[0] |= ~own.any(0)"),),
         "resumed",
     ),
     Mutant(

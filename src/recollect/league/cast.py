@@ -26,7 +26,7 @@ from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.league.assignment import KEPT, NOBODY, Assignment, Over
 from recollect.league.games import Game, GameLog
 from recollect.league.matchmaking import Roster
-from recollect.league.pool import Pool
+from recollect.league.pool import Pool, check_owner
 from recollect.league.tiles import Tiles
 from recollect.policy.policy import Policy
 from recollect.tasks import random
@@ -111,9 +111,16 @@ class Cast:
         self._generator.manual_seed(self._action_seed())
 
     def adjust(self, league: Mapping[str, Any] | None = None) -> None:
-        """Draw the opponents of later games from the roster ``league``, and log the games."""
+        """Draw the opponents of later games from the roster ``league``, and log the games.
+
+        ``league`` may also have an ``owner``: the training that must use the folder (``check_owner``).
+        """
+        told = dict(league or {})
+        owner = told.pop("owner", None)
+        if owner is not None and self.folder is not None:
+            check_owner(self.folder, owner)
         self._is_told = league is not None
-        self._roster = None if league is None else Roster(**league)
+        self._roster = Roster(**told) if self._is_told else None
         if self._is_told and self.folder is not None and self._log is None:
             self._log = GameLog(self.folder, self._first_slot)
             self._continue_log(self._log)
