@@ -297,7 +297,7 @@ def test_results_for_ratings(tmp_path: Path) -> None:
     echo = counts["echo"]
     assert won == Counter({1: echo.win, 0: echo.draw, -1: echo.loss})
     others = {name for pair in found for name in pair[:2]} - {"echo", "fixed"}
-    assert others <= {member.name for member in pool.members}
+    assert others <= {name for member in pool.members for name in (member.name, f"{member.name}+")}
 
 
 def test_an_env_with_one_side() -> None:

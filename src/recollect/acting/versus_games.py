@@ -6,15 +6,18 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from recollect.acting.evaluate import evaluating
+from recollect.acting.policy_player import PolicyPlayer
 from recollect.base import row_threads
 from recollect.base.formatting import digits
-from recollect.envs.contract import BatchedEnv
+from recollect.base.types import Tree
+from recollect.envs.contract import BatchedEnv, Player
 from recollect.envs.group_views import Groups
 from recollect.envs.versus import OUTCOMES, Versus, find_versus
 from recollect.errors import ConfigError, EvaluationCancelledError
@@ -181,27 +184,51 @@ def play_games(
         raise ConfigError("this env has no opponent: name one with vs='bot' (--vs bot)")
     with evaluating(policy), row_threads.intra_op_threads(1):
         tally = _Tally(versus, games)
-        policy, rows = policy.actor_only(), env.num_envs * env.agents
-        generator = torch.Generator(env.device).manual_seed(seed)
-        obs, state = env.reset(seed), policy.initial_state(rows)
-        first = torch.ones(rows, dtype=torch.bool, device=env.device)
-        for _ in range(max(1, max_steps // rows)):
-            if cancelled is not None and cancelled():
-                raise EvaluationCancelledError("the evaluation was cancelled: the run is stopping")
-            acted, state = policy.act(obs, state, first, generator, deterministic)
-            step = env.step(policy.to_env(acted.action))
-            tally.add(step.reward.cpu().numpy(), step.valid.cpu().numpy(), step.info)
-            if tally.is_done:
-                return tally.result(opponent, "greedy" if deterministic else "sampled")
-            obs, first = step.obs, step.first
-    raise ConfigError(f"{games} games did not end within {max_steps} steps: does the env have a time limit?")
+        player = PolicyPlayer(policy, env.device, seed, deterministic=deterministic)
+        _play(env, tally, partial(player.act, versus.rows), seed, max_steps, cancelled)
+    return tally.result(opponent, "greedy" if deterministic else "sampled")
+
+
+@torch.no_grad()
+def play_match(
+    env: Versus, player: Player, *, opponent: str, games: int, seed: int, max_steps: int = 10_000_000
+) -> Games:
+    """Play games of ``player``, which has the rows of the learner, against the player of ``env``."""
+    with row_threads.intra_op_threads(1):
+        tally = _Tally(env, games)
+        _play(env, tally, partial(player.act, env.rows), seed, max_steps)
+    return tally.result(opponent, "sampled")
+
+
+def _play(
+    env: BatchedEnv,
+    tally: _Tally,
+    act: Callable[[Tree, torch.Tensor], Tree],
+    seed: int,
+    max_steps: int,
+    cancelled: Callable[[], bool] | None = None,
+) -> None:
+    """Play all games of ``tally``, in which ``act(obs, first)`` gives the actions of the learner's rows."""
+    rows = env.num_envs * env.agents
+    obs, first = env.reset(seed), torch.ones(rows, dtype=torch.bool, device=env.device)
+    for _ in range(max(1, max_steps // rows)):
+        if cancelled is not None and cancelled():
+            raise EvaluationCancelledError("the evaluation was cancelled: the run is stopping")
+        step = env.step(act(obs, first))
+        tally.add(step.reward.cpu().numpy(), step.valid.cpu().numpy(), step.info)
+        if tally.is_done:
+            return
+        obs, first = step.obs, step.first
+    raise ConfigError(
+        f"{tally.games} games did not end within {max_steps} steps: does the env have a time limit?"
+    )
 
 
 class _Tally:
     """The games so far, and those in progress."""
 
     def __init__(self, versus: Versus, games: int):
-        self._versus, self._agents, slots = versus, versus.agents, versus.num_envs
+        self._versus, self._agents, slots, self.games = versus, versus.agents, versus.num_envs, games
         self._side = np.array(versus.sides)
         self._quota = np.zeros(slots, np.int64)
         for side, own in zip(dict.fromkeys(versus.sides), (games - games // 2, games // 2)):

@@ -78,6 +78,11 @@ class Versus(EnvWrapper):
         return tuple(first if sign > 0 else second for sign in self._sign.tolist())
 
     @property
+    def rows(self) -> Tensor:
+        """[B] int64: the rows of the learner in the env."""
+        return self._mine
+
+    @property
     def games(self) -> Tensor:
         """[E] int64: games that each slot has finished."""
         return self.env.games

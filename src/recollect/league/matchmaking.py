@@ -89,7 +89,7 @@ def choose(
     seed: int,
 ) -> Roster:
     """The roster ``number`` of ``members``, by the games that the agent has played against them."""
-    newest = next((one.name for one in reversed(members) if one.is_snapshot), "")
+    newest = next((one.name for one in reversed(members) if one.is_own), "")
     names = [one.name for one in members]
     if config.matchmaking == "latest":
         names = [newest or names[-1]]

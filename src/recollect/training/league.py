@@ -95,7 +95,7 @@ class League(Callback):
     @property
     def _last_steps(self) -> int | None:
         """Env steps of the last snapshot."""
-        return next((one.steps for one in reversed(self.pool.members) if one.is_snapshot), None)
+        return next((one.steps for one in reversed(self.pool.members) if one.is_own), None)
 
     def _promote(self, training: Training) -> None:
         """Freeze a snapshot of the agent; with a gate it has to win to become a member."""
