@@ -113,24 +113,27 @@ class Games:
             **({} if self.sampled is None else {"sampled": self.sampled.to_json()}),
         }
 
-    def __str__(self) -> str:
+    def table(self) -> str:
+        """The shares of the results on each side, with their intervals."""
         rows = [("", *OUTCOMES, "games")]
         for name, one in {"all": self.total, **self.sides}.items():
             rows.append((name, *one.cells(), f"{one.games:,}"))
         widths = [max(map(len, column)) for column in zip(*rows)]
-        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows)
+
+    def __str__(self) -> str:
         numbers = {"return": self.mean, "length": float(self.lengths.mean()), **self.info}
         wide = max(map(len, numbers))
         lines = [
             f"{self.mode} actions against {self.opponent} (with 95% Wilson intervals):",
-            *table,
+            self.table(),
             *(f"{name.ljust(wide)}  {digits(value)}" for name, value in numbers.items()),
         ]
         both = [] if self.sampled is None else ["", str(self.sampled)]
         return "\n".join([*lines, *both])
 
 
-def wilson(count: int, games: int, z: float = Z) -> tuple[float, float]:
+def wilson(count: float, games: int, z: float = Z) -> tuple[float, float]:
     """The Wilson score interval of a share, ``count`` of ``games``; with the default ``z`` that of 95%.
 
     Wilson (1927): the shares p whose distance to count / games is at most z standard errors of p.

@@ -206,6 +206,12 @@ def find_versus(env: Any) -> Versus | None:
     return env if isinstance(env, Versus) else None
 
 
+def two_sides_of(env: Any) -> Any:
+    """The ``TwoSided`` env that ``env`` is, or that is in its ``Versus``."""
+    versus = find_versus(env)
+    return env if versus is None else versus.env
+
+
 def _second(slots: Tensor, first_slot: int) -> Tensor:
     """[E, 1] int64: 1 where the learner has the second side, of ``slots`` [E, 1]."""
     return (slots + first_slot) % 2

@@ -117,15 +117,21 @@ class Pool:
 
     def check(self, signature: Mapping[str, Any]) -> None:
         """Raise ConfigError if the league is that of another env, or of other options."""
+        if different := self.difference(signature):
+            raise ConfigError(
+                f"{self.folder} is a league of another env: {different}. Use the env and options of that "
+                "run, or start a new run (--run)"
+            )
+
+    def difference(self, signature: Mapping[str, Any]) -> str:
+        """The first difference between the env of the league and another one, in words; empty: none."""
         theirs = json.loads(json.dumps(signature, default=str))
         ours = theirs if self.signature is None else self.signature
         for name in theirs:
             if ours.get(name) != theirs[name]:
-                raise ConfigError(
-                    f"{self.folder} is a league of another env: {name} is {files.short(ours.get(name))} "
-                    f"there and {files.short(theirs[name])} here. Use the env and options of that run, or "
-                    "start a new run (--run)"
-                )
+                mine, other = files.short(ours.get(name)), files.short(theirs[name])
+                return f"{name} is {mine} in the league and {other} in the other env"
+        return ""
 
     def create(self, signature: Mapping[str, Any], scripted: Sequence[str]) -> None:
         """Begin the league with the env's scripted players, unless it exists; then check its env."""
@@ -201,9 +207,14 @@ class Pool:
         return next((member for member in reversed(self.playing) if member.is_own), None)
 
     @property
-    def anchor(self) -> Member | None:
+    def anchor(self) -> Member:
         """The player that ratings are anchored at, which is never retired: a scripted one, or else ``s0``."""
-        return next(iter(self.members), None)
+        if not self.members:
+            raise ConfigError(
+                f"the league in {self.folder} is empty: its run ended before the first snapshot. Train it "
+                "(recollect train ENV --vs league)"
+            )
+        return self.members[0]
 
     def path(self, name: str) -> Path:
         """The weights of a snapshot."""

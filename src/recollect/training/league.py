@@ -6,18 +6,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from recollect.config.league import LEAGUE, LeagueConfig, league_config
-from recollect.envs.versus import find_versus
+from recollect.envs.versus import two_sides_of
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.league.games import Tally, prune
-from recollect.league.matchmaking import Roster, Rosters, choose
+from recollect.league.matchmaking import RECENT, Roster, Rosters, choose
 from recollect.league.pool import Member, Pool, signature
 from recollect.training.callbacks import Callback
 
 if TYPE_CHECKING:
     from recollect.training.run_loop import Training
-
-RECENT = 10
-"""Matchmaking counts the games of so many rosters: the agent was another one before."""
 
 
 class League(Callback):
@@ -70,8 +67,7 @@ class League(Callback):
         agent: Any = training.agent
         env = agent.make_env(1) if agent.can_make_env else agent.env
         try:
-            versus = find_versus(env)
-            sided = env if versus is None else versus.env
+            sided = two_sides_of(env)
             self.pool.create(signature(sided, training.config.env_kwargs), sided.opponents)
         finally:
             if agent.can_make_env:

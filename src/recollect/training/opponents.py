@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from recollect.acting.evaluate import in_mode
 from recollect.acting.policy_player import PolicyPlayer
@@ -19,10 +21,10 @@ from recollect.config.tasks import task_name
 from recollect.config.train import EvalMode
 from recollect.envs.contract import Adjustable, Player
 from recollect.envs.env_names import display_name
-from recollect.envs.versus import SELF, find_versus
+from recollect.envs.versus import SELF, find_versus, two_sides_of
 from recollect.errors import ConfigError, nearest
 from recollect.league.matches import MatchLog
-from recollect.league.pool import Pool
+from recollect.league.pool import Member, Pool, signature
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import adjust, changed, league_folder, open_env
 from recollect.runtimes.env_probe import check_spaces
@@ -101,6 +103,27 @@ def match(agent: Any, one: str, other: str, games: int) -> Games:
         found = play_match(versus, player, opponent=other, games=games, seed=seed)
     log.add(one, other, found.sides, seed)
     return found
+
+
+def add_member(
+    agent: Any, other: Any, weights: Mapping[str, Tensor], name: str, steps: int, origin: str
+) -> Member:
+    """Add weights of the agent ``other``, trained for ``steps`` env steps, to the league of ``agent``."""
+    pool = Pool(_folder(agent))
+    check_same_env(agent.env, other.env, origin)
+    with closing(other.make_env(1)) as env:
+        if different := pool.difference(signature(two_sides_of(env), other.config.env_kwargs)):
+            raise ConfigError(f"{origin} is of another env than this league: {different}")
+    ours, theirs = (one.policy.config for one in (agent, other))
+    names = [f.name for f in fields(ours) if getattr(ours, f.name) != getattr(theirs, f.name)]
+    if other.policy.made_by is not None or names:
+        named = "; ".join(f"{n} is {getattr(ours, n)!r} here and {getattr(theirs, n)!r} there" for n in names)
+        raise ConfigError(
+            f"{origin} has another network than this league, whose members share one: "
+            f"{named or 'it was made by a policy factory'}. As an opponent in an evaluation it may have any: "
+            f"recollect eval RUN --vs PATH"
+        )
+    return pool.add_other(name, weights, steps, origin)
 
 
 def check_same_env(ours: Any, theirs: Any, what: str) -> None:
