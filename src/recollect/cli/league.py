@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from recollect.base.formatting import ABSENT, plural
 from recollect.cli import print_json, tell
 from recollect.cli.help_page import Page
-from recollect.cli.shared import add_trust
 
 if TYPE_CHECKING:
     from recollect.league.check import Checked
@@ -57,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     made["add"].add_argument("--checkpoint", help="of SOURCE: best, last, or its env steps (default: best)")
     for name in ("match", "add"):
         made[name].add_argument("--env", help="the env again, if it is your own code: module:Env")
-        add_trust(made[name])
+        made[name].add_argument("--trust", action="store_true", help="import the code that the runs name")
     made["match"].add_argument("--device", help="cpu or cuda; default: that of the training")
     keep = made["prune"].add_argument("--keep", type=int, required=True, metavar="N")
     keep.help = "snapshots that stay; the newest and the anchor always do"
@@ -99,20 +98,18 @@ def _print_members(page: Page, found: Summary) -> None:
     from recollect.league.ratings import MOST_CYCLES
 
     ratings = found.ratings
-    page.line(
-        _row(("member", "state", "steps", "share", "won", "drawn", "lost", "Elo", "interval")), style="dim"
-    )
+    head = ("member", "state", "steps", "share", "won", "drawn", "lost", "Elo", "interval")
+    page.line(_row(head), style="dim")
     rows = found.to_json()["members"]
     for row in rows:
         steps = row["kind"] if row["steps"] is None else f"{row['steps']:,}"
-        results = (f"{row[name]:,}" for name in ("win", "draw", "loss"))
-        page.line(
-            _row((row["name"], row["state"], steps, f"{row['share']:.0%}", *results, *_elo(row["rated"])))
-        )
+        results = [f"{row[name]:,}" for name in ("win", "draw", "loss")]
+        cells = (row["name"], row["state"], steps, f"{row['share']:.0%}", *results, *_elo(row["rated"]))
+        page.line(_row(cells))
     page.line(
         "\nshare: of the present games. won, drawn, lost: by the agent, in all games of the training. Elo: "
-        f"ratings with their 95% intervals by all games of the training and of matches, {ratings.anchor} = 0; "
-        f"{ABSENT}: no games link the member to it, see recollect league match."
+        "ratings with their 95% intervals, by all games of the training and of matches, with "
+        f"{ratings.anchor} = 0; {ABSENT}: no games link the member to it, see recollect league match."
     )
     if any(math.isfinite(row.value) and not row.is_bounded for row in ratings.rows):
         page.line("*: won or lost all games against the rest; how far away it is, is a guess.")
@@ -135,8 +132,9 @@ def _elo(row: Mapping[str, Any]) -> tuple[str, str]:
     if row["rating"] is None:
         return ABSENT, ABSENT
     low, high = row["interval"]
-    mark = "" if row["bounded"] else " *"
-    return f"{row['rating']:+.0f}", f"{low:+.0f} to {high:+.0f}{mark}"
+    if low == high:  # the anchor
+        return "0", ABSENT
+    return f"{row['rating']:+.0f}", f"{low:+.0f} to {high:+.0f}{'' if row['bounded'] else ' *'}"
 
 
 def _row(cells: tuple[str, ...]) -> str:
@@ -181,11 +179,10 @@ def _match(args: argparse.Namespace, folder: Path) -> int:
         rated = {name: asdict(ratings[name]) for name in (args.one, args.other)}
         print_json({"run": args.run, "player": args.one, **games.to_json(), "ratings": rated})
         return 0
-    tell(
-        f"{args.one} against {args.other}: {games.total.games:,} games, sampled actions\n{games.table()}",
-        sys.stdout,
-    )
-    tell("\n".join(_rated(ratings, name) for name in (args.one, args.other)), sys.stdout)
+    print(f"{args.one} against {args.other}: {games.total.games:,} games, sampled actions\n{games.table()}")
+    for name in (args.one, args.other):
+        if name != ratings.anchor:
+            print(_rated(ratings, name))
     return 0
 
 
@@ -228,12 +225,13 @@ def _add(args: argparse.Namespace, folder: Path) -> int:
         made = add_member(agent, other, weights, name, steps, f"{origin} (step {steps:,})")
     if args.json:
         print_json({"run": args.run, **asdict(made)})
-    else:
-        tell(
-            f"{made.name} is a member of the league of {args.run}: {made.origin}. It plays from the next choice of "
-            f"opponents on, once the run is resumed; now: recollect league match {args.run} {made.name} NAME",
-            sys.stdout,
-        )
+        return 0
+    text = (
+        f"{made.name} is a member of the league of {args.run}: {made.origin}. It plays from the next choice "
+        f"of opponents on, when the run is resumed; for a rating: recollect league match {args.run} "
+        f"{made.name} NAME"
+    )
+    tell(text, sys.stdout)
     return 0
 
 
@@ -252,12 +250,8 @@ def _prune(args: argparse.Namespace, folder: Path) -> int:
         return 0
     page, verb = Page.readable(), "would be retired" if args.dry_run else "retired"
     for one in gone:
-        why = (
-            f"the agent won at least {one.score:.0%} of {plural(one.games, 'game')}"
-            if one.games
-            else "no games"
-        )
-        page.line(f"{one.name:<14}{verb}: {why}")
+        won = f"the agent won at least {one.score:.0%} of {plural(one.games, 'game')}"
+        page.line(f"{one.name:<14}{verb}: {won if one.games else 'no games'}")
     page.line(f"{plural(len(gone), 'member')} {verb}, {len(left)} left: {', '.join(left)}")
     if gone and not args.dry_run:
         page.line("Their files stay: games in progress end with them, and league match can play them.")
