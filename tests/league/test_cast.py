@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from recollect.base import files, tree
-from recollect.envs.contract import Capturable, Resumable
+from recollect.envs.contract import BetweenRollouts, Capturable, Resumable
 from recollect.envs.versus import Versus
 from recollect.errors import ConfigError, RecollectError
 from recollect.league.cast import Cast
@@ -152,7 +152,7 @@ def test_a_member_is_drawn_at_the_reset_of_its_slot(tmp_path: Path) -> None:
         starts = (env.env.age == 0).nonzero().flatten().tolist()
         env.step(own)
         changed |= set(starts)
-        names = [env.player._names()[place] for place in env.player._member.tolist()]
+        names = [env.player._names()[place] for place in env.player._slots.member.tolist()]
         assert names == ["s1" if slot in changed else "s0" for slot in range(SLOTS)], "fixed in a game"
     assert len(changed) == SLOTS
 
@@ -258,7 +258,7 @@ def test_a_restored_game_without_its_opponent_does_not_count(tmp_path: Path) -> 
     env = versus(tmp_path, ("s0", "s1"))
     env.reset(0)
     results(env, actions(2))
-    shot, before = env.snapshot(), env.player._member.clone()
+    shot, before = env.snapshot(), env.player._slots.member.clone()
     (tmp_path / "members" / "s1.safetensors").unlink()
     again = versus(tmp_path, ())
     again.reset(0)
@@ -280,12 +280,12 @@ def test_without_a_roster_the_permanent_members_play(tmp_path: Path) -> None:
     env = versus(tmp_path, ())
     env.reset(0)
     results(env, actions(20))
-    assert {env.player._names()[place] for place in env.player._member.tolist()} <= {"echo", "fixed"}
+    assert {env.player._names()[place] for place in env.player._slots.member.tolist()} <= {"echo", "fixed"}
     assert list(read_games(tmp_path)) == []
     env.env.opponents = ()
     env.reset(1)
     results(env, actions(1))
-    assert {env.player._names()[place] for place in env.player._member.tolist()} == {"s0"}
+    assert {env.player._names()[place] for place in env.player._slots.member.tolist()} == {"s0"}
     empty = versus(tmp_path / "none", ())
     empty.env.opponents = ()
     empty.reset(0)
@@ -304,7 +304,7 @@ def test_an_evaluation_can_be_repeated(tmp_path: Path, slots: int) -> None:
         found.append([])
         for own in actions(40, slots):
             step = env.step(own)
-            names = [env.player._names()[place] for place in env.player._member.tolist()]
+            names = [env.player._names()[place] for place in env.player._slots.member.tolist()]
             found[-1].append((names, step.reward.tolist(), env.env.won.tolist()))
     assert found[0] == found[1], "repeated"
     assert len({names[0] for names, _, _ in found[0]}) == 2, "games of a slot have different opponents"
@@ -357,8 +357,15 @@ def full(file: Path, text: str) -> None:
 def test_protocols(tmp_path: Path) -> None:
     env = versus(tmp_path, ())
     assert isinstance(env, Resumable)
-    assert not isinstance(env, Capturable), "draws read on the host"
+    assert isinstance(env, Capturable)
+    assert isinstance(env, BetweenRollouts)
     assert "league" in env.adjustable
+
+
+def test_a_scripted_player_that_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cast is captured only if its scripted players may be."""
+    monkeypatch.setattr(Echo, "is_capturable", False, raising=False)
+    assert not isinstance(versus(tmp_path, ()), Capturable)
 
 
 def test_a_network_of_another_shape(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from recollect.acting.versus_games import Results
 from recollect.config.league import LeagueConfig, league_config
 from recollect.errors import ConfigError, RecollectError
 from recollect.league.games import Game, GameLog, Tally, count, faults, read_games
-from recollect.league.matchmaking import Roster, Rosters, chances, choose
+from recollect.league.matchmaking import Roster, Rosters, choose, luck, slot_keys
 from recollect.league.pool import Member
 
 MEMBERS = [Member("bot"), *(Member(f"s{i}") for i in range(4))]
@@ -61,6 +61,10 @@ def test_at_most_so_many_opponents() -> None:
 
 def test_chances_are_uniform_and_of_slot_and_game() -> None:
     slots, games = torch.arange(40).repeat_interleave(50), torch.arange(50).repeat(40)
+
+    def chances(seed: int, slots: torch.Tensor, games: torch.Tensor, attempt: int = 0) -> list[float]:
+        return luck(slot_keys(seed, slots), games, attempt).tolist()
+
     found = torch.tensor(chances(3, slots, games))
     assert len(found.unique()) > 1990
     assert 0.47 < float(found.mean()) < 0.53
@@ -78,6 +82,24 @@ def test_a_pick_follows_the_shares() -> None:
     assert left is not None
     assert left.shares == (0.0, 1.0)
     assert one.without({"a", "b", "c"}) is None
+
+
+def test_a_pick_on_a_device_is_that_of_the_roster() -> None:
+    """S001-4: by the ends as float32, also right at an end, and for shares that are no binary fractions."""
+    generator = torch.Generator().manual_seed(0)
+    for number in range(200):
+        shares = torch.rand(1 + number % 9, generator=generator).double()
+        shares[torch.rand(len(shares), generator=generator) < 0.3] = 0.0
+        if not shares.sum():
+            shares[0] = 1.0
+        names = tuple(map(str, range(len(shares))))
+        one = Roster(0, 0, names, tuple((shares / shares.sum()).tolist()), "")
+        ends = torch.tensor(one.ends())
+        steps = 2**24
+        near = [round(end * steps) + i for end in one.ends() for i in (-1, 0, 1)]
+        chances = torch.tensor([0, steps - 1, *[step for step in near if 0 <= step < steps]]) / steps
+        found = (chances.unsqueeze(1) >= ends).sum(1)
+        assert [names[i] for i in found] == [one.pick(chance) for chance in chances.tolist()]
 
 
 def test_rosters_on_disk(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from recollect.acting.versus_games import OUTCOMES
 from recollect.config.core_choice import core_config
 from recollect.config.league import LeagueConfig
-from recollect.config.policy import EncoderConfig, PolicyConfig
+from recollect.config.policy import EncoderConfig, HeadConfig, PolicyConfig
 from recollect.envs.versus import Versus
 from recollect.league.cast import Cast
 from recollect.league.games import Game
@@ -25,21 +25,22 @@ from tests.support.two_sides import CUES, MEMBERS, TwoSides
 SLOTS = 6
 
 
-def network(seed: int | None = None) -> Policy:
-    """A small recurrent policy for the env."""
-    env, config = TwoSides(1), PolicyConfig(core=core_config("gru"), encoder=EncoderConfig(hidden=(8,)))
+def network(seed: int | None = None, gain: float = 0.01) -> Policy:
+    """A small recurrent policy for the env; with a large ``gain`` its actions are all but certain."""
+    env, parts = TwoSides(1), {"encoder": EncoderConfig(hidden=(8,)), "head": HeadConfig(gain=gain)}
+    config = PolicyConfig(core=core_config("gru"), **parts)
     with torch.random.fork_rng(devices=[]):
         if seed is not None:
             torch.manual_seed(seed)
         return config.build(env.observation_space, env.action_space)
 
 
-def pool(folder: Path, snapshots: int = 3) -> Pool:
+def pool(folder: Path, snapshots: int = 3, gain: float = 0.01) -> Pool:
     """A league with the env's scripted players and this many snapshots."""
     env, made = TwoSides(1), Pool(folder)
     made.create(signature(env, {}), env.opponents)
     for number in range(snapshots):
-        made.add(network(number).state_dict(), 100 * number)
+        made.add(network(number, gain).state_dict(), 100 * number)
     return made
 
 

@@ -21,7 +21,7 @@ from recollect.acting.truncation import (
 from recollect.base import devices, spaces, tree
 from recollect.base.cuda_graphs import Graphs
 from recollect.base.types import State, Tree
-from recollect.envs.contract import AsyncStep, BatchedEnv, ReportsTruncation, Resumable
+from recollect.envs.contract import AsyncStep, BatchedEnv, BetweenRollouts, ReportsTruncation, Resumable
 from recollect.errors import ConfigError, StateError
 from recollect.experience.rollout import Acting, Rollout
 from recollect.policy.head_contract import check_record, named_fields
@@ -183,6 +183,8 @@ class Actor:
         chosen = self._buffers[buffer]
         out = chosen.rollout
         if self._is_capturable:
+            if isinstance(self.env, BetweenRollouts):
+                self.env.between_rollouts(out.steps)
             watch = devices.Stopwatch(self.env.device)
             infos = chosen.play_all()
             self.seconds = {"act": watch.stopped()}
@@ -309,7 +311,11 @@ class _Buffer:
             assert actor is not None
             return interleaved([actor._play(rollout, views)])[0]
 
-        self.play_all = graphs.captured(play_all, "acting", actor.policy, [actor.generator])
+        env = actor.env
+        has_more = isinstance(env, BetweenRollouts)
+        generators = [actor.generator, *(env.generators if has_more else ())]
+        key = env.graph_key if has_more else None
+        self.play_all = graphs.captured(play_all, "acting", actor.policy, generators, key)
 
 
 def interleaved(running: Sequence[Generator[None, None, T]]) -> list[T]:

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import nn
@@ -43,10 +43,15 @@ class Graphs:
         self._failed: list[torch.cuda.CUDAGraph] = []
 
     def captured(
-        self, fn: Callable[[], T], what: str, module: nn.Module, generators: Sequence[torch.Generator] = ()
+        self,
+        fn: Callable[[], T],
+        what: str,
+        module: nn.Module,
+        generators: Sequence[torch.Generator] = (),
+        key: Callable[[], Any] | None = None,
     ) -> Captured[T]:
         """``fn`` as a graph, from its third call on; ``Captured`` describes the arguments."""
-        return Captured(self, fn, what, module, generators)
+        return Captured(self, fn, what, module, generators, key)
 
     def taken_notes(self) -> list[str]:
         """The notes since the last call."""
@@ -140,6 +145,9 @@ class Captured(Generic[T]):
     """Its parameters and buffers: if their addresses change, the function is captured again."""
     _generators: Sequence[torch.Generator]
     """The generators that it draws from."""
+    _key: Callable[[], Any] | None = None
+    """If its result changes, the function is captured again, too."""
+    _last_key: Any = None
     _addresses: tuple[int, ...] = ()
     _calls: int = 0
     _graph: torch.cuda.CUDAGraph | None = None
@@ -151,8 +159,10 @@ class Captured(Generic[T]):
         if self._is_eager or not self._graphs.is_on:
             return self._fn()
         addresses = tuple(t.data_ptr() for t in (*self._module.parameters(), *self._module.buffers()))
-        if addresses != self._addresses:  # a graph would use the old addresses
-            self._graph, self._result, self._calls, self._addresses = None, None, 0, addresses
+        key = None if self._key is None else self._key()
+        if addresses != self._addresses or key != self._last_key:  # a graph would use the old addresses
+            self._graph, self._result, self._calls = None, None, 0
+            self._addresses, self._last_key = addresses, key
         if self._graph is None:
             self._calls += 1
             if self._calls == 1:

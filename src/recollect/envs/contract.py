@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import gymnasium as gym
@@ -100,6 +101,23 @@ class Capturable(Protocol):
 
 
 @runtime_checkable
+class BetweenRollouts(Protocol):
+    """A ``Capturable`` env with work for the host, such as a log, which is done between rollouts."""
+
+    generators: Sequence[torch.Generator]
+    """The generators that its steps draw from."""
+
+    def graph_key(self) -> Any:
+        """If it changes, the steps are other operations, or on other tensors: they are captured again."""
+        ...
+
+    def between_rollouts(self, steps: int) -> None:
+        """Do that work; the next rollout has ``steps`` steps. Called before every rollout and after every
+        update."""
+        ...
+
+
+@runtime_checkable
 class ReportsTruncation(Protocol):
     """An env that steps on the host and has its tensors on a GPU. It reports truncations without a host
     read."""
@@ -152,7 +170,10 @@ class Player(Protocol):
     ``restore(snapshot)``, these hold all that it remembers, with slots or rows as the first dimension;
     otherwise it remembers nothing. It draws random numbers from those of its env, or from the seed and state
     that it keeps. On a ``Capturable`` env it obeys the rules of that protocol, or it has
-    ``is_capturable = False``.
+    ``is_capturable = False``. If it has ``reset()``, this is called after each reset of the env.
+
+    In a league on a GPU, a scripted player is also asked for rows that another member plays, and its actions
+    for these are ignored. So its actions in a slot depend on this slot alone, and change nothing in the env.
     """
 
     def act(self, rows: Tensor, obs: Tree, first: Tensor) -> Tree:

@@ -14,6 +14,7 @@ from recollect.base.types import Step, Tree
 from recollect.envs.contract import (
     Adjustable,
     BatchedEnv,
+    BetweenRollouts,
     Capturable,
     EnvWrapper,
     Player,
@@ -62,6 +63,10 @@ class Versus(EnvWrapper):
             self.adjustable = tuple(dict.fromkeys(name for part in parts for name in part.adjustable))
             self.adjust = lambda **settings: _adjust(parts, settings)
 
+        if isinstance(player, BetweenRollouts):
+            self.generators, self.graph_key = player.generators, player.graph_key
+            self.between_rollouts = player.between_rollouts
+
     @property
     def agent_names(self) -> tuple[str, ...]:
         """The names of the learner's agents in a slot, without the name of a side: "blue_0" is "agent_0"."""
@@ -106,7 +111,10 @@ class Versus(EnvWrapper):
 
     def reset(self, seed: int) -> Tree:
         """Restart all slots. Returns the obs [B, ...] of the learner."""
-        return self._split(self.env.reset(seed), torch.ones_like(self._first))
+        obs = self.env.reset(seed)
+        if hasattr(self.player, "reset"):
+            self.player.reset()
+        return self._split(obs, torch.ones_like(self._first))
 
     def step(self, action: Tree) -> Step:
         """Apply the learner's ``action`` [B, ...] and those of the player."""

@@ -1,13 +1,14 @@
 """``Cast``: the player of a league, in which each game has one opponent from the pool, drawn at its start.
 
-Rows are computed in one batch for each member. A member's network has its own weights; the memories of all
-rows are one tree, because a row is of one member at a time, and restarts when that changes.
+On the CPU, the rows of each member are computed as one batch. Where a host read synchronises the device, all
+rows go through tiles of fixed size (``tiles.py``), and nothing is read between two rollouts. Draws, memories
+and the log are the same. The memories of all rows are one tree, because a row is of one member at a time, and
+restarts when that changes.
 """
 
 from __future__ import annotations
 
 import copy
-import itertools
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -17,28 +18,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recollect.base import tree
+from recollect.base import devices, tree
 from recollect.base.types import State, Tree
 from recollect.config.league import LeagueConfig
 from recollect.envs.contract import Resumable
 from recollect.errors import ConfigError, RecollectError, StorageError
+from recollect.league.assignment import KEPT, NOBODY, Assignment, Over
 from recollect.league.games import Game, GameLog
-from recollect.league.matchmaking import Roster, chances
+from recollect.league.matchmaking import Roster
 from recollect.league.pool import Pool
+from recollect.league.tiles import Tiles
 from recollect.policy.policy import Policy
 from recollect.tasks import random
 
-NOBODY = -1
 _ACTIONS = 0x41435453
-KEPT = ("member", "acted", "game", "finished", "steps", "swaps", "roster_of", "logged", "calls", "is_void")
-"""The tensors [E] of a snapshot."""
 
 
 class Cast:
     """See the module's docstring. Without a roster, as in evaluations, it plays the permanent members: the
     env's scripted players, or without these the first snapshot; and it logs no games."""
 
-    is_capturable = False
     adjustable = ("league",)
 
     def __init__(
@@ -63,43 +62,48 @@ class Cast:
         """
         self.env, self.config, self.folder = env, config, folder
         self._seed, self._first_slot, self._make = seed, first_slot, make
-        slots = env.num_envs
-        self._slots = torch.arange(slots)
-        self._member = torch.full((slots,), NOBODY)
-        """[E] the place in the pool of each slot's opponent, also below."""
-        self._acted = torch.full((slots,), NOBODY)
-        """[E] the opponent that acted last."""
-        self._game = torch.full((slots,), -1)
-        """[E] the number of each slot's game."""
-        self._finished = torch.zeros(slots, dtype=torch.int64)
-        """[E] ``env.games`` at the start of the game."""
-        self._steps, self._swaps, self._roster_of, self._logged = (
-            torch.zeros_like(self._game) for _ in range(4)
-        )
-        self._calls = torch.zeros_like(self._game)
+        self._slots = Assignment(seed, first_slot, env.num_envs, env.device)
+        self._calls = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)
         """[E] the calls of ``act``, all alike: the counter of the random numbers of actions."""
-        self._second = torch.zeros(slots, dtype=torch.bool)
-        """[E] whether the opponent has the second side."""
-        self._is_void = torch.zeros(slots, dtype=torch.bool)
-        """[E] the game has lost its opponent and does not count."""
         self._memory: State | None = None
         """The memories of all rows of the env; None until a snapshot has played."""
         self._pool: Pool | None = None
         self._roster: Roster | None = None
         self._is_told = False
         """Whether the roster is one of ``adjust``."""
+        self._is_ready = self._has_acted = False
+        """Whether the members of the roster are loaded; whether there may be a CUDA graph."""
         self._log: GameLog | None = None
         self._is_restored = False
         self._broken: set[str] = set()
         self._template: Policy | None = None
         self._loaded: OrderedDict[str, Policy] = OrderedDict()
         self._scripted: dict[str, Any] = {}
-        self._restart = torch.zeros(slots, dtype=torch.bool)
+        self._active: dict[str, tuple[int, Any]] = {}
+        """Those that have been in a roster, with their places: beside tiles they are asked for all rows."""
+        self._tiles: Tiles | None = None
+        self._restart = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         """[E] the memory restarts in the next step, within a game that has lost its opponent."""
         self._parts: list[tuple[str, Tensor, Tensor]] | None = None
         """The members that play, each with its rows and their places; None: to be made."""
         self._order = self._rows = self._slot_of = torch.empty(0)
         self._generator = torch.Generator(env.device)
+        self.generators = (self._generator,)
+
+    @property
+    def is_capturable(self) -> bool:
+        """Whether all players may be in a CUDA graph; snapshots always may."""
+        return all(getattr(self._script(name), "is_capturable", True) for name in self.env.opponents)
+
+    def graph_key(self) -> tuple[Any, ...]:
+        """As in ``BetweenRollouts``."""
+        return self._tiles, tuple(self._active), self._slots.key
+
+    def between_rollouts(self, steps: int) -> None:
+        """Log the games that are over, and have room for those of the next ``steps`` steps."""
+        self._slots.room(steps)
+        self._book()
+        self._generator.manual_seed(self._action_seed())
 
     def adjust(self, league: Mapping[str, Any] | None = None) -> None:
         """Draw the opponents of later games from the roster ``league``, and log the games."""
@@ -110,66 +114,84 @@ class Cast:
             self._continue_log(self._log)
         if self._pool is not None and self._pool.file.exists():
             self._pool.read()
+        self._is_ready = False
+        if self._has_acted and self._is_told:
+            self._prepare()
+
+    def reset(self) -> None:
+        """The env was reset: all games are given up."""
+        self._slots.forget()
+        if not self._is_told:  # an evaluation, which can be repeated
+            self._roster, self._is_ready = None, False
+            self._slots.game.fill_(-1)
+            self._calls.zero_()
+        self._generator.manual_seed(self._action_seed())
 
     def act(self, rows: Tensor, obs: Tree, first: Tensor) -> Tree:
         """The actions of the opponents' ``rows``; where ``first``, the next game of the slot begins."""
+        slots = self._slots
         if rows is not self._rows:
             self._rows, self._parts = rows, None
-            self._slot_of = rows.div(self.env.agents, rounding_mode="floor").cpu()
-            self._second[self._slot_of] = (rows % self.env.agents >= self.env.agents // 2).cpu()
-        fresh = torch.zeros_like(self._is_void).index_put_((self._slot_of[first.cpu()],), torch.tensor(True))
-        if fresh.any():
-            self._begin(fresh)
-        parts = self._parts if self._parts is not None else self._divide(fresh)
-        self._steps += 1
+            self._slot_of = rows.div(self.env.agents, rounding_mode="floor")
+            slots.second[self._slot_of] = rows % self.env.agents >= self.env.agents // 2
+        if not self._is_ready:
+            self._prepare()
+        self._has_acted = True
+        is_static = devices.synchronises(first)
+        fresh = torch.zeros_like(slots.game).index_add_(0, self._slot_of, first.long()) > 0
+        if is_static or fresh.any():
+            slots.begin(fresh, self.env.games, self.env.won)
+            if not is_static:
+                self._parts = None
+                self._book()
+        slots.steps += 1
         self._calls += 1
-        self._generator.manual_seed(self._action_seed())
         # Of all rows of the slot: an absent one must not keep the memory of the opponent before.
-        starts = (fresh | self._restart)[self._slot_of].to(first.device)
+        starts = (fresh | self._restart)[self._slot_of]
         self._restart.zero_()
-        actions = [self._play(name, own, tree.index(obs, at), starts[at]) for name, own, at in parts]
-        return actions[0] if len(actions) == 1 else tree.index(tree.cat(actions), self._order)
+        return self._in_tiles(obs, starts, fresh) if is_static else self._in_parts(obs, starts, fresh)
 
-    # The draw -----------------------------------------------------------------------------------------------
+    # The roster ---------------------------------------------------------------------------------------------
 
-    def _begin(self, fresh: Tensor) -> None:
-        """Book the games that are over in the slots ``fresh`` [E], and draw the opponents of the next."""
-        self._book(fresh)
-        is_reset = bool(fresh.all()) and not self.env.games.any()
-        if not self._is_told and (self._roster is None or is_reset):  # an evaluation, which can be repeated
+    def _prepare(self) -> None:
+        """Load the members of the roster, and those that play."""
+        if self._roster is None:
             self._roster = self._permanent()
-            self._game.fill_(-1)
-            self._calls.zero_()
-        starts = fresh.nonzero().flatten()
-        self._game[starts] += 1
-        for slot, place in zip(starts.tolist(), self._draw(starts)):
-            self._member[slot] = place
-        self._finished[starts] = self.env.games.cpu()[starts]
-        assert self._roster is not None
-        for tensor, value in ((self._steps, 0), (self._swaps, 0), (self._roster_of, self._roster.number)):
-            tensor[starts] = value
-        self._is_void[starts] = False
-        self._parts = None
+        for name in self._roster.members:
+            if name not in self._broken:
+                self._can_play(name)
+        if self._roster.without(self._broken) is None:
+            raise RecollectError(
+                f"no member of the league in {self.folder} can be loaded "
+                f"({', '.join(sorted(self._broken))}): take another copy of it, or start a new run"
+            )
+        self._slots.set_roster(self._roster, self._broken, self._places)
+        self._is_ready, self._parts = True, None
+        if devices.synchronises(self._slots.game):
+            self._fill_tiles(self._needed() - self._broken)
 
-    def _draw(self, slots: Tensor) -> list[int]:
-        """The place in the pool of the opponent of the present game of each of ``slots`` [n]."""
-        assert self._roster is not None
-        found = [NOBODY] * len(slots)
-        for attempt in itertools.count():  # each but the last finds members that cannot be loaded
-            roster = self._roster.without(self._broken)
-            if roster is None:
-                raise RecollectError(
-                    f"no member of the league in {self.folder} can be loaded "
-                    f"({', '.join(sorted(self._broken))}): take another copy of it, or start a new run"
-                )
-            picks = chances(self._seed, slots + self._first_slot, self._game[slots], attempt)
-            for i, chance in enumerate(picks):
-                name = roster.pick(chance)
-                if found[i] == NOBODY and name not in self._broken and self._can_play(name):
-                    found[i] = self._places[name]
-            if NOBODY not in found:
-                break
-        return found
+    def _needed(self) -> set[str]:
+        """The names of the members that play or are in the roster."""
+        names = self._names()
+        playing = {names[place] for place in set(self._slots.member.tolist()) - {NOBODY}}
+        return playing | set(self._roster.members if self._roster else ())
+
+    def _fill_tiles(self, names: set[str]) -> None:
+        """Have the members ``names`` in the tiles."""
+        found = self._places
+        self._active |= {
+            name: (found[name], self._script(name)) for name in self.env.opponents if name in names
+        }
+        places = {found[name]: name for name in names if SNAPSHOT.fullmatch(name)}
+        if not places:
+            return
+        self._memories()
+        capacity = self.config.opponents if self._tiles is None else self._tiles.capacity
+        while capacity < len(places):  # games of earlier rosters go on
+            capacity *= 2
+        if self._tiles is None or self._tiles.capacity < capacity:
+            self._tiles = Tiles(self._made().actor_only(), capacity, len(self._rows))
+        self._tiles.load({place: self._policy(places[place]) for place in sorted(places)})
 
     def _can_play(self, name: str) -> bool:
         """Load the member; a warning if that fails."""
@@ -231,8 +253,7 @@ class Cast:
         the ones used last."""
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
-            needed = {name, *(self._roster.members if self._roster else ())}
-            needed |= {self._names()[place] for place in set(self._member.tolist()) - {NOBODY}}
+            needed = {name} | self._needed()
             idle = [one for one in self._loaded if one not in needed]
             for one in idle[: max(0, len(self._loaded) - self.config.opponents)]:
                 del self._loaded[one]
@@ -256,12 +277,18 @@ class Cast:
 
     # Acting -------------------------------------------------------------------------------------------------
 
+    def _in_parts(self, obs: Tree, starts: Tensor, fresh: Tensor) -> Tree:
+        """The actions of all rows: one batch for each member."""
+        parts = self._parts if self._parts is not None else self._divide(fresh)
+        self._generator.manual_seed(self._action_seed())
+        actions = [self._play(name, own, tree.index(obs, at), starts[at]) for name, own, at in parts]
+        return actions[0] if len(actions) == 1 else tree.index(tree.cat(actions), self._order)
+
     def _divide(self, fresh: Tensor) -> list[tuple[str, Tensor, Tensor]]:
-        """The rows of each member; counts the slots in which another one acts within a game."""
-        self._swaps += (self._member != self._acted) & ~fresh
-        self._acted = self._member.clone()
-        mine, device, names = self._member[self._slot_of], self._rows.device, self._names()
-        places = {place: (mine == place).nonzero().flatten().to(device) for place in mine.unique().tolist()}
+        """The rows of each member."""
+        self._slots.acts(self._slots.member, fresh)
+        mine, names = self._slots.member[self._slot_of], self._names()
+        places = {place: (mine == place).nonzero().flatten() for place in mine.unique().tolist()}
         self._order = torch.cat(list(places.values())).argsort()
         self._parts = [(names[place], self._rows[at], at) for place, at in places.items()]
         return self._parts
@@ -273,8 +300,27 @@ class Cast:
         policy = self._policy(name)
         memory = self._memories()
         acted, after = policy.act(obs, tree.index(memory, rows), first, self._generator)
-        tree.map(lambda leaf, new: leaf.index_copy_(0, rows, new.to(leaf.dtype)), memory, after)
+        self._remember(rows, after)
         return policy.to_env(acted.action)
+
+    def _in_tiles(self, obs: Tree, starts: Tensor, fresh: Tensor) -> Tree:
+        """The actions of all rows, without a host read."""
+        rows, member = self._rows, self._slots.member[self._slot_of]
+        actions, by = None, member
+        if self._tiles is not None:
+            memory = tree.index(self._memories(), rows)
+            actions, after, by = self._tiles.act(member, obs, memory, starts, self._generator)
+            self._remember(rows, after)
+        for place, player in self._active.values():
+            own = player.act(rows, obs, starts)
+            actions = own if actions is None else tree.select(member == place, own, actions)
+            by = by.masked_fill(member == place, place)
+        self._slots.acts(self._slots.acted.index_copy(0, self._slot_of, by), fresh)
+        return actions
+
+    def _remember(self, rows: Tensor, after: State) -> None:
+        """The memories of ``rows``."""
+        tree.map(lambda leaf, new: leaf.index_copy_(0, rows, new.to(leaf.dtype)), self._memories(), after)
 
     def _memories(self) -> State:
         if self._memory is None:
@@ -283,43 +329,49 @@ class Cast:
         return self._memory
 
     def _action_seed(self) -> int:
+        """The seed of the next actions: of a step, and in tiles of a rollout. A host read."""
         key = random.row_keys(self._seed ^ _ACTIONS, torch.tensor([self._first_slot]))
-        return int(random.bits(key, self._calls[:1])) >> 1 & (2**62 - 1)
+        return int(random.bits(key, self._calls[:1].cpu())) >> 1 & (2**62 - 1)
 
     # The log ------------------------------------------------------------------------------------------------
 
-    def _book(self, fresh: Tensor) -> None:
-        """Log the games that ended in the slots ``fresh`` [E], each to the member that played it."""
-        is_over = fresh & (self._member != NOBODY) & (self.env.games.cpu() == self._finished + 1)
-        over = (is_over & ~self._is_void).nonzero().flatten().tolist()
+    def _book(self) -> None:
+        """Log the games that are over, each with the member that played it."""
+        over, lost = self._slots.taken()
         if self._log is None or not over:
             return
-        names, won, second = self._names(), self.env.won.tolist(), self._second.tolist()
-        games = [
-            Game(
-                slot=self._first_slot + slot,
-                game=int(self._game[slot]),
-                roster=int(self._roster_of[slot]),
-                member=names[int(self._member[slot])],
-                side=self.env.sides[0 if second[slot] else 1],
-                outcome=_outcome(won[slot], second[slot]),
-                steps=int(self._steps[slot]),
-                swaps=int(self._swaps[slot]),
+        if lost:
+            warnings.warn(
+                f"league: {lost} games are not in the log, because more steps were made than "
+                "between_rollouts(steps) was given: call it before every rollout",
+                stacklevel=2,
             )
-            for slot in over
-        ]
+        names = self._names()
         try:
-            self._log.add(games)
+            self._log.add([self._game(game, names) for game in over])
         except StorageError as error:  # a full disk must not end a training that can go on without it
             warnings.warn(f"{error}. The training goes on, and these games are not counted", stacklevel=2)
         else:
-            self._logged[over] += 1
+            slots = torch.tensor([game.slot for game in over], device=self._calls.device)
+            self._slots.logged.index_add_(0, slots, torch.ones_like(slots))
+
+    def _game(self, over: Over, names: list[str]) -> Game:
+        return Game(
+            slot=self._first_slot + over.slot,
+            game=over.game,
+            roster=over.roster,
+            member=names[over.member],
+            side=self.env.sides[0 if over.second else 1],
+            outcome=_outcome(over.won, bool(over.second)),
+            steps=over.steps,
+            swaps=over.swaps,
+        )
 
     def _continue_log(self, log: GameLog) -> None:
         """After a restore, remove the games that came later; else count on from the file."""
-        games = log.read()
+        games, slots = log.read(), self._slots
         if self._is_restored:
-            left = dict(zip((self._slots + self._first_slot).tolist(), self._logged.tolist()))
+            left = {self._first_slot + i: logged for i, logged in enumerate(slots.logged.tolist())}
 
             def is_kept(game: Game) -> bool:
                 left[game.slot] = left.get(game.slot, 0) - 1
@@ -328,19 +380,18 @@ class Cast:
             return log.keep(is_kept)
         for game in games:
             slot = game.slot - self._first_slot
-            if 0 <= slot < len(self._slots):
-                self._game[slot], self._logged[slot] = (
-                    max(game.game, int(self._game[slot])),
-                    self._logged[slot] + 1,
-                )
+            if 0 <= slot < self.env.num_envs:
+                slots.game[slot] = max(game.game, int(slots.game[slot]))
+                slots.logged[slot] += 1
 
     # Snapshots ----------------------------------------------------------------------------------------------
 
     def _tensors(self) -> dict[str, Tensor]:
-        return {name: getattr(self, f"_{name}") for name in KEPT}
+        return {"calls": self._calls} | {name: getattr(self._slots, name) for name in KEPT}
 
     def snapshot(self) -> dict[str, Tensor]:
         """The opponents, their memories, and the counters of random numbers; the pool has the weights."""
+        self._book()
         found = {name: tensor.clone() for name, tensor in self._tensors().items()}
         if self._memory is not None:
             found |= {name: leaf.clone() for name, leaf in tree.named_leaves(self._memory, "memory")}
@@ -360,20 +411,27 @@ class Cast:
             own = {key.removeprefix(prefix): leaf for key, leaf in snapshot.items() if key.startswith(prefix)}
             if own:
                 self._script(name).restore(own)
-        self._is_restored, self._parts, self._log = True, None, None
+        self._slots.taken()  # games that were played after the snapshot, or before it by another process
+        self._is_restored, self._parts, self._log, self._is_ready = True, None, None, False
+        self._generator.manual_seed(self._action_seed())
         self._replace_missing()
+        if self._has_acted:
+            self._prepare()
 
     def _replace_missing(self) -> None:
         """Games whose opponent is no longer there go on with another one, and do not count."""
-        names = self._names()
-        for slot, place in enumerate(self._member.tolist()):
-            if place != NOBODY and not (place < len(names) and self._can_play(names[place])):
-                self._is_void[slot] = True
-        lost = self._is_void.nonzero().flatten()
-        if len(lost):
-            self._roster = self._roster or self._permanent()
-            self._restart |= self._is_void
-            self._member[lost] = torch.tensor(self._draw(lost))
+        names, slots = self._names(), self._slots
+        can_play = {
+            place: place < len(names) and self._can_play(names[place])
+            for place in set(slots.member.tolist()) - {NOBODY}
+        }
+        lost = torch.tensor([not can_play.get(place, True) for place in slots.member.tolist()])
+        if lost.any():
+            self._prepare()
+            lost = lost.to(slots.member.device)
+            slots.is_void |= lost
+            self._restart |= lost
+            slots.member.copy_(torch.where(lost, slots.drawn(), slots.member))
 
 
 def _outcome(won: float, opponent_is_second: bool) -> str:

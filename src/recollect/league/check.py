@@ -11,7 +11,7 @@ from recollect.base.files import read_json
 from recollect.config.league import LEAGUE
 from recollect.errors import ConfigError, RecollectError
 from recollect.league.games import Game, faults, read_games
-from recollect.league.matchmaking import Rosters, chances
+from recollect.league.matchmaking import Rosters, luck, slot_keys
 from recollect.league.pool import Pool
 
 
@@ -57,8 +57,8 @@ def check_league(run: Path) -> Checked:
         if game.roster not in rosters:
             return None
         found.redrawn += 1
-        (chance,) = chances(seed, torch.tensor([game.slot]), torch.tensor([game.game]))
-        name = rosters[game.roster].pick(chance)
+        chance = luck(slot_keys(seed, torch.tensor([game.slot])), torch.tensor([game.game]))
+        name = rosters[game.roster].pick(float(chance))
         return None if name in lost else name
 
     found.faults = faults(read_games(pool.folder), drawn)

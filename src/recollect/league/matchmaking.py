@@ -65,6 +65,14 @@ class Roster:
                 return name
         return next(name for name, share in zip(self.members[::-1], self.shares[::-1]) if share > 0)
 
+    def ends(self) -> list[float]:
+        """As float32, the end of each member's part of [0, 1), such that the first end above a chance of 24
+        bits is that of the member that ``pick`` gives; 2 from the last member with a share on."""
+        last = max(i for i, share in enumerate(self.shares) if share > 0)
+        ends = itertools.accumulate(self.shares)
+        # Exact: below 2 ** -24 a chance has no bits, and 2 ** 24 such steps fit into a float32.
+        return [2.0 if i >= last else math.ceil(end * 2**24) / 2**24 for i, end in enumerate(ends)]
+
     def without(self, names: set[str]) -> Roster | None:
         """The roster without members that cannot be loaded; None: without any."""
         kept = {n: share for n, share in zip(self.members, self.shares) if n not in names}
@@ -75,10 +83,14 @@ class Roster:
         return Roster(self.number, self.steps, tuple(kept), tuple(shares), self.latest)
 
 
-def chances(seed: int, slots: Tensor, games: Tensor, attempt: int = 0) -> list[float]:
-    """The place of [0, 1) that chooses the opponent of game ``games`` [n] of the run's ``slots`` [n]."""
-    keys = random.episode_keys(random.row_keys(seed ^ _SLOT, slots), games)
-    return random.uniform(random.bits(keys, attempt)).tolist()
+def slot_keys(seed: int, slots: Tensor) -> Tensor:
+    """[n] the keys of the draws in the run's ``slots`` [n]."""
+    return random.row_keys(seed ^ _SLOT, slots)
+
+
+def luck(keys: Tensor, games: Tensor, attempt: int = 0) -> Tensor:
+    """[n] the place of [0, 1) that chooses the opponent of game ``games`` [n] of slots with ``keys`` [n]."""
+    return random.uniform(random.bits(random.episode_keys(keys, games), attempt))
 
 
 def choose(

@@ -13,7 +13,7 @@ from recollect.algos.catalog import acting
 from recollect.base.cuda_graphs import Graphs
 from recollect.base.devices import Total
 from recollect.config.train import TrainConfig
-from recollect.envs.contract import BatchedEnv
+from recollect.envs.contract import BatchedEnv, BetweenRollouts
 from recollect.envs.group_views import Groups
 from recollect.errors import LostError
 from recollect.policy.policies import Network
@@ -69,7 +69,10 @@ class InlineCollector:
         """Do nothing: there are no counters."""
 
     def publish(self, version: int) -> None:
-        """Do nothing: the actors share the learner's weights."""
+        """The actors share the learner's weights. Envs do what they put off during the rollout."""
+        for env in self.envs:
+            if isinstance(env, BetweenRollouts):
+                env.between_rollouts(self._config.algo.rollout)
 
     def adjust(self, settings: dict[str, Any]) -> None:
         """Change settings of all envs, each at the next reset of a slot."""
