@@ -182,7 +182,7 @@ class Cast:
         self._active |= {
             name: (found[name], self._script(name)) for name in self.env.opponents if name in names
         }
-        places = {found[name]: name for name in names if SNAPSHOT.fullmatch(name)}
+        places = {found[name]: name for name in names if name not in self.env.opponents}
         if not places:
             return
         self._memories()
