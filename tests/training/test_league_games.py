@@ -158,8 +158,10 @@ def test_names_of_opponents(agent: rc.Agent) -> None:
 # Members from elsewhere ------------------------------------------------------------------------------------
 
 
-def add(run: Path, other: rc.Agent, name: str = "rival", env: Any = TwoSides) -> Any:
-    return add_member(rc.load(run, env=env), other, other.policy.state_dict(), name, other.steps, "elsewhere")
+def add(run: Path, other: rc.Agent) -> Any:
+    """Trained for long, elsewhere."""
+    mine, weights = rc.load(run, env=TwoSides), other.policy.state_dict()
+    return add_member(mine, other, weights, "rival", 10**6, "elsewhere")
 
 
 def test_a_member_from_elsewhere_plays(tmp_path: Path) -> None:
@@ -168,7 +170,7 @@ def test_a_member_from_elsewhere_plays(tmp_path: Path) -> None:
     settings = SMALL | {"vs_kwargs": OPTIONS | {"opponents": 20, "matchmaking": "uniform"}}
     rc.train(TwoSides, steps=200, run=str(run), **settings).close()
     with rc.train(TwoSides, steps=100, run=str(tmp_path / "other"), seed=9, **SMALL) as other:
-        assert add(run, other).steps == other.steps
+        assert add(run, other).name == "rival"
         expected = {name: tensor.clone() for name, tensor in other.policy.state_dict().items()}
     with rc.resume(run, env=TwoSides, steps=1000, progress=False) as agent:
         found = Pool(run / "league").load("rival", agent.policy.state_dict())
@@ -178,6 +180,8 @@ def test_a_member_from_elsewhere_plays(tmp_path: Path) -> None:
     assert any(game.member == "rival" for game in read_games(run / "league"))
     assert all(roster.latest != "rival" for roster in rosters), "it is no past self"
     assert check_league(run).faults == []
+    later = [one for one in Pool(run / "league").members if one.is_own and one.steps > 300]
+    assert len(later) >= 6, "snapshots are made as before"
     assert match(agent, "rival", "fixed", 4).total.loss == 4
     assert agent.against("rival", 4, eval_mode="greedy").opponent == "rival"
 
