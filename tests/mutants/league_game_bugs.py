@@ -17,7 +17,7 @@ from recollect.league.pool import Pool
 from recollect.reports import league as report
 from recollect.training import opponents
 from recollect.training.league import League
-from tests.league import test_matches, test_pool, test_prune
+from tests.league import test_matches, test_matchmaking, test_pool, test_prune
 from tests.mutants.league_bugs import here
 from tests.mutants.mutant import Mutant
 from tests.reports import test_league as test_report
@@ -129,14 +129,21 @@ LEAGUE_GAMES = [
     ),
     Mutant(
         "a member from elsewhere is a past self",
-        elsewhere,
+        test_matchmaking.test_a_member_from_elsewhere_is_no_past_self,
         ((matchmaking, "choose", "if one.is_own", "if one.is_snapshot"),),
         "it is no past self",
     ),
     Mutant(
         "no snapshots until the agent is as old as a member from elsewhere",
         elsewhere,
-        ((League, "_last_steps", "if one.is_own", "if one.is_snapshot"),),
+        (
+            (
+                League,
+                "_update",
+                "self._last_steps, self",
+                "max((one.steps for one in self.pool.members), default=None), self",
+            ),
+        ),
         "snapshots are made as before",
     ),
     Mutant(
