@@ -33,11 +33,12 @@ ACTIONS = {
 def configure(parser: argparse.ArgumentParser) -> None:
     """The arguments."""
     parser.description = (
-        "The league of a run that was trained with --vs league: the env's scripted players and frozen "
-        "snapshots of the agent, s0, s1 and so on. recollect league ACTION --help has the options of each."
+        "The league of a run that was trained against one: the env's scripted players and frozen snapshots "
+        "of the agent, s0, s1 and so on. recollect league ACTION --help has the options of each."
     )
     parser.epilog = (
         "examples:\n"
+        "  recollect train mech --vs league --run runs/mech\n"
         "  recollect league show runs/mech\n"
         "  recollect league check runs/mech --json\n"
         "  recollect league match runs/mech s12 bot --games 400\n"
