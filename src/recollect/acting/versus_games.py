@@ -147,9 +147,9 @@ def wilson(count: float, games: int, z: float = Z) -> tuple[float, float]:
     return max(0.0, min(share, low)), min(1.0, max(share, high))  # min and max: of 0 and 1, up to rounding
 
 
-def slots_for(games: int) -> int:
+def slots_for(games: int, most: int = MOST_SLOTS) -> int:
     """The number of env slots for so many games: as many of each side."""
-    return games if games == 1 else min(games, MOST_SLOTS) // 2 * 2
+    return games if games == 1 else min(games, most) // 2 * 2
 
 
 @torch.no_grad()

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from recollect.acting.evaluate import in_mode
 from recollect.acting.policy_player import PolicyPlayer
-from recollect.acting.versus_games import Games, play_games, play_match, slots_for
+from recollect.acting.versus_games import MOST_SLOTS, Games, play_games, play_match, slots_for
 from recollect.config.curriculum import settings_at
 from recollect.config.league import LEAGUE
 from recollect.config.tasks import task_name
@@ -28,6 +28,9 @@ from recollect.league.pool import Member, Pool, signature
 from recollect.policy.policy import Policy
 from recollect.runtimes.actor_envs import adjust, changed, league_folder, open_env
 from recollect.runtimes.env_probe import check_spaces
+
+MOST_ON_DEVICE = 1024
+"""Env slots of a match on a GPU, which steps many at the price of a few."""
 
 
 def against(
@@ -96,7 +99,8 @@ def match(agent: Any, one: str, other: str, games: int) -> Games:
     seed = log.next_seed(one, other)
     config = replace(agent.config, vs=SELF, vs_kwargs={})
     make = partial(_member, agent, pool, other, seed + 1)
-    with closing(open_env(agent.env, config, slots_for(games), player=make)) as env:
+    slots = slots_for(games, MOST_SLOTS if config.device == "cpu" else MOST_ON_DEVICE)
+    with closing(open_env(agent.env, config, slots, player=make)) as env:
         versus = find_versus(env)
         assert versus is not None
         player = _member(agent, pool, one, seed, versus.env)
