@@ -21,7 +21,7 @@ from tests.league import test_matches, test_matchmaking, test_pool, test_prune
 from tests.mutants.league_bugs import here
 from tests.mutants.mutant import Mutant
 from tests.reports import test_league as test_report
-from tests.training import test_league_games
+from tests.training import test_league, test_league_games
 from tests.training.test_league import SMALL, TwoSides
 
 elsewhere = here(test_league_games.test_a_member_from_elsewhere_plays)
@@ -49,6 +49,12 @@ def both_modes(agent: Any, _: Path) -> None:
     """With a patch of its own."""
     with pytest.MonkeyPatch.context() as patch:
         test_league_games.test_both_act_in_the_same_mode(agent, patch)
+
+
+def within_a_gate() -> None:
+    """With a patch and a folder of its own."""
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        test_league.test_a_run_that_ends_within_a_gate(Path(folder), patch)
 
 
 by_hand = with_a_run(test_league_games.test_a_match_of_two_snapshots_is_that_of_their_weights)
@@ -145,6 +151,12 @@ LEAGUE_GAMES = [
             ),
         ),
         "snapshots are made as before",
+    ),
+    Mutant(
+        "a candidate waits for the next snapshot after a crash in its gate",
+        within_a_gate,
+        ((League, "_update", 'if one.state == "candidate":', 'if promoted and one.state == "candidate":'),),
+        "assert folders(run) == folders(whole)",
     ),
     Mutant(
         "a name leads out of the folder",

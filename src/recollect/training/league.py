@@ -10,7 +10,7 @@ from recollect.envs.versus import two_sides_of
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.league.games import Tally, prune
 from recollect.league.matchmaking import RECENT, Roster, Rosters, choose
-from recollect.league.pool import Member, Pool, signature
+from recollect.league.pool import Pool, signature
 from recollect.training.callbacks import Callback
 
 if TYPE_CHECKING:
@@ -77,6 +77,10 @@ class League(Callback):
         promoted = self._is_due(training.steps, self._last_steps, self.config.promote_every)
         if promoted:
             self._promote(training)
+        for one in self.pool.members:
+            if one.state == "candidate":  # or of a run that ended in the games of its gate
+                self.pool.set_state(one.name, "member" if self._wins(training) else "retired")
+                promoted = True
         before = None if self.roster is None else self.roster.steps
         if promoted or self._is_due(training.steps, before, self.config.refresh_every):
             roster = self._chosen(training)
@@ -95,20 +99,18 @@ class League(Callback):
 
     def _promote(self, training: Training) -> None:
         """Freeze a snapshot of the agent; with a gate it has to win to become a member."""
-        rival = self.pool.newest
-        is_free = self.config.gate is None or rival is None
-        new = self.pool.add(training.weights(), training.steps, "member" if is_free else "candidate")
-        if not is_free:
-            assert rival is not None
-            self.pool.set_state(new.name, "member" if self._wins(training, rival) else "retired")
+        is_free = self.config.gate is None or self.pool.newest is None
+        self.pool.add(training.weights(), training.steps, "member" if is_free else "candidate")
 
-    def _wins(self, training: Training, rival: Member) -> bool:
-        """Whether the agent passes the gate: as many games on each side."""
+    def _wins(self, training: Training) -> bool:
+        """Whether the agent passes the gate: as many games on each side, against the newest member."""
+        rival, gate = self.pool.newest, self.config.gate
+        if rival is None or gate is None:
+            return True
         games = training.agent.against(
             LEAGUE, self.config.gate_games, eval_mode="sampled", vs_kwargs={"member": rival.name}
         ).total
-        assert self.config.gate is not None
-        return games.win + games.draw / 2 >= self.config.gate * games.games
+        return games.win + games.draw / 2 >= gate * games.games
 
     def _chosen(self, training: Training) -> Roster:
         """The next roster, without members that cannot be read."""
