@@ -144,7 +144,7 @@ def test_a_gate(tmp_path: Path, gate: float, state: str) -> None:
 
 def test_a_run_that_ends_within_a_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The candidate is judged when the run is resumed, and the league is that of an uninterrupted run."""
-    settings = SMALL | {"vs_kwargs": OPTIONS | {"gate": 0.5, "gate_games": 4}}
+    settings = SMALL | {"vs_kwargs": OPTIONS | {"gate": 1e-9, "gate_games": 4}}
     whole, run = tmp_path / "whole", tmp_path / "run"
     rc.train(TwoSides, steps=500, run=str(whole), **settings).close()
     against, calls = rc.Agent.against, []
