@@ -11,7 +11,7 @@ import torch
 
 import recollect as rc
 from recollect.acting.policy_player import PolicyPlayer
-from recollect.acting.versus_games import play_games
+from recollect.acting.versus_games import play_games, wilson
 from recollect.envs.versus import Versus
 from recollect.errors import ConfigError, RecollectError
 from recollect.league import pool as pools
@@ -21,6 +21,7 @@ from recollect.league.matches import SEED, MatchLog
 from recollect.league.matchmaking import Rosters
 from recollect.league.pool import Pool
 from recollect.league.prune import prune
+from recollect.league.summary import summarise
 from recollect.policy.policy import Policy
 from recollect.training.opponents import add_member, match
 from tests.support.two_sides import MEMBERS, TwoSides
@@ -257,3 +258,19 @@ def test_policies_of_players_are_copies(agent: rc.Agent) -> None:
     match(agent, "s0", "s1", 4)
     assert agent.policy.training is was
     assert agent.policy.initial_state(MEMBERS) is not None
+
+
+def test_a_league_teaches_the_second_game(tmp_path: Path) -> None:
+    """In seconds: the newest snapshot beats those of the first half, and ratings rise with the training."""
+    run = tmp_path / "run"
+    league = {"promote_every": 6000, "refresh_every": 2000}
+    easy: dict[str, Any] = {"env_kwargs": {"cues": 2, "delay": 0}, "threads": 1, "progress": False}
+    rc.train("recall-duel", vs="league", vs_kwargs=league, steps=24_000, run=str(run), **easy).close()
+    agent = rc.load(run)
+    for name in ("s0", "s1"):
+        total = match(agent, "s4", name, 200).total
+        assert wilson(total.win + total.draw / 2, total.games)[0] > 0.5, name
+    ratings = summarise(Pool(run / "league")).ratings
+    values = [ratings[f"s{i}"].value for i in range(5)]
+    assert values[0] < values[2] < values[4]
+    assert check_league(run).faults == []
