@@ -124,9 +124,9 @@ function payoffMatrix({ rows, columns, cells, hidden }) {
   onTheme(paint);
   paint();
   const words =
-    "Points of the row against the column in percent, a draw as half a point; below it the 95% interval. " +
+    "Points of the row against the column, a draw as half a point" +
+    (dense ? "; point at a cell for its numbers. " : ", in percent, and below it the 95% interval. ") +
     "s3+ is the agent in training, from s3 to the next snapshot; other rows are matches between members." +
-    (dense ? " Point at a cell for its numbers." : "") +
     (hidden ? ` ${count(hidden, "row or column", "rows and columns")} in between are left out.` : "");
   return [
     h("p", { class: "lead" }, words),
