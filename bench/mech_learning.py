@@ -22,14 +22,11 @@ from typing import Any
 
 import common
 import torch
-from torch import Tensor
 
 import recollect as rc
+from recollect.acting.policy_player import PolicyPlayer
 from recollect.acting.versus_games import play_games, wilson
-from recollect.base import tree
-from recollect.base.types import Tree
 from recollect.envs.versus import Versus
-from recollect.policy.policy import Policy
 from recollect.tasks import make_task
 
 GAMES = 200
@@ -53,22 +50,6 @@ def settings(device: str, size: str) -> dict[str, Any]:
     if device == "cpu":
         return SETTINGS
     return SETTINGS | {"num_envs": ENVS_ON_GPU[size], "learning_rate": 1e-3, "precision": "tf32"}
-
-
-class Frozen:
-    """A policy with fixed weights as a player: samples its actions, with its own memory of each row."""
-
-    def __init__(self, policy: Policy, seed: int = 0):
-        self.policy, self._state = policy.actor_only().eval(), None
-        self._generator = torch.Generator().manual_seed(seed)
-
-    def act(self, rows: Tensor, obs: Tree, first: Tensor) -> Tree:
-        """The actions of its rows, always the same ones."""
-        if self._state is None:
-            self._state = self.policy.initial_state(len(rows))
-        with torch.no_grad():
-            acted, self._state = self.policy.act(obs, self._state, first, self._generator)
-        return tree.map(torch.clone, self.policy.to_env(acted.action))
 
 
 def against_bot(
@@ -129,7 +110,7 @@ def head_to_head(one: str, other: str, games: int) -> dict[str, int]:
     """Games of ``one`` against ``other``, both with sampled actions: how many ``one`` won."""
     torch.set_num_threads(1)
     first, second = rc.load(one), rc.load(other)
-    env = Versus(make_task("mech", 16, size="5v5"), Frozen(second.policy))
+    env = Versus(make_task("mech", 16, size="5v5"), PolicyPlayer(second.policy.eval(), "cpu"))
     result = play_games(first.policy, env, opponent=other, games=games, seed=7, deterministic=False)
     return {name: getattr(result.total, name) for name in ("win", "draw", "loss")}
 

@@ -14,17 +14,16 @@ import numpy as np
 import torch
 
 from recollect.acting import numpy_conversion
-from recollect.acting.evaluate import Evaluation, evaluate
+from recollect.acting.evaluate import Evaluation, evaluate, in_mode
 from recollect.acting.session import Session
-from recollect.acting.versus_games import Games, play_games, slots_for
+from recollect.acting.versus_games import Games
 from recollect.base import row_threads, tracebacks, tree
 from recollect.base.types import State
 from recollect.base.warnings_once import once
-from recollect.config.curriculum import settings_at
-from recollect.config.league import LEAGUE, SNAPSHOT
+from recollect.config.league import LEAGUE
 from recollect.config.train import EvalMode, TrainConfig
 from recollect.display import make_display, showing_notices
-from recollect.envs.contract import Adjustable, BatchedEnv
+from recollect.envs.contract import BatchedEnv
 from recollect.envs.env_names import display_name
 from recollect.envs.factory import EnvSpec, is_made, make_env, resolved
 from recollect.envs.group_views import Groups
@@ -40,7 +39,7 @@ from recollect.policy.policies import (
     rows_of_slots,
 )
 from recollect.policy.policy import Policy
-from recollect.runtimes.actor_envs import adjust, changed, open_env, prepared
+from recollect.runtimes.actor_envs import open_env, prepared
 from recollect.runtimes.env_probe import check_spaces, env_probe
 from recollect.runtimes.inline_collector import InlineCollector
 from recollect.runtimes.run_summary import run_opening, short_run_note
@@ -51,6 +50,7 @@ from recollect.training.league import League
 from recollect.training.memory_check import MANY_ENVS, check_memory
 from recollect.training.metrics import History
 from recollect.training.new_network import PolicyFactory, check_config, new_network
+from recollect.training.opponents import against
 from recollect.training.parallel_choice import with_parallel
 from recollect.training.run_folder import Run
 from recollect.training.run_loop import Training
@@ -290,11 +290,11 @@ class Agent:
         config = self.config if eval_mode is None else replace(self.config, eval_mode=eval_mode)  # validated
         with self.opened(num_envs or min(episodes, 16), env, env_kwargs) as batched:
             play = partial(evaluate, self.network, batched, episodes=episodes, seed=seed, cancelled=cancelled)
-            return _in_mode(play, config.eval_mode)
+            return in_mode(play, config.eval_mode)
 
     def against(
         self,
-        vs: str | None = None,
+        vs: str | Agent | None = None,
         games: int = 200,
         *,
         seed: int = 1_000_003,
@@ -303,40 +303,16 @@ class Agent:
         vs_kwargs: dict[str, Any] | None = None,
         cancelled: Callable[[], bool] | None = None,
     ) -> Games:
-        """Play whole games against a scripted player of a two-sided env, half of them on each side.
+        """Play whole games against an opponent in a two-sided env, half of them on each side.
 
-        ``vs`` and ``vs_kwargs``: its name and options; None: those of the training. Of an agent trained
-        against a league, ``vs`` may be a snapshot, such as "s3". The others are those of ``evaluate``.
-        Settings are those of the last stage of the curriculum, but for options given here.
+        ``vs`` and ``vs_kwargs``: the name and options of a scripted player; None: those of the training. Of
+        an agent trained against a league, ``vs`` may also be one of its members, such as "s3". It may be
+        another agent, which then acts in the same mode. The others are those of ``evaluate``. Settings are
+        those of the last stage of the curriculum, but for options given here.
         """
-        config, settings = self.config, settings_at(self.config.curriculum)
-        opponent = str(config.vs if vs is None else vs)
-        if config.vs == LEAGUE and SNAPSHOT.fullmatch(opponent):
-            vs, vs_kwargs = LEAGUE, config.vs_kwargs | (vs_kwargs or {}) | {"member": opponent}
-        given = {*(vs_kwargs or {}), *changed(env_kwargs or {}, config)}
-        vs = config.vs if vs is None else vs
-        own = {} if vs != config.vs else config.vs_kwargs
-        config = replace(
-            config,
-            vs=vs,
-            vs_kwargs=own if vs_kwargs is None else vs_kwargs,
-            curriculum={},
-            eval_mode=config.eval_mode if eval_mode is None else eval_mode,
-        )
         _at_least_one("games", games)
-        if not self.can_make_env:
-            raise ConfigError(
-                "against needs a second instance of the env: load the agent with env=..., its name"
-            )
-        with closing(open_env(self._own_env(), config, slots_for(games), env_kwargs)) as env:
-            check_spaces(self.network, env, acts_only=True)
-            # Another player's settings may differ from those of the training's.
-            known = set(env.adjustable) - given if isinstance(env, Adjustable) else ()
-            adjust(env, {name: value for name, value in settings.items() if name in known})
-            play = partial(
-                play_games, self.policy, env, opponent=opponent, games=games, seed=seed, cancelled=cancelled
-            )
-            return _in_mode(play, config.eval_mode)
+        how: dict[str, Any] = {"seed": seed, "eval_mode": eval_mode, "cancelled": cancelled}
+        return against(self, vs, games, **how, env_kwargs=env_kwargs, vs_kwargs=vs_kwargs)
 
     @contextmanager
     def opened(
@@ -471,13 +447,6 @@ class Agent:
                     raise ConfigError(f"{text}: take another checkpoint, or use init_from=...") from error
             self._trainer = trainer
         return self._trainer
-
-
-def _in_mode(play: Callable[..., E], mode: EvalMode) -> E:
-    """What ``play(deterministic=...)`` finds in this mode; of "both" the greedy, with the sampled one."""
-    if mode != "both":
-        return play(deterministic=mode == "greedy")
-    return replace(play(deterministic=True), sampled=play(deterministic=False))
 
 
 def _at_least_one(name: str, value: int) -> int:

@@ -60,8 +60,10 @@ TAKES: dict[str, Callable[[list[str], str], object]] = {
 
 def refusal(command: str, flag: str, env: str = ENV) -> str | None:
     """Why the command does not accept the flag, given with a value that suits it; None if it does."""
-    parser = argparse.ArgumentParser()
-    import_module(f"recollect.cli.{command}").configure(parser)
+    name, _, action = command.partition(" ")
+    parser = parser_of(name)
+    if action:
+        parser = actions_of(name)[action]
     if flag in parser._option_string_actions or flag == "--help":
         return None
     if command not in TAKES:
@@ -71,6 +73,22 @@ def refusal(command: str, flag: str, env: str = ENV) -> str | None:
     except ConfigError as error:
         return str(error)
     return None
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    import_module(f"recollect.cli.{command}").configure(parser)
+    return parser
+
+
+def actions_of(command: str) -> dict[str, argparse.ArgumentParser]:
+    """The parser of each action of a command that has some, such as ``league show``."""
+    found = [one for one in parser_of(command)._actions if isinstance(one, argparse._SubParsersAction)]
+    return dict(found[0].choices) if found else {}
+
+
+CALLS = [*(f"{name} {action}" for name in COMMANDS for action in actions_of(name)), *COMMANDS]
+"""The commands, with their actions: these come first, as the longer ones."""
 
 
 def typed(flag: str, env: str) -> list[str]:
@@ -98,7 +116,7 @@ def named_flags(command: str, text: str) -> set[tuple[str, str]]:
     """(command, flag) of every flag in a help text; what follows "recollect NAME" is about that command."""
     found: set[tuple[str, str]] = set()
     for line in text.replace("[no-]", "").splitlines():
-        owner = re.search(rf"recollect ({'|'.join(COMMANDS)})\b", line)
+        owner = re.search(rf"recollect ({'|'.join(CALLS)})\b", line)
         flags = re.findall(r"(?<![\w-])--[a-z][\w.-]*[\w]", line)
         found |= {(command if owner is None else owner[1], flag) for flag in flags}
     return found
@@ -109,13 +127,13 @@ def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", CALLS)
 def test_every_flag_in_a_help_text_is_taken(command, capsys, monkeypatch):
     """On all of its pages, in examples and in texts."""
     monkeypatch.setenv("COLUMNS", "200")
-    first = printed(capsys, command, "--help")
+    first = printed(capsys, *command.split(), "--help")
     pages = [(ENV, first)]
-    if getattr(import_module(f"recollect.cli.{command}"), "SETTINGS_IN_HELP", False):
+    if getattr(import_module(f"recollect.cli.{command.split()[0]}"), "SETTINGS_IN_HELP", False):
         about = [topic for topic in TOPICS if topic != "all"]  # which is all of these
         about += [*known, *ALGOS]
         pages += [(ENV, printed(capsys, command, "--help", topic)) for topic in about]

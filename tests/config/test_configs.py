@@ -25,7 +25,7 @@ from tests.support.helpers import keep, make_actor
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path.name for path in (ROOT / "configs").iterdir())
 TINY = "--num-envs 2 --rollout 8 --chunk 4 --epochs 1 --minibatches 1 --threads 1 --steps 32".split()
-FEW = {"mech.yaml": ["--task.mechs", "1"]}
+FEW = {name: ["--task.mechs", "1"] for name in ("mech.yaml", "mech_league.yaml")}
 """For as many agents as in the other files, one or two."""
 SHORTER = "--task.limit 160 --rollout 64 --chunk 16 --num-envs 2 --threads 1".split()
 """The same shape as 8,000, 2,048 and 64: an episode spans rollouts, a rollout spans chunks."""
@@ -50,6 +50,7 @@ def test_there_is_a_file_for_every_task_and_for_the_usual_shapes():
     tasks = {f"{name.replace('-', '_')}.yaml" for name in TASKS}
     others = {
         "mech_duel.yaml",
+        "mech_league.yaml",
         "memory_delayed_cue_recurrent.yaml",
         "long_episode_recurrent.yaml",
         "own_env.toml",

@@ -41,6 +41,16 @@ def test_the_share_of_self_play() -> None:
     assert dict(zip(one.members, one.shares, strict=True))["s3"] == pytest.approx(0.5 + 0.5 * 0.2)
 
 
+def test_a_member_from_elsewhere_is_no_past_self() -> None:
+    """It is drawn like others; self-play and "latest" are against the newest snapshot of the agent."""
+    members = [*MEMBERS, Member("rival", origin="elsewhere")]
+    found = choose(members, {}, LeagueConfig(matchmaking="uniform"), number=0, steps=0, seed=1)
+    assert found.latest == "s3", "it is no past self"
+    assert dict(zip(found.members, found.shares))["rival"] == pytest.approx(0.8 / 6)
+    latest = choose(members, {}, LeagueConfig(matchmaking="latest"), number=0, steps=0, seed=1)
+    assert latest.members == ("s3",)
+
+
 def test_pfsp_prefers_those_that_win() -> None:
     """The weight is (1 - p) ** 2, p with half a game won of one more; a draw is half a win."""
     counts = {"s0": Results(win=9), "s1": Results(loss=9), "s2": Results(win=4, draw=1, loss=4)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -170,3 +171,89 @@ def test_a_league_of_another_env(tmp_path: Path) -> None:
 def test_an_unknown_member(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="s0"):
         pool(tmp_path, 1)["s7"]
+
+
+# Members from elsewhere ------------------------------------------------------------------------------------
+
+
+def test_a_member_from_elsewhere(tmp_path: Path) -> None:
+    """It is frozen like a snapshot, is none of the run's own, and a rewind leaves it at its place."""
+    made = pool(tmp_path, 2)
+    weights = network(5).state_dict()
+    made.add_other("rival-1", weights, 900, "other (step 900)")
+    assert made.add(network(6).state_dict(), 200).name == "s2"
+    again = Pool(tmp_path)
+    assert [one.name for one in again.members] == ["echo", "fixed", "s0", "s1", "rival-1", "s2"]
+    assert again["rival-1"].is_snapshot
+    assert not again["rival-1"].is_own
+    assert again["rival-1"].origin == "other (step 900)"
+    assert again.newest == again["s2"]
+    found = again.load("rival-1", weights)
+    assert all(torch.equal(found[name], tensor) for name, tensor in weights.items())
+    again.rewind(100)
+    assert [one.name for one in Pool(tmp_path).members][-1] == "rival-1", "a rewind is of the run's own"
+    assert again.add(network(7).state_dict(), 200).name == "s2"
+
+
+@pytest.mark.parametrize("name", ["s3", "s0", "", "../x", "a/b", ".hidden", "a b", "x" * 51, "echo", "s3+"])
+def test_names_of_members_from_elsewhere(tmp_path: Path, name: str) -> None:
+    made = pool(tmp_path, 1)
+    text = made.file.read_text()
+    with pytest.raises(ConfigError, match="--name"):
+        made.add_other(name, network(1).state_dict(), 0, "elsewhere")
+    assert made.file.read_text() == text
+    assert [file.name for file in (tmp_path / "members").iterdir()] == ["s0.safetensors"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "../../x", "origin": "y", "sha256": "0" * 64},
+        {"name": "s1", "origin": "y", "sha256": "0" * 64},
+        {"name": "rival", "origin": "y"},
+        {"name": "rival", "origin": 5, "sha256": "0" * 64},
+        {"name": "rival", "origin": "y" * 1000, "sha256": "0" * 64},
+    ],
+)
+def test_hostile_members(tmp_path: Path, change: dict[str, Any]) -> None:
+    pool(tmp_path, 1)
+    file = tmp_path / "league.json"
+    index = json.loads(file.read_text())
+    index["members"].append(change)
+    file.write_text(json.dumps(index))
+    with pytest.raises(RecollectError, match=r"league\.json"):
+        Pool(tmp_path)
+
+
+def test_the_anchor(tmp_path: Path) -> None:
+    """A scripted player; without one the first snapshot; an empty league has none, and says what to do."""
+    assert pool(tmp_path / "a", 2).anchor.name == "echo"
+    alone = Pool(tmp_path / "b")
+    alone.create(signature(TwoSides(1), {}), ())
+    with pytest.raises(ConfigError, match=r"empty.*--vs league"):
+        _ = alone.anchor
+    alone.add(network(1).state_dict(), 0)
+    assert alone.anchor.name == "s0"
+
+
+def test_scripted_players_have_no_weights(tmp_path: Path) -> None:
+    with pytest.raises(RecollectError, match="echo has no weights"):
+        pool(tmp_path, 1).load("echo", {})
+
+
+def test_opening_reads_the_index_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a hundred snapshots: no weights are read, hashed or loaded, so time and memory do not grow."""
+    made, read = pool(tmp_path, 1), []
+    made._write([*made.members, *(replace(made["s0"], name=f"s{i}") for i in range(1, 100))])
+    opened = files.opened
+
+    def noted(file: Path) -> Any:
+        read.append(file.name)
+        return opened(file)
+
+    monkeypatch.setattr(files, "opened", noted)
+    for name in ("_sha256", "load_file"):
+        monkeypatch.setattr(pools, name, lambda file: read.append(file.name))
+    found = Pool(tmp_path)
+    assert len(found.playing) == 102
+    assert read == ["league.json"]

@@ -107,6 +107,55 @@ def test_intervals_cover_the_truth_in_many_leagues(players: int, games: int) -> 
     assert 0.90 <= coverage(200, players, games, 400) <= 0.98
 
 
+def ladder(seed: int, snapshots: int, games: int) -> tuple[dict[str, float], Payoff]:
+    """A training: the agent climbs, and plays the bot and its snapshots, more often those that beat it."""
+    generator, strengths, level = np.random.default_rng(seed), {"bot": 0.0}, -800.0
+    counts: dict[tuple[str, str], Counts] = {}
+    for i in range(snapshots):
+        agent, step = f"s{i}+", generator.normal(120, 120)
+        strengths |= {f"s{i}": level, agent: level + step / 2}
+        level += step
+        opponents = ["bot", *(f"s{j}" for j in range(i + 1))]
+        odds = 10 ** (np.array([strengths[agent] - strengths[one] for one in opponents]) / 400)
+        weights = 0.8 * (1 + odds) ** -2.0 / ((1 + odds) ** -2.0).sum()
+        weights[-1] += 0.2
+        for one, weight in zip(opponents, weights):
+            for pair in ((agent, one), (one, agent)):
+                number = int(generator.poisson(games * weight / 2))
+                share = chances(strengths[pair[0]] - strengths[pair[1]] + SIDE)
+                counts[pair] = Counts(*generator.multinomial(number, share).tolist())
+    return strengths, Payoff(tuple(strengths), counts)
+
+
+def of_ladders(leagues: int, snapshots: int, games: int) -> tuple[float, float]:
+    """The share of intervals that have the truth in them, and the least rank correlation."""
+    inside, orders = [], []
+    for seed in range(leagues):
+        strengths, payoff = ladder(seed, snapshots, games)
+        found = rate(payoff, "bot", samples=200)
+        rows = [row for row in found.rows if row.player != "bot" and math.isfinite(row.value)]
+        inside += [row.low <= strengths[row.player] <= row.high for row in rows]
+        values, truth = [row.value for row in rows], [strengths[row.player] for row in rows]
+        orders.append(np.corrcoef(ranks(values), ranks(truth))[0, 1])
+    return float(np.mean(inside)), min(orders)
+
+
+def test_a_training_is_rated_right() -> None:
+    """A long ladder, in which weak players have few games: order and intervals."""
+    covered, order = of_ladders(8, 30, 300)
+    assert 0.90 <= covered <= 0.98, "the share of intervals that cover"
+    assert order >= 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("snapshots", "games"), [(8, 1000), (20, 600), (20, 5000), (30, 300)])
+def test_many_trainings_are_rated_right(snapshots: int, games: int) -> None:
+    """Coverage from 90 to 98%, and rank correlations of at least 0.95 where there are players to order."""
+    covered, order = of_ladders(40, snapshots, games)
+    assert 0.90 <= covered <= 0.98
+    assert snapshots < 20 or order >= 0.95
+
+
 def log_posterior(games: np.ndarray, ratings: np.ndarray, side: float, delta: float) -> float:
     """Game by game, from the definition of the model."""
     total = -(((ratings - ratings.mean()) ** 2).sum() + side**2 + delta**2) / (2 * PRIOR**2)

@@ -19,6 +19,7 @@ from tests.mutants.group_bugs import AGENTS
 from tests.mutants.head_bugs import HEADS
 from tests.mutants.impala_bugs import VTRACE
 from tests.mutants.league_bugs import LEAGUES
+from tests.mutants.league_game_bugs import LEAGUE_GAMES
 from tests.mutants.leaks import LEAKS
 from tests.mutants.logging_bugs import LOGGING
 from tests.mutants.mech_bugs import MECHS
@@ -134,4 +135,5 @@ MUTANTS = [
     *OPTIMISERS,
     *CHOICES,
     *LEAGUES,
+    *LEAGUE_GAMES,
 ]

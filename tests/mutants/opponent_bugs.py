@@ -9,11 +9,11 @@ import pytest
 
 from recollect.acting.actor import Actor
 from recollect.acting.versus_games import _Tally
-from recollect.agent import Agent
 from recollect.envs import versus
 from recollect.envs.versus import Versus
 from recollect.envs.workers import _Workers
 from recollect.runtimes import actor_envs
+from recollect.training import opponents
 from recollect.training.trainer import Trainer
 from tests.acting import test_versus_games
 from tests.envs import test_versus
@@ -168,7 +168,7 @@ OPPONENTS = [
     Mutant(
         "the curriculum wins over options that are given",
         own_options,
-        ((Agent, "against", "set(env.adjustable) - given if", "set(env.adjustable) if"),),
+        ((opponents, "against", "set(env.adjustable) - given if", "set(env.adjustable) if"),),
         "(1, 0.25)",
     ),
     Mutant(

@@ -48,8 +48,30 @@ RATINGS = [
     Mutant(
         "intervals are those of 50%",
         test_ratings.test_intervals_cover_the_truth,
-        ((ratings, "rate", "[:, at : at + 1]) * ELO, MIDDLE", "[:, at : at + 1]) * ELO, (25, 75)"),),
+        (
+            (
+                ratings,
+                "_interval",
+                "shift - Z), normal.cdf(shift + Z)",
+                "shift - Z / 3), normal.cdf(shift + Z / 3)",
+            ),
+        ),
         by="assert 0.9",
+    ),
+    Mutant(
+        "intervals are corrected away from the truth",
+        test_ratings.test_a_training_is_rated_right,
+        ((ratings, "_interval", "shift = 2 *", "shift = -2 *"),),
+        by="the share of intervals that cover",
+    ),
+    Mutant(
+        "the prior draws the ends of a long ladder together",
+        test_ratings.test_a_training_is_rated_right,
+        (
+            (davidson, "_derivatives", "-x / PRIOR**2", "-16 * x / PRIOR**2"),
+            (davidson, "_derivatives", "+= 1 / PRIOR**2", "+= 16 / PRIOR**2"),
+        ),
+        by="the share of intervals that cover",
     ),
     Mutant(
         "intervals are those of players and not of differences to the anchor",
@@ -116,7 +138,7 @@ RATINGS = [
                 "best = fit(1.0 * games[None], False)",
             ),
         ),
-        by='found["a"].value',
+        by='found["a"].low < 0',
     ),
     Mutant(
         "the advantage is taken from pairs that played on one side only",

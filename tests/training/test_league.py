@@ -142,6 +142,29 @@ def test_a_gate(tmp_path: Path, gate: float, state: str) -> None:
     assert ("s1" in members) == (state == "member")
 
 
+def test_a_run_that_ends_within_a_gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The candidate is judged when the run is resumed, and the league is that of an uninterrupted run."""
+    settings = SMALL | {"vs_kwargs": OPTIONS | {"gate": 1e-9, "gate_games": 4}}
+    whole, run = tmp_path / "whole", tmp_path / "run"
+    rc.train(TwoSides, steps=500, run=str(whole), **settings).close()
+    against, calls = rc.Agent.against, []
+
+    def fails(self: Any, *arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise RuntimeError("in the games of the second gate")
+        return against(self, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rc.Agent, "against", fails)
+        with pytest.raises(RuntimeError, match="second gate"):
+            rc.train(TwoSides, steps=500, run=str(run), **settings)
+    assert "candidate" in {member.state for member in Pool(run / "league").members}
+    rc.resume(run, env=TwoSides, progress=False).close()
+    assert "candidate" not in {member.state for member in Pool(run / "league").members}, "it is judged"
+    assert folders(run) == folders(whole)
+
+
 def test_a_damaged_snapshot_does_not_stop_the_training(tmp_path: Path) -> None:
     told: list[str] = []
 
@@ -296,7 +319,7 @@ def test_results_for_ratings(tmp_path: Path) -> None:
     echo = counts["echo"]
     assert won == Counter({1: echo.win, 0: echo.draw, -1: echo.loss})
     others = {name for pair in found for name in pair[:2]} - {"echo", "fixed"}
-    assert others <= {member.name for member in pool.members}
+    assert others <= {name for member in pool.members for name in (member.name, f"{member.name}+")}
 
 
 def test_an_env_with_one_side() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -15,6 +15,7 @@ from recollect.base import row_threads
 from recollect.base.formatting import digits, number
 from recollect.base.seeds import stream
 from recollect.base.types import Step, Tree
+from recollect.config.train import EvalMode
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.group_views import Groups, joint, views_of
 from recollect.errors import ConfigError, EvaluationCancelledError
@@ -249,6 +250,13 @@ class _Absent:
         absent = is_over & ~lived
         lived &= ~is_over
         return absent
+
+
+def in_mode(play: Callable[..., Any], mode: EvalMode) -> Any:
+    """What ``play(deterministic=...)`` finds in this mode; of "both" the greedy, with the sampled one."""
+    if mode != "both":
+        return play(deterministic=mode == "greedy")
+    return replace(play(deterministic=True), sampled=play(deterministic=False))
 
 
 @contextmanager

@@ -6,15 +6,18 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
 from recollect.acting.evaluate import evaluating
+from recollect.acting.policy_player import PolicyPlayer
 from recollect.base import row_threads
 from recollect.base.formatting import digits
-from recollect.envs.contract import BatchedEnv
+from recollect.base.types import Tree
+from recollect.envs.contract import BatchedEnv, Player
 from recollect.envs.group_views import Groups
 from recollect.envs.versus import OUTCOMES, Versus, find_versus
 from recollect.errors import ConfigError, EvaluationCancelledError
@@ -110,24 +113,27 @@ class Games:
             **({} if self.sampled is None else {"sampled": self.sampled.to_json()}),
         }
 
-    def __str__(self) -> str:
+    def table(self) -> str:
+        """The shares of the results on each side, with their intervals."""
         rows = [("", *OUTCOMES, "games")]
         for name, one in {"all": self.total, **self.sides}.items():
             rows.append((name, *one.cells(), f"{one.games:,}"))
         widths = [max(map(len, column)) for column in zip(*rows)]
-        table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+        return "\n".join("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip() for row in rows)
+
+    def __str__(self) -> str:
         numbers = {"return": self.mean, "length": float(self.lengths.mean()), **self.info}
         wide = max(map(len, numbers))
         lines = [
             f"{self.mode} actions against {self.opponent} (with 95% Wilson intervals):",
-            *table,
+            self.table(),
             *(f"{name.ljust(wide)}  {digits(value)}" for name, value in numbers.items()),
         ]
         both = [] if self.sampled is None else ["", str(self.sampled)]
         return "\n".join([*lines, *both])
 
 
-def wilson(count: int, games: int, z: float = Z) -> tuple[float, float]:
+def wilson(count: float, games: int, z: float = Z) -> tuple[float, float]:
     """The Wilson score interval of a share, ``count`` of ``games``; with the default ``z`` that of 95%.
 
     Wilson (1927): the shares p whose distance to count / games is at most z standard errors of p.
@@ -141,9 +147,9 @@ def wilson(count: int, games: int, z: float = Z) -> tuple[float, float]:
     return max(0.0, min(share, low)), min(1.0, max(share, high))  # min and max: of 0 and 1, up to rounding
 
 
-def slots_for(games: int) -> int:
+def slots_for(games: int, most: int = MOST_SLOTS) -> int:
     """The number of env slots for so many games: as many of each side."""
-    return games if games == 1 else min(games, MOST_SLOTS) // 2 * 2
+    return games if games == 1 else min(games, most) // 2 * 2
 
 
 @torch.no_grad()
@@ -181,27 +187,51 @@ def play_games(
         raise ConfigError("this env has no opponent: name one with vs='bot' (--vs bot)")
     with evaluating(policy), row_threads.intra_op_threads(1):
         tally = _Tally(versus, games)
-        policy, rows = policy.actor_only(), env.num_envs * env.agents
-        generator = torch.Generator(env.device).manual_seed(seed)
-        obs, state = env.reset(seed), policy.initial_state(rows)
-        first = torch.ones(rows, dtype=torch.bool, device=env.device)
-        for _ in range(max(1, max_steps // rows)):
-            if cancelled is not None and cancelled():
-                raise EvaluationCancelledError("the evaluation was cancelled: the run is stopping")
-            acted, state = policy.act(obs, state, first, generator, deterministic)
-            step = env.step(policy.to_env(acted.action))
-            tally.add(step.reward.cpu().numpy(), step.valid.cpu().numpy(), step.info)
-            if tally.is_done:
-                return tally.result(opponent, "greedy" if deterministic else "sampled")
-            obs, first = step.obs, step.first
-    raise ConfigError(f"{games} games did not end within {max_steps} steps: does the env have a time limit?")
+        player = PolicyPlayer(policy, env.device, seed, deterministic=deterministic)
+        _play(env, tally, partial(player.act, versus.rows), seed, max_steps, cancelled)
+    return tally.result(opponent, "greedy" if deterministic else "sampled")
+
+
+@torch.no_grad()
+def play_match(
+    env: Versus, player: Player, *, opponent: str, games: int, seed: int, max_steps: int = 10_000_000
+) -> Games:
+    """Play games of ``player``, which has the rows of the learner, against the player of ``env``."""
+    with row_threads.intra_op_threads(1):
+        tally = _Tally(env, games)
+        _play(env, tally, partial(player.act, env.rows), seed, max_steps)
+    return tally.result(opponent, "sampled")
+
+
+def _play(
+    env: BatchedEnv,
+    tally: _Tally,
+    act: Callable[[Tree, torch.Tensor], Tree],
+    seed: int,
+    max_steps: int,
+    cancelled: Callable[[], bool] | None = None,
+) -> None:
+    """Play all games of ``tally``, in which ``act(obs, first)`` gives the actions of the learner's rows."""
+    rows = env.num_envs * env.agents
+    obs, first = env.reset(seed), torch.ones(rows, dtype=torch.bool, device=env.device)
+    for _ in range(max(1, max_steps // rows)):
+        if cancelled is not None and cancelled():
+            raise EvaluationCancelledError("the evaluation was cancelled: the run is stopping")
+        step = env.step(act(obs, first))
+        tally.add(step.reward.cpu().numpy(), step.valid.cpu().numpy(), step.info)
+        if tally.is_done:
+            return
+        obs, first = step.obs, step.first
+    raise ConfigError(
+        f"{tally.games} games did not end within {max_steps} steps: does the env have a time limit?"
+    )
 
 
 class _Tally:
     """The games so far, and those in progress."""
 
     def __init__(self, versus: Versus, games: int):
-        self._versus, self._agents, slots = versus, versus.agents, versus.num_envs
+        self._versus, self._agents, slots, self.games = versus, versus.agents, versus.num_envs, games
         self._side = np.array(versus.sides)
         self._quota = np.zeros(slots, np.int64)
         for side, own in zip(dict.fromkeys(versus.sides), (games - games // 2, games // 2)):

@@ -14,7 +14,9 @@ from recollect.errors import ConfigError
 LEAGUE = "league"
 """The ``vs`` of a run against a league, and the name of its folder in the run."""
 SNAPSHOT = re.compile(r"s(0|[1-9][0-9]{0,8})")
-"""The names of snapshots; other members are scripted players."""
+"""The names of the snapshots that a run makes of its agent."""
+ADDED = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,49}")
+"""The names that an agent from elsewhere may have in a league, but those of ``SNAPSHOT``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,6 +83,11 @@ class Versus(EnvWrapper):
         return tuple(first if sign > 0 else second for sign in self._sign.tolist())
 
     @property
+    def rows(self) -> Tensor:
+        """[B] int64: the rows of the learner in the env."""
+        return self._mine
+
+    @property
     def games(self) -> Tensor:
         """[E] int64: games that each slot has finished."""
         return self.env.games
@@ -207,6 +212,12 @@ def find_versus(env: Any) -> Versus | None:
     while isinstance(env, EnvWrapper) and not isinstance(env, Versus):
         env = env.env
     return env if isinstance(env, Versus) else None
+
+
+def two_sides_of(env: Any) -> Any:
+    """The ``TwoSided`` env that ``env`` is, or that is in its ``Versus``."""
+    versus = find_versus(env)
+    return env if versus is None else versus.env
 
 
 def _second(slots: Tensor, first_slot: int) -> Tensor:

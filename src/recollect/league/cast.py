@@ -20,7 +20,7 @@ from torch import Tensor
 
 from recollect.base import devices, tree
 from recollect.base.types import State, Tree
-from recollect.config.league import SNAPSHOT, LeagueConfig
+from recollect.config.league import LeagueConfig
 from recollect.envs.contract import Resumable
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.league.assignment import KEPT, NOBODY, Assignment, Over
@@ -194,7 +194,7 @@ class Cast:
         self._active |= {
             name: (found[name], self._script(name)) for name in self.env.opponents if name in names
         }
-        places = {found[name]: name for name in names if SNAPSHOT.fullmatch(name)}
+        places = {found[name]: name for name in names if name not in self.env.opponents}
         if not places:
             return
         self._memories()
@@ -208,10 +208,10 @@ class Cast:
     def _can_play(self, name: str) -> bool:
         """Load the member; a warning if that fails."""
         try:
-            if SNAPSHOT.fullmatch(name):
-                self._policy(name)
-            else:
+            if name in self.env.opponents:
                 self._script(name)
+            else:
+                self._policy(name)
         except ConfigError:
             raise
         except RecollectError as error:
@@ -257,8 +257,6 @@ class Cast:
 
     def _script(self, name: str) -> Any:
         if name not in self._scripted:
-            if name not in self.env.opponents:
-                raise RecollectError(f"{type(self.env).__name__} has no player {name!r}")
             self._scripted[name] = self.env.opponent(name)
         return self._scripted[name]
 
@@ -309,7 +307,7 @@ class Cast:
 
     def _play(self, name: str, rows: Tensor, obs: Tree, first: Tensor) -> Tree:
         """The actions of one member's rows."""
-        if not SNAPSHOT.fullmatch(name):
+        if name in self.env.opponents:
             return self._script(name).act(rows, obs, first)
         policy = self._policy(name)
         memory = self._memories()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +15,9 @@ from recollect.errors import ConfigError, RecollectError
 from recollect.league.games import Game, faults, read_games
 from recollect.league.matchmaking import Rosters, luck, slot_keys
 from recollect.league.pool import Pool
+
+CHUNK = 4096
+"""Games whose draws are repeated at a time."""
 
 
 @dataclass
@@ -52,16 +57,25 @@ def check_league(run: Path) -> Checked:
             found.broken.append(str(error))
     lost = {member.name for member in pool.members if any(f"{member.name}." in text for text in found.broken)}
 
+    places: dict[tuple[int, int], float] = {}
+
+    def with_places(games: Iterator[Game]) -> Iterator[Game]:
+        while some := list(itertools.islice(games, CHUNK)):
+            keys = [(game.slot, game.game) for game in some]
+            slots, numbers = torch.tensor(keys).T
+            places.clear()
+            places.update(zip(keys, luck(slot_keys(seed, slots), numbers).tolist()))
+            yield from some
+
     def drawn(game: Game) -> str | None:
         found.games += 1
         if game.roster not in rosters:
             return None
         found.redrawn += 1
-        chance = luck(slot_keys(seed, torch.tensor([game.slot])), torch.tensor([game.game]))
-        name = rosters[game.roster].pick(float(chance))
+        name = rosters[game.roster].pick(places[game.slot, game.game])
         return None if name in lost else name
 
-    found.faults = faults(read_games(pool.folder), drawn)
+    found.faults = faults(with_places(read_games(pool.folder)), drawn)
     return found
 
 

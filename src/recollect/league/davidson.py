@@ -22,8 +22,11 @@ import numpy as np
 
 ELO = 400 / math.log(10)
 """Elo points of a difference of 1 in log odds: 400 points are odds of 10 to 1."""
-PRIOR = 1000 / ELO
-"""Standard deviation of the prior. Its weight is about an eighth of one game between equal players."""
+PRIOR = 4000 / ELO
+"""Standard deviation of the prior. It bounds players who won all; it weighs less than a hundredth of a game
+between equal players. The players of a training are a long ladder, each known by some games against the next
+ones: with 1000 points, the prior drew the ends of twenty rungs together, and 77% of the intervals covered the
+truth."""
 _STEPS = 200
 _LONGEST = 1.0
 """Largest change of a parameter in one step: within it the curvature of a logistic changes little."""

@@ -27,6 +27,8 @@ from recollect.tasks import random
 HARDNESS = 2
 """The exponent of prioritised fictitious self-play: a member's weight is (1 - p) ** 2, where p is the share
 of games that the agent wins against it (Vinyals et al. 2019, AlphaStar, f_hard)."""
+RECENT = 10
+"""Matchmaking counts the games of so many rosters: the agent was another one before."""
 _SLOT, _ROSTER = 0x4C454147, 0x524F5354
 
 
@@ -101,7 +103,7 @@ def choose(
     seed: int,
 ) -> Roster:
     """The roster ``number`` of ``members``, by the games that the agent has played against them."""
-    newest = next((one.name for one in reversed(members) if one.is_snapshot), "")
+    newest = next((one.name for one in reversed(members) if one.is_own), "")
     names = [one.name for one in members]
     if config.matchmaking == "latest":
         names = [newest or names[-1]]

@@ -4,14 +4,16 @@
 file in ``RUN/league``      contents
 ==========================  ==========================================================================
 ``league.json``             the env's signature; name, kind, state and checksum of every member
-``members/NAME.safetensors``  the weights and statistics of a snapshot
+``members/NAME.safetensors``  the weights and statistics of a snapshot, or of an agent from elsewhere
 ``rosters.jsonl``           the opponents of each stretch of the training (``matchmaking.Roster``)
 ``games/SLOT.jsonl``        the games of the env slots from SLOT on (``games.py``)
+``matches.jsonl``           games between members, outside of the training (``matches.py``)
 ``owner``                   the random name of the present training, by which actors know the folder
 ==========================  ==========================================================================
 
-One process writes, the training; any number may read. Weights are written beside their place and renamed
-before the index names them, so that a reader finds complete members only. Never pickle.
+One process writes at a time: the training, or a command that holds the lock of the run. Any number may read.
+Weights are written beside their place and renamed before the index names them, so that a reader finds
+complete members only. Never pickle.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ from torch import Tensor
 
 from recollect.base import files
 from recollect.base.spaces import space_to_json
-from recollect.config.league import SNAPSHOT
+from recollect.config.league import ADDED, SNAPSHOT
 from recollect.errors import ConfigError, RecollectError
 
 FORMAT = 1
@@ -52,12 +54,19 @@ class Member:
     steps: int = 0
     """Env steps that a snapshot was trained for."""
     sha256: str = ""
-    """Of a snapshot's weights."""
+    """Of the weights."""
+    origin: str = ""
+    """Of an agent that was added from elsewhere: from where."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is a snapshot of the run's agent."""
+        return SNAPSHOT.fullmatch(self.name) is not None
 
     @property
     def is_snapshot(self) -> bool:
         """Whether it has weights; otherwise the env makes it: it is permanent."""
-        return SNAPSHOT.fullmatch(self.name) is not None
+        return self.is_own or bool(self.origin)
 
 
 def signature(env: Any, env_kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,15 +121,21 @@ class Pool:
 
     def check(self, signature: Mapping[str, Any]) -> None:
         """Raise ConfigError if the league is that of another env, or of other options."""
+        if different := self.difference(signature):
+            raise ConfigError(
+                f"{self.folder} is a league of another env: {different}. Use the env and options of that "
+                "run, or start a new run (--run)"
+            )
+
+    def difference(self, signature: Mapping[str, Any]) -> str:
+        """The first difference between the env of the league and another one, in words; empty: none."""
         theirs = json.loads(json.dumps(signature, default=str))
         ours = theirs if self.signature is None else self.signature
         for name in theirs:
             if ours.get(name) != theirs[name]:
-                raise ConfigError(
-                    f"{self.folder} is a league of another env: {name} is {files.short(ours.get(name))} "
-                    f"there and {files.short(theirs[name])} here. Use the env and options of that run, or "
-                    "start a new run (--run)"
-                )
+                mine, other = files.short(ours.get(name)), files.short(theirs[name])
+                return f"{name} is {mine} in the league and {other} in the other env"
+        return ""
 
     def own(self) -> str:
         """Give the training of this process a name, in the folder; returns it, for ``check_owner``."""
@@ -145,14 +160,27 @@ class Pool:
 
     def add(self, weights: Mapping[str, Tensor], steps: int, state: State = "member") -> Member:
         """Freeze a copy of ``weights``, those of the agent after ``steps`` env steps."""
-        name = f"s{sum(member.is_snapshot for member in self.members)}"
+        name = f"s{sum(member.is_own for member in self.members)}"
+        return self._freeze(Member(name, state, steps), weights)
+
+    def add_other(self, name: str, weights: Mapping[str, Tensor], steps: int, origin: str) -> Member:
+        """Freeze the weights of an agent from elsewhere, which was trained for ``steps`` env steps there."""
+        if not ADDED.fullmatch(name) or SNAPSHOT.fullmatch(name):
+            raise ConfigError(
+                f"name = {name!r}: the name of a member from elsewhere has letters, digits, dots, dashes and "
+                "underscores, at most 50, and not the form of the run's own snapshots (s0, s1, ...): "
+                "choose another one (--name)"
+            )
+        if any(name == member.name for member in self.members):
+            raise ConfigError(f"name = {name!r}: the league has such a member: choose another one (--name)")
+        return self._freeze(Member(name, "member", steps, origin=origin), weights)
+
+    def _freeze(self, member: Member, weights: Mapping[str, Tensor]) -> Member:
         own = {key: tensor.detach().cpu().clone().contiguous() for key, tensor in weights.items()}
-        file = self.path(name)
-        with files.replacing(file) as beside:
+        with files.replacing(self.path(member.name)) as beside:
             save_file(own, beside)
             files.sync(beside)
-            digest = _sha256(beside)
-        member = Member(name, state, steps, digest)
+            member = replace(member, sha256=_sha256(beside))
         self._write([*self.members, member])
         return member
 
@@ -162,9 +190,9 @@ class Pool:
 
     def rewind(self, steps: int) -> None:
         """Remove the snapshots of later training, which a resume from a checkpoint at ``steps`` repeats."""
-        later = [member for member in self.members if member.steps > steps]
+        later = [member for member in self.members if member.is_own and member.steps > steps]
         if later:
-            self._write([member for member in self.members if member.steps <= steps])
+            self._write([member for member in self.members if member not in later])
         for member in later:
             with files.writing(f"{self.path(member.name)} could not be removed"):
                 self.path(member.name).unlink(missing_ok=True)
@@ -185,8 +213,18 @@ class Pool:
 
     @property
     def newest(self) -> Member | None:
-        """The newest snapshot that is a member."""
-        return next((member for member in reversed(self.playing) if member.is_snapshot), None)
+        """The newest snapshot of the agent that is a member."""
+        return next((member for member in reversed(self.playing) if member.is_own), None)
+
+    @property
+    def anchor(self) -> Member:
+        """The player that ratings are anchored at, which is never retired: a scripted one, or else ``s0``."""
+        if not self.members:
+            raise ConfigError(
+                f"the league in {self.folder} is empty: its run ended before the first snapshot. Train it "
+                "(recollect train ENV --vs league)"
+            )
+        return self.members[0]
 
     def path(self, name: str) -> Path:
         """The weights of a snapshot."""
@@ -205,6 +243,8 @@ class Pool:
 
     def load(self, name: str, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The weights of a snapshot of a network with the tensors ``like``; they share no memory with any."""
+        if not self[name].is_snapshot:
+            raise RecollectError(f"{name} has no weights: it is a player of the env of {self.folder}")
         file, limit = self.path(name), HEADER + sum(t.numel() * t.element_size() for t in like.values())
         if file.is_file() and file.stat().st_size > limit:
             raise RecollectError(f"{file} is damaged: it is larger than the network")
@@ -237,13 +277,15 @@ def check_owner(folder: Path, name: str) -> None:
 
 def _check(member: Member) -> None:
     """Validate a member that was read from a file."""
-    texts = (member.name, member.sha256)
+    texts = (member.name, member.sha256, member.origin)
     if not all(isinstance(text, str) and len(text) <= MOST_LETTERS for text in texts) or not member.name:
         raise TypeError("a member without a name")
     if member.state not in get_args(State):
         raise ValueError(f"{member.name} is {member.state!r}")
     if type(member.steps) is not int or not 0 <= member.steps < 2**63:
         raise TypeError(f"steps of {member.name} are no count")
+    if member.origin and (member.is_own or not ADDED.fullmatch(member.name)):
+        raise ValueError(f"{member.name} is no name of a member from elsewhere")
     if member.is_snapshot and not re.fullmatch("[0-9a-f]{64}", member.sha256):
         raise ValueError(f"{member.name} has no checksum")
 

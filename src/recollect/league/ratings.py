@@ -6,7 +6,8 @@ games at once (``davidson.py``), not updated game by game as Elo's are.
 Intervals are bootstrapped: the games of each pair are resampled, as many as the pair played on these sides,
 from its own games and ``MODEL_GAMES`` of the fitted model. From its own alone, a pair that played once would
 have the same result in every sample: with two games of each pair on each side, 79% of the 95% intervals
-covered the truth, and 93% like this.
+covered the truth, and 93% like this. The percentiles are corrected for the bias of the estimate (Efron 1987,
+BC): strengths that few games tell apart are overestimated, those of samples once more.
 
 Why Davidson's model and not a draw as half a win for each: it estimates how likely draws are, so that
 expected results have wins, draws and losses, and a draw is not taken for two coin flips.
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -26,8 +28,8 @@ from recollect.league.cycles import Cycle, find_cycles, reachable
 from recollect.league.davidson import ELO, Fit, fit, probabilities
 from recollect.league.payoff import Payoff
 
-MIDDLE = (2.5, 97.5)
-"""Percentiles of the bootstrap: the ends of 95% intervals."""
+Z = NormalDist().inv_cdf(0.975)
+"""Standard deviations of a normal distribution on each side of its middle 95%."""
 MODEL_GAMES = 10
 """Games of the fitted model that are mixed with those of each pair, as what the bootstrap draws from."""
 MOST_CYCLES = 10
@@ -172,8 +174,8 @@ def rate(payoff: Payoff, anchor: str, *, samples: int = 500, seed: int = 0) -> R
     # [n] and [samples, n]: differences to the anchor.
     at = names.index(anchor)
     value = (best.ratings[0] - best.ratings[0, at]) * ELO
-    low, high = np.percentile((drawn.ratings - drawn.ratings[:, at : at + 1]) * ELO, MIDDLE, axis=0)
-    side = np.percentile(drawn.side * ELO, MIDDLE).tolist()
+    low, high = _interval((drawn.ratings - drawn.ratings[:, at : at + 1]) * ELO, value)
+    side = [float(end[0]) for end in _interval(drawn.side[:, None] * ELO, best.side * ELO)]
 
     won = games[0] + games[2].T
     draws = games[1] + games[1].T
@@ -217,6 +219,17 @@ def _bootstrap(games: np.ndarray, best: Fit, has_side: bool, samples: int, seed:
         fits.append(fit(np.moveaxis(drawn, -1, 1).astype(float), has_side, best.stacked[0]))
     parts = zip(*((one.ratings, one.side, one.delta) for one in fits))
     return Fit(*(np.concatenate(part) for part in parts))
+
+
+def _interval(drawn: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """[2, n]: the ends of the intervals of the estimates ``value`` [n], from those of samples [S, n]."""
+    below = ((drawn < value).mean(0) + (drawn <= value).mean(0)) / 2
+    normal, least = NormalDist(), 1 / len(drawn)
+    ends = []
+    for column, share in zip(drawn.T, below.clip(least, 1 - least)):
+        shift = 2 * normal.inv_cdf(share)
+        ends.append(np.quantile(column, [normal.cdf(shift - Z), normal.cdf(shift + Z)]))
+    return np.array(ends).T
 
 
 def _components(names: tuple[str, ...], linked: np.ndarray) -> tuple[tuple[str, ...], ...]:

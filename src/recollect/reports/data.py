@@ -13,6 +13,7 @@ from recollect.display.closing_summary import REASONS
 from recollect.learning.diagnostics import DEVIATION, size_names
 from recollect.reports.configs import config_rows
 from recollect.reports.episodes import read_episodes
+from recollect.reports.league import gather_league
 from recollect.reports.play_episodes import is_outdated, outdated_episodes, read_lengths
 from recollect.reports.read_run import Folder
 from recollect.reports.task_facts import action_words, known_task, levels, memory_lengths
@@ -44,6 +45,7 @@ def gather_run(folder: Folder, notes: list[str]) -> Row:
         "levels": {name: rounded(level) for name, level in levels(task).items()},
         "returns": curve(folder.metrics, column(folder.metrics, "return")),
         "evaluations": evaluations(folder),
+        "league": gather_league(folder.path, folder.steps),
         "gauges": gauges,
         "others": others,
         "episodes": episodes,

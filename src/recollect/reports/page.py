@@ -15,10 +15,10 @@ from recollect.base.files import finite
 
 SCRIPTS = (
     *("base.js", "scales.js", "chart.js", "header.js", "curves.js", "times.js"),
-    *("episode_view.js", "heatmap.js", "episode.js", "tables.js", "compare.js", "main.js"),
+    *("episode_view.js", "heatmap.js", "episode.js", "tables.js", "compare.js", "league.js", "main.js"),
 )
 """In order of dependency."""
-STYLES = ("style.css", "controls.css", "charts.css", "episode.css", "tables.css", "narrow.css")
+STYLES = ("style.css", "controls.css", "charts.css", "episode.css", "tables.css", "league.css", "narrow.css")
 
 
 def render(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -14,7 +14,7 @@ import torch
 from recollect.config.curriculum import settings_at
 from recollect.config.league import LEAGUE, league_config
 from recollect.config.train import TrainConfig
-from recollect.envs.contract import Adjustable, BatchedEnv
+from recollect.envs.contract import Adjustable, BatchedEnv, Player
 from recollect.envs.env_names import Portable, display_name, portable, restored
 from recollect.envs.factory import (
     EnvSpec,
@@ -37,6 +37,8 @@ from recollect.errors import ConfigError, nearest
 from recollect.league.cast import Cast
 
 E = TypeVar("E", bound=Any)
+MakePlayer = Callable[[Any], Player]
+"""Makes a player for a two-sided env."""
 
 
 def open_env(
@@ -45,11 +47,13 @@ def open_env(
     num_envs: int | None = None,
     env_kwargs: dict[str, Any] | None = None,
     first_slot: int = 0,
+    player: MakePlayer | None = None,
 ) -> BatchedEnv | Groups:
     """The env as rows, with the wrappers of the config; as ``Groups`` if its agents have several policies.
 
     Without ``num_envs`` and ``env_kwargs``, an env object is used as it is, and any other as in the config.
     ``first_slot``: the number of its first slot in the run, which chooses the sides of learners (``Versus``).
+    ``player`` makes the opponent, instead of that of the config.
     """
     own_size, own_kwargs = (slots(env), {}) if is_made(env) else (config.num_envs, config.env_kwargs)
     num_envs = own_size if num_envs is None else num_envs
@@ -65,7 +69,7 @@ def open_env(
                 "groups: leave policies out"
             )
         made = make_batch(found, num_envs, device, env_kwargs)
-        made = prepared(made, config, env_kwargs, first_slot)
+        made = prepared(made, config, env_kwargs, first_slot, player)
         if isinstance(made, GroupedEnv):
             return as_groups(made, config)
         return _with_last_action(made, config)
@@ -75,12 +79,18 @@ def open_env(
         grouped = make_grouped_env(found, num_envs, policies=config.policies, env_kwargs=env_kwargs)
         return as_groups(prepared(grouped, config, env_kwargs, closes=not is_made(env)), config)
     batched = make_env(found, num_envs, device=device, env_kwargs=env_kwargs, **more)
-    batched = prepared(batched, config, env_kwargs, first_slot, closes=not is_made(env))
+    batched = prepared(batched, config, env_kwargs, first_slot, player, closes=not is_made(env))
     return _with_last_action(batched, config)
 
 
 def prepared(
-    env: E, config: TrainConfig, env_kwargs: dict[str, Any], first_slot: int = 0, *, closes: bool = True
+    env: E,
+    config: TrainConfig,
+    env_kwargs: dict[str, Any],
+    first_slot: int = 0,
+    player: MakePlayer | None = None,
+    *,
+    closes: bool = True,
 ) -> E:
     """``env`` with the opponent of the config, and in the last stage of its curriculum, which is validated.
 
@@ -89,13 +99,14 @@ def prepared(
         config: of the run.
         env_kwargs: options that differ from those of the config are kept in all stages.
         first_slot: the number of its first slot in the run.
+        player: makes the opponent, instead of that of the config.
         closes: whether to close ``env`` if this fails.
     """
     try:
         if isinstance(env, HostEnv) and config.vs is not None:  # the player is on the CPU, too
-            inner = prepared(env.env, config, env_kwargs, first_slot, closes=False)
+            inner = prepared(env.env, config, env_kwargs, first_slot, player, closes=False)
             return cast(E, env if inner is env.env else on_device(inner, env.device))
-        found: Any = _opposed(env, config, first_slot)
+        found: Any = _opposed(env, config, first_slot, player)
         chosen = changed(env_kwargs, config)
         for start in config.curriculum:
             adjust(found, settings_at(config.curriculum, start), but=chosen)
@@ -106,8 +117,10 @@ def prepared(
         raise
 
 
-def _opposed(env: Any, config: TrainConfig, first_slot: int) -> Any:
-    """``env`` with the opponent of the config on one side."""
+def _opposed(env: Any, config: TrainConfig, first_slot: int, player: MakePlayer | None) -> Any:
+    """``env`` with the opponent of the config, or the one that ``player`` makes, on one side."""
+    if player is not None:
+        return Versus(against(env, SELF, {}), player(env), first_slot)
     if config.vs != LEAGUE or isinstance(env, Versus):
         return against(env, config.vs, config.vs_kwargs, first_slot)
     against(env, SELF, {})  # raises unless the env is two-sided

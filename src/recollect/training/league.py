@@ -6,18 +6,15 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from recollect.config.league import LEAGUE, LeagueConfig, league_config
-from recollect.envs.versus import find_versus
+from recollect.envs.versus import two_sides_of
 from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.league.games import Tally, prune
-from recollect.league.matchmaking import Roster, Rosters, choose
-from recollect.league.pool import Member, Pool, signature
+from recollect.league.matchmaking import RECENT, Roster, Rosters, choose
+from recollect.league.pool import Pool, signature
 from recollect.training.callbacks import Callback
 
 if TYPE_CHECKING:
     from recollect.training.run_loop import Training
-
-RECENT = 10
-"""Matchmaking counts the games of so many rosters: the agent was another one before."""
 
 
 class League(Callback):
@@ -71,8 +68,7 @@ class League(Callback):
         agent: Any = training.agent
         env = agent.make_env(1) if agent.can_make_env else agent.env
         try:
-            versus = find_versus(env)
-            sided = env if versus is None else versus.env
+            sided = two_sides_of(env)
             self.pool.create(signature(sided, training.config.env_kwargs), sided.opponents)
         finally:
             if agent.can_make_env:
@@ -82,6 +78,10 @@ class League(Callback):
         promoted = self._is_due(training.steps, self._last_steps, self.config.promote_every)
         if promoted:
             self._promote(training)
+        for one in self.pool.members:
+            if one.state == "candidate":  # or of a run that ended in the games of its gate
+                self.pool.set_state(one.name, "member" if self._wins(training) else "retired")
+                promoted = True
         before = None if self.roster is None else self.roster.steps
         if promoted or self._is_due(training.steps, before, self.config.refresh_every):
             roster = self._chosen(training)
@@ -96,24 +96,22 @@ class League(Callback):
     @property
     def _last_steps(self) -> int | None:
         """Env steps of the last snapshot."""
-        return next((one.steps for one in reversed(self.pool.members) if one.is_snapshot), None)
+        return next((one.steps for one in reversed(self.pool.members) if one.is_own), None)
 
     def _promote(self, training: Training) -> None:
         """Freeze a snapshot of the agent; with a gate it has to win to become a member."""
-        rival = self.pool.newest
-        is_free = self.config.gate is None or rival is None
-        new = self.pool.add(training.weights(), training.steps, "member" if is_free else "candidate")
-        if not is_free:
-            assert rival is not None
-            self.pool.set_state(new.name, "member" if self._wins(training, rival) else "retired")
+        is_free = self.config.gate is None or self.pool.newest is None
+        self.pool.add(training.weights(), training.steps, "member" if is_free else "candidate")
 
-    def _wins(self, training: Training, rival: Member) -> bool:
-        """Whether the agent passes the gate: as many games on each side."""
+    def _wins(self, training: Training) -> bool:
+        """Whether the agent passes the gate: as many games on each side, against the newest member."""
+        rival, gate = self.pool.newest, self.config.gate
+        if rival is None or gate is None:
+            return True
         games = training.agent.against(
             LEAGUE, self.config.gate_games, eval_mode="sampled", vs_kwargs={"member": rival.name}
         ).total
-        assert self.config.gate is not None
-        return games.win + games.draw / 2 >= self.config.gate * games.games
+        return games.win + games.draw / 2 >= gate * games.games
 
     def _chosen(self, training: Training) -> Roster:
         """The next roster, without members that cannot be read."""

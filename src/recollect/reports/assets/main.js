@@ -4,6 +4,7 @@ const SECTIONS = {
   run: [
     headerOfRun,
     learning,
+    leagueSection,
     episodeSection,
     memoryLength,
     diagnostics,
