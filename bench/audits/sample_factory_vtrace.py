@@ -98,6 +98,7 @@ def first_minibatch(*, vtrace: bool) -> dict[str, Any]:
                 "with_vtrace": vtrace,
                 "normalize_returns": False,  # required with V-trace
                 "use_rnn": True,
+                "normalize_input": False,  # its statistics move before the update, and the ratios with them
             }
             argv = [f"--{name}={value}" for name, value in chosen.items()]
             _, runner = make_runner(parse_full_cfg(parse_sf_args(argv)[0], argv))
