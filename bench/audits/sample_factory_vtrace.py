@@ -123,7 +123,9 @@ def vtrace(value: np.ndarray, bootstrap: float) -> np.ndarray:
 
 def main() -> None:
     register_env("endless", make_env)
-    settings = f"rollout {STEPS} = recurrence, {ENVS} envs, rewards of 1, no episode ends, normalize_returns=False"
+    settings = (
+        f"rollout {STEPS} = recurrence, {ENVS} envs, rewards of 1, no episode ends, normalize_returns=False"
+    )
     kept = first_minibatch(vtrace=True)
     assert np.allclose(kept["ratio"], 1, atol=1e-5)
     value, last = kept["value"][0], float(kept["last_value"][0])
@@ -136,8 +138,7 @@ def main() -> None:
             suspected=vtrace(value, (value[-1] - 1) / GAMMA),
             measured=kept["advantage"][0],
             note=f"the learner has computed that value, {last:.4f}, and does not use it; the last step of each "
-            "rollout has an advantage of 0. "
-            + ("" if kept["finished"] else FAILS),
+            "rollout has an advantage of 0. " + ("" if kept["finished"] else FAILS),
         )
     ]
     kept = first_minibatch(vtrace=False)

@@ -173,7 +173,14 @@ def main() -> None:
         following = np.append(value[1:], 10.0)
         final = 10.0 + EPISODE  # V(final observation, state after the last step)
         right = np.where(cut, final if bootstrap else 0.0, following)
-        leaking = gae(reward + GAMMA * value * cut * bootstrap, value, following, cut & False, gamma=GAMMA, lambda_=LAMBDA)
+        leaking = gae(
+            reward + GAMMA * value * cut * bootstrap,
+            value,
+            following,
+            cut & False,
+            gamma=GAMMA,
+            lambda_=LAMBDA,
+        )
         found.append(
             judge(
                 "advantages flow over a truncation into the next episode",

@@ -107,9 +107,13 @@ def main() -> None:
         def log_prob(mean, action=action):
             return Normal(torch.as_tensor(mean, dtype=torch.float32), 1.0).log_prob(action).numpy()
 
-        suspected = log_prob(np.full(2 * EPISODE, stack))  # from zero, over a stack that is padded to its size
+        suspected = log_prob(
+            np.full(2 * EPISODE, stack)
+        )  # from zero, over a stack that is padded to its size
         # The state after each step is in the buffer: the actor did count.
-        assert (np.asarray(batch.policy.hidden_state.hidden).reshape(2 * EPISODE, -1)[:, -1] == step + 1).all()
+        assert (
+            np.asarray(batch.policy.hidden_state.hidden).reshape(2 * EPISODE, -1)[:, -1] == step + 1
+        ).all()
         found.append(
             judge(
                 "the old log-probability of PPO's ratio is recomputed from a zero state",

@@ -52,7 +52,9 @@ def judge(
     """Compare the measured numbers with both formulas; NaN equals NaN."""
     right, wrong, found = (np.asarray(numbers, float).ravel() for numbers in (expected, suspected, measured))
     if right.shape != found.shape or wrong.shape != found.shape:
-        raise ValueError(f"{len(found)} numbers measured, {len(right)} expected, {len(wrong)} suspected ({name})")
+        raise ValueError(
+            f"{len(found)} numbers measured, {len(right)} expected, {len(wrong)} suspected ({name})"
+        )
     if _equal(right, wrong):
         raise ValueError(f"both formulas give the same numbers, so nothing can be decided ({name})")
     verdict: Verdict = "unclear"

@@ -17,6 +17,8 @@ LENGTHS = (3, 7, 1, 5, 4, 6)
 """Steps of the episodes of row 0, in turns; each further row begins one later in the list."""
 STEPS, ROWS = 24, 3
 """Of a recorded rollout."""
+WARMUP = 5
+"""Steps before the recorded rollout, which so begins inside episodes."""
 POISON = 100.0
 """The value of the observation after a termination, which nothing may use."""
 
@@ -53,7 +55,9 @@ class Probe(gym.Env[Any, Any]):
         self.episode, self.left, self.is_first = 0, 0, True
         self.now = np.zeros(0)
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """A new episode; seeds are ignored, so that rows differ and runs do not."""
         self.left = LENGTHS[(self.episode + self.row) % len(LENGTHS)]
         self.episode += 1
@@ -97,7 +101,9 @@ class Scripted(gym.Env[Any, Any]):
         self.following = [*self.values[1:], last]
         self.is_over = False
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
         """Begins at the script's next step."""
         return self._obs(self.values[0] if self.t == 0 else self.following[self.t - 1]), {}
 
@@ -126,11 +132,11 @@ def random_box(space: gym.Space[Any], random: np.random.Generator, lead: Sequenc
     return random.uniform(low, high, (*lead, *space.shape)).astype(space.dtype)
 
 
-def rollout(logs: Sequence[Log], steps: int = STEPS) -> dict[str, Tensor]:
-    """[steps, B]: obs, first, reward, terminated, truncated of the recorded rows; and final_obs."""
+def rollout(logs: Sequence[Log], steps: int = STEPS, skip: int = 0) -> dict[str, Tensor]:
+    """[steps, B]: obs, first, reward, terminated, truncated, final_obs of the rows, from step ``skip`` on."""
     found = {}
     for name in ("obs", "first", "reward", "terminated", "truncated", "final_obs"):
-        rows = [np.asarray(getattr(log, name)[:steps]) for log in logs]
+        rows = [np.asarray(getattr(log, name)[skip : skip + steps]) for log in logs]
         found[name] = torch.as_tensor(np.stack(rows, axis=1))
         if found[name].is_floating_point():
             found[name] = found[name].float()

@@ -5,6 +5,7 @@ attribute ``sequence_length``, and in training mode sequences that begin at thei
 auditor changes ``sequence_length`` while it looks, and the agent must not have been trained yet.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import logging
@@ -17,7 +18,6 @@ import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from skrl.agents.torch.ppo import PPO_RNN
-from skrl.agents.torch.ppo.ppo_rnn import compute_gae
 from skrl.envs.wrappers.torch import wrap_env
 from skrl.memories.torch import RandomMemory
 from skrl.models.torch import DeterministicMixin, GaussianMixin, Model
@@ -127,9 +127,9 @@ def of_models(policy: Any, value: Any, settings: dict[str, Any] | None = None) -
     sizes = [model.get_specification()["rnn"]["sizes"] for model in (policy, value)]
     names = ("policy", "value")
 
-    def initial_state(rows: int) -> dict[str, list[Tensor]]:
+    def initial_state(rows: int) -> dict[str, tuple[Tensor, ...]]:
         return {
-            name: [torch.zeros(rows, layers, width) for layers, _, width in shapes]
+            name: tuple(torch.zeros(rows, layers, width) for layers, _, width in shapes)
             for name, shapes in zip(names, sizes)
         }
 
@@ -141,14 +141,18 @@ def of_models(policy: Any, value: Any, settings: dict[str, Any] | None = None) -
         """The agent sets the states of finished rows to zero before the next step."""
         policy.enable_training_mode(False)
         value.enable_training_mode(False)
-        state = {name: [torch.where(first[:, None, None], 0.0, leaf) for leaf in state[name]] for name in names}
+        state = {
+            name: [torch.where(first[:, None, None], 0.0, leaf) for leaf in state[name]] for name in names
+        }
         with torch.no_grad():
-            action, acted = policy.act({"observations": obs, "rnn": _as_theirs(state["policy"])}, role="policy")
+            action, acted = policy.act(
+                {"observations": obs, "rnn": _as_theirs(state["policy"])}, role="policy"
+            )
             valued, after = value.act({"observations": obs, "rnn": _as_theirs(state["value"])}, role="value")
         outputs = {"action": action, "log_prob": acted["log_prob"].flatten(), "value": valued.flatten()}
         return outputs, {"policy": _rows_first(acted["rnn"]), "value": _rows_first(after["rnn"])}
 
-    def evaluate(obs: Tensor, state: Any, first: Tensor, action: Tensor) -> tuple[dict[str, Tensor], None]:
+    def evaluate(obs: Tensor, state: Any, first: Tensor, action: Any) -> tuple[dict[str, Tensor], None]:
         T, B = first.shape
         ended = torch.cat([first[1:], torch.zeros(1, B, dtype=torch.bool)])
         flat = {"observations": _by_row(obs), "taken_actions": _by_row(action)}
@@ -180,14 +184,6 @@ def of_models(policy: Any, value: Any, settings: dict[str, Any] | None = None) -
         returns = agent.memory.get_tensor_by_name("returns")[..., 0]
         return returns - agent.values, returns
 
-    def normalise(advantage: Tensor, valid: Tensor) -> Tensor:
-        """All steps count: the package has no invalid ones. As one episode each of one step."""
-        zeros = torch.zeros(advantage.numel(), 1)
-        one = torch.ones_like(zeros, dtype=torch.bool)
-        reward = advantage.reshape(-1, 1)
-        _, found = compute_gae(rewards=reward, terminated=one, values=zeros, next_values=zeros[0])
-        return found.view(advantage.shape)
-
     cfg = _config(settings, 1)
     return Trainer(
         f"skrl {version('skrl')} PPO_RNN",
@@ -199,7 +195,6 @@ def of_models(policy: Any, value: Any, settings: dict[str, Any] | None = None) -
         advantages=advantages,
         gamma=cfg["discount_factor"],
         gae_lambda=cfg["gae_lambda"],
-        normalise=normalise,
         parameters=lambda: {**policy.state_dict(prefix="policy."), **value.state_dict(prefix="value.")},
     )
 
@@ -285,10 +280,15 @@ def _recorded(policy: Any, value: Any, probes: list[Probe], settings: dict[str, 
         found["chunk_index"] = flat.view(-1, L).t()
         ended = (terminated | truncated).view(-1, L)
         found["chunk_first"] = torch.cat([torch.zeros_like(ended[:, :1]), ended[:, :-1]], 1).t()
-        inputs = {"observations": obs, "taken_actions": actions, "terminated": terminated, "truncated": truncated}
+        inputs = {
+            "observations": obs,
+            "taken_actions": actions,
+            "terminated": terminated,
+            "truncated": truncated,
+        }
         for name, model in (("policy", policy), ("value", value)):
             stored = [one for one, key in zip(states, rnn) if name in key]
-            found[f"chunk_{name}"] = [one[::L] for one in stored]  # [N * L, layers, H] -> [N, layers, H]
+            found[f"chunk_{name}"] = tuple(one[::L] for one in stored)  # [N * L, layers, H] -> [N, layers, H]
             model.enable_training_mode(True)
             with torch.no_grad():
                 got, more = model.act({**inputs, "rnn": [one.transpose(0, 1) for one in stored]}, role=name)
@@ -302,7 +302,9 @@ def _recorded(policy: Any, value: Any, probes: list[Probe], settings: dict[str, 
     value.enable_training_mode(False)
     with torch.no_grad():
         final = [
-            value.act({"observations": env["final_obs"][t], "rnn": _as_theirs(_after(value, by_name, env, t))})[0]
+            value.act(
+                {"observations": env["final_obs"][t], "rnn": _as_theirs(_after(value, by_name, env, t))}
+            )[0]
             for t in range(STEPS)
         ]
     # After the last step the critic acts once more, for the bootstrap; the policy does not.
@@ -336,19 +338,19 @@ def _recorded(policy: Any, value: Any, probes: list[Probe], settings: dict[str, 
     )
 
 
-def _after(value: Any, by_name: dict[str, list[Any]], env: dict[str, Tensor], t: int) -> list[Tensor]:
+def _after(value: Any, by_name: dict[str, list[Any]], env: dict[str, Tensor], t: int) -> tuple[Tensor, ...]:
     """The critic's state after step t, before any reset."""
     inputs = {"observations": env["obs"][t], "rnn": _as_theirs(by_name["value"][t])}
     return _rows_first(value.act(inputs, role="value")[1]["rnn"])
 
 
-def _stacked(states: list[list[Tensor]]) -> tuple[Tensor, ...]:
+def _stacked(states: list[Any]) -> tuple[Tensor, ...]:
     return tuple(torch.stack(leaves) for leaves in zip(*states))
 
 
-def _rows_first(states: list[Tensor]) -> list[Tensor]:
+def _rows_first(states: list[Tensor]) -> tuple[Tensor, ...]:
     """[layers, B, H] -> [B, layers, H]."""
-    return [leaf.transpose(0, 1).clone() for leaf in states]
+    return tuple(leaf.transpose(0, 1).clone() for leaf in states)
 
 
 def _as_theirs(states: Any) -> list[Tensor]:

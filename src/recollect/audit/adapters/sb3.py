@@ -3,6 +3,7 @@
 ``of_model(model)`` wraps a model with a Box observation space. Its weights, env and rollout are not changed.
 """
 
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections import deque
@@ -27,7 +28,16 @@ from recollect.audit.trace import Trace
 from recollect.audit.trainer import Trainer
 
 KEPT = ("_last_obs", "_last_episode_starts", "_last_lstm_states", "num_timesteps", "ep_info_buffer")
-KEPT += ("ep_success_buffer", "policy", "rollout_buffer", "n_epochs", "_logger", "_n_updates", "batch_size", "env")
+KEPT += (
+    "ep_success_buffer",
+    "policy",
+    "rollout_buffer",
+    "n_epochs",
+    "_logger",
+    "_n_updates",
+    "batch_size",
+    "env",
+)
 
 
 def example() -> Trainer:
@@ -42,7 +52,7 @@ def of_model(model: RecurrentPPO) -> Trainer:
     policy = model.policy
     discrete = hasattr(model.action_space, "n")
 
-    def initial_state(rows: int) -> dict[str, tuple[Tensor, Tensor]]:
+    def initial_state(rows: int) -> dict[str, Any]:
         lstm = policy.lstm_actor
         zeros = torch.zeros(rows, lstm.num_layers, lstm.hidden_size)
         return {"pi": (zeros, zeros), "vf": (zeros, zeros)}
@@ -57,7 +67,7 @@ def of_model(model: RecurrentPPO) -> Trainer:
             action, value, log_prob, after = policy.forward(obs, _as_theirs(state), first.float())
         return {"action": action, "value": value.flatten(), "log_prob": log_prob}, _rows_first(after)
 
-    def evaluate(obs: Tensor, state: Any, first: Tensor, action: Tensor) -> tuple[dict[str, Tensor], None]:
+    def evaluate(obs: Tensor, state: Any, first: Tensor, action: Any) -> tuple[dict[str, Tensor], None]:
         policy.set_training_mode(True)
         T, B = first.shape
         by_row = [part.transpose(0, 1).flatten(0, 1) for part in (obs, action, first.float())]  # [B * T, ...]
@@ -109,7 +119,9 @@ def of_model(model: RecurrentPPO) -> Trainer:
             model.n_epochs = 1
             model.policy = _LogProbs(log_prob)
             values = np.zeros((1, 1), np.float32)
-            model.rollout_buffer = SimpleNamespace(get=lambda batch_size: [sample], values=values, returns=values)
+            model.rollout_buffer = SimpleNamespace(
+                get=lambda batch_size: [sample], values=values, returns=values
+            )
             model.train()
         assert log_prob.grad is not None
         return (-log_prob.grad * valid.sum()).view(advantage.shape)
@@ -212,7 +224,9 @@ def _trace(
     """The rollout as it is in the buffer, and the sequences of one epoch."""
     T, B = buffer.buffer_size, len(probes)
     env = rollout([probe.log for probe in probes], T)
-    kept = {name: torch.as_tensor(getattr(buffer, name).copy()) for name in ("actions", "values", "log_probs")}
+    kept = {
+        name: torch.as_tensor(getattr(buffer, name).copy()) for name in ("actions", "values", "log_probs")
+    }
     kept |= {name: torch.as_tensor(getattr(buffer, name).copy()) for name in ("advantages", "returns")}
     state = _stacked(live)  # [T + 1, B, ...]
     critic = [tuple(leaf[t].transpose(0, 1).contiguous() for leaf in state["vf"]) for t in range(1, T + 1)]
@@ -222,7 +236,9 @@ def _trace(
     with torch.no_grad():
         final_value = [policy.predict_values(env["final_obs"][t], critic[t], goes_on) for t in range(T)]
         last_obs = policy.obs_to_tensor(model._last_obs)[0]
-        bootstrap = policy.predict_values(last_obs, critic[-1], torch.as_tensor(model._last_episode_starts).float())
+        bootstrap = policy.predict_values(
+            last_obs, critic[-1], torch.as_tensor(model._last_episode_starts).float()
+        )
     # The numbers of the steps travel in the place of the returns, and show which step went where.
     buffer.returns = positions(T, B).numpy().astype(np.float32)
     index, states, starts = [], [], []
@@ -270,7 +286,7 @@ def _trace(
     )
 
 
-def _rows_first(states: RNNStates) -> dict[str, tuple[Tensor, Tensor]]:
+def _rows_first(states: RNNStates) -> dict[str, Any]:
     """[layers, B, H] -> [B, layers, H]."""
     return {
         name: tuple(leaf.transpose(0, 1).clone() for leaf in getattr(states, name)) for name in ("pi", "vf")
@@ -283,5 +299,5 @@ def _as_theirs(state: Any) -> RNNStates:
     return RNNStates(*parts)
 
 
-def _stacked(states: list[Any]) -> dict[str, tuple[Tensor, Tensor]]:
+def _stacked(states: list[Any]) -> dict[str, Any]:
     return {name: tuple(torch.stack([s[name][i] for s in states]) for i in (0, 1)) for name in ("pi", "vf")}
