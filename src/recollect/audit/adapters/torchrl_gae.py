@@ -60,7 +60,9 @@ def of_modules(actor: Any, critic: Any, *, gamma: float = 0.99, lmbda: float = 0
     """The abilities of an actor and a critic over one recurrent module, and of GAE."""
     found = [module for module in actor.modules() if isinstance(module, LSTMModule | GRUModule)]
     if len(found) != 1 or found[0] not in list(critic.modules()):
-        raise ConfigError("the adapter for TorchRL needs one LSTMModule or GRUModule that actor and critic share")
+        raise ConfigError(
+            "the adapter for TorchRL needs one LSTMModule or GRUModule that actor and critic share"
+        )
     (rnn,) = found
     keys = [key for key in rnn.in_keys[1:] if key != "is_init"]
     net = rnn.lstm if isinstance(rnn, LSTMModule) else rnn.gru
