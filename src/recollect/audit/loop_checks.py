@@ -118,3 +118,31 @@ def same_seed(trained: Trained, again: Trained | None, setup: Setup) -> str:
         "NumPy), or an env that repeats an episode from a seed but not the episodes after it",
         "Fix: draw from a generator that reset(seed) or the config's seed sets",
     )
+
+
+def run_metrics(agent: Agent, setup: Setup) -> str:
+    """The metrics that a run recorded are finite, and its learner reproduced the record all the time."""
+    rows = agent.history.rows
+    if not rows:
+        raise Skip("a saved agent has no metrics; only a run has")
+    largest, count = 0.0, 0
+    for name, policy in by_group(agent.network).items():
+        for number, row in enumerate(metrics_of(name, row) for row in rows):
+            for metric, x in row.items():
+                if not math.isfinite(x) and metric not in MAY_BE_MISSING:
+                    raise Problem(
+                        f"update {number}: {metric} is {x}",
+                        "Likely cause: huge rewards or observations, or a loss that is not bounded",
+                    )
+            found = diagnostics.deviations(row, policy.head.record_spec).values()
+            largest, count = max([largest, *found]), count + bool(found)
+    if not count:
+        raise Skip("no update was compared with the record (gauge_every)")
+    if not largest <= setup.tolerance:
+        raise Problem(
+            f"the learner deviated from the record by up to {largest:.1e} (tolerance {setup.tolerance:.0e})",
+            "Likely cause: see the checks of storage and retrieval of state above",
+            measured=largest,
+            tolerance=setup.tolerance,
+        )
+    return f"{len(rows)} updates, {count} compared with the record: to {tiny(largest)}"

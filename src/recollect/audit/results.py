@@ -6,10 +6,12 @@ import textwrap
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from recollect.base import tracebacks
+from recollect.base.files import finite
+from recollect.base.formatting import tiny
 from recollect.errors import RecollectError
 
 Status = Literal["ok", "warning", "failed", "skipped", "not checked"]
@@ -77,9 +79,10 @@ class Check:
         indent = " " * len(head)
         room = max(width, len(head) + 20)
         group = f"group {self.group}: " if self.group else ""
-        lines = textwrap.wrap(
-            head + group + self.found, room, subsequent_indent=indent, break_on_hyphens=False
-        )
+        said = self.found
+        if self.tolerance is not None and "tolerance" not in said:
+            said += f" (tolerance {tiny(self.tolerance)})"
+        lines = textwrap.wrap(head + group + said, room, subsequent_indent=indent, break_on_hyphens=False)
         for text in self.advice:
             lines += textwrap.wrap(
                 f"{indent}- {text}", room, subsequent_indent=f"{indent}  ", break_on_hyphens=False
@@ -124,6 +127,14 @@ class Verification:
             found = [line for check in self.checks if check.part == part for line in check.lines()]
             lines += [title, *found] if found else []
         return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """For programs: a check has part, name, status, found, measured, tolerance, cause, fix and advice."""
+        checks = [
+            asdict(check) | {"advice": list(check.advice), "cause": check.cause, "fix": check.fix}
+            for check in self.checks
+        ]
+        return finite({"env": self.env, "ok": self.ok, "notes": list(self.notes), "checks": checks})
 
     @property
     def summary(self) -> str:

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from recollect.agent import Agent
 from recollect.audit import (
     buffer_checks,
     env_checks,
@@ -23,9 +24,10 @@ from recollect.audit import (
     state_checks,
 )
 from recollect.audit.drawn_replay import Recorded
+from recollect.audit.own_trainer import FROZEN, RETURNS, ROWS, STATE
 from recollect.audit.recorded_rollouts import network_seconds, record_rollouts
-from recollect.audit.results import PARTS, Check, Verification, checked
-from recollect.audit.setup import LEAST_STEPS, MOST_STEPS, Setup, prepare
+from recollect.audit.results import PARTS, Check, Passed, Verification, checked
+from recollect.audit.setup import LEAST_STEPS, MOST_STEPS, Setup, prepare, prepare_run
 from recollect.base.row_threads import intra_op_threads
 from recollect.config.policy import PolicyConfig
 from recollect.config.replay import ReplayConfig
@@ -36,36 +38,41 @@ from recollect.envs.group_views import Groups, views_of
 from recollect.policy.policies import Network, by_group
 from recollect.training.new_network import PolicyFactory
 
-__all__ = ["Check", "Verification", "verify"]
+__all__ = ["Check", "Verification", "audit_run", "verify"]
 
 SECONDS = 1.5
 """Approximate seconds for a rollout; a slow env gets shorter ones."""
-ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str], ...]] = {
-    "buffer": (buffer_checks.size, buffer_checks.rows_apart, buffer_checks.chunks),
+ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
+    "buffer": (buffer_checks.size, buffer_checks.rows_apart, buffer_checks.chunks, *ROWS),
     "state": (
         state_checks.acting,
         state_checks.stored_states,
         state_checks.learner,
         state_checks.values_at_ends,
         state_checks.session,
+        *STATE,
     ),
+    "returns": RETURNS,
+    "training": FROZEN,
     "gradient": (gradient_checks.parameters, gradient_checks.through_time),
 }
 """The checks of recorded rollouts by part. The name of a check is that of its function, with blanks."""
-REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str], ...]] = {
+REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
     "buffer": (
         buffer_checks.size,
         replay_checks.sequences,
         replay_checks.rows_apart,
         replay_checks.padding,
+        *ROWS,
     ),
     "state": (
         state_checks.acting,
         state_checks.stored_states,
         replay_checks.learner,
         state_checks.session,
+        *STATE,
     ),
-    "training": (replay_checks.target_network,),
+    "training": (replay_checks.target_network, *FROZEN),
     "gradient": (replay_checks.parameters, replay_checks.through_time),
 }
 """The same for algorithms that replay old steps."""
@@ -96,7 +103,24 @@ def verify(
         >>> verify("delayed-cue", core="gru").ok  # doctest: +SKIP
         True
     """
-    setup = prepare(env, config, policy, settings, preset)
+    return _audit(prepare(env, config, policy, settings, preset), watch)
+
+
+def audit_run(agent: Agent, *, watch: Callable[[Check], Any] | None = None) -> Verification:
+    """``verify`` with the env, settings and weights of a run or a saved agent, and its recorded metrics.
+
+    Args:
+        agent: as ``recollect.load`` returns it.
+        watch: called with each check when it is finished.
+
+    Example:
+        >>> audit_run(rc.load("runs/first")).ok  # doctest: +SKIP
+        True
+    """
+    return _audit(prepare_run(agent), watch, agent)
+
+
+def _audit(setup: Setup, watch: Callable[[Check], Any] | None, agent: Agent | None = None) -> Verification:
     checks: list[Check] = []
 
     def report(check: Check) -> Check:
@@ -115,6 +139,8 @@ def verify(
         finally:
             if not is_made(setup.env):
                 opened.close()
+    if agent is not None:
+        report(checked("training", "run metrics", partial(loop_checks.run_metrics, agent, setup)))
     return Verification(setup.name, checks, setup.notes)
 
 

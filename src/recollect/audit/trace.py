@@ -109,7 +109,7 @@ class Trace:
                         f"trace: {path} has shape {tuple(leaf.shape)}, which must begin with "
                         f"[{', '.join(lead)}]; T is {T} and B is {B}, from first. Is it transposed?"
                     )
-            if name in _FLAGS and value.dtype != torch.bool:
+            if name in FLAGS and value.dtype != torch.bool:
                 raise ConfigError(f"trace: {name} is {value.dtype}, not bool: convert it with `!= 0`")
         self._check_chunks(T * B)
 
@@ -141,13 +141,15 @@ class Trace:
         return [one.name for one in fields(self) if getattr(self, one.name) is not None]
 
 
-_FLAGS = ("first", "terminated", "truncated", "valid", "chunk_first")
-_TIMED = (
+FLAGS = ("first", "terminated", "truncated", "valid", "chunk_first")
+"""The parts that are booleans."""
+TIMED = (
     *("first", "terminated", "truncated", "valid", "obs", "action", "reward", "log_prob", "value"),
     *("final_value", "learner_log_prob", "learner_value", "advantage", "returns"),
 )
+"""The parts with T entries."""
 _LEADS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(_TIMED, ("T", "B")),
+    **dict.fromkeys(TIMED, ("T", "B")),
     "state": ("T+1", "B"),
     "bootstrap": ("B",),
     "chunk_index": ("L", "N"),

@@ -11,7 +11,7 @@ from recollect.audit.trainer import Trainer
 from recollect.audit.trainer_reset_checks import (
     resets_in_acting,
     resets_in_learning,
-    rows_apart,
+    row_independence,
     rows_reset,
 )
 from recollect.audit.trainer_returns_checks import (
@@ -101,7 +101,7 @@ CHECKS: dict[str, tuple[Callable[[Tried], str | Passed], ...]] = {
         resets_in_acting,
         resets_in_learning,
         rows_reset,
-        rows_apart,
+        row_independence,
         weights_unchanged,
     ),
     "returns": (

@@ -19,10 +19,12 @@ from recollect.base.types import Tree
 class Influence:
     """Which outputs change with the observation of which step."""
 
-    changed: Tensor
-    """[T, T, B] bool: [s, t, b]: the output of step t in row b changes with the observation of step s."""
     largest: Tensor
-    """[T, T, B]: by how much."""
+    """[S, T, B]: [s, t, b]: by how much the output of step t in row b changes with the observation of s."""
+    changed: Tensor
+    """[S, T, B] bool: whether that is more than rounding."""
+    felt: Tensor
+    """[S, T, B] bool: whether it changes at all."""
 
 
 def _influence(tried: Tried, path: str, first: Tensor, steps: list[int]) -> Influence:
@@ -41,7 +43,7 @@ def _influence(tried: Tried, path: str, first: Tensor, steps: list[int]) -> Infl
         )
         found.append(gaps(outputs(obs), base))
     largest = torch.stack(found)
-    return Influence(largest > tried.trainer.tolerance * 0.1, largest)
+    return Influence(largest, largest > 0.1 * tried.trainer.tolerance, largest > 0)
 
 
 def _perturbed(tried: Tried, path: str) -> tuple[Influence, list[int], Tensor]:
@@ -105,10 +107,10 @@ def _resets(tried: Tried, path: str) -> str | Passed:
             measured=float(influence.largest[leaks].max()),
             tolerance=tolerance * 0.1,
         )
-    own = torch.stack([changed[i, s] for i, s in enumerate(steps)])
+    own = torch.stack([influence.felt[i, s] for i, s in enumerate(steps)])
     if not own.any():
         raise Doubt(f"{word}: no output changes with the observation of its own step")
-    back = torch.stack([changed[i, s + 1] for i, s in enumerate(steps) if s + 1 < T])
+    back = torch.stack([influence.felt[i, s + 1] for i, s in enumerate(steps) if s + 1 < T])
     inside = torch.stack([together[i, s + 1] for i, s in enumerate(steps) if s + 1 < T])
     at = torch.tensor([s for s in steps if s + 1 < T])
     if not (back & inside).any():
@@ -200,7 +202,7 @@ def rows_reset(tried: Tried) -> Passed:
     return Passed(f"{2**rows - 2} masks of resets, each resets its rows alone", largest, tolerance)
 
 
-def rows_apart(tried: Tried) -> Passed:
+def row_independence(tried: Tried) -> Passed:
     """The outputs of a row depend on its own inputs alone, and move with it if rows are permuted."""
     tried.offered("initial_state")
     if tried.trainer.act is None and tried.trainer.evaluate is None:
