@@ -127,13 +127,13 @@ def main() -> None:
         ),
         judge(
             "advantages are standardised over the artificial steps as well",
-            configuration=f"{settings}; {len(lengths)} artificial steps beside {is_real.sum()} real ones; first steps",
+            configuration=f"{settings}; {len(lengths)} artificial, {is_real.sum()} real steps; first ones",
             default=default,
             expected=standardised(right, right)[:SHOWN],
             suspected=standardised(raw, raw)[is_real][:SHOWN],
             measured=measured[:SHOWN],
-            note=f"mean {measured.mean():.3f} and deviation {measured.std():.3f} of the real steps' advantages, "
-            "where 0 and 1 are meant; the loss itself leaves the artificial steps out (ray issue 57989)",
+            note=f"mean {measured.mean():.3f} and deviation {measured.std():.3f} of the real steps, "
+            "where 0 and 1 are meant; the loss leaves the artificial steps out (ray issue 57989)",
         ),
         judge(
             "advantages are standardised over the zeros of the padding as well",

@@ -66,7 +66,7 @@ def main() -> None:
         expected=expected(10.0 + EPISODE),  # V(final observation)
         suspected=expected(10.0 + EPISODE - 1),  # V(s_t)
         measured=returns(announced=True),
-        note="the interface of its envs hands over no final observation, so that the right value is not at hand; "
+        note="its envs hand over no final observation, so that the right value is not at hand; "
         "the maintainers call it the next best approximation (rsl_rl issue 151)",
     )
     leak = gae(reward, value, following, np.zeros(STEPS), gamma=GAMMA, lambda_=LAMBDA) + value

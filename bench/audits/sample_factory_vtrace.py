@@ -1,4 +1,4 @@
-"""Sample Factory's V-trace: the value that stands in for what follows a rollout, against GAE's in the same run.
+"""Sample Factory's V-trace: the value that stands in for what follows a rollout, and that of its GAE.
 
 An endless env that shows the number of its step and earns 1 at each. Serial training in one process for one
 update; the minibatch, the values and the advantages are read from the learner's own methods.
@@ -23,8 +23,8 @@ from verdict import gae, judge, report
 STEPS, ENVS = 8, 2
 GAMMA, LAMBDA = 0.9, 0.8
 FAILS = (
-    "The training itself does not end: the learner's summaries ask the minibatch for advantages, which it has "
-    "not with V-trace (AttributeError in Learner._record_summaries)"
+    "The training itself ends in an AttributeError: the learner's summaries ask for advantages that the "
+    "minibatch does not have with V-trace (Learner._record_summaries)"
 )
 
 
@@ -123,9 +123,7 @@ def vtrace(value: np.ndarray, bootstrap: float) -> np.ndarray:
 
 def main() -> None:
     register_env("endless", make_env)
-    settings = (
-        f"rollout {STEPS} = recurrence, {ENVS} envs, rewards of 1, no episode ends, normalize_returns=False"
-    )
+    settings = f"rollout {STEPS} = recurrence, {ENVS} envs, no ends, normalize_returns=False"
     kept = first_minibatch(vtrace=True)
     assert np.allclose(kept["ratio"], 1, atol=1e-5)
     value, last = kept["value"][0], float(kept["last_value"][0])
@@ -137,7 +135,7 @@ def main() -> None:
             expected=vtrace(value, last),
             suspected=vtrace(value, (value[-1] - 1) / GAMMA),
             measured=kept["advantage"][0],
-            note=f"the learner has computed that value, {last:.4f}, and does not use it; the last step of each "
+            note=f"the learner has computed that value, {last:.4f}, and does not use it; the last step of a "
             "rollout has an advantage of 0. " + ("" if kept["finished"] else FAILS),
         )
     ]

@@ -52,8 +52,8 @@ def main() -> None:
     note = "; ".join(f"{name}: {share:g}" for name, share in controls.items())
     found = judge(
         "a minibatch of one sample makes all weights of RecurrentPPO NaN",
-        configuration="n_envs * n_steps of 9 with batch_size 4, and 129 with 128; n_epochs 1; share of weights "
-        "that are not finite",
+        configuration="n_envs * n_steps of 9 with batch_size 4, and 129 with 128; n_epochs 1; share of "
+        "weights that are not finite",
         default="not the defaults: n_steps 128 and batch_size 128 leave no single sample",
         expected=[0.0, 0.0],
         suspected=[1.0, 1.0],

@@ -154,8 +154,8 @@ def main() -> None:
             expected=step,
             suspected=late,
             measured=kept["rnn_policy_0"],
-            note="each sequence but the first is learned from a state that already saw its first observation. "
-            f"Largest |log ratio| before the first optimiser step: {np.abs(kept['ratio']).max():.3g} (0 is right)",
+            note="each sequence but the first starts from a state that saw its first observation. "
+            f"Largest |log ratio| before the first optimiser step: {np.abs(kept['ratio']).max():.3g}",
         ),
         judge(
             "the state that PPO_RNN stores for the critic is the one after the step",
@@ -177,7 +177,7 @@ def main() -> None:
             reward + GAMMA * value * cut * bootstrap,
             value,
             following,
-            cut & False,
+            np.zeros(STEPS),
             gamma=GAMMA,
             lambda_=LAMBDA,
         )
@@ -189,7 +189,7 @@ def main() -> None:
                 expected=gae(reward, value, right, cut, gamma=GAMMA, lambda_=LAMBDA) + value,
                 suspected=leaking + value,
                 measured=kept["returns"],
-                note="with the setting, gamma * V(s_t) is added to the reward as well: V of the step itself, not "
+                note="with the setting, gamma * V(s_t) is added to the reward as well: V of the step, not "
                 "of the observation that it led to"
                 if bootstrap
                 else "expected: the return ends at the truncation",

@@ -117,7 +117,7 @@ def main() -> None:
         found.append(
             judge(
                 "the old log-probability of PPO's ratio is recomputed from a zero state",
-                configuration=f"recurrent actor, buffer with stack_num={stack}, two episodes of {EPISODE} steps",
+                configuration=f"recurrent actor, stack_num={stack}, two episodes of {EPISODE} steps",
                 default="defaults, with any recurrent actor",
                 expected=log_prob(step + 1),
                 suspected=suspected,

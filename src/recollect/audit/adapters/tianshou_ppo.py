@@ -172,11 +172,13 @@ def _recorded(algorithm: PPO, stack_num: int) -> Trace:
     def watched(batch: Any, state: Any = None, **keywords: Any) -> Any:
         acted = forward(batch, state, **keywords)
         if np.ndim(batch.obs) == 2:  # acting: no stacks
-            like = acted.state
-            empty = {name: torch.zeros_like(like[name]) for name in like.keys()}
-            live.append(empty if state is None else {name: state[name].clone() for name in like.keys()})
+            after = dict(acted.state.items())
+            before = (
+                {name: torch.zeros_like(leaf) for name, leaf in after.items()} if state is None else state
+            )
+            live.append({name: before[name].clone() for name in after})
             log_probs.append(acted.dist.log_prob(acted.act).detach())
-            live_after[0] = {name: like[name].clone() for name in like.keys()}
+            live_after[0] = {name: leaf.clone() for name, leaf in after.items()}
         return acted
 
     live_after: list[Any] = [None]

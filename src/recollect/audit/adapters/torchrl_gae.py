@@ -82,7 +82,7 @@ def of_modules(actor: Any, critic: Any, *, gamma: float = 0.99, lmbda: float = 0
         return outputs, {key: acted["next", key] for key in keys}
 
     def evaluate(obs: Tensor, state: Any, first: Tensor, action: Any) -> tuple[dict[str, Tensor], None]:
-        T, B = first.shape
+        T = len(first)
         # States are stored after a reset: zeros, except for the given one.
         start = {key: torch.where(first[0, :, None, None], 0.0, leaf) for key, leaf in state.items()}
         stored = {key: torch.stack([x, *[torch.zeros_like(x)] * (T - 1)], 1) for key, x in start.items()}
