@@ -39,7 +39,7 @@ EXAMPLES = {
     "rsl-rl": ["rsl:example"],
     "tianshou": ["tianshou_ppo:example"],
     "rllib": ["rllib:example"],
-    "sample-factory": ["sample_factory:example"],
+    "sample-factory": ["samplefactory:example", "samplefactory:example_plain"],
 }
 TIMEOUT = 600
 

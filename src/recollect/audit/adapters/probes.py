@@ -132,11 +132,15 @@ def random_box(space: gym.Space[Any], random: np.random.Generator, lead: Sequenc
     return random.uniform(low, high, (*lead, *space.shape)).astype(space.dtype)
 
 
-def rollout(logs: Sequence[Log], steps: int = STEPS, skip: int = 0) -> dict[str, Tensor]:
-    """[steps, B]: obs, first, reward, terminated, truncated, final_obs of the rows, from step ``skip`` on."""
+def rollout(logs: Sequence[Log], steps: int = STEPS, skip: int | Sequence[int] = 0) -> dict[str, Tensor]:
+    """[steps, B]: obs, first, reward, terminated, truncated, final_obs of the rows, from step ``skip`` on.
+
+    ``skip``: of all rows, or of each.
+    """
     found = {}
+    starts = [skip] * len(logs) if isinstance(skip, int) else skip
     for name in ("obs", "first", "reward", "terminated", "truncated", "final_obs"):
-        rows = [np.asarray(getattr(log, name)[skip : skip + steps]) for log in logs]
+        rows = [np.asarray(getattr(log, name)[begin : begin + steps]) for log, begin in zip(logs, starts)]
         found[name] = torch.as_tensor(np.stack(rows, axis=1))
         if found[name].is_floating_point():
             found[name] = found[name].float()
