@@ -121,7 +121,8 @@ def _resets(tried: Tried, path: str) -> str | Passed:
             measured=0.0,
             tolerance=tolerance * 0.1,
         )
-    lost = inside & ~back
+    # Only where the observation did change something; and a reset also hides it from all later steps.
+    lost = inside & ~back & own[: len(at)]
     if tried.trainer.resets:
         # The last step of an episode has a reset behind it: an early reset hits exactly those.
         ends = torch.stack([tried.first[s + 2] if s + 2 < T else torch.zeros(tried.rows).bool() for s in at])
@@ -133,7 +134,8 @@ def _resets(tried: Tried, path: str) -> str | Passed:
                 measured=float((lost & ends).sum()),
                 tolerance=0.0,
             )
-        lone = _extra_reset(lost, at)
+        later = torch.stack([(influence.felt[i] & together[i])[s + 1 :].any(0) for i, s in enumerate(at)])
+        lone = _extra_reset(lost & ~later & (at < T - 2).unsqueeze(1), at)
         if lone:
             raise Problem(
                 f"{word}: {lone}",
