@@ -9,7 +9,6 @@ import torch
 from recollect.acting.evaluate import evaluate
 from recollect.audit.recorded_rollouts import EnvRecorder
 from recollect.audit.results import Problem, Skip
-from recollect.audit.setup import Setup
 from recollect.base import tree
 from recollect.envs.contract import BatchedEnv
 from recollect.envs.group_views import Groups, views_of
@@ -23,7 +22,7 @@ STEPS = 200
 SEED = 5
 
 
-def evaluations(setup: Setup, env: BatchedEnv | Groups, network: Network) -> str:
+def evaluations(env: BatchedEnv | Groups, network: Network, *, is_repeatable: bool) -> str:
     """An evaluation's actions equal those of a replay with explicit resets; it changes neither weights nor
     statistics nor torch's random stream, and a second one is the same."""
     policies = by_group(network)
@@ -46,13 +45,13 @@ def evaluations(setup: Setup, env: BatchedEnv | Groups, network: Network) -> str
             "Likely cause: network.eval() without restoring the mode",
             "Fix: restore it",
         )
-    if not torch.equal(torch.get_rng_state(), rng):
+    if is_repeatable and not torch.equal(torch.get_rng_state(), rng):
         raise Problem(
             "an evaluation draws from torch's global random stream, which the training may use",
             "Likely cause: actions are sampled without a generator",
             "Fix: give the evaluation a generator of its own",
         )
-    if returns[0] != returns[1]:
+    if is_repeatable and returns[0] != returns[1]:
         raise Problem(
             "two evaluations with the same seed differ",
             "Likely cause: the env or the memory is not reset when an evaluation begins, or actions are "
@@ -65,7 +64,8 @@ def evaluations(setup: Setup, env: BatchedEnv | Groups, network: Network) -> str
         ends, steps = ends + found, steps + count
     if not ends:
         raise Skip(f"no episode ended in {steps} steps of an evaluation")
-    return f"{steps} steps over {ends} ends: greedy, reset at each end; repeated with the same result"
+    again = "; repeated with the same result" if is_repeatable else ""
+    return f"{steps} steps over {ends} ends: greedy, reset at each end{again}"
 
 
 def _played(network: Network, env: BatchedEnv | Groups, steps: int) -> list[float] | None:

@@ -203,8 +203,9 @@ def _run_checks(
         report(recorded)
     for part in others:
         if part == "state":
-            look = partial(evaluation_checks.evaluations, setup, env, network)
-            report(checked(part, "evaluations", look))
+            is_repeatable = kept.status == "ok"
+            evaluate = partial(evaluation_checks.evaluations, env, network, is_repeatable=is_repeatable)
+            report(checked(part, "evaluations", evaluate))
         if part == "training":
             rows = env.num_envs * env.agents
             _check_training(setup, list(views), rows, report, is_repeatable=kept.status == "ok")
