@@ -249,6 +249,7 @@ def _check_training(
         one, *again = (training[group] for training in trainings)
         return loop_checks.same_seed(one, again[0] if again else None, setup)
 
+    report(checked("training", "versions", partial(loop_checks.versions, setup, rows)))
     first = checked("training", "updates", train)
     if not first.ok:
         report(first)
