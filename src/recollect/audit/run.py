@@ -18,10 +18,14 @@ from recollect.agent import Agent
 from recollect.audit import (
     buffer_checks,
     env_checks,
+    evaluation_checks,
     gradient_checks,
+    head_checks,
     loop_checks,
+    opponent_checks,
     replay_checks,
     state_checks,
+    update_checks,
 )
 from recollect.audit.drawn_replay import Recorded
 from recollect.audit.own_trainer import FROZEN, RETURNS, ROWS, STATE
@@ -53,7 +57,13 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         *STATE,
     ),
     "returns": RETURNS,
-    "training": FROZEN,
+    "head": (head_checks.densities, head_checks.entropies),
+    "training": (
+        update_checks.padding,
+        update_checks.normalisers,
+        update_checks.flat_memory,
+        *FROZEN,
+    ),
     "gradient": (gradient_checks.parameters, gradient_checks.through_time),
 }
 """The checks of recorded rollouts by part. The name of a check is that of its function, with blanks."""
@@ -72,7 +82,14 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         state_checks.session,
         *STATE,
     ),
-    "training": (replay_checks.target_network, *FROZEN),
+    "returns": (replay_checks.targets, replay_checks.priorities),
+    "training": (
+        replay_checks.target_network,
+        replay_checks.warm_up,
+        update_checks.normalisers,
+        update_checks.flat_memory,
+        *FROZEN,
+    ),
     "gradient": (replay_checks.parameters, replay_checks.through_time),
 }
 """The same for algorithms that replay old steps."""
@@ -161,6 +178,9 @@ def _run_checks(
     )
     if single.status != "skipped":
         report(single)
+    if setup.config.vs is not None and kept.ok:
+        report(checked("env", "sides", lambda: opponent_checks.sides(setup, env)))
+        report(checked("env", "league", lambda: opponent_checks.league(setup, env, network)))
     others = [part for part in PARTS if part != "env"]
     if not kept.ok:
         for part in others:
@@ -182,6 +202,10 @@ def _run_checks(
     if not recorded.ok:
         report(recorded)
     for part in others:
+        if part == "state":
+            is_repeatable = kept.status == "ok"
+            evaluate = partial(evaluation_checks.evaluations, env, network, is_repeatable=is_repeatable)
+            report(checked(part, "evaluations", evaluate))
         if part == "training":
             rows = env.num_envs * env.agents
             _check_training(setup, list(views), rows, report, is_repeatable=kept.status == "ok")
@@ -225,6 +249,7 @@ def _check_training(
         one, *again = (training[group] for training in trainings)
         return loop_checks.same_seed(one, again[0] if again else None, setup)
 
+    report(checked("training", "versions", partial(loop_checks.versions, setup, rows)))
     first = checked("training", "updates", train)
     if not first.ok:
         report(first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +31,7 @@ from recollect.policy.q_heads import QHead
 from recollect.runtimes.actor_envs import open_env
 from recollect.training.new_network import PolicyFactory, check_config, made_network
 
-MOST_ENVS, MOST_EPOCHS = 4, 2
+MOST_ENVS, MOST_EPOCHS, MOST_PROCESSES = 4, 2, 2
 MOST_SEQUENCES, MOST_TARGET_STEPS = 16, 3
 """In a batch; and between two copies to the target network."""
 KEPT_SEQUENCES = 8
@@ -56,6 +56,8 @@ class Setup:
     """The settings that are smaller than the user's."""
     asked_envs: int = 1
     """Env slots of the user's own config."""
+    where: dict[str, Any] = field(default_factory=dict)
+    """The user's own settings of actors and their processes; empty: all in this process."""
     trained: Network | None = None
     """The networks of a run; None: new ones."""
 
@@ -158,7 +160,12 @@ def reduced(env: Any, full: TrainConfig, policy: PolicyFactory | None) -> Setup:
     kept = ("seed", "device", "last_action_reward", "env_kwargs", "wrap", "drop_obs", "threads", "parallel")
     kept += ("policies", "policy", "algo", "vs", "vs_kwargs", "curriculum")
     quiet = TrainConfig(num_envs=num_envs, **{name: getattr(full, name) for name in kept})
-    return Setup(env, quiet, policy, notes, num_envs if is_made(env) else full.num_envs)
+    where = {}
+    if full.runtime != "inline":
+        where = {name: getattr(full, name) for name in ("runtime", "mode", "max_lag", "env_timeout")}
+        where |= {name: min(getattr(full, name), MOST_PROCESSES) for name in ("actors", "env_workers")}
+        where["num_envs"] = max(1, num_envs // where["actors"]) * where["actors"]
+    return Setup(env, quiet, policy, notes, num_envs if is_made(env) else full.num_envs, where)
 
 
 def _shortened(algo: AlgoConfig, rows: int, most_rows: int, most_steps: int) -> AlgoConfig:

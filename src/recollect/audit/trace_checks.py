@@ -242,7 +242,7 @@ def state_gap(a: State, b: State) -> Tensor:
     for x, y in zip(tree.leaves(a), tree.leaves(b), strict=True):
         x, y = (leaf.detach().double().reshape(len(leaf), -1) for leaf in (x, y))
         gaps.append((x - y).abs().amax(1) / y.abs().max().clamp(min=1))
-    return torch.stack(gaps).amax(0).nan_to_num(nan=torch.inf)
+    return torch.stack(gaps).amax(0).nan_to_num(nan=torch.inf).cpu()
 
 
 def memory_advances(trace: Trace, tolerance: float) -> str:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from recollect.audit.results import Doubt, Passed, Problem
 from recollect.audit.trace_checks import state_gap
-from recollect.audit.tried import Tried, gaps, worst_of
+from recollect.audit.tried import Tried, compared, gaps, without_draws, worst_of
 from recollect.base import tree
 from recollect.base.formatting import tiny
-from recollect.base.types import Tree
+from recollect.base.types import State, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ def _influence(tried: Tried, path: str, first: Tensor, steps: list[int]) -> Infl
 
     base = outputs(tried.obs)
     if path == "act":  # the log-probability of a drawn action does not compare
-        base = {name: x for name, x in base.items() if name != "log_prob"} or base
+        base = without_draws(base)
     found = []
     for s in steps:
         obs = tree.map(
@@ -121,7 +121,8 @@ def _resets(tried: Tried, path: str) -> str | Passed:
             measured=0.0,
             tolerance=tolerance * 0.1,
         )
-    lost = inside & ~back
+    # Only where the observation did change something; and a reset also hides it from all later steps.
+    lost = inside & ~back & own[: len(at)]
     if tried.trainer.resets:
         # The last step of an episode has a reset behind it: an early reset hits exactly those.
         ends = torch.stack([tried.first[s + 2] if s + 2 < T else torch.zeros(tried.rows).bool() for s in at])
@@ -133,7 +134,8 @@ def _resets(tried: Tried, path: str) -> str | Passed:
                 measured=float((lost & ends).sum()),
                 tolerance=0.0,
             )
-        lone = _extra_reset(lost, at)
+        later = torch.stack([(influence.felt[i] & together[i])[s + 1 :].any(0) for i, s in enumerate(at)])
+        lone = _extra_reset(lost & ~later & (at < T - 2).unsqueeze(1), at)
         if lone:
             raise Problem(
                 f"{word}: {lone}",
@@ -164,29 +166,32 @@ def rows_reset(tried: Tried) -> Passed:
     state = tree.index(tried.acted.states, tried.steps // 2)
     obs, rows = tree.index(tried.obs, 0), tried.rows
     none, every = (torch.full((rows,), value) for value in (False, True))
-    kept, reset = tried.act(obs, state, none), tried.act(obs, state, every)
-    fresh = tried.act(obs, tried.initial(), none)
-    gap = float(state_gap(reset[1], fresh[1]).max())
+
+    def of(given: State, first: Tensor) -> Tree:
+        """What a step gives: its outputs and its memory, [B, ...] in each leaf."""
+        outputs, after = tried.act(obs, given, first)
+        return {"outputs": without_draws(compared(outputs)), "state": after}
+
+    kept, reset, fresh = of(state, none), of(state, every), of(tried.initial(), none)
+    gap = float(state_gap(reset, fresh).max())
     if not gap <= tolerance:
-        stale = float(state_gap(reset[1], kept[1]).max()) <= tolerance
+        is_kept = float(state_gap(reset, kept).max()) <= tolerance
+        cause = "is not reset at all, or after the step" if is_kept else "is reset to something else"
         raise Problem(
             f"a step with `first` and a step from the initial state differ by {gap:.1e} (tolerance "
             f"{tolerance:.0e})",
-            "Likely cause: the memory is not reset at all, or after the step"
-            if stale
-            else "Likely cause: the memory is reset to something other than the initial state",
+            f"Likely cause: the memory {cause}",
             "Fix: select the initial state where `first`, before the step",
             measured=gap,
             tolerance=tolerance,
         )
-    if float(state_gap(kept[1], reset[1]).min()) <= 1e-7:
+    if float(state_gap(kept, reset).min()) <= 1e-7:
         raise Doubt("a reset changes nothing: the memory has no influence here")
     largest = gap
     for number in range(1, 2**rows - 1):
         mask = torch.tensor([bool(number >> b & 1) for b in range(rows)])
-        after = tried.act(obs, state, mask)[1]
-        expected = tree.select(mask, reset[1], kept[1])
-        of_rows = state_gap(after, expected)
+        which = mask.to(tree.leaves(state)[0].device)
+        of_rows = state_gap(of(state, mask), tree.select(which, reset, kept))
         largest = max(largest, float(of_rows.max()))
         if not largest <= tolerance:
             row = int(of_rows.argmax())
@@ -217,8 +222,7 @@ def row_independence(tried: Tried) -> Passed:
         def outputs(obs: Tree, first: Tensor, rows: Tensor, path: str = path) -> dict[str, Tensor]:
             state = tree.index(tried.initial(), rows)
             if path == "act":
-                found = tried.play(obs, first, state).outputs
-                return {name: x for name, x in found.items() if name != "log_prob"} or found
+                return without_draws(tried.play(obs, first, state).outputs)
             action = None if tried.trainer.act is None else tried.acted.action
             action = None if action is None else tree.map(lambda leaf: leaf[:, rows], action)
             return tried.evaluate(obs, state, first, action)[0]

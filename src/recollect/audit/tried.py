@@ -204,6 +204,11 @@ def compared(outputs: Outputs) -> dict[str, Tensor]:
     }
 
 
+def without_draws(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without the log-probability, which is that of a drawn action, if there is something else."""
+    return {name: x for name, x in outputs.items() if name != "log_prob"} or outputs
+
+
 def gaps(a: Mapping[str, Tensor], b: Mapping[str, Tensor], lead: int = 2) -> Tensor:
     """[T, B] (or [B] with lead 1): the largest difference of the outputs that both have, in units."""
     shared = [name for name in a if name in b]
@@ -220,7 +225,7 @@ def gaps(a: Mapping[str, Tensor], b: Mapping[str, Tensor], lead: int = 2) -> Ten
         gap = torch.where(gap.isnan() & ~(x.isnan() & y.isnan()), torch.inf, gap.nan_to_num())
         unit = y.nan_to_num(posinf=0, neginf=0).abs().max().clamp(min=1)
         found.append(gap.reshape(*gap.shape[:lead], -1).amax(-1) / unit)
-    return torch.stack(found).amax(0)
+    return torch.stack(found).amax(0).cpu()
 
 
 def worst_of(gap: Tensor) -> tuple[float, int, int]:
