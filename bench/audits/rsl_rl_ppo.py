@@ -49,6 +49,19 @@ def returns(*, announced: bool) -> np.ndarray:
     return storage.returns[:, 0, 0].numpy()
 
 
+def envs_in_minibatches(envs: int, minibatches: int) -> np.ndarray:
+    """How many sequences of each env one epoch of the recurrent generator hands out."""
+    obs = TensorDict({"obs": torch.arange(envs).float()[:, None]}, batch_size=[envs])
+    storage = RolloutStorage("rl", envs, STEPS, obs, [1], "cpu")
+    storage.observations.copy_(obs.expand(STEPS, envs))
+    storage.distribution_params = ()
+    found = np.zeros(envs)
+    for batch in storage.recurrent_mini_batch_generator(minibatches, 1):
+        for env in batch.observations["obs"][0, :, 0].int().tolist():
+            found[env] += 1
+    return found
+
+
 def main() -> None:
     torch.manual_seed(0)
     step = np.arange(STEPS) % EPISODE
@@ -78,7 +91,16 @@ def main() -> None:
         suspected=leak,
         measured=returns(announced=False),
     )
-    report("rsl-rl-lib", [found, control])
+    left_out = judge(
+        "envs beyond a multiple of num_mini_batches are not learned from",
+        configuration="6 envs, num_mini_batches=4, recurrent models; sequences of each env in one epoch",
+        default="num_mini_batches is the default; a number of envs that it does not divide",
+        expected=np.ones(6),
+        suspected=np.array([1, 1, 1, 1, 0, 0]),
+        measured=envs_in_minibatches(6, 4),
+        note="the same envs are left out in every epoch and update",
+    )
+    report("rsl-rl-lib", [found, control, left_out])
 
 
 if __name__ == "__main__":
