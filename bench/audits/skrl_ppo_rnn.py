@@ -104,9 +104,9 @@ class Agent(PPO_RNN):
         self.kept["returns"] = self.memory.get_tensor_by_name("returns").clone()
 
 
-def collect(**settings) -> dict[str, np.ndarray]:
+def collect(autoreset=AutoresetMode.SAME_STEP, **settings) -> dict[str, np.ndarray]:
     """The memory [STEPS] of env 0 after one rollout and update."""
-    env = wrap_env(SyncVectorEnv([Steps] * ENVS, autoreset_mode=AutoresetMode.SAME_STEP))
+    env = wrap_env(SyncVectorEnv([Steps] * ENVS, autoreset_mode=autoreset))
     policy = Policy(env)
     cfg = {"rollouts": STEPS, "learning_epochs": 1, "mini_batches": 1}
     cfg |= {"discount_factor": GAMMA, "gae_lambda": LAMBDA, **settings}
@@ -195,6 +195,18 @@ def main() -> None:
                 else "expected: the return ends at the truncation",
             )
         )
+    found.append(
+        judge(
+            "the step in which a vector env resets is stored and learned from",
+            configuration=f"{ENVS} envs, rollouts {STEPS}, autoreset in the next step; observations",
+            default="defaults of gymnasium's vector envs",
+            expected=step,
+            suspected=np.arange(STEPS) % (EPISODE + 1),
+            measured=collect(AutoresetMode.NEXT_STEP)["observations"],
+            note=f"{EPISODE} is the final observation: the env ignores the action chosen on it. With "
+            "AutoresetMode.SAME_STEP there are no such steps",
+        )
+    )
     report("skrl", found)
 
 

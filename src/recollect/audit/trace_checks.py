@@ -216,12 +216,22 @@ def _cause_of_state(
     live: Callable[[Tensor, Tensor], State],
     tolerance: float,
 ) -> str:
-    def equals(step: Tensor, of: Tensor) -> bool:
-        return bool((state_gap(trace.chunk_state, live(step, of))[wrong] <= tolerance).all())
+    right = live(t, row)  # parts of the memory that are right say nothing about the cause
+    off = [
+        bool((state_gap(one, other)[wrong] > tolerance).any())
+        for one, other in zip(tree.leaves(trace.chunk_state), tree.leaves(right))
+    ]
+
+    def parts(state: State) -> State:
+        return tuple(leaf for leaf, is_off in zip(tree.leaves(state), off) if is_off)
+
+    def equals(step: Tensor, of: Tensor, among: Tensor = wrong) -> bool:
+        return bool((state_gap(parts(trace.chunk_state), parts(live(step, of)))[among] <= tolerance).all())
 
     if (zeros[wrong] <= tolerance).all():
         return "zeros in place of the memory"
-    if equals(t + 1, row):
+    inside = wrong & ~trace.ended[t, row]  # after an end the next memory is a reset one
+    if inside.any() and equals(t + 1, row, inside):
         return "the memory after the step: it is stored one step late"
     if equals(t - 1, row):
         return "the memory of the step before: it is stored one step early"
