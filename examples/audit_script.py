@@ -26,6 +26,7 @@ class Agent(nn.Module):
         self.actor, self.critic = nn.Linear(hidden, actions), nn.Linear(hidden, 1)
 
     def get_states(self, x, lstm_state, done):
+        """Outputs of the LSTM [T * B, H], reset where ``done``, and its state."""
         batch = lstm_state[0].shape[1]
         hidden = self.network(x).reshape(-1, batch, self.lstm.input_size)
         new_hidden = []
@@ -36,6 +37,7 @@ class Agent(nn.Module):
         return torch.cat(new_hidden).flatten(0, 1), lstm_state
 
     def get_action_and_value(self, x, lstm_state, done, action=None):
+        """Action, log-probability, entropy, value and state."""
         hidden, lstm_state = self.get_states(x, lstm_state, done)
         probs = Categorical(logits=self.actor(hidden))
         action = probs.sample() if action is None else action

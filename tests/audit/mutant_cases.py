@@ -9,9 +9,8 @@ import numpy as np
 from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
-from recollect.cores import GRUConfig, LSTMConfig
 from recollect.config.policy import EncoderConfig
-from tests.support.agents import AnySpace
+from recollect.cores import GRUConfig, LSTMConfig
 from tests.support.helpers import ArenaWorld, ScriptedEnv
 from tests.support.two_sides import TwoSides
 
@@ -68,6 +67,7 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "ppo, fillers": (fillers, SMALL),
     "ppo, dying agents": (ArenaWorld, SMALL),
     "ppo, learned start": (ScriptedEnv, SMALL | {"core": LSTMConfig(hidden=8, learned_initial_state=True)}),
+    "ppo, critic": (ScriptedEnv, SMALL | {"critic": "separate"}),
     "ppo, mamba": (ScriptedEnv, SMALL | {"core": {"name": "mamba", "hidden": 8}}),
     "ppo, mingru": (ScriptedEnv, SMALL | {"core": {"name": "mingru", "hidden": 8}}),
     "ppo, frames": (ScriptedEnv, SMALL | {"core": "frames"}),

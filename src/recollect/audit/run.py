@@ -22,6 +22,7 @@ from recollect.audit import (
     gradient_checks,
     head_checks,
     loop_checks,
+    loss_checks,
     opponent_checks,
     replay_checks,
     state_checks,
@@ -56,7 +57,7 @@ ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         state_checks.session,
         *STATE,
     ),
-    "returns": RETURNS,
+    "returns": (*RETURNS, loss_checks.lagging, loss_checks.losses),
     "head": (head_checks.densities, head_checks.entropies),
     "training": (
         update_checks.padding,

@@ -90,15 +90,13 @@ def _resets(tried: Tried, path: str) -> str | Passed:
     leaks = changed & ~together & (t_of > s_of)
     if leaks.any():
         s, t, row = leaks.nonzero()[0].tolist()
-        is_late = not (leaks & ~tried.first).any() if T > 6 else False
-        after = leaks.any(0) & ~tried.first
+        at_first = tried.first.unsqueeze(0).expand_as(leaks)
+        ends_here = torch.stack([tried.first[s + 1] if s + 1 < T else tried.first[0] & False for s in steps])
         cause = "the memory is not reset where an episode begins"
-        if is_late or not after.any():
+        if not (leaks & ~at_first).any():
             cause = "the memory is reset one step late: after the episode's first step"
-        elif (leaks.any(0) == (tried.first.long().cumsum(0) > 1)).sum() and not leaks.any(0)[:, :-1].all():
-            rows = [b for b in range(tried.rows) if leaks[:, :, b].any()]
-            if len(rows) < int((tried.first[1:].any(0)).sum()):
-                cause = f"only some rows are reset, not {rows}: rows are reset by a number in place of a mask"
+        elif not (leaks.any(1) & ~ends_here).any():
+            cause = "the memory is reset one step early: the last step of an episode reaches the next"
         raise Problem(
             f"{word}: the output of step {t}, row {row}, changes with step {steps[s]} of an earlier episode, "
             f"by {float(influence.largest[leaks].max()):.1e}",
@@ -177,6 +175,8 @@ def rows_reset(tried: Tried) -> Passed:
     if not gap <= tolerance:
         is_kept = float(state_gap(reset, kept).max()) <= tolerance
         cause = "is not reset at all, or after the step" if is_kept else "is reset to something else"
+        if float(state_gap(reset, fresh).min()) <= tolerance:
+            cause = "is reset in some rows only: by a number in place of a mask"
         raise Problem(
             f"a step with `first` and a step from the initial state differ by {gap:.1e} (tolerance "
             f"{tolerance:.0e})",
@@ -213,7 +213,7 @@ def row_independence(tried: Tried) -> Passed:
     if tried.trainer.act is None and tried.trainer.evaluate is None:
         tried.offered("act")
     tolerance, largest, B = tried.trainer.tolerance, 0.0, tried.rows
-    order = torch.arange(B).roll(1)
+    order = torch.tensor([1, 0, *range(2, B)])  # commutes with no other order of all rows
     for path in ("act", "evaluate"):
         if getattr(tried.trainer, path) is None:
             continue
