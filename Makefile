@@ -3,6 +3,7 @@
 #   make check   lint, type-check, and run the fast tests: about a minute, for all day
 #   make test    set up, lint, type-check, and run all tests but the slow ones
 #   make docs    build the documentation into docs/_build
+#   make test-adapters    audit other packages, each in an environment of its own: 8 GB, some minutes
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV   := .venv
@@ -16,7 +17,7 @@ PIP    := PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/pip install --quiet --
 ALONE := tests/faults/test_ray_faults.py tests/runtimes/test_ray.py
 PARALLEL := $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal $(ALONE:%=--ignore=%)
 
-.PHONY: demo check fast-tests test parallel-tests ray-tests test-slow durations docs lint types format clean help
+.PHONY: demo check fast-tests test parallel-tests ray-tests test-slow durations docs lint types format clean help test-adapters
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -73,6 +74,21 @@ lint: $(READY)
 
 types: $(READY)
 	$(BIN)/basedpyright
+
+# The auditor's adapters with the real packages, and the suspicions about them. The pins hold in isolated builds too.
+FOREIGN := sb3 skrl torchrl rsl-rl tianshou rllib sample-factory
+
+.venvs/%/.ready: bench/others/requirements-%.txt bench/others/requirements-audit.txt
+	$(PYTHON) -m venv $(@D)
+	PIP_CONSTRAINT=$(CURDIR)/$< $(@D)/bin/pip install --quiet --disable-pip-version-check \
+		-r $< -r bench/others/requirements-audit.txt
+	@touch $@
+
+test-adapters: $(READY) $(FOREIGN:%=.venvs/%/.ready)
+	@status=0; for name in $(FOREIGN); do echo "$$name:"; \
+		PYTHONPATH=src .venvs/$$name/bin/python -m pytest -q --noconftest -c /dev/null --rootdir=. \
+			-p no:cacheprovider tests/audit/test_adapters.py -k "$$name" || status=1; \
+	done; $(BIN)/python bench/audits/run.py || status=1; exit $$status
 
 format: $(READY)
 	$(BIN)/ruff format .

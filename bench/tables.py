@@ -287,7 +287,41 @@ def serving(found: Any) -> Rows:
         yield {**row, **cells}
 
 
+def suspicions(found: Any) -> Rows:
+    """One row for each suspicion about a package."""
+    return [
+        {**one, "package": f"{script['package']} {script['version']}", "script": name}
+        for name, script in found.items()
+        for one in script["suspicions"]
+    ]
+
+
+def audited(found: Any) -> Rows:
+    """One row for each example of an adapter: its checks by their result."""
+    rows = []
+    for example, one in found.items():
+        names: dict[str, list[str]] = {"ok": [], "warning": [], "failed": [], "not checked": []}
+        for check in one["checks"]:
+            names[check["status"]].append(check["name"])
+        counts = {"ok": len(names["ok"]), "open": len(names["not checked"]) + len(names["warning"])}
+        failed = ", ".join(names["failed"]) or "none"
+        rows.append({"trainer": one["trainer"], "example": example, "failed": failed, **counts})
+    return rows
+
+
 TABLES = {
+    "suspicions": Table(
+        "audit_candidates",
+        "package = {package} | verdict = **{verdict}** | suspicion = {name} | occurs with = {default} | "
+        "script in bench/audits = `{script}.py`",
+        suspicions,
+    ),
+    "audited": Table(
+        "audit_adapters",
+        "trainer = {trainer} | passed = {ok} | failed = {failed} | not checked or unsure = {open} | "
+        "in recollect.audit.adapters = `{example}`",
+        audited,
+    ),
     "summary": Table(
         "compare",
         "recurrent PPO, learning included = {what} | Recollect = **{ours}** | "

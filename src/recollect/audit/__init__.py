@@ -18,3 +18,43 @@ recorded values, no gradient may reach it, and the target network must move as c
 
 If several groups of agents have a policy each, all but ``env`` are checked for every group.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recollect.audit.results import Check, Verification
+    from recollect.audit.run import verify
+    from recollect.audit.trace import Trace
+    from recollect.audit.trace_checks import audit_trace
+    from recollect.audit.trainer import Trainer, of_module
+    from recollect.audit.trainer_checks import assert_honest, audit_trainer
+
+_HOMES = {
+    "Check": "results",
+    "Trace": "trace",
+    "Trainer": "trainer",
+    "Verification": "results",
+    "assert_honest": "trainer_checks",
+    "audit_trace": "trace_checks",
+    "audit_trainer": "trainer_checks",
+    "of_module": "trainer",
+    "verify": "run",
+}
+__all__ = [
+    "Check",
+    "Trace",
+    "Trainer",
+    "Verification",
+    "assert_honest",
+    "audit_trace",
+    "audit_trainer",
+    "of_module",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -33,7 +33,7 @@ MOST_CHUNKS = 8
 def parameters(rollouts: Sequence[RecordedRollout]) -> str:
     """The loss of the first rollout has a finite, nonzero gradient for every weight."""
     one = rollouts[0]
-    chunks = _chunks_with_targets(one)
+    chunks = chunks_with_targets(one)
 
     def loss(noise: bool) -> Tensor:
         used = replace(chunks, obs=with_noise(chunks.obs)) if noise else chunks
@@ -106,7 +106,7 @@ def _without_gradient(grads: dict[str, Tensor | None]) -> list[str]:
     return [name for name, grad in grads.items() if grad is None or not grad.any()]
 
 
-def _chunks_with_targets(one: RecordedRollout) -> Chunks:
+def chunks_with_targets(one: RecordedRollout) -> Chunks:
     """The chunks of a rollout with random targets, such as advantages, different at every step."""
     rollout = one.rollout
     generator = torch.Generator().manual_seed(5)
@@ -143,7 +143,7 @@ def through_time(rollouts: Sequence[RecordedRollout]) -> str:
     for one in reversed(rollouts[-LEAST:]):  # an episode ended inside the last one, if inside any
         if totals["across resets"]:
             break
-        chunks = _few(_chunks_with_targets(one))
+        chunks = _few(chunks_with_targets(one))
         if any(leaf.requires_grad for leaf in tree.leaves(chunks.state)):
             raise Problem(
                 "the chunks' states carry a graph: gradients would flow into the previous rollout",

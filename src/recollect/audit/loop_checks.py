@@ -18,11 +18,14 @@ from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.config.league import LEAGUE
 from recollect.config.replay import ReplayConfig
+from recollect.errors import AlignmentError
 from recollect.learning import diagnostics
 from recollect.policy.head_contract import Field
 from recollect.policy.policies import by_group
 from recollect.training.group_metrics import metrics_of
 
+PROCESS_UPDATES = 5
+"""Updates of a training with actors in processes."""
 UPDATES = 2
 """Updates of a training; with a replay, after it holds whole sequences."""
 MAY_BE_MISSING = ("explained_variance", "state/drift", "replay/staleness")
@@ -43,9 +46,9 @@ class Trained:
     """The record of the head."""
 
 
-def short_training(setup: Setup, rows: int) -> dict[str, Trained]:
+def short_training(setup: Setup, rows: int, count: int = UPDATES) -> dict[str, Trained]:
     """A few updates of each group, made as ``recollect.train`` makes them; ``rows``: of all groups."""
-    algo, count = setup.config.algo, UPDATES
+    algo = setup.config.algo
     if isinstance(algo, ReplayConfig):
         count += -(-algo.window // algo.rollout)
     config = replace(setup.config, steps=count * algo.rollout * rows)
@@ -67,6 +70,37 @@ def short_training(setup: Setup, rows: int) -> dict[str, Trained]:
             )
             for name, policy in policies.items()
         }
+
+
+def versions(setup: Setup, rows: int) -> str:
+    """Actors in processes of their own act with the weights whose version their rollouts name."""
+    if not setup.where:
+        raise Skip("acting and learning share one process")
+    if setup.where["runtime"] != "processes":
+        raise Skip(f"runtime {setup.where['runtime']}: its cluster is not started for an audit")
+    actors = setup.where["actors"]
+    rows = rows // setup.config.num_envs * setup.where["num_envs"]
+    there = replace(setup, config=replace(setup.config, **setup.where))
+    try:
+        trained = short_training(there, rows, count=PROCESS_UPDATES)
+    except AlignmentError as error:
+        raise Problem(
+            f"a rollout of another process is not reproduced by the weights that it names: {error}",
+            "Likely cause: actors act with older or torn weights, name another version, or rollouts are "
+            "mixed up between slots or actors",
+            "Fix: read weights and version together, before the rollout, and copy rollouts out of their slot",
+        ) from None
+    lags = [row["lag"] for one in trained.values() for row in one.metrics if "lag" in row]
+    largest = [
+        deviation
+        for one in trained.values()
+        for row in one.metrics
+        for deviation in diagnostics.deviations(row, one.fields).values()
+    ]
+    return (
+        f"{PROCESS_UPDATES} updates from {actors} actors in processes, {setup.where['mode']}: deviations "
+        f"up to {tiny(max(largest, default=0.0))}; lag up to {max(lags, default=0):g}"
+    )
 
 
 def updates(trained: Trained, setup: Setup) -> str:
@@ -118,3 +152,31 @@ def same_seed(trained: Trained, again: Trained | None, setup: Setup) -> str:
         "NumPy), or an env that repeats an episode from a seed but not the episodes after it",
         "Fix: draw from a generator that reset(seed) or the config's seed sets",
     )
+
+
+def run_metrics(agent: Agent, setup: Setup) -> str:
+    """The metrics that a run recorded are finite, and its learner reproduced the record all the time."""
+    rows = agent.history.rows
+    if not rows:
+        raise Skip("a saved agent has no metrics; only a run has")
+    largest, count = 0.0, 0
+    for name, policy in by_group(agent.network).items():
+        for number, row in enumerate(metrics_of(name, row) for row in rows):
+            for metric, x in row.items():
+                if not math.isfinite(x) and metric not in MAY_BE_MISSING:
+                    raise Problem(
+                        f"update {number}: {metric} is {x}",
+                        "Likely cause: huge rewards or observations, or a loss that is not bounded",
+                    )
+            found = diagnostics.deviations(row, policy.head.record_spec).values()
+            largest, count = max([largest, *found]), count + bool(found)
+    if not count:
+        raise Skip("no update was compared with the record (gauge_every)")
+    if not largest <= setup.tolerance:
+        raise Problem(
+            f"the learner deviated from the record by up to {largest:.1e} (tolerance {setup.tolerance:.0e})",
+            "Likely cause: see the checks of storage and retrieval of state above",
+            measured=largest,
+            tolerance=setup.tolerance,
+        )
+    return f"{len(rows)} updates, {count} compared with the record: to {tiny(largest)}"

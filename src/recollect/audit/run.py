@@ -14,18 +14,25 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from recollect.agent import Agent
 from recollect.audit import (
     buffer_checks,
     env_checks,
+    evaluation_checks,
     gradient_checks,
+    head_checks,
     loop_checks,
+    loss_checks,
+    opponent_checks,
     replay_checks,
     state_checks,
+    update_checks,
 )
 from recollect.audit.drawn_replay import Recorded
+from recollect.audit.own_trainer import FROZEN, RETURNS, ROWS, STATE
 from recollect.audit.recorded_rollouts import network_seconds, record_rollouts
-from recollect.audit.results import PARTS, Check, Verification, checked
-from recollect.audit.setup import LEAST_STEPS, MOST_STEPS, Setup, prepare
+from recollect.audit.results import PARTS, Check, Passed, Verification, checked
+from recollect.audit.setup import LEAST_STEPS, MOST_STEPS, Setup, prepare, prepare_run
 from recollect.base.row_threads import intra_op_threads
 from recollect.config.policy import PolicyConfig
 from recollect.config.replay import ReplayConfig
@@ -36,36 +43,54 @@ from recollect.envs.group_views import Groups, views_of
 from recollect.policy.policies import Network, by_group
 from recollect.training.new_network import PolicyFactory
 
-__all__ = ["Check", "Verification", "verify"]
+__all__ = ["Check", "Verification", "audit_run", "verify"]
 
 SECONDS = 1.5
 """Approximate seconds for a rollout; a slow env gets shorter ones."""
-ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str], ...]] = {
-    "buffer": (buffer_checks.size, buffer_checks.rows_apart, buffer_checks.chunks),
+ROLLOUT_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
+    "buffer": (buffer_checks.size, buffer_checks.rows_apart, buffer_checks.chunks, *ROWS),
     "state": (
         state_checks.acting,
         state_checks.stored_states,
         state_checks.learner,
         state_checks.values_at_ends,
         state_checks.session,
+        *STATE,
+    ),
+    "returns": (*RETURNS, loss_checks.lagging, loss_checks.losses),
+    "head": (head_checks.densities, head_checks.entropies),
+    "training": (
+        update_checks.padding,
+        update_checks.normalisers,
+        update_checks.flat_memory,
+        *FROZEN,
     ),
     "gradient": (gradient_checks.parameters, gradient_checks.through_time),
 }
 """The checks of recorded rollouts by part. The name of a check is that of its function, with blanks."""
-REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str], ...]] = {
+REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
     "buffer": (
         buffer_checks.size,
         replay_checks.sequences,
         replay_checks.rows_apart,
         replay_checks.padding,
+        *ROWS,
     ),
     "state": (
         state_checks.acting,
         state_checks.stored_states,
         replay_checks.learner,
         state_checks.session,
+        *STATE,
     ),
-    "training": (replay_checks.target_network,),
+    "returns": (replay_checks.targets, replay_checks.priorities),
+    "training": (
+        replay_checks.target_network,
+        replay_checks.warm_up,
+        update_checks.normalisers,
+        update_checks.flat_memory,
+        *FROZEN,
+    ),
     "gradient": (replay_checks.parameters, replay_checks.through_time),
 }
 """The same for algorithms that replay old steps."""
@@ -96,7 +121,24 @@ def verify(
         >>> verify("delayed-cue", core="gru").ok  # doctest: +SKIP
         True
     """
-    setup = prepare(env, config, policy, settings, preset)
+    return _audit(prepare(env, config, policy, settings, preset), watch)
+
+
+def audit_run(agent: Agent, *, watch: Callable[[Check], Any] | None = None) -> Verification:
+    """``verify`` with the env, settings and weights of a run or a saved agent, and its recorded metrics.
+
+    Args:
+        agent: as ``recollect.load`` returns it.
+        watch: called with each check when it is finished.
+
+    Example:
+        >>> audit_run(rc.load("runs/first")).ok  # doctest: +SKIP
+        True
+    """
+    return _audit(prepare_run(agent), watch, agent)
+
+
+def _audit(setup: Setup, watch: Callable[[Check], Any] | None, agent: Agent | None = None) -> Verification:
     checks: list[Check] = []
 
     def report(check: Check) -> Check:
@@ -115,6 +157,8 @@ def verify(
         finally:
             if not is_made(setup.env):
                 opened.close()
+    if agent is not None:
+        report(checked("training", "run metrics", partial(loop_checks.run_metrics, agent, setup)))
     return Verification(setup.name, checks, setup.notes)
 
 
@@ -135,6 +179,9 @@ def _run_checks(
     )
     if single.status != "skipped":
         report(single)
+    if setup.config.vs is not None and kept.ok:
+        report(checked("env", "sides", lambda: opponent_checks.sides(setup, env)))
+        report(checked("env", "league", lambda: opponent_checks.league(setup, env, network)))
     others = [part for part in PARTS if part != "env"]
     if not kept.ok:
         for part in others:
@@ -156,6 +203,10 @@ def _run_checks(
     if not recorded.ok:
         report(recorded)
     for part in others:
+        if part == "state":
+            is_repeatable = kept.status == "ok"
+            evaluate = partial(evaluation_checks.evaluations, env, network, is_repeatable=is_repeatable)
+            report(checked(part, "evaluations", evaluate))
         if part == "training":
             rows = env.num_envs * env.agents
             _check_training(setup, list(views), rows, report, is_repeatable=kept.status == "ok")
@@ -199,6 +250,7 @@ def _check_training(
         one, *again = (training[group] for training in trainings)
         return loop_checks.same_seed(one, again[0] if again else None, setup)
 
+    report(checked("training", "versions", partial(loop_checks.versions, setup, rows)))
     first = checked("training", "updates", train)
     if not first.ok:
         report(first)

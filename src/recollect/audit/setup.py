@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import copy
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import torch
 from torch import nn
 
+from recollect.agent import Agent
 from recollect.api import resolve
 from recollect.base.tolerances import on_device, tolerance
 from recollect.config.algo_shared import AlgoConfig, LearnerConfig
@@ -21,13 +24,14 @@ from recollect.envs.factory import is_made, is_multi_agent, makes_batches, slots
 from recollect.envs.group_views import Groups
 from recollect.envs.pettingzoo import is_pettingzoo
 from recollect.envs.user_wrappers import wrapped
+from recollect.errors import ConfigError
 from recollect.policy.policies import Network, by_group
 from recollect.policy.policy import Policy
 from recollect.policy.q_heads import QHead
 from recollect.runtimes.actor_envs import open_env
 from recollect.training.new_network import PolicyFactory, check_config, made_network
 
-MOST_ENVS, MOST_EPOCHS = 4, 2
+MOST_ENVS, MOST_EPOCHS, MOST_PROCESSES = 4, 2, 2
 MOST_SEQUENCES, MOST_TARGET_STEPS = 16, 3
 """In a batch; and between two copies to the target network."""
 KEPT_SEQUENCES = 8
@@ -52,6 +56,10 @@ class Setup:
     """The settings that are smaller than the user's."""
     asked_envs: int = 1
     """Env slots of the user's own config."""
+    where: dict[str, Any] = field(default_factory=dict)
+    """The user's own settings of actors and their processes; empty: all in this process."""
+    trained: Network | None = None
+    """The networks of a run; None: new ones."""
 
     @property
     def name(self) -> str:
@@ -81,7 +89,9 @@ class Setup:
         return wrapped(made, config.wrap, config.drop_obs)
 
     def build(self, env: BatchedEnv | Groups) -> Network:
-        """The policy of each group, with action probabilities that depend on its memory."""
+        """The policy of each group: the trained one, or a new one whose actions depend on its memory."""
+        if self.trained is not None:
+            return copy.deepcopy(self.trained).to(self.config.device)
         with torch.random.fork_rng(devices=[]):  # the caller's random stream is not changed
             torch.manual_seed(self.config.seed)
             network = made_network(self.policy or self.config.policy.build, env)
@@ -120,6 +130,29 @@ def prepare(
     """The setup of ``verify``; arguments are read as by ``train``."""
     full, policy, _ = resolve(env, settings, config=config, policy=policy, preset=preset)
     check_config(full, policy)
+    return reduced(env, full, policy)
+
+
+def prepare_run(agent: Agent) -> Setup:
+    """The setup of a run or a saved agent, with its own weights; a short training starts from new ones."""
+    if agent.env is None:
+        agent.make_env(1)  # raises the error that says what to name again
+    policy = None
+    if any(one.made_by for one in by_group(agent.network).values()):
+        policy = partial(_copied, agent.network)
+    return replace(reduced(agent.env, agent.config, policy), trained=agent.network)
+
+
+def _copied(network: Network, observation_space: gym.Space, action_space: gym.Space) -> Policy:
+    """A copy of the policy with these spaces, in place of the factory that made it."""
+    for policy in by_group(network).values():
+        if (policy.observation_space, policy.action_space) == (observation_space, action_space):
+            return copy.deepcopy(policy)
+    raise ConfigError("no policy of the run has the spaces of its env")
+
+
+def reduced(env: Any, full: TrainConfig, policy: PolicyFactory | None) -> Setup:
+    """The setup of a training, with few rows."""
     env = resolve_env(env) if isinstance(env, str) else env
     num_envs = slots(env) if is_made(env) else min(full.num_envs, MOST_ENVS)
     notes = () if is_made(env) or num_envs == full.num_envs else (f"num_envs {full.num_envs} -> {num_envs}",)
@@ -127,7 +160,12 @@ def prepare(
     kept = ("seed", "device", "last_action_reward", "env_kwargs", "wrap", "drop_obs", "threads", "parallel")
     kept += ("policies", "policy", "algo", "vs", "vs_kwargs", "curriculum")
     quiet = TrainConfig(num_envs=num_envs, **{name: getattr(full, name) for name in kept})
-    return Setup(env, quiet, policy, notes, num_envs if is_made(env) else full.num_envs)
+    where = {}
+    if full.runtime != "inline":
+        where = {name: getattr(full, name) for name in ("runtime", "mode", "max_lag", "env_timeout")}
+        where |= {name: min(getattr(full, name), MOST_PROCESSES) for name in ("actors", "env_workers")}
+        where["num_envs"] = max(1, num_envs // where["actors"]) * where["actors"]
+    return Setup(env, quiet, policy, notes, num_envs if is_made(env) else full.num_envs, where)
 
 
 def _shortened(algo: AlgoConfig, rows: int, most_rows: int, most_steps: int) -> AlgoConfig:

@@ -38,7 +38,8 @@ COMMANDS = {
     "league": "the members and games of a run against its own past selves",
     "sweep": "train every combination of some settings, with several seeds",
     "export": "export an agent as ONNX or as a torch program",
-    "verify": "check env, buffer, memory, training loop and gradients, in seconds",
+    "audit": "find out why a recurrent agent does not learn: check env, memory, loop, gradients",
+    "verify": "another name of audit, for an env",
     "tasks": "the built-in memory tasks, and the rules of each",
     "cores": "the kinds of memory, their weights and the size of their state",
     "doctor": "versions, hardware, known problems and a quick speed figure of this machine",
@@ -132,7 +133,7 @@ def _run(name: str, words: list[str]) -> int:
     with contextlib.suppress(Exception):  # if torch is broken, the command reports it
         import_module("torch")
     interrupts.raise_again()
-    is_for_programs = getattr(args, "json", False) or getattr(args, "display", None) == "json"
+    is_for_programs = getattr(args, "json", False) in (True, "-") or getattr(args, "display", None) == "json"
     with json_output.for_programs() if is_for_programs else contextlib.nullcontext(), warnings_once.once():
         return command.run(args, flags)
 

@@ -1,0 +1,95 @@
+"""Trainings that mutants are planted in: small, and of every algorithm, action space and kind of env."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv
+
+from recollect.config.policy import EncoderConfig
+from recollect.cores import GRUConfig, LSTMConfig
+from tests.support.helpers import ArenaWorld, ScriptedEnv
+from tests.support.two_sides import TwoSides
+
+SMALL: dict[str, Any] = {
+    "rollout": 23,
+    "chunk": 7,
+    "epochs": 1,
+    "minibatches": 5,
+    "num_envs": 3,
+    "threads": 1,
+    "core": LSTMConfig(hidden=8),
+    "encoder": EncoderConfig(hidden=(8,)),
+}
+REPLAY: dict[str, Any] = {
+    **{key: SMALL[key] for key in ("num_envs", "threads", "core", "encoder")},
+    "algo": "r2d2",
+    "rollout": 11,
+    "chunk": 6,
+    "burn_in_steps": 3,
+    "n_step": 2,
+    "target_every": 4,
+    "target_rate": None,
+}
+BOX = spaces.Box(-1.0, 2.0, (2,), np.float32)
+HYBRID = spaces.Dict({"move": spaces.Discrete(3), "aim": BOX})
+DUEL = {**SMALL, "vs": "echo"}
+
+
+def masked() -> ScriptedEnv:
+    return ScriptedEnv(masked=True)
+
+
+def boxed() -> ScriptedEnv:
+    return ScriptedEnv(BOX)
+
+
+def hybrid() -> ScriptedEnv:
+    return ScriptedEnv(HYBRID)
+
+
+def fillers() -> Any:
+    return SyncVectorEnv([ScriptedEnv] * 3)
+
+
+MADE: frozenset[Callable[[], Any]] = frozenset({fillers, ArenaWorld})
+"""The envs that are passed as objects: they have several rows."""
+CASES: dict[str, tuple[Any, dict[str, Any]]] = {
+    "ppo": (ScriptedEnv, SMALL),
+    "ppo, normalised": (ScriptedEnv, SMALL | {"normalise_observations": True}),
+    "ppo, burn-in": (ScriptedEnv, SMALL | {"recurrent_mode": "burn_in", "burn_in_steps": 3}),
+    "ppo, squashed": (boxed, SMALL),
+    "ppo, hybrid": (hybrid, SMALL),
+    "ppo, masked": (masked, SMALL),
+    "ppo, fillers": (fillers, SMALL),
+    "ppo, dying agents": (ArenaWorld, SMALL),
+    "ppo, learned start": (ScriptedEnv, SMALL | {"core": LSTMConfig(hidden=8, learned_initial_state=True)}),
+    "ppo, critic": (ScriptedEnv, SMALL | {"critic": "separate"}),
+    "ppo, mamba": (ScriptedEnv, SMALL | {"core": {"name": "mamba", "hidden": 8}}),
+    "ppo, mingru": (ScriptedEnv, SMALL | {"core": {"name": "mingru", "hidden": 8}}),
+    "ppo, frames": (ScriptedEnv, SMALL | {"core": "frames"}),
+    "ppo, window": (ScriptedEnv, SMALL | {"core": {"name": "window", "hidden": 8, "window": 6}}),
+    "impala": (ScriptedEnv, SMALL | {"algo": "impala"}),
+    "impala, dying agents": (ArenaWorld, SMALL | {"algo": "impala"}),
+    "r2d2": (ScriptedEnv, REPLAY),
+    "r2d2, priorities": (ScriptedEnv, REPLAY | {"priority_exponent": 0.9}),
+    "r2d2, frames": (ScriptedEnv, REPLAY | {"core": "frames", "states": "rebuilt"}),
+    "r2d2, fillers": (fillers, REPLAY),
+    "iqn": (ScriptedEnv, REPLAY | {"algo": "iqn"}),
+    "opponent": (TwoSides, DUEL),
+    "league": (TwoSides, SMALL | {"vs": "league", "core": GRUConfig(hidden=8)}),
+    "actors in processes": (ScriptedEnv, SMALL | {"num_envs": 4, "runtime": "processes", "actors": 2}),
+    "actors that run ahead": (
+        ScriptedEnv,
+        SMALL | {"num_envs": 4, "runtime": "processes", "actors": 2, "mode": "async"},
+    ),
+}
+
+
+def made(name: str) -> tuple[Any, dict[str, Any]]:
+    """The env and the settings of a case."""
+    env, settings = CASES[name]
+    return (env() if env in MADE else env), settings
