@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import recollect as rc
-from recollect.audit import env_checks
+from recollect.audit import env_checks, run
 from recollect.audit.results import Verification
 from recollect.base.types import Step
 from recollect.cli import main
@@ -45,6 +45,7 @@ def duo() -> Verification:
     """Of the healthy ``Duo``; "big" has two agents, of which one dies early."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(env_checks, "STEPS", 30)
+        patch.setattr(run, "SECONDS", 1e9)  # a slow machine would have shorter rollouts, and other failures
         return rc.verify(Duo, core=GRUConfig(hidden=8), **SMALL)
 
 

@@ -321,8 +321,8 @@ def test_few_networks_are_in_memory(tmp_path: Path) -> None:
     loads: list[str] = []
     load = env.player._load
     env.player._load = lambda name: loads.append(name) or load(name)
+    assert {env.player._names()[place] for place in env.player._slots.member.tolist()} == {"s11"}
     env.player.adjust(league=roster(("s0", "s1"), 12))
-    env.reset(1)
     results(env, actions(30))
     assert sorted(loads) == ["s0", "s1"], "once each, also while other members still play"
     weights = env.player._policy("s11").state_dict()
@@ -352,6 +352,19 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def full(file: Path, text: str) -> None:
     raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("seen", ["other", None])
+def test_a_folder_that_is_not_shared(tmp_path: Path, seen: str | None) -> None:
+    """S001-4: an actor on a node that has another folder at this path, or none, neither plays nor logs."""
+    owner = pool(tmp_path / "learner").own()
+    if seen is not None:
+        pool(tmp_path / seen).own()
+    env = versus(tmp_path / (seen or "none"), ())
+    with pytest.raises(ConfigError, match=r"not the folder.*all nodes mount.*processes"):
+        env.adjust(league=roster(NAMES) | {"owner": owner})
+    assert not (tmp_path / (seen or "none") / "games").exists()
+    versus(tmp_path / "learner", ()).adjust(league=roster(NAMES) | {"owner": owner})
 
 
 def test_protocols(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -10,10 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recollect.base import tree
+from recollect.config.core_choice import core_config
+from recollect.config.policy import PolicyConfig
+from recollect.config.q_heads import QHeadConfig
 from recollect.league.tiles import Tiles
+from recollect.policy.noisy import NoisyLinear
 from tests.support.leagues import network
 from tests.support.reads import unread
-from tests.support.two_sides import CUES
+from tests.support.two_sides import CUES, TwoSides
 
 CERTAIN = 1e6
 """A gain with which an action has no chance beside the likeliest."""
@@ -57,6 +62,25 @@ def test_each_row_has_its_member(member: list[int], capacity: int) -> None:
 def test_uneven_shares(member: list[int]) -> None:
     """S001-4: all rows of one member, all but one, as many of each; the tiles are full to the last."""
     check(member, 5, [4, 1, 0, 2, 3])
+
+
+def test_members_act_without_noise() -> None:
+    """S001-4: as in evaluations, although the network that they are made from is trained."""
+    world, config = TwoSides(1), PolicyConfig(core=core_config("gru"), head=QHeadConfig(noisy=True))
+    live = config.build(world.observation_space, world.action_space)
+    for layer in live.modules():
+        if isinstance(layer, NoisyLinear):
+            layer.draw_noise()
+            layer.weight_std.data.fill_(9.0)
+    member = copy.deepcopy(live).eval()
+    tiles = Tiles(live, 2, 20)
+    tiles.load({0: member})
+    obs, first = inputs(20)[::2]
+    memory = live.initial_state(20)
+    actions, _, _ = tiles.act(torch.zeros(20).long(), obs, memory, first, torch.Generator())
+    quiet, loud = (one.act(obs, memory, first, torch.Generator())[0].action for one in (member, live))
+    assert torch.equal(actions, quiet), "without noise"
+    assert not torch.equal(quiet, loud)
 
 
 def test_one_member_is_one_tile() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +17,7 @@ from recollect.runtimes.remote_collector import RemoteCollector
 from tests.mutants.mutant import Mutant
 from tests.mutants.planted import ChildMutant
 from tests.mutants.process_bugs import OLD_WEIGHTS
+from tests.support import ray_runs
 from tests.support.helpers import ScriptedEnv
 from tests.support.ray_runs import RayTurns
 from tests.support.replayed import play
@@ -50,7 +53,18 @@ def elsewhere() -> None:
     assert avoided == [None, "a node"]
 
 
+def league() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        ray_runs.league(Path(folder))
+
+
 MUTANTS = [
+    Mutant(
+        "a relative path of a run is another folder for an actor",
+        league,
+        ((RemoteCollector, "_start_server", "str(Path(run).absolute())", "run"),),
+        "is not the folder that the training uses",
+    ),
     Mutant(
         "a restarted actor goes to the node that it was lost with",
         elsewhere,

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,17 +17,19 @@ ray = pytest.importorskip("ray")
 
 import recollect as rc  # noqa: E402
 from recollect.errors import ConfigError  # noqa: E402
+from recollect.league.check import check_league  # noqa: E402
 from recollect.runtimes.ray import cluster as ray_cluster  # noqa: E402
 from recollect.runtimes.ray.cluster import Cluster  # noqa: E402
 from recollect.training.run_folder import Run  # noqa: E402
 from tests.mutants import ray_bugs  # noqa: E402
 from tests.mutants.mutant import Mutant  # noqa: E402
-from tests.support import replayed  # noqa: E402
+from tests.support import ray_runs, replayed  # noqa: E402
 from tests.support.batch_worlds import Recall  # noqa: E402
 from tests.support.doomed import SMALL, UPDATE, differing, rows, weights  # noqa: E402
 from tests.support.grouped_worlds import Duo  # noqa: E402
 from tests.support.ray_runs import RayTurns, trained  # noqa: E402
 from tests.support.two_sides import TwoSides  # noqa: E402
+from tests.training.test_league import SMALL as LEAGUE  # noqa: E402
 from tests.training.test_opponents import STAGES  # noqa: E402
 
 MAMBA = rc.MambaConfig(hidden=8)
@@ -85,6 +89,24 @@ def test_an_opponent_and_a_curriculum_are_those_of_one_process():
     assert differing(inline, trained(TwoSides, 8, runtime="ray", **settings)) == []
     without_stages = {**settings, "curriculum": {}}
     assert differing(inline, trained(TwoSides, 8, **without_stages)) != []
+
+
+def test_a_league_is_that_of_one_process(tmp_path: Path):
+    """S001-4, S001-21, S003-16: weights, members, rosters and games, also from a checkpoint of one process;
+    the run's path is relative."""
+    ray_runs.league(tmp_path)
+    assert check_league(tmp_path / "ray").faults == []
+
+
+def test_a_league_whose_folder_an_actor_does_not_see(tmp_path: Path):
+    """S001-4: a clear error with the next roster, as from a node that has another file system."""
+
+    def replace(training: Any, metrics: dict[str, float]) -> None:
+        (tmp_path / "run" / "league" / "owner").write_text("another")
+
+    settings = LEAGUE | {"actors": 2, "runtime": "ray", "callbacks": [replace]}
+    with pytest.raises(ConfigError, match="all nodes mount"):
+        rc.train(TwoSides, steps=300, run=str(tmp_path / "run"), **settings)
 
 
 def test_two_groups_with_actors_that_run_ahead():

@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from gymnasium.envs.classic_control import CartPoleEnv
 from gymnasium.wrappers import TimeLimit
@@ -18,8 +19,11 @@ from recollect.base import tree
 from recollect.experience.rollout import Rollout
 from recollect.runtimes.env_probe import env_probe
 from recollect.runtimes.remote_collector import RemoteCollector
-from tests.support.doomed import SMALL, UPDATE, wait_for, weights, without
+from tests.support import resumed
+from tests.support.doomed import SMALL, UPDATE, differing, wait_for, weights, without
 from tests.support.process_runs import parents, run_ahead, say
+from tests.support.two_sides import TwoSides
+from tests.training import test_league
 
 TINY = without(SMALL, "progress", "checkpoint_every")
 
@@ -29,6 +33,25 @@ def trained(env: Any, updates: int, **settings: Any) -> dict[str, torch.Tensor]:
     settings = SMALL | {"steps": updates * UPDATE} | settings
     with rc.train(env, **settings) as agent:
         return weights(agent)
+
+
+def league(folder: Path) -> None:
+    """A league on Ray, and one that is resumed there, are that of one process."""
+    settings = test_league.SMALL | {"actors": 2}
+    found: dict[str, Any] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name in ("inline", "ray"):
+            with rc.train(TwoSides, steps=300, run=name, runtime=name, **settings) as agent:
+                found[name] = weights(agent), test_league.folders(Path(name))
+        rc.train(TwoSides, steps=300, run="resumed", callbacks=[resumed.Stop(150)], **settings).close()
+        with rc.resume("resumed", env=TwoSides, runtime="ray", progress=False) as agent:
+            found["resumed"] = weights(agent), test_league.folders(Path("resumed"))
+    expected, texts = found["inline"]
+    assert len(list((folder / "inline" / "league" / "games").iterdir())) == 2
+    for name in ("ray", "resumed"):
+        assert differing(expected, found[name][0]) == [], "weights"
+        assert found[name][1] == texts, "members, rosters and games"
 
 
 class RayTurns:

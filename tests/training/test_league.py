@@ -227,7 +227,6 @@ def test_no_member_can_be_read(tmp_path: Path) -> None:
         ({}, "--run"),
         ({"run": "run", "env_workers": 2}, "env_workers"),
         ({"run": "run", "last_action_reward": True}, "last_action_reward"),
-        ({"run": "run", "runtime": "ray"}, "inline"),
         ({"run": "run", "vs_kwargs": {"promote": 5}}, "promote_every"),
         ({"run": "run", "vs_kwargs": {"member": "s1"}}, "member"),
         ({"run": "run", "vs_kwargs": {"folder": "elsewhere"}}, "folder"),

@@ -182,9 +182,9 @@ class Actor:
         """``collect`` as a generator, which yields while an ``AsyncStep`` env steps."""
         chosen = self._buffers[buffer]
         out = chosen.rollout
+        if isinstance(self.env, BetweenRollouts):
+            self.env.between_rollouts(out.steps)
         if self._is_capturable:
-            if isinstance(self.env, BetweenRollouts):
-                self.env.between_rollouts(out.steps)
             watch = devices.Stopwatch(self.env.device)
             infos = chosen.play_all()
             self.seconds = {"act": watch.stopped()}

@@ -146,7 +146,8 @@ class Captured(Generic[T]):
     _generators: Sequence[torch.Generator]
     """The generators that it draws from."""
     _key: Callable[[], Any] | None = None
-    """If its result changes, the function is captured again, too."""
+    """If its result changes, the function is captured again. Equal results mean the same operations on the
+    same tensors."""
     _last_key: Any = None
     _addresses: tuple[int, ...] = ()
     _calls: int = 0

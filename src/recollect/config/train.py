@@ -348,11 +348,6 @@ def _check_league(config: TrainConfig) -> None:
             raise ConfigError(
                 f"{name} = {getattr(config, name)!r} with vs = 'league': {why}; leave it {needed}"
             )
-    if config.runtime not in ("inline", "processes"):
-        raise ConfigError(
-            f"runtime = {config.runtime!r} with vs = 'league': its members are in the run's folder, on this "
-            "machine; use runtime='inline' or 'processes'"
-        )
 
 
 def _check_runtime(config: TrainConfig) -> None:

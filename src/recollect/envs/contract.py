@@ -102,13 +102,14 @@ class Capturable(Protocol):
 
 @runtime_checkable
 class BetweenRollouts(Protocol):
-    """A ``Capturable`` env with work for the host, such as a log, which is done between rollouts."""
+    """An env with work for the host, such as a log, which is done between rollouts."""
 
     generators: Sequence[torch.Generator]
     """The generators that its steps draw from."""
 
     def graph_key(self) -> Any:
-        """If it changes, the steps are other operations, or on other tensors: they are captured again."""
+        """Equal keys mean the same operations on the same tensors; after another key, steps are captured
+        again."""
         ...
 
     def between_rollouts(self, steps: int) -> None:

@@ -6,7 +6,7 @@ Only ``taken`` reads on the host, so that a CUDA graph can contain all else; ten
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -20,7 +20,8 @@ KEPT = ("member", "acted", "game", "finished", "steps", "swaps", "roster_of", "l
 """The tensors [E] of a snapshot."""
 
 
-class Over(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Over:
     """A game that is over."""
 
     slot: int
@@ -59,7 +60,7 @@ class Assignment:
         """[E] whether the opponent has the second side."""
         self._number = torch.zeros((), dtype=torch.int64, device=device)
         self._allocate(0)
-        self._over = torch.zeros(slots + 1, len(Over._fields), dtype=torch.int64, device=device)
+        self._over = torch.zeros(slots + 1, len(fields(Over)), dtype=torch.int64, device=device)
         """[N + 1, fields] games that are over; the last row takes those that are not."""
         self._count = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -70,11 +71,11 @@ class Assignment:
 
     @property
     def key(self) -> tuple[int, ...]:
-        """It changes if tensors have other addresses."""
+        """It changes if tensors are allocated again; their sizes only grow."""
         return len(self._over), self._ends.shape[1]
 
     def room(self, steps: int) -> None:
-        """Have room for all games that can end in so many steps."""
+        """Allocate memory for all games that can end in ``steps`` steps."""
         most = steps * len(self._slots) + 1
         if most > len(self._over):
             self._over = self._over.new_zeros(most, self._over.shape[1])

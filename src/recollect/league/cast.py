@@ -26,7 +26,7 @@ from recollect.errors import ConfigError, RecollectError, StorageError
 from recollect.league.assignment import KEPT, NOBODY, Assignment, Over
 from recollect.league.games import Game, GameLog
 from recollect.league.matchmaking import Roster
-from recollect.league.pool import Pool
+from recollect.league.pool import Pool, check_owner
 from recollect.league.tiles import Tiles
 from recollect.policy.policy import Policy
 from recollect.tasks import random
@@ -80,8 +80,12 @@ class Cast:
         self._loaded: OrderedDict[str, Policy] = OrderedDict()
         self._scripted: dict[str, Any] = {}
         self._active: dict[str, tuple[int, Any]] = {}
-        """Those that have been in a roster, with their places: beside tiles they are asked for all rows."""
+        """Scripted players that have been in a roster, with their places. Beside tiles each computes all
+        rows, also after it has left the roster: without it, the graph would have to be captured again."""
         self._tiles: Tiles | None = None
+        self._capacity = config.opponents
+        """Members that the tiles have room for. It is part of snapshots: tiles of another size would draw
+        other actions."""
         self._restart = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         """[E] the memory restarts in the next step, within a game that has lost its opponent."""
         self._parts: list[tuple[str, Tensor, Tensor]] | None = None
@@ -96,7 +100,8 @@ class Cast:
         return all(getattr(self._script(name), "is_capturable", True) for name in self.env.opponents)
 
     def graph_key(self) -> tuple[Any, ...]:
-        """As in ``BetweenRollouts``."""
+        """As in ``BetweenRollouts``. Tensors only grow, and an old ``Tiles`` differs from all later ones, so
+        no key returns."""
         return self._tiles, tuple(self._active), self._slots.key
 
     def between_rollouts(self, steps: int) -> None:
@@ -106,9 +111,16 @@ class Cast:
         self._generator.manual_seed(self._action_seed())
 
     def adjust(self, league: Mapping[str, Any] | None = None) -> None:
-        """Draw the opponents of later games from the roster ``league``, and log the games."""
+        """Draw the opponents of later games from the roster ``league``, and log the games.
+
+        ``league`` may also have an ``owner``: the training that must use the folder (``check_owner``).
+        """
+        told = dict(league or {})
+        owner = told.pop("owner", None)
+        if owner is not None and self.folder is not None:
+            check_owner(self.folder, owner)
         self._is_told = league is not None
-        self._roster = None if league is None else Roster(**league)
+        self._roster = Roster(**told) if self._is_told else None
         if self._is_told and self.folder is not None and self._log is None:
             self._log = GameLog(self.folder, self._first_slot)
             self._continue_log(self._log)
@@ -173,7 +185,7 @@ class Cast:
     def _needed(self) -> set[str]:
         """The names of the members that play or are in the roster."""
         names = self._names()
-        playing = {names[place] for place in set(self._slots.member.tolist()) - {NOBODY}}
+        playing = {names[place] for place in set(self._slots.member.tolist()) if 0 <= place < len(names)}
         return playing | set(self._roster.members if self._roster else ())
 
     def _fill_tiles(self, names: set[str]) -> None:
@@ -186,11 +198,11 @@ class Cast:
         if not places:
             return
         self._memories()
-        capacity = self.config.opponents if self._tiles is None else self._tiles.capacity
-        while capacity < len(places):  # games of earlier rosters go on
-            capacity *= 2
-        if self._tiles is None or self._tiles.capacity < capacity:
-            self._tiles = Tiles(self._made().actor_only(), capacity, len(self._rows))
+        while self._capacity < len(places):  # games of earlier rosters go on
+            self._capacity *= 2
+        if self._tiles is None or self._tiles.capacity != self._capacity:
+            rows = self.env.num_envs * self.env.agents // 2
+            self._tiles = Tiles(self._made().actor_only(), self._capacity, rows)
         self._tiles.load({place: self._policy(places[place]) for place in sorted(places)})
 
     def _can_play(self, name: str) -> bool:
@@ -393,6 +405,8 @@ class Cast:
         """The opponents, their memories, and the counters of random numbers; the pool has the weights."""
         self._book()
         found = {name: tensor.clone() for name, tensor in self._tensors().items()}
+        if self._tiles is not None:
+            found["capacity"] = torch.full_like(self._calls, self._capacity)
         if self._memory is not None:
             found |= {name: leaf.clone() for name, leaf in tree.named_leaves(self._memory, "memory")}
         for name, player in self._scripted.items():
@@ -404,6 +418,7 @@ class Cast:
         """Continue the games of a snapshot, each with its opponent."""
         for name, tensor in self._tensors().items():
             tensor.copy_(snapshot[name])
+        self._capacity = int(snapshot["capacity"][0]) if "capacity" in snapshot else self.config.opponents
         if any(name.startswith("memory") for name in snapshot):
             tree.copy_(self._memories(), tree.from_named(self._memories(), snapshot, "memory"))
         for name in self.env.opponents:

@@ -8,6 +8,7 @@ file in ``RUN/league``      contents
 ``rosters.jsonl``           the opponents of each stretch of the training (``matchmaking.Roster``)
 ``games/SLOT.jsonl``        the games of the env slots from SLOT on (``games.py``)
 ``matches.jsonl``           games between members, outside of the training (``matches.py``)
+``owner``                   the random name of the present training, by which actors know the folder
 ==========================  ==========================================================================
 
 One process writes at a time: the training, or a command that holds the lock of the run. Any number may read.
@@ -19,7 +20,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import platform
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -36,6 +39,7 @@ from recollect.errors import ConfigError, RecollectError
 
 FORMAT = 1
 State = Literal["candidate", "member", "retired"]
+OWNER = "owner"
 MOST_LETTERS = 200
 HEADER = 2**24
 """Bytes that a file of weights may have beside the weights themselves."""
@@ -132,6 +136,12 @@ class Pool:
                 mine, other = files.short(ours.get(name)), files.short(theirs[name])
                 return f"{name} is {mine} in the league and {other} in the other env"
         return ""
+
+    def own(self) -> str:
+        """Give the training of this process a name, in the folder; returns it, for ``check_owner``."""
+        name = uuid.uuid4().hex
+        files.write_atomically(self.folder / OWNER, name)
+        return name
 
     def create(self, signature: Mapping[str, Any], scripted: Sequence[str]) -> None:
         """Begin the league with the env's scripted players, unless it exists; then check its env."""
@@ -252,6 +262,17 @@ class Pool:
         index = {"format": FORMAT, "signature": self.signature, "members": [asdict(one) for one in members]}
         files.write_atomically(self.file, json.dumps(index, indent=1) + "\n")
         self.members = members
+
+
+def check_owner(folder: Path, name: str) -> None:
+    """Raise unless the folder, as this node has it, is the one that the training ``name`` uses."""
+    file = folder / OWNER
+    if not file.is_file() or files.read_whole(file) != name.encode():
+        raise ConfigError(
+            f"{folder} on {platform.node()} is not the folder that the training uses. Actors read snapshots "
+            "there and write games: put the run on a file system that all nodes mount at the same path "
+            "(--run), or use runtime='processes'"
+        )
 
 
 def _check(member: Member) -> None:

@@ -19,9 +19,9 @@ from recollect.base.types import State, Tree
 from recollect.policy.policy import Policy
 
 ALIGNED = 64
-"""Weights of a tensor begin at a multiple of so many numbers, as the kernels like it."""
+"""Tensors begin at multiples of this many numbers: kernels are faster on aligned addresses."""
 NO_PLACE = -2
-"""The place of a member that is none."""
+"""The place of a free seat, which equals no member's."""
 
 
 class Tiles:
@@ -36,7 +36,7 @@ class Tiles:
         self.count = -(-rows // self.size) + capacity - 1
         self.places = torch.full((capacity,), NO_PLACE, device=device)
         """[M] the place in the pool of each member."""
-        self._policy = copy.deepcopy(template)
+        self._policy = copy.deepcopy(template).eval().requires_grad_(False)
         self._spans: dict[str, tuple[torch.dtype, slice]] = {}
         """Where the tensors of a member are, among all of their dtype."""
         ends: dict[torch.dtype, int] = {}
@@ -71,35 +71,43 @@ class Tiles:
         """The actions of all rows, the memories after them, and the place of the member that chose each.
 
         Args:
-            member: [R] the place of each row's member. Rows of another one are computed by any.
+            member: [R] the place of each row's member. Rows whose member is not loaded are left out: their
+                memory stays, and their actions are arbitrary.
             obs: [R, ...].
             memory: [R, ...].
             first: [R].
             generator: of the actions.
         """
-        place, of_tile = self._divide(member)
-        source = torch.zeros(self.count * self.size, dtype=torch.int64, device=member.device)
-        source.index_copy_(0, place, self._row)  # the rest of a tile repeats row 0, and is left out below
-        obs, memory, first = tree.index((obs, memory, first), source)
+        place, of_tile, is_loaded = self._divide(member)
+        total = self.count * self.size
+        source = torch.zeros(total + 1, dtype=torch.int64, device=member.device)
+        source.index_copy_(0, place.masked_fill(~is_loaded, total), self._row)
+        # The rest of a tile repeats row 0, and is left out below.
+        obs, laid_out, first = tree.index((obs, memory, first), source[:-1])
         actions, states = [], []
         for tile in range(self.count):
             for kind, weights in self._weights.items():
                 torch.index_select(weights, 0, of_tile[tile : tile + 1], out=self._present[kind])
             span = slice(tile * self.size, (tile + 1) * self.size)
-            own, before, starts = tree.index((obs, memory, first), span)
+            own, before, starts = tree.index((obs, laid_out, first), span)
             acted, after = self._policy.act(own, before, starts, generator)
             actions.append(self._policy.to_env(acted.action))
             states.append(after)
         by = self.places[of_tile[place.div(self.size, rounding_mode="floor")]]
-        return tree.index(tree.cat(actions), place), tree.index(tree.cat(states), place), by
+        after = tree.select(is_loaded, tree.index(tree.cat(states), place), memory)
+        return tree.index(tree.cat(actions), place), after, by.masked_fill(~is_loaded, NO_PLACE)
 
-    def _divide(self, member: Tensor) -> tuple[Tensor, Tensor]:
-        """The place [R] of each row among all tiles, and the number [tiles] of each tile's member."""
+    def _divide(self, member: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The place [R] of each row among all tiles, the number [tiles] of each tile's member, and [R]
+        whether the row's member is loaded; if not, the place is 0.
+
+        Loaded members without rows make no difference: a resumed run has fewer of them.
+        """
         own = member == self.places.unsqueeze(1)  # [M, R]
-        own[0] |= ~own.any(0)
         rank = own.cumsum(1)
         needed = (rank[:, -1] + (self.size - 1)).div(self.size, rounding_mode="floor")
         ends = needed.cumsum(0)
         start = (ends - needed) * self.size
         place = (start.unsqueeze(1) + rank - 1).masked_fill(~own, 0).sum(0)
-        return place, (self._tile.unsqueeze(1) >= ends).sum(1).clamp(max=self.capacity - 1)
+        of_tile = (self._tile.unsqueeze(1) >= ends).sum(1).clamp(max=self.capacity - 1)
+        return place, of_tile, own.any(0)

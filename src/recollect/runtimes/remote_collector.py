@@ -11,6 +11,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -208,7 +209,9 @@ class RemoteCollector:
 
     def _start_server(self, handle: ActorHandle) -> None:
         handle.since = time.monotonic()
-        env, policy, config = portable(self._env), on_cpu(self._policy), replace(self._config, device="cpu")
+        env, policy, run = portable(self._env), on_cpu(self._policy), self._config.run
+        # The current folder of an actor may be another one.
+        config = replace(self._config, device="cpu", run=None if run is None else str(Path(run).absolute()))
         own = handle.index, handle.restarts, handle.sequence
         handle.channel.start(Blueprint(env, policy, config, *own, self._settings))
 

@@ -48,6 +48,7 @@ class League(Callback):
         is_new = not training.run.checkpoints()  # a run that ended before the first may have left a league
         self.pool, self._rosters = Pool(folder, is_new=is_new), Rosters(folder)
         self._open(training)
+        self._owner = self.pool.own()
         self.pool.rewind(training.steps)
         kept = self._rosters.rewind(-1 if is_new else training.steps)
         self.roster = kept[-1] if kept else None
@@ -142,4 +143,4 @@ class League(Callback):
 
     def _tell(self, training: Training) -> None:
         assert self.roster is not None
-        training.adjust(league=asdict(self.roster))
+        training.adjust(league=asdict(self.roster) | {"owner": self._owner})
