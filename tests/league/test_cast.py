@@ -274,6 +274,23 @@ def test_a_restored_game_without_its_opponent_does_not_count(tmp_path: Path) -> 
     assert all(game.swaps == 0 for game in read_games(tmp_path))
 
 
+def test_a_restore_with_an_older_copy_of_the_league(tmp_path: Path) -> None:
+    """S001-4: games of members that are not in it do not count."""
+    pool(tmp_path / "new")
+    pool(tmp_path / "old", 1)
+    env = versus(tmp_path / "new", ("s0", "s2"))
+    env.reset(0)
+    results(env, actions(2))
+    lost = set((env.player._slots.member == 4).nonzero().flatten().tolist())
+    assert 0 < len(lost) < SLOTS
+    again = versus(tmp_path / "old", ())
+    again.reset(0)
+    again.restore(env.snapshot())
+    again.player.adjust(league=roster(("s0",)))
+    results(again, actions(12))
+    assert {game.slot for game in read_games(tmp_path / "old") if game.game == 0} == set(range(SLOTS)) - lost
+
+
 def test_without_a_roster_the_permanent_members_play(tmp_path: Path) -> None:
     """As in evaluations: the env's scripted players, else the first snapshot; no game is logged."""
     pool(tmp_path)

@@ -88,8 +88,8 @@ LEAGUES = [
             (
                 Cast,
                 "adjust",
-                "self._roster = None if league is None else Roster(**league)",
-                "self._roster = None if league is None else Roster(**league)\n"
+                "self._roster = Roster(**told) if self._is_told else None",
+                "self._roster = Roster(**told) if self._is_told else None\n"
                 "    if len(self._rows):\n        self._prepare()\n"
                 "        self._slots.member.copy_(self._slots.drawn())",
             ),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -107,6 +109,23 @@ def test_a_league_whose_folder_an_actor_does_not_see(tmp_path: Path):
     settings = LEAGUE | {"actors": 2, "runtime": "ray", "callbacks": [replace]}
     with pytest.raises(ConfigError, match="all nodes mount"):
         rc.train(TwoSides, steps=300, run=str(tmp_path / "run"), **settings)
+
+
+def test_a_league_goes_on_after_an_actor_was_killed(tmp_path: Path):
+    """S001-4: the restarted actor has the present roster and other draws, and continues the log."""
+    killed: list[int] = []
+
+    def kill(training: Any, metrics: dict[str, float]) -> None:
+        if training.updates == 3:
+            killed.append(training.agent._trainer.collector.pids[0])
+            os.kill(killed[0], signal.SIGKILL)
+
+    settings = LEAGUE | {"actors": 2, "runtime": "ray", "callbacks": [kill]}
+    with rc.train(TwoSides, steps=600, run=str(tmp_path / "run"), **settings) as agent:
+        assert agent.history.last["restarts"] == 1
+    found = check_league(tmp_path / "run")
+    assert found.faults == []
+    assert found.redrawn == found.games > 20
 
 
 def test_two_groups_with_actors_that_run_ahead():
