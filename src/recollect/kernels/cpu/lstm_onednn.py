@@ -28,6 +28,23 @@ MOST_STRETCH, MANY_STRETCH = 1.5, 1.25
 """Without resets this layer takes about half of the time of ``kernels.cpu.lstm`` up to ``FEW_ROWS`` rows, and
 0.7 of it up to ``MOST_ROWS``. So with resets there may be that many times T steps after the insertion."""
 
+MANY_ROWS = 64
+"""Rows of an acting step from which this layer is faster than ``torch.lstm_cell``."""
+
+
+def suits_step(x: Tensor) -> bool:
+    """Whether a step of x [B, D] without a gradient is faster here."""
+    if len(x) < MANY_ROWS or x.device.type != "cpu" or x.dtype != torch.float32:
+        return False
+    return torch.backends.mkldnn.is_available() and not torch.is_grad_enabled()
+
+
+def step(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One step: x [B, D], h and c [B, H], weights as in nn.LSTM -> y, h, c [B, H]."""
+    state = h.unsqueeze(0), c.unsqueeze(0)
+    y, h, c = torch.lstm(x.unsqueeze(0), state, weights, True, 1, 0.0, False, False, False)
+    return y[0], h[0], c[0]
+
 
 def suits(x: Tensor, first: Tensor) -> bool:
     """Whether x [T, B, D] with first [T, B] is faster here; does not check the values of x."""
