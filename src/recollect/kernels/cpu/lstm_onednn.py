@@ -23,10 +23,11 @@ from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
 SATURATING = 1e6
 """Added to the input of a gate, this makes its sigmoid exactly 0 or 1 in float32."""
 
-FEW_ROWS, MOST_ROWS = 96, 256
+FEW_ROWS, MOST_ROWS = 96, 128
 MOST_STRETCH, MANY_STRETCH = 1.5, 1.25
 """Without resets this layer takes about half of the time of ``kernels.cpu.lstm`` up to ``FEW_ROWS`` rows, and
-0.7 of it up to ``MOST_ROWS``. So with resets there may be that many times T steps after the insertion."""
+0.7 of it up to ``MOST_ROWS``; beyond, it gains less and keeps more memory. So with resets there may be that
+many times T steps after the insertion."""
 
 MANY_ROWS = 64
 """Rows of an acting step from which this layer is faster than ``torch.lstm_cell``."""
