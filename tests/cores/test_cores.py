@@ -212,3 +212,25 @@ def test_layer_norm_is_around_the_recurrence(config):
     assert h.var(1).max() < 0.5
     assert len(core.norms) == 2
     assert not LSTMConfig(hidden=6).build(8).norms
+
+
+def many_rows_step_as_few() -> None:
+    """One acting step of many rows equals that of a few of them."""
+    core = LSTM(5, LSTMConfig(hidden=16, layers=2))
+    B = lstm_onednn.MANY_ROWS
+    x, first = torch.randn(B, 5), torch.zeros(B, dtype=torch.bool)
+    state = tree.map(torch.randn_like, core.initial_state(B))
+    with torch.no_grad():
+        assert lstm_onednn.suits_step(x), "fused"
+        y, end = core.step(x, state, first)
+        for rows in (slice(0, B // 2), slice(B // 2, B)):
+            few, few_end = core.step(x[rows], tree.index(state, rows), first[rows])
+            torch.testing.assert_close(few, y[rows])
+            for one, two in zip(few_end, tree.index(end, rows)):
+                torch.testing.assert_close(one, two)
+    assert not lstm_onednn.suits_step(x), "gradients need the cell"
+
+
+def test_many_rows_step_as_few():
+    """The fused step of many rows is the cell's, up to rounding."""
+    many_rows_step_as_few()

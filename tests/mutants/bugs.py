@@ -10,7 +10,7 @@ from recollect.policy.normalise import PopArt
 from tests.mutants import proofs
 from tests.mutants.advice_bugs import ADVICE
 from tests.mutants.config_bugs import IGNORED
-from tests.mutants.core_bugs import OPTIONS, PADS, WALLS
+from tests.mutants.core_bugs import FUSED, OPTIONS, PADS, WALLS
 from tests.mutants.critic_bugs import CRITICS
 from tests.mutants.data_bugs import LAYOUT, LOSSES, SYMBOLS
 from tests.mutants.dead_agent_bugs import DEAD
@@ -92,6 +92,7 @@ MUTANTS = [
     *WALLS,
     *PADS,
     *OPTIONS,
+    *FUSED,
     *VTRACE,
     *VALUES,
     *CLIPS,

@@ -6,11 +6,11 @@ import functools
 
 from recollect.cores.frames import Frames
 from recollect.kernels import linear_scan
-from recollect.kernels.cpu import causal_conv, selective_scan, window
+from recollect.kernels.cpu import causal_conv, lstm_onednn, selective_scan, window
 from recollect.learning.auxiliary_loss import NextObs
 from recollect.learning.learner import Learner
 from recollect.policy.tokens import latent
-from tests.cores import test_frames
+from tests.cores import test_cores, test_frames
 from tests.mutants import proofs
 from tests.mutants.mutant import Mutant
 
@@ -105,5 +105,20 @@ OPTIONS = [
             ),
         ),
         by="assert bool(found[KNOWN][t, row]) == wanted",
+    ),
+]
+
+FUSED = [
+    Mutant(
+        "the fused step of many rows returns the memory before it",
+        test_cores.many_rows_step_as_few,
+        ((lstm_onednn, "step", "return y[0], h[0], c[0]", "return y[0], h[0], state[1][0]"),),
+        "torch.testing.assert_close(one, two)",
+    ),
+    Mutant(
+        "the fused step of many rows ignores the memory",
+        test_cores.many_rows_step_as_few,
+        ((lstm_onednn, "step", "c.unsqueeze(0)", "torch.zeros_like(c).unsqueeze(0)"),),
+        "torch.testing.assert_close(few, y[rows])",
     ),
 ]

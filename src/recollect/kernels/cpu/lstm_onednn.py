@@ -23,10 +23,28 @@ from recollect.kernels.autograd_node import Grads, Kept, Need, Saved, node
 SATURATING = 1e6
 """Added to the input of a gate, this makes its sigmoid exactly 0 or 1 in float32."""
 
-FEW_ROWS, MOST_ROWS = 96, 256
+FEW_ROWS, MOST_ROWS = 96, 128
 MOST_STRETCH, MANY_STRETCH = 1.5, 1.25
 """Without resets this layer takes about half of the time of ``kernels.cpu.lstm`` up to ``FEW_ROWS`` rows, and
-0.7 of it up to ``MOST_ROWS``. So with resets there may be that many times T steps after the insertion."""
+0.7 of it up to ``MOST_ROWS``; beyond, it gains less and keeps more memory. So with resets there may be that
+many times T steps after the insertion."""
+
+MANY_ROWS = 64
+"""Rows of an acting step from which this layer is faster than ``torch.lstm_cell``."""
+
+
+def suits_step(x: Tensor) -> bool:
+    """Whether a step of x [B, D] without a gradient is faster here."""
+    if len(x) < MANY_ROWS or x.device.type != "cpu" or x.dtype != torch.float32:
+        return False
+    return torch.backends.mkldnn.is_available() and not torch.is_grad_enabled()
+
+
+def step(x: Tensor, h: Tensor, c: Tensor, *weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """One step: x [B, D], h and c [B, H], weights as in nn.LSTM -> y, h, c [B, H]."""
+    state = h.unsqueeze(0), c.unsqueeze(0)
+    y, h, c = torch.lstm(x.unsqueeze(0), state, weights, True, 1, 0.0, False, False, False)
+    return y[0], h[0], c[0]
 
 
 def suits(x: Tensor, first: Tensor) -> bool:
