@@ -1,6 +1,6 @@
 """How long `recollect audit` takes on each preset: every built-in task, and every file in configs/.
 
-    python bench/audit.py [--only PART-OF-A-NAME] [--out FILE]
+    python bench/audit.py [--only PART-OF-A-NAME] [--tasks] [--out FILE]
 
 The bar is 30 seconds on two cores for each. Each audit is a process of its own, as a user starts it; the time
 of the whole process is measured, and its CPU time, which a busy machine changes less. Presets whose packages
@@ -66,10 +66,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="presets with this in their name")
     parser.add_argument("--out", default="bench/results/audit.json")
+    parser.add_argument("--tasks", action="store_true", help="the built-in tasks alone, not the files")
     args = parser.parse_args()
     rows = []
     for name, words in targets().items():
-        if args.only in name:
+        if args.only in name and not (args.tasks and name.startswith("configs/")):
             rows.append(run(name, words))
             print(rows[-1], flush=True)
     found = {"bar": BAR, "load": os.getloadavg()[0], "presets": rows}
