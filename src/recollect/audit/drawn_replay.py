@@ -72,11 +72,27 @@ class Recorded(list[RecordedRollout]):
         """The sequences."""
         return draw(self)
 
+    @cached_property
+    def overwritten(self) -> Drawn | None:
+        """Sequences of a replay in which new steps have overwritten old ones; None: there are too few."""
+        try:
+            return draw(self, small=True)
+        except Skip:
+            return None
 
-def draw(rollouts: Sequence[RecordedRollout]) -> Drawn:
-    """Add all rollouts to a replay, with numbers as rewards that tell the steps apart, and draw sequences."""
+
+def draw(rollouts: Sequence[RecordedRollout], *, small: bool = False) -> Drawn:
+    """Add all rollouts to a replay, with numbers as rewards that tell the steps apart, and draw sequences.
+
+    ``small``: a replay that holds so few steps that new ones overwrite old ones.
+    """
     one, rows = rollouts[0], rollouts[0].rollout.rows
     algo = cast(ReplayConfig, one.setup.config.algo)
+    if small:
+        steps = algo.window + algo.rollout + 3
+        algo = replace(algo, replay_capacity=rows * steps)
+        if sum(recorded.rollout.steps for recorded in rollouts) <= steps:
+            raise Skip("too few steps were recorded to fill a replay (the env is slow)")
     device = one.rollout.reward.device
     replay = make_replay(one.policy, algo, rows)
     count = 0

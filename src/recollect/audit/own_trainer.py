@@ -22,7 +22,7 @@ from recollect.audit.trainer_reset_checks import (
 )
 from recollect.audit.trainer_returns_checks import advantage_statistics, both_ends
 from recollect.audit.trainer_state_checks import initial_state, step_is_unroll, weights_unchanged
-from recollect.audit.tried import Tried
+from recollect.audit.tried import STEPS, Tried
 from recollect.base import tree
 from recollect.base.types import State, Tree
 from recollect.config.algo_shared import LearnerConfig
@@ -30,6 +30,8 @@ from recollect.learning.actor_critic import normalise
 from recollect.learning.refresh_rollout import recorded
 
 Check = Callable[[Tried], str | Passed]
+LENGTH = STEPS
+"""The length of the sequences that are tried."""
 
 
 def trainer_of(one: RecordedRollout) -> Trainer:
@@ -115,7 +117,7 @@ def _of_own(check: Check) -> Callable[[Sequence[RecordedRollout]], str | Passed]
             raise Skip("the core has no memory")
         policy = copy.deepcopy(one.policy) if check is weights_unchanged else one.policy
         try:
-            return check(Tried(trainer_of(replace(one, policy=policy)), None))
+            return check(Tried(trainer_of(replace(one, policy=policy)), None, LENGTH))
         except NotOffered as missing:
             raise Skip(f"the algorithm has no such part: {missing.found}") from None
 

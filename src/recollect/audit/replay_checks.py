@@ -5,8 +5,6 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import replace
-from itertools import product
-from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -23,29 +21,31 @@ from recollect.audit.gradient_checks import (
     reached,
     with_noise,
 )
-from recollect.audit.recorded_rollouts import RecordedRollout
-from recollect.audit.results import Doubt, Passed, Problem, Skip
+from recollect.audit.results import Doubt, Problem, Skip
 from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.base.types import Tree
 from recollect.config.replay import ReplayConfig
-from recollect.experience.returns import n_step
 from recollect.learning.replay_algorithm import Windows
-from recollect.learning.replay_learner import ReplayLearner, add
-from recollect.learning.value_functions import mixed_priority
+from recollect.learning.replay_learner import ReplayLearner
 
 POISON = 12345.0
 """Stands where no loss may read."""
 SENTINEL = 10.0
 """Added to the rewards of one sequence, whose errors alone may change."""
-TARGET_TOLERANCE = 1e-5
+
 ENOUGH_STEPS = 9
 """Optimiser steps after which the target network has been observed for long enough."""
 
 
 def sequences(rollouts: Recorded) -> str:
     """Each drawn sequence has consecutive steps of one episode as the env gave them, and its end."""
-    drawn = rollouts.drawn
+    if rollouts.overwritten is not None:
+        _check_sequences(rollouts, rollouts.overwritten)
+    return _check_sequences(rollouts, rollouts.drawn)
+
+
+def _check_sequences(rollouts: Recorded, drawn: Drawn) -> str:
     sample, number, rows = drawn.sample, drawn.number, drawn.rows
     is_step = sample.is_step
     follows = number[1:] - number[:-1] == rows
@@ -200,7 +200,13 @@ def padding(rollouts: Recorded) -> str:
 @torch.no_grad()
 def learner(rollouts: Recorded) -> str:
     """The learner's unroll, after its burn-in from the initial state, reproduces the recorded outputs."""
-    drawn = rollouts.drawn
+    if rollouts.overwritten is not None:
+        _check_learner(rollouts.overwritten)
+    return _check_learner(rollouts.drawn)
+
+
+@torch.no_grad()
+def _check_learner(drawn: Drawn) -> str:
     one, algo, tolerance = drawn.one, drawn.algo, drawn.one.setup.tolerance
     sample = drawn.sample
     if sample.state is not None:
@@ -349,161 +355,6 @@ def through_time(rollouts: Recorded) -> str:
         f"a loss reaches back {reach} learned steps, exactly 0 over {totals['other chunks']} other "
         f"sequences and over the {drawn.algo.burn_in_steps} steps of the burn-in"
     )
-
-
-def targets(rollouts: Recorded) -> Passed:
-    """n-step targets equal their sum, written out step by step: cut at ends, bootstrapped at time limits."""
-    drawn = rollouts.drawn
-    batch, algo = drawn.batch(), drawn.algo
-    generator = torch.Generator().manual_seed(4)
-    value = torch.randn(batch.reward.shape, generator=generator).to(batch.reward.device) + 3
-    reward, terminated, is_step = (
-        x.tolist() for x in (batch.reward.double(), batch.terminated, batch.is_step)
-    )
-    values = value.double().tolist()
-    expected = torch.zeros(len(batch.weight), COUNT, dtype=torch.float64)
-    for j, column in product(range(len(expected)), range(COUNT)):
-        if not is_step[j][column]:
-            continue
-        total, m, is_over = 0.0, 0, False
-        while m < algo.n_step and not is_over and is_step[j + m][column]:
-            total += algo.gamma**m * reward[j + m][column]
-            is_over = terminated[j + m][column]
-            m += 1
-        expected[j, column] = total if is_over else total + algo.gamma**m * values[j + m][column]
-    found = n_step(
-        reward=batch.reward,
-        value=value,
-        terminated=batch.terminated,
-        is_step=batch.is_step,
-        gamma=algo.gamma,
-        n=algo.n_step,
-    )
-    ends = int((batch.terminated & batch.is_step)[: len(expected)].sum())
-    gap = (found.double().cpu() - expected).abs().masked_fill(~batch.learned.cpu(), 0)
-    worst = float(gap.max() / expected.abs().max().clamp(min=1))
-    if not worst <= TARGET_TOLERANCE:
-        position, column = divmod(int(gap.argmax()), COUNT)
-        raise Problem(
-            f"the {algo.n_step}-step target at position {position} of sequence {column} is {worst:.1e} off "
-            f"(tolerance {TARGET_TOLERANCE:.0e})",
-            "Likely cause: the sum runs on over the end of an episode, a termination is bootstrapped, or a "
-            "shorter sum has the discount of a whole one",
-            "Fix: see recollect.experience.returns.n_step",
-            measured=worst,
-            tolerance=TARGET_TOLERANCE,
-        )
-    said = f"{int(batch.learned.sum())} targets over {ends} terminations: to {tiny(worst)}"
-    _check_error(drawn, batch)
-    return Passed(said, worst, TARGET_TOLERANCE)
-
-
-def _check_error(drawn: Drawn, batch: Windows) -> None:
-    """A reward after the end of an episode, or n steps later, does not change the error of a step."""
-    with torch.no_grad():
-        before = drawn.loss(batch).error
-        for step in range(len(batch.weight)):
-            reward = batch.reward.clone()
-            reward[step] += SENTINEL
-            after = drawn.loss(replace(batch, reward=reward)).error
-            changed = ((after - before).abs() > 1e-6) & batch.learned
-            reach = torch.zeros_like(changed)
-            for back in range(min(drawn.algo.n_step, step + 1)):
-                inside = batch.is_step[step - back : step + 1].all(0)
-                inside &= ~batch.terminated[step - back : step].any(0)
-                reach[step - back] = inside
-            wrong = changed & ~reach
-            if wrong.any():
-                at, column = wrong.nonzero()[0].tolist()
-                raise Problem(
-                    f"the reward of position {step} changes the error of position {at} in sequence {column}, "
-                    f"{step - at} steps before",
-                    "Likely cause: the sum of rewards runs over the end of an episode, or over more than n "
-                    "steps",
-                    "Fix: cut the sum at ends, after n steps",
-                )
-            missed = reach & ~changed & batch.learned & (batch.weight > 0)
-            if missed.float().sum() > 0.5 * reach.float().sum() and reach.any():
-                raise Problem(
-                    f"the reward of position {step} does not change the errors of the steps that it "
-                    "counts for",
-                    "Likely cause: targets are one step off, or do not use the rewards",
-                    "Fix: target[j] = sum of gamma^i reward[j + i], from i = 0",
-                )
-
-
-def priorities(rollouts: Recorded) -> str:
-    """The priority of a sequence is made of its own learned steps, and belongs to it."""
-    one, algo = rollouts[0], cast(ReplayConfig, rollouts[0].setup.config.algo)
-    if algo.priority_exponent == 0:
-        raise Skip("sequences are drawn with equal probability")
-    drawn = rollouts.drawn
-    batch = drawn.batch()
-    with torch.no_grad():
-        error = drawn.loss(batch).error
-    base = mixed_priority(error=error, is_step=batch.learned, eta=algo.priority_eta)
-    bad = torch.where(batch.learned, error, POISON)
-    if not torch.allclose(mixed_priority(error=bad, is_step=batch.learned, eta=algo.priority_eta), base):
-        raise Problem(
-            "numbers at positions without a step change the priority of their sequence",
-            "Likely cause: padding counts in the maximum or the mean of the errors",
-            "Fix: take both over learned steps",
-        )
-    plain = [
-        algo.priority_eta * float(own.max()) + (1 - algo.priority_eta) * float(own.mean())
-        for own in (error[:, i][batch.learned[:, i]] for i in range(COUNT))
-        if len(own)
-    ]
-    has = batch.learned.any(0)
-    gap = float((base[has].double().cpu() - torch.tensor(plain, dtype=torch.float64)).abs().max())
-    if not gap <= TARGET_TOLERANCE * max(1.0, *plain):
-        raise Problem(
-            f"priorities differ from eta max + (1 - eta) mean by {gap:.1e}",
-            "Likely cause: the mean is divided by all positions",
-            "Fix: divide by the number of learned steps",
-            measured=gap,
-            tolerance=TARGET_TOLERANCE,
-        )
-    _check_owners(one, rollouts)
-    return f"{int(has.sum())} priorities of {COUNT} sequences are those of their own learned steps"
-
-
-def _check_owners(one: RecordedRollout, rollouts: Recorded) -> None:
-    """After an optimiser step the replay holds the priorities of the sequences that were drawn."""
-    policy = copy.deepcopy(one.policy)
-    learner = cast(ReplayLearner, make_learner(policy, one.setup.config.algo, rows=one.rollout.rows, seed=1))
-    for recorded in rollouts:
-        add(learner.replay, recorded.rollout)
-    seen: dict[str, Any] = {}
-    replay, algorithm, algo = learner.replay, learner.algorithm, learner.config
-    sample, update = replay.sample, replay.update
-
-    def watched_sample(*args: Any, **kwargs: Any) -> Any:
-        found = sample(*args, **kwargs)
-        seen["entries"] = found.entries.clone()
-        return found
-
-    def watched_update(entries: Tensor, priority: Tensor) -> None:
-        seen["updated"], seen["priority"] = entries.clone(), priority.clone()
-        update(entries, priority)
-
-    def watched_loss(*args: Any, **kwargs: Any) -> Any:
-        found = algorithm.loss(*args, **kwargs)
-        seen["error"], seen["learned"] = found.error.clone(), args[2].learned.clone()
-        return found
-
-    learner.algorithm = cast(Any, SimpleNamespace(acting=algorithm.acting, loss=watched_loss))
-    replay.sample, replay.update = watched_sample, watched_update  # pyright: ignore[reportAttributeAccessIssue]
-    learner.step()
-    expected = mixed_priority(error=seen["error"], is_step=seen["learned"], eta=algo.priority_eta)
-    if "updated" not in seen:
-        raise Problem("an optimiser step sets no priority", "Fix: call Replay.update after each step")
-    if not torch.equal(seen["updated"], seen["entries"]) or not torch.equal(seen["priority"], expected):
-        raise Problem(
-            "the priorities of an optimiser step go to other sequences than its errors came from",
-            "Likely cause: sequences and errors are in another order, or padding counts",
-            "Fix: update the entries of the sample with the errors of the same columns",
-        )
 
 
 def warm_up(rollouts: Recorded) -> str:

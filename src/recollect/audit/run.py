@@ -25,6 +25,7 @@ from recollect.audit import (
     loss_checks,
     opponent_checks,
     replay_checks,
+    replay_target_checks,
     state_checks,
     update_checks,
 )
@@ -83,7 +84,11 @@ REPLAY_CHECKS: dict[str, tuple[Callable[[Recorded], str | Passed], ...]] = {
         state_checks.session,
         *STATE,
     ),
-    "returns": (replay_checks.targets, replay_checks.priorities),
+    "returns": (
+        replay_target_checks.targets,
+        replay_target_checks.errors,
+        replay_target_checks.priorities,
+    ),
     "training": (
         replay_checks.target_network,
         replay_checks.warm_up,

@@ -1,0 +1,44 @@
+"""The tables of docs/audit.md: which check catches which bug. Made from the tests that plant the bugs.
+
+python -m tests.audit.table --write
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+DOC = Path(__file__).parents[2] / "docs" / "audit.md"
+CAUGHT = Path(__file__).with_name("mutants.json")
+BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
+
+
+def planted() -> list[dict[str, Any]]:
+    """Bugs of Recollect by name, each with the training that it is planted in and the check that fails."""
+    return json.loads(CAUGHT.read_text())
+
+
+def rendered() -> str:
+    """Both tables as Markdown."""
+    from tests.audit.test_trainers import BUGS
+
+    lines = ["", "| bug of somebody else's trainer | check that fails |", "| --- | --- |"]
+    lines += [f"| {bug} | {check} |" for bug, (check, _) in BUGS.items()]
+    rows = planted()
+    lines += ["", f"{len(rows)} bugs planted in Recollect:", "", "| bug | training | check that fails |"]
+    lines += ["| --- | --- | --- |"]
+    lines += [f"| {row['bug']} | {row['training']} | {row['check']} |" for row in rows]
+    return "\n".join([*lines, ""])
+
+
+def in_doc() -> str:
+    """The tables as they stand in the document."""
+    return DOC.read_text().split(BEGIN)[1].split(END)[0]
+
+
+if __name__ == "__main__" and "--write" in sys.argv:
+    text = DOC.read_text()
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    DOC.write_text(f"{before}{BEGIN}\n{rendered()}\n{END}{after}")
