@@ -86,7 +86,7 @@ FOREIGN := sb3 skrl torchrl rsl-rl tianshou rllib sample-factory
 
 test-adapters: $(READY) $(FOREIGN:%=.venvs/%/.ready)
 	@status=0; for name in $(FOREIGN); do echo "$$name:"; \
-		PYTHONPATH=src .venvs/$$name/bin/python -m pytest -q --noconftest -c /dev/null --rootdir=. \
+		PYTHONPATH=src OMP_NUM_THREADS=1 .venvs/$$name/bin/python -m pytest -q --noconftest -c /dev/null --rootdir=. \
 			-p no:cacheprovider tests/audit/test_adapters.py -k "$$name" || status=1; \
 	done; $(BIN)/python bench/audits/run.py || status=1; exit $$status
 

@@ -48,7 +48,12 @@ def run(command: list[str], allowed: tuple[int, ...]) -> Any:
     """The JSON that the command writes."""
     with tempfile.TemporaryDirectory(prefix="audits-") as folder:
         out = Path(folder) / "out.json"
-        env = {**os.environ, "PYTHONPATH": str(ROOT / "src"), "PYTHONWARNINGS": "ignore"}
+        env = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "src"),
+            "PYTHONWARNINGS": "ignore",
+            "OMP_NUM_THREADS": "1",
+        }
         done = subprocess.run(
             [*command, "--json", str(out)],
             capture_output=True,

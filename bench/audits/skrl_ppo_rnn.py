@@ -185,7 +185,7 @@ def main() -> None:
             judge(
                 "advantages flow over a truncation into the next episode",
                 configuration=f"{settings}, time_limit_bootstrap={bootstrap}, returns of two episodes",
-                default="not the default" if bootstrap else "defaults",
+                default="time_limit_bootstrap, not the default" if bootstrap else "defaults",
                 expected=gae(reward, value, right, cut, gamma=GAMMA, lambda_=LAMBDA) + value,
                 suspected=leaking + value,
                 measured=kept["returns"],

@@ -118,7 +118,7 @@ def main() -> None:
             judge(
                 "the old log-probability of PPO's ratio is recomputed from a zero state",
                 configuration=f"recurrent actor, stack_num={stack}, two episodes of {EPISODE} steps",
-                default="defaults, with any recurrent actor",
+                default=f"defaults, with any recurrent actor; stack_num={stack} in the buffer",
                 expected=log_prob(step + 1),
                 suspected=suspected,
                 measured=batch.logp_old.numpy(),

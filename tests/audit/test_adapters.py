@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -91,9 +90,10 @@ def statuses(name: str) -> dict[str, str]:
 
 def _is_installed(package: str) -> bool:
     try:
-        return find_spec(package) is not None
-    except ImportError:  # a requirement of the package is missing
+        import_module(package)
+    except ImportError:  # the package, or a requirement of it
         return False
+    return True
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

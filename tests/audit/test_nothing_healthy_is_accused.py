@@ -8,7 +8,7 @@ import pytest
 
 import recollect as rc
 from recollect.audit import env_checks, own_trainer
-from recollect.config.cores import CORES
+from recollect.config.core_choice import CORES
 from recollect.config.policy import EncoderConfig
 from recollect.policy.precision import probe
 from tests.audit.mutant_cases import CASES, REPLAY, made

@@ -98,7 +98,7 @@ OBJECTS = {
 
 OF_MEMORY = {"stored states", "step is unroll", "initial state"}
 OF_MEMORY |= {"resets in acting", "resets in learning", "rows reset"}
-MAY_BE_LACKING = {"normalisers", "priorities", "evaluations"}
+MAY_BE_LACKING = {"normalisers", "priorities", "evaluations", "versions", "errors"}
 
 
 @pytest.mark.parametrize("name", HEALTHY)

@@ -47,6 +47,7 @@ def changeable(words: list[str], env: str) -> None:
 
 TAKES: dict[str, Callable[[list[str], str], object]] = {
     "train": lambda words, env: parse_config(words, env=env),
+    "audit": lambda words, env: parse_config(words, env=env),
     "verify": lambda words, env: parse_config(words, env=env),
     "sweep": lambda words, env: make_plan(env, words),
     "resume": changeable,

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.usefixtures("warm_children")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 LITTLE = ["--steps", "2048"]
 SHORT = {
+    "audit_script": ["--steps", "8"],
     "callbacks_early_stopping": LITTLE,
     "compare_memory": [*LITTLE, "--seeds", "1"],
     "dict_image": LITTLE,
@@ -31,6 +32,7 @@ SHORT = {
 }
 """The arguments with which each is over in seconds."""
 SAYS = {
+    "audit_script": "Likely cause: a time limit counts as a termination",
     "callbacks_early_stopping": "the end: steps",
     "compare_memory": "The comparison is in",
     "dict_image": "with memory: the gem is found",

@@ -46,7 +46,11 @@ APART = ({"envs", "tasks"}, {"kernels", "cores", "policy"})
 """Two branches: neither imports from the other."""
 FOREIGN = {"_actions", "_backward_hooks", "_devices", "_forward_hooks", "_forward_pre_hooks"}
 FOREIGN |= {"_option_string_actions"}
-"""Private attributes of argparse and torch that have no public name."""
+# Of the packages that audit.adapters looks into: sb3-contrib, skrl, tianshou, RLlib, Sample Factory.
+FOREIGN |= {"_last_obs", "_last_episode_starts", "_last_lstm_states", "_logger", "_preprocess_batch"}
+FOREIGN |= {"_rnn_sequence_length", "_rnn_tensors_names", "_rnn_initial_states", "_current_next_observations"}
+FOREIGN |= {"_learner", "_learner_connector", "_prepare_batch", "_calculate_losses"}
+"""Private attributes of other packages that have no public name."""
 MODULES = sorted(SRC.rglob("*.py"))
 
 

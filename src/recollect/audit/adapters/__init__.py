@@ -5,17 +5,17 @@ Each has an ``example`` that makes a small trainer of the package, and wrappers 
 
     recollect audit --policy recollect.audit.adapters.sb3:example
 
-================  ==============================================  =========================
-module            package                                         wraps
-================  ==============================================  =========================
-``sb3``           sb3-contrib                                     ``RecurrentPPO``
-``skrl_rnn``      skrl                                            ``PPO_RNN``
-``torchrl_gae``   TorchRL                                         LSTM, GRU modules and GAE
-``rsl``           rsl-rl-lib                                      ``PPO`` with ``RNNModel``
-``rllib``         ray[rllib]                                      PPO with ``use_lstm``
-``samplefactory``  sample-factory                                 APPO with ``use_rnn``
-``tianshou_ppo``  tianshou                                        ``PPO`` with a recurrent actor
-================  ==============================================  =========================
+=================  ==============  ====================================
+module             package         wraps
+=================  ==============  ====================================
+``sb3``            sb3-contrib     ``RecurrentPPO``
+``skrl_rnn``       skrl            ``PPO_RNN``
+``torchrl_gae``    TorchRL         LSTM and GRU modules, ``GAE``
+``rsl``            rsl-rl-lib      ``PPO`` with ``RNNModel``
+``tianshou_ppo``   tianshou        ``PPO`` with a recurrent actor
+``rllib``          ray[rllib]      PPO with ``use_lstm``
+``samplefactory``  sample-factory  APPO with ``use_rnn``
+=================  ==============  ====================================
 
 Any ``torch.nn.Module`` with ``(x, state) -> (y, state)`` needs no adapter: see ``trainer.of_module``.
 """
