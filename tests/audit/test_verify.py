@@ -417,7 +417,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert main(["verify", "verify_worlds.py:ScriptedEnv", *FLAGS]) == 0
     out = capsys.readouterr().out
     assert "gradient flow" in out
-    assert out.splitlines()[-1] == "ScriptedEnv: 31 ok"
+    assert out.splitlines()[-1] == "ScriptedEnv: 31 ok, 1 skipped"
     assert max(map(len, out.splitlines())) <= 80
     assert main(["verify", "verify_worlds.py:NeverResets", *FLAGS]) == 1
     out = capsys.readouterr().out
@@ -426,7 +426,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert main(["verify", "verify_worlds.py:ScriptedEnv", "--json", *FLAGS]) == 0
     data = json.loads(capsys.readouterr().out)
     assert data["ok"]
-    assert {check["status"] for check in data["checks"]} == {"ok"}
+    assert {check["status"] for check in data["checks"]} == {"ok", "skipped"}
     for wrong in (["verify"], ["verify", "nope-v3"], ["verify", "t-maze", "--corx", "3"]):
         assert main(wrong) == 2
     assert list(tmp_path.iterdir()) == [tmp_path / "verify_worlds.py"]

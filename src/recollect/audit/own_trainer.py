@@ -26,6 +26,7 @@ from recollect.audit.tried import STEPS, Tried
 from recollect.base import tree
 from recollect.base.types import State, Tree
 from recollect.config.algo_shared import LearnerConfig
+from recollect.config.impala import ImpalaConfig
 from recollect.learning.actor_critic import normalise
 from recollect.learning.refresh_rollout import recorded
 
@@ -102,6 +103,8 @@ def _advantages(one: RecordedRollout, script: Trace) -> tuple[Tensor, Tensor]:
         bootstrap=moved(script.bootstrap),
     )
     plain = replace(one.algo, reward_scale=1.0, reward_clip=None)
+    if isinstance(plain, ImpalaConfig):  # with clips of 1 and equal policies V-trace is GAE
+        plain = replace(plain, rho_clip=1.0, c_clip=1.0)
     advantage, returns = advantages(rollout, recorded(rollout), plain)
     return advantage.cpu(), returns.cpu()
 
