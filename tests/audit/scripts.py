@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical
 
-from recollect.audit import Trace, Trainer
+from recollect.audit import TracedRollout, Trainer
 
 OBS, ACTIONS, HIDDEN, ROWS, STEPS, CHUNK = 3, 4, 6, 4, 21, 6
 GAMMA, GAE_LAMBDA = 0.9, 0.8
@@ -155,7 +155,7 @@ def make(bug: str = "") -> Trainer:
     return replace(trainer, record=lambda: record(trainer, bug))
 
 
-def advantages(script: Trace, bug: str = "") -> tuple[Tensor, Tensor]:
+def advantages(script: TracedRollout, bug: str = "") -> tuple[Tensor, Tensor]:
     reward, value, final, last = script.reward, script.value, script.final_value, script.bootstrap
     assert reward is not None
     assert value is not None
@@ -201,7 +201,7 @@ def normalised(advantage: Tensor, valid: Tensor, bug: str = "") -> Tensor:
     return (advantage - own.mean()) / (own.std(correction=0) + 1e-8)
 
 
-def update(agent: Agent, unroll: Callable[..., Any], script: Trace, bug: str = "") -> None:
+def update(agent: Agent, unroll: Callable[..., Any], script: TracedRollout, bug: str = "") -> None:
     assert script.valid is not None
     optimiser = torch.optim.SGD(agent.parameters(), lr=0.1)
     valid = torch.ones_like(script.valid) if bug == "padding counts in the loss" else script.valid
@@ -216,7 +216,7 @@ def update(agent: Agent, unroll: Callable[..., Any], script: Trace, bug: str = "
         optimiser.step()
 
 
-def record(trainer: Trainer, bug: str = "") -> Trace:
+def record(trainer: Trainer, bug: str = "") -> TracedRollout:
     """A rollout on an env of random numbers, with sequences of 6 steps."""
     assert trainer.act is not None
     assert trainer.evaluate is not None
@@ -296,7 +296,7 @@ def record(trainer: Trainer, bug: str = "") -> Trace:
     used = chunk_index >= 0
     for name, x in made.items():
         again[name][chunk_index[used]] = x[used]
-    trace = Trace(
+    trace = TracedRollout(
         first=recorded_first,
         terminated=terminated,
         truncated=truncated,

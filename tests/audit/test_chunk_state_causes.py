@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from recollect.audit import Trace, audit_trace
+from recollect.audit import TracedRollout, audit_trace
 
 T, B, L = 8, 2, 4
 
 
-def late_policy_state() -> Trace:
+def late_policy_state() -> TracedRollout:
     """The policy's memory is stored after the step, the critic's as it should be; an episode ends there."""
     truncated = torch.zeros(T, B, dtype=torch.bool)
     truncated[L, 1] = True
@@ -21,7 +21,7 @@ def late_policy_state() -> Trace:
     starts = torch.tensor([0, L * B, 1, L * B + 1])  # t * B + row
     index = starts + B * torch.arange(L)[:, None]
     t, row = starts // B, starts % B
-    return Trace(
+    return TracedRollout(
         first=first,
         terminated=torch.zeros_like(truncated),
         truncated=truncated,

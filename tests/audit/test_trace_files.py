@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from recollect.audit import Trace, audit_trace
+from recollect.audit import TracedRollout, audit_trace
 from recollect.audit.trace_files import load_trace, save_trace
 from recollect.base import tree
 from recollect.cli import main
@@ -18,11 +18,11 @@ from recollect.errors import ConfigError
 from tests.audit.scripts import make, record
 
 
-def recorded(bug: str = "") -> Trace:
+def recorded(bug: str = "") -> TracedRollout:
     return record(make(bug), bug)
 
 
-def as_lines(trace: Trace, file: Path) -> None:
+def as_lines(trace: TracedRollout, file: Path) -> None:
     """The JSON lines of a trace, as another program would write them."""
     timed = [name for name in trace.parts if name not in ("bootstrap", "chunk_index", "chunk_state", "gamma")]
     timed = [name for name in timed if name not in ("chunk_first", "gae_lambda")]
@@ -49,7 +49,9 @@ def test_a_file_is_the_trace(tmp_path: Path, suffix: str):
 def test_trees_keep_their_structure(tmp_path: Path):
     flags = torch.zeros(3, 2, dtype=torch.bool)
     state = (torch.rand(4, 2, 5), {"c": torch.rand(4, 2, 1)})
-    trace = Trace(first=flags, terminated=flags, truncated=flags, state=state, obs={"a": torch.rand(3, 2)})
+    trace = TracedRollout(
+        first=flags, terminated=flags, truncated=flags, state=state, obs={"a": torch.rand(3, 2)}
+    )
     save_trace(trace, tmp_path / "a.npz")
     read = load_trace(tmp_path / "a.npz")
     assert tree.spec(read.state, lead=0) == tree.spec(state, lead=0)

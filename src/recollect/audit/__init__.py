@@ -25,14 +25,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from recollect.audit.results import Check, Verification
     from recollect.audit.run import verify
-    from recollect.audit.trace import Trace
+    from recollect.audit.trace import TracedRollout
     from recollect.audit.trace_checks import audit_trace
     from recollect.audit.trainer import Trainer, of_module
     from recollect.audit.trainer_checks import assert_honest, audit_trainer
 
 _HOMES = {
     "Check": "results",
-    "Trace": "trace",
+    "TracedRollout": "trace",
     "Trainer": "trainer",
     "Verification": "results",
     "assert_honest": "trainer_checks",
@@ -43,7 +43,7 @@ _HOMES = {
 }
 __all__ = [
     "Check",
-    "Trace",
+    "TracedRollout",
     "Trainer",
     "Verification",
     "assert_honest",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from recollect.audit.results import NotOffered, Passed, Problem
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.base.formatting import tiny
 from recollect.errors import ConfigError
 
@@ -99,7 +99,7 @@ WRONG: dict[str, Way] = {
 }
 
 
-def advantages(script: Trace, way: Way = right, bootstrap: Tensor | None = None) -> Tensor:
+def advantages(script: TracedRollout, way: Way = right, bootstrap: Tensor | None = None) -> Tensor:
     """[T, B] float64: GAE of a trace, with what happens at ends given by ``way``.
 
     ``bootstrap``: in place of that of the trace.
@@ -134,7 +134,11 @@ def advantages(script: Trace, way: Way = right, bootstrap: Tensor | None = None)
 
 
 def compare(
-    found: Tensor, script: Trace, tolerance: float, returns: Tensor | None = None, what: str = "advantages"
+    found: Tensor,
+    script: TracedRollout,
+    tolerance: float,
+    returns: Tensor | None = None,
+    what: str = "advantages",
 ) -> Passed:
     """Advantages [T, B] against the closed form; raises a Problem with the way that explains a difference."""
     if found.shape != script.first.shape:
@@ -165,7 +169,7 @@ def compare(
     return Passed(f"{what} equal the closed form to {tiny(gap)}", gap, tolerance)
 
 
-def _explain(found: Tensor, script: Trace, tolerance: float) -> str:
+def _explain(found: Tensor, script: TracedRollout, tolerance: float) -> str:
     valid = script.is_valid
     for cause, way in WRONG.items():
         if _gap(found, advantages(script, way), valid)[0] <= tolerance:
@@ -179,7 +183,7 @@ def _explain(found: Tensor, script: Trace, tolerance: float) -> str:
     return "gamma or lambda differ from those given, values belong to another step or row, or a mix of bugs"
 
 
-def _other_bootstraps(script: Trace) -> Sequence[tuple[str, Tensor]]:
+def _other_bootstraps(script: TracedRollout) -> Sequence[tuple[str, Tensor]]:
     assert script.value is not None
     zero = torch.zeros(script.rows)
     found = [
@@ -192,7 +196,7 @@ def _other_bootstraps(script: Trace) -> Sequence[tuple[str, Tensor]]:
     return found
 
 
-def _before_end(script: Trace) -> Tensor:
+def _before_end(script: TracedRollout) -> Tensor:
     """[T, B] bool: steps of episodes that are open after the last step."""
     ends_later = script.ended.flip(0).long().cumsum(0).flip(0) > 0
     return ~ends_later
@@ -205,7 +209,7 @@ def _gap(found: Tensor, expected: Tensor, valid: Tensor) -> tuple[float, int, in
     return float(gap[t, row]), t, row
 
 
-def check_complete(script: Trace) -> None:
+def check_complete(script: TracedRollout) -> None:
     """Raise NotOffered unless a trace has what a closed form of its advantages needs."""
     needed = ["reward", "value", "gamma", "gae_lambda"]
     valid = script.is_valid

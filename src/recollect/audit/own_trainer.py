@@ -12,7 +12,7 @@ from torch import Tensor
 
 from recollect.audit.recorded_rollouts import RecordedRollout
 from recollect.audit.results import NotOffered, Passed, Skip
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.audit.trainer import Outputs, Trainer
 from recollect.audit.trainer_reset_checks import (
     resets_in_acting,
@@ -78,7 +78,7 @@ def trainer_of(one: RecordedRollout) -> Trainer:
     )
 
 
-def _advantages(one: RecordedRollout, script: Trace) -> tuple[Tensor, Tensor]:
+def _advantages(one: RecordedRollout, script: TracedRollout) -> tuple[Tensor, Tensor]:
     """The algorithm's own advantages and returns of a script, in a rollout that has its numbers."""
     advantages = vars(one.learner.algorithm)["advantages"]
     T, B, device = script.steps, script.rows, one.rollout.reward.device

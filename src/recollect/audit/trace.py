@@ -21,7 +21,7 @@ PADDING = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
+class TracedRollout:
     """T consecutive steps of B rows, as a trainer recorded and used them."""
 
     first: Tensor
@@ -131,7 +131,7 @@ class Trace:
                     f"trace: chunk_state has {len(leaf)} entries for {index.shape[1]} columns of chunk_index"
                 )
 
-    def but(self, **changes: Any) -> Trace:
+    def but(self, **changes: Any) -> TracedRollout:
         """A copy with some parts replaced."""
         return replace(self, **changes)
 

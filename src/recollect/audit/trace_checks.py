@@ -1,4 +1,4 @@
-"""Checks of a recorded rollout (``Trace``): flags, sequences, states, ratios, bootstraps and advantages."""
+"""Checks of a ``TracedRollout``: flags, sequences, states, ratios, bootstraps and advantages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recollect.audit import closed_forms
 from recollect.audit.results import Check, Doubt, NotOffered, Passed, Problem, Verification, checked
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.base import tree
 from recollect.base.formatting import tiny
 from recollect.base.types import State
@@ -18,7 +18,7 @@ from recollect.base.types import State
 TOLERANCE = 1e-4
 
 
-def audit_trace(trace: Trace, *, name: str = "trace", tolerance: float = TOLERANCE) -> Verification:
+def audit_trace(trace: TracedRollout, *, name: str = "trace", tolerance: float = TOLERANCE) -> Verification:
     """Check a recorded rollout.
 
     Args:
@@ -29,7 +29,7 @@ def audit_trace(trace: Trace, *, name: str = "trace", tolerance: float = TOLERAN
     return Verification(name, checks_of(trace, tolerance))
 
 
-def checks_of(trace: Trace, tolerance: float = TOLERANCE) -> list[Check]:
+def checks_of(trace: TracedRollout, tolerance: float = TOLERANCE) -> list[Check]:
     """The results of all checks."""
     return [
         checked(part, check.__name__.replace("_", " "), lambda check=check: check(trace, tolerance))
@@ -38,7 +38,7 @@ def checks_of(trace: Trace, tolerance: float = TOLERANCE) -> list[Check]:
     ]
 
 
-def need(trace: Trace, *names: str) -> list[Tensor]:
+def need(trace: TracedRollout, *names: str) -> list[Tensor]:
     """The named parts; raises NotOffered for those that are missing."""
     missing = [name for name in names if getattr(trace, name) is None]
     if missing:
@@ -46,7 +46,7 @@ def need(trace: Trace, *names: str) -> list[Tensor]:
     return [getattr(trace, name) for name in names]
 
 
-def finite(trace: Trace, tolerance: float) -> str:
+def finite(trace: TracedRollout, tolerance: float) -> str:
     """No number of a valid step is NaN or infinite."""
     valid = trace.is_valid
     count = 0
@@ -67,7 +67,7 @@ def finite(trace: Trace, tolerance: float) -> str:
     return f"{count} parts of {int(valid.sum())} valid steps are finite"
 
 
-def flags(trace: Trace, tolerance: float) -> str:
+def flags(trace: TracedRollout, tolerance: float) -> str:
     """``first`` is true at the step after an end, and nowhere else inside the rollout."""
     valid, ended, first = trace.is_valid, trace.ended, trace.first
     expected = torch.zeros_like(first)
@@ -102,7 +102,7 @@ def flags(trace: Trace, tolerance: float) -> str:
     return f"{int(expected.sum())} episodes begin inside the rollout, each after an end"
 
 
-def contiguity(trace: Trace, tolerance: float) -> str:
+def contiguity(trace: TracedRollout, tolerance: float) -> str:
     """Each sequence holds consecutive steps of one row; all valid steps are in one."""
     (index,) = need(trace, "chunk_index")
     B, is_step = trace.rows, index >= 0
@@ -168,7 +168,7 @@ def contiguity(trace: Trace, tolerance: float) -> str:
     return f"{index.shape[1]} sequences hold every valid step, in order{more}"
 
 
-def chunk_states(trace: Trace, tolerance: float) -> Passed:
+def chunk_states(trace: TracedRollout, tolerance: float) -> Passed:
     """Each sequence starts from the memory that went into its first step."""
     need(trace, "chunk_index", "chunk_state", "state")
     index = cast(Tensor, trace.chunk_index)
@@ -208,7 +208,7 @@ def chunk_states(trace: Trace, tolerance: float) -> Passed:
 
 
 def _cause_of_state(
-    trace: Trace,
+    trace: TracedRollout,
     wrong: Tensor,
     zeros: Tensor,
     t: Tensor,
@@ -255,7 +255,7 @@ def state_gap(a: State, b: State) -> Tensor:
     return torch.stack(gaps).amax(0).nan_to_num(nan=torch.inf).cpu()
 
 
-def memory_advances(trace: Trace, tolerance: float) -> str:
+def memory_advances(trace: TracedRollout, tolerance: float) -> str:
     """The memory changes from step to step, and its rows differ."""
     (state,) = need(trace, "state")
     inside = trace.is_valid & ~trace.ended
@@ -275,7 +275,7 @@ def memory_advances(trace: Trace, tolerance: float) -> str:
     return f"the memory changes in {int((inside & moves).sum())} of {int(inside.sum())} steps inside episodes"
 
 
-def ratios(trace: Trace, tolerance: float) -> Passed:
+def ratios(trace: TracedRollout, tolerance: float) -> Passed:
     """Before the first optimiser step the learner reproduces the recorded log-probabilities: ratios are 1."""
     old, new = need(trace, "log_prob", "learner_log_prob")
     gap = (new.double() - old.double()).exp() - 1
@@ -283,7 +283,7 @@ def ratios(trace: Trace, tolerance: float) -> Passed:
     return _reproduced(trace, gap, "the ratio exp(learner - recorded) is off 1", "ratios are 1", tolerance)
 
 
-def values(trace: Trace, tolerance: float) -> Passed:
+def values(trace: TracedRollout, tolerance: float) -> Passed:
     """Before the first optimiser step the learner reproduces the recorded values."""
     old, new = need(trace, "value", "learner_value")
     unit = old.double()[trace.is_valid].abs().max().clamp(min=1)
@@ -292,7 +292,7 @@ def values(trace: Trace, tolerance: float) -> Passed:
     return _reproduced(trace, gap, "recomputed values are off", "values are reproduced", tolerance)
 
 
-def _reproduced(trace: Trace, gap: Tensor, wrong: str, fine: str, tolerance: float) -> Passed:
+def _reproduced(trace: TracedRollout, gap: Tensor, wrong: str, fine: str, tolerance: float) -> Passed:
     largest = float(gap.max())
     if largest <= tolerance:
         return Passed(f"{fine} to {tiny(largest)}", largest, tolerance)
@@ -309,7 +309,7 @@ def _reproduced(trace: Trace, gap: Tensor, wrong: str, fine: str, tolerance: flo
     )
 
 
-def _cause_of_ratio(trace: Trace, off: Tensor) -> str:
+def _cause_of_ratio(trace: TracedRollout, off: Tensor) -> str:
     first, valid = trace.first, trace.is_valid
     # [T, B]: steps since the row's last reset within the rollout; a large number before the first reset.
     since = torch.full(first.shape, trace.steps)
@@ -335,7 +335,7 @@ def _cause_of_ratio(trace: Trace, off: Tensor) -> str:
     return "the network differs between acting and learning: resets, memory at the start, or dropout"
 
 
-def bootstraps(trace: Trace, tolerance: float) -> str:
+def bootstraps(trace: TracedRollout, tolerance: float) -> str:
     """The values at time limits and at the rollout's end are those of the right observation."""
     (value,) = need(trace, "value")
     cut = trace.truncated & ~trace.terminated & trace.is_valid
@@ -375,14 +375,14 @@ def bootstraps(trace: Trace, tolerance: float) -> str:
     return f"no known wrong value at {' and '.join(said) or 'any end'}"
 
 
-def advantages(trace: Trace, tolerance: float) -> Passed:
+def advantages(trace: TracedRollout, tolerance: float) -> Passed:
     """Advantages equal the closed form of the trace."""
     (advantage,) = need(trace, "advantage")
     closed_forms.check_complete(trace)
     return closed_forms.compare(advantage, trace, tolerance, trace.returns)
 
 
-CHECKS: dict[str, tuple[Callable[[Trace, float], str | Passed], ...]] = {
+CHECKS: dict[str, tuple[Callable[[TracedRollout, float], str | Passed], ...]] = {
     "buffer": (finite, flags, contiguity),
     "state": (memory_advances, chunk_states, ratios, values),
     "returns": (bootstraps, advantages),

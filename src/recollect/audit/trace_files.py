@@ -1,6 +1,6 @@
 """Files of recorded rollouts, which can be written from any language: ``.npz``, or JSON lines.
 
-``.npz`` holds one array for each part of ``Trace``, by its name; a tree has an array for each leaf, such as
+``.npz`` has an array for each part of ``TracedRollout``, by its name; a tree has one for each leaf, such as
 ``obs.image`` or ``state.0``. JSON lines (``.jsonl``)::
 
     {"format": "recollect-trace", "version": 1, "gamma": 0.99, "gae_lambda": 0.95}
@@ -24,20 +24,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.audit.trace import FLAGS, TIMED, Trace
+from recollect.audit.trace import FLAGS, TIMED, TracedRollout
 from recollect.base import tree
 from recollect.base.types import Tree
 from recollect.errors import ConfigError, nearest
 
 FORMAT, VERSION = "recollect-trace", 1
 SCALARS = ("gamma", "gae_lambda")
-NAMES = tuple(field.name for field in fields(Trace))
+NAMES = tuple(field.name for field in fields(TracedRollout))
 REQUIRED = ("first", "terminated", "truncated")
 LARGEST = 2**31
 """Size limit in bytes of a file."""
 
 
-def save_trace(trace: Trace, file: str | Path) -> None:
+def save_trace(trace: TracedRollout, file: str | Path) -> None:
     """Write a ``.npz`` file."""
     arrays: dict[str, Any] = {}
     for name in trace.parts:
@@ -49,7 +49,7 @@ def save_trace(trace: Trace, file: str | Path) -> None:
     np.savez_compressed(Path(file), **arrays)
 
 
-def load_trace(file: str | Path) -> Trace:
+def load_trace(file: str | Path) -> TracedRollout:
     """Read a file. Raises ConfigError with the line or the part that is wrong."""
     path = Path(file).expanduser()
     if not path.is_file():
@@ -164,7 +164,7 @@ def _leaves(name: str, value: Any, where: str, *, is_list: bool = True) -> dict[
         raise ConfigError(f"{where}: {name} has not the same number of rows everywhere") from None
 
 
-def _made(path: Path, named: Mapping[str, Any]) -> Trace:
+def _made(path: Path, named: Mapping[str, Any]) -> TracedRollout:
     parts: dict[str, Any] = {}
     for name, value in named.items():
         top = name.split(".")[0]
@@ -181,7 +181,7 @@ def _made(path: Path, named: Mapping[str, Any]) -> Trace:
             "booleans that are kept apart"
         )
     try:
-        return Trace(**{name: _tuples(value) for name, value in parts.items()})
+        return TracedRollout(**{name: _tuples(value) for name, value in parts.items()})
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
 

@@ -31,7 +31,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.base import tree
 from recollect.base.types import State, Tree
 from recollect.errors import ConfigError
@@ -82,11 +82,11 @@ class Trainer:
     resets: bool = True
     """Whether ``act`` and ``evaluate`` know ``first``. If not, they only get it at step 0, as False, and the
     checks of resets are "not checked"."""
-    record: Callable[[], Trace] | None = None
+    record: Callable[[], TracedRollout] | None = None
     """A real rollout of the trainer on an env of yours with short episodes: what was stored, and as much of
-    ``Trace`` as the trainer has. Includes the sequences that it learns from (``chunk_index``,
+    ``TracedRollout`` as the trainer has. Includes the sequences that it learns from (``chunk_index``,
     ``chunk_state``, ``learner_log_prob``)."""
-    advantages: Callable[[Trace], tuple[Tensor, Tensor | None]] | None = None
+    advantages: Callable[[TracedRollout], tuple[Tensor, Tensor | None]] | None = None
     """``script -> (advantage [T, B], returns [T, B] or None)``, before normalisation, of a scripted rollout:
     reward, value, first, terminated, truncated, final_value, bootstrap. By the trainer's own code, including
     the one that adds something at time limits."""
@@ -97,7 +97,7 @@ class Trainer:
     normalise: Callable[[Tensor, Tensor], Tensor] | None = None
     """``(advantage [T, B], valid [T, B] bool) -> [T, B]``: the trainer's normalisation of advantages, as
     it does it for one minibatch."""
-    update: Callable[[Trace], None] | None = None
+    update: Callable[[TracedRollout], None] | None = None
     """One update (one epoch, no shuffling that matters) on a scripted rollout with obs, action, first, valid,
     reward, value, log_prob, final_value, bootstrap, state [T + 1, B, ...]; for trainers that can weigh steps:
     those with ``valid`` False must not count."""

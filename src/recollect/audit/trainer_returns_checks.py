@@ -7,12 +7,12 @@ from torch import Tensor
 
 from recollect.audit import closed_forms
 from recollect.audit.results import Passed, Problem
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.audit.trainer import Trainer
 from recollect.audit.tried import ROWS, SEED, STEPS, Tried, seeded
 
 
-def script(trainer: Trainer, ends: str, steps: int = STEPS, rows: int = ROWS) -> Trace:
+def script(trainer: Trainer, ends: str, steps: int = STEPS, rows: int = ROWS) -> TracedRollout:
     """A scripted rollout with random numbers; ``ends``: none, terminated, truncated or both."""
     generator = torch.Generator().manual_seed(SEED)
 
@@ -31,7 +31,7 @@ def script(trainer: Trainer, ends: str, steps: int = STEPS, rows: int = ROWS) ->
         truncated[4, 3] = truncated[steps // 2, 0] = truncated[5, 1] = True
     ended = terminated | truncated
     first = torch.cat([torch.ones(1, rows, dtype=torch.bool), ended[:-1]])
-    return Trace(
+    return TracedRollout(
         first=first,
         terminated=terminated,
         truncated=truncated,
@@ -80,7 +80,7 @@ def advantages_apart(tried: Tried) -> str:
     given = script(tried.trainer, "terminated")
     assert given.reward is not None
 
-    def found(one: Trace) -> Tensor:
+    def found(one: TracedRollout) -> Tensor:
         assert tried.trainer.advantages is not None
         with seeded(SEED):
             return tried.trainer.advantages(one)[0].detach().clone()

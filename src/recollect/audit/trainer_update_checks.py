@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recollect.audit import closed_forms
 from recollect.audit.results import Doubt, NotOffered, Passed, Problem
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.audit.trainer_returns_checks import script
 from recollect.audit.tried import SEED, Tried, seeded
 from recollect.base import tree
@@ -64,7 +64,7 @@ def padding_in_update(tried: Tried) -> Passed:
     return Passed(f"weights moved by {moved:.1e}, by numbers at invalid steps not", gap, tolerance)
 
 
-def _whole_script(tried: Tried, given: Trace) -> Trace:
+def _whole_script(tried: Tried, given: TracedRollout) -> TracedRollout:
     """A script with all parts that an update may read; steps after a row's last end are invalid."""
     tried.offered("act", "initial_state")
     acted = tried.play(tried.obs, given.first)
@@ -84,7 +84,7 @@ def _whole_script(tried: Tried, given: Trace) -> Trace:
     )
 
 
-def _updated(tried: Tried, given: Trace) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _updated(tried: Tried, given: TracedRollout) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Weights of a freshly made trainer before and after an update."""
     assert tried.make is not None
     with seeded(SEED):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from recollect.audit.results import NotOffered, Problem
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.audit.trainer import Outputs, Trainer
 from recollect.base import tree
 from recollect.base.types import State, Tree
@@ -184,7 +184,7 @@ class Tried:
                 )
 
     @cached_property
-    def recorded(self) -> Trace:
+    def recorded(self) -> TracedRollout:
         """The recorded rollout."""
         assert self.trainer.record is not None
         with seeded(SEED):

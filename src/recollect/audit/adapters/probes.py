@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 
 LENGTHS = (3, 7, 1, 5, 4, 6)
 """Steps of the episodes of row 0, in turns; each further row begins one later in the list."""
@@ -91,7 +91,7 @@ class Scripted(gym.Env[Any, Any]):
     observation_space = gym.spaces.Box(-np.inf, np.inf, (1,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
-    def __init__(self, script: Trace, row: int):
+    def __init__(self, script: TracedRollout, row: int):
         self.row, self.t = row, 0
         assert script.value is not None
         assert script.reward is not None

@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from recollect.audit.adapters.probes import POISON, Probe, rollout
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.audit.trainer import Trainer
 from recollect.base import tree
 
@@ -93,10 +93,10 @@ def of_config(config: PPOConfig) -> Trainer:
             rows.append({name: torch.cat([part[name][0] for part in parts]) for name in parts[0]})
         return {name: torch.stack([one[name] for one in rows], 1) for name in rows[0]}, None
 
-    def record() -> Trace:
+    def record() -> TracedRollout:
         return _recorded(algorithm, module, longest)
 
-    def batch_of(script: Trace, at_end: float) -> list[dict[str, Any]]:
+    def batch_of(script: TracedRollout, at_end: float) -> list[dict[str, Any]]:
         """What the package's connectors make of the rows of a script: one entry for each episode."""
         compute = module.compute_values
         module.compute_values = lambda batch, embeddings=None: batch[Columns.OBS][..., 0]
@@ -114,14 +114,14 @@ def of_config(config: PPOConfig) -> Trainer:
             {"where": where[i], **{name: columns[name][i][:-1] for name in names}} for i in range(len(where))
         ]
 
-    def spread(script: Trace, name: str, at_end: float = POISON) -> Tensor:
+    def spread(script: TracedRollout, name: str, at_end: float = POISON) -> Tensor:
         found = torch.zeros(script.steps, script.rows)
         for one in batch_of(script, at_end):
             begin, end, row = one["where"]
             found[begin:end, row] = torch.as_tensor(one[name])
         return found
 
-    def advantages(script: Trace) -> tuple[Tensor, Tensor]:
+    def advantages(script: TracedRollout) -> tuple[Tensor, Tensor]:
         target = spread(script, Postprocessing.VALUE_TARGETS)
         assert script.value is not None
         return target - script.value, target
@@ -133,7 +133,7 @@ def of_config(config: PPOConfig) -> Trainer:
         last = torch.ones_like(wanted, dtype=torch.bool)
         last[:-1] = steps[1:, 0] != steps[:-1, 0]
         following = torch.where(last, 0.0, torch.cat([wanted[1:], torch.zeros(1)]))
-        script = Trace(
+        script = TracedRollout(
             first=torch.cat([last[-1:], last[:-1]])[:, None],
             terminated=last[:, None],
             truncated=torch.zeros_like(last)[:, None],
@@ -168,7 +168,7 @@ def _learned(module: Any, batch: dict[str, Any], action: Tensor) -> dict[str, Te
 
 
 def _episodes(
-    script: Trace, start: dict[str, Tensor], at_end: float
+    script: TracedRollout, start: dict[str, Tensor], at_end: float
 ) -> tuple[list[SingleAgentEpisode], list[tuple[int, int, int]]]:
     """The script as the package's episodes, whose first observed number is the value; their places."""
     episodes, where = [], []
@@ -215,7 +215,7 @@ def _unpadded(padded: Any, lengths: list[int], longest: int) -> list[np.ndarray]
     return found
 
 
-def _recorded(algorithm: Any, module: Any, longest: int) -> Trace:
+def _recorded(algorithm: Any, module: Any, longest: int) -> TracedRollout:
     """The second iteration, which begins inside an episode."""
     live: dict[tuple[float, ...], tuple[Any, Any]] = {}
     batches: list[dict[str, Any]] = []
@@ -257,7 +257,7 @@ def _recorded(algorithm: Any, module: Any, longest: int) -> Trace:
 
 def _trace(
     module: Any, batch: dict[str, Any], seen: dict[str, Tensor], state: dict[str, Tensor], longest: int
-) -> Trace:
+) -> TracedRollout:
     """The rollout as it is in the batch [N, L] that the learner gets."""
     T = len(seen["first"])
     place = {tuple(obs.tolist()): t for t, obs in enumerate(seen["obs"][:, 0])}
@@ -289,7 +289,7 @@ def _trace(
     used = (index >= 0).any(1)  # a row that holds the artificial step alone is no sequence
     log_prob = by_step(batch[Columns.ACTION_LOGP])
     target = by_step(batch[Postprocessing.VALUE_TARGETS])
-    return Trace(
+    return TracedRollout(
         first=seen["first"],
         terminated=seen["terminated"],
         truncated=seen["truncated"],

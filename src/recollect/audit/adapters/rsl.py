@@ -21,7 +21,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from recollect.audit.adapters.probes import ROWS, STEPS, WARMUP, Probe, Scripted, positions, rollout
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.audit.trainer import Trainer
 from recollect.base import tree
 from recollect.errors import ConfigError
@@ -87,10 +87,10 @@ def of_algorithm(algorithm: PPO) -> Trainer:
         log_prob, value = _learner(algorithm, batch)
         return {"log_prob": log_prob, "value": value}, None
 
-    def record() -> Trace:
+    def record() -> TracedRollout:
         return _recorded(algorithm, theirs, models, width)
 
-    def advantages(script: Trace) -> tuple[Tensor, Tensor]:
+    def advantages(script: TracedRollout) -> tuple[Tensor, Tensor]:
         envs = [Scripted(script, row) for row in range(script.rows)]
         obs = TensorDict({GROUP: torch.zeros(script.rows, 1)}, batch_size=[script.rows])
         actor = MLPModel(obs, GROUPS, "actor", 1, hidden_dims=[2], distribution_cfg=dict(GAUSSIAN))
@@ -147,7 +147,7 @@ def _collect(
     return obs
 
 
-def _recorded(algorithm: PPO, theirs: Any, models: dict[str, Any], width: int) -> Trace:
+def _recorded(algorithm: PPO, theirs: Any, models: dict[str, Any], width: int) -> TracedRollout:
     probes = [Probe(row, _box(width)) for row in range(ROWS)]
     T, B = STEPS, ROWS
     live: list[Any] = []
@@ -181,7 +181,7 @@ def _recorded(algorithm: PPO, theirs: Any, models: dict[str, Any], width: int) -
         with torch.no_grad():
             bootstrap = algorithm.critic(obs)
     index = torch.cat(numbers, 1)
-    return Trace(
+    return TracedRollout(
         first=env["first"],
         terminated=env["terminated"],
         truncated=env["truncated"],

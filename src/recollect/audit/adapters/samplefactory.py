@@ -29,7 +29,7 @@ from sample_factory.utils.utils import log
 from torch import Tensor
 
 from recollect.audit.adapters.probes import POISON, ROWS, STEPS, Probe, rollout
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.audit.trainer import Trainer
 from recollect.errors import RecollectError
 
@@ -97,7 +97,7 @@ def of_settings(**settings: Any) -> Trainer:
         flat = {"log_prob": log_prob, "value": found["values"], "logits": found["action_logits"]}
         return {name: x.view(B, T, *x.shape[1:]).transpose(0, 1) for name, x in flat.items()}, None
 
-    def advantages(script: Trace) -> tuple[Tensor, Tensor]:
+    def advantages(script: TracedRollout) -> tuple[Tensor, Tensor]:
         chosen = {**settings, "normalize_returns": False, "normalize_input": False}
         learner = _learner(_config("unused", chosen), _ValueIsObservation())
         batch, _, _ = learner._prepare_batch(_scripted(script))
@@ -196,7 +196,7 @@ def _learner(cfg: Any, model: Any) -> Any:
     return learner
 
 
-def _scripted(script: Trace) -> Any:
+def _scripted(script: TracedRollout) -> Any:
     """The script as a batch of the package [B, T + 1], whose observations are the values to be predicted."""
     T, B = script.steps, script.rows
     assert script.value is not None
@@ -229,7 +229,7 @@ def _config(folder: str, settings: dict[str, Any]) -> Any:
     return parse_full_cfg(parse_sf_args(argv)[0], argv)
 
 
-def _recorded(settings: dict[str, Any]) -> Trace:
+def _recorded(settings: dict[str, Any]) -> TracedRollout:
     """The second rollout of a training, which begins inside episodes."""
     batches: list[dict[str, Any]] = []
     prepare, calculate = Learner._prepare_batch, Learner._calculate_losses
@@ -271,7 +271,7 @@ def _recorded(settings: dict[str, Any]) -> Trace:
 
     log_prob = by_step(batch["log_prob_actions"])
     states = by_step(batch["rnn_states"])
-    trace = Trace(
+    trace = TracedRollout(
         first=seen["first"],
         terminated=seen["terminated"],
         truncated=seen["truncated"],

@@ -24,7 +24,7 @@ from stable_baselines3.common.vec_env import DummyVecEnv
 from torch import Tensor
 
 from recollect.audit.adapters.probes import ROWS, STEPS, Probe, Scripted, positions, random_box, rollout
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.audit.trainer import Trainer
 
 KEPT = ("_last_obs", "_last_episode_starts", "_last_lstm_states", "num_timesteps", "ep_info_buffer")
@@ -74,7 +74,7 @@ def of_model(model: RecurrentPPO) -> Trainer:
         value, log_prob, _ = policy.evaluate_actions(by_row[0], by_row[1], _as_theirs(state), by_row[2])
         return {name: x.view(B, T).t() for name, x in (("value", value), ("log_prob", log_prob))}, None
 
-    def record() -> Trace:
+    def record() -> TracedRollout:
         probes = [Probe(row, model.observation_space, model.action_space) for row in range(ROWS)]
         live: list[Any] = []
         with _borrowed(model, probes, STEPS) as buffer:
@@ -92,7 +92,7 @@ def of_model(model: RecurrentPPO) -> Trainer:
             live.append(_rows_first(model._last_lstm_states))
             return _trace(model, buffer, probes, live, discrete)
 
-    def advantages(script: Trace) -> tuple[Tensor, Tensor]:
+    def advantages(script: TracedRollout) -> tuple[Tensor, Tensor]:
         envs = [Scripted(script, row) for row in range(script.rows)]
         with _borrowed(model, envs, script.steps) as buffer:
             states = _as_theirs(initial_state(script.rows))
@@ -220,7 +220,7 @@ def _collect(model: RecurrentPPO, buffer: RecurrentRolloutBuffer) -> None:
 
 def _trace(
     model: RecurrentPPO, buffer: RecurrentRolloutBuffer, probes: list[Probe], live: list[Any], discrete: bool
-) -> Trace:
+) -> TracedRollout:
     """The rollout as it is in the buffer, and the sequences of one epoch."""
     T, B = buffer.buffer_size, len(probes)
     env = rollout([probe.log for probe in probes], T)
@@ -262,7 +262,7 @@ def _trace(
     resets = [torch.nn.functional.pad(one, (0, 0, 0, longest - len(one))) for one in starts]
     names = {"pi": None, "vf": None}
     joined = {name: tuple(torch.cat([s[name][i] for s in states]) for i in (0, 1)) for name in names}
-    return Trace(
+    return TracedRollout(
         first=env["first"],
         terminated=env["terminated"],
         truncated=env["truncated"],

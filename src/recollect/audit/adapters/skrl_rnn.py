@@ -25,7 +25,7 @@ from skrl.trainers.torch import SequentialTrainer
 from torch import Tensor, nn
 
 from recollect.audit.adapters.probes import ROWS, STEPS, Probe, Scripted, positions, random_box, rollout
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.audit.trainer import Trainer
 
 SEQUENCE = 8
@@ -171,11 +171,11 @@ def of_models(policy: Any, value: Any, settings: dict[str, Any] | None = None) -
             outputs[name] = more["log_prob"] if name == "policy" else got
         return {"log_prob": _steps(outputs["policy"], T), "value": _steps(outputs["value"], T)}, None
 
-    def record() -> Trace:
+    def record() -> TracedRollout:
         probes = [Probe(row, policy.observation_space, policy.action_space) for row in range(ROWS)]
         return _recorded(policy, value, probes, settings)
 
-    def advantages(script: Trace) -> tuple[Tensor, Tensor]:
+    def advantages(script: TracedRollout) -> tuple[Tensor, Tensor]:
         envs = [Scripted(script, row) for row in range(script.rows)]
         space = Scripted.observation_space
         for env in envs:
@@ -261,7 +261,7 @@ def _watching(act: Any, model: Any, name: str, live: list[Any]) -> Any:
     return watched
 
 
-def _recorded(policy: Any, value: Any, probes: list[Probe], settings: dict[str, Any]) -> Trace:
+def _recorded(policy: Any, value: Any, probes: list[Probe], settings: dict[str, Any]) -> TracedRollout:
     found: dict[str, Any] = {}
 
     def look(agent: Any) -> None:
@@ -314,7 +314,7 @@ def _recorded(policy: Any, value: Any, probes: list[Probe], settings: dict[str, 
         last = {"observations": agent._current_next_observations, "rnn": _as_theirs(states["value"][-1])}
         bootstrap = value.act(last, role="value")[0]
     cfg = agent.cfg
-    return Trace(
+    return TracedRollout(
         first=env["first"],
         terminated=env["terminated"],
         truncated=env["truncated"],

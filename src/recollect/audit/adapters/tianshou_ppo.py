@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical
 
 from recollect.audit.adapters.probes import ROWS, STEPS, Probe, Scripted, positions, rollout
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.audit.trainer import Trainer
 
 STACK = 4
@@ -99,10 +99,10 @@ def of_algorithm(
             "logits": learned.logits.view(B, T, -1).transpose(0, 1),
         }, None
 
-    def record() -> Trace:
+    def record() -> TracedRollout:
         return _recorded(algorithm, stack_num)
 
-    def advantages(script: Trace) -> tuple[Tensor, Tensor]:
+    def advantages(script: TracedRollout) -> tuple[Tensor, Tensor]:
         envs = [Scripted(script, row) for row in range(script.rows)]
         kept = algorithm.critic
         algorithm.critic = _ValueIsObservation()
@@ -162,7 +162,7 @@ def _collected(algorithm: PPO, envs: list[Any], steps: int, stack_num: int, skip
     return algorithm._preprocess_batch(batch, buffer, indices)
 
 
-def _recorded(algorithm: PPO, stack_num: int) -> Trace:
+def _recorded(algorithm: PPO, stack_num: int) -> TracedRollout:
     probes = [Probe(row) for row in range(ROWS)]
     policy, T, B = algorithm.policy, STEPS, ROWS
     live: list[Any] = []
@@ -191,7 +191,7 @@ def _recorded(algorithm: PPO, stack_num: int) -> Trace:
     with torch.no_grad():
         following = _steps(algorithm.critic(batch.obs_next).flatten(), B)
     live = [*live[:T], live_after[0]]
-    return Trace(
+    return TracedRollout(
         first=seen["first"],
         terminated=seen["terminated"],
         truncated=seen["truncated"],

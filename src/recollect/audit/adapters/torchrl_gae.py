@@ -21,7 +21,7 @@ from torchrl.modules import GRUModule, LSTMModule, ProbabilisticActor, ValueOper
 from torchrl.objectives.value import GAE
 
 from recollect.audit.adapters.probes import POISON, ROWS, STEPS, Probe, positions, rollout
-from recollect.audit.trace import Trace
+from recollect.audit.trace import TracedRollout
 from recollect.audit.trainer import Trainer
 from recollect.errors import ConfigError
 
@@ -92,10 +92,10 @@ def of_modules(actor: Any, critic: Any, *, gamma: float = 0.99, lmbda: float = 0
             value = critic(sequences.clone())[VALUE]
         return {"log_prob": log_prob.t(), "value": value[..., 0].t()}, None
 
-    def record() -> Trace:
+    def record() -> TracedRollout:
         return _recorded(actor, critic, rnn, keys, gamma, lmbda)
 
-    def advantages(script: Trace) -> tuple[Tensor, Tensor]:
+    def advantages(script: TracedRollout) -> tuple[Tensor, Tensor]:
         value = TensorDictModule(nn.Identity(), in_keys=[OBS], out_keys=[VALUE])
         sequences = _scripted(script)
         GAE(gamma=gamma, lmbda=lmbda, value_network=value, deactivate_vmap=True)(sequences)
@@ -115,7 +115,7 @@ def of_modules(actor: Any, critic: Any, *, gamma: float = 0.99, lmbda: float = 0
     )
 
 
-def _scripted(script: Trace) -> TensorDict:
+def _scripted(script: TracedRollout) -> TensorDict:
     """The package's format of a rollout [B, T], whose observations are the values to be predicted."""
     T, B = script.steps, script.rows
     assert script.value is not None
@@ -135,7 +135,9 @@ def _scripted(script: Trace) -> TensorDict:
     return TensorDict({OBS: theirs(script.value), "next": TensorDict(after, [B, T])}, [B, T])
 
 
-def _recorded(actor: Any, critic: Any, rnn: Any, keys: list[str], gamma: float, lmbda: float) -> Trace:
+def _recorded(
+    actor: Any, critic: Any, rnn: Any, keys: list[str], gamma: float, lmbda: float
+) -> TracedRollout:
     T, B = STEPS, ROWS
     probes = [Probe(row) for row in range(B)]
     live: list[dict[str, Tensor]] = []
@@ -164,7 +166,7 @@ def _recorded(actor: Any, critic: Any, rnn: Any, keys: list[str], gamma: float, 
         with set_recurrent_mode(False):
             value = critic(sequences.select(OBS, "is_init", *keys).clone())[VALUE][..., 0].t()
             following = critic(after)[VALUE][..., 0].t()
-    return Trace(
+    return TracedRollout(
         first=seen["first"],
         terminated=seen["terminated"],
         truncated=seen["truncated"],
