@@ -52,19 +52,23 @@ def settings(device: str, size: str) -> dict[str, Any]:
     return SETTINGS | {"num_envs": ENVS_ON_GPU[size], "learning_rate": 1e-3, "precision": "tf32"}
 
 
+def stages(steps: int) -> dict[int, dict[str, float]]:
+    """The reward of a win, which in the end outweighs all others."""
+    return {steps // share: {"win_reward": reward} for share, reward in ((12, 10.0), (5, 30.0), (3, 100.0))}
+
+
 def against_bot(
     size: str, steps: int, minutes: float, device: str, seed: int, threads: int
 ) -> dict[str, Any]:
     """Train for so many steps, or minutes if they are over before, then play."""
     started = time.monotonic()
-    end = started + 60 * minutes
     agent = rc.train(
         "mech",
         env_kwargs={"size": size, "shaping_gamma": 0.995},
         vs="bot",
-        curriculum={steps // 9: {"win_reward": 10.0}},
+        curriculum=stages(steps),
         steps=steps,
-        callbacks=[lambda training, _: training.stop() if time.monotonic() > end else None],
+        max_seconds=60 * minutes,
         seed=seed,
         device=device,
         threads=threads,
@@ -91,6 +95,7 @@ def self_play(core: str, seed: int, steps: int, device: str) -> rc.Agent:
         "mech",
         env_kwargs={"size": "5v5", "shaping_gamma": 0.995},
         core=core,
+        curriculum=stages(steps),
         steps=steps,
         seed=seed,
         device=device,
@@ -146,7 +151,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=9_000_000)
+    parser.add_argument("--steps", type=int, default=12_000_000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--workers", type=int, default=2, help="agents trained at a time, for memory")
     parser.add_argument("--folder", default="runs/mech_memory", help="for the agents of memory")

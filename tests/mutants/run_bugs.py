@@ -10,10 +10,11 @@ import pytest
 
 from recollect import api
 from recollect.base import tracebacks
-from recollect.training import run_loop
+from recollect.training import checkpoints, run_loop
 from recollect.training.recorder import Recorder
 from tests.base import test_tracebacks
 from tests.mutants.mutant import Mutant
+from tests.training import test_checkpoints
 from tests.training import test_time_limits as timed
 
 
@@ -40,6 +41,19 @@ def with_clock(test: Callable[..., None]) -> Callable[[], None]:
 
 
 RUNS = [
+    Mutant(
+        "the steps of a curriculum are sorted as numbers when they are saved",
+        in_folder(test_checkpoints.test_stages_of_a_curriculum_round_trip),
+        (
+            (
+                checkpoints,
+                "checksum",
+                'json.loads(json.dumps(description | {"sha256": others}))',
+                'description | {"sha256": others}',
+            ),
+        ),
+        "differs from what was saved",
+    ),
     Mutant(
         "the frames of Recollect are shown",
         test_tracebacks.test_the_frames_of_an_env_with_its_own_cause,

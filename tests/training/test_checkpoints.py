@@ -74,6 +74,13 @@ def test_action_spaces_round_trip(name, tmp_path):
     back.train(16, progress=False)
 
 
+def test_stages_of_a_curriculum_round_trip(tmp_path):
+    """Also where their order as numbers is not that as text."""
+    stages = {90: {"win_reward": 1.0}, 1000: {"win_reward": 2.0}}
+    agent = small_agent("mech", env_kwargs={"size": "duel"}, curriculum=stages)
+    assert rc.load(agent.save(tmp_path / "a")).config.curriculum == stages
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -194,7 +194,9 @@ def _spaces_to_json(network: Network) -> dict[str, Any]:
 def checksum(description: dict[str, Any]) -> str:
     """The checksum of the description, without its own entry in ``sha256``."""
     others = {name: value for name, value in description["sha256"].items() if name != "agent.json"}
-    return _sha256(json.dumps(description | {"sha256": others}, sort_keys=True).encode())
+    # As it is read back: numbers that are keys, such as the steps of a curriculum, are sorted as text then.
+    whole = json.loads(json.dumps(description | {"sha256": others}))
+    return _sha256(json.dumps(whole, sort_keys=True).encode())
 
 
 def read(path: Path) -> Saved:
