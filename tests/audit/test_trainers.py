@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
-from recollect.audit import audit_trainer
+from recollect.audit import Trainer, audit_trainer
 from tests.audit.scripts import make
 
 BUGS = {
@@ -69,6 +72,27 @@ def test_a_healthy_script_passes():
     result = audit_trainer(make)
     assert result.ok, str(result)
     assert {check.status for check in result.checks} == {"ok"}, str(result)
+
+
+def only_log_probs() -> Trainer:
+    """The healthy script, whose ``act`` shows nothing but the action that it draws."""
+    trainer = make()
+    act = trainer.act
+    assert act is not None
+
+    def acts(*given: Any) -> tuple[dict[str, Any], Any]:
+        outputs, state = act(*given)
+        return {name: outputs[name] for name in ("action", "log_prob")}, state
+
+    return replace(trainer, act=acts)
+
+
+def test_a_drawn_action_is_no_evidence():
+    """It differs in the next call, also in a healthy trainer."""
+    result = audit_trainer(only_log_probs)
+    assert result.ok, str(result)
+    for name in ("row independence", "resets in acting", "rows reset"):
+        assert result[name].status == "not checked", str(result)
 
 
 @pytest.mark.parametrize("bug", BUGS)

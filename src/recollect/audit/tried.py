@@ -205,8 +205,11 @@ def compared(outputs: Outputs) -> dict[str, Tensor]:
 
 
 def without_draws(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without the log-probability, which is that of a drawn action, if there is something else."""
-    return {name: x for name, x in outputs.items() if name != "log_prob"} or outputs
+    """Without the log-probability, which is that of a drawn action. Raises NotOffered if nothing is left."""
+    found = {name: x for name, x in outputs.items() if name != "log_prob"}
+    if not found:
+        raise NotOffered("`act` returns the log-probability of a drawn action alone: add value or logits")
+    return found
 
 
 def gaps(a: Mapping[str, Tensor], b: Mapping[str, Tensor], lead: int = 2) -> Tensor:
