@@ -35,12 +35,13 @@ SETTINGS: dict[str, Any] = {
     "learning_rate": 7e-4,
     "gamma": 0.995,
     "entropy": 0.004,
-    "curriculum": {1_000_000: {"win_reward": 10.0}},
     "preset": False,
     "progress": "plain",
     "eval_every": 0,
 }
 """Those of configs/mech_league.yaml."""
+STAGES = {1_000_000: 10.0, 2_400_000: 30.0, 4_000_000: 100.0}
+"""The reward of a win after so many steps of 64 envs; with more envs, after as many updates."""
 
 
 def train(
@@ -59,6 +60,7 @@ def train(
         device=device,
         seed=seed,
         run=run,
+        curriculum={steps * num_envs // 64: {"win_reward": reward} for steps, reward in STAGES.items()},
         **SETTINGS,
     ) as agent:
         seconds, updates = time.monotonic() - started, len(agent.history.column("return")[0])
