@@ -285,7 +285,7 @@ def test_the_core_takes_the_kernel(config, fused_on_cpu, monkeypatch):
     monkeypatch.setattr(fused_lstm, "lstm", _counted(fused_lstm.lstm, calls))
     got = both()
     assert len(calls) == 5 * config.layers
-    monkeypatch.setattr("recollect.kernels.triton.triton_support._is_forced", False)
+    monkeypatch.setattr("recollect.base.triton_support._is_forced", False)
     assert not core.steps_by_unroll(x[0])
     for a, b in zip(got, both(), strict=True):
         torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-4)

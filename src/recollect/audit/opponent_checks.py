@@ -183,7 +183,7 @@ def _play(
                     for weight in live.parameters():
                         weight += 1.0
             if t == STEPS // 2:
-                cast.adjust(league={"number": 1} | roster)
+                cast.adjust(league=roster | {"number": 1, "members": roster["members"][::-1]})
             obs = world.step(checks.random_action(world, obs, rng)).obs
             (rows, seen, first), _ = acts[-1]
             now = cast.snapshot()

@@ -40,9 +40,10 @@ ENOUGH_STEPS = 9
 
 def sequences(rollouts: Recorded) -> str:
     """Each drawn sequence has consecutive steps of one episode as the env gave them, and its end."""
+    found = _check_sequences(rollouts, rollouts.drawn)
     if rollouts.overwritten is not None:
         _check_sequences(rollouts, rollouts.overwritten)
-    return _check_sequences(rollouts, rollouts.drawn)
+    return found
 
 
 def _check_sequences(rollouts: Recorded, drawn: Drawn) -> str:

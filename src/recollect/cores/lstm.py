@@ -30,7 +30,7 @@ class LSTM(GatedCore):
             i.copy_(-f)
 
     def _cell(self, x: Tensor, *given: Tensor) -> Leaves:
-        if lstm_onednn.suits_step(x) and not torch.compiler.is_compiling():
+        if not torch.compiler.is_compiling() and lstm_onednn.suits_step(x):
             return lstm_onednn.step(x, *given)
         h, c, *weights = given
         h, c = torch.lstm_cell(x, (h, c), *weights)
