@@ -395,7 +395,7 @@ def test_sweep_of_nothing_and_of_nonsense():
 
 def test_flags_train_the_same_agent():
     """The flags of a run and its keywords give the same config to train with."""
-    line = "--steps 1 --rollout 8 --minibatches 1 --task.horizon 40"
+    line = "--steps 1 --rollout 8 --minibatches 1 --task.horizon 40 --parallel rows"
     parsed = parse_config(line.split(), env="delayed-cue")
     agent = rc.train("delayed-cue", progress=False, **parsed.given)
     assert agent.config == parsed.config

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import recollect.agent as agent_module
 from recollect.acting import evaluate
 from recollect.acting.session import Session
 from recollect.agent import Agent
@@ -284,7 +283,7 @@ EVALUATIONS = [
     Mutant(
         "both evaluations are greedy",
         test_eval_mode.test_both_are_what_each_is_alone,
-        ((agent_module, "_in_mode", "play(deterministic=False)", "play(deterministic=True)"),),
+        ((evaluate, "in_mode", "play(deterministic=False)", "play(deterministic=True)"),),
         "assert (both.mode, both.sampled.mode",
     ),
     Mutant(
