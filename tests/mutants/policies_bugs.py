@@ -85,6 +85,6 @@ POLICIES = [
                 "make_learner(copy.deepcopy(one) if name != next(iter(groups)) else one, config.algo",
             ),
         ),
-        by="group small: after 3 updates no weight has learned",
+        by="group small: after 3 updates no weight has",
     ),
 ]
