@@ -42,7 +42,7 @@ def run(name: str, words: list[str]) -> dict[str, Any]:
         file = Path(folder) / "audit.json"
         command = [sys.executable, "-m", "recollect", "audit", *words, "--json", str(file)]
         started, used = time.perf_counter(), resource.getrusage(resource.RUSAGE_CHILDREN)
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT / "examples")
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
         seconds, now = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
         cpu = now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime
         if not file.exists():
