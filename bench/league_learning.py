@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import common
+import mech_learning
 
 import recollect as rc
 from recollect.acting.versus_games import wilson
@@ -28,20 +29,13 @@ from recollect.league.pool import Pool
 from recollect.league.summary import summarise
 from recollect.training.opponents import match
 
-SETTINGS: dict[str, Any] = {
+SETTINGS = mech_learning.SETTINGS | {
     "env_kwargs": {"size": "5v5", "shaping_gamma": 0.995},
-    "encoder": {"hidden": (128,)},
-    "rollout": 32,
-    "learning_rate": 7e-4,
-    "gamma": 0.995,
-    "entropy": 0.004,
-    "preset": False,
     "progress": "plain",
-    "eval_every": 0,
 }
 """Those of configs/mech_league.yaml."""
-STAGES = {1_000_000: 10.0, 2_400_000: 30.0, 4_000_000: 100.0}
-"""The reward of a win after so many steps of 64 envs; with more envs, after as many updates."""
+STEPS = 12_000_000
+"""With 64 envs, the steps that the stages of the curriculum are shares of; with more, as many updates."""
 
 
 def train(
@@ -56,12 +50,11 @@ def train(
         vs_kwargs=league,
         steps=10**11,
         max_seconds=60 * minutes,
-        num_envs=num_envs,
         device=device,
         seed=seed,
         run=run,
-        curriculum={steps * num_envs // 64: {"win_reward": reward} for steps, reward in STAGES.items()},
-        **SETTINGS,
+        curriculum=mech_learning.stages(STEPS * num_envs // 64),
+        **SETTINGS | {"num_envs": num_envs},
     ) as agent:
         seconds, updates = time.monotonic() - started, len(agent.history.column("return")[0])
         return {

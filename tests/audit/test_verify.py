@@ -24,22 +24,14 @@ from recollect.config.q_heads import QHeadConfig
 from recollect.cores import GRUConfig, LSTMConfig
 from recollect.errors import ConfigError
 from recollect.policy.policy import Policy
+from tests.audit import mutant_cases
 from tests.mutants.memory_bugs import RESETS
 from tests.mutants.mutant import Mutant
 from tests.mutants.verify_bugs import FOUND_BY, FOUND_IN_REPLAY, Planted
 from tests.support.agents import AnySpace
 from tests.support.helpers import ArenaWorld, LastSeen, ScriptedEnv, TensorWorld
 
-SMALL: dict[str, Any] = {
-    "rollout": 23,
-    "chunk": 7,
-    "epochs": 1,
-    "minibatches": 2,
-    "num_envs": 3,
-    "threads": 1,
-    "core": LSTMConfig(hidden=8),
-    "encoder": EncoderConfig(hidden=(8,)),
-}
+SMALL = mutant_cases.SMALL | {"minibatches": 2}
 """Odd lengths: 23 steps are three chunks of 7 and one of 2."""
 DICT = gym_spaces.Dict({"a": gym_spaces.Box(-1, 1, (2,)), "b": gym_spaces.Discrete(3)})
 BOX = gym_spaces.Box(-1.0, 2.0, (2,), np.float32)
@@ -147,16 +139,7 @@ def test_a_planted_bug_fails_its_check(bug: Planted):
 
 # Algorithms that replay ------------------------------------------------------------------------------------
 
-REPLAY: dict[str, Any] = {
-    **{key: SMALL[key] for key in ("num_envs", "threads", "core", "encoder")},
-    "algo": "r2d2",
-    "rollout": 11,
-    "chunk": 6,
-    "burn_in_steps": 3,
-    "n_step": 2,
-    "target_every": 4,
-    "target_rate": None,
-}
+REPLAY = mutant_cases.REPLAY
 FRAMES: dict[str, Any] = {"core": "frames", "states": "rebuilt", "burn_in_steps": 3}
 HEALTHY_REPLAY = {
     "r2d2": (ScriptedEnv, {}),

@@ -1,6 +1,6 @@
 """The simulation steps of a decision, and sensing, as one Triton kernel each: for a GPU.
 
-A decision in torch is four thousand small operations; a GPU spends most of its time on launching them. The
+In torch they are thousands of small operations; a GPU spends most of its time on launching them. The
 kernels compute the same in the same order: every state, every observation, bit for bit.
 """
 

@@ -19,6 +19,8 @@ from recollect.tasks.mech import rules
 from recollect.tasks.mech.fused_parts import (
     CLOUDS,
     COLUMNS,
+    ECCM,
+    ECM,
     HEIGHT,
     MOUNTS,
     SHOTS,
@@ -62,8 +64,6 @@ VENT: tl.constexpr = tl.constexpr(rules.VENT)
 TRIGGERS: tl.constexpr = tl.constexpr(len(rules.TRIGGER_NAMES))
 ECM_HEAT: tl.constexpr = tl.constexpr(rules.EWAR_HEAT[rules.ECM])
 ECCM_HEAT: tl.constexpr = tl.constexpr(rules.EWAR_HEAT[rules.ECCM])
-ECM: tl.constexpr = tl.constexpr(rules.ECM)
-ECCM: tl.constexpr = tl.constexpr(rules.ECCM)
 LAST: tl.constexpr = tl.constexpr(1 << 20)
 """More than any number of a lane."""
 

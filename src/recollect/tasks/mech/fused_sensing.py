@@ -16,6 +16,8 @@ from recollect.tasks.mech import rules
 from recollect.tasks.mech.fused_parts import (
     CLOUDS,
     COLUMNS,
+    ECCM,
+    ECM,
     HEIGHT,
     SIDE,
     anywhere,
@@ -34,8 +36,6 @@ SEEN: tl.constexpr = tl.constexpr(rules.SEEN)
 JAMMED: tl.constexpr = tl.constexpr(rules.JAMMED)
 CLEARED: tl.constexpr = tl.constexpr(rules.CLEARED)
 EWAR_RADIUS: tl.constexpr = tl.constexpr(rules.EWAR_RADIUS)
-ECM: tl.constexpr = tl.constexpr(rules.ECM)
-ECCM: tl.constexpr = tl.constexpr(rules.ECCM)
 SMOKE_LASTS: tl.constexpr = tl.constexpr(rules.SMOKE_LASTS)
 SMOKE_RADIUS: tl.constexpr = tl.constexpr(rules.SMOKE_RADIUS)
 
