@@ -241,12 +241,12 @@ def _recorded(algorithm: Any, module: Any, longest: int) -> TracedRollout:
     try:
         algorithm.train()
         probe = algorithm.env_runner.env.unwrapped.envs[0].unwrapped
-        begun = len(probe.log.obs)
+        earlier = len(probe.log.obs)
         algorithm.train()
     finally:
         del acting.forward_exploration
         GeneralAdvantageEstimation.__call__ = compute
-    seen = rollout([probe.log], STEPS, begun)
+    seen = rollout([probe.log], STEPS, earlier)
     states = [live[tuple(obs.tolist())] for obs in seen["obs"][:, 0]]
     every = [*(before for before, _ in states), states[-1][1]]
     state = {name: torch.stack([one[name] for one in every]) for name in every[0]}

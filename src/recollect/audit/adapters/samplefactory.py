@@ -256,11 +256,11 @@ def _recorded(settings: dict[str, Any]) -> TracedRollout:
     batch = batches[1]
     logs = [PROBES[row].log for row in sorted(PROBES)]
     places = {tuple(obs.tolist()): (row, t) for row, log in enumerate(logs) for t, obs in enumerate(log.obs)}
-    begun = dict(
+    starts = dict(
         places[tuple(obs.tolist())] for obs in batch["obs"][:, 0]
-    )  # where each row's trajectory begins
-    order = list(begun)
-    seen = rollout(logs, STEPS, [begun[row] for row in range(ROWS)])
+    )  # where each row's trajectory starts
+    order = list(starts)
+    seen = rollout(logs, STEPS, [starts[row] for row in range(ROWS)])
 
     def by_step(x: Tensor) -> Tensor:
         """[N, T, ...] or [N * T] in the order of trajectories -> [T, B, ...]."""
